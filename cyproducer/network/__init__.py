@@ -1,0 +1,1 @@
+"""Sockets, threads and clocks: the only package that has any."""

@@ -1,0 +1,1 @@
+"""How records become bytes: Cython modules without I/O."""

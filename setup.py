@@ -1,0 +1,72 @@
+"""Builds every ``.pyx`` below ``cyproducer/`` as an extension of its own.
+
+The directives all modules share stand here and nowhere else. ``CYPRODUCER_DEBUG=1`` builds with
+assertions, line tracing and no optimisation; ``CYPRODUCER_SANITIZE=address,undefined`` adds the
+compiler's sanitizers.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+DEBUG = os.environ.get("CYPRODUCER_DEBUG", "") not in ("", "0")
+SANITIZE = os.environ.get("CYPRODUCER_SANITIZE", "")
+ROOT = Path(__file__).parent
+
+COMPILER_DIRECTIVES = {
+    "language_level": "3",
+    "boundscheck": DEBUG,
+    "wraparound": False,
+    "initializedcheck": False,
+    "cdivision": True,
+    "embedsignature": True,
+    "embedsignature.format": "python",
+    "always_allow_keywords": True,
+    "freethreading_compatible": True,
+    "linetrace": DEBUG,
+}
+
+compile_args = ["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g1"]
+compile_args += ["-fvisibility=hidden", "-Wall", "-Wno-unused-function", "-Wno-unreachable-code"]
+link_args: list[str] = []
+macros: list[tuple[str, str | None]] = []
+if DEBUG:
+    macros += [("CYTHON_TRACE_NOGIL", "1"), ("CYPRODUCER_DEBUG", "1")]
+else:
+    macros.append(("CYTHON_WITHOUT_ASSERTIONS", "1"))
+if SANITIZE:
+    compile_args += [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer"]
+    link_args += [f"-fsanitize={SANITIZE}"]
+if sys.platform != "win32":
+    link_args.append("-lpthread")
+
+
+def extensions() -> list[Extension]:
+    found = []
+    for path in sorted((ROOT / "cyproducer").rglob("*.pyx")):
+        relative = path.relative_to(ROOT)
+        found.append(
+            Extension(
+                ".".join(relative.with_suffix("").parts),
+                [str(relative)],
+                include_dirs=["cyproducer/records", "cyproducer/buffers", "cyproducer/network"],
+                define_macros=macros,
+                extra_compile_args=compile_args,
+                extra_link_args=link_args,
+            )
+        )
+    return found
+
+
+setup(
+    ext_modules=cythonize(
+        extensions(),
+        compiler_directives=COMPILER_DIRECTIVES,
+        nthreads=0,
+        build_dir="build/cython",
+        annotate=os.environ.get("CYPRODUCER_ANNOTATE", "") not in ("", "0"),
+    ),
+)
