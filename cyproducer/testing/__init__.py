@@ -1,1 +1,5 @@
-"""What users need to test their own programs: an embedded broker."""
+"""What users need to test code that produces: a broker without Java, Docker or an installation."""
+
+from cyproducer.testing.embedded import EmbeddedBroker, EmbeddedBrokerError
+
+__all__ = ["EmbeddedBroker", "EmbeddedBrokerError"]

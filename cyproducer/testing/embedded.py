@@ -1,0 +1,212 @@
+"""A Kafka cluster for tests, in a process of its own: librdkafka's mock, out of the confluent-kafka wheel.
+
+Owns that process and the conversation with it; what happens inside is `mock_cluster`'s. All calls run on the
+caller's thread. The process ends when the pipe to it closes, hence also when its parent is killed.
+
+As a pytest fixture::
+
+    @pytest.fixture(scope="session")
+    def broker() -> Iterator[EmbeddedBroker]:
+        with EmbeddedBroker() as broker:
+            yield broker
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+MOCK_CLUSTER = Path(__file__).with_name("mock_cluster.py")
+STOP_TIMEOUT_S = 5.0
+
+
+class EmbeddedBrokerError(RuntimeError):
+    """The embedded broker could not do what was asked; the message says what and why."""
+
+
+class EmbeddedBroker:
+    """One or more brokers on free ports of 127.0.0.1, with the protocol of a real Kafka and no disk.
+
+    Good for produce, consume, idempotence, transactions and failures made on request (`fail_next`,
+    `take_down`, `delay`). It is not Kafka: topics are kept in memory, each partition only its last 5 MB,
+    there is no replication, no authentication and no admin API (hence `create_topic` here). A topic that is
+    used without having been created gets four partitions.
+
+    Usable as a context manager. Thread-safe.
+
+    Args:
+        brokers: How many brokers, with the ids 1, 2, ...
+        partitions: How many partitions `create_topic` gives a topic where it is not told.
+        topics: Topics to create at the start, name to number of partitions.
+
+    Raises:
+        ValueError: ``brokers`` or a number of partitions is below one.
+    """
+
+    def __init__(
+        self, brokers: int = 1, partitions: int = 3, topics: Mapping[str, int] | None = None
+    ) -> None:
+        self._topics = dict(topics or {})
+        for name, number in {"brokers": brokers, "partitions": partitions, **self._topics}.items():
+            if number < 1:
+                raise ValueError(f"{name} is {number}: there must be at least one")
+        self._brokers = brokers
+        self._partitions = partitions
+        self._lock = threading.Lock()
+        """Guards the process and its pipes: one question at a time, each followed by its answer."""
+        self._process: subprocess.Popen[str] | None = None
+        self._bootstrap_servers = ""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port[,host:port...]``, one for each broker.
+
+        Raises:
+            EmbeddedBrokerError: The broker was not started, or was stopped.
+        """
+        if self._process is None:
+            raise EmbeddedBrokerError("the embedded broker is not running: call start() or use `with`")
+        return self._bootstrap_servers
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the broker's process, ``None`` while there is none."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> EmbeddedBroker:
+        """Start the brokers; returns when they answer, and does nothing where they already do.
+
+        Raises:
+            ModuleNotFoundError: confluent-kafka is not installed.
+            EmbeddedBrokerError: The process ended at once, or a topic of the constructor cannot be created.
+        """
+        if importlib.util.find_spec("confluent_kafka") is None:
+            raise ModuleNotFoundError(
+                "EmbeddedBroker runs the mock cluster in the package confluent-kafka, which is missing: "
+                "pip install 'cyproducer[testing]'",
+                name="confluent_kafka",
+            )
+        with self._lock:
+            if self._process is not None:
+                return self
+            # By path and with -P: the child needs nothing of cyproducer, nor what lies in the directory.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(MOCK_CLUSTER), str(self._brokers)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                # A Ctrl-C is for the parent alone, which may still want to drain.
+                start_new_session=True,
+            )
+            try:
+                self._bootstrap_servers = str(self._answer(self._process)["bootstrap_servers"])
+            except BaseException:
+                self._end()
+                raise
+        try:
+            for name, partitions in self._topics.items():
+                self.create_topic(name, partitions)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End the process and with it all topics; does nothing where it is not running."""
+        with self._lock:
+            self._end()
+
+    def __enter__(self) -> EmbeddedBroker:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def create_topic(self, name: str, partitions: int | None = None) -> None:
+        """Create a topic, with the constructor's number of partitions where none is given.
+
+        Raises:
+            EmbeddedBrokerError: The topic exists already, or the broker is not running.
+        """
+        self._ask("create_topic", name, self._partitions if partitions is None else partitions, self._brokers)
+
+    def fail_next(self, api_key: int, *error_codes: int) -> None:
+        """Let the next requests of one kind fail, one for each error code, whichever broker they reach.
+
+        Args:
+            api_key: The kind of request: 0 is Produce, 3 is Metadata, 22 is InitProducerId.
+            error_codes: Kafka's numbers; 0 lets that request through.
+
+        Source: https://kafka.apache.org/protocol#protocol_api_keys and #protocol_error_codes.
+
+        Raises:
+            EmbeddedBrokerError: The broker is not running.
+        """
+        self._ask("fail_next", api_key, list(error_codes))
+
+    def take_down(self, broker_id: int) -> None:
+        """Close one broker's connections and refuse new ones until `bring_up`.
+
+        Raises:
+            EmbeddedBrokerError: There is no such broker, or the cluster is not running.
+        """
+        self._ask("take_down", broker_id)
+
+    def bring_up(self, broker_id: int) -> None:
+        """End what `take_down` began."""
+        self._ask("bring_up", broker_id)
+
+    def delay(self, broker_id: int, delay_ms: int) -> None:
+        """Let every answer of one broker take ``delay_ms`` milliseconds longer; 0 ends that."""
+        self._ask("delay", broker_id, delay_ms)
+
+    def _ask(self, command: str, *arguments: object) -> None:
+        with self._lock:
+            process = self._process
+            if process is None:
+                raise EmbeddedBrokerError(f"{command} needs a running embedded broker: call start() first")
+            try:
+                _pipe(process.stdin).write(json.dumps([command, *arguments]) + "\n")
+                _pipe(process.stdin).flush()
+            except BrokenPipeError:
+                raise self._ended(process) from None
+            self._answer(process)
+
+    def _answer(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+        line = _pipe(process.stdout).readline()
+        if not line:
+            raise self._ended(process)
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise EmbeddedBrokerError(answer["error"])
+        return answer
+
+    def _ended(self, process: subprocess.Popen[str]) -> EmbeddedBrokerError:
+        status = process.wait(STOP_TIMEOUT_S)
+        return EmbeddedBrokerError(
+            f"the embedded broker's process ended with status {status}; its stderr says why"
+        )
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        # Kills rather than closes stdin: a child of a fork may hold the pipe open, and nothing needs saving.
+        process.kill()
+        process.wait(STOP_TIMEOUT_S)
+        _pipe(process.stdout).close()
+        _pipe(process.stdin).close()
+
+
+def _pipe(stream: IO[str] | None) -> IO[str]:
+    assert stream is not None, "both pipes are asked for where the process is started"
+    return stream

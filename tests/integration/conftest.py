@@ -1,0 +1,60 @@
+"""Fixtures around a real Kafka: `kafka`, one node for the whole run, and `kafka_cluster`, three for a module.
+
+Both start when the first test asks. Where Java or Maven is missing, tests marked ``kafka`` are skipped and
+the summary says so; with ``CI=true`` in the environment they fail, so that CI cannot lose them quietly.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.kafka_cluster import KafkaCluster
+from tests.integration.kafka_install import missing_tools
+
+SKIPPED = pytest.StashKey[list[str]]()
+
+missing = functools.cache(missing_tools)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "smoke: a test of the kafka kind that every Python version runs")
+    config.stash[SKIPPED] = []
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("kafka") is None:
+        return
+    if (reason := missing()) is not None:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI must run the tests against a real Kafka, but {reason}", pytrace=False)
+        item.config.stash[SKIPPED].append(item.nodeid)
+        pytest.skip(f"no real Kafka: {reason}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if skipped := config.stash[SKIPPED]:
+        terminalreporter.section("real Kafka")
+        terminalreporter.line(
+            f"{len(skipped)} tests did NOT run against a real Kafka: {missing()}", yellow=True
+        )
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """One node, shared by the whole run: use topic names of your own."""
+    yield from _running(KafkaCluster(1, directory=tmp_path_factory.mktemp("kafka")))
+
+
+@pytest.fixture(scope="module")
+def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Three nodes, shared by a module: a test that kills or pauses one brings it back."""
+    yield from _running(KafkaCluster(3, directory=tmp_path_factory.mktemp("kafka-cluster")))
+
+
+def _running(cluster: KafkaCluster) -> Iterator[KafkaCluster]:
+    with cluster:
+        yield cluster

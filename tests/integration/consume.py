@@ -1,0 +1,115 @@
+"""Reading back what a producer wrote, through a client that is not cyproducer."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal, NamedTuple, cast
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+TIMESTAMP_TYPES = {TIMESTAMP_CREATE_TIME: "CreateTime", TIMESTAMP_LOG_APPEND_TIME: "LogAppendTime"}
+
+
+class Fetched(NamedTuple):
+    """One record as librdkafka's consumer read it."""
+
+    partition: int
+    offset: int
+    timestamp_type: str
+    """``CreateTime``, ``LogAppendTime``, or ``NotAvailable``."""
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+def read_all(
+    bootstrap: str,
+    topic: str,
+    expected: int,
+    timeout: float = 30,
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+) -> list[Fetched]:
+    """Every record of ``topic``, by partition and offset, with librdkafka checking each batch's CRC.
+
+    Returns once all partitions were read to their end and held at least ``expected`` records: more than
+    that means duplicates, and is returned rather than hidden.
+
+    Raises:
+        TimeoutError: Fewer than ``expected`` records were there within ``timeout`` seconds.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            # Never used, as partitions are assigned by hand, but librdkafka insists on one.
+            "group.id": "read-all",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "check.crcs": True,
+            "isolation.level": isolation,
+            "fetch.wait.max.ms": 50,
+        }
+    )
+    try:
+        return _read(consumer, topic, expected, time.monotonic() + timeout)
+    finally:
+        consumer.close()
+
+
+def _headers(message: Message) -> list[tuple[str, bytes | None]]:
+    # The stub allows what only `produce` takes, a dict and str values; a consumer gives neither.
+    return cast("list[tuple[str, bytes | None]]", message.headers() or [])
+
+
+def _read(consumer: Consumer, topic: str, expected: int, deadline: float) -> list[Fetched]:
+    partitions: set[int] = set()
+    while not partitions:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"topic {topic!r} has no partitions in the cluster's metadata")
+        partitions = set(consumer.list_topics(topic, timeout=left).topics[topic].partitions)
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
+    records: list[Fetched] = []
+    at_end: set[int | None] = set()
+    while at_end != partitions or len(records) < expected:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(
+                f"read {len(records)} of {expected} records of {topic!r}; partitions read to their end: "
+                f"{len(at_end)} of {len(partitions)}"
+            )
+        message = consumer.poll(left)
+        if message is None:
+            continue
+        error = message.error()
+        if error is not None:
+            if error.code() == KafkaError._PARTITION_EOF:
+                at_end.add(message.partition())
+                continue
+            raise KafkaException(error)
+        at_end.discard(message.partition())
+        kind, timestamp_ms = message.timestamp()
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        records.append(
+            Fetched(
+                partition,
+                offset,
+                TIMESTAMP_TYPES.get(kind, "NotAvailable"),
+                timestamp_ms,
+                message.key(),
+                message.value(),
+                _headers(message),
+            )
+        )
+    return sorted(records, key=lambda record: (record.partition, record.offset))

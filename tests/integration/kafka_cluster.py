@@ -1,0 +1,330 @@
+"""A real Kafka cluster for tests: KRaft nodes on 127.0.0.1, each a broker and a controller, without Docker.
+
+Owns the nodes' ports, data and life; `kafka_install` says where the jars come from, `kafka_node` what one
+process is. Everything it starts ends with `KafkaCluster.stop`, or with the process that started it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import random
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.integration.kafka_install import classpath
+from tests.integration.kafka_node import KafkaNode, KafkaStartError, java
+
+PORTS = range(20_000, 32_000)
+"""Below what Linux and macOS hand out to outgoing connections, which could otherwise take a port away
+between a kill and a restart."""
+
+
+class KafkaCluster:
+    """Kafka nodes with the ids 1, 2, ... Usable as a context manager. Not thread-safe.
+
+    Args:
+        nodes: How many; killing a minority leaves a working quorum.
+        properties: Broker properties that override the defaults below.
+        listeners: Further listeners, name to security protocol, beside PLAINTEXT; see `bootstrap`.
+        jvm_options: Further options of the brokers' JVMs.
+        directory: Where data and logs go; default a temporary directory, removed by `stop`.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 1,
+        properties: Mapping[str, object] | None = None,
+        *,
+        listeners: Mapping[str, str] | None = None,
+        jvm_options: Sequence[str] = (),
+        directory: Path | None = None,
+    ) -> None:
+        self._properties = dict(properties or {})
+        self._listeners = {"PLAINTEXT": "PLAINTEXT", **(listeners or {})}
+        self._jvm_options = jvm_options
+        self._own_directory = directory is None
+        self._directory = directory
+        self._node_count = nodes
+        self._nodes: dict[int, KafkaNode] = {}
+        self._classpath = ""
+
+    def start(self, timeout_s: float = 90) -> KafkaCluster:
+        """Start every node and wait until all of them answer.
+
+        Raises:
+            KafkaUnavailableError: Java or Maven is missing.
+            KafkaStartError: A node ended, or did not answer within ``timeout_s``; holds the ends of its logs.
+        """
+        self._classpath = classpath()
+        deadline = time.monotonic() + timeout_s
+        for attempt in range(3):
+            if self._directory is None:
+                self._directory = Path(tempfile.mkdtemp(prefix="kafka-"))
+            try:
+                self._start_nodes(self._directory, deadline)
+            except BaseException as error:
+                lost_a_port = any(node.lost_its_port() for node in self._nodes.values())
+                self._stop_nodes(grace_s=0)
+                retry = attempt < 2 and lost_a_port and isinstance(error, KafkaStartError)
+                if self._own_directory:
+                    self._remove_directory()
+                elif retry:
+                    shutil.rmtree(self._directory)
+                if not retry:
+                    raise
+            else:
+                return self
+        raise AssertionError("unreachable")
+
+    def stop(self, grace_s: float = 2) -> None:
+        """End every node: SIGTERM, after ``grace_s`` SIGKILL. Returns when all are gone.
+
+        One node ends in half a second. Of three, the last cannot: its quorum is gone, and nothing here is
+        worth waiting for it.
+        """
+        self._stop_nodes(grace_s)
+        if self._own_directory:
+            self._remove_directory()
+
+    def __enter__(self) -> KafkaCluster:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def node_ids(self) -> list[int]:
+        return list(self._nodes)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port[,host:port...]`` of every node's PLAINTEXT listener."""
+        return self.bootstrap("PLAINTEXT")
+
+    def bootstrap(self, listener: str) -> str:
+        """``host:port[,host:port...]`` of every node's ``listener``."""
+        return ",".join(f"127.0.0.1:{node.ports[listener]}" for node in self._nodes.values())
+
+    def port(self, node_id: int, listener: str = "PLAINTEXT") -> int:
+        return self._nodes[node_id].ports[listener]
+
+    def pid(self, node_id: int) -> int | None:
+        """The JVM's pid; ``None`` while the node is down."""
+        node = self._nodes[node_id]
+        return node.pid if node.running else None
+
+    def kill(self, node_id: int) -> None:
+        """End a node with SIGKILL, as a power cut would; its data stays for `restart`."""
+        node = self._nodes[node_id]
+        node.signal("SIGKILL")
+        if not node.wait(10):
+            raise KafkaStartError(f"node {node_id} (pid {node.pid}) outlived SIGKILL by 10 s")
+
+    def restart(self, node_id: int, timeout_s: float = 60) -> None:
+        """Start a killed node again, on its ports and its data, and wait until it is back in the cluster."""
+        self._nodes[node_id].start()
+        self._wait_ready(time.monotonic() + timeout_s)
+
+    def pause(self, node_id: int) -> None:
+        """Stop a node's clock (SIGSTOP): its connections stay, and nothing answers on them."""
+        self._nodes[node_id].signal("SIGSTOP")
+
+    def resume(self, node_id: int) -> None:
+        self._nodes[node_id].signal("SIGCONT")
+
+    def broker_log(self, node_id: int) -> Path:
+        """What the broker logs; deleted by `stop` unless the cluster was given a directory."""
+        return self._nodes[node_id].directory / "broker.log"
+
+    def log_dir(self, node_id: int) -> Path:
+        """The node's data directory, with a directory ``TOPIC-PARTITION`` for each of its partitions."""
+        return self._nodes[node_id].data
+
+    def leader(self, topic: str, partition: int, timeout_s: float = 10) -> int:
+        """The id of the node that leads a partition; -1 where none does."""
+        return self._admin().list_topics(topic, timeout=timeout_s).topics[topic].partitions[partition].leader
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication: int | None = None,
+        configs: Mapping[str, str] | None = None,
+        timeout_s: float = 30,
+    ) -> None:
+        """Create a topic and wait until each of its partitions has a leader and all its replicas.
+
+        ``replication`` defaults to three, or to the number of nodes where that is less.
+        """
+        replicas = min(3, len(self._nodes)) if replication is None else replication
+        topic = NewTopic(name, partitions, replicas, config=dict(configs or {}))
+        admin = self._admin()
+        created = admin.create_topics([topic], operation_timeout=timeout_s, request_timeout=timeout_s)
+        created[name].result()
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            with contextlib.suppress(KafkaException):
+                found = admin.list_topics(name, timeout=1).topics[name].partitions.values()
+                if len(found) == partitions and all(p.leader > 0 and len(p.isrs) == replicas for p in found):
+                    return
+            _breathe()
+        raise KafkaStartError(f"topic {name!r} was created but is not complete after {timeout_s} s")
+
+    def dump_log(self, topic: str, partition: int, node_id: int | None = None) -> str:
+        """What Kafka's own DumpLogSegments reads in a partition's files: every batch and every record.
+
+        Reads the first node that has the partition unless ``node_id`` says which.
+        """
+        candidates = self.node_ids if node_id is None else [node_id]
+        for candidate in candidates:
+            files = sorted((self.log_dir(candidate) / f"{topic}-{partition}").glob("*.log"))
+            if files:
+                return self._dump(files)
+        raise FileNotFoundError(f"no node of {candidates} has data of {topic}-{partition}")
+
+    def _dump(self, files: list[Path]) -> str:
+        command = java(
+            self._classpath,
+            "kafka.tools.DumpLogSegments",
+            *("--deep-iteration", "--print-data-log", "--files", ",".join(map(str, files))),
+            options=["-Dlog4j2.level=ERROR"],
+        )
+        dump = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        if dump.returncode != 0:
+            raise KafkaStartError(f"DumpLogSegments failed ({dump.returncode}):\n{dump.stdout}{dump.stderr}")
+        return dump.stdout
+
+    def _start_nodes(self, directory: Path, deadline: float) -> None:
+        self._nodes = {
+            node_id: KafkaNode(node_id, directory / f"node-{node_id}", self._classpath, self._jvm_options)
+            for node_id in range(1, self._node_count + 1)
+        }
+        names = [*self._listeners, "CONTROLLER"]
+        with _free_ports(len(names) * len(self._nodes)) as ports:
+            for node in self._nodes.values():
+                node.ports = {name: ports.pop() for name in names}
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        for node in self._nodes.values():
+            node.configure(self._properties_of(node))
+        # Formatting is a JVM start each, so they run side by side.
+        formatting = [(node, node.formatting(cluster_id)) for node in self._nodes.values()]
+        for node, process in formatting:
+            node.formatted(process)
+        for node in self._nodes.values():
+            node.start()
+        self._wait_ready(deadline)
+
+    def _stop_nodes(self, grace_s: float) -> None:
+        for node in self._nodes.values():
+            if grace_s > 0:
+                node.signal("SIGTERM")
+            # A paused process gets its SIGTERM only once it goes on.
+            node.signal("SIGCONT" if grace_s > 0 else "SIGKILL")
+        deadline = time.monotonic() + grace_s
+        for node in self._nodes.values():
+            if not node.wait(max(0, deadline - time.monotonic())):
+                self.kill(node.node_id)
+
+    def _remove_directory(self) -> None:
+        if self._directory is not None:
+            shutil.rmtree(self._directory)
+            self._directory = None
+
+    def _properties_of(self, node: KafkaNode) -> dict[str, object]:
+        replicas = min(3, self._node_count)
+        in_sync = min(2, self._node_count)
+        protocols = {**self._listeners, "CONTROLLER": "PLAINTEXT"}
+        addresses = {name: f"{name}://127.0.0.1:{port}" for name, port in node.ports.items()}
+        return {
+            "process.roles": "broker,controller",
+            "node.id": node.node_id,
+            "controller.quorum.voters": ",".join(
+                f"{peer.node_id}@127.0.0.1:{peer.ports['CONTROLLER']}" for peer in self._nodes.values()
+            ),
+            "listeners": ",".join(addresses.values()),
+            "advertised.listeners": ",".join(addresses[name] for name in self._listeners),
+            "listener.security.protocol.map": ",".join(f"{name}:{protocols[name]}" for name in addresses),
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "log.dirs": node.data,
+            "num.partitions": 3,
+            "default.replication.factor": replicas,
+            "auto.create.topics.enable": "true",
+            "offsets.topic.replication.factor": replicas,
+            "offsets.topic.num.partitions": 4,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": in_sync,
+            "transaction.state.log.num.partitions": 4,
+            "share.coordinator.state.topic.replication.factor": replicas,
+            "share.coordinator.state.topic.min.isr": in_sync,
+            "group.initial.rebalance.delay.ms": 0,
+            # A killed node leaves the in-sync replicas, and acks=all goes on, when its session ends.
+            "broker.session.timeout.ms": 4_000,
+            "broker.heartbeat.interval.ms": 500,
+            "controlled.shutdown.enable": "false",
+            # Its default of 128 MiB would be a quarter of the heap.
+            "log.cleaner.dedupe.buffer.size": 2 * 1024 * 1024,
+            **self._properties,
+        }
+
+    def _wait_ready(self, deadline: float) -> None:
+        """Wait until every running node is a live broker in the cluster's metadata."""
+        expected = {node.node_id for node in self._nodes.values() if node.running and not node.paused}
+        down = set(self._nodes) - expected
+        admin = self._admin()
+        while time.monotonic() < deadline:
+            for node in self._nodes.values():
+                if not node.running and node.node_id not in down:
+                    raise KafkaStartError(f"node {node.node_id} ended while starting:\n{node.logs()}")
+            with contextlib.suppress(KafkaException):
+                if expected <= set(admin.list_topics(timeout=1).brokers):
+                    return
+            _breathe()
+        logs = "\n".join(f"node {node.node_id}:\n{node.logs()}" for node in self._nodes.values())
+        raise KafkaStartError(f"the nodes {sorted(expected)} did not all answer in time:\n{logs}")
+
+    def _admin(self) -> AdminClient:
+        """A client to hold on to until its answer is there: it takes its requests with it when collected."""
+        return AdminClient(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 100,
+                # A broker that is still starting refuses connections, which is not worth a line of log.
+                "log_level": 0,
+            }
+        )
+
+
+def _breathe() -> None:
+    """Between two looks at a cluster that offers no event to wait for."""
+    time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def _free_ports(count: int) -> Iterator[list[int]]:
+    """Ports of 127.0.0.1 that were free; bound until the end of the block, so that no two are one."""
+    with contextlib.ExitStack() as stack:
+        ports: list[int] = []
+        for port in random.sample(PORTS, len(PORTS)):
+            bound = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                bound.bind(("127.0.0.1", port))
+                ports.append(port)
+            if len(ports) == count:
+                break
+        yield ports

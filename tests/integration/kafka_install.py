@@ -1,0 +1,104 @@
+"""Where a real Kafka comes from: Maven copies the jars that ``pom.xml`` names into a cache.
+
+Owns the cache directory and the answer to "can this machine run a broker at all?". Starts no broker:
+that is `kafka_cluster`. Safe when several test runs install at once: a file lock lets one of them do it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+POM = Path(__file__).with_name("pom.xml")
+CACHE = Path(__file__).resolve().parents[2] / ".cache"
+OLDEST_JAVA = 17
+"""Kafka 4's brokers do not start on an older one."""
+
+
+class KafkaUnavailableError(RuntimeError):
+    """A broker cannot be run here; the message says what to install."""
+
+
+def kafka_version() -> str:
+    """The Kafka version that ``pom.xml`` names."""
+    name = "{http://maven.apache.org/POM/4.0.0}"
+    version = ElementTree.parse(POM).findtext(f"{name}properties/{name}kafka.version")
+    if version is None:
+        raise KafkaUnavailableError(f"{POM} has no property kafka.version")
+    return version
+
+
+def missing_tools() -> str | None:
+    """What this machine lacks to run a broker, as one sentence; ``None`` where it lacks nothing."""
+    java = shutil.which("java")
+    if java is None:
+        return (
+            f"java is not on PATH: install Java {OLDEST_JAVA} or newer (Debian: apt-get install default-jre)"
+        )
+    # The version goes to stderr, and looks like `openjdk version "17.0.15" 2025-04-15`.
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d+)', said)
+    if found is None or int(found[1]) < OLDEST_JAVA:
+        return f"{java} said {said.strip()!r}, but Kafka needs Java {OLDEST_JAVA} or newer"
+    if shutil.which("mvn") is None and not _installed(_directory()):
+        return (
+            "mvn is not on PATH and the cache holds no Kafka: install Maven (Debian: apt-get install maven)"
+        )
+    return None
+
+
+def classpath() -> str:
+    """The class path of a Kafka that is installed now, downloading it first where the cache lacks it.
+
+    Raises:
+        KafkaUnavailableError: Java or Maven is missing, or Maven failed; the message holds its last lines.
+    """
+    if reason := missing_tools():
+        raise KafkaUnavailableError(reason)
+    directory = _directory()
+    if not _installed(directory):
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with open(CACHE / f"{directory.name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Another run may have installed it while this one waited for the lock.
+            if not _installed(directory):
+                _install(directory)
+    return f"{directory}/*"
+
+
+def _directory() -> Path:
+    return CACHE / f"kafka-{kafka_version()}"
+
+
+def _installed(directory: Path) -> bool:
+    """The copy of the POM is written last, so it marks a whole directory, and one that matches the POM."""
+    try:
+        return (directory / POM.name).read_bytes() == POM.read_bytes()
+    except FileNotFoundError:
+        return False
+
+
+def _install(directory: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="kafka-", dir=CACHE) as scratch:
+        jars = Path(scratch) / "jars"
+        maven = subprocess.run(
+            ["mvn", "-q", "-B", "-f", POM, "dependency:copy-dependencies", f"-DoutputDirectory={jars}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if maven.returncode != 0:
+            said = maven.stdout[-2000:]
+            raise KafkaUnavailableError(
+                f"mvn could not fetch Kafka {kafka_version()} (exit {maven.returncode}):\n{said}"
+            )
+        shutil.copyfile(POM, jars / POM.name)
+        shutil.rmtree(directory, ignore_errors=True)
+        jars.rename(directory)

@@ -1,0 +1,202 @@
+"""EmbeddedBroker as its users see it, with librdkafka's own client on the other side."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from cyproducer.testing import EmbeddedBroker, EmbeddedBrokerError
+from tests.integration.consume import read_all
+
+PRODUCE = 0
+MESSAGE_TOO_LARGE = 10
+NOT_LEADER = 6
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(brokers=2) as broker:
+        yield broker
+
+
+def produce(broker: EmbeddedBroker, topic: str, value: bytes, **options: object) -> list[KafkaError | None]:
+    """What librdkafka reports for one record: ``[None]`` where it was written, ``[]`` where nothing yet."""
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "log_level": 0,
+            "message.timeout.ms": 20_000,
+            **options,
+        }
+    )
+    reports: list[KafkaError | None] = []
+    producer.produce(topic, value, on_delivery=lambda error, _: reports.append(error))
+    producer.flush(20)
+    return reports
+
+
+def partitions_of(broker: EmbeddedBroker, topic: str) -> int:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    return len(producer.list_topics(topic, timeout=10).topics[topic].partitions)
+
+
+def refuses_connections(address: str) -> bool:
+    host, port = address.rsplit(":", 1)
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) != 0
+
+
+def test_records_written_are_read_back(broker: EmbeddedBroker) -> None:
+    assert produce(broker, "echo", b"hello", **{"enable.idempotence": True}) == [None]
+
+    assert [record.value for record in read_all(broker.bootstrap_servers, "echo", 1)] == [b"hello"]
+
+
+def test_every_broker_listens_on_the_loopback_address(broker: EmbeddedBroker) -> None:
+    addresses = broker.bootstrap_servers.split(",")
+
+    assert [address.rsplit(":")[0] for address in addresses] == ["127.0.0.1"] * 2
+    assert not any(refuses_connections(address) for address in addresses)
+
+
+@pytest.mark.parametrize(("topic", "asked", "partitions"), [("default", None, 3), ("seven", 7, 7)])
+def test_create_topic_makes_the_partitions_asked_for(
+    broker: EmbeddedBroker, topic: str, asked: int | None, partitions: int
+) -> None:
+    broker.create_topic(topic, asked)
+
+    assert partitions_of(broker, topic) == partitions
+
+
+def test_topics_of_the_constructor_are_there_from_the_start() -> None:
+    with EmbeddedBroker(topics={"one": 1, "two": 2}) as broker:
+        assert (partitions_of(broker, "one"), partitions_of(broker, "two")) == (1, 2)
+
+
+def test_a_topic_that_exists_is_not_created_again(broker: EmbeddedBroker) -> None:
+    broker.create_topic("twice")
+
+    with pytest.raises(
+        EmbeddedBrokerError, match=r"creating topic 'twice' with 3 partitions failed: .*exists"
+    ):
+        broker.create_topic("twice")
+
+
+def test_fail_next_answers_with_the_error_codes_in_turn(broker: EmbeddedBroker) -> None:
+    broker.create_topic("fails", 1)
+    broker.fail_next(PRODUCE, NOT_LEADER, MESSAGE_TOO_LARGE)
+
+    # The first code is retried, the second is final.
+    (error,) = produce(broker, "fails", b"x")
+
+    assert error is not None
+    assert error.code() == MESSAGE_TOO_LARGE
+    assert produce(broker, "fails", b"y") == [None]
+
+
+def test_a_broker_taken_down_refuses_connections_until_brought_up(broker: EmbeddedBroker) -> None:
+    second = broker.bootstrap_servers.split(",")[1]
+
+    broker.take_down(2)
+    assert refuses_connections(second)
+    broker.bring_up(2)
+    assert not refuses_connections(second)
+
+
+def test_a_broker_that_does_not_exist_cannot_be_taken_down(broker: EmbeddedBroker) -> None:
+    with pytest.raises(EmbeddedBrokerError, match="taking broker 9 down failed"):
+        broker.take_down(9)
+
+
+def test_delay_holds_answers_back() -> None:
+    with EmbeddedBroker(topics={"slow": 1}) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+        producer.produce("slow", b"first")
+        assert producer.flush(10) == 0
+
+        broker.delay(1, 700)
+        producer.produce("slow", b"second")
+        assert producer.flush(0.3) == 1
+        assert producer.flush(10) == 0
+
+
+def test_stop_leaves_no_process_and_no_port() -> None:
+    broker = EmbeddedBroker().start()
+    pid, address = broker.pid, broker.bootstrap_servers
+    assert pid is not None
+
+    broker.stop()
+    broker.stop()
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert refuses_connections(address)
+    assert broker.pid is None
+    with pytest.raises(EmbeddedBrokerError, match="not running"):
+        _ = broker.bootstrap_servers
+    with pytest.raises(EmbeddedBrokerError, match="create_topic needs a running"):
+        broker.create_topic("late")
+
+
+def test_a_stopped_broker_starts_again_empty() -> None:
+    broker = EmbeddedBroker(topics={"again": 2})
+    for _ in range(2):
+        with broker:
+            assert produce(broker, "again", b"x") == [None]
+            assert len(read_all(broker.bootstrap_servers, "again", 1)) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for a foreign process with Linux's pidfd")
+def test_the_broker_ends_when_its_parent_is_killed() -> None:
+    script = textwrap.dedent("""
+        import os, signal
+        from cyproducer.testing import EmbeddedBroker
+        broker = EmbeddedBroker().start()
+        print(broker.pid, broker.bootstrap_servers, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    parent = subprocess.run(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=30, check=False
+    )
+    pid, address = parent.stdout.split()
+
+    assert parent.returncode == -signal.SIGKILL
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(int(pid))
+        try:
+            assert select.select([descriptor], [], [], 10)[0], "the broker is still there"
+        finally:
+            os.close(descriptor)
+    assert refuses_connections(address)
+
+
+def test_a_process_that_died_is_reported(broker: EmbeddedBroker) -> None:
+    with EmbeddedBroker() as doomed:
+        assert doomed.pid is not None
+        os.kill(doomed.pid, signal.SIGKILL)
+        with pytest.raises(EmbeddedBrokerError, match="process ended with status -9"):
+            doomed.create_topic("x")
+
+
+def test_without_confluent_kafka_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'cyproducer\[testing\]'"):
+        EmbeddedBroker().start()
+
+
+@pytest.mark.parametrize("wrong", [{"brokers": 0}, {"partitions": 0}, {"topics": {"t": -1}}])
+def test_less_than_one_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="there must be at least one"):
+        EmbeddedBroker(**wrong)  # type: ignore[arg-type]
