@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 try:
-    from cyproducer.errors import UnsupportedVersionError
+    from cyproducer.errors import IncompatibleBrokerVersion, UnrecognizedBrokerVersion
 except ImportError:
 
-    class UnsupportedVersionError(Exception):  # type: ignore[no-redef]
+    class IncompatibleBrokerVersion(Exception):  # type: ignore[no-redef]
+        """Stands in until the package's own exception tree is there."""
+
+    class UnrecognizedBrokerVersion(Exception):  # type: ignore[no-redef]
         """Stands in until the package's own exception tree is there."""
 
 
@@ -35,7 +38,8 @@ _NAMES = {
     INIT_PRODUCER_ID: "InitProducerId",
 }
 
-#: The first Produce version that names topics by id alone, and the first Metadata version that tells ids (KIP-516).
+#: The first Produce version that names topics by id alone, and the first Metadata version that tells
+#: these ids (KIP-516).
 _PRODUCE_BY_TOPIC_ID = 13
 _METADATA_WITH_TOPIC_ID = 10
 
@@ -70,7 +74,7 @@ class NegotiatedVersions(NamedTuple):
 def _highest_common(api_key: int, theirs: tuple[int, int], ours: tuple[int, int]) -> int:
     highest = min(theirs[1], ours[1])
     if highest < max(theirs[0], ours[0]):
-        raise UnsupportedVersionError(
+        raise IncompatibleBrokerVersion(
             f"no common version of {_NAMES[api_key]}: the broker speaks {theirs[0]} to {theirs[1]}, "
             f"this client {ours[0]} to {ours[1]}"
         )
@@ -84,12 +88,12 @@ def negotiate(theirs: Mapping[int, tuple[int, int]]) -> NegotiatedVersions:
         theirs: API key -> (lowest, highest) version the broker speaks, both inclusive.
 
     Raises:
-        UnsupportedVersionError: the two ranges of an API do not overlap, or the broker lacks Produce
+        IncompatibleBrokerVersion: the two ranges of an API do not overlap, or the broker lacks Produce
             or Metadata.
     """
     for api_key in (PRODUCE, METADATA):
         if api_key not in theirs:
-            raise UnsupportedVersionError(
+            raise IncompatibleBrokerVersion(
                 f"the broker does not offer {_NAMES[api_key]}, "
                 f"of which this client speaks {IMPLEMENTED[api_key][0]} to {IMPLEMENTED[api_key][1]}"
             )
@@ -118,18 +122,18 @@ def fallback_for(api_version: tuple[int, ...] | None) -> dict[int, tuple[int, in
         API key -> (lowest, highest) version, to be passed to ``negotiate()``.
 
     Raises:
-        UnsupportedVersionError: ``api_version`` is None, so that there is nothing to fall back to, or
-            older than Kafka 2.1.
+        UnrecognizedBrokerVersion: ``api_version`` is None, so that there is nothing to fall back to.
+        IncompatibleBrokerVersion: it is older than Kafka 2.1.
     """
     oldest = ".".join(map(str, _OLDEST_RELEASE))
     if api_version is None:
-        raise UnsupportedVersionError(
+        raise UnrecognizedBrokerVersion(
             "the broker closed the connection on an ApiVersions request and api_version is not set: "
             f"it may be no Kafka broker, or one older than {oldest}, or set api_version=(major, minor)"
         )
     release = (*api_version, 0)[:2]
     if release < _OLDEST_RELEASE:
-        raise UnsupportedVersionError(
+        raise IncompatibleBrokerVersion(
             f"api_version={api_version!r} is older than Kafka {oldest}, the oldest release supported"
         )
     highest = _RELEASES[max(known for known in _RELEASES if known <= release)]

@@ -56,7 +56,7 @@ class ExponentialBackoff:
         """
         if attempts <= 0:
             return 0.0
-        delay = self.initial_ms * self.multiplier ** min(attempts - 1, self._doublings)
+        delay = self.initial_ms * math.pow(self.multiplier, min(attempts - 1, self._doublings))
         return min(self.max_ms, delay * (1 - self.jitter + 2 * self.jitter * random()))
 
 
