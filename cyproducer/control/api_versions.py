@@ -7,16 +7,7 @@ learns the broker's side. Pure functions without state, callable from any thread
 from collections.abc import Mapping
 from typing import NamedTuple
 
-try:
-    from cyproducer.errors import IncompatibleBrokerVersion, UnrecognizedBrokerVersion
-except ImportError:
-
-    class IncompatibleBrokerVersion(Exception):  # type: ignore[no-redef]
-        """Stands in until the package's own exception tree is there."""
-
-    class UnrecognizedBrokerVersion(Exception):  # type: ignore[no-redef]
-        """Stands in until the package's own exception tree is there."""
-
+from cyproducer.errors import IncompatibleBrokerVersion, UnrecognizedBrokerVersion
 
 PRODUCE = 0
 METADATA = 3

@@ -17,13 +17,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from cyproducer.control.connections import Address, cause_text
-
-try:
-    from cyproducer.errors import NameResolutionError
-except ImportError:
-
-    class NameResolutionError(Exception):  # type: ignore[no-redef]
-        """Stands in until the package's own exception tree is there."""
+from cyproducer.errors import NameResolutionError
 
 
 class ResolveRequest:

@@ -12,12 +12,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 
-try:
-    from cyproducer.errors import KafkaProtocolError
-except ImportError:
-
-    class KafkaProtocolError(Exception):
-        """Stands in until the package's own exception tree is there."""
+from cyproducer.errors import KafkaProtocolError
 
 
 cdef enum:
