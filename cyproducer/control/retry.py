@@ -16,7 +16,7 @@ class ExponentialBackoff:
     ``max_ms``, times a random factor in ``[1 - jitter, 1 + jitter]``, and again no more than ``max_ms``.
     """
 
-    __slots__ = ("_doublings", "initial_ms", "jitter", "max_ms", "multiplier")
+    __slots__ = ("_last_exponent", "initial_ms", "jitter", "max_ms", "multiplier")
 
     def __init__(self, initial_ms: float, max_ms: float, multiplier: float = 2, jitter: float = 0.2) -> None:
         """
@@ -43,9 +43,10 @@ class ExponentialBackoff:
         self.jitter = float(jitter)
         # Past this exponent the ceiling holds anyway, and the power might overflow a float.
         if self.initial_ms > 0 and self.multiplier > 1:
-            self._doublings = math.log(self.max_ms / self.initial_ms, self.multiplier)
+            growth = min(self.max_ms / self.initial_ms, 1e300)
+            self._last_exponent = math.log(growth) / math.log(self.multiplier)
         else:
-            self._doublings = 0.0
+            self._last_exponent = 0.0
 
     def delay_ms(self, attempts: int, random: Callable[[], float]) -> float:
         """The wait before the next attempt, milliseconds.
@@ -56,7 +57,7 @@ class ExponentialBackoff:
         """
         if attempts <= 0:
             return 0.0
-        delay = self.initial_ms * math.pow(self.multiplier, min(attempts - 1, self._doublings))
+        delay = self.initial_ms * math.pow(self.multiplier, min(attempts - 1, self._last_exponent))
         return min(self.max_ms, delay * (1 - self.jitter + 2 * self.jitter * random()))
 
 
