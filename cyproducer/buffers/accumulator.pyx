@@ -34,7 +34,7 @@ from cyproducer.buffers.readiness cimport (
     refresh,
     withdraw,
 )
-from cyproducer.buffers.structures cimport OPEN, SEALED, SEALING, Parked
+from cyproducer.buffers.structures cimport OPEN, SEALED, SEALING, Node, Parked
 from cyproducer.buffers.sync cimport (
     cyp_cond_init,
     cyp_cond_wait_until,
@@ -49,7 +49,7 @@ from cyproducer.buffers.sync cimport (
     pthread_mutex_unlock,
 )
 from cyproducer.buffers.topology cimport TopicState, make_topic
-from cyproducer.records.hashing cimport JAVA
+from cyproducer.records.hashing cimport KEY_HASH_JAVA
 from cyproducer.records.record_batch cimport BATCH_HEADER, put_record, record_bound
 
 import os
@@ -97,7 +97,7 @@ cdef class RecordAccumulator:
         self.clock = clock
         self.completions = completions
         self.compressor = compressor
-        self.key_hash = spec.key_hash if spec is not None else JAVA
+        self.key_hash = spec.key_hash if spec is not None else KEY_HASH_JAVA
         self.keyless = spec.keyless if spec is not None else STICKY
         self.topics = {}
         self.c.batch_size = max(batch_size, BATCH_HEADER + 1)

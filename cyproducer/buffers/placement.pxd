@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from cyproducer.buffers.clock cimport Clock
 from cyproducer.buffers.structures cimport Accumulator, RecordView, Topic

@@ -11,7 +11,9 @@ all partitions, kept up to date at each drain, up to ``CANDIDATES`` are drawn an
 is due: the cost does not grow with the number of partitions.
 """
 
-from cyproducer.buffers.structures cimport Node, Partition
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+from cyproducer.buffers.structures cimport Partition
 from cyproducer.records.hashing cimport KeyHash, partition_for_key
 
 cdef enum:

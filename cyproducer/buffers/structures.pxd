@@ -81,7 +81,8 @@ cdef struct PartitionList:
 cdef struct Node:
     Node* next
     int32_t id
-    int32_t takes             # whether its connection can take another request now; the sender's word
+    int32_t takes             # whether the sender wants to hear of new work for it; the sender's word
+    void* link                # the sender's, NULL while there is no connection that takes requests
     int64_t sent              # requests put in flight, ever
     int64_t answered          # requests answered or given up, ever
     int64_t waiting_since_ns  # since when it had something to send and sent nothing; 0: it does not

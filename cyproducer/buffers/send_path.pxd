@@ -1,0 +1,23 @@
+from libc.stdint cimport int32_t, int64_t
+
+from cyproducer.buffers.accumulator cimport Appended, RecordAccumulator
+from cyproducer.buffers.delivery cimport Delivery, RecordFuture
+from cyproducer.buffers.structures cimport RecordView
+from cyproducer.buffers.topology cimport TopicState
+
+
+cdef class SendPath:
+    cdef RecordAccumulator accumulator
+    cdef TopicState last_topic      # of the last send: most programs write one topic in a row
+    cdef object last_name
+    cdef bint plain                 # no serializer, interceptor or partitioner of the user's
+    cdef int64_t max_request_size
+    cdef int64_t max_block_ns
+    cdef object extension           # what _send_extended calls; None where plain
+
+    cdef RecordFuture _send(self, object topic, object value, object key, object headers, object partition,
+                            object timestamp_ms)
+    cdef TopicState _topic(self, object name)
+    cdef int _append(self, TopicState state, int32_t partition, const RecordView* r, Appended* out) except -1
+    cdef int _reserve(self, int64_t size, int64_t deadline, object what) except -1
+    cdef object _too_large(self, TopicState state, const RecordView* r)

@@ -1,0 +1,358 @@
+"""``send()``: from a caller's arguments to bytes in a batch, with no Python object left but the future.
+
+Owns: looking at the arguments, refusing what is wrong with them, appending, and waiting for memory.
+Does not own: serializers, interceptors and custom partitioners (``producer.py`` passes an extension for
+them), nor the accumulator. Runs on the caller's thread, with the GIL, which is released only in waits.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_CheckExact
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+
+from cyproducer.buffers.accumulator cimport (
+    APPENDED,
+    IS_CLOSED,
+    NEED_MEMORY,
+    NO_SUCH_PARTITION,
+    TOPIC_UNKNOWN,
+    parked_size,
+)
+from cyproducer.buffers.delivery cimport refused_future
+from cyproducer.buffers.sync cimport cyp_monotonic_ns, pthread_mutex_lock, pthread_mutex_unlock
+from cyproducer.buffers.readiness cimport hurry
+from cyproducer.records.record_batch cimport BATCH_HEADER, RECORD_OVERHEAD, record_bound
+from cyproducer.records.varint cimport put_varint
+
+import re
+
+from cyproducer.errors import (
+    BufferExhaustedError,
+    InvalidTopicError,
+    KafkaConfigurationError,
+    ProducerClosedError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+
+cdef extern from "<Python.h>":
+    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+
+# Source: Apache Kafka's rule for topic names (249 characters, of these).
+LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+cdef uint8_t NO_HEADERS = 0
+
+
+# A caller's bytes, held while they are copied.
+cdef struct Held:
+    const uint8_t* data
+    int64_t size
+    Py_buffer view
+    bint viewed
+
+
+cdef int hold(object data, Held* held, str what) except -1:
+    """Borrows the bytes of any contiguous buffer; -1 as the size of None."""
+    held.viewed = False
+    held.data = NULL
+    if data is None:
+        held.size = -1
+    elif PyBytes_CheckExact(data):
+        held.data = <const uint8_t*>PyBytes_AS_STRING(data)
+        held.size = PyBytes_GET_SIZE(data)
+    else:
+        try:
+            PyObject_GetBuffer(data, &held.view, PyBUF_SIMPLE)
+        except (TypeError, BufferError) as error:
+            raise TypeError(
+                f"{what}: must be bytes, another contiguous buffer or None, not {type(data).__name__}; "
+                f"give the producer a {what}_serializer for other types"
+            ) from error
+        held.viewed = True
+        held.data = <const uint8_t*>held.view.buf
+        held.size = held.view.len
+    return 0
+
+
+cdef inline void let_go(Held* held) noexcept:
+    if held.viewed:
+        PyBuffer_Release(&held.view)
+
+
+cdef uint8_t* encode_headers(object headers, int64_t* size, int64_t* payload) except NULL:
+    """A list of (str, bytes or None) as a record has it, count first; the caller frees it.
+
+    ``payload`` gets the bytes of names and values alone, which the metadata tells.
+    """
+    cdef int64_t room = 256
+    cdef uint8_t* start = <uint8_t*>malloc(room)
+    cdef uint8_t* grown
+    cdef int64_t used
+    cdef Py_ssize_t name_size
+    cdef const char* name
+    cdef Held value
+    if start == NULL:
+        raise MemoryError("no memory for headers")
+    payload[0] = 0
+    try:
+        used = put_varint(start, len(headers)) - start
+        for header in headers:
+            if not isinstance(header, (tuple, list)) or len(header) != 2 or not isinstance(header[0], str):
+                raise TypeError(f"headers: each must be a (str, bytes or None) pair, not {header!r}")
+            name = PyUnicode_AsUTF8AndSize(header[0], &name_size)
+            hold(header[1], &value, "the value of a header")
+            try:
+                if used + 20 + name_size + max(value.size, 0) > room:
+                    room = 2 * room + 20 + name_size + max(value.size, 0)
+                    grown = <uint8_t*>realloc(start, room)
+                    if grown == NULL:
+                        raise MemoryError("no memory for headers")
+                    start = grown
+                used = put_varint(start + used, name_size) - start
+                memcpy(start + used, name, name_size)
+                used += name_size
+                used = put_varint(start + used, value.size) - start
+                if value.size > 0:
+                    memcpy(start + used, value.data, value.size)
+                    used += value.size
+                payload[0] += name_size + max(value.size, 0)
+            finally:
+                let_go(&value)
+    except BaseException:
+        free(start)
+        raise
+    size[0] = used
+    return start
+
+
+cdef int32_t wanted_partition(object partition) except -1:
+    cdef object number = partition
+    if not isinstance(partition, int):
+        raise TypeError(f"partition: must be an int or None, not {type(partition).__name__}")
+    if not 0 <= number <= 0x7FFFFFFF:
+        raise ValueError(f"partition={partition}: must be >= 0 and below 2147483648")
+    return number
+
+
+cdef int64_t given_timestamp(object timestamp_ms) except? -1:
+    if not isinstance(timestamp_ms, int):
+        raise TypeError(f"timestamp_ms: must be an int or None, not {type(timestamp_ms).__name__}")
+    if not 0 <= timestamp_ms <= 0x7FFFFFFFFFFFFFFF:
+        raise ValueError(f"timestamp_ms={timestamp_ms}: must be milliseconds since the epoch, >= 0")
+    return timestamp_ms
+
+
+cdef class SendPath:
+    """What ``KafkaProducer`` inherits its ``send()`` from. Thread-safe."""
+
+    def _open_path(
+        self,
+        RecordAccumulator accumulator not None,
+        int64_t max_request_size,
+        double max_block_ms,
+        object extension,
+    ):
+        self.accumulator = accumulator
+        self.max_request_size = max_request_size
+        self.max_block_ns = <int64_t>(max_block_ms * 1e6)
+        self.extension = extension
+        self.plain = extension is None
+        self.last_name = None
+
+    def send(self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None):
+        """Accepts a record and returns its future; the record is sent in the background.
+
+        ``value`` and ``key``: bytes, any contiguous buffer (copied before the call returns), or None; of
+        any type where a serializer is configured. A record has at least one of the two: a key without a
+        value is a tombstone. ``headers``: a list of (str, bytes or None); names may repeat. ``partition``:
+        chosen by the partitioner where None. ``timestamp_ms``: milliseconds since the epoch, now by default.
+
+        Blocks up to ``max_block_ms`` while ``buffer_memory`` is full. A topic whose metadata is not there
+        yet does not block: the record waits with those of its topic, up to ``max_block_ms`` likewise.
+
+        Raises ``TypeError`` or ``ValueError`` for arguments that can't be right, ``InvalidTopicError``,
+        ``BufferExhaustedError`` (a ``KafkaTimeoutError``) and ``ProducerClosedError``. What turns out
+        later comes through the future, and so does ``RecordTooLargeError``. Thread-safe.
+        """
+        if self.plain:
+            return self._send(topic, value, key, headers, partition, timestamp_ms)
+        return self.extension(topic, value, key, headers, partition, timestamp_ms)
+
+    def _send_serialized(self, topic, value, key, headers, partition, timestamp_ms):
+        """``send()`` behind the serializers, interceptors and partitioners."""
+        return self._send(topic, value, key, headers, partition, timestamp_ms)
+
+    cdef TopicState _topic(self, object name):
+        cdef TopicState state
+        if self.accumulator is None:
+            raise ProducerClosedError("this producer's constructor failed or was not called")
+        state = self.accumulator.topics.get(name)
+        if state is None:
+            if not PyUnicode_CheckExact(name) and not isinstance(name, str):
+                raise TypeError(f"topic: must be a str, not {type(name).__name__}")
+            if not LEGAL_NAME.fullmatch(name) or name in (".", ".."):
+                raise InvalidTopicError(
+                    f"topic {name!r}: a name has 1 to 249 of the characters a-z A-Z 0-9 . _ -, "
+                    "and is neither '.' nor '..'"
+                )
+            state = self.accumulator.topic(str(name))
+        # Under free threading two threads may mix these: compared by name below, so both stay right.
+        self.last_topic = state
+        self.last_name = state.name
+        return state
+
+    cdef RecordFuture _send(self, object topic, object value, object key, object headers, object partition,
+                            object timestamp_ms):
+        cdef TopicState state = self.last_topic
+        cdef RecordView r
+        cdef Held held_key
+        cdef Held held_value
+        cdef Appended out
+        cdef RecordFuture future
+        cdef uint8_t* encoded = NULL
+        cdef int64_t headers_payload = -1
+        cdef int32_t wanted = -1
+        if state is None or state.name is not topic:
+            state = self._topic(topic)
+        if value is None and key is None:
+            raise ValueError("a record needs a value or a key: a tombstone is a key with value=None")
+        hold(value, &held_value, "value")
+        try:
+            hold(key, &held_key, "key")
+        except BaseException:
+            let_go(&held_value)
+            raise
+        r.headers = &NO_HEADERS
+        r.headers_size = 1
+        try:
+            if partition is not None:
+                wanted = wanted_partition(partition)
+            if timestamp_ms is None:
+                r.timestamp_ms = self.accumulator.clock.wall_ms()
+            else:
+                r.timestamp_ms = given_timestamp(timestamp_ms)
+            if headers:
+                encoded = encode_headers(headers, &r.headers_size, &headers_payload)
+                r.headers = encoded
+            r.key = held_key.data
+            r.key_size = held_key.size
+            r.value = held_value.data
+            r.value_size = held_value.size
+            if record_bound(r.key_size, r.value_size, r.headers_size) + BATCH_HEADER > self.max_request_size:
+                refusal = self._too_large(state, &r)
+                if refusal is not None:
+                    return refused_future(state.name, refusal, r.timestamp_ms)
+            self._append(state, wanted, &r, &out)
+        finally:
+            let_go(&held_value)
+            let_go(&held_key)
+            free(encoded)
+        future = RecordFuture.__new__(RecordFuture)
+        future.delivery = out.delivery
+        future.index = out.index
+        future.topic = state.name
+        future.key_size = <int32_t>r.key_size
+        future.value_size = <int32_t>r.value_size
+        future.header_size = <int32_t>headers_payload
+        future.timestamp_ms = r.timestamp_ms
+        if out.sealing != NULL:
+            self.accumulator.seal(out.sealing)
+        if out.wake:
+            self.accumulator.wake()
+        return future
+
+    cdef object _too_large(self, TopicState state, const RecordView* r):
+        """The error for a record that can't be sent, or None where only the estimate was too high."""
+        cdef int64_t size = BATCH_HEADER + record_size(r)
+        if size > self.max_request_size:
+            return RecordTooLargeError(
+                f"a record for topic {state.name!r} takes {size} bytes, batch header included, and "
+                f"max_request_size is {self.max_request_size}"
+            )
+        return None
+
+    cdef int _append(self, TopicState state, int32_t partition, const RecordView* r, Appended* out) except -1:
+        """Appends or parks the record, waiting for memory where there is none."""
+        cdef RecordAccumulator acc = self.accumulator
+        cdef int64_t grant = 0
+        cdef int64_t deadline = 0
+        cdef int64_t parked
+        cdef int result
+        try:
+            while True:
+                result = acc.append(&state.c, partition, r, &grant, False, out)
+                if result == APPENDED:
+                    return 0
+                if deadline == 0:
+                    deadline = cyp_monotonic_ns() + self.max_block_ns
+                if result == NEED_MEMORY:
+                    if out.sealing != NULL:
+                        acc.seal(out.sealing)
+                    acc.wake()
+                    if grant:
+                        acc.pool.unreserve(grant)
+                        grant = 0
+                    self._reserve(out.need, deadline, state.name)
+                    grant = out.need
+                elif result == TOPIC_UNKNOWN:
+                    parked = parked_size(r)
+                    self._reserve(parked, deadline, state.name)
+                    out.index = 0
+                    result = acc.park(&state.c, partition, r, parked, deadline, &out.delivery)
+                    if result == APPENDED:
+                        if acc.on_topic_needed is not None:
+                            acc.on_topic_needed(state.name)
+                        return 0
+                    acc.pool.unreserve(parked)
+                if result == IS_CLOSED:
+                    raise ProducerClosedError("send() on a closed producer: the record was not accepted")
+                if result == NO_SUCH_PARTITION:
+                    raise UnknownTopicOrPartitionError(
+                        f"partition={partition}: topic {state.name!r} has {state.c.partition_count} "
+                        f"partitions, 0 to {state.c.partition_count - 1}"
+                    )
+                if result not in (NEED_MEMORY, TOPIC_UNKNOWN):
+                    raise MemoryError(f"no memory for a record of topic {state.name!r}")
+        finally:
+            if grant:
+                acc.pool.unreserve(grant)
+
+    cdef int _reserve(self, int64_t size, int64_t deadline, object what) except -1:
+        """Takes bytes from the pool, waiting for them with everything that is queued on its way."""
+        cdef RecordAccumulator acc = self.accumulator
+        cdef int granted
+        if acc.pool.try_reserve(size):
+            return 0
+        if size > acc.pool.total_bytes:
+            raise BufferExhaustedError(
+                f"a record for topic {what!r} needs {size} bytes and buffer_memory is "
+                f"{acc.pool.total_bytes}"
+            )
+        pthread_mutex_lock(&acc.c.lock)
+        hurry(&acc.c)
+        pthread_mutex_unlock(&acc.c.lock)
+        acc.wake()
+        with nogil:
+            granted = acc.pool.reserve(size, deadline)
+        if not granted:
+            raise BufferExhaustedError(
+                f"no {size} bytes for a record of topic {what!r} became free within max_block_ms="
+                f"{self.max_block_ns // 1_000_000}: buffer_memory={acc.pool.total_bytes} is held by "
+                f"{acc.c.incomplete} batches and {acc.c.parked} records without metadata that are "
+                "not acknowledged yet"
+            )
+        return 0
+
+
+cdef int64_t record_size(const RecordView* r) noexcept nogil:
+    """The bytes of the record as the first of its batch."""
+    cdef uint8_t* end
+    cdef uint8_t scratch[16]
+    cdef int64_t body = 3 + r.headers_size + max(r.key_size, 0) + max(r.value_size, 0)
+    body += put_varint(scratch, r.key_size) - scratch
+    body += put_varint(scratch, r.value_size) - scratch
+    end = put_varint(scratch, body)
+    return body + (end - scratch)

@@ -1,0 +1,13 @@
+from libc.stdint cimport int16_t, int32_t, int64_t
+
+from cyproducer.network.link cimport Link
+
+
+cdef class Connection:
+    cdef Link* link
+    cdef readonly object sock
+    cdef readonly int32_t node_id
+    cdef readonly str where           # host:port (address), for messages
+    cdef public object handshake      # the control plane's own notes
+
+cdef Connection make_connection(object sock, int32_t node_id, str where, int64_t receive_max)

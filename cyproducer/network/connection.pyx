@@ -1,0 +1,64 @@
+"""A connection as the control plane holds it: the socket, and requests that are not Produce.
+
+Owns: the socket object and the ``Link`` with the C side of it. Does not own: when to open or close one.
+The sender's turn only.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport uint8_t
+
+from cyproducer.network.link cimport READY, link_free, link_new, link_next_id, link_push
+from cyproducer.network.produce_codec cimport Request, whole_request
+
+
+cdef class Connection:
+    """One socket to a broker, or to a bootstrap address (then ``node_id`` is negative)."""
+
+    def __dealloc__(self):
+        if self.link != NULL:
+            link_free(self.link)
+
+    def next_correlation_id(self):
+        """The id for the next request."""
+        return link_next_id(self.link)
+
+    def send(self, int16_t api_key, int16_t version, int32_t correlation_id, bytes frame, int64_t now_ns):
+        """Queues a whole frame, length first; its answer comes to the control plane as a frame."""
+        cdef Request* r = whole_request(
+            api_key, version, correlation_id, <const uint8_t*>PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame)
+        )
+        if r == NULL:
+            raise MemoryError(f"no memory for a request of {len(frame)} bytes")
+        r.sent_ns = now_ns
+        link_push(self.link, r, True)
+
+    @property
+    def ready(self):
+        """Whether Produce requests go out on it."""
+        return self.link.state == READY
+
+    @property
+    def in_flight(self):
+        """Produce requests without an answer."""
+        return self.link.in_flight
+
+    @property
+    def last_used_ns(self):
+        """When something was last sent or received; 0: never."""
+        return self.link.last_used_ns
+
+    def __repr__(self):
+        return f"<Connection to node {self.node_id} at {self.where}>"
+
+
+cdef Connection make_connection(object sock, int32_t node_id, str where, int64_t receive_max):
+    """A connection over a non-blocking socket."""
+    cdef Connection connection = Connection.__new__(Connection)
+    connection.sock = sock
+    connection.node_id = node_id
+    connection.where = where
+    connection.link = link_new(sock.fileno(), node_id, receive_max)
+    if connection.link == NULL:
+        raise MemoryError("no memory for a connection")
+    connection.link.owner = <void*>connection
+    return connection

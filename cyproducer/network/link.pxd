@@ -1,0 +1,63 @@
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+from cyproducer.buffers.structures cimport Node
+from cyproducer.network.produce_codec cimport Request, iovec
+
+cdef enum LinkState:
+    CONNECTING = 0            # the control plane drives it: connect, handshake
+    READY = 1                 # takes Produce requests
+    BROKEN = 2                # closed or to be closed; its requests are handed back
+
+cdef enum Io:
+    IO_AGAIN = -1             # nothing more now
+    IO_CLOSED = -2            # the peer closed
+    IO_ERROR = -3             # Link.sys_errno says why
+
+# How bytes get in and out: plain sockets here, TLS (which takes the GIL itself) by other functions.
+# Both return bytes moved (more than 0), or an Io.
+ctypedef int64_t (*SendFunction)(Link* link, const iovec* parts, int count) noexcept nogil
+ctypedef int64_t (*ReceiveFunction)(Link* link, uint8_t* into, int64_t room) noexcept nogil
+
+# A connection to a broker. One thread at a time drives it: whoever holds the sender's turn.
+cdef struct Link:
+    int fd
+    int state                 # a LinkState
+    int32_t node_id           # -1 and below: a bootstrap address
+    Node* node                # NULL for a bootstrap address
+    void* owner               # the Connection, borrowed: it frees this
+    void* transport           # what send and receive need beside fd
+    SendFunction send
+    ReceiveFunction receive
+    int sys_errno             # of the last IO_ERROR
+    int16_t produce_version
+    bint wants_write          # the selector watches for room in the socket
+    int32_t correlation_id    # of the last request
+    int32_t in_flight         # Produce requests without an answer
+    int64_t last_used_ns
+    Request* first_out        # not written whole yet
+    Request* last_out
+    Request* first_written    # written whole, no answer to come: acks=0 is as good as done
+    Request* first_awaiting   # written or being written, answers to come in this order
+    Request* last_awaiting
+    uint8_t* inbox            # bytes received, frames from the start on
+    int64_t inbox_room
+    int64_t inbox_used
+    int64_t receive_max       # receive_message_max_bytes
+
+cdef enum FrameResult:
+    FRAME_NONE = 0            # more bytes are needed
+    FRAME_READY = 1
+    FRAME_BAD_SIZE = 2        # the length can't be: too large, or too small for a header
+    FRAME_NO_MEMORY = 3
+
+cdef Link* link_new(int fd, int32_t node_id, int64_t receive_max) noexcept nogil
+cdef void link_free(Link* link) noexcept nogil
+cdef int32_t link_next_id(Link* link) noexcept nogil
+cdef void link_push(Link* link, Request* r, bint answered) noexcept nogil
+cdef Request* link_pop_written(Link* link) noexcept nogil
+cdef Request* link_pop_unwritten(Link* link) noexcept nogil
+cdef Request* link_pop_awaiting(Link* link) noexcept nogil
+cdef int64_t link_flush(Link* link, int64_t now) noexcept nogil
+cdef int64_t link_receive(Link* link) noexcept nogil
+cdef FrameResult link_frame(Link* link, int64_t at, const uint8_t** frame, int64_t* size) noexcept nogil
+cdef void link_consume(Link* link, int64_t size) noexcept nogil

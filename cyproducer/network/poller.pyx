@@ -1,0 +1,60 @@
+"""Waiting for sockets on a ``selectors`` selector, without the GIL where the system allows it.
+
+Owns: the wait, and switching a socket's interest in writability. Does not own: the selector, which comes
+in from outside, nor registration, which whoever opens a socket does through ``selectors``.
+
+On Linux the selector is an epoll descriptor, and the loop waits on that one from C. Any other selector
+(kqueue on macOS, or one a simulator passes in) is asked through its own ``select()``, under the GIL.
+"""
+
+import selectors
+
+cdef extern from "poll.h" nogil:
+    int CYP_HAS_EPOLL
+    int cyp_epoll_wait(int epfd, int32_t* ready, int room, int ms)
+    int cyp_epoll_modify(int epfd, int fd, int writable)
+
+
+cdef class Poller:
+    """``selector``: any of ``selectors``. One thread at a time."""
+
+    def __init__(self, selector):
+        self.selector = selector
+        self.epoll_fd = -1
+        if CYP_HAS_EPOLL and type(selector) is getattr(selectors, "EpollSelector", None):
+            self.epoll_fd = selector.fileno()
+
+    cdef int wait(self, int64_t timeout_ns, Ready* ready) except -1 nogil:
+        """Waits up to ``timeout_ns``; fills ``ready``, of MOST_READY places, and returns how many."""
+        cdef int n
+        cdef int64_t ms
+        if self.epoll_fd >= 0:
+            # Rounded up: waking a little early would only mean asking again.
+            ms = (min(timeout_ns, <int64_t>3_600_000_000_000) + 999_999) // 1_000_000
+            n = cyp_epoll_wait(self.epoll_fd, <int32_t*>ready, MOST_READY, <int>max(ms, 0))
+            if n >= 0:
+                return n
+            with gil:
+                raise OSError("waiting on the selector's descriptor failed: was the selector closed?")
+        with gil:
+            n = 0
+            for key, events in self.selector.select(max(0, min(timeout_ns, 3_600_000_000_000)) / 1e9):
+                if n == MOST_READY:
+                    break
+                ready[n].fd = key.fd
+                ready[n].events = (1 if events & 1 else 0) | (2 if events & 2 else 0)
+                n += 1
+            return n
+
+    cdef int watch_write(self, int fd, bint on) except -1 nogil:
+        """Switches a registered socket's interest in writability; readability stays of interest."""
+        if self.epoll_fd >= 0:
+            # The selector keeps its own note of the events and is not told: only this class changes them
+            # after registration, and unregistering does not look at them.
+            if cyp_epoll_modify(self.epoll_fd, fd, on) == 0:
+                return 0
+            with gil:
+                raise OSError(f"descriptor {fd} is not registered with the selector")
+        with gil:
+            self.selector.modify(fd, selectors.EVENT_READ | (selectors.EVENT_WRITE if on else 0))
+        return 0

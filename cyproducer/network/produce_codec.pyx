@@ -1,0 +1,402 @@
+"""Produce requests and responses, versions 3 to 13, without the GIL.
+
+Owns: the frame around batches, as a list of slices for ``writev`` (a batch's bytes are never copied), and
+reading a response into one ``Outcome`` a batch. Does not own: sending, or what an error code means.
+
+Nothing in a response is trusted: every read is checked against what remains, counts need no memory, and
+a response that lacks a batch of the request, or names one twice, is malformed.
+
+Source: Kafka protocol guide, "Produce"; KIP-482 (flexible versions, from 9), KIP-467 (record errors, from
+8), KIP-951 (the new leader, from 10), KIP-516 (topic ids, from 13).
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdlib cimport calloc, free, malloc, qsort
+from libc.string cimport memcmp, memcpy
+
+from cyproducer.buffers.structures cimport Topic
+from cyproducer.records.big_endian cimport get_u16, get_u32, get_u64, put_u16, put_u32
+from cyproducer.records.varint cimport put_uvarint
+
+cdef enum:
+    FLEXIBLE = 9              # first version with compact types and tags
+    TOPIC_IDS = 13            # first version that names topics by id
+    PER_TOPIC = 32            # most bytes around a topic, but for its name
+    PER_BATCH = 16            # most bytes around a batch
+
+
+cdef int by_topic_and_partition(const void* left, const void* right) noexcept nogil:
+    cdef const Batch* a = (<Batch**>left)[0]
+    cdef const Batch* b = (<Batch**>right)[0]
+    if a.partition.topic != b.partition.topic:
+        return -1 if a.partition.topic < b.partition.topic else 1
+    return -1 if a.partition.index < b.partition.index else 1
+
+
+cdef inline uint8_t* put_count(uint8_t* p, int64_t count, bint flexible) noexcept nogil:
+    """An array's count or a byte string's length, as the version has it."""
+    if flexible:
+        return put_uvarint(p, count + 1)
+    put_u32(p, <int32_t>count)
+    return p + 4
+
+
+cdef inline uint8_t* put_text(uint8_t* p, const char* text, int32_t size, bint flexible) noexcept nogil:
+    """A string; null where ``text`` is NULL."""
+    if flexible:
+        p = put_uvarint(p, size + 1 if text != NULL else 0)
+    else:
+        put_u16(p, size if text != NULL else <int16_t>-1)
+        p += 2
+    if text != NULL:
+        memcpy(p, text, size)
+        p += size
+    return p
+
+
+cdef Request* encode_produce(
+    const ProduceSettings* settings, int16_t version, int32_t correlation_id, Batch** batches, int32_t count
+) noexcept nogil:
+    """The request for these batches, whose headers are written; NULL where there is no memory.
+
+    Takes the batches, not the array; sorts the array.
+    """
+    cdef bint flexible = version >= FLEXIBLE
+    cdef Request* r = <Request*>calloc(1, sizeof(Request))
+    cdef int64_t room = 64 + settings.client_id_size + max(settings.transactional_id_size, 0)
+    cdef int32_t topics = 0
+    cdef int32_t i
+    cdef int32_t in_topic
+    cdef Topic* t
+    cdef uint8_t* p
+    cdef uint8_t* slice_start
+    if r == NULL:
+        return NULL
+    if count > 1:
+        qsort(batches, count, sizeof(Batch*), by_topic_and_partition)
+    for i in range(count):
+        t = batches[i].partition.topic
+        if i == 0 or batches[i - 1].partition.topic != t:
+            topics += 1
+            room += PER_TOPIC + t.name_size
+        room += PER_BATCH
+    r.frame = <uint8_t*>malloc(room)
+    r.parts = <iovec*>malloc(sizeof(iovec) * (2 * count + 1))
+    r.batches = <Batch**>malloc(sizeof(Batch*) * count)
+    if r.frame == NULL or r.parts == NULL or r.batches == NULL:
+        free_request(r)
+        return NULL
+    memcpy(r.batches, batches, sizeof(Batch*) * count)
+    r.count = count
+    r.version = version
+    r.correlation_id = correlation_id
+    p = r.frame + 4
+    put_u16(p, 0)   # Produce
+    put_u16(p + 2, version)
+    put_u32(p + 4, correlation_id)
+    p = put_text(p + 8, settings.client_id, settings.client_id_size, False)
+    if flexible:
+        p[0] = 0
+        p += 1
+    p = put_text(p, settings.transactional_id, settings.transactional_id_size, flexible)
+    put_u16(p, settings.acks)
+    put_u32(p + 2, settings.timeout_ms)
+    p = put_count(p + 6, topics, flexible)
+    slice_start = r.frame
+    for i in range(count):
+        t = batches[i].partition.topic
+        if i == 0 or batches[i - 1].partition.topic != t:
+            if i > 0 and flexible:
+                p[0] = 0   # the last topic's tags
+                p += 1
+            if version >= TOPIC_IDS:
+                memcpy(p, t.id, 16)
+                p += 16
+            else:
+                p = put_text(p, t.name, t.name_size, flexible)
+            in_topic = 1
+            while i + in_topic < count and batches[i + in_topic].partition.topic == t:
+                in_topic += 1
+            p = put_count(p, in_topic, flexible)
+        put_u32(p, batches[i].partition.index)
+        p = put_count(p + 4, batches[i].size, flexible)
+        add_part(r, slice_start, p - slice_start)
+        add_part(r, batches[i].data, batches[i].size)
+        slice_start = p
+        if flexible:
+            p[0] = 0   # the partition's tags
+            p += 1
+    if flexible:
+        p[0] = 0   # the last topic's tags
+        p[1] = 0   # the request's
+        p += 2
+        add_part(r, slice_start, p - slice_start)
+    put_u32(r.frame, <int32_t>(r.size - 4))
+    r.unwritten = r.size
+    return r
+
+
+cdef inline void add_part(Request* r, void* data, int64_t size) noexcept nogil:
+    r.parts[r.part_count].iov_base = data
+    r.parts[r.part_count].iov_len = size
+    r.part_count += 1
+    r.size += size
+
+
+cdef Request* whole_request(
+    int16_t api_key, int16_t version, int32_t correlation_id, const uint8_t* frame, int64_t size
+) noexcept nogil:
+    """A request that is one piece of bytes, which are copied; NULL where there is no memory."""
+    cdef Request* r = <Request*>calloc(1, sizeof(Request))
+    if r == NULL:
+        return NULL
+    r.frame = <uint8_t*>malloc(size)
+    r.parts = <iovec*>malloc(sizeof(iovec))
+    if r.frame == NULL or r.parts == NULL:
+        free_request(r)
+        return NULL
+    memcpy(r.frame, frame, size)
+    r.api_key = api_key
+    r.version = version
+    r.correlation_id = correlation_id
+    add_part(r, r.frame, size)
+    r.unwritten = size
+    return r
+
+
+cdef void free_request(Request* r) noexcept nogil:
+    """Frees a request; its batches have gone elsewhere."""
+    free(r.frame)
+    free(r.parts)
+    free(r.batches)
+    free(r)
+
+
+# Reading. A cursor that has run over stays at its end and says so, so that callers check once.
+cdef struct Cursor:
+    const uint8_t* at
+    const uint8_t* end
+    bint bad
+
+
+cdef inline const uint8_t* take(Cursor* c, int64_t size) noexcept nogil:
+    """The next ``size`` bytes, or NULL and a bad cursor."""
+    cdef const uint8_t* p = c.at
+    if size < 0 or c.end - c.at < size:
+        c.bad = True
+        c.at = c.end
+        return NULL
+    c.at += size
+    return p
+
+
+cdef inline int64_t read_i16(Cursor* c) noexcept nogil:
+    cdef const uint8_t* p = take(c, 2)
+    return <int16_t>get_u16(p) if p != NULL else 0
+
+
+cdef inline int64_t read_i32(Cursor* c) noexcept nogil:
+    cdef const uint8_t* p = take(c, 4)
+    return <int32_t>get_u32(p) if p != NULL else 0
+
+
+cdef inline int64_t read_i64(Cursor* c) noexcept nogil:
+    cdef const uint8_t* p = take(c, 8)
+    return <int64_t>get_u64(p) if p != NULL else 0
+
+
+cdef int64_t read_uvarint(Cursor* c) noexcept nogil:
+    """An unsigned varint of at most 5 bytes: nothing in a response needs more."""
+    cdef int64_t v = 0
+    cdef int shift = 0
+    cdef const uint8_t* p
+    while shift < 35:
+        p = take(c, 1)
+        if p == NULL:
+            return 0
+        v |= <int64_t>(p[0] & 0x7F) << shift
+        if p[0] < 0x80:
+            return v
+        shift += 7
+    c.bad = True
+    return 0
+
+
+cdef inline int64_t read_count(Cursor* c, bint flexible) noexcept nogil:
+    """An array's count: at least 0, at most the bytes that remain, since no element is empty."""
+    cdef int64_t n = read_uvarint(c) - 1 if flexible else read_i32(c)
+    if n < 0:
+        return 0
+    if n > c.end - c.at:
+        c.bad = True
+        return 0
+    return n
+
+
+cdef inline const uint8_t* read_text(Cursor* c, bint flexible, int64_t* size) noexcept nogil:
+    """A string's bytes; size -1 for null."""
+    size[0] = read_uvarint(c) - 1 if flexible else read_i16(c)
+    if size[0] < 0:
+        size[0] = -1
+        return NULL
+    return take(c, size[0])
+
+
+cdef void skip_tags(Cursor* c) noexcept nogil:
+    cdef int64_t n = read_uvarint(c)
+    while n > 0 and not c.bad:
+        read_uvarint(c)
+        take(c, read_uvarint(c))
+        n -= 1
+
+
+cdef void read_partition_tags(Cursor* c, Outcome* o) noexcept nogil:
+    """A partition's tags: 0 is its current leader (KIP-951)."""
+    cdef int64_t n = read_uvarint(c)
+    cdef int64_t tag
+    cdef int64_t size
+    cdef Cursor inner
+    while n > 0 and not c.bad:
+        tag = read_uvarint(c)
+        size = read_uvarint(c)
+        inner.at = c.at
+        inner.bad = False
+        if take(c, size) == NULL and size > 0:
+            return
+        inner.end = c.at
+        if tag == 0:
+            o.leader_id = <int32_t>read_i32(&inner)
+            o.leader_epoch = <int32_t>read_i32(&inner)
+            if inner.bad:
+                c.bad = True
+        n -= 1
+
+
+cdef inline bint is_topic(const Topic* t, int16_t version, const uint8_t* name, int64_t size) noexcept nogil:
+    if version >= TOPIC_IDS:
+        return memcmp(t.id, name, 16) == 0
+    return size == t.name_size and memcmp(t.name, name, size) == 0
+
+
+cdef int32_t find_topic(const Request* r, const uint8_t* name, int64_t size, int32_t hint) noexcept nogil:
+    """Where the batches of a topic begin, looking from ``hint`` on and around; -1: not in the request.
+
+    A broker mostly answers in the order of the request; then the hint is the answer.
+    """
+    cdef int32_t i = hint if hint < r.count else 0
+    cdef int32_t left = r.count
+    cdef const Topic* t
+    while left > 0:
+        t = r.batches[i].partition.topic
+        if is_topic(t, r.version, name, size):
+            # The hint may lie inside the topic's batches.
+            while i > 0 and r.batches[i - 1].partition.topic == t:
+                i -= 1
+            return i
+        while left > 0 and r.batches[i].partition.topic == t:
+            left -= 1
+            i += 1
+            if i == r.count:
+                i = 0
+                break
+    return -1
+
+
+cdef int32_t find_partition(const Request* r, int32_t start, int32_t index, int32_t hint) noexcept nogil:
+    """The batch of a partition among those of the topic that begins at ``start``; -1: none."""
+    cdef const Topic* t = r.batches[start].partition.topic
+    cdef int32_t low = start
+    cdef int32_t high
+    cdef int32_t middle
+    if hint < r.count and r.batches[hint].partition.topic == t and r.batches[hint].partition.index == index:
+        return hint
+    high = r.count
+    while low < high:
+        middle = (low + high) // 2
+        if r.batches[middle].partition.topic == t and r.batches[middle].partition.index < index:
+            low = middle + 1
+        else:
+            high = middle
+    if low < r.count and r.batches[low].partition.topic == t and r.batches[low].partition.index == index:
+        return low
+    return -1
+
+
+cdef int parse_produce(
+    const Request* r, const uint8_t* frame, int64_t size, Outcome* outcomes, int32_t* throttle_ms
+) noexcept nogil:
+    """Reads the response to ``r`` from its correlation id on; 0, or -1 where it is malformed.
+
+    ``outcomes`` has a place for each batch, in the request's order.
+    """
+    cdef bint flexible = r.version >= FLEXIBLE
+    cdef Cursor c
+    cdef int64_t topics
+    cdef int64_t partitions
+    cdef int64_t errors
+    cdef int64_t length = 0
+    cdef int32_t hint = 0
+    cdef int32_t start
+    cdef int32_t i
+    cdef const uint8_t* name
+    cdef Outcome* o
+    for i in range(r.count):
+        outcomes[i].seen = 0
+    c.at = frame + 4
+    c.end = frame + size
+    c.bad = size < 4
+    if flexible and not c.bad:
+        skip_tags(&c)
+    topics = read_count(&c, flexible) if not c.bad else 0
+    while topics > 0 and not c.bad:
+        if r.version >= TOPIC_IDS:
+            name = take(&c, 16)
+        else:
+            name = read_text(&c, flexible, &length)
+        if name == NULL:
+            return -1
+        start = find_topic(r, name, length, hint)
+        if start < 0:
+            return -1
+        hint = start
+        partitions = read_count(&c, flexible)
+        while partitions > 0 and not c.bad:
+            i = find_partition(r, start, <int32_t>read_i32(&c), hint)
+            if i < 0 or outcomes[i].seen:
+                return -1
+            hint = i + 1
+            o = &outcomes[i]
+            o.seen = 1
+            o.leader_id = -1
+            o.leader_epoch = -1
+            o.message_size = -1
+            o.error_code = <int16_t>read_i16(&c)
+            o.base_offset = read_i64(&c)
+            o.log_append_ms = read_i64(&c)
+            if r.version >= 5:
+                read_i64(&c)   # log start offset
+            if r.version >= 8:
+                errors = read_count(&c, flexible)
+                while errors > 0 and not c.bad:
+                    read_i32(&c)
+                    read_text(&c, flexible, &length)
+                    if flexible:
+                        skip_tags(&c)
+                    errors -= 1
+                o.message = <const char*>read_text(&c, flexible, &length)
+                o.message_size = <int32_t>length
+            if flexible:
+                read_partition_tags(&c, o)
+            partitions -= 1
+        if flexible:
+            skip_tags(&c)
+        topics -= 1
+    throttle_ms[0] = <int32_t>read_i32(&c)
+    if flexible:
+        skip_tags(&c)
+    if c.bad or c.at != c.end:
+        return -1
+    for i in range(r.count):
+        if not outcomes[i].seen:
+            return -1
+    return 0
