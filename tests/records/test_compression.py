@@ -338,8 +338,37 @@ def test_what_is_cut_short_or_too_long_is_refused(codec: str, data: bytes) -> No
         if codec != "snappy" or size != 16:
             with pytest.raises(DecompressionError, match=codec):
                 decompress(compressor.codec_id, packed[:size], 10_000)
-    with pytest.raises(DecompressionError, match=codec):
-        decompress(compressor.codec_id, packed + b"\x01", 10_000)
+    for surplus in (b"\x00", b"\x01", bytes(3)):
+        with pytest.raises(DecompressionError, match=codec):
+            decompress(compressor.codec_id, packed + surplus, 10_000)
+
+
+@pytest.mark.parametrize("wrong", ["00000005", "00000005 0308616263"[:-2], "000000", "ffffffff 0308616263"])
+def test_a_snappy_block_shorter_than_stated_is_named(wrong: str) -> None:
+    with pytest.raises(DecompressionError, match="snappy block at byte 16 ends before its stated length"):
+        decompress(2, compression._XERIAL_HEADER + bytes.fromhex(wrong), 10_000)
+
+
+def test_a_damaged_snappy_block_is_refused() -> None:
+    with pytest.raises(DecompressionError, match="cannot decompress 25 bytes of snappy"):
+        decompress(2, compression._XERIAL_HEADER + bytes.fromhex("00000005 03 0a 616263"), 10_000)
+
+
+def test_an_empty_zstd_frame_without_its_size_fits_a_bound_of_nothing() -> None:
+    empty = zstandard.ZstdCompressor(write_content_size=False).compress(b"")
+    assert zstandard.frame_content_size(empty) == -1
+    assert decompress(4, empty, 0) == b""
+
+
+@pytest.mark.parametrize("codec", NAMES)
+def test_decompressing_keeps_nothing_of_its_input(codec: str | None) -> None:
+    compressor = compressor_for(codec)
+    packed = bytearray(compressor.compress(JSON))
+    with memoryview(packed) as view:
+        result = decompress(compressor.codec_id, view, len(JSON))
+    packed[:] = b"gone"
+    assert type(result) is bytes
+    assert result == JSON
 
 
 @pytest.mark.parametrize("codec", CODECS)
