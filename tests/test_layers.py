@@ -1,0 +1,165 @@
+"""The layers: who may import whom, and how long a module may be.
+
+The rules stand in RULES; they are checked by reading the sources, so that an import inside a function,
+under a condition or in Cython counts too.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "cyproducer"
+LONGEST_MODULE = 600
+
+IO = ("socket", "ssl", "select", "selectors", "asyncio")
+THREADS_AND_CLOCKS = ("threading", "_thread", "concurrent", "multiprocessing", "time")
+RULES = {
+    "control": ("cyproducer.network", *IO, *THREADS_AND_CLOCKS),
+    "records": ("cyproducer.network", *IO),
+    "buffers": ("cyproducer.network", *IO),
+}
+"""Layer -> the modules none of its own may import, nor anything below them."""
+
+SOURCES = (".py", ".pyx", ".pxd", ".pyi")
+_CYTHON_STRINGS = re.compile(r'"""(?:.|\n)*?"""|' + r"'''(?:.|\n)*?'''|#[^\n]*|\\\n")
+_CYTHON_FROM = re.compile(r"^[ \t]*from\s+([\w.]+)\s+c?import\s+(\([^)]*\)|[^\n]+)", re.MULTILINE)
+_CYTHON_IMPORT = re.compile(r"^[ \t]*c?import\s+([^\n]+)", re.MULTILINE)
+_CYTHON_FILE = re.compile(r"""^[ \t]*(?:include|cdef\s+extern\s+from)\s+["']([^"']+)["']""", re.MULTILINE)
+
+
+def imported(module: str, source: str, suffix: str) -> set[str]:
+    """Every name that ``source`` may import, absolute: for ``from a import b`` both ``a`` and ``a.b``.
+
+    ``module`` is its own name; a package's ends in ``.__init__``.
+    """
+    pairs: list[tuple[str, list[str]]] = []
+    if suffix in (".pyx", ".pxd"):
+        source = _CYTHON_STRINGS.sub(" ", source)
+        for base, names in _CYTHON_FROM.findall(source):
+            pairs.append((base, _names(names)))
+        for names in _CYTHON_IMPORT.findall(source):
+            pairs.extend((name, []) for name in _names(names))
+    else:
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                pairs.extend((alias.name, []) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = "." * node.level + (node.module or "")
+                pairs.append((base, [alias.name for alias in node.names]))
+    found = set()
+    for base, names in pairs:
+        level = len(base) - len(base.lstrip("."))
+        base = ".".join([*module.split(".")[:-level], *base[level:].split(".")]) if level else base
+        base = base.rstrip(".")
+        found.add(base)
+        found.update(f"{base}.{name}" for name in names)
+    return found
+
+
+def _names(text: str) -> list[str]:
+    return [part.split()[0] for part in text.strip("() \n;").split(",") if part.split()]
+
+
+def forbidden(layer: str, module: str, source: str, suffix: str) -> list[str]:
+    """What ``module`` imports and its layer may not."""
+    broken = [
+        name
+        for name in sorted(imported(module, source, suffix))
+        if any(name == rule or name.startswith(rule + ".") for rule in RULES[layer])
+    ]
+    if suffix in (".pyx", ".pxd"):
+        # C headers and included text are another way round the layers.
+        files = _CYTHON_FILE.findall(source)
+        broken += [name for name in files if "network" in name or name == "sys/socket.h"]
+    return broken
+
+
+def sources(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix in SOURCES)
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+@pytest.mark.parametrize("layer", RULES)
+def test_a_layer_imports_nothing_from_above_it(layer: str) -> None:
+    paths = sources(PACKAGE / layer)
+    assert paths, f"the layer {layer} is gone"
+    broken = {
+        str(path.relative_to(ROOT)): names
+        for path in paths
+        if (names := forbidden(layer, module_name(path), path.read_text(), path.suffix))
+    }
+    assert broken == {}
+
+
+def test_control_is_pure_python() -> None:
+    assert [path for path in sources(PACKAGE / "control") if path.suffix in (".pyx", ".pxd")] == []
+
+
+def test_no_cython_source_includes_the_text_of_another() -> None:
+    pattern = re.compile(r"^[ \t]*include\s+[\"']", re.MULTILINE)
+    assert [
+        path for path in sources(PACKAGE) if path.suffix != ".py" and pattern.search(path.read_text())
+    ] == []
+
+
+def test_no_module_is_too_long() -> None:
+    paths = [path for name in ("cyproducer", "tests", "perf") for path in sources(ROOT / name)]
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in paths}
+    assert {name: length for name, length in lengths.items() if length > LONGEST_MODULE} == {}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "source", "found"),
+    [
+        (".py", "import cyproducer.network.sender as s", ["cyproducer.network.sender"]),
+        (".py", "from cyproducer import network", ["cyproducer.network"]),
+        (".py", "from cyproducer.network import dns", ["cyproducer.network", "cyproducer.network.dns"]),
+        (".py", "def f():\n    from ..network import dns", ["cyproducer.network", "cyproducer.network.dns"]),
+        (".py", "from .. import network", ["cyproducer.network"]),
+        (".py", "from . import network", []),
+        (".py", "from .network import dns", []),
+        (".py", "import cyproducer.networking", []),
+        (".py", "import os, time as t", ["time"]),
+        (".py", "if True:\n    from threading import Lock", ["threading", "threading.Lock"]),
+        (".py", "from concurrent.futures import Future", ["concurrent.futures", "concurrent.futures.Future"]),
+        (".py", "import timeit, selector", []),
+        (".py", "'''\nimport time\n'''  # import socket", []),
+        (".pyi", "import socket", ["socket"]),
+        (".pyx", "cimport cyproducer.network.sender as s", ["cyproducer.network.sender"]),
+        (".pyx", "from cyproducer cimport (\n    records,\n    network,\n)", ["cyproducer.network"]),
+        (".pyx", "from ..network cimport (codec as c)", ["cyproducer.network", "cyproducer.network.codec"]),
+        (".pyx", "    from .. cimport network", ["cyproducer.network"]),
+        (".pyx", "from cyproducer \\\n    import network", ["cyproducer.network"]),
+        (".pxd", "import os, time", ["time"]),
+        (".pyx", "from libc.time cimport time\ncimport cython", []),
+        (".pyx", 'doc = """\nimport time\n"""\n# import socket', []),
+        (".pyx", "cdef extern from '../network/wire.h' nogil:", ["../network/wire.h"]),
+        (".pxd", 'cdef extern from "sys/socket.h":', ["sys/socket.h"]),
+        (".pyx", 'cdef extern from "varint.h":', []),
+    ],
+)  # fmt: skip
+def test_an_import_is_seen_however_it_is_written(suffix: str, source: str, found: list[str]) -> None:
+    assert forbidden("control", "cyproducer.control.metadata", source, suffix) == found
+
+
+def test_relative_imports_of_a_package_start_at_the_package() -> None:
+    assert imported("cyproducer.control.__init__", "from .retry import x", ".py") == {
+        "cyproducer.control.retry",
+        "cyproducer.control.retry.x",
+    }
+    assert forbidden("control", "cyproducer.control.__init__", "from ..network import dns", ".py") == [
+        "cyproducer.network",
+        "cyproducer.network.dns",
+    ]
+
+
+@pytest.mark.parametrize("layer", RULES)
+def test_every_layer_is_kept_from_the_network_and_sockets(layer: str) -> None:
+    source = "import socket\nimport cyproducer.network"
+    assert forbidden(layer, f"cyproducer.{layer}.x", source, ".py") == ["cyproducer.network", "socket"]
