@@ -1,0 +1,565 @@
+"""Where records gather into batches: a queue of batches a partition, and one a topic before that.
+
+Owns: appending, sealing (compression), completing, failing and re-queueing batches, and the bytes they
+take from the pool. Does not own: which partition is ready (``readiness``), where a keyless record goes
+(``placement``), what the cluster looks like (``topology``), nor sending.
+
+Threads: ``append`` runs on any application thread, usually with the GIL; the rest on the sender. One mutex
+guards it all. It is held for the tens of nanoseconds of an append, never while compressing, sending,
+waiting or asking for the GIL.
+"""
+
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+cimport cython
+
+from cyproducer.buffers.buffer_pool cimport buffer_capacity
+from cyproducer.buffers.delivery cimport (
+    delivery_acknowledge,
+    delivery_fail,
+    delivery_new,
+    delivery_ref,
+    delivery_unref,
+)
+from cyproducer.buffers.placement cimport STICKY, place
+from cyproducer.buffers.readiness cimport (
+    close_batch,
+    dequeue,
+    enqueue,
+    enqueue_sorted,
+    hurry,
+    refresh,
+    withdraw,
+)
+from cyproducer.buffers.structures cimport OPEN, SEALED, SEALING, Parked
+from cyproducer.buffers.sync cimport (
+    cyp_cond_init,
+    cyp_cond_wait_until,
+    cyp_load32,
+    cyp_monotonic_ns,
+    cyp_store32,
+    pthread_cond_broadcast,
+    pthread_cond_destroy,
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
+from cyproducer.buffers.topology cimport TopicState, make_topic
+from cyproducer.records.hashing cimport JAVA
+from cyproducer.records.record_batch cimport BATCH_HEADER, put_record, record_bound
+
+import os
+
+cdef enum:
+    FIRST_CAPACITY = 1024     # a partition's first batch; later ones start at the size of the last
+
+
+cdef int64_t parked_size(const RecordView* r) noexcept nogil:
+    """What a parked record counts for in the pool: its bytes and what surrounds them."""
+    return (
+        <int64_t>(sizeof(Parked) + sizeof(Delivery))
+        + (r.key_size if r.key_size > 0 else 0)
+        + (r.value_size if r.value_size > 0 else 0)
+        + r.headers_size
+    )
+
+
+@cython.no_gc_clear
+cdef class RecordAccumulator:
+    """Records that were accepted and are not yet acknowledged. Thread-safe.
+
+    ``batch_size`` and ``linger_ms`` are the options of that name; ``compressor`` is a ``Compressor`` or
+    None; ``spec`` a ``PartitionerSpec``: how keys hash and where keyless records go.
+    """
+
+    def __cinit__(
+        self,
+        BufferPool pool not None,
+        Clock clock not None,
+        CompletionQueue completions not None,
+        *,
+        int64_t batch_size=16384,
+        double linger_ms=0,
+        compressor=None,
+        spec=None,
+        bint adaptive=True,
+        double availability_timeout_ms=0,
+        double single_broker_ms=30_000,
+        seed=None,
+    ):
+        pthread_mutex_init(&self.c.lock, NULL)
+        cyp_cond_init(&self.c.progress)
+        self.pool = pool
+        self.clock = clock
+        self.completions = completions
+        self.compressor = compressor
+        self.key_hash = spec.key_hash if spec is not None else JAVA
+        self.keyless = spec.keyless if spec is not None else STICKY
+        self.topics = {}
+        self.c.batch_size = max(batch_size, BATCH_HEADER + 1)
+        self.c.linger_ns = <int64_t>(linger_ms * 1e6)
+        self.c.availability_ns = <int64_t>(availability_timeout_ms * 1e6)
+        self.c.single_broker_ns = <int64_t>(single_broker_ms * 1e6)
+        self.c.single_broker_id = -1
+        self.c.adaptive = adaptive
+        self.c.codec = compressor.codec_id if compressor is not None else 0
+        self.c.next_id = 1
+        self.c.random = (int.from_bytes(os.urandom(8), "big") if seed is None else seed) | 1
+        self.c.completions = &completions.entries
+        self.wake_function = NULL
+
+    def __dealloc__(self):
+        # Whoever holds futures of these batches has given up on the producer without closing it.
+        cdef Batch* b = self.c.oldest
+        cdef Batch* newer
+        cdef Node* n = self.c.nodes
+        cdef Node* following
+        while b != NULL:
+            newer = b.newer
+            self._free(b)
+            b = newer
+        while n != NULL:
+            following = n.next
+            free(n)
+            n = following
+        pthread_cond_destroy(&self.c.progress)
+        pthread_mutex_destroy(&self.c.lock)
+
+    cdef void wake(self) noexcept nogil:
+        if self.wake_function != NULL:
+            self.wake_function(self.wake_context)
+
+    cdef TopicState topic(self, str name):
+        """The topic of that name, made without partitions where it is new. Called with the GIL."""
+        cdef TopicState state = self.topics.get(name)
+        if state is None:
+            # setdefault, not assignment: two threads may meet a new topic at once.
+            state = self.topics.setdefault(
+                name, make_topic(&self.c, name, self.key_hash, self.keyless)
+            )
+        return state
+
+    # Appending
+
+    cdef int append(
+        self, Topic* t, int32_t partition, const RecordView* r, int64_t* grant, bint force, Appended* out
+    ) noexcept nogil:
+        """Writes a record into its partition's open batch; an ``AppendResult``.
+
+        ``partition`` -1: to be chosen. ``grant``: bytes reserved by the caller for a new batch, set to 0
+        when used. ``force``: takes memory beyond the budget, for records that were accounted for before.
+        """
+        cdef Accumulator* a = &self.c
+        cdef int result
+        out.sealing = NULL
+        out.wake = False
+        pthread_mutex_lock(&a.lock)
+        if force:
+            # A parked record: it was accepted before any close, and only it sees the partitions yet.
+            t.partition_count = t.designating
+            result = self._append(t, partition, r, grant, True, out)
+            t.partition_count = 0
+        elif a.closed:
+            result = IS_CLOSED
+        elif t.partition_count == 0:
+            result = TOPIC_UNKNOWN
+        else:
+            result = self._append(t, partition, r, grant, False, out)
+        if out.wake:
+            # One wake-up is enough for all that is appended until the sender looks again.
+            out.wake = cyp_load32(&a.sleeping) != 0
+            cyp_store32(&a.sleeping, 0)
+        pthread_mutex_unlock(&a.lock)
+        return result
+
+    cdef inline int _append(
+        self, Topic* t, int32_t partition, const RecordView* r, int64_t* grant, bint force, Appended* out
+    ) noexcept nogil:
+        """``append`` under the lock."""
+        cdef Accumulator* a = &self.c
+        cdef Partition* p
+        cdef Batch* b
+        cdef int64_t bound = record_bound(r.key_size, r.value_size, r.headers_size)
+        cdef int64_t capacity
+        cdef int64_t least
+        cdef int64_t written
+        cdef uint8_t* at
+        if partition < 0:
+            partition = place(a, self.clock, t, r)
+            t.sticky_bytes += bound - 30   # what the record takes, give or take a few bytes
+        elif partition >= t.partition_count:
+            return NO_SUCH_PARTITION
+        p = t.partitions[partition]
+        b = p.last
+        if b != NULL and b.state == OPEN and b.size + bound > b.capacity:
+            if b.size + bound > b.limit or not self._grow(b, b.size + bound):
+                close_batch(a, b)
+                if b.state == SEALING:
+                    out.sealing = b
+                out.wake = refresh(a, p)
+        if b == NULL or b.state != OPEN:
+            least = buffer_capacity(bound + BATCH_HEADER)
+            if grant[0] >= least:
+                capacity = grant[0]
+                grant[0] = 0
+            elif force:
+                capacity = least
+                self.pool.reserve_now(capacity)
+            else:
+                capacity = buffer_capacity(min(max(p.hint, FIRST_CAPACITY), a.batch_size))
+                if capacity < least:
+                    capacity = least
+                if not self.pool.try_reserve(capacity):
+                    capacity = least
+                    if not self.pool.try_reserve(capacity):
+                        hurry(a)
+                        out.wake = True
+                        out.need = least
+                        return NEED_MEMORY
+            b = self._new_batch(p, capacity, bound + BATCH_HEADER, self.clock.now_ns())
+            if b == NULL:
+                self.pool.unreserve(capacity)
+                return OUT_OF_MEMORY
+            b.base_timestamp = r.timestamp_ms
+            b.max_timestamp = r.timestamp_ms
+            t.last_used_ns = b.created_ns
+            enqueue(p, b)
+            if refresh(a, p):
+                out.wake = True
+        at = b.data + b.size
+        written = put_record(
+            at, r.timestamp_ms - b.base_timestamp, b.count,
+            r.key, r.key_size, r.value, r.value_size, r.headers, r.headers_size,
+        ) - at
+        b.size += written
+        if r.timestamp_ms > b.max_timestamp:
+            b.max_timestamp = r.timestamp_ms
+        out.delivery = b.delivery
+        out.index = b.count
+        delivery_ref(b.delivery)
+        b.count += 1
+        b.delivery.count = b.count
+        a.records_appended += 1
+        return APPENDED
+
+    cdef Batch* _new_batch(
+        self, Partition* p, int64_t capacity, int64_t least, int64_t now
+    ) noexcept nogil:
+        """An open batch over a buffer whose bytes are reserved, entered as incomplete; NULL: no memory.
+
+        It takes ``least`` bytes in any case, however small ``batch_size`` is.
+        """
+        cdef Accumulator* a = &self.c
+        cdef Batch* b = <Batch*>calloc(1, sizeof(Batch))
+        if b == NULL:
+            return NULL
+        b.delivery = delivery_new(p.index, a.completions)
+        b.data = self.pool.allocate(capacity)
+        if b.delivery == NULL or b.data == NULL:
+            free(b.delivery)
+            free(b.data)
+            free(b)
+            return NULL
+        b.partition = p
+        b.capacity = capacity
+        b.size = BATCH_HEADER
+        b.limit = max(a.batch_size, least)
+        b.id = a.next_id
+        a.next_id += 1
+        b.created_ns = now
+        b.base_sequence = -1
+        b.producer_id = -1
+        b.producer_epoch = -1
+        b.older = a.newest
+        if a.newest != NULL:
+            a.newest.newer = b
+        else:
+            a.oldest = b
+        a.newest = b
+        a.incomplete += 1
+        return b
+
+    cdef bint _grow(self, Batch* b, int64_t size) noexcept nogil:
+        """Moves an open batch into a buffer of at least ``size`` bytes; False where the pool has none."""
+        cdef int64_t capacity = buffer_capacity(min(max(size, b.capacity * 2), b.limit))
+        cdef uint8_t* data
+        if capacity < size or not self.pool.try_reserve(capacity):
+            return False
+        data = self.pool.allocate(capacity)
+        if data == NULL:
+            self.pool.unreserve(capacity)
+            return False
+        memcpy(data, b.data, b.size)
+        self.pool.release(b.data, b.capacity)
+        b.data = data
+        b.capacity = capacity
+        return True
+
+    cdef int park(
+        self, Topic* t, int32_t partition, const RecordView* r, int64_t reserved, int64_t deadline_ns,
+        Delivery** out
+    ) noexcept nogil:
+        """Puts a record into its topic's own queue, the "-1" queue, until the topic has partitions.
+
+        An ``AppendResult``: APPENDED also where it was parked. ``reserved`` bytes, ``parked_size`` of it,
+        were taken from the pool by the caller.
+        """
+        cdef Accumulator* a = &self.c
+        cdef Parked* k = <Parked*>calloc(1, reserved)
+        cdef uint8_t* at
+        cdef int result = APPENDED
+        if k == NULL:
+            return OUT_OF_MEMORY
+        k.delivery = delivery_new(partition, a.completions)
+        if k.delivery == NULL:
+            free(k)
+            return OUT_OF_MEMORY
+        k.delivery.count = 1
+        k.reserved = reserved
+        k.deadline_ns = deadline_ns
+        k.partition = partition
+        k.record = r[0]
+        at = <uint8_t*>(k + 1)
+        if r.key_size > 0:
+            memcpy(at, r.key, r.key_size)
+            k.record.key = at
+            at += r.key_size
+        if r.value_size > 0:
+            memcpy(at, r.value, r.value_size)
+            k.record.value = at
+            at += r.value_size
+        memcpy(at, r.headers, r.headers_size)
+        k.record.headers = at
+        pthread_mutex_lock(&a.lock)
+        if a.closed:
+            result = IS_CLOSED
+        elif t.partition_count > 0:
+            # The metadata came between append() and here; the caller appends again.
+            result = TOPIC_UNKNOWN
+        else:
+            k.id = a.next_id
+            a.next_id += 1
+            if t.last_parked == NULL:
+                t.first_parked = k
+            else:
+                t.last_parked.next = k
+            t.last_parked = k
+            a.parked += 1
+            t.last_used_ns = self.clock.now_ns()
+            delivery_ref(k.delivery)
+            out[0] = k.delivery
+        pthread_mutex_unlock(&a.lock)
+        if result != APPENDED:
+            delivery_unref(k.delivery)
+            free(k)
+        return result
+
+    # Sealing
+
+    cdef int seal(self, Batch* b) except -1:
+        """Compresses a batch that an append has filled and lets the sender have it. Called with the GIL,
+        which the compressor releases while it works."""
+        cdef bint wake
+        try:
+            self.compress(b)
+        finally:
+            pthread_mutex_lock(&self.c.lock)
+            b.state = SEALED
+            wake = refresh(&self.c, b.partition) and cyp_load32(&self.c.sleeping)
+            if wake:
+                cyp_store32(&self.c.sleeping, 0)
+            pthread_mutex_unlock(&self.c.lock)
+            if wake:
+                self.wake()
+        return 0
+
+    cdef int compress(self, Batch* b) except -1:
+        """Replaces a closed batch's records by their compressed form, where that is shorter."""
+        cdef Py_buffer packed
+        view = PyMemoryView_FromMemory(<char*>b.data + BATCH_HEADER, b.size - BATCH_HEADER, PyBUF_READ)
+        PyObject_GetBuffer(self.compressor.compress(view), &packed, PyBUF_SIMPLE)
+        if BATCH_HEADER + packed.len < b.size:
+            memcpy(b.data + BATCH_HEADER, packed.buf, packed.len)
+            b.size = BATCH_HEADER + packed.len
+            b.codec = <signed char>self.c.codec
+        PyBuffer_Release(&packed)
+        return 0
+
+    # Completing
+
+    cdef void _forget(self, Batch* b) noexcept nogil:
+        """Takes a batch out of the list of the incomplete ones. The lock is held."""
+        cdef Accumulator* a = &self.c
+        if b.older != NULL:
+            b.older.newer = b.newer
+        else:
+            a.oldest = b.newer
+        if b.newer != NULL:
+            b.newer.older = b.older
+        else:
+            a.newest = b.older
+        b.older = NULL
+        b.newer = NULL
+        a.incomplete -= 1
+        if a.flushing:
+            pthread_cond_broadcast(&a.progress)
+
+    cdef void _free(self, Batch* b) noexcept nogil:
+        """Gives a batch's memory back. No lock is held, no queue, request or list knows it any more."""
+        self.pool.release(b.data, b.capacity)
+        delivery_unref(b.delivery)
+        free(b)
+
+    cdef void complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) noexcept nogil:
+        """The broker acknowledged a batch that was in a request; without the GIL."""
+        cdef Accumulator* a = &self.c
+        # First the outcome, then the accounts: a flush that returns finds every future done.
+        delivery_acknowledge(b.delivery, base_offset, log_append_ms)
+        pthread_mutex_lock(&a.lock)
+        b.partition.in_flight -= 1
+        a.records_sent += b.count
+        a.batches_sent += 1
+        a.batch_bytes += b.size
+        a.raw_bytes += b.raw_size
+        if b.size > a.batch_bytes_max:
+            a.batch_bytes_max = b.size
+        self._forget(b)
+        pthread_mutex_unlock(&a.lock)
+        self._free(b)
+
+    cdef int fail(self, Batch* b, object error) except -1:
+        """A batch fails for good: it was in a request that is over, or waits in its queue."""
+        cdef Accumulator* a = &self.c
+        delivery_fail(b.delivery, error)
+        pthread_mutex_lock(&a.lock)
+        if b.in_request:
+            b.partition.in_flight -= 1
+        else:
+            withdraw(a, b.partition)
+            dequeue(b.partition, b)
+            refresh(a, b.partition)
+        a.records_failed += b.count
+        self._forget(b)
+        pthread_mutex_unlock(&a.lock)
+        self._free(b)
+        return 0
+
+    cdef int requeue(self, Batch* b, int64_t retry_at_ns) except -1:
+        """A batch goes back to the front of its partition's queue, to be sent again at ``retry_at_ns``."""
+        cdef Accumulator* a = &self.c
+        cdef Partition* p = b.partition
+        pthread_mutex_lock(&a.lock)
+        b.in_request = 0
+        p.in_flight -= 1
+        withdraw(a, p)
+        enqueue_sorted(p, b)
+        if retry_at_ns > p.retry_at_ns:
+            p.retry_at_ns = retry_at_ns
+        refresh(a, p)
+        a.records_retried += b.count
+        pthread_mutex_unlock(&a.lock)
+        return 0
+
+    cdef Batch* overdue(self, int64_t created_before_ns) noexcept nogil:
+        """The oldest batch, if it is from before that time and not in a request; else NULL."""
+        cdef Batch* b
+        cdef Batch* found = NULL
+        pthread_mutex_lock(&self.c.lock)
+        b = self.c.oldest
+        while b != NULL and b.created_ns <= created_before_ns:
+            if not b.in_request and b.state != SEALING:
+                found = b
+                break
+            b = b.newer
+        pthread_mutex_unlock(&self.c.lock)
+        return found
+
+    # Flushing and closing
+
+    def flush(self, double timeout_s):
+        """Waits until everything accepted before the call is complete; False when the time ran out first."""
+        cdef Accumulator* a = &self.c
+        cdef int64_t deadline = cyp_monotonic_ns() + <int64_t>(min(timeout_s, 1e9) * 1e9)
+        cdef int64_t until
+        cdef int64_t target
+        cdef bint placed = False
+        cdef bint done = False
+        cdef bint late = False
+        pthread_mutex_lock(&a.lock)
+        a.flushing += 1
+        hurry(a)
+        target = a.next_id
+        pthread_mutex_unlock(&a.lock)
+        self.wake()
+        try:
+            while not done and not late:
+                with nogil:
+                    until = min(deadline, cyp_monotonic_ns() + 50_000_000)
+                    pthread_mutex_lock(&a.lock)
+                    while True:
+                        if not placed and not self._parked_before(target):
+                            # What was parked is in batches now, with later numbers than its own.
+                            placed = True
+                            target = a.next_id
+                        done = placed and (a.oldest == NULL or a.oldest.id >= target)
+                        if done or cyp_cond_wait_until(&a.progress, &a.lock, until):
+                            break
+                    pthread_mutex_unlock(&a.lock)
+                    late = cyp_monotonic_ns() >= deadline
+        finally:
+            pthread_mutex_lock(&a.lock)
+            a.flushing -= 1
+            pthread_mutex_unlock(&a.lock)
+        return done
+
+    cdef bint _parked_before(self, int64_t id) noexcept nogil:
+        """Whether a record with a number below ``id`` is still parked. The lock is held."""
+        cdef Topic* t = self.c.topics
+        while self.c.parked > 0 and t != NULL:
+            if t.first_parked != NULL and t.first_parked.id < id:
+                return True
+            t = t.next
+        return False
+
+    def close(self):
+        """Takes no more records and hurries those that are there. Idempotent."""
+        pthread_mutex_lock(&self.c.lock)
+        self.c.closed = 1
+        hurry(&self.c)
+        pthread_mutex_unlock(&self.c.lock)
+        self.wake()
+
+    @property
+    def closed(self):
+        """Whether ``close()`` was called."""
+        return bool(self.c.closed)
+
+    @property
+    def incomplete_batches(self):
+        """Batches that are queued or in flight."""
+        return self.c.incomplete
+
+    @property
+    def parked_records(self):
+        """Records whose topic has no metadata yet."""
+        return self.c.parked
+
+    def counters(self):
+        """The counters behind ``metrics()``, as a dict of totals since the start."""
+        cdef Accumulator* a = &self.c
+        return {
+            "records_sent": a.records_sent,
+            "records_failed": a.records_failed,
+            "records_appended": a.records_appended,
+            "records_retried": a.records_retried,
+            "batches_sent": a.batches_sent,
+            "batch_bytes": a.batch_bytes,
+            "batch_bytes_max": a.batch_bytes_max,
+            "raw_bytes": a.raw_bytes,
+            "queue_ns": a.queue_ns,
+            "queue_ns_max": a.queue_ns_max,
+        }

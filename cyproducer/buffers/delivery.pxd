@@ -1,0 +1,74 @@
+from libc.stdint cimport int32_t, int64_t
+
+from cyproducer.buffers.sync cimport pthread_cond_t, pthread_mutex_t
+
+cdef enum DeliveryState:
+    PENDING = 0
+    ACKNOWLEDGED = 1
+    FAILED = 2
+    FORWARDED = 3         # its records went into other batches; see Forward
+
+# Where one record of a forwarded delivery went.
+cdef struct Forward:
+    Delivery* to          # a reference is held
+    int32_t index         # the record's place there
+
+# What becomes of the records of one batch: one object for all their futures.
+cdef struct Delivery:
+    int32_t refs          # the batch's, each future's, each Forward's
+    int32_t state         # a DeliveryState; written once, by the completer
+    int32_t interested    # threads and callbacks that want to hear of the completion
+    int32_t count         # records
+    int32_t partition
+    int32_t callback_count
+    int32_t callback_room
+    int64_t base_offset   # -1 where the broker did not say (acks=0)
+    int64_t log_append_ms # the broker's timestamp, -1 where the records keep their own
+    void* error           # FAILED: the exception, a strong reference
+    Forward* forward      # FORWARDED: `count` entries
+    void** callbacks      # RecordFutures with callbacks, strong references
+    CompletionList* queue # where callbacks are run from; outlives every pending delivery
+    Delivery* next        # in that list
+
+# Completed deliveries whose callbacks have not been run yet.
+cdef struct CompletionList:
+    pthread_mutex_t lock  # guards the fields below
+    pthread_cond_t filled
+    Delivery* first
+    Delivery* last
+    int32_t closed
+
+
+cdef class CompletionQueue:
+    cdef CompletionList entries
+    cdef object start             # called once, when the first callback is registered
+    cdef bint started
+
+
+cdef class RecordFuture:
+    cdef Delivery* delivery       # NULL only where the record was refused before it had a batch
+    cdef int32_t index            # the record's place in its batch
+    cdef int32_t key_size         # bytes, -1 for None; likewise below
+    cdef int32_t value_size
+    cdef int32_t header_size
+    cdef int32_t registered       # whether the delivery lists this future among its callbacks
+    cdef int64_t timestamp_ms     # the record's own
+    cdef object topic             # str
+    cdef object callbacks         # None, or a list of (kind, function)
+    cdef object refusal           # None, or the exception the record was refused with
+    cdef int _settle(self) noexcept
+    cdef int _wait(self, int64_t deadline) except -1
+    cdef object _pass_to(self, object future)
+    cdef object _error(self)
+    cdef object _metadata(self)
+    cdef object _add(self, int kind, object function)
+    cdef object _run_callbacks(self)
+
+
+cdef Delivery* delivery_new(int32_t partition, CompletionList* queue) noexcept nogil
+cdef void delivery_ref(Delivery* d) noexcept nogil
+cdef void delivery_unref(Delivery* d) noexcept nogil
+cdef void delivery_acknowledge(Delivery* d, int64_t base_offset, int64_t log_append_ms) noexcept nogil
+cdef void delivery_forward(Delivery* d, Forward* targets) noexcept nogil
+cdef void delivery_fail(Delivery* d, object error)
+cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms)

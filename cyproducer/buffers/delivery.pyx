@@ -1,0 +1,579 @@
+"""Futures: what ``send()`` returns, and how it learns what became of the record.
+
+Owns: ``Delivery``, the outcome of a batch that all its records' futures share, and ``RecordFuture``,
+which is no more than (delivery, index) plus the sizes that the metadata tells. Completing a batch is
+one store and, where somebody waits, one wake-up: a record's offset is computed when it is asked for.
+Does not own: batches, nor the thread that runs callbacks (``network/callbacks.py``).
+
+Threads: the sender completes deliveries without the GIL; any thread may wait, ask or register.
+
+How a waiter and the completer meet, without a lock on the common path:
+
+    waiter                               completer
+    interested += 1                      state = ACKNOWLEDGED
+    take the stripe's lock               is interested > 0?
+    is state still PENDING? -> wait          take the lock, wake, take the callbacks
+
+All four are sequentially consistent, so one of the two sees the other: either the completer sees
+the interest and comes for the lock, or the waiter sees the state.
+"""
+
+import asyncio
+import concurrent.futures
+import logging
+
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from libc.stdlib cimport calloc, free, realloc
+
+cimport cython
+
+from cyproducer.buffers.sync cimport (
+    cyp_add32,
+    cyp_cond_init,
+    cyp_cond_wait_until,
+    cyp_load32,
+    cyp_monotonic_ns,
+    cyp_store32,
+    pthread_cond_broadcast,
+    pthread_cond_destroy,
+    pthread_cond_signal,
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
+
+from cyproducer.errors import KafkaTimeoutError
+from cyproducer.structs import RecordMetadata, TopicPartition
+
+cdef extern from "<Python.h>":
+    int PyErr_CheckSignals() except -1
+
+log = logging.getLogger("cyproducer")
+
+# A condition for each delivery would cost 88 bytes and a constructor a batch. Waiters share these
+# instead, by the delivery's address; a wake-up that was meant for a neighbour finds PENDING and waits on.
+cdef enum:
+    STRIPES = 64
+    SIGNAL_SLICE_NS = 50_000_000   # how often a waiting thread looks for Ctrl-C
+    NEVER_NS = 0x7FFFFFFFFFFFFFFF
+
+cdef enum:
+    ON_SUCCESS = 1
+    ON_FAILURE = 2
+    ON_BOTH = 3
+
+cdef struct Stripe:
+    pthread_mutex_t lock
+    pthread_cond_t done
+
+cdef Stripe stripes[STRIPES]
+# Guards the step in which a future moves from a forwarded delivery to the one it was forwarded to.
+cdef pthread_mutex_t forward_lock
+
+cdef int _stripe
+for _stripe in range(STRIPES):
+    pthread_mutex_init(&stripes[_stripe].lock, NULL)
+    cyp_cond_init(&stripes[_stripe].done)
+pthread_mutex_init(&forward_lock, NULL)
+
+
+cdef inline Stripe* stripe_of(Delivery* d) noexcept nogil:
+    return &stripes[(<size_t>d >> 7) % STRIPES]
+
+
+cdef Delivery* delivery_new(int32_t partition, CompletionList* queue) noexcept nogil:
+    """A pending delivery with one reference, the batch's; NULL where there is no memory."""
+    cdef Delivery* d = <Delivery*>calloc(1, sizeof(Delivery))
+    if d != NULL:
+        d.refs = 1
+        d.partition = partition
+        d.base_offset = -1
+        d.log_append_ms = -1
+        d.queue = queue
+    return d
+
+
+cdef void delivery_ref(Delivery* d) noexcept nogil:
+    cyp_add32(&d.refs, 1)
+
+
+cdef void delivery_unref(Delivery* d) noexcept nogil:
+    """Drops a reference; the last one frees. No lock may be held: an error's owner needs the GIL."""
+    cdef int32_t i
+    if cyp_add32(&d.refs, -1) != 0:
+        return
+    if d.error != NULL:
+        with gil:
+            Py_DECREF(<object>d.error)
+    if d.forward != NULL:
+        for i in range(d.count):
+            if d.forward[i].to != NULL:
+                delivery_unref(d.forward[i].to)
+        free(d.forward)
+    free(d.callbacks)
+    free(d)
+
+
+cdef void settled(Delivery* d, int32_t state) noexcept nogil:
+    """Publishes the outcome, wakes who waits and hands callbacks to the thread that runs them."""
+    cdef Stripe* stripe
+    cdef CompletionList* queue
+    cdef bint listed
+    cyp_store32(&d.state, state)
+    if cyp_load32(&d.interested) == 0:
+        return
+    stripe = stripe_of(d)
+    pthread_mutex_lock(&stripe.lock)
+    pthread_cond_broadcast(&stripe.done)
+    listed = d.callback_count > 0
+    pthread_mutex_unlock(&stripe.lock)
+    if not listed:
+        return
+    delivery_ref(d)
+    queue = d.queue
+    pthread_mutex_lock(&queue.lock)
+    d.next = NULL
+    if queue.last == NULL:
+        queue.first = d
+    else:
+        queue.last.next = d
+    queue.last = d
+    pthread_cond_signal(&queue.filled)
+    pthread_mutex_unlock(&queue.lock)
+
+
+cdef void delivery_acknowledge(Delivery* d, int64_t base_offset, int64_t log_append_ms) noexcept nogil:
+    """The broker has the records, from ``base_offset`` on (-1: it did not say)."""
+    d.base_offset = base_offset
+    d.log_append_ms = log_append_ms
+    settled(d, ACKNOWLEDGED)
+
+
+cdef void delivery_fail(Delivery* d, object error):
+    """The records will not be delivered by this producer, for the reason that ``error`` gives."""
+    Py_INCREF(error)
+    d.error = <void*>error
+    with nogil:
+        settled(d, FAILED)
+
+
+cdef void delivery_forward(Delivery* d, Forward* targets) noexcept nogil:
+    """The records went elsewhere, each to its target; takes the array and its references over."""
+    d.forward = targets
+    settled(d, FORWARDED)
+
+
+cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms):
+    """A future that has failed already: the record never reached a batch."""
+    cdef RecordFuture future = RecordFuture.__new__(RecordFuture)
+    future.topic = topic
+    future.refusal = error
+    future.timestamp_ms = timestamp_ms
+    return future
+
+
+cdef object fresh(object error):
+    """A copy to raise: one exception serves a whole batch, and each raise writes its traceback."""
+    cdef object copy
+    if error is None:
+        return None
+    copy = type(error).__new__(type(error), *error.args)
+    copy.args = error.args
+    copy.__dict__.update(error.__dict__)
+    copy.__cause__ = error.__cause__
+    return copy
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(1024)
+cdef class RecordFuture:
+    """The outcome of one record, now or later.
+
+    kafka-python's ``FutureRecordMetadata`` (``get``, ``add_callback``, ``add_errback``, ``add_both``,
+    ``chain``, ``succeeded``, ``failed``, ``retriable``, ``is_done``, ``value``, ``exception``), and more:
+    ``await`` it, or take ``as_concurrent()``. Thread-safe.
+
+    Not tracked by the cycle collector: a cycle through a callback ends when the record completes,
+    which every record does.
+    """
+
+    def __dealloc__(self):
+        if self.delivery != NULL:
+            delivery_unref(self.delivery)
+
+    cdef int _settle(self) noexcept:
+        """The state, after following forwards to the delivery that holds this record now."""
+        cdef Delivery* old
+        cdef Forward* target
+        cdef int state
+        if self.delivery == NULL:
+            return FAILED
+        state = cyp_load32(&self.delivery.state)
+        while state == FORWARDED:
+            pthread_mutex_lock(&forward_lock)
+            old = NULL
+            if self.delivery.state == FORWARDED:
+                old = self.delivery
+                target = &old.forward[self.index]
+                delivery_ref(target.to)
+                self.delivery = target.to
+                self.index = target.index
+                self.registered = 0
+            pthread_mutex_unlock(&forward_lock)
+            if old != NULL:
+                delivery_unref(old)
+            state = cyp_load32(&self.delivery.state)
+        return state
+
+    cdef object _error(self):
+        if self.delivery == NULL:
+            return self.refusal
+        if self.delivery.error == NULL:
+            return None
+        return <object>self.delivery.error
+
+    cdef object _metadata(self):
+        cdef Delivery* d = self.delivery
+        return RecordMetadata(
+            self.topic,
+            d.partition,
+            TopicPartition(self.topic, d.partition),
+            d.base_offset + self.index if d.base_offset >= 0 else -1,
+            d.log_append_ms if d.log_append_ms >= 0 else self.timestamp_ms,
+            None,
+            self.key_size,
+            self.value_size,
+            self.header_size,
+        )
+
+    # Asking
+
+    @property
+    def is_done(self):
+        """Whether the outcome is known; does not block."""
+        return self._settle() != PENDING
+
+    def is_complete(self):
+        """The same as ``is_done``, as a call (the producer API proposal's name)."""
+        return self._settle() != PENDING
+
+    def done(self):
+        """The same as ``is_done``, as asyncio and concurrent.futures call it."""
+        return self._settle() != PENDING
+
+    def succeeded(self):
+        """Whether the broker acknowledged the record."""
+        return self._settle() == ACKNOWLEDGED
+
+    def failed(self):
+        """Whether the record has failed for good."""
+        return self._settle() == FAILED
+
+    def retriable(self):
+        """Whether sending the record again, as a new one, may succeed where this one failed."""
+        if self._settle() != FAILED:
+            return False
+        return bool(getattr(self._error(), "retriable", False))
+
+    @property
+    def value(self):
+        """The ``RecordMetadata``, or None while pending and after a failure."""
+        return self._metadata() if self._settle() == ACKNOWLEDGED else None
+
+    @property
+    def exception(self):
+        """The exception the record failed with, or None."""
+        return fresh(self._error()) if self._settle() == FAILED else None
+
+    def get(self, timeout=None):
+        """Waits for the outcome, up to ``timeout`` seconds (None: as long as it takes).
+
+        Returns the ``RecordMetadata``. Raises the record's own error, or ``KafkaTimeoutError`` when the
+        time runs out first: the record stays accepted then, and may still be delivered. The wait is
+        bounded in any case, by ``delivery_timeout_ms``.
+        """
+        cdef int state = self._settle()
+        cdef int64_t deadline = NEVER_NS
+        if state == PENDING:
+            if timeout is not None:
+                deadline = cyp_monotonic_ns() + <int64_t>(max(0.0, min(<double>timeout, 1e9)) * 1e9)
+            state = self._wait(deadline)
+            if state == PENDING:
+                raise KafkaTimeoutError(
+                    f"no acknowledgement of a record for topic {self.topic!r} within {timeout} s; "
+                    "it stays accepted and may still be delivered"
+                )
+        if state == ACKNOWLEDGED:
+            return self._metadata()
+        raise fresh(self._error())
+
+    cdef int _wait(self, int64_t deadline) except -1:
+        cdef Delivery* d
+        cdef Stripe* stripe
+        cdef int64_t until
+        cdef int64_t now
+        cdef int state = self._settle()
+        while state == PENDING:
+            d = self.delivery
+            delivery_ref(d)
+            now = cyp_monotonic_ns()
+            until = deadline if deadline - now < SIGNAL_SLICE_NS else now + SIGNAL_SLICE_NS
+            with nogil:
+                stripe = stripe_of(d)
+                cyp_add32(&d.interested, 1)
+                pthread_mutex_lock(&stripe.lock)
+                while cyp_load32(&d.state) == PENDING:
+                    if cyp_cond_wait_until(&stripe.done, &stripe.lock, until):
+                        break
+                pthread_mutex_unlock(&stripe.lock)
+                cyp_add32(&d.interested, -1)
+                delivery_unref(d)
+            state = self._settle()
+            if state == PENDING:
+                if cyp_monotonic_ns() >= deadline:
+                    break
+                PyErr_CheckSignals()
+        return state
+
+    # Being told
+
+    def add_callback(self, f, *args, **kwargs):
+        """Calls ``f(*args, metadata, **kwargs)`` once the record is acknowledged; returns this future.
+
+        Callbacks run on a thread of their own, in the order of the records of a partition; on the
+        calling thread where the outcome is known already. An exception in one is logged and stops
+        nothing. There may be several.
+        """
+        return self._add(ON_SUCCESS, bound(f, args, kwargs))
+
+    def add_errback(self, f, *args, **kwargs):
+        """Calls ``f(*args, exception, **kwargs)`` once the record has failed; see ``add_callback``."""
+        return self._add(ON_FAILURE, bound(f, args, kwargs))
+
+    def add_both(self, f, *args, **kwargs):
+        """Calls ``f(*args, metadata_or_exception, **kwargs)`` either way; see ``add_callback``."""
+        return self._add(ON_BOTH, bound(f, args, kwargs))
+
+    def chain(self, future):
+        """Passes the outcome on to another future: kafka-python's, or a ``concurrent.futures`` one."""
+        if hasattr(future, "set_result"):
+            self.add_callback(future.set_result)
+            self.add_errback(future.set_exception)
+        else:
+            self.add_callback(future.success)
+            self.add_errback(future.failure)
+        return self
+
+    cdef object _add(self, int kind, object function):
+        cdef Delivery* d
+        cdef Stripe* stripe
+        cdef void** grown
+        cdef bint waiting = False
+        cdef bint no_memory = False
+        if not callable(function):
+            raise TypeError(f"a callback must be callable, not {type(function).__name__}")
+        if self.callbacks is None:
+            self.callbacks = []
+        # Each entry is run by whoever pops it: this thread or the callbacks' one, never both.
+        self.callbacks.append((kind, function))
+        while self._settle() == PENDING:
+            d = self.delivery
+            stripe = stripe_of(d)
+            cyp_add32(&d.interested, 1)
+            pthread_mutex_lock(&stripe.lock)
+            if cyp_load32(&d.state) == PENDING:
+                waiting = True
+                if not self.registered:
+                    if d.callback_count == d.callback_room:
+                        grown = <void**>realloc(d.callbacks, sizeof(void*) * max(16, d.callback_room * 2))
+                        if grown == NULL:
+                            no_memory = True
+                        else:
+                            d.callbacks = grown
+                            d.callback_room = max(16, d.callback_room * 2)
+                    if not no_memory:
+                        d.callbacks[d.callback_count] = <void*>self
+                        d.callback_count += 1
+                        self.registered = 1
+                        Py_INCREF(self)
+            pthread_mutex_unlock(&stripe.lock)
+            if no_memory:
+                raise MemoryError("no memory to register a callback")
+            if waiting:
+                ensure_started(d.queue)
+                return self
+        self._run_callbacks()
+        return self
+
+    cdef object _run_callbacks(self):
+        cdef int state = self._settle()
+        cdef object outcome
+        if not self.callbacks:
+            return None
+        if state == PENDING:
+            # Forwarded in the meantime: listen to where the record is now.
+            entries, self.callbacks = self.callbacks, None
+            for kind, function in entries:
+                self._add(kind, function)
+            return None
+        outcome = self._metadata() if state == ACKNOWLEDGED else fresh(self._error())
+        while self.callbacks:
+            try:
+                kind, function = self.callbacks.pop(0)
+            except IndexError:
+                break
+            if not kind & (ON_SUCCESS if state == ACKNOWLEDGED else ON_FAILURE):
+                continue
+            try:
+                function(outcome)
+            except Exception:
+                log.exception("a callback of a record for topic %r raised", self.topic)
+        return None
+
+    def as_concurrent(self):
+        """The outcome as a ``concurrent.futures.Future``, for ``wait()`` and ``as_completed()``.
+
+        It runs from the start (``cancel()`` has no effect): an accepted record is not taken back.
+        """
+        future = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()
+        return self._pass_to(future)
+
+    cdef object _pass_to(self, object future):
+        self._add(ON_SUCCESS, future.set_result)
+        self._add(ON_FAILURE, future.set_exception)
+        return future
+
+    def __await__(self):
+        """Awaits the outcome in asyncio, on whichever loop is running."""
+        cdef int state = self._settle()
+        if state != PENDING:
+            return completed(self).__await__()
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+
+        def arrived(outcome):
+            try:
+                loop.call_soon_threadsafe(deliver, future, outcome)
+            except RuntimeError:
+                log.debug("the event loop was closed before its record completed")
+
+        self._add(ON_BOTH, arrived)
+        return future.__await__()
+
+    def __repr__(self):
+        state = ("pending", "acknowledged", "failed")[self._settle()]
+        return f"<RecordFuture topic={self.topic!r} {state}>"
+
+
+def deliver(future, outcome):
+    """Sets an asyncio future, unless its task gave up meanwhile. Runs on the loop's thread."""
+    if future.done():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+async def completed(record_future):
+    """The outcome of a future that has one."""
+    return record_future.get(0)
+
+
+cdef object bound(object f, tuple args, dict kwargs):
+    if not args and not kwargs:
+        return f
+    return lambda outcome: f(*args, outcome, **kwargs)
+
+
+# The list of completed deliveries finds its Python object here: a C struct cannot point to it without
+# owning it. Weak in effect: the object removes itself when it goes.
+cdef dict queues = {}
+
+
+cdef object ensure_started(CompletionList* entries):
+    cdef CompletionQueue queue = queues.get(<size_t>entries)
+    if queue is not None and not queue.started:
+        queue.started = True
+        if queue.start is not None:
+            queue.start()
+    return None
+
+
+cdef class CompletionQueue:
+    """Completed deliveries whose callbacks are to be run, in order of completion.
+
+    ``start`` is called when the first callback is registered: a producer without callbacks needs no
+    thread for them. Thread-safe.
+    """
+
+    def __cinit__(self, start=None):
+        pthread_mutex_init(&self.entries.lock, NULL)
+        cyp_cond_init(&self.entries.filled)
+        self.start = start
+
+    def attach(self):
+        """Makes the queue known to the deliveries that point to it."""
+        queues[<size_t>&self.entries] = self
+
+    def detach(self):
+        """The opposite; no delivery may be pending any more."""
+        queues.pop(<size_t>&self.entries, None)
+
+    def __dealloc__(self):
+        cdef Delivery* d
+        while self.entries.first != NULL:
+            d = self.entries.first
+            self.entries.first = d.next
+            delivery_unref(d)
+        pthread_cond_destroy(&self.entries.filled)
+        pthread_mutex_destroy(&self.entries.lock)
+
+    def close(self):
+        """Lets ``run_next`` return None once the queue is empty."""
+        pthread_mutex_lock(&self.entries.lock)
+        self.entries.closed = 1
+        pthread_cond_broadcast(&self.entries.filled)
+        pthread_mutex_unlock(&self.entries.lock)
+
+    def run_next(self, double timeout_s=0.0):
+        """Runs the callbacks of the next completed batch, waiting for one up to ``timeout_s`` seconds.
+
+        Returns the number of records called back, 0 when the time ran out, None when closed and empty.
+        """
+        cdef Delivery* d
+        cdef int64_t deadline = cyp_monotonic_ns() + <int64_t>(timeout_s * 1e9)
+        cdef bint closed
+        cdef int32_t i
+        cdef list waiting = []
+        with nogil:
+            pthread_mutex_lock(&self.entries.lock)
+            while self.entries.first == NULL and not self.entries.closed:
+                if cyp_cond_wait_until(&self.entries.filled, &self.entries.lock, deadline):
+                    break
+            d = self.entries.first
+            if d != NULL:
+                self.entries.first = d.next
+                if d.next == NULL:
+                    self.entries.last = NULL
+            closed = self.entries.closed
+            pthread_mutex_unlock(&self.entries.lock)
+        if d == NULL:
+            return None if closed else 0
+        for i in range(d.callback_count):
+            waiting.append(<RecordFuture>d.callbacks[i])
+            Py_DECREF(<object>d.callbacks[i])
+        d.callback_count = 0
+        delivery_unref(d)
+        waiting.sort(key=place_in_batch)
+        for future in waiting:
+            (<RecordFuture>future)._run_callbacks()
+        return len(waiting)
+
+
+def place_in_batch(RecordFuture future):
+    """The order in which a batch's callbacks run: that of its records."""
+    return future.index

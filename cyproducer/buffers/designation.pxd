@@ -1,0 +1,9 @@
+from libc.stdint cimport int64_t
+
+from cyproducer.buffers.accumulator cimport RecordAccumulator
+from cyproducer.buffers.topology cimport TopicState
+
+cdef int apply_topic(RecordAccumulator acc, TopicState state, bytes topic_id, list leaders) except -1
+cdef int forget_topic(RecordAccumulator acc, TopicState state) except -1
+cdef int fail_parked(RecordAccumulator acc, TopicState state, object error, int64_t before_ns) except -1
+cdef int64_t next_parked_deadline(RecordAccumulator acc) noexcept nogil

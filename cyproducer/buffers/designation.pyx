@@ -1,0 +1,156 @@
+"""From the "-1" queue to a partition: what happens when a topic's metadata comes, changes or fails.
+
+Owns: applying a topic's partitions and leaders to the accumulator, and moving or failing the records that
+waited for them. Does not own: metadata itself. Runs on the sender thread, with the GIL.
+
+A record that was parked has a future on a delivery of its own. Designation writes the record into its
+partition's batch and forwards that delivery there, so that the future follows by itself.
+
+The order that has to hold: a record sent after a parked one, to the same partition, must not overtake it.
+While records are parked, the topic shows no partitions to ``append``, so later records park behind
+them; the partitions are shown in the same critical section that finds the queue empty.
+"""
+
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from cyproducer.buffers.accumulator cimport APPENDED, NO_SUCH_PARTITION, Appended
+from cyproducer.buffers.delivery cimport Forward, delivery_fail, delivery_forward, delivery_unref
+from cyproducer.buffers.structures cimport Node, Parked, Topic
+from cyproducer.buffers.sync cimport (
+    pthread_cond_broadcast,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
+from cyproducer.buffers.topology cimport assign_leader, list_available, make_node, unpark, widen
+
+from cyproducer.errors import UnknownTopicOrPartitionError
+
+
+cdef int apply_topic(RecordAccumulator acc, TopicState state, bytes topic_id, list leaders) except -1:
+    """Tells the accumulator a topic's partitions: ``leaders[i]`` is the broker of partition i, or -1.
+
+    ``topic_id``: 16 bytes, or empty where the cluster has none. Raises MemoryError, having changed
+    nothing that matters.
+    """
+    cdef Topic* t = &state.c
+    cdef int count = len(leaders)
+    cdef int i
+    cdef bint wake = False
+    cdef int failed
+    cdef Node* node
+    cdef int leader
+    pthread_mutex_lock(&acc.c.lock)
+    failed = widen(&acc.c, t, count)
+    pthread_mutex_unlock(&acc.c.lock)
+    if failed:
+        raise MemoryError(f"no memory for the {count} partitions of topic {state.name!r}")
+    for i in range(count):
+        leader = leaders[i]
+        node = make_node(&acc.c, leader) if leader >= 0 else NULL
+        pthread_mutex_lock(&acc.c.lock)
+        wake |= assign_leader(&acc.c, t, i, node)
+        pthread_mutex_unlock(&acc.c.lock)
+    pthread_mutex_lock(&acc.c.lock)
+    if len(topic_id) == 16:
+        memcpy(t.id, <const char*>topic_id, 16)
+    if t.partition_count > 0:
+        t.partition_count = count
+        list_available(t, count)
+    pthread_mutex_unlock(&acc.c.lock)
+    if t.partition_count == 0:
+        designate(acc, state, count)
+    if wake:
+        acc.wake()
+    return 0
+
+
+cdef int designate(RecordAccumulator acc, TopicState state, int count) except -1:
+    """Moves every parked record of a topic into its partition's batch, then shows the partitions."""
+    cdef Topic* t = &state.c
+    cdef Parked* k
+    cdef Appended out
+    cdef Forward* target
+    cdef int64_t grant
+    cdef int result
+    pthread_mutex_lock(&acc.c.lock)
+    t.designating = count
+    list_available(t, count)
+    pthread_mutex_unlock(&acc.c.lock)
+    while True:
+        pthread_mutex_lock(&acc.c.lock)
+        k = unpark(&acc.c, t)
+        if k == NULL:
+            t.partition_count = count
+            pthread_cond_broadcast(&acc.c.progress)
+            pthread_mutex_unlock(&acc.c.lock)
+            return 0
+        pthread_mutex_unlock(&acc.c.lock)
+        target = <Forward*>calloc(1, sizeof(Forward))
+        grant = 0
+        result = acc.append(t, k.partition, &k.record, &grant, True, &out)
+        if target != NULL and result == APPENDED:
+            target.to = out.delivery
+            target.index = out.index
+            delivery_forward(k.delivery, target)
+            if out.sealing != NULL:
+                acc.seal(out.sealing)
+        else:
+            free(target)
+            if result == NO_SUCH_PARTITION:
+                delivery_fail(k.delivery, UnknownTopicOrPartitionError(
+                    f"topic {state.name!r} has no partition {k.partition}: it has {count}, 0 to {count - 1}"
+                ))
+            else:
+                delivery_fail(k.delivery, MemoryError("no memory to place a record"))
+        discard(acc, k)
+
+
+cdef int discard(RecordAccumulator acc, Parked* k) except -1:
+    acc.pool.unreserve(k.reserved)
+    delivery_unref(k.delivery)
+    free(k)
+    return 0
+
+
+cdef int forget_topic(RecordAccumulator acc, TopicState state) except -1:
+    """The metadata of an idle topic was dropped: the next record parks and asks for it anew."""
+    pthread_mutex_lock(&acc.c.lock)
+    state.c.partition_count = 0
+    pthread_mutex_unlock(&acc.c.lock)
+    return 0
+
+
+cdef int fail_parked(RecordAccumulator acc, TopicState state, object error, int64_t before_ns) except -1:
+    """Fails a topic's parked records whose deadline is at or before ``before_ns``; returns how many."""
+    cdef Parked* k
+    cdef int failed = 0
+    while True:
+        pthread_mutex_lock(&acc.c.lock)
+        k = state.c.first_parked
+        if k != NULL and k.deadline_ns <= before_ns:
+            k = unpark(&acc.c, &state.c)
+            acc.c.records_failed += 1
+            pthread_cond_broadcast(&acc.c.progress)
+        else:
+            k = NULL
+        pthread_mutex_unlock(&acc.c.lock)
+        if k == NULL:
+            return failed
+        delivery_fail(k.delivery, error)
+        discard(acc, k)
+        failed += 1
+
+
+cdef int64_t next_parked_deadline(RecordAccumulator acc) noexcept nogil:
+    """When the first parked record's time runs out; the far future where none is parked."""
+    cdef Topic* t
+    cdef int64_t first = 0x7FFFFFFFFFFFFFFF
+    pthread_mutex_lock(&acc.c.lock)
+    t = acc.c.topics if acc.c.parked > 0 else NULL
+    while t != NULL:
+        if t.first_parked != NULL and t.first_parked.deadline_ns < first:
+            first = t.first_parked.deadline_ns
+        t = t.next
+    pthread_mutex_unlock(&acc.c.lock)
+    return first

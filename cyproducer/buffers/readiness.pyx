@@ -1,0 +1,238 @@
+"""Which partitions have something to send, and what the next request to a broker takes along.
+
+Owns: the lists a partition moves through. Does not own: time's coming (the sender asks), or sending.
+Every function runs under the accumulator's lock, with or without the GIL, in ``send()`` or the sender.
+
+A partition is in one list at most, so finding work never means scanning partitions:
+
+    NOWHERE     nothing queued, no leader, muted, backing off, or its oldest batch is being compressed
+    LINGERING   linger_ms > 0 and its only batch is open and young. First in, first out: the linger is
+                the same for all, so the list is sorted by time
+    GATHERING   linger_ms = 0 and its only batch is open. It goes when the requests that were in flight
+                to its broker at its beginning are answered: at once on an idle connection, while under
+                load records gather meanwhile. First in, first out as well: marks only grow
+    SENDABLE    its oldest batch is full, or lingered, or somebody flushes, closes or waits for memory
+
+A request takes one batch of each partition from the head of SENDABLE; a partition with more goes to
+the tail. So each has its turn, however much its neighbours have.
+"""
+
+from cyproducer.buffers.structures cimport (
+    GATHERING,
+    LINGERING,
+    NOWHERE,
+    OPEN,
+    SEALED,
+    SEALING,
+    SENDABLE,
+    PartitionList,
+)
+
+
+cdef inline PartitionList* list_of(Accumulator* a, Partition* p) noexcept nogil:
+    if p.membership == LINGERING:
+        return &a.lingering
+    if p.membership == GATHERING:
+        return &p.node.gathering
+    return &p.node.sendable
+
+
+cdef void withdraw(Accumulator* a, Partition* p) noexcept nogil:
+    """Takes the partition out of whatever list it is in."""
+    cdef PartitionList* l
+    if p.membership == NOWHERE:
+        return
+    l = list_of(a, p)
+    if p.prev != NULL:
+        p.prev.next = p.next
+    else:
+        l.first = p.next
+    if p.next != NULL:
+        p.next.prev = p.prev
+    else:
+        l.last = p.prev
+    l.count -= 1
+    p.prev = NULL
+    p.next = NULL
+    p.membership = NOWHERE
+
+
+cdef void join(Accumulator* a, Partition* p, int membership) noexcept nogil:
+    cdef PartitionList* l
+    p.membership = membership
+    l = list_of(a, p)
+    p.next = NULL
+    p.prev = l.last
+    if l.last != NULL:
+        l.last.next = p
+    else:
+        l.first = p
+    l.last = p
+    l.count += 1
+
+
+cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
+    """Puts the partition where its queue says; returns whether a sleeping sender should be woken."""
+    cdef Batch* b = p.first
+    cdef int want = NOWHERE
+    if b != NULL and not p.muted and p.retry_at_ns == 0 and p.node != NULL and b.state != SEALING:
+        if b.state == SEALED or a.flushing or a.closed:
+            want = SENDABLE
+        elif a.linger_ns > 0:
+            want = LINGERING
+        else:
+            want = GATHERING
+    # Whoever was hurried stays so: a batch that was made sendable does not linger again.
+    if p.membership == want or (p.membership == SENDABLE and want != NOWHERE):
+        return False
+    withdraw(a, p)
+    if want == NOWHERE:
+        return False
+    if want == GATHERING:
+        p.mark = p.node.sent
+    join(a, p, want)
+    if want == LINGERING:
+        return b.created_ns + a.linger_ns < a.sleeping_until_ns
+    return p.node.takes and (want == SENDABLE or p.node.answered >= p.mark)
+
+
+cdef void hurry(Accumulator* a) noexcept nogil:
+    """Makes everything that lingers or gathers sendable: somebody flushes, closes, or lacks memory."""
+    cdef Node* n
+    cdef Partition* p
+    while a.lingering.first != NULL:
+        p = a.lingering.first
+        withdraw(a, p)
+        join(a, p, SENDABLE)
+    n = a.nodes
+    while n != NULL:
+        while n.gathering.first != NULL:
+            p = n.gathering.first
+            withdraw(a, p)
+            join(a, p, SENDABLE)
+        n = n.next
+
+
+cdef int64_t expire_linger(Accumulator* a, int64_t now) noexcept nogil:
+    """Makes sendable what lingered long enough; returns when the next one will have, or the far future."""
+    cdef Partition* p
+    while a.lingering.first != NULL:
+        p = a.lingering.first
+        if p.first.created_ns + a.linger_ns > now:
+            return p.first.created_ns + a.linger_ns
+        withdraw(a, p)
+        join(a, p, SENDABLE)
+    return 0x7FFFFFFFFFFFFFFF
+
+
+cdef void promote(Accumulator* a, Node* n) noexcept nogil:
+    cdef Partition* p
+    while n.gathering.first != NULL and n.gathering.first.mark <= n.answered:
+        p = n.gathering.first
+        withdraw(a, p)
+        join(a, p, SENDABLE)
+
+
+cdef bint has_work(Node* n) noexcept nogil:
+    """Whether a request to the broker could be made now."""
+    return n.sendable.first != NULL or (
+        n.gathering.first != NULL and n.gathering.first.mark <= n.answered
+    )
+
+
+cdef void close_batch(Accumulator* a, Batch* b) noexcept nogil:
+    """The batch takes no more records; with a codec, somebody has to compress it now."""
+    b.state = SEALED if a.codec == 0 else SEALING
+    b.raw_size = b.size
+    b.partition.hint = b.size
+
+
+cdef void enqueue(Partition* p, Batch* b) noexcept nogil:
+    """Puts a new batch at the end of its partition's queue."""
+    b.next = NULL
+    if p.last != NULL:
+        p.last.next = b
+    else:
+        p.first = b
+    p.last = b
+    p.queued += 1
+
+
+cdef void enqueue_sorted(Partition* p, Batch* b) noexcept nogil:
+    """Puts a batch that comes back before every younger one."""
+    cdef Batch* at = p.first
+    if at == NULL or at.id > b.id:
+        b.next = at
+        p.first = b
+        if at == NULL:
+            p.last = b
+    else:
+        while at.next != NULL and at.next.id < b.id:
+            at = at.next
+        b.next = at.next
+        at.next = b
+        if b.next == NULL:
+            p.last = b
+    p.queued += 1
+
+
+cdef bint dequeue(Partition* p, Batch* b) noexcept nogil:
+    """Takes a batch out of its partition's queue; False where it is not in it."""
+    cdef Batch* before = NULL
+    cdef Batch* at = p.first
+    while at != NULL and at != b:
+        before = at
+        at = at.next
+    if at == NULL:
+        return False
+    if before == NULL:
+        p.first = b.next
+    else:
+        before.next = b.next
+    if p.last == b:
+        p.last = before
+    b.next = NULL
+    p.queued -= 1
+    return True
+
+
+cdef int32_t drain(
+    Accumulator* a, Node* n, int64_t max_bytes, Batch** out, int32_t room, int64_t now
+) noexcept nogil:
+    """Takes the oldest batch of each sendable partition of a broker, up to ``max_bytes`` in all.
+
+    One batch goes in any case, however large. Returns how many were written to ``out``. A batch that
+    was still open comes out SEALING where there is a codec: the caller compresses it.
+    """
+    cdef int32_t count = 0
+    cdef int64_t total = 0
+    cdef int32_t i
+    cdef Partition* p
+    cdef Batch* b
+    promote(a, n)
+    while n.sendable.first != NULL and count < room:
+        p = n.sendable.first
+        b = p.first
+        if count > 0 and total + b.size > max_bytes:
+            break
+        withdraw(a, p)
+        dequeue(p, b)
+        if b.state == OPEN:
+            close_batch(a, b)
+        if b.attempts == 0:
+            a.queue_ns += now - b.created_ns
+            if now - b.created_ns > a.queue_ns_max:
+                a.queue_ns_max = now - b.created_ns
+        b.attempts += 1
+        b.drained_ns = now
+        b.in_request = 1
+        p.in_flight += 1
+        total += b.size
+        out[count] = b
+        count += 1
+    for i in range(count):
+        refresh(a, out[i].partition)
+    if count > 0:
+        n.sent += 1
+        n.waiting_since_ns = 0
+    return count

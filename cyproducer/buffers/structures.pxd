@@ -1,0 +1,157 @@
+"""The C structures that records wait in. No Python object among them: the sender walks them without the GIL.
+
+Ownership: the accumulator owns nodes, topics and partitions until it goes. A batch belongs to one place at a
+time: its partition's queue, an in-flight request, or the hands of the thread that seals it.
+Everything here is guarded by ``Accumulator.lock`` unless a field says otherwise.
+"""
+
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from cyproducer.buffers.delivery cimport CompletionList, Delivery
+from cyproducer.buffers.sync cimport pthread_cond_t, pthread_mutex_t
+
+# A record on its way in. Borrowed pointers, valid during the call.
+cdef struct RecordView:
+    const uint8_t* key
+    int64_t key_size          # -1: no key
+    const uint8_t* value
+    int64_t value_size        # -1: a tombstone
+    const uint8_t* headers    # their count as a varint, then the headers, as the record has them
+    int64_t headers_size      # at least 1: the count
+    int64_t timestamp_ms
+
+cdef enum BatchState:
+    OPEN = 0                  # takes records
+    SEALING = 1               # takes no more; a thread compresses it and nobody else touches it
+    SEALED = 2                # ready to be drained
+
+cdef struct Batch:
+    Batch* next               # in its partition's queue
+    Batch* older              # in the list of everything incomplete, by id
+    Batch* newer
+    Partition* partition
+    Delivery* delivery        # a reference is held
+    uint8_t* data             # the batch header's 61 bytes, then the records
+    int64_t capacity          # of data; what the pool counts
+    int64_t size              # bytes of data that are used
+    int64_t limit             # size at which the batch is full
+    int64_t raw_size          # size before compression
+    int64_t id                # counts up with creation; order within a partition
+    int64_t created_ns
+    int64_t drained_ns        # when it was last put into a request
+    int64_t base_timestamp
+    int64_t max_timestamp
+    int32_t count             # records
+    int32_t attempts          # requests it was in
+    int32_t base_sequence     # -1: none
+    int64_t producer_id       # -1: none
+    int16_t producer_epoch
+    int8_t codec              # what data is compressed with: 0 until compressed
+    int8_t state              # a BatchState
+    int8_t in_request         # whether a request's writev may still read data
+
+cdef enum Membership:
+    NOWHERE = 0               # nothing to send, or not allowed to
+    LINGERING = 1             # an open batch waits for its linger to run out
+    GATHERING = 2             # linger 0: an open batch waits for what its broker has in flight
+    SENDABLE = 3              # its oldest batch goes with the next request
+
+cdef struct Partition:
+    Partition* prev           # in the list that `membership` names
+    Partition* next
+    Topic* topic
+    Node* node                # the leader; NULL while unknown
+    Batch* first              # the queue, oldest first; only the last one may be open
+    Batch* last
+    int64_t mark              # GATHERING: goes when its node has answered this many requests
+    int64_t retry_at_ns       # backing off until then; 0: not
+    int64_t hint              # size of the batch that was closed last: how large the next one starts
+    int32_t index             # the partition's number
+    int32_t queued            # batches in the queue
+    int32_t in_flight         # batches in requests that are not answered
+    int8_t membership
+    int8_t muted              # the control plane forbids sending
+
+cdef struct PartitionList:
+    Partition* first
+    Partition* last
+    int32_t count
+
+# A broker.
+cdef struct Node:
+    Node* next
+    int32_t id
+    int32_t takes             # whether its connection can take another request now; the sender's word
+    int64_t sent              # requests put in flight, ever
+    int64_t answered          # requests answered or given up, ever
+    int64_t waiting_since_ns  # since when it had something to send and sent nothing; 0: it does not
+    PartitionList sendable
+    PartitionList gathering
+
+# A record whose topic has no metadata yet: the "-1" queue's element, followed by its bytes.
+cdef struct Parked:
+    Parked* next
+    Delivery* delivery        # a reference is held; forwarded once the partition is known
+    RecordView record         # points behind this structure
+    int64_t reserved          # bytes taken from the pool
+    int64_t deadline_ns
+    int64_t id
+    int32_t partition         # -1: to be chosen
+
+cdef struct Topic:
+    Topic* next               # in the accumulator's list of all
+    const char* name          # UTF-8, not terminated
+    int32_t name_size
+    uint8_t id[16]            # zero where the broker gave none
+    Partition** partitions
+    int32_t partition_count   # 0: no metadata yet
+    int32_t partition_room
+    int32_t designating       # partitions shown to parked records alone while they are moved
+    int32_t* available        # indices of the partitions that have a leader
+    int32_t available_count
+    int32_t key_hash          # how keys choose: a KeyHash
+    int32_t keyless           # how the others are placed: a KeylessPolicy
+    int32_t sticky            # the partition that keyless records go to now; -1: none chosen
+    int64_t sticky_bytes      # what went there since it was chosen
+    uint32_t turn             # round robin's counter
+    Parked* first_parked
+    Parked* last_parked
+    int64_t last_used_ns
+
+cdef struct Accumulator:
+    pthread_mutex_t lock
+    pthread_cond_t progress   # a batch completed, or a parked record found its place
+    int64_t batch_size        # bytes, with the batch header
+    int64_t linger_ns
+    int64_t availability_ns   # leave out brokers that sent nothing for so long; 0: never
+    int64_t single_broker_ns  # how long SINGLE_BROKER stays with one
+    int64_t single_broker_until_ns
+    int32_t single_broker_id
+    int32_t adaptive          # sticky weighs partitions by their queues
+    int32_t codec
+    int32_t closed            # takes no more records
+    int32_t flushing          # flushes under way
+    int32_t hurried           # lists were spliced for a flush or for memory since this was 0
+    int32_t sleeping          # the sender waits for events; read and cleared by whoever wakes it
+    int64_t sleeping_until_ns
+    int64_t next_id
+    uint64_t random           # state of the generator that places keyless records
+    Batch* oldest             # everything that is not complete, in queues and in flight
+    Batch* newest
+    int64_t incomplete
+    int64_t parked
+    PartitionList lingering
+    Node* nodes
+    Topic* topics
+    CompletionList* completions
+    # counters for metrics(); written under the lock
+    int64_t records_sent      # acknowledged
+    int64_t records_failed
+    int64_t records_appended
+    int64_t batches_sent
+    int64_t batch_bytes       # of acknowledged batches, as they went
+    int64_t raw_bytes         # the same before compression
+    int64_t batch_bytes_max
+    int64_t records_retried
+    int64_t queue_ns          # time batches spent before their first request, added up
+    int64_t queue_ns_max

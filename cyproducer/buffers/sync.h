@@ -1,0 +1,72 @@
+/* Atomics and condition variables on the monotonic clock, for the structures that threads share.
+ *
+ * Plain C11 builtins and pthreads: the sender thread uses them without holding the GIL, where
+ * nothing of Python's own may be touched. Source of the names: C11 7.17, POSIX threads.
+ */
+#ifndef CYPRODUCER_SYNC_H
+#define CYPRODUCER_SYNC_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <time.h>
+
+static inline int32_t cyp_load32(const int32_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
+static inline void cyp_store32(int32_t *p, int32_t v) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }
+static inline int32_t cyp_add32(int32_t *p, int32_t v) { return __atomic_add_fetch(p, v, __ATOMIC_SEQ_CST); }
+static inline int32_t cyp_swap32(int32_t *p, int32_t v) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); }
+static inline int64_t cyp_load64(const int64_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
+static inline void cyp_store64(int64_t *p, int64_t v) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }
+static inline void *cyp_swap_ptr(void **p, void *v) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); }
+static inline void cyp_push(void **head, void *node, void **next_field) {
+    void *old = __atomic_load_n(head, __ATOMIC_RELAXED);
+    do {
+        *next_field = old;
+    } while (!__atomic_compare_exchange_n(head, &old, node, 1, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
+}
+
+static inline int64_t cyp_monotonic_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static inline int64_t cyp_wall_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* A condition that waits on the monotonic clock, so that a clock set back does not stretch a timeout.
+ * macOS has no pthread_condattr_setclock; its relative wait does the same. */
+static inline int cyp_cond_init(pthread_cond_t *c) {
+#ifdef __APPLE__
+    return pthread_cond_init(c, NULL);
+#else
+    pthread_condattr_t a;
+    int rc;
+    pthread_condattr_init(&a);
+    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+    rc = pthread_cond_init(c, &a);
+    pthread_condattr_destroy(&a);
+    return rc;
+#endif
+}
+
+/* Waits until signalled or until `deadline_ns` of the monotonic clock; nonzero when the time ran out. */
+static inline int cyp_cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, int64_t deadline_ns) {
+    struct timespec t;
+#ifdef __APPLE__
+    int64_t left = deadline_ns - cyp_monotonic_ns();
+    if (left < 0) left = 0;
+    t.tv_sec = left / 1000000000;
+    t.tv_nsec = left % 1000000000;
+    return pthread_cond_timedwait_relative_np(c, m, &t) == ETIMEDOUT;
+#else
+    t.tv_sec = deadline_ns / 1000000000;
+    t.tv_nsec = deadline_ns % 1000000000;
+    return pthread_cond_timedwait(c, m, &t) == ETIMEDOUT;
+#endif
+}
+
+#endif

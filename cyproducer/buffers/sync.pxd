@@ -1,0 +1,35 @@
+"""Mutexes, conditions and atomics that need no GIL; declarations of ``sync.h`` and POSIX threads.
+
+Lock order, for every lock of the package: the GIL first, then a mutex. Whoever holds a mutex never
+asks for the GIL, so a thread that waits for a mutex with the GIL in its hand waits only for a few
+instructions of C, and no cycle can close.
+"""
+
+from libc.stdint cimport int32_t, int64_t
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    ctypedef struct pthread_cond_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t*, void*)
+    int pthread_mutex_destroy(pthread_mutex_t*)
+    int pthread_mutex_lock(pthread_mutex_t*)
+    int pthread_mutex_unlock(pthread_mutex_t*)
+    int pthread_cond_destroy(pthread_cond_t*)
+    int pthread_cond_signal(pthread_cond_t*)
+    int pthread_cond_broadcast(pthread_cond_t*)
+
+cdef extern from "sync.h" nogil:
+    int32_t cyp_load32(const int32_t* p)
+    void cyp_store32(int32_t* p, int32_t v)
+    int32_t cyp_add32(int32_t* p, int32_t v)      # returns the new value
+    int32_t cyp_swap32(int32_t* p, int32_t v)     # returns the old value
+    int64_t cyp_load64(const int64_t* p)
+    void cyp_store64(int64_t* p, int64_t v)
+    void* cyp_swap_ptr(void** p, void* v)         # returns the old value
+    void cyp_push(void** head, void* node, void** next_field)   # lock-free stack
+    int64_t cyp_monotonic_ns()
+    int64_t cyp_wall_ms()
+    int cyp_cond_init(pthread_cond_t* c)
+    int cyp_cond_wait_until(pthread_cond_t* c, pthread_mutex_t* m, int64_t deadline_ns)

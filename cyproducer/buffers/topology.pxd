@@ -1,0 +1,17 @@
+from libc.stdint cimport int32_t, int64_t
+
+from cyproducer.buffers.structures cimport Accumulator, Node, Parked, Partition, Topic
+
+
+cdef class TopicState:
+    cdef Topic c
+    cdef readonly str name
+    cdef bytes utf8               # what c.name points to
+
+cdef TopicState make_topic(Accumulator* a, str name, int32_t key_hash, int32_t keyless)
+cdef Node* find_node(Accumulator* a, int32_t node_id) noexcept nogil
+cdef Node* make_node(Accumulator* a, int32_t node_id) except NULL
+cdef int assign_leader(Accumulator* a, Topic* t, int32_t index, Node* node) noexcept nogil
+cdef int widen(Accumulator* a, Topic* t, int32_t count) noexcept nogil
+cdef int list_available(Topic* t, int32_t count) noexcept nogil
+cdef Parked* unpark(Accumulator* a, Topic* t) noexcept nogil

@@ -1,0 +1,132 @@
+"""Topics, partitions and brokers as the accumulator knows them.
+
+Owns: the structures' life, and which broker a partition's queue belongs to. Does not own: metadata
+(``control/metadata``), which says what to write here. All under the accumulator's lock, on the sender.
+"""
+
+from libc.stdlib cimport calloc, free, realloc
+
+from cyproducer.buffers.delivery cimport delivery_unref
+from cyproducer.buffers.readiness cimport refresh, withdraw
+from cyproducer.buffers.sync cimport pthread_mutex_lock, pthread_mutex_unlock
+
+
+cdef class TopicState:
+    """A topic's C structure and what keeps it alive; made by the accumulator only."""
+
+    def __dealloc__(self):
+        cdef int32_t i
+        cdef Parked* k
+        while self.c.first_parked != NULL:
+            k = self.c.first_parked
+            self.c.first_parked = k.next
+            delivery_unref(k.delivery)
+            free(k)
+        for i in range(self.c.partition_room):
+            free(self.c.partitions[i])
+        free(self.c.partitions)
+        free(self.c.available)
+
+
+cdef TopicState make_topic(Accumulator* a, str name, int32_t key_hash, int32_t keyless):
+    """A topic without partitions, listed in the accumulator."""
+    cdef TopicState state = TopicState.__new__(TopicState)
+    cdef char* text
+    state.name = name
+    state.utf8 = name.encode()
+    text = state.utf8
+    state.c.name = text
+    state.c.name_size = <int32_t>len(state.utf8)
+    state.c.key_hash = key_hash
+    state.c.keyless = keyless
+    state.c.sticky = -1
+    pthread_mutex_lock(&a.lock)
+    state.c.next = a.topics
+    a.topics = &state.c
+    pthread_mutex_unlock(&a.lock)
+    return state
+
+
+cdef Node* find_node(Accumulator* a, int32_t node_id) noexcept nogil:
+    """The broker of that id, or NULL. The lock is held, or the sender's thread asks."""
+    cdef Node* n = a.nodes
+    while n != NULL and n.id != node_id:
+        n = n.next
+    return n
+
+
+cdef Node* make_node(Accumulator* a, int32_t node_id) except NULL:
+    """The broker of that id, made where it is new. It takes nothing until a connection is ready."""
+    cdef Node* n
+    pthread_mutex_lock(&a.lock)
+    n = find_node(a, node_id)
+    if n == NULL:
+        n = <Node*>calloc(1, sizeof(Node))
+        if n != NULL:
+            n.id = node_id
+            n.next = a.nodes
+            a.nodes = n
+    pthread_mutex_unlock(&a.lock)
+    if n == NULL:
+        raise MemoryError("no memory for a broker's structure")
+    return n
+
+
+cdef int widen(Accumulator* a, Topic* t, int32_t count) noexcept nogil:
+    """Gives a topic room for ``count`` partitions; -1 where there is no memory. The lock is held.
+
+    Partitions are never freed before the topic: a batch on its way points to its own.
+    """
+    cdef Partition** grown
+    cdef int32_t* available
+    cdef int32_t i
+    if count <= t.partition_room:
+        return 0
+    grown = <Partition**>realloc(t.partitions, sizeof(Partition*) * count)
+    if grown == NULL:
+        return -1
+    t.partitions = grown
+    available = <int32_t*>realloc(t.available, sizeof(int32_t) * count)
+    if available == NULL:
+        return -1
+    t.available = available
+    for i in range(t.partition_room, count):
+        t.partitions[i] = <Partition*>calloc(1, sizeof(Partition))
+        if t.partitions[i] == NULL:
+            return -1
+        t.partitions[i].index = i
+        t.partitions[i].topic = t
+        t.partition_room = i + 1
+    return 0
+
+
+cdef int assign_leader(Accumulator* a, Topic* t, int32_t index, Node* node) noexcept nogil:
+    """Moves a partition's queue, as a whole, to its leader (NULL: none). The lock is held."""
+    cdef Partition* p = t.partitions[index]
+    if p.node == node:
+        return 0
+    withdraw(a, p)
+    p.node = node
+    return refresh(a, p)
+
+
+cdef int list_available(Topic* t, int32_t count) noexcept nogil:
+    """Lists which of the first ``count`` partitions have a leader. The lock is held."""
+    cdef int32_t i
+    t.available_count = 0
+    for i in range(count):
+        if t.partitions[i].node != NULL:
+            t.available[t.available_count] = i
+            t.available_count += 1
+    return t.available_count
+
+
+cdef Parked* unpark(Accumulator* a, Topic* t) noexcept nogil:
+    """Takes the oldest parked record of a topic; NULL where there is none. The lock is held."""
+    cdef Parked* k = t.first_parked
+    if k != NULL:
+        t.first_parked = k.next
+        if k.next == NULL:
+            t.last_parked = NULL
+        a.parked -= 1
+    return k

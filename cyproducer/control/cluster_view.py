@@ -1,0 +1,101 @@
+"""The frozen picture of the cluster that partitioners are given.
+
+Owns the read-only types; ``ClusterMetadata`` makes them. Nothing here changes after it was made, so
+any thread may read it, for as long as it likes.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class BrokerMetadata(NamedTuple):
+    """One broker, by kafka-python's field names."""
+
+    nodeId: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class TopicView(NamedTuple):
+    """One topic; nobody may write to ``leaders`` once it is here."""
+
+    #: Partition -> node id of its leader, -1 without one.
+    leaders: Mapping[int, int]
+    is_internal: bool
+
+
+class ClusterView:
+    """What was known of the cluster at one moment, by the method names of kafka-python's ``ClusterMetadata``.
+
+    Every method is safe from any thread and blocks for nothing.
+    """
+
+    __slots__ = ("_brokers", "_topics", "cluster_id", "controller")
+
+    def __init__(
+        self,
+        brokers: Mapping[int, BrokerMetadata],
+        topics: Mapping[str, TopicView],
+        cluster_id: str | None,
+        controller_id: int | None,
+    ) -> None:
+        self._brokers = brokers
+        self._topics = topics
+        #: The cluster's id, None where the broker told none.
+        self.cluster_id = cluster_id
+        #: The controller, None where it is unknown.
+        self.controller = None if controller_id is None else brokers.get(controller_id)
+
+    def brokers(self) -> set[BrokerMetadata]:
+        """All brokers; empty before the first metadata response."""
+        return set(self._brokers.values())
+
+    def broker_metadata(self, broker_id: int) -> BrokerMetadata | None:
+        """The broker of that id, None where it is unknown."""
+        return self._brokers.get(broker_id)
+
+    def topics(self, exclude_internal_topics: bool = True) -> set[str]:
+        """The topics whose partitions are known."""
+        return {
+            name
+            for name, topic in self._topics.items()
+            if not (exclude_internal_topics and topic.is_internal)
+        }
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """All partitions of a topic, None where the topic is unknown. The set is the caller's own."""
+        view = self._topics.get(topic)
+        return None if view is None else set(view.leaders)
+
+    def available_partitions_for_topic(self, topic: str) -> set[int]:
+        """The partitions with a leader; empty where the topic is unknown. The set is the caller's own."""
+        view = self._topics.get(topic)
+        if view is None:
+            return set()
+        return {partition for partition, leader in view.leaders.items() if leader >= 0}
+
+    def leader_for_partition(
+        self, topic_partition: str | tuple[str, int], partition: int | None = None
+    ) -> BrokerMetadata | None:
+        """The broker that leads a partition, None where there is none or it is unknown.
+
+        Args:
+            topic_partition: a ``TopicPartition`` (or a pair), or the topic's name.
+            partition: the partition, only where a topic's name was given.
+
+        Raises:
+            TypeError: a name without a partition, or a pair with one.
+        """
+        if isinstance(topic_partition, str):
+            if partition is None:
+                raise TypeError(f"leader_for_partition({topic_partition!r}) needs a partition too")
+            topic = topic_partition
+        elif partition is not None:
+            raise TypeError(f"leader_for_partition({topic_partition!r}, {partition!r}) has two partitions")
+        else:
+            topic, partition = topic_partition
+        view = self._topics.get(topic)
+        if view is None:
+            return None
+        return self._brokers.get(view.leaders.get(partition, -1))

@@ -1,0 +1,127 @@
+"""When to try again, and when to give up.
+
+Owns the backoff formula and the retry decision of one batch or request; does not own the clock, the
+source of randomness or the queue of what waits. Immutable once made, callable from any thread.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class ExponentialBackoff:
+    """Exponential backoff with jitter and a ceiling (KIP-580).
+
+    The wait after the n-th failure in a row is ``initial_ms * multiplier ** (n - 1)``, no more than
+    ``max_ms``, times a random factor in ``[1 - jitter, 1 + jitter]``, and again no more than ``max_ms``.
+    """
+
+    __slots__ = ("_last_exponent", "initial_ms", "jitter", "max_ms", "multiplier")
+
+    def __init__(self, initial_ms: float, max_ms: float, multiplier: float = 2, jitter: float = 0.2) -> None:
+        """
+        Args:
+            initial_ms: wait after the first failure, milliseconds; cut to ``max_ms`` where it is larger.
+            max_ms: longest wait, milliseconds.
+            multiplier: growth from one wait to the next, at least 1.
+            jitter: half the width of the random factor, 0 to less than 1.
+
+        Raises:
+            ValueError: an argument is outside its range.
+        """
+        if not initial_ms >= 0:
+            raise ValueError(f"initial_ms={initial_ms}: must be 0 or more")
+        if not max_ms >= 0:
+            raise ValueError(f"max_ms={max_ms}: must be 0 or more")
+        if not multiplier >= 1:
+            raise ValueError(f"multiplier={multiplier}: must be 1 or more")
+        if not 0 <= jitter < 1:
+            raise ValueError(f"jitter={jitter}: must be at least 0 and less than 1")
+        self.initial_ms = float(min(initial_ms, max_ms))
+        self.max_ms = float(max_ms)
+        self.multiplier = float(multiplier)
+        self.jitter = float(jitter)
+        # Past this exponent the ceiling holds anyway, and the power might overflow a float.
+        if self.initial_ms > 0 and self.multiplier > 1:
+            growth = min(self.max_ms / self.initial_ms, 1e300)
+            self._last_exponent = math.log(growth) / math.log(self.multiplier)
+        else:
+            self._last_exponent = 0.0
+
+    def delay_ms(self, attempts: int, random: Callable[[], float]) -> float:
+        """The wait before the next attempt, milliseconds.
+
+        Args:
+            attempts: attempts that have failed in a row so far; 0 or less gives no wait.
+            random: returns a float in [0, 1), as ``random.random`` does.
+        """
+        if attempts <= 0:
+            return 0.0
+        delay = self.initial_ms * math.pow(self.multiplier, min(attempts - 1, self._last_exponent))
+        return min(self.max_ms, delay * (1 - self.jitter + 2 * self.jitter * random()))
+
+
+class RetryDecision(NamedTuple):
+    """Whether to try again, when, and why (not)."""
+
+    retry: bool
+    #: The time of the next attempt on the caller's clock, milliseconds; None where there is none.
+    at_ms: float | None
+    #: Words that complete "gave up: ..." or "retrying: ...".
+    reason: str
+
+
+class RetryPolicy:
+    """Decides what becomes of something that failed (KIP-91 for the delivery timeout)."""
+
+    __slots__ = ("backoff", "delivery_timeout_ms", "retries")
+
+    def __init__(self, retries: float, delivery_timeout_ms: float, backoff: ExponentialBackoff) -> None:
+        """
+        Args:
+            retries: attempts allowed after the first; ``math.inf`` for no limit.
+            delivery_timeout_ms: longest time from creation to the last attempt's start, milliseconds.
+            backoff: the wait between attempts.
+
+        Raises:
+            ValueError: ``retries`` or ``delivery_timeout_ms`` is negative.
+        """
+        if not retries >= 0:
+            raise ValueError(f"retries={retries}: must be 0 or more")
+        if not delivery_timeout_ms >= 0:
+            raise ValueError(f"delivery_timeout_ms={delivery_timeout_ms}: must be 0 or more")
+        self.retries = retries
+        self.delivery_timeout_ms = delivery_timeout_ms
+        self.backoff = backoff
+
+    def decide(
+        self,
+        retriable: bool,
+        attempts: int,
+        created_ms: float,
+        now_ms: float,
+        random: Callable[[], float],
+    ) -> RetryDecision:
+        """What to do after an attempt failed.
+
+        Args:
+            retriable: whether the error code or the exception's class allows another attempt.
+            attempts: attempts that have failed so far, this one included.
+            created_ms: when the record or request came into being, on the caller's clock.
+            now_ms: the same clock now.
+            random: returns a float in [0, 1).
+        """
+        if not retriable:
+            return RetryDecision(False, None, "the error is not retriable")
+        if attempts > self.retries:
+            return RetryDecision(False, None, f"attempt {attempts} failed and retries={self.retries:g}")
+        deadline_ms = created_ms + self.delivery_timeout_ms
+        at_ms = now_ms + self.backoff.delay_ms(attempts, random)
+        if at_ms >= deadline_ms:
+            return RetryDecision(
+                False,
+                None,
+                f"{now_ms - created_ms:.0f} ms after its creation, attempt {attempts + 1} would come "
+                f"after delivery_timeout_ms={self.delivery_timeout_ms:g}",
+            )
+        return RetryDecision(True, at_ms, f"attempt {attempts + 1} in {at_ms - now_ms:.0f} ms")

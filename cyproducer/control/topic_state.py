@@ -1,0 +1,122 @@
+"""What is known of one topic: its partitions, their leaders and leader epochs.
+
+Owns how an answer about a topic is merged into what was known before; ``metadata.py`` owns when to ask.
+Belongs to one ``ClusterMetadata`` and shares its lock.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cyproducer.control.messages import NO_TOPIC_ID, TopicInfo
+
+
+class Merged(NamedTuple):
+    """What an answer changed."""
+
+    #: Whether the set of partitions is another one, or the topic is.
+    changed: bool
+    #: Whether the topic exists under another id than before: deleted and created again.
+    recreated: bool
+    #: Partitions known before that have another leader now, or none any more.
+    moved: list[int]
+
+
+_NOTHING = Merged(False, False, [])
+
+
+class TopicState:
+    """One topic; ``leaders`` and ``epochs`` are for reading, the methods write them."""
+
+    __slots__ = (
+        "_last_response",
+        "_shared",
+        "epochs",
+        "error_at_ms",
+        "error_code",
+        "is_internal",
+        "last_used_ms",
+        "leaders",
+        "topic_id",
+    )
+
+    def __init__(self, now_ms: float) -> None:
+        self.last_used_ms = now_ms
+        #: 16 bytes, ``NO_TOPIC_ID`` while it is unknown.
+        self.topic_id = NO_TOPIC_ID
+        self.is_internal = False
+        #: The error code of the last answer, and when the last one other than 0 came.
+        self.error_code = 0
+        self.error_at_ms = -math.inf
+        #: Partition -> leader, -1 without one. Gaps are possible while a topic is being created.
+        self.leaders: dict[int, int] = {}
+        #: Partition -> newest leader epoch seen, where the broker tells epochs.
+        self.epochs: dict[int, int] = {}
+        # A view holds ``leaders``: copy it before writing to it.
+        self._shared = False
+        # The answer that ``leaders`` was made from; None once something else was applied to it.
+        self._last_response: TopicInfo | None = None
+
+    def merge(self, info: TopicInfo) -> Merged:
+        """Takes an answer without error; an older leader epoch never replaces a newer one.
+
+        A topic with another id is another topic: nothing of the old one is kept.
+        """
+        if info == self._last_response:
+            return _NOTHING
+        recreated = NO_TOPIC_ID != self.topic_id != info.topic_id != NO_TOPIC_ID
+        old_leaders = {} if recreated else self.leaders
+        old_epochs = {} if recreated else self.epochs
+        leaders: dict[int, int] = {}
+        epochs: dict[int, int] = {}
+        moved = []
+        for _, partition, leader, epoch in info.partitions:
+            known_epoch = old_epochs.get(partition, -1)
+            known_leader = old_leaders.get(partition)
+            if epoch < known_epoch:
+                if epoch >= 0 and known_leader is not None:
+                    leader = known_leader
+                epoch = known_epoch
+            leaders[partition] = leader
+            if epoch >= 0:
+                epochs[partition] = epoch
+            if known_leader is not None and known_leader != leader:
+                moved.append(partition)
+        if info.topic_id != NO_TOPIC_ID and len(leaders) < len(old_leaders):
+            # The same topic cannot shrink: this broker lags behind the one that told of more.
+            leaders = {**old_leaders, **leaders}
+            epochs = {**old_epochs, **epochs}
+        changed = recreated or leaders.keys() != self.leaders.keys()
+        self.leaders = leaders
+        self.epochs = epochs
+        self._shared = False
+        self.is_internal = info.is_internal
+        if info.topic_id != NO_TOPIC_ID:
+            self.topic_id = info.topic_id
+        self._last_response = info
+        return Merged(changed, recreated, moved)
+
+    def move_leader(self, partition: int, node_id: int, leader_epoch: int) -> None:
+        """Gives one partition another leader."""
+        if self._shared:
+            self.leaders = dict(self.leaders)
+            self._shared = False
+        self.leaders[partition] = node_id
+        self.epochs[partition] = leader_epoch
+        self._last_response = None
+
+    def share_leaders(self) -> Mapping[int, int]:
+        """The leaders for a reader in another thread: nothing will write to this mapping any more."""
+        self._shared = True
+        return self.leaders
+
+    def forget_partitions(self) -> None:
+        """The topic is not to be had; what it was before says nothing about what it will be."""
+        self.leaders = {}
+        self._shared = False
+        self._last_response = None
+
+    def forget_epochs(self) -> None:
+        """The topic may be another one when it is seen again; its leaders stand until then."""
+        self.epochs = {}
+        self._last_response = None

@@ -1,0 +1,87 @@
+"""The roots of the exception tree, and the register of error codes.
+
+Owns: the classes every other error derives from, how an error reads as text, and the map from a
+Kafka error code to its class. Does not own: the codes themselves (``error_codes``) nor the errors
+that arise on the client (``errors``, the module to import from). Any thread may raise and catch
+them; the register is filled while ``error_codes`` is imported and only looked up afterwards.
+
+Names and hierarchy are kafka-python's, so that ``except`` clauses written for it keep working.
+"""
+
+from typing import Any, ClassVar
+
+
+class KafkaError(Exception):
+    """The base of everything cyproducer raises on its own account.
+
+    ``retriable`` says whether the same operation may succeed later without anything being changed,
+    ``invalid_metadata`` whether the metadata must be fetched again before that.
+    """
+
+    retriable: ClassVar[bool] = False
+    invalid_metadata: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        name = type(self).__name__
+        return f"{name}: {', '.join(map(str, self.args))}" if self.args else name
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.args == getattr(other, "args", None)
+
+    def __hash__(self) -> int:
+        # The arguments may be unhashable, and an error must always fit into a set or a dict:
+        # the standard library's traceback and context handling put it there.
+        return hash(type(self))
+
+
+class RetriableError(KafkaError):
+    """What failed may succeed when it is tried again."""
+
+    retriable = True
+
+
+class InvalidMetadataError(RetriableError):
+    """What failed may succeed when it is tried again with fresh metadata."""
+
+    invalid_metadata = True
+
+
+class BrokerResponseError(KafkaError):
+    """A broker answered with an error code.
+
+    ``errno`` is the code, ``message`` its name (``'NOT_LEADER_FOR_PARTITION'``), ``description`` a
+    sentence about it. A subclass that gives ``code=`` is what ``for_code`` finds for that code; its
+    ``message`` is the class's name in capitals (``NotLeaderForPartitionError`` makes the one above)
+    where none is given with ``message=``.
+    """
+
+    errno: ClassVar[int | None] = None
+    message: ClassVar[str | None] = None
+    description: ClassVar[str | None] = None
+
+    def __init_subclass__(cls, code: int | None = None, message: str | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if code is None:
+            return
+        if code in kafka_errors:
+            raise TypeError(f"error code {code} belongs to {kafka_errors[code].__name__} already")
+        cls.errno = code
+        cls.message = message or _capitals(cls.__name__.removesuffix("Error"))
+        cls.__doc__ = cls.description
+        kafka_errors[code] = cls
+
+    def __str__(self) -> str:
+        if self.args or not self.description:
+            return f"[Error {self.errno}] {super().__str__()}"
+        return f"[Error {self.errno}] {type(self).__name__}: {self.description}"
+
+
+class AuthorizationError(BrokerResponseError):
+    """The principal lacks the right to do this."""
+
+
+kafka_errors: dict[int, type[BrokerResponseError]] = {}
+
+
+def _capitals(name: str) -> str:
+    return "".join(f"_{letter}" if letter.isupper() else letter for letter in name).upper().lstrip("_")

@@ -1,0 +1,239 @@
+"""Kafka's primitive types on the wire: a reader that trusts nothing, and a writer of request frames.
+
+Owns integers, varints, strings, arrays' lengths, tagged fields and the request header; does not own any
+message's layout (``protocol.pyx``). Each length, count and varint read is checked against the bytes that
+remain before anything is allocated for it. Runs on the sender thread, under the GIL; one reader or
+writer belongs to one call.
+
+The types are those of the Kafka protocol guide; KIP-482 for compact lengths and tagged fields.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+
+from cyproducer.errors import KafkaProtocolError
+
+
+cdef enum:
+    MAX_LEGACY_STRING = 32767
+
+
+cdef class Reader:
+    """Reads one frame from front to back; never past ``end``, never a size it has not checked."""
+
+    def __cinit__(self, object frame, str message, bint flexible):
+        PyObject_GetBuffer(frame, &self.view, PyBUF_SIMPLE)
+        self.data = <const unsigned char *> self.view.buf
+        self.end = self.view.len
+        self.message = message
+        self.flexible = flexible
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+    cdef int fail(self, str field, str problem) except -1:
+        raise KafkaProtocolError(
+            f"{self.message}: {field} {problem}, {self.end - self.pos} bytes remain at offset {self.pos}"
+        )
+
+    cdef int need(self, int64_t size, str field) except -1:
+        if size > self.end - self.pos:
+            return self.fail(field, f"needs {size} bytes")
+        return 0
+
+    cdef int boolean(self, str field) except -1:
+        self.need(1, field)
+        self.pos += 1
+        return self.data[self.pos - 1] != 0
+
+    cdef int16_t int16(self, str field) except? -1:
+        self.need(2, field)
+        self.pos += 2
+        return <int16_t> ((self.data[self.pos - 2] << 8) | self.data[self.pos - 1])
+
+    cdef int32_t int32(self, str field) except? -1:
+        self.need(4, field)
+        self.pos += 4
+        return <int32_t> load32(self.data + self.pos - 4)
+
+    cdef int64_t int64(self, str field) except? -1:
+        self.need(8, field)
+        self.pos += 8
+        return <int64_t> (
+            (<uint64_t> load32(self.data + self.pos - 8) << 32) | load32(self.data + self.pos - 4)
+        )
+
+    cdef int64_t uvarint(self, str field) except -1:
+        """At most five bytes and 32 bits; anything longer is refused, not cut off."""
+        cdef int64_t value = 0
+        cdef int shift = 0
+        cdef unsigned char byte
+        while True:
+            self.need(1, field)
+            byte = self.data[self.pos]
+            if shift == 28 and byte > 0x0F:
+                self.fail(field, f"is a varint of more than 32 bits (byte 0x{byte:02x} is the fifth)")
+            self.pos += 1
+            value |= <int64_t> (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+    cdef str string(self, str field):
+        cdef object value = self.nullable_string(field)
+        if value is None:
+            self.fail(field, "is null, which it must not be")
+        return <str> value
+
+    cdef object nullable_string(self, str field):
+        cdef int64_t length
+        cdef const char *start
+        if self.flexible:
+            length = self.uvarint(field) - 1
+        else:
+            length = self.int16(field)
+        if length == -1:
+            return None
+        if length < 0:
+            self.fail(field, f"has length {length}")
+        self.need(length, field)
+        start = <const char *> (self.data + self.pos)
+        try:
+            value = PyUnicode_DecodeUTF8(start, <Py_ssize_t> length, NULL)
+        except UnicodeDecodeError as error:
+            raise KafkaProtocolError(
+                f"{self.message}: {field} {PyBytes_FromStringAndSize(start, <Py_ssize_t> length)!r} "
+                f"is not UTF-8, {self.end - self.pos} bytes remain at offset {self.pos}"
+            ) from error
+        self.pos += length
+        return value
+
+    cdef Py_ssize_t count(self, str field, int element_size) except -1:
+        """How many elements follow; refused where they could not fit at ``element_size`` bytes each."""
+        cdef int64_t elements
+        if self.flexible:
+            elements = self.uvarint(field) - 1
+        else:
+            elements = self.int32(field)
+        if elements < 0:
+            self.fail(field, f"has a count of {elements}")
+        if elements * element_size > self.end - self.pos:
+            self.fail(field, f"claims {elements} elements of at least {element_size} bytes")
+        return <Py_ssize_t> elements
+
+    cdef int skip_int32s(self, str field) except -1:
+        cdef Py_ssize_t elements = self.count(field, 4)
+        self.pos += elements * 4
+        return 0
+
+    cdef int skip_tags(self) except -1:
+        """Unknown tagged fields are no error: that is what they are for (KIP-482)."""
+        cdef Py_ssize_t remaining
+        if not self.flexible:
+            return 0
+        for _ in range(self.tag_count()):
+            self.uvarint("tag")
+            remaining = self.tag_size()
+            self.pos += remaining
+        return 0
+
+    cdef int64_t tag_count(self) except -1:
+        cdef int64_t tags = self.uvarint("tagged fields")
+        if tags * 2 > self.end - self.pos:
+            self.fail("tagged fields", f"claims {tags} fields of at least 2 bytes")
+        return tags
+
+    cdef Py_ssize_t tag_size(self) except -1:
+        cdef int64_t size = self.uvarint("tagged field size")
+        self.need(size, "tagged field")
+        return <Py_ssize_t> size
+
+    cdef int finish(self) except -1:
+        """Bytes left over mean that this was read as something it is not."""
+        if self.pos != self.end:
+            return self.fail("end", "was expected")
+        return 0
+
+
+cdef class Writer:
+    """Builds one request frame: size prefix, request header v1 or v2, body."""
+
+    def __cinit__(
+        self, int api_key, int version, int32_t correlation_id, object client_id, str message, bint flexible
+    ):
+        self.out = bytearray(4)
+        self.message = message
+        self.int16(api_key)
+        self.int16(version)
+        self.int32(correlation_id)
+        # The header's client id kept its two-byte length in header v2 (KIP-482).
+        self.flexible = False
+        self.nullable_string("client_id", client_id)
+        self.flexible = flexible
+        self.no_tags()
+
+    cdef int int16(self, int value) except -1:
+        self.out += (value & 0xFFFF).to_bytes(2, "big")
+        return 0
+
+    cdef int int32(self, int64_t value) except -1:
+        self.out += value.to_bytes(4, "big", signed=True)
+        return 0
+
+    cdef int int64(self, int64_t value) except -1:
+        self.out += value.to_bytes(8, "big", signed=True)
+        return 0
+
+    cdef int uvarint(self, uint64_t value) except -1:
+        while value >= 0x80:
+            self.out.append((value & 0x7F) | 0x80)
+            value >>= 7
+        self.out.append(value)
+        return 0
+
+    cdef int boolean(self, bint value) except -1:
+        self.out.append(1 if value else 0)
+        return 0
+
+    cdef int string(self, str field, str value) except -1:
+        cdef bytes encoded
+        if value is None:
+            raise ValueError(f"{self.message}: {field} is None, it must be a str")
+        try:
+            encoded = value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{self.message}: {field} {value!r} is not valid Unicode text") from error
+        if len(encoded) > MAX_LEGACY_STRING:
+            raise ValueError(
+                f"{self.message}: {field} {value[:40]!r}... is {len(encoded)} bytes of UTF-8, "
+                f"at most {MAX_LEGACY_STRING} are allowed"
+            )
+        if self.flexible:
+            self.uvarint(len(encoded) + 1)
+        else:
+            self.int16(len(encoded))
+        self.out += encoded
+        return 0
+
+    cdef int nullable_string(self, str field, object value) except -1:
+        if value is not None:
+            return self.string(field, value)
+        if self.flexible:
+            return self.uvarint(0)
+        return self.int16(-1)
+
+    cdef int count(self, Py_ssize_t elements) except -1:
+        """The length of an array; -1 is the null array."""
+        if self.flexible:
+            return self.uvarint(elements + 1)
+        return self.int32(elements)
+
+    cdef int no_tags(self) except -1:
+        if self.flexible:
+            self.out.append(0)
+        return 0
+
+    cdef bytes finish(self):
+        self.out[:4] = (len(self.out) - 4).to_bytes(4, "big")
+        return bytes(self.out)

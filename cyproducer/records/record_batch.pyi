@@ -1,0 +1,10 @@
+from collections.abc import Sequence
+
+def encode_batch(
+    records: Sequence[tuple[int, bytes | None, bytes | None, bytes]],
+    *,
+    attributes: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> bytes: ...

@@ -1,0 +1,186 @@
+"""An independent codec for the messages of ``protocol.pyx``: kio, generated from Kafka's own schemas.
+
+Also the Hypothesis strategies for what brokers answer, in this package's own types.
+"""
+
+import datetime
+import io
+import uuid
+from dataclasses import fields
+from importlib import import_module
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+
+from cyproducer.control.messages import (
+    NO_TOPIC_ID,
+    BrokerInfo,
+    MetadataResponse,
+    PartitionInfo,
+    TopicInfo,
+)
+
+CORRELATION_ID = 0x01020304
+
+#: The first example loads kio's schema, which takes longer than Hypothesis allows one to.
+no_deadline = settings(deadline=None)
+
+
+def schema(api: str, version: int, kind: str) -> Any:
+    """The module of a message: ``schema("metadata", 12, "response").MetadataResponse``."""
+    return import_module(f"kio.schema.{api}.v{version}.{kind}")
+
+
+def make(cls: Any, **values: Any) -> Any:
+    """An entity from those of the values that its version has a field for."""
+    known = {field.name for field in fields(cls)}
+    return cls(**{name: value for name, value in values.items() if name in known})
+
+
+def read_request(frame: bytes, cls: Any) -> tuple[Any, Any]:
+    """Header and body of a request frame, which must be exactly as long as its prefix says."""
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    header, header_size = entity_reader(cls.__header_schema__)(frame, 4)
+    body, body_size = entity_reader(cls)(frame, 4 + header_size)
+    assert 4 + header_size + body_size == len(frame)
+    return header, body
+
+
+def write_response(entity: Any) -> bytes:
+    """A response from its correlation id on."""
+    buffer = io.BytesIO()
+    header = type(entity).__header_schema__
+    entity_writer(header)(buffer, header(correlation_id=CORRELATION_ID))
+    entity_writer(type(entity))(buffer, entity)
+    return buffer.getvalue()
+
+
+def milliseconds(value: int) -> Any:
+    return datetime.timedelta(milliseconds=value)
+
+
+def write_metadata(version: int, response: MetadataResponse) -> bytes:
+    module = schema("metadata", version, "response")
+    topics = tuple(
+        make(
+            module.MetadataResponseTopic,
+            error_code=ErrorCode(topic.error_code),
+            name=topic.name,
+            topic_id=None if topic.topic_id == NO_TOPIC_ID else uuid.UUID(bytes=topic.topic_id),
+            is_internal=topic.is_internal,
+            partitions=tuple(
+                make(
+                    module.MetadataResponsePartition,
+                    error_code=ErrorCode(partition.error_code),
+                    partition_index=partition.partition,
+                    leader_id=partition.leader,
+                    leader_epoch=partition.leader_epoch,
+                    # Not kept by the decoder, which has to skip them correctly.
+                    replica_nodes=tuple(range(index % 4)),
+                    isr_nodes=tuple(range(index % 3)),
+                    offline_replicas=tuple(range(index % 2)),
+                )
+                for index, partition in enumerate(topic.partitions)
+            ),
+            topic_authorized_operations=7,
+        )
+        for topic in response.topics
+    )
+    return write_response(
+        make(
+            module.MetadataResponse,
+            throttle_time=milliseconds(response.throttle_time_ms),
+            brokers=tuple(
+                module.MetadataResponseBroker(
+                    node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack
+                )
+                for broker in response.brokers
+            ),
+            cluster_id=response.cluster_id,
+            controller_id=response.controller_id,
+            topics=topics,
+            cluster_authorized_operations=9,
+            error_code=ErrorCode(response.error_code),
+        )
+    )
+
+
+def as_of_version(version: int, response: MetadataResponse) -> MetadataResponse:
+    """The response with all that the version has no field for set to what stands for its absence."""
+    topics = [
+        topic._replace(
+            topic_id=topic.topic_id if version >= 10 else NO_TOPIC_ID,
+            partitions=[
+                partition if version >= 7 else partition._replace(leader_epoch=-1)
+                for partition in topic.partitions
+            ],
+        )
+        for topic in response.topics
+    ]
+    return response._replace(
+        throttle_time_ms=response.throttle_time_ms if version >= 3 else 0,
+        cluster_id=response.cluster_id if version >= 2 else None,
+        topics=topics,
+        error_code=response.error_code if version >= 13 else 0,
+    )
+
+
+int16s = st.integers(-(2**15), 2**15 - 1)
+int32s = st.integers(-(2**31), 2**31 - 1)
+int64s = st.integers(-(2**63), 2**63 - 1)
+durations_ms = st.integers(0, 2**31 - 1)
+texts = st.text(max_size=40)
+error_codes = st.sampled_from([int(code) for code in ErrorCode])
+
+metadata_responses = st.builds(
+    MetadataResponse,
+    throttle_time_ms=durations_ms,
+    brokers=st.lists(
+        st.builds(BrokerInfo, node_id=int32s, host=texts, port=int32s, rack=st.none() | texts), max_size=3
+    ),
+    cluster_id=st.none() | texts,
+    controller_id=int32s,
+    topics=st.lists(
+        st.builds(
+            TopicInfo,
+            error_code=error_codes,
+            name=texts,
+            topic_id=st.binary(min_size=16, max_size=16),
+            is_internal=st.booleans(),
+            partitions=st.lists(
+                st.builds(
+                    PartitionInfo,
+                    error_code=error_codes,
+                    partition=int32s,
+                    leader=int32s,
+                    leader_epoch=int32s,
+                ),
+                max_size=5,
+            ),
+        ),
+        max_size=3,
+    ),
+    error_code=error_codes,
+)
+
+#: One response with something in every field.
+FULL_METADATA = MetadataResponse(
+    17,
+    [BrokerInfo(1, "broker-1", 9092, None), BrokerInfo(2, "broker-2", 9093, "räck")],
+    "cluster",
+    2,
+    [
+        TopicInfo(
+            0,
+            "orders",
+            bytes(range(16)),
+            False,
+            [PartitionInfo(0, 0, 1, 5), PartitionInfo(5, 1, -1, 6), PartitionInfo(0, 2, 2, 0)],
+        ),
+        TopicInfo(3, "missing", NO_TOPIC_ID, True, []),
+    ],
+    0,
+)

@@ -1,0 +1,258 @@
+"""What the wire may do to the decoders: cut short, lie about sizes, or not be Kafka at all."""
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from cyproducer.errors import KafkaProtocolError
+from cyproducer.network import protocol
+from tests.network.kio_oracle import (
+    FULL_METADATA,
+    make,
+    milliseconds,
+    no_deadline,
+    schema,
+    write_metadata,
+    write_response,
+)
+
+Decode = Callable[[int, bytes], Any]
+
+
+def api_versions_frame(version: int) -> bytes:
+    module = schema("api_versions", version, "response")
+    tagged: dict[str, Any] = {}
+    if version >= 3:
+        tagged = {
+            "supported_features": (module.SupportedFeatureKey(name="f", min_version=1, max_version=2),),
+            "finalized_features": (
+                module.FinalizedFeatureKey(name="f", min_version_level=1, max_version_level=2),
+                module.FinalizedFeatureKey(name="g", min_version_level=1, max_version_level=2),
+            ),
+        }
+    keys = tuple(module.ApiVersion(api_key=key, min_version=0, max_version=9) for key in (0, 3, 18))
+    return write_response(
+        make(
+            module.ApiVersionsResponse,
+            error_code=ErrorCode.none,
+            api_keys=keys,
+            throttle_time=milliseconds(1),
+            **tagged,
+        )
+    )
+
+
+def init_producer_id_frame(version: int) -> bytes:
+    return write_response(
+        schema("init_producer_id", version, "response").InitProducerIdResponse(
+            throttle_time=milliseconds(1), error_code=ErrorCode.none, producer_id=5, producer_epoch=6
+        )
+    )
+
+
+CASES = [
+    *((protocol.decode_api_versions, version, api_versions_frame(version)) for version in range(5)),
+    *(
+        (protocol.decode_metadata, version, write_metadata(version, FULL_METADATA))
+        for version in range(1, 14)
+    ),
+    *((protocol.decode_init_producer_id, version, init_producer_id_frame(version)) for version in range(6)),
+]
+every_message = pytest.mark.parametrize(
+    ("decode", "version", "frame"),
+    CASES,
+    ids=[f"{decode.__name__}-v{version}" for decode, version, _ in CASES],
+)
+
+
+@every_message
+def test_a_frame_cut_short_anywhere_is_an_error(decode: Decode, version: int, frame: bytes) -> None:
+    decode(version, frame)
+    for size in range(len(frame)):
+        with pytest.raises(KafkaProtocolError, match=rf" v{version} response: .* \d+ bytes remain at offset"):
+            decode(version, frame[:size])
+
+
+@every_message
+def test_bytes_left_over_are_an_error(decode: Decode, version: int, frame: bytes) -> None:
+    with pytest.raises(KafkaProtocolError, match="end was expected, 1 bytes remain"):
+        decode(version, frame + b"\0")
+
+
+@every_message
+def test_absurd_numbers_anywhere_allocate_nothing(decode: Decode, version: int, frame: bytes) -> None:
+    # Wherever a length or count stands, one of these overwrites it, and in between they hit the rest.
+    absurd = [
+        b"\x7f\xff\xff\xff",
+        b"\xff\xff\xff\xff\x0f",
+        b"\x7f\xff",
+        b"\x80\x00\x00\x00",
+        b"\xff\xff\xff\xff\xff",
+    ]
+    refused = 0
+    tracemalloc.start()
+    try:
+        for offset in range(len(frame)):
+            for number in absurd:
+                try:
+                    decode(version, frame[:offset] + number + frame[offset + len(number) :])
+                except KafkaProtocolError:
+                    refused += 1
+        assert tracemalloc.get_traced_memory()[1] < 500_000
+    finally:
+        tracemalloc.stop()
+    assert refused > 0
+
+
+@pytest.mark.parametrize("version", range(1, 9))
+def test_a_count_beyond_the_frame_is_named(version: int) -> None:
+    frame = bytes(4) + (bytes(4) if version >= 3 else b"") + b"\x7f\xff\xff\xff" + bytes(20)
+    with pytest.raises(
+        KafkaProtocolError,
+        match=rf"Metadata v{version} response: brokers claims 2147483647 elements of at least 12 bytes, "
+        "20 bytes remain at offset",
+    ):
+        protocol.decode_metadata(version, frame)
+
+
+@pytest.mark.parametrize(
+    ("decode", "version", "frame", "problem"),
+    [
+        (protocol.decode_metadata, 1, "00000000 ffffffff", "brokers has a count of -1"),
+        (protocol.decode_metadata, 9, "00000000 00 00000000 00", "brokers has a count of -1"),
+        (
+            protocol.decode_metadata,
+            9,
+            "00000000 00 00000000 ffffffff0f 0000",
+            "brokers claims 4294967294 elements of at least 11 bytes, 2 bytes remain",
+        ),
+        (
+            protocol.decode_metadata,
+            9,
+            "00000000 00 00000000 ffffffff1f",
+            "brokers is a varint of more than 32 bits",
+        ),
+        (protocol.decode_metadata, 9, "00000000 00 00000000 8080808080 00", "varint of more than 32 bits"),
+        (
+            protocol.decode_metadata,
+            1,
+            "00000000 00000001 00000001 ffff 00002384 ffff 0000",
+            "brokers.host is null",
+        ),
+        (
+            protocol.decode_metadata,
+            1,
+            "00000000 00000001 00000001 fffe 00002384 ffff 0000",
+            "brokers.host has length -2",
+        ),
+        (
+            protocol.decode_metadata,
+            1,
+            "00000000 00000001 00000001 0002 c328 00002384 ffff",
+            r"brokers.host b'\\xc3\(' is not UTF-8",
+        ),
+        (
+            protocol.decode_metadata,
+            1,
+            "00000000 00000001 00000001 7fff 00002384 ffff 0000",
+            "brokers.host needs 32767 bytes, 8 bytes remain",
+        ),
+        (
+            protocol.decode_init_producer_id,
+            4,
+            "00000000 02 0000",
+            "tagged fields claims 2 fields of at least 2 bytes",
+        ),
+        (
+            protocol.decode_init_producer_id,
+            4,
+            "00000000 01 0009 ab",
+            "tagged field needs 9 bytes, 1 bytes remain",
+        ),
+        # Tag 2, five bytes long: an array of no features, and four bytes that nobody reads.
+        (
+            protocol.decode_api_versions,
+            3,
+            "00000000 0000 01 00000000 01 02 05 01 00000000",
+            "end was expected, 4 bytes remain",
+        ),
+        # Tag 2, four bytes long, whose one feature would go on behind it.
+        (
+            protocol.decode_api_versions,
+            3,
+            "00000000 0000 01 00000000 01 02 04 02 026600 0100020000",
+            "finalized_features claims 1 elements",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(decode: Decode, version: int, frame: str, problem: str) -> None:
+    with pytest.raises(KafkaProtocolError, match=problem):
+        decode(version, bytes.fromhex(frame))
+
+
+@pytest.mark.parametrize(
+    "decode", [protocol.decode_api_versions, protocol.decode_metadata, protocol.decode_init_producer_id]
+)
+@no_deadline
+@given(version=st.integers(1, 4), frame=st.binary(max_size=200))
+@example(version=1, frame=b"")
+def test_random_bytes_give_a_result_or_a_protocol_error(decode: Decode, version: int, frame: bytes) -> None:
+    try:
+        result = decode(version, frame)
+    except KafkaProtocolError:
+        return
+    assert result is not None
+
+
+@no_deadline
+@given(data=st.data(), case=st.sampled_from(CASES))
+def test_frames_with_changed_bytes_give_a_result_or_a_protocol_error(
+    data: st.DataObject, case: tuple[Decode, int, bytes]
+) -> None:
+    decode, version, frame = case
+    changed = bytearray(frame)
+    for offset in data.draw(st.lists(st.integers(0, len(frame) - 1), min_size=1, max_size=4)):
+        changed[offset] = data.draw(st.integers(0, 255))
+    try:
+        result = decode(version, bytes(changed))
+    except KafkaProtocolError:
+        return
+    assert result is not None
+
+
+def test_only_contiguous_bytes_are_taken() -> None:
+    with pytest.raises(BufferError):
+        protocol.decode_metadata(1, memoryview(bytes(40))[::2])
+    with pytest.raises(TypeError):
+        protocol.decode_metadata(1, "text")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("first_bytes", "name"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", "an HTTP server"),
+        (b"<html>", "an HTTP server"),
+        (b"<!DOCTYPE html>", "an HTTP server"),
+        (bytes.fromhex("15030300020228"), "a TLS server (alert)"),
+        (bytes.fromhex("160303007a0200"), "a TLS server (handshake)"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "an SSH server"),
+        (b"220 mail.example.org ESMTP\r\n", "an SMTP or FTP server"),
+        (b"+OK ready\r\n", "a POP3 server"),
+        (b"* OK IMAP4rev1\r\n", "an IMAP server"),
+        (b"-ERR unknown command\r\n", "a Redis server"),
+        (b"AMQP\x00\x00\x09\x01", "an AMQP server"),
+        (bytes.fromhex("4a0000000a") + b"8.0.36\0", "a MySQL server"),
+        (memoryview(b"HTTP/1.0 200 OK"), "an HTTP server"),
+        (bytes.fromhex("000000230000"), None),
+        (bytes.fromhex("7fffffff0000"), None),
+        (b"HT", None),
+        (b"", None),
+    ],
+)
+def test_other_servers_are_recognised_by_their_first_bytes(first_bytes: bytes, name: str | None) -> None:
+    assert protocol.frame_looks_like(first_bytes) == name

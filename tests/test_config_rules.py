@@ -1,0 +1,229 @@
+"""The rules between options, and what is refused because it is not built yet."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from cyproducer import config as config_module
+from cyproducer.config import ProducerConfig
+from cyproducer.errors import KafkaConfigurationError
+
+
+def problem(**configs: Any) -> str:
+    with pytest.raises(KafkaConfigurationError) as caught:
+        ProducerConfig.from_kwargs(configs)
+    return str(caught.value).removeprefix("KafkaConfigurationError: ")
+
+
+# --- idempotence (KIP-679) --------------------------------------------------------------------------
+
+OBSTACLES = [
+    ({"acks": 1}, "acks=1 (must be 'all')"),
+    ({"acks": 0}, "acks=0 (must be 'all')"),
+    ({"retries": 0}, "retries=0 (must be above 0)"),
+    (
+        {"max_in_flight_requests_per_connection": 6},
+        "max_in_flight_requests_per_connection=6 (must be at most 5)",
+    ),
+]
+each_obstacle = pytest.mark.parametrize(("options", "text"), OBSTACLES)
+either_default = pytest.mark.parametrize("default", [False, True])
+
+
+@either_default
+@pytest.mark.parametrize("asked", [{}, {"enable_idempotence": None}])
+def test_idempotence_not_asked_for_is_the_default(
+    monkeypatch: pytest.MonkeyPatch, default: bool, asked: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(config_module, "IDEMPOTENCE_DEFAULT", default)
+    assert ProducerConfig(**asked).enable_idempotence is default
+
+
+@either_default
+def test_idempotence_asked_for_is_on_and_refused_is_off(
+    monkeypatch: pytest.MonkeyPatch, default: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(config_module, "IDEMPOTENCE_DEFAULT", default)
+    assert ProducerConfig(enable_idempotence=True).enable_idempotence is True
+    assert ProducerConfig(enable_idempotence=False, acks=1).enable_idempotence is False
+    assert ProducerConfig(transactional_id="t").enable_idempotence is True
+    limits = ProducerConfig(
+        enable_idempotence=True, acks="all", retries=1, max_in_flight_requests_per_connection=5
+    )
+    assert limits.enable_idempotence is True
+    assert not caplog.records
+
+
+@each_obstacle
+def test_obstacle_switches_defaulted_idempotence_off_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, options: dict[str, Any], text: str
+) -> None:
+    monkeypatch.setattr(config_module, "IDEMPOTENCE_DEFAULT", True)
+    assert ProducerConfig(**options).enable_idempotence is False
+    assert [(record.name, record.levelno) for record in caplog.records] == [
+        ("cyproducer.config", logging.WARNING)
+    ]
+    assert text in caplog.text
+
+
+@each_obstacle
+def test_obstacle_is_nothing_to_warn_of_where_idempotence_is_not_the_default(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, options: dict[str, Any], text: str
+) -> None:
+    monkeypatch.setattr(config_module, "IDEMPOTENCE_DEFAULT", False)
+    assert ProducerConfig(**options).enable_idempotence is False
+    assert not caplog.records
+
+
+@either_default
+@each_obstacle
+def test_obstacle_to_idempotence_that_was_asked_for_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, default: bool, options: dict[str, Any], text: str
+) -> None:
+    monkeypatch.setattr(config_module, "IDEMPOTENCE_DEFAULT", default)
+    assert problem(enable_idempotence=True, **options) == f"enable_idempotence=True contradicts {text}"
+    assert problem(transactional_id="t", **options) == f"transactional_id='t' contradicts {text}"
+
+
+@either_default
+def test_transactions_without_idempotence_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, default: bool
+) -> None:
+    monkeypatch.setattr(config_module, "IDEMPOTENCE_DEFAULT", default)
+    text = "enable_idempotence=False contradicts transactional_id='t', which needs it"
+    assert problem(transactional_id="t", enable_idempotence=False) == text
+
+
+def test_all_obstacles_are_named_together() -> None:
+    text = problem(enable_idempotence=True, acks=0, retries=0, max_in_flight_requests_per_connection=9)
+    assert all(part in text for part in ("acks=0", "retries=0", "connection=9"))
+
+
+# --- other rules between options --------------------------------------------------------------------
+
+
+def test_given_delivery_timeout_below_one_attempt_is_an_error() -> None:
+    assert problem(delivery_timeout_ms=30001, linger_ms=2) == (
+        "delivery_timeout_ms=30001: must be at least linger_ms + request_timeout_ms = 2 + 30000 ms, "
+        "the time for one attempt; raise it or lower one of these"
+    )
+    exact = ProducerConfig(delivery_timeout_ms=30002, linger_ms=2)
+    assert exact.delivery_timeout_ms == 30002
+
+
+def test_default_delivery_timeout_is_raised_to_one_attempt_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert ProducerConfig(request_timeout_ms=119_999, linger_ms=1).delivery_timeout_ms == 120_000
+    assert not caplog.records
+    assert ProducerConfig(request_timeout_ms=200_000, linger_ms=5).delivery_timeout_ms == 200_005
+    assert "delivery_timeout_ms is raised from its default 120000 to 200005" in caplog.text
+
+
+@pytest.mark.parametrize(("first", "longest"), config_module._GROWING)
+def test_longest_wait_follows_the_first_unless_it_was_given(first: str, longest: str) -> None:
+    config = ProducerConfig(**{first: 50_000})
+    assert config.as_dict()[longest] == 50_000
+    assert problem(**{first: 50_000, longest: 40_000}) == f"{longest}=40000: must be at least {first}=50000"
+    assert ProducerConfig(**{first: 50_000, longest: 50_000}).as_dict()[longest] == 50_000
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+def test_compression_level_of_the_codec_in_use_counts(codec: str) -> None:
+    assert ProducerConfig(compression_type=codec).effective_compression_level is None
+    assert ProducerConfig(compression_type=codec, compression_level=4).effective_compression_level == 4
+    levels: dict[str, Any] = {
+        "compression_gzip_level": 1,
+        "compression_lz4_level": 2,
+        "compression_zstd_level": 3,
+    }
+    config = ProducerConfig(compression_type=codec, **levels)
+    assert config.effective_compression_level == levels[f"compression_{codec}_level"]
+
+
+def test_levels_of_other_codecs_do_not_count() -> None:
+    assert (
+        ProducerConfig(compression_type="snappy", compression_zstd_level=3).effective_compression_level
+        is None
+    )
+    assert ProducerConfig(compression_zstd_level=3).effective_compression_level is None
+
+
+@pytest.mark.parametrize(
+    ("codec", "level", "text"),
+    [
+        ("gzip", 10, "must be a whole number from 1 to 9, or -1, or None for compression_type='gzip'"),
+        ("gzip", 0, "must be a whole number from 1 to 9"),
+        ("lz4", 18, "must be a whole number from 1 to 17"),
+        ("lz4", 0, "must be a whole number from 1 to 17"),
+        ("zstd", 23, "must be a whole number from -131072 to 22"),
+        ("snappy", 1, "compression_type='snappy' has no levels"),
+        (None, 1, "compression_type=None has no levels"),
+    ],
+)
+def test_compression_level_outside_the_codecs_range_is_an_error(
+    codec: str | None, level: int, text: str
+) -> None:
+    assert text in problem(compression_type=codec, compression_level=level)
+
+
+def test_two_different_levels_for_one_codec_are_an_error() -> None:
+    assert problem(compression_type="zstd", compression_level=1, compression_zstd_level=2) == (
+        "compression_level=1 contradicts compression_zstd_level=2: give one of them"
+    )
+    same = ProducerConfig(compression_type="zstd", compression_level=2, compression_zstd_level=2)
+    assert same.effective_compression_level == 2
+
+
+def test_protocol_before_a_server_must_be_that_of_the_connection() -> None:
+    assert ProducerConfig(bootstrap_servers="PLAINTEXT://a:1").bootstrap_addresses == (("a", 1),)
+    config = ProducerConfig(bootstrap_servers="a:1,ssl://b:2", security_protocol="SSL")
+    assert config.bootstrap_addresses == (("a", 1), ("b", 2))
+    assert problem(bootstrap_servers=["a:1", "SSL://b:2"]) == (
+        "bootstrap_servers: 'SSL://b:2' contradicts security_protocol='PLAINTEXT': give both alike"
+    )
+
+
+def test_bootstrap_addresses_are_unique_and_in_order() -> None:
+    config = ProducerConfig(bootstrap_servers="b,a:9092,b:9092,a:9093")
+    assert config.bootstrap_addresses == (("b", 9092), ("a", 9092), ("a", 9093))
+
+
+# --- what is not built yet --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"security_protocol": "SSL"}, "security_protocol='SSL'"),
+        ({"sasl_mechanism": "PLAIN"}, "sasl_mechanism='PLAIN'"),
+        ({"sasl_plain_username": "u"}, "sasl_plain_username='u'"),
+        ({"sasl_plain_password": "secret"}, "sasl_plain_password='***'"),
+        ({"sasl_kerberos_name": "n"}, "sasl_kerberos_name='n'"),
+        ({"sasl_kerberos_service_name": "n"}, "sasl_kerberos_service_name='n'"),
+        ({"sasl_kerberos_domain_name": "n"}, "sasl_kerberos_domain_name='n'"),
+        ({"sasl_oauth_token_provider": str}, "sasl_oauth_token_provider=<class 'str'>"),
+        ({"transactional_id": "t"}, "transactional_id='t'"),
+        ({"proxy_url": "socks5://u:p@h:1"}, "proxy_url='socks5://***@h:1'"),
+        ({"socks5_proxy": "socks5://h:1"}, "socks5_proxy='socks5://h:1'"),
+        ({"enable_idempotence": True}, "enable_idempotence=True"),
+    ],
+)
+def test_what_is_not_built_yet_is_taken_and_then_refused_by_name(options: dict[str, Any], text: str) -> None:
+    config = ProducerConfig(**options)
+    with pytest.raises(KafkaConfigurationError) as caught:
+        config.reject_unsupported()
+    assert str(caught.value) == (
+        f"KafkaConfigurationError: {text}: not supported by this version of cyproducer yet"
+    )
+
+
+def test_idempotence_is_supported_once_it_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_module, "IDEMPOTENCE_DEFAULT", True)
+    ProducerConfig().reject_unsupported()
+    ProducerConfig(enable_idempotence=True).reject_unsupported()
+
+
+def test_everything_else_is_supported() -> None:
+    assert ProducerConfig(ssl_cafile="ca.pem", acks=1, linger_ms=5).reject_unsupported() is None  # type: ignore[func-returns-value]
