@@ -133,6 +133,8 @@ class KafkaNode:
         process = self._process
         if process is None or process.poll() is not None:
             return False
+        if name == "SIGSTOP" and self.paused:
+            return True
         assert process.stdin is not None
         assert process.stdout is not None
         try:

@@ -1,8 +1,8 @@
 """Runs one command and kills it when whoever started this script is gone: ``supervise.py COMMAND...``
 
 Prints the command's pid, then obeys lines on stdin: each names a signal (``SIGTERM``, ``SIGSTOP``, ...), is
-sent to the command and answered by a line. The end of stdin, which the kernel brings about even where the
-parent was killed, kills the command. Exits with the command's status.
+sent to the command and answered by a line, that of ``SIGSTOP`` once nothing runs any more. The end of stdin,
+which the kernel brings about even where the parent was killed, kills the command. Exits with its status.
 
 A process of its own rather than ``prctl(PR_SET_PDEATHSIG)``: that is Linux's alone and fires when the
 thread that started the child ends. Being the parent, it also never signals a pid that has been given away.
@@ -10,6 +10,7 @@ thread that started the child ends. Being the parent, it also never signals a pi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -27,8 +28,13 @@ def main(command: list[str]) -> None:
 
     threading.Thread(target=follow, name="follow").start()
     for line in sys.stdin:
-        child.send_signal(signal.Signals[line.strip()])
-        print(line.strip(), flush=True)
+        name = line.strip()
+        child.send_signal(signal.Signals[name])
+        if name == "SIGSTOP":
+            # Its threads go on for a moment after the signal, enough to answer a request.
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child.pid, os.WUNTRACED)
+        print(name, flush=True)
     child.kill()
 
 

@@ -1,0 +1,40 @@
+# Needs git, make, a C compiler and Python 3.11 or newer (make PYTHON=/path/to/python says which).
+# `make` alone lists the targets.
+
+VENV = .venv
+TOX_VENV = .cache/tox
+SOURCES = pyproject.toml setup.py $(shell find cyproducer -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
+
+.PHONY: help demo test lint clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 12
+
+demo: $(VENV)/stamp  ## produce Python's standard library to an embedded broker
+	@# -P: the package that was built, not the sources in this directory.
+	@$(VENV)/bin/python -P -m cyproducer demo
+
+test: $(TOX_VENV)/stamp  ## everything: lint, types, all tests on every Python of this machine
+	@$(TOX_VENV)/bin/python tools/run_tox.py
+
+lint: $(TOX_VENV)/stamp  ## ruff, cython-lint, mypy and stubtest
+	@$(TOX_VENV)/bin/python tools/run_tox.py -e lint,types
+
+clean:  ## remove what was built, installed and downloaded
+	rm -rf build dist *.egg-info .venv .tox .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find cyproducer tests tools -name __pycache__ -prune -exec rm -rf {} +
+	find cyproducer \( -name '*.so' -o -name '*.c' \) -exec rm -f {} +
+
+$(VENV)/stamp: $(SOURCES) tools/find_python.sh tools/check_python.py
+	@python=$$(PYTHON='$(PYTHON)' tools/find_python.sh) && \
+	echo "Building cyproducer with $$python (a minute or two; only after changes)" && \
+	test -x $(VENV)/bin/python || "$$python" -m venv $(VENV)
+	@# setuptools packs whatever it finds in here, be it of modules that are gone from the sources.
+	@rm -rf build/lib.* build/bdist.*
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check '.[testing]'
+	@touch $@
+
+$(TOX_VENV)/stamp: Makefile tools/find_python.sh tools/check_python.py
+	@python=$$(PYTHON='$(PYTHON)' tools/find_python.sh) && "$$python" -m venv --clear $(TOX_VENV)
+	@$(TOX_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'tox>=4.21'
+	@touch $@
