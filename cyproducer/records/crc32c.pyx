@@ -1,3 +1,4 @@
+# cython: embedsignature=False
 """CRC-32C (Castagnoli), the checksum of a record batch.
 
 Owns: the kernels (SSE4.2, ARMv8, tables) and the choice between them, made once at import from what
@@ -64,5 +65,5 @@ def _crc32c_table(data, uint32_t crc=0):
 
 
 # A module cannot define a `def` and a `cdef` function of one name, but a caller of either wants this one.
-_crc32c_python.__name__ = _crc32c_python.__qualname__ = "crc32c"
-globals()["crc32c"] = _crc32c_python
+globals()["crc32c"] = globals().pop("_crc32c_python")
+globals()["crc32c"].__name__ = globals()["crc32c"].__qualname__ = "crc32c"

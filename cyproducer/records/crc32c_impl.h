@@ -36,16 +36,22 @@ static crc32c_kernel_t crc32c_kernel = crc32c_table;
 static const char *crc32c_kernel_name = "table";
 
 #if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
 #include <nmmintrin.h>
 #define CRC32C_HARDWARE "sse4.2"
+#if defined(__clang__) /* has split the CRC instructions from SSE4.2; older GCCs don't know the name */
+#define CRC32C_TARGET __attribute__((target("sse4.2,crc32")))
+#else
 #define CRC32C_TARGET __attribute__((target("sse4.2")))
+#endif
 #define CRC32C_STEP8(crc, word) ((uint32_t)_mm_crc32_u64((crc), (word)))
 #define CRC32C_STEP1(crc, byte) _mm_crc32_u8((crc), (byte))
 
+/* CPUID itself, not __builtin_cpu_supports: that needs symbols which not every clang's runtime has. */
 static int crc32c_hardware_present(void)
 {
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("sse4.2");
+    unsigned int eax, ebx, ecx, edx;
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & (1u << 20)) != 0;
 }
 
 #elif defined(__aarch64__) && defined(__GNUC__) && (defined(__ARM_FEATURE_CRC32) || defined(__linux__))

@@ -217,12 +217,14 @@ def _partition_for_key_python(kind, key, partitions):
     """
     cdef Py_buffer view
     cdef KeyHash which = <KeyHash><int>_kind_of(kind)
+    cdef int32_t count
     if not 1 <= partitions <= INT32_MAX:
         raise ValueError(f"partitions is {partitions!r}: allowed are 1..{INT32_MAX}")
+    count = partitions
     if key is None:
-        return partition_for_key(which, NULL, -1, partitions)
+        return partition_for_key(which, NULL, -1, count)
     PyObject_GetBuffer(key, &view, PyBUF_SIMPLE)
-    result = partition_for_key(which, <const uint8_t*>view.buf, view.len, partitions)
+    result = partition_for_key(which, <const uint8_t*>view.buf, view.len, count)
     PyBuffer_Release(&view)
     return result
 

@@ -1,0 +1,339 @@
+"""Which partitioner a producer uses: the table of the built-in ones, and the wrapper around a user's own.
+
+Owns: names and aliases -> ``PartitionerSpec`` (whose rule hashes a key, and what happens to a record
+without one), and one way to call every kind of user partitioner, its answer checked. Does not hash
+(``records/hashing``), hold a sticky partition or know load or leaders: who asks passes a ``ClusterView``.
+No state of its own; ``choose()`` runs on whichever thread calls ``send()``.
+
+How a configured value is read (``resolve_partitioner``):
+
+1. None, or a string: a name of the table. Case, hyphens, underscores and a trailing "Partitioner" do
+   not count, and neither do the packages of Java's and kafka-python's own classes, so that
+   ``org.apache.kafka.clients.producer.RoundRobinPartitioner`` is ``round_robin``.
+2. ``DefaultPartitioner`` and ``StickyPartitioner`` of kafka-python, class or instance but no subclass:
+   the built-in one that places keys identically.
+3. A class: it is instantiated, without arguments, and its instance is read as in 4 and 5.
+4. An object with a ``partition`` method: kafka-python 3's interface, with six arguments; or with three,
+   ``(topic, serialized_key, cluster)``, the form kafka-python 3 calls deprecated. The method's signature
+   tells which. An object that can be called as well is still used through ``partition``.
+5. Any other callable: kafka-python 2's ``(key_bytes, all_partitions, available_partitions)``.
+"""
+
+import inspect
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any, Final, Protocol
+
+from cyproducer.records.hashing import KeyHashKind
+
+
+class BrokerView(Protocol):
+    """What a partitioner may know of a broker."""
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def rack(self) -> str | None: ...
+
+
+class ClusterView(Protocol):
+    """The metadata a partitioner sees: current when it is called, and safe to read from any thread."""
+
+    def topics(self) -> set[str]:
+        """The topics with known metadata."""
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """All partitions, with or without a leader; None where the topic is unknown."""
+
+    def available_partitions_for_topic(self, topic: str) -> set[int] | None:
+        """The partitions whose leader is known; None or empty where the topic is unknown."""
+
+    def leader_for_partition(self, topic: str, partition: int) -> BrokerView | None:
+        """The broker that leads the partition now; None where nobody is known to."""
+
+
+class KeylessPolicy(IntEnum):
+    """Where records go that have no key, or whose key the partitioner ignores."""
+
+    STICKY = 0
+    """One partition until a batch's worth is written to it, then another (KIP-480, KIP-794)."""
+    RANDOM = 1
+    """A partition drawn for each record."""
+    ROUND_ROBIN = 2
+    """The partitions in turn, one record each."""
+    SINGLE_BROKER = 3
+    """Only partitions led by one broker, so that all keyless records share its connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionerSpec:
+    """A built-in partitioner, as the values the C side works with."""
+
+    key_hash: int
+    """A ``KeyHashKind``; ``KeyHashKind.NONE`` ignores keys."""
+    keyless: KeylessPolicy
+    """What is done with a record for which ``partition_for_key`` returns -1."""
+    available_only: bool = True
+    """Keyless records go only to partitions with a known leader, as long as there is one."""
+
+
+BUILT_IN: Final[dict[str, PartitionerSpec]] = {
+    # Java since KIP-794, with no partitioner.class: murmur2 by key, sticky otherwise.
+    "default": PartitionerSpec(KeyHashKind.JAVA, KeylessPolicy.STICKY),
+    # kafka-python's StickyPartitioner: also hashes keys.
+    "sticky": PartitionerSpec(KeyHashKind.JAVA, KeylessPolicy.STICKY),
+    # Java's UniformStickyPartitioner (until 4.0) and RoundRobinPartitioner ignore keys.
+    "uniform_sticky": PartitionerSpec(KeyHashKind.NONE, KeylessPolicy.STICKY),
+    "round_robin": PartitionerSpec(KeyHashKind.NONE, KeylessPolicy.ROUND_ROBIN),
+    # librdkafka's seven. "random" ignores keys; the "_random" ones are sticky for keyless records because
+    # that is what librdkafka does unless sticky.partitioning.linger.ms is 0. The three without "_random"
+    # hash a missing key, so that their policy only counts where keys are ignored.
+    "random": PartitionerSpec(KeyHashKind.NONE, KeylessPolicy.RANDOM),
+    "consistent": PartitionerSpec(KeyHashKind.CONSISTENT, KeylessPolicy.STICKY),
+    "consistent_random": PartitionerSpec(KeyHashKind.CONSISTENT_RANDOM, KeylessPolicy.STICKY),
+    "murmur2": PartitionerSpec(KeyHashKind.MURMUR2, KeylessPolicy.STICKY),
+    "murmur2_random": PartitionerSpec(KeyHashKind.MURMUR2_RANDOM, KeylessPolicy.STICKY),
+    "fnv1a": PartitionerSpec(KeyHashKind.FNV1A, KeylessPolicy.STICKY),
+    "fnv1a_random": PartitionerSpec(KeyHashKind.FNV1A_RANDOM, KeylessPolicy.STICKY),
+    # Sarama's NewHashPartitioner and NewReferenceHashPartitioner draw a partition for each keyless record.
+    "sarama": PartitionerSpec(KeyHashKind.SARAMA, KeylessPolicy.RANDOM),
+    "sarama_reference": PartitionerSpec(KeyHashKind.SARAMA_REFERENCE, KeylessPolicy.RANDOM),
+    "murmur3": PartitionerSpec(KeyHashKind.MURMUR3, KeylessPolicy.STICKY),
+    "single_broker": PartitionerSpec(KeyHashKind.JAVA, KeylessPolicy.SINGLE_BROKER),
+}
+
+_PACKAGES: Final = (
+    # The longer first: each is cut off where a name starts with it.
+    "org.apache.kafka.clients.producer.internals.",
+    "org.apache.kafka.clients.producer.",
+    "kafka.partitioner.default.",
+    "kafka.partitioner.sticky.",
+    "kafka.partitioner.",
+)
+
+_KAFKA_PYTHON_CLASSES: Final = {
+    ("kafka.partitioner.default", "DefaultPartitioner"): "default",
+    ("kafka.partitioner.sticky", "StickyPartitioner"): "sticky",
+}
+
+
+def _canonical(name: str) -> str:
+    name = name.strip().lower()
+    for package in _PACKAGES:
+        if name.startswith(package):
+            name = name.removeprefix(package)
+            break
+    return name.translate({ord(c): None for c in "-_ "}).removesuffix("partitioner")
+
+
+_BY_CANONICAL_NAME: Final = {_canonical(name): spec for name, spec in BUILT_IN.items()}
+
+
+class Partitioner(ABC):
+    """Base of a user's partitioner, with kafka-python 3's interface; deriving from it is not required.
+
+    Two more methods are called where a class has them: ``on_new_batch(topic, cluster, prev_partition)``
+    before a keyless record would open a new batch in ``prev_partition`` (the partition is then asked for
+    again), and ``close()``, once, when the producer closes. All may be called by several threads at once.
+    """
+
+    @abstractmethod
+    def partition(
+        self,
+        topic: str,
+        key: Any,
+        serialized_key: bytes | None,
+        value: Any,
+        serialized_value: bytes | None,
+        cluster: ClusterView,
+    ) -> int:
+        """The partition of the record: one of ``cluster.partitions_for_topic(topic)``.
+
+        ``key`` and ``value`` are as given to ``send()``. What this raises reaches the caller of ``send()``.
+        """
+
+
+_Choose = Callable[[str, Any, bytes | None, Any, bytes | None, ClusterView], Any]
+
+
+class CustomPartitioner:
+    """A user's partitioner of any kind, behind one call whose answer is checked.
+
+    Raises TypeError where ``target`` is nothing that can be called as a partitioner. Thread-safe as far
+    as the user's partitioner is.
+    """
+
+    __slots__ = ("_call", "_close", "_on_new_batch", "name", "target")
+
+    def __init__(self, target: Any) -> None:
+        if isinstance(target, type):
+            target = _instantiate(target)
+        self.target: Final[Any] = target
+        self.name: Final[str] = _qualified_name(target)
+        self._call: Final[_Choose] = _uniform_call(target, self.name)
+        self._on_new_batch: Final[Any] = getattr(target, "on_new_batch", None)
+        self._close: Any = getattr(target, "close", None)
+
+    def choose(
+        self,
+        topic: str,
+        key: Any,
+        serialized_key: bytes | None,
+        value: Any,
+        serialized_value: bytes | None,
+        cluster: ClusterView,
+    ) -> int:
+        """The partition the user's partitioner chooses.
+
+        Raises ValueError where the answer is not an integer or not a partition of ``topic``, or where
+        ``cluster`` does not know the topic; whatever the partitioner raises passes through unchanged.
+        """
+        allowed = _known_partitions(topic, cluster)
+        answer = self._call(topic, key, serialized_key, value, serialized_value, cluster)
+        try:
+            # True would be partition 1: an accident, not a choice.
+            partition = None if isinstance(answer, bool) else operator.index(answer)
+        except TypeError:
+            partition = None
+        if partition is None or partition not in allowed:
+            raise ValueError(
+                f"partitioner {self.name} returned {answer!r} for topic {topic!r}:"
+                f" allowed is an integer of {_describe(allowed)}"
+            )
+        return partition
+
+    def on_new_batch(self, topic: str, cluster: ClusterView, prev_partition: int) -> bool:
+        """Tell the partitioner that ``prev_partition`` would need a new batch; False where it has no hook."""
+        if self._on_new_batch is None:
+            return False
+        self._on_new_batch(topic, cluster, prev_partition)
+        return True
+
+    def close(self) -> None:
+        """Call the partitioner's ``close()``, where it has one and has not been closed before."""
+        close, self._close = self._close, None
+        if close is not None:
+            close()
+
+
+def resolve_partitioner(value: Any, ignore_keys: bool = False) -> PartitionerSpec | CustomPartitioner:
+    """What the option ``partitioner`` means; the module's docstring has the rules.
+
+    ``ignore_keys`` (KIP-794's ``partitioner.ignore.keys``) makes a built-in partitioner treat every
+    record as keyless. Raises ValueError for an unknown name and for ``ignore_keys`` with a partitioner
+    of the user's own, which is given the key and decides itself; TypeError for what is no partitioner.
+    """
+    spec = _built_in(value)
+    if spec is not None:
+        return replace(spec, key_hash=KeyHashKind.NONE) if ignore_keys else spec
+    if ignore_keys:
+        raise ValueError(
+            f"partitioner_ignore_keys is True with partitioner {value!r}: allowed only with a built-in"
+            f" partitioner ({', '.join(BUILT_IN)})"
+        )
+    return value if isinstance(value, CustomPartitioner) else CustomPartitioner(value)
+
+
+def _built_in(value: Any) -> PartitionerSpec | None:
+    if value is None:
+        return BUILT_IN["default"]
+    if isinstance(value, PartitionerSpec):
+        return value
+    if isinstance(value, str):
+        spec = _BY_CANONICAL_NAME.get(_canonical(value))
+        if spec is None:
+            raise ValueError(
+                f"unknown partitioner {value!r}: allowed are {', '.join(BUILT_IN)}, an object with a"
+                " partition method, or a callable"
+            )
+        return spec
+    cls = value if isinstance(value, type) else type(value)
+    name = _KAFKA_PYTHON_CLASSES.get((cls.__module__, cls.__qualname__))
+    return None if name is None else BUILT_IN[name]
+
+
+def _known_partitions(topic: str, cluster: ClusterView) -> set[int]:
+    partitions = cluster.partitions_for_topic(topic)
+    if not partitions:
+        raise ValueError(f"topic {topic!r} has no partitions in the cluster metadata")
+    return partitions
+
+
+def _describe(partitions: set[int]) -> str:
+    if partitions == set(range(len(partitions))):
+        return f"0..{len(partitions) - 1}"
+    return str(sorted(partitions))
+
+
+def _qualified_name(target: Any) -> str:
+    named = target if hasattr(target, "__qualname__") else type(target)
+    module = getattr(named, "__module__", None)
+    return f"{module}.{named.__qualname__}" if module else str(named.__qualname__)
+
+
+def _accepts(function: Any, count: int) -> bool | None:
+    """Whether ``function`` takes ``count`` positional arguments; None where it does not say."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def _instantiate(cls: type) -> Any:
+    # Asked beforehand, so that a TypeError from inside the constructor stays what it is.
+    if _accepts(cls, 0) is False:
+        raise TypeError(
+            f"partitioner class {cls.__module__}.{cls.__qualname__} needs arguments: allowed is a class"
+            " that can be created without any, or an instance"
+        )
+    return cls()
+
+
+def _uniform_call(target: Any, name: str) -> _Choose:
+    # str and bytes have a method `partition` that has nothing to do with Kafka.
+    if not isinstance(target, (str, bytes, bytearray)):
+        method = getattr(target, "partition", None)
+        if callable(method):
+            if _accepts(method, 6) is not False:
+                return method  # type: ignore[no-any-return]
+            if _accepts(method, 3):
+                return lambda topic, _key, key_bytes, _value, _value_bytes, cluster: method(
+                    topic, key_bytes, cluster
+                )
+            raise TypeError(
+                f"partitioner {name}: its partition method takes neither"
+                " (topic, key, serialized_key, value, serialized_value, cluster) nor"
+                " (topic, serialized_key, cluster)"
+            )
+        if callable(target):
+            if _accepts(target, 3) is False:
+                raise TypeError(
+                    f"partitioner {name} does not take (key_bytes, all_partitions, available_partitions)"
+                )
+            return _two_x_call(target)
+    raise TypeError(
+        f"partitioner is {target!r}: allowed are {', '.join(BUILT_IN)}, an object with a partition method,"
+        " or a callable (key_bytes, all_partitions, available_partitions)"
+    )
+
+
+def _two_x_call(function: Callable[[bytes | None, list[int], list[int]], Any]) -> _Choose:
+    def choose(
+        topic: str, _key: Any, key_bytes: bytes | None, _value: Any, _value_bytes: Any, cluster: ClusterView
+    ) -> Any:
+        available = cluster.available_partitions_for_topic(topic) or ()
+        return function(key_bytes, sorted(_known_partitions(topic, cluster)), sorted(available))
+
+    return choose

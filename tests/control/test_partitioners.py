@@ -1,0 +1,427 @@
+"""Names of partitioners, and user partitioners of every kind behind one checked call."""
+
+import dataclasses
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import kafka.partitioner  # type: ignore[import-untyped]
+import pytest
+
+from cyproducer.control.partitioners import (
+    BUILT_IN,
+    BrokerView,
+    ClusterView,
+    CustomPartitioner,
+    KeylessPolicy,
+    Partitioner,
+    PartitionerSpec,
+    resolve_partitioner,
+)
+from cyproducer.records.hashing import KeyHashKind, partition_for_key
+
+
+class Broker(NamedTuple):
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class Cluster:
+    """Metadata of "orders", partitions 0..4, whose 3 has no leader, and of "sparse", partitions 1 and 4."""
+
+    leaders: dict[str, dict[int, int | None]]
+
+    def __init__(self) -> None:
+        self.leaders = {"orders": {0: 1, 1: 2, 2: 1, 3: None, 4: 2}, "sparse": {1: 1, 4: 1}}
+
+    def topics(self) -> set[str]:
+        return set(self.leaders)
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        return set(self.leaders[topic]) if topic in self.leaders else None
+
+    def available_partitions_for_topic(self, topic: str) -> set[int] | None:
+        if topic not in self.leaders:
+            return None
+        return {partition for partition, leader in self.leaders[topic].items() if leader is not None}
+
+    def leader_for_partition(self, topic: str, partition: int) -> BrokerView | None:
+        leader = self.leaders.get(topic, {}).get(partition)
+        return None if leader is None else Broker(leader, f"broker-{leader}", 9092, None)
+
+
+CLUSTER: ClusterView = Cluster()
+
+
+def choose(value: Any, topic: str = "orders", key: bytes | None = b"k") -> int:
+    partitioner = resolve_partitioner(value)
+    assert isinstance(partitioner, CustomPartitioner)
+    return partitioner.choose(topic, "key", key, "value", b"v", CLUSTER)
+
+
+def returning(answer: Any) -> Callable[..., Any]:
+    return lambda key, everything, available: answer
+
+
+class Modern(Partitioner):
+    """kafka-python 3's interface; returns what it was asked with through `seen`."""
+
+    def __init__(self) -> None:
+        self.seen: tuple[Any, ...] = ()
+
+    def partition(
+        self,
+        topic: str,
+        key: Any,
+        serialized_key: bytes | None,
+        value: Any,
+        serialized_value: bytes | None,
+        cluster: ClusterView,
+    ) -> int:
+        self.seen = (topic, key, serialized_key, value, serialized_value, cluster)
+        return 2
+
+
+# --- names ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "key_hash", "keyless"),
+    [
+        ("default", KeyHashKind.JAVA, KeylessPolicy.STICKY),
+        ("sticky", KeyHashKind.JAVA, KeylessPolicy.STICKY),
+        ("uniform_sticky", KeyHashKind.NONE, KeylessPolicy.STICKY),
+        ("round_robin", KeyHashKind.NONE, KeylessPolicy.ROUND_ROBIN),
+        ("random", KeyHashKind.NONE, KeylessPolicy.RANDOM),
+        ("consistent", KeyHashKind.CONSISTENT, KeylessPolicy.STICKY),
+        ("consistent_random", KeyHashKind.CONSISTENT_RANDOM, KeylessPolicy.STICKY),
+        ("murmur2", KeyHashKind.MURMUR2, KeylessPolicy.STICKY),
+        ("murmur2_random", KeyHashKind.MURMUR2_RANDOM, KeylessPolicy.STICKY),
+        ("fnv1a", KeyHashKind.FNV1A, KeylessPolicy.STICKY),
+        ("fnv1a_random", KeyHashKind.FNV1A_RANDOM, KeylessPolicy.STICKY),
+        ("sarama", KeyHashKind.SARAMA, KeylessPolicy.RANDOM),
+        ("sarama_reference", KeyHashKind.SARAMA_REFERENCE, KeylessPolicy.RANDOM),
+        ("murmur3", KeyHashKind.MURMUR3, KeylessPolicy.STICKY),
+        ("single_broker", KeyHashKind.JAVA, KeylessPolicy.SINGLE_BROKER),
+    ],
+)
+def test_every_name_means_one_rule_for_keys_and_one_without(
+    name: str, key_hash: KeyHashKind, keyless: KeylessPolicy
+) -> None:
+    assert resolve_partitioner(name) == PartitionerSpec(key_hash, keyless, available_only=True)
+    ignoring = resolve_partitioner(name, ignore_keys=True)
+    assert ignoring == PartitionerSpec(KeyHashKind.NONE, keyless, available_only=True)
+    assert name in BUILT_IN
+    assert len(BUILT_IN) == 15
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        (None, "default"),
+        ("DefaultPartitioner", "default"),
+        ("org.apache.kafka.clients.producer.internals.DefaultPartitioner", "default"),
+        ("org.apache.kafka.clients.producer.RoundRobinPartitioner", "round_robin"),
+        ("org.apache.kafka.clients.producer.UniformStickyPartitioner", "uniform_sticky"),
+        ("RoundRobinPartitioner", "round_robin"),
+        ("UniformStickyPartitioner", "uniform_sticky"),
+        ("kafka.partitioner.DefaultPartitioner", "default"),
+        ("kafka.partitioner.sticky.StickyPartitioner", "sticky"),
+        ("Round-Robin", "round_robin"),
+        ("roundRobin", "round_robin"),
+        (" MURMUR2-Random ", "murmur2_random"),
+        ("consistent random", "consistent_random"),
+        (BUILT_IN["sarama"], "sarama"),
+    ],
+)
+def test_aliases_are_read_whatever_their_case_and_hyphens(alias: Any, name: str) -> None:
+    assert resolve_partitioner(alias) == BUILT_IN[name]
+
+
+@pytest.mark.parametrize("name", ["", "md5", "partitioner", "org.apache.kafka.clients.producer.Mine"])
+def test_an_unknown_name_is_named_with_all_that_are_allowed(name: str) -> None:
+    with pytest.raises(ValueError, match="allowed are") as caught:
+        resolve_partitioner(name)
+    assert f"unknown partitioner {name!r}" in str(caught.value)
+    assert all(known in str(caught.value) for known in BUILT_IN)
+
+
+def test_a_spec_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        BUILT_IN["default"].key_hash = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (kafka.partitioner.DefaultPartitioner, "default"),
+        (kafka.partitioner.DefaultPartitioner(), "default"),
+        (kafka.partitioner.StickyPartitioner, "sticky"),
+        (kafka.partitioner.StickyPartitioner(), "sticky"),
+    ],
+)
+def test_kafka_pythons_own_partitioners_become_the_built_in_ones(value: Any, name: str) -> None:
+    assert resolve_partitioner(value) == BUILT_IN[name]
+
+
+def test_kafka_pythons_default_places_keys_as_its_replacement_does() -> None:
+    generator = random.Random(5)
+    theirs = kafka.partitioner.DefaultPartitioner()
+    for _ in range(200):
+        key = generator.randbytes(generator.randint(0, 30))
+        expected = theirs.partition("orders", None, key, None, None, CLUSTER)
+        assert partition_for_key(BUILT_IN["default"].key_hash, key, 5) == expected
+
+
+def test_a_subclass_of_kafka_pythons_partitioner_is_the_users_own() -> None:
+    class Mine(kafka.partitioner.DefaultPartitioner):  # type: ignore[misc]
+        def partition(self, *arguments: Any) -> int:
+            return (super().partition(*arguments) + 1) % 5  # type: ignore[no-any-return]
+
+    assert choose(Mine(), key=b"k") == (partition_for_key("java", b"k", 5) + 1) % 5
+
+
+def test_ignore_keys_is_refused_with_a_partitioner_of_the_users_own() -> None:
+    with pytest.raises(ValueError, match=r"partitioner_ignore_keys is True with partitioner .*Modern"):
+        resolve_partitioner(Modern(), ignore_keys=True)
+
+
+# --- kinds of user partitioners ---------------------------------------------------------------------------
+
+
+def test_a_partition_method_of_six_arguments_gets_all_six() -> None:
+    modern = Modern()
+    assert choose(modern) == 2
+    assert modern.seen == ("orders", "key", b"k", "value", b"v", CLUSTER)
+
+
+@pytest.mark.parametrize("star", [False, True])
+def test_no_base_class_is_needed(star: bool) -> None:
+    class Six:
+        def partition(self, topic: str, key: Any, kb: Any, value: Any, vb: Any, cluster: ClusterView) -> int:
+            return len(topic) - 2
+
+    class Star:
+        def partition(self, *arguments: Any) -> int:
+            return len(arguments) - 2
+
+    assert choose(Star() if star else Six()) == 4
+
+
+def test_a_partition_method_of_three_arguments_gets_topic_key_and_cluster() -> None:
+    seen: list[Any] = []
+
+    class Deprecated:
+        def partition(self, topic: str, serialized_key: bytes | None, cluster: ClusterView) -> int:
+            seen.append((topic, serialized_key, cluster))
+            return 1
+
+    assert choose(Deprecated()) == 1
+    assert seen == [("orders", b"k", CLUSTER)]
+
+
+@pytest.mark.parametrize("key", [b"k", None])
+def test_a_callable_gets_key_bytes_all_and_available_partitions_sorted(key: bytes | None) -> None:
+    seen: list[Any] = []
+
+    def two_x(key_bytes: bytes | None, everything: list[int], available: list[int]) -> int:
+        seen.append((key_bytes, everything, available))
+        return available[-1]
+
+    assert choose(two_x, key=key) == 4
+    assert seen == [(key, [0, 1, 2, 3, 4], [0, 1, 2, 4])]
+
+
+def test_a_callable_gets_an_empty_list_where_no_partition_is_available() -> None:
+    class Leaderless(Cluster):
+        def available_partitions_for_topic(self, topic: str) -> set[int] | None:
+            return None
+
+    partitioner = CustomPartitioner(lambda key, everything, available: 3 if available == [] else 0)
+    assert partitioner.choose("orders", None, None, None, None, Leaderless()) == 3
+
+
+def test_a_callable_that_does_not_show_its_signature_is_used() -> None:
+    class Opaque:
+        __signature__ = "unreadable"
+
+        def __call__(self, key: bytes | None, everything: list[int], available: list[int]) -> int:
+            return len(available)
+
+    assert choose(Opaque()) == 4
+
+
+def test_an_object_with_both_forms_is_used_through_partition() -> None:
+    class Both(Modern):
+        def __call__(self, key: Any, everything: Any, available: Any) -> int:
+            return 4
+
+    assert choose(Both()) == 2
+
+
+def test_a_class_is_instantiated_once() -> None:
+    created: list[Any] = []
+
+    class Counting(Modern):
+        def __init__(self) -> None:
+            super().__init__()
+            created.append(self)
+
+    partitioner = resolve_partitioner(Counting)
+    assert isinstance(partitioner, CustomPartitioner)
+    for _ in range(3):
+        assert partitioner.choose("orders", None, None, None, None, CLUSTER) == 2
+    assert created == [partitioner.target]
+
+
+def test_a_class_of_2_x_callables_is_instantiated() -> None:
+    class Last:
+        def __call__(self, key: bytes | None, everything: list[int], available: list[int]) -> int:
+            return everything[-1]
+
+    assert choose(Last) == 4
+
+
+def test_a_class_that_needs_arguments_is_refused_by_name() -> None:
+    class Configured(Modern):
+        def __init__(self, seed: int) -> None:
+            super().__init__()
+
+    with pytest.raises(TypeError, match=r"Configured needs arguments: allowed is a class"):
+        resolve_partitioner(Configured)
+
+
+def test_a_type_error_from_inside_a_constructor_is_not_replaced() -> None:
+    class Broken(Modern):
+        def __init__(self) -> None:
+            raise TypeError("no such shard")
+
+    with pytest.raises(TypeError, match=r"^no such shard$"):
+        resolve_partitioner(Broken)
+
+
+@pytest.mark.parametrize("value", [42, object(), b"murmur2", bytearray(b"x"), str, ["default"]])
+def test_what_is_no_partitioner_is_refused_with_what_is_allowed(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"partitioner is .*: allowed are default, .* a partition method"):
+        resolve_partitioner(value)
+
+
+def test_a_wrong_number_of_arguments_is_found_before_the_first_record() -> None:
+    class Four:
+        def partition(self, a: Any, b: Any, c: Any, d: Any) -> int:
+            return 0
+
+    with pytest.raises(TypeError, match=r"Four: its partition method takes neither \(topic, key, "):
+        resolve_partitioner(Four())
+    with pytest.raises(TypeError, match=r"lambda.* does not take \(key_bytes, all_partitions, "):
+        resolve_partitioner(lambda key: 0)
+
+
+def test_a_wrapped_partitioner_is_not_wrapped_again() -> None:
+    wrapped = CustomPartitioner(Modern())
+    assert resolve_partitioner(wrapped) is wrapped
+
+
+# --- what it answers --------------------------------------------------------------------------------------
+
+
+class Index:
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+
+@pytest.mark.parametrize(("answer", "expected"), [(0, 0), (4, 4), (Index(3), 3)])
+def test_an_integer_of_the_topics_partitions_is_taken(answer: Any, expected: int) -> None:
+    got = choose(returning(answer))
+    assert got == expected
+    assert type(got) is int
+
+
+@pytest.mark.parametrize("answer", [5, -1, None, True, 1.0, "1", Index(7)])
+def test_any_other_answer_is_refused_naming_partitioner_answer_and_allowed(answer: Any) -> None:
+    with pytest.raises(ValueError, match="partitioner") as caught:
+        choose(returning(answer))
+    message = str(caught.value)
+    assert message.startswith(f"partitioner {__name__}.returning.<locals>.<lambda> returned {answer!r} for")
+    assert message.endswith("topic 'orders': allowed is an integer of 0..4")
+
+
+def test_a_gap_between_partitions_is_not_allowed_and_shown() -> None:
+    assert choose(returning(4), topic="sparse") == 4
+    with pytest.raises(ValueError, match=r"returned 2 for topic 'sparse': .* \[1, 4\]$"):
+        choose(returning(2), topic="sparse")
+
+
+def test_a_topic_without_metadata_is_named_and_the_partitioner_not_asked() -> None:
+    modern = Modern()
+    with pytest.raises(ValueError, match="topic 'nowhere' has no partitions"):
+        choose(modern, topic="nowhere")
+    assert modern.seen == ()
+
+
+def test_the_name_of_an_object_is_that_of_its_class() -> None:
+    assert CustomPartitioner(Modern()).name == CustomPartitioner(Modern).name == f"{__name__}.Modern"
+
+
+def test_what_a_partitioner_raises_passes_through() -> None:
+    class Broken(Modern):
+        def partition(self, *arguments: Any) -> int:
+            raise TypeError("bad key")
+
+    with pytest.raises(TypeError, match=r"^bad key$"):
+        choose(Broken())
+
+
+def test_a_partitioner_sees_the_leaders_of_now() -> None:
+    class OnBroker(Modern):
+        def partition(self, topic: str, *rest: Any) -> int:
+            cluster: ClusterView = rest[-1]
+            led: Iterator[int] = (
+                partition
+                for partition in sorted(cluster.partitions_for_topic(topic) or ())
+                if (leader := cluster.leader_for_partition(topic, partition)) and leader.node_id == 2
+            )
+            return next(led)
+
+    cluster, partitioner = Cluster(), CustomPartitioner(OnBroker)
+    assert partitioner.choose("orders", None, None, None, None, cluster) == 1
+    cluster.leaders["orders"][1] = None
+    assert partitioner.choose("orders", None, None, None, None, cluster) == 4
+
+
+# --- the optional methods ---------------------------------------------------------------------------------
+
+
+def test_on_new_batch_is_passed_on_where_there_is_one() -> None:
+    calls: list[Any] = []
+
+    class Rotating(Modern):
+        def on_new_batch(self, topic: str, cluster: ClusterView, prev_partition: int) -> None:
+            calls.append((topic, cluster, prev_partition))
+
+    assert CustomPartitioner(Rotating()).on_new_batch("orders", CLUSTER, 3) is True
+    assert calls == [("orders", CLUSTER, 3)]
+    assert CustomPartitioner(Modern()).on_new_batch("orders", CLUSTER, 3) is False
+
+
+def test_close_is_called_once_where_there_is_one() -> None:
+    calls: list[str] = []
+
+    class Closing(Modern):
+        def close(self) -> None:
+            calls.append("closed")
+
+    for partitioner in (CustomPartitioner(Closing()), CustomPartitioner(Modern())):
+        partitioner.close()
+        partitioner.close()
+    assert calls == ["closed"]
+
+
+def test_the_base_class_cannot_be_used_as_it_is() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        resolve_partitioner(Partitioner)
