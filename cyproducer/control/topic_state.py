@@ -82,8 +82,8 @@ class TopicState:
                 epochs[partition] = epoch
             if known_leader is not None and known_leader != leader:
                 moved.append(partition)
-        if info.topic_id != NO_TOPIC_ID and len(leaders) < len(old_leaders):
-            # The same topic cannot shrink: this broker lags behind the one that told of more.
+        if info.topic_id != NO_TOPIC_ID and not leaders.keys() >= old_leaders.keys():
+            # The same topic loses no partitions: this broker lags behind the one that told of more.
             leaders = {**old_leaders, **leaders}
             epochs = {**old_epochs, **epochs}
         changed = recreated or leaders.keys() != self.leaders.keys()

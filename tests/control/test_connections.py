@@ -1,0 +1,314 @@
+"""Connection states: addresses in turn, backoff, timeouts, idleness and what errors say."""
+
+import math
+import socket
+
+import pytest
+
+from cyproducer.control.connections import Address, Connections, ConnectionState, cause_text
+
+REFUSED = ConnectionRefusedError(111, "Connection refused")
+DISCONNECTED = ConnectionState.DISCONNECTED
+CONNECTING = ConnectionState.CONNECTING
+HANDSHAKING = ConnectionState.HANDSHAKING
+READY = ConnectionState.READY
+BACKING_OFF = ConnectionState.BACKING_OFF
+
+
+def address(host: str, port: int = 9092) -> Address:
+    if ":" in host:
+        return Address("broker1", socket.AF_INET6, (host, port, 0, 0))
+    return Address("broker1", socket.AF_INET, (host, port))
+
+
+FIRST, SECOND = address("10.0.0.1"), address("10.0.0.2")
+
+
+def with_node(*addresses: Address, connections_max_idle_ms: float = 540_000) -> Connections:
+    connections = Connections(lambda: 0.5, connections_max_idle_ms=connections_max_idle_ms)
+    connections.add(1, "broker1", 9092)
+    if addresses:
+        connections.resolved(1, addresses)
+    return connections
+
+
+def ready(now_ms: float = 0) -> Connections:
+    connections = with_node(FIRST, SECOND)
+    connections.begin_connect(1, now_ms)
+    connections.connected(1, now_ms)
+    connections.ready(1, now_ms)
+    return connections
+
+
+def fail_round(connections: Connections, now_ms: float) -> None:
+    connections.resolved(1, [FIRST])
+    connections.begin_connect(1, now_ms)
+    connections.failed(1, REFUSED, now_ms)
+
+
+def test_a_connection_goes_through_its_states() -> None:
+    connections = with_node()
+    assert connections.state(1, 0) is DISCONNECTED
+    assert connections.needs_addresses(1)
+    assert connections.connect_delay_ms(1, 0) == 0
+    connections.resolved(1, [FIRST, SECOND])
+    assert not connections.needs_addresses(1)
+    assert connections.begin_connect(1, 0) == FIRST
+    assert connections.state(1, 0) is CONNECTING
+    assert connections.connect_delay_ms(1, 0) == math.inf
+    connections.connected(1, 1)
+    assert connections.state(1, 1) is HANDSHAKING
+    assert not connections.is_ready(1)
+    connections.ready(1, 2)
+    assert connections.state(1, 2) is READY
+    assert connections.is_ready(1)
+    assert connections.connect_delay_ms(1, 2) == math.inf
+
+
+def test_events_out_of_order_are_refused() -> None:
+    connections = with_node()
+    with pytest.raises(RuntimeError, match="cannot connect to node 1: 'broker1' has not been resolved"):
+        connections.begin_connect(1, 0)
+    connections.resolved(1, [FIRST])
+    with pytest.raises(RuntimeError, match="node 1 is disconnected, it must be connecting"):
+        connections.connected(1, 0)
+    connections.begin_connect(1, 0)
+    with pytest.raises(RuntimeError, match="cannot connect to node 1: it is connecting, not disconnected"):
+        connections.begin_connect(1, 0)
+    with pytest.raises(RuntimeError, match="node 1 is connecting, it must be handshaking"):
+        connections.ready(1, 0)
+    with pytest.raises(KeyError):
+        connections.state(2, 0)
+    with pytest.raises(ValueError, match="no addresses for broker1:9092"):
+        connections.resolved(1, [])
+
+
+def test_nodes_are_added_moved_and_removed() -> None:
+    connections = ready()
+    assert not connections.add(1, "broker1", 9092)
+    assert connections.is_ready(1)
+    assert connections.add(1, "elsewhere", 9092)
+    assert connections.state(1, 0) is DISCONNECTED
+    assert connections.needs_addresses(1)
+    assert connections.endpoint(1) == ("elsewhere", 9092)
+    assert connections.add(1, "elsewhere", 9093)
+    assert 1 in connections
+    connections.remove(1)
+    connections.remove(1)
+    assert 1 not in connections
+    assert not connections.is_ready(1)
+
+
+# Addresses and backoff
+
+
+def test_the_next_address_is_tried_at_once_and_backoff_comes_after_the_last() -> None:
+    connections = with_node(FIRST, SECOND, FIRST)
+    assert connections.begin_connect(1, 0) == FIRST
+    connections.failed(1, REFUSED, 10)
+    assert connections.connect_delay_ms(1, 10) == 0
+    assert connections.timed_out(1_000_000) == []
+    assert connections.begin_connect(1, 10) == SECOND
+    connections.connected(1, 15)
+    connections.failed(1, "TLS handshake failed", 20)
+    assert connections.state(1, 20) is BACKING_OFF
+    assert connections.connect_delay_ms(1, 20) == pytest.approx(50)
+    assert connections.needs_addresses(1)
+    with pytest.raises(RuntimeError, match="it is backing off, not disconnected"):
+        connections.begin_connect(1, 20)
+    assert connections.state(1, 70) is DISCONNECTED
+    assert connections.connect_delay_ms(1, 70) == 0
+
+
+def test_backoff_grows_with_each_round_and_ends_at_its_maximum() -> None:
+    connections = with_node()
+    now_ms = 0.0
+    delays = []
+    for _ in range(12):
+        fail_round(connections, now_ms)
+        delays.append(connections.connect_delay_ms(1, now_ms))
+        now_ms += delays[-1]
+    assert delays == pytest.approx([50, 100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000])
+
+
+def test_a_completed_handshake_forgets_failures() -> None:
+    connections = with_node()
+    fail_round(connections, 0)
+    fail_round(connections, 1000)
+    connections.resolved(1, [FIRST])
+    connections.begin_connect(1, 2000)
+    connections.connected(1, 2000)
+    connections.ready(1, 2000)
+    assert connections.diagnosis(2000) == ""
+    connections.failed(1, "connection reset", 3000)
+    assert connections.connect_delay_ms(1, 3000) == pytest.approx(50)
+
+
+def test_a_lost_connection_backs_off_and_resolves_anew() -> None:
+    connections = ready()
+    connections.failed(1, "connection reset", 1000)
+    assert connections.state(1, 1000) is BACKING_OFF
+    assert connections.needs_addresses(1)
+
+
+def test_a_refused_password_is_not_tried_at_the_next_address() -> None:
+    connections = with_node(FIRST, SECOND)
+    connections.begin_connect(1, 0)
+    connections.connected(1, 0)
+    connections.failed(1, "authentication failed", 0, try_next_address=False)
+    assert connections.state(1, 0) is BACKING_OFF
+
+
+def test_closing_on_purpose_is_no_failure() -> None:
+    connections = ready()
+    connections.closed(1)
+    assert connections.connect_delay_ms(1, 0) == 0
+    assert connections.needs_addresses(1)
+    assert connections.diagnosis(0) == ""
+    connections = with_node(FIRST)
+    connections.begin_connect(1, 0)
+    connections.closed(1)
+    assert connections.timed_out(1_000_000) == []
+
+
+def test_a_failure_of_what_is_not_up_changes_nothing() -> None:
+    connections = with_node()
+    fail_round(connections, 0)
+    connections.failed(1, "late", 10)
+    assert connections.connect_delay_ms(1, 10) == pytest.approx(40)
+    assert "late" not in connections.diagnosis(10)
+
+
+def test_a_failed_resolution_backs_off() -> None:
+    connections = with_node()
+    connections.resolution_failed(1, "name or service not known", 0)
+    assert connections.connect_delay_ms(1, 0) == pytest.approx(50)
+    assert connections.needs_addresses(1)
+
+
+def test_all_nodes_failing_calls_for_a_rebootstrap() -> None:
+    connections = with_node()
+    connections.add(2, "broker2", 9092)
+    assert not connections.all_failing([1])
+    fail_round(connections, 0)
+    assert connections.all_failing([1])
+    assert not connections.all_failing([1, 2])
+    assert not connections.all_failing([1, 7])
+    assert not connections.all_failing([])
+    connections.resolution_failed(2, "no", 0)
+    assert connections.all_failing([1, 2])
+    # Another attempt is no success yet.
+    connections.resolved(1, [FIRST])
+    connections.begin_connect(1, 1000)
+    assert connections.all_failing([1, 2])
+    connections.connected(1, 1000)
+    connections.ready(1, 1000)
+    assert not connections.all_failing([1, 2])
+
+
+# Timeouts and idleness
+
+
+def test_setup_times_out_later_with_each_failed_round() -> None:
+    connections = with_node(FIRST)
+    connections.begin_connect(1, 0)
+    assert connections.timed_out(9_999) == []
+    assert connections.next_event_ms(1_000) == pytest.approx(9_000)
+    assert connections.timed_out(10_000) == [(1, "no connection within 10000 ms")]
+    connections.failed(1, "timeout", 10_000)
+    assert connections.timed_out(1_000_000) == []
+    connections.resolved(1, [FIRST])
+    connections.begin_connect(1, 20_000)
+    connections.connected(1, 21_000)
+    assert connections.timed_out(39_999) == []
+    assert connections.timed_out(40_000) == [(1, "no completed handshake within 20000 ms")]
+    connections.failed(1, "timeout", 40_000)
+    connections.resolved(1, [FIRST])
+    connections.begin_connect(1, 50_000)
+    assert connections.timed_out(80_000) == [(1, "no connection within 30000 ms")]
+
+
+def test_a_ready_connection_does_not_time_out() -> None:
+    assert ready().timed_out(1_000_000) == []
+
+
+def test_idle_connections_are_named_until_they_are_closed() -> None:
+    connections = ready(now_ms=1000)
+    assert connections.next_event_ms(1000) == 540_000
+    connections.active(1, 5000)
+    assert connections.idle(544_999) == []
+    assert connections.next_event_ms(544_999) == 1
+    assert connections.idle(545_000) == [1]
+    connections.closed(1)
+    assert connections.idle(545_000) == []
+    assert connections.next_event_ms(545_000) == math.inf
+
+
+def test_a_negative_idle_time_means_never() -> None:
+    connections = with_node(FIRST, connections_max_idle_ms=-1)
+    connections.begin_connect(1, 0)
+    connections.connected(1, 0)
+    connections.ready(1, 0)
+    assert connections.idle(1e15) == []
+    assert connections.next_event_ms(0) == math.inf
+
+
+def test_the_end_of_a_backoff_is_an_event_once() -> None:
+    connections = with_node()
+    assert connections.next_event_ms(0) == math.inf
+    fail_round(connections, 0)
+    assert connections.next_event_ms(20) == pytest.approx(30)
+    assert connections.next_event_ms(50) == math.inf
+
+
+# What errors say
+
+
+def test_the_diagnosis_names_each_address_and_its_last_failure() -> None:
+    connections = Connections(lambda: 0.5)
+    connections.add(1, "broker1", 9092)
+    for now_ms in (0, 100, 300):
+        connections.resolved(1, [address("127.0.0.1"), address("::1")])
+        connections.begin_connect(1, now_ms)
+        connections.failed(1, REFUSED, now_ms)
+        connections.begin_connect(1, now_ms)
+        connections.failed(1, f"timed out at {now_ms}", now_ms)
+    connections.add(2, "broker2", 9093)
+    connections.resolution_failed(2, "name or service not known", 400)
+    connections.add(3, "10.0.0.3", 9094)
+    connections.resolved(3, [address("10.0.0.3", 9094)])
+    connections.begin_connect(3, 450)
+    connections.failed(3, REFUSED, 450)
+    connections.add(-1, "10.0.0.3", 9094)
+    connections.resolved(-1, [address("10.0.0.3", 9094)])
+    connections.begin_connect(-1, 450)
+    connections.failed(-1, REFUSED, 450)
+    assert connections.diagnosis(500) == (
+        "broker1:9092 (127.0.0.1:9092): connection refused 3 times, last 0.2 s ago; "
+        "broker1:9092 ([::1]:9092): timed out at 300 0.2 s ago; "
+        "broker2:9093: name or service not known 0.1 s ago; "
+        "10.0.0.3:9094: connection refused 0.1 s ago"
+    )
+
+
+def test_the_diagnosis_forgets_addresses_the_name_no_longer_has() -> None:
+    connections = with_node()
+    fail_round(connections, 0)
+    connections.resolved(1, [SECOND])
+    assert connections.diagnosis(0) == ""
+
+
+@pytest.mark.parametrize(
+    ("cause", "text"),
+    [
+        ("as it is", "as it is"),
+        (REFUSED, "connection refused"),
+        (OSError(1, "[SSL: WRONG_VERSION] wrong"), "[SSL: WRONG_VERSION] wrong"),
+        (OSError(1, "TLS failed"), "TLS failed"),
+        (OSError("only a message"), "only a message"),
+        (ValueError("bad"), "bad"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_causes_in_words(cause: str | BaseException, text: str) -> None:
+    assert cause_text(cause) == text

@@ -1,0 +1,392 @@
+"""When metadata is asked for, and what becomes of the answers."""
+
+import math
+
+import pytest
+
+from cyproducer.control.cluster_view import BrokerMetadata
+from cyproducer.control.messages import NO_TOPIC_ID, BrokerInfo, MetadataResponse, PartitionInfo, TopicInfo
+from cyproducer.control.metadata import ClusterMetadata, LastError, MetadataChange, MetadataRequest
+
+ID_A = b"a" * 16
+ID_B = b"b" * 16
+BROKERS = (1, 2, 3)
+
+
+def topic(
+    name: str = "t",
+    leaders: tuple[int, ...] = (1, 2),
+    epochs: tuple[int, ...] | None = None,
+    topic_id: bytes = ID_A,
+    error_code: int = 0,
+) -> TopicInfo:
+    epochs = epochs or (0,) * len(leaders)
+    partitions = [
+        PartitionInfo(5 if leader < 0 else 0, index, leader, epoch)
+        for index, (leader, epoch) in enumerate(zip(leaders, epochs, strict=True))
+    ]
+    return TopicInfo(error_code, name, topic_id, False, partitions)
+
+
+def response(*topics: TopicInfo, brokers: tuple[int, ...] = BROKERS, error_code: int = 0) -> MetadataResponse:
+    infos = [BrokerInfo(node_id, f"broker-{node_id}", 9092, None) for node_id in brokers]
+    return MetadataResponse(0, infos, "cluster", 1, list(topics), error_code)
+
+
+def new_metadata() -> ClusterMetadata:
+    return ClusterMetadata([("seed", 9092)], lambda: 0.5)
+
+
+def known(*topics: TopicInfo, now_ms: float = 0) -> ClusterMetadata:
+    """Metadata that has just learned these topics with a full update."""
+    metadata = new_metadata()
+    for info in topics:
+        assert info.name is not None
+        metadata.track(info.name, now_ms)
+    metadata.begin_request(now_ms)
+    metadata.on_response(response(*topics), now_ms)
+    return metadata
+
+
+def refresh(metadata: ClusterMetadata, *topics: TopicInfo, now_ms: float) -> MetadataChange:
+    metadata.request_update("test")
+    metadata.begin_request(now_ms)
+    return metadata.on_response(response(*topics), now_ms)
+
+
+# When to ask
+
+
+def test_the_first_update_is_due_at_once_and_asks_for_brokers() -> None:
+    metadata = new_metadata()
+    assert metadata.next_update_ms(0) == 0
+    assert metadata.is_stale(0)
+    assert metadata.begin_request(0) == MetadataRequest([], False, [])
+
+
+def test_one_request_at_a_time() -> None:
+    metadata = new_metadata()
+    metadata.begin_request(0)
+    metadata.track("t", 0)
+    assert metadata.next_update_ms(1_000_000) == math.inf
+    with pytest.raises(RuntimeError, match="in flight already"):
+        metadata.begin_request(0)
+
+
+def test_answers_without_a_request_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="no metadata request is in flight"):
+        new_metadata().on_response(response(), 0)
+
+
+def test_nothing_is_due_until_the_maximum_age() -> None:
+    metadata = known(topic())
+    assert metadata.next_update_ms(1000) == 299_000
+    assert not metadata.is_stale(299_999)
+    assert metadata.is_stale(300_000)
+    assert metadata.next_update_ms(300_000) == 0
+    metadata.touch(["t"], 300_000)
+    assert metadata.begin_request(300_000) == MetadataRequest(["t"], False, [])
+
+
+def test_a_new_topic_is_asked_for_at_once_and_alone() -> None:
+    metadata = known(topic())
+    assert metadata.track("u", 10)
+    assert not metadata.track("u", 10)
+    assert metadata.next_update_ms(10) == 0
+    assert metadata.is_stale(10)
+    assert metadata.begin_request(10) == MetadataRequest(["u"], True, [])
+    change = metadata.on_response(response(topic("u", (3,))), 20)
+    assert change.topics_changed == ["u"]
+    assert metadata.leader("u", 0) == 3
+    assert metadata.partition_count("t") == 2
+    # A partial update says nothing about the age of the rest.
+    assert metadata.next_update_ms(20) == 299_980
+
+
+def test_a_topic_tracked_while_a_request_is_in_flight_is_asked_for_next() -> None:
+    metadata = known(topic())
+    metadata.track("u", 10)
+    metadata.begin_request(10)
+    metadata.track("v", 11)
+    metadata.on_response(response(topic("u")), 20)
+    assert metadata.next_update_ms(20) == 0
+    assert metadata.begin_request(20).topics == ["v"]
+
+
+def test_an_update_asked_for_while_one_is_in_flight_comes_after_it() -> None:
+    metadata = known(topic())
+    metadata.request_update("first")
+    metadata.begin_request(200)
+    metadata.request_update("second")
+    metadata.on_response(response(topic()), 210)
+    assert metadata.next_update_ms(210) == 100
+    assert metadata.next_update_ms(310) == 0
+
+
+def test_full_updates_keep_the_first_backoff_apart() -> None:
+    metadata = known(topic(), now_ms=1000)
+    metadata.request_update("a broker does not lead t-0")
+    assert metadata.is_stale(1000)
+    assert metadata.next_update_ms(1040) == 60
+    assert metadata.next_update_ms(1100) == 0
+    # A new topic need not wait for that.
+    metadata.track("u", 1040)
+    assert metadata.begin_request(1040) == MetadataRequest(["u"], True, [])
+    metadata.on_response(response(topic("u")), 1050)
+    assert metadata.next_update_ms(1050) == 50
+    assert metadata.begin_request(1100).partial is False
+
+
+def test_failures_back_off_and_are_remembered() -> None:
+    metadata = new_metadata()
+    metadata.begin_request(0)
+    metadata.on_failure(ConnectionRefusedError(111, "Connection refused"), 1000)
+    assert metadata.last_error == LastError("connection refused", 1000)
+    assert metadata.describe_last_error(1200) == "connection refused, 0.2 s ago"
+    assert metadata.next_update_ms(1000) == pytest.approx(100)
+    metadata.track("t", 1000)
+    assert metadata.next_update_ms(1000) == pytest.approx(100)
+    metadata.begin_request(1100)
+    metadata.on_failure("broker 1 (b:9092): no answer", 1100)
+    assert metadata.next_update_ms(1100) == pytest.approx(200)
+    metadata.begin_request(1300)
+    metadata.on_response(response(topic()), 1400)
+    assert metadata.last_error is None
+    assert metadata.describe_last_error(1400) is None
+    metadata.begin_request(1500)
+    metadata.on_failure("again", 2000)
+    assert metadata.next_update_ms(2000) == pytest.approx(100)
+
+
+def test_a_failure_without_a_request_is_remembered_too() -> None:
+    metadata = new_metadata()
+    metadata.on_failure("seed:9092: name or service not known", 5)
+    assert metadata.last_error == LastError("seed:9092: name or service not known", 5)
+    assert metadata.next_update_ms(5) == pytest.approx(100)
+
+
+def test_what_failed_is_asked_for_again() -> None:
+    metadata = known(topic())
+    metadata.track("u", 10)
+    metadata.begin_request(10)
+    metadata.on_failure("gone", 10)
+    assert metadata.begin_request(200) == MetadataRequest(["u"], True, [])
+    metadata.on_response(response(topic("u")), 200)
+    metadata.request_update("test")
+    metadata.begin_request(300)
+    metadata.on_failure("gone", 300)
+    assert metadata.next_update_ms(400) == 0
+    assert metadata.begin_request(400) == MetadataRequest(["t", "u"], False, [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        (response(brokers=()), "metadata response without brokers"),
+        (response(error_code=31), "metadata response with error code 31"),
+    ],
+)
+def test_an_answer_that_is_of_no_use_counts_as_a_failure(answer: MetadataResponse, cause: str) -> None:
+    metadata = known(topic())
+    metadata.request_update("test")
+    metadata.begin_request(200)
+    change = metadata.on_response(answer, 200)
+    assert change == MetadataChange([], [], [], {}, set(), set(), set())
+    assert metadata.last_error == LastError(cause, 200)
+    assert metadata.next_update_ms(200) == pytest.approx(100)
+    assert metadata.leader("t", 0) == 1
+
+
+# Topic errors
+
+
+def test_an_unknown_topic_is_asked_for_again_with_growing_backoff() -> None:
+    metadata = known(topic())
+    metadata.track("u", 10)
+    metadata.begin_request(10)
+    missing = topic("u", (), topic_id=NO_TOPIC_ID, error_code=3)
+    assert metadata.on_response(response(missing), 20).topic_errors == {"u": 3}
+    assert metadata.topic_error("u") == 3
+    assert metadata.next_update_ms(20) == pytest.approx(100)
+    assert metadata.begin_request(120) == MetadataRequest(["u"], True, [])
+    metadata.on_response(response(missing), 120)
+    assert metadata.next_update_ms(120) == pytest.approx(200)
+    assert metadata.is_stale(120)
+    metadata.begin_request(320)
+    metadata.on_response(response(topic("u")), 320)
+    assert metadata.topic_error("u") == 0
+    assert metadata.partition_count("u") == 2
+    assert not metadata.is_stale(320)
+    # The next time anything is missing, the wait starts small again.
+    metadata.track("v", 400)
+    metadata.begin_request(400)
+    metadata.on_response(response(missing._replace(name="v")), 400)
+    assert metadata.next_update_ms(400) == pytest.approx(100)
+
+
+def test_a_new_topic_does_not_wait_for_the_backoff_of_another() -> None:
+    metadata = known(topic())
+    metadata.track("u", 10)
+    metadata.begin_request(10)
+    metadata.on_response(response(topic("u", (), error_code=3)), 20)
+    metadata.track("v", 30)
+    assert metadata.next_update_ms(30) == 0
+    assert metadata.begin_request(30).topics == ["v"]
+
+
+def test_a_topic_that_is_missing_from_the_answer_counts_as_unknown() -> None:
+    metadata = new_metadata()
+    metadata.track("t", 0)
+    metadata.begin_request(0)
+    assert metadata.on_response(response(), 0).topic_errors == {"t": 3}
+    assert metadata.next_update_ms(0) == pytest.approx(100)
+
+
+def test_a_known_topic_keeps_its_leaders_through_a_retriable_error() -> None:
+    metadata = known(topic())
+    change = refresh(metadata, topic("t", (), error_code=3), now_ms=200)
+    assert change.topic_errors == {"t": 3}
+    assert change.topics_changed == []
+    assert metadata.leader("t", 1) == 2
+
+
+@pytest.mark.parametrize("error_code", [17, 29])
+def test_a_final_error_ends_the_asking_until_the_topic_is_used_again(error_code: int) -> None:
+    metadata = known(topic())
+    change = refresh(metadata, topic("t", (), error_code=error_code), now_ms=1000)
+    assert change.topic_errors == {"t": error_code}
+    assert change.topics_changed == ["t"]
+    assert metadata.partition_count("t") is None
+    assert metadata.next_update_ms(1000) == 300_000
+    assert not metadata.track("t", 1099)
+    assert metadata.topic_error("t") == error_code
+    assert metadata.track("t", 1100)
+    assert metadata.topic_error("t") == 0
+    assert metadata.begin_request(1100) == MetadataRequest(["t"], True, [])
+
+
+def test_a_partition_without_a_leader_has_its_topic_asked_for_again() -> None:
+    metadata = known(topic(leaders=(1, -1)))
+    assert metadata.leader("t", 1) is None
+    assert metadata.partition_count("t") == 2
+    assert metadata.next_update_ms(0) == pytest.approx(100)
+    assert metadata.begin_request(100) == MetadataRequest(["t"], True, [])
+    change = metadata.on_response(response(topic(leaders=(1, 2))), 100)
+    assert change.leaders_moved == [("t", 1)]
+    assert change.topics_changed == []
+    assert metadata.leader("t", 1) == 2
+
+
+def test_a_leader_that_is_no_known_broker_is_none() -> None:
+    metadata = known(topic(leaders=(9,)))
+    assert metadata.leader("t", 0) is None
+    assert metadata.next_update_ms(0) == pytest.approx(100)
+
+
+def test_topics_nobody_asked_for_are_passed_over() -> None:
+    metadata = new_metadata()
+    metadata.begin_request(0)
+    metadata.track("late", 0)
+    change = metadata.on_response(response(topic("other"), topic("late")), 0)
+    assert change.topics_changed == []
+    assert metadata.partition_count("other") is None
+    assert metadata.begin_request(0).topics == ["late"]
+
+
+# Idle topics
+
+
+def test_topics_nobody_uses_are_forgotten() -> None:
+    metadata = known(topic("t"), topic("u"), topic("v"))
+    metadata.view()
+    metadata.touch(["u", "never heard of"], 250_000)
+    metadata.track("v", 250_000)
+    request = metadata.begin_request(300_000)
+    assert request == MetadataRequest(["u", "v"], False, ["t"])
+    metadata.on_response(response(topic("t"), topic("u"), topic("v")), 300_000)
+    assert metadata.partition_count("t") is None
+    assert metadata.tracked_topics() == ["u", "v"]
+    assert metadata.view().topics() == {"u", "v"}
+
+
+def test_a_forgotten_topic_is_not_asked_for_again() -> None:
+    metadata = known(topic("t", (), error_code=3))
+    metadata.begin_request(300_000)
+    metadata.on_response(response(), 300_000)
+    assert not metadata.is_stale(300_000)
+
+
+# Starting over
+
+
+def test_rebootstrap_where_no_broker_can_be_reached() -> None:
+    metadata = known(topic())
+    assert metadata.rebootstrap_reason(0, False) is None
+    assert metadata.rebootstrap_reason(0, True) == "all 3 known brokers are unreachable"
+    metadata.begin_request(300_000)
+    metadata.on_failure("gone", 300_000)
+    assert metadata.rebootstrap() == {1, 2, 3}
+    assert metadata.broker_ids() == []
+    assert metadata.leader("t", 0) is None
+    assert metadata.bootstrap_addresses == (("seed", 9092),)
+    assert metadata.next_update_ms(300_000) == 0
+    # With nothing known there is nothing to go back from.
+    assert metadata.rebootstrap_reason(300_000, True) is None
+    metadata.track("t", 300_000)
+    assert metadata.begin_request(300_000) == MetadataRequest(["t"], False, [])
+    metadata.on_response(response(topic()), 300_001)
+    assert metadata.leader("t", 0) == 1
+
+
+def test_rebootstrap_after_updates_failed_for_long() -> None:
+    metadata = known(topic())
+    metadata.on_failure("first", 1000)
+    metadata.on_failure("second", 200_000)
+    assert metadata.rebootstrap_reason(300_999, False) is None
+    assert metadata.rebootstrap_reason(301_000, False) == "metadata updates have failed for 300000 ms"
+    metadata.rebootstrap()
+    metadata.begin_request(301_000)
+    metadata.on_response(response(topic()), 301_000)
+    assert metadata.rebootstrap_reason(700_000, False) is None
+
+
+def test_a_success_ends_the_time_of_failing() -> None:
+    metadata = known(topic())
+    metadata.on_failure("first", 1000)
+    refresh(metadata, topic(), now_ms=2000)
+    metadata.on_failure("second", 300_000)
+    assert metadata.rebootstrap_reason(302_000, False) is None
+
+
+def test_a_broker_may_ask_for_a_rebootstrap() -> None:
+    metadata = known(topic())
+    metadata.request_update("test")
+    metadata.begin_request(200)
+    change = metadata.on_response(response(error_code=129), 200)
+    assert change.brokers_removed == {1, 2, 3}
+    assert metadata.broker_ids() == []
+    assert metadata.next_update_ms(200) == 0
+
+
+# Brokers
+
+
+def test_brokers_come_go_and_move() -> None:
+    metadata = known()
+    metadata.request_update("test")
+    metadata.begin_request(200)
+    answer = response(brokers=(2, 3, 4))
+    answer.brokers[0] = BrokerInfo(2, "elsewhere", 9092, "rack")
+    change = metadata.on_response(answer, 200)
+    assert (change.brokers_added, change.brokers_removed, change.brokers_moved) == ({4}, {1}, {2})
+    assert metadata.broker(2) == BrokerMetadata(2, "elsewhere", 9092, "rack")
+    assert metadata.broker(1) is None
+    assert metadata.cluster_id == "cluster"
+    assert metadata.controller_id == 1
+
+
+def test_no_controller_is_none() -> None:
+    metadata = new_metadata()
+    metadata.begin_request(0)
+    metadata.on_response(response()._replace(controller_id=-1), 0)
+    assert metadata.controller_id is None

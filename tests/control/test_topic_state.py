@@ -1,0 +1,242 @@
+"""Leaders, epochs, partition counts and topic ids, and the view of them that partitioners get."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cyproducer.control.cluster_view import BrokerMetadata
+from cyproducer.control.messages import NO_TOPIC_ID, PartitionInfo, TopicInfo
+from cyproducer.control.topic_state import Merged, TopicState
+from tests.control.test_metadata import ID_A, ID_B, known, refresh, topic
+
+
+def test_an_older_epoch_never_replaces_a_newer_one() -> None:
+    metadata = known(topic(leaders=(1, 2), epochs=(5, 5)))
+    change = refresh(metadata, topic(leaders=(3, 3), epochs=(4, 6)), now_ms=200)
+    assert change.leaders_moved == [("t", 1)]
+    assert (metadata.leader("t", 0), metadata.leader("t", 1)) == (1, 3)
+    assert (metadata.leader_epoch("t", 0), metadata.leader_epoch("t", 1)) == (5, 6)
+    assert metadata.leader_epoch("t", 9) == metadata.leader_epoch("u", 0) == -1
+
+
+def test_the_same_epoch_is_taken() -> None:
+    metadata = known(topic(leaders=(1,), epochs=(5,)))
+    refresh(metadata, topic(leaders=(2,), epochs=(5,)), now_ms=200)
+    assert metadata.leader("t", 0) == 2
+
+
+def test_brokers_without_epochs_are_believed_and_the_epoch_is_kept() -> None:
+    metadata = known(topic(leaders=(1,), epochs=(5,)))
+    refresh(metadata, topic(leaders=(2,), epochs=(-1,)), now_ms=200)
+    assert metadata.leader("t", 0) == 2
+    assert metadata.leader_epoch("t", 0) == 5
+    refresh(metadata, topic(leaders=(3,), epochs=(4,)), now_ms=400)
+    assert metadata.leader("t", 0) == 2
+
+
+@given(
+    epochs=st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 20)), min_size=1, max_size=30),
+    recreate_at=st.integers(0, 40),
+)
+def test_epochs_never_go_back_within_one_topic_id(epochs: list[tuple[int, int]], recreate_at: int) -> None:
+    state = TopicState(0)
+    newest: dict[int, int] = {}
+    for step, (partition, epoch) in enumerate(epochs):
+        if step == recreate_at:
+            newest.clear()
+        topic_id = ID_A if step < recreate_at else ID_B
+        state.merge(TopicInfo(0, "t", topic_id, False, [PartitionInfo(0, partition, step, epoch)]))
+        if epoch >= newest.get(partition, -1):
+            assert state.leaders[partition] == step
+        newest[partition] = max(newest.get(partition, -1), epoch)
+        assert state.epochs.get(partition, -1) == newest[partition]
+
+
+def test_a_topic_under_a_new_id_is_another_topic() -> None:
+    metadata = known(topic(leaders=(1, 2, 3), epochs=(5, 5, 5), topic_id=ID_A))
+    change = refresh(metadata, topic(leaders=(2, 2), epochs=(0, 0), topic_id=ID_B), now_ms=200)
+    assert change.topics_recreated == change.topics_changed == ["t"]
+    assert change.leaders_moved == []
+    assert metadata.leader("t", 0) == 2
+    assert metadata.leader_epoch("t", 0) == 0
+    assert metadata.partition_count("t") == 2
+    assert metadata.topic_id("t") == ID_B
+
+
+def test_an_id_that_becomes_known_is_no_other_topic() -> None:
+    metadata = known(topic(epochs=(5, 5), topic_id=NO_TOPIC_ID))
+    assert metadata.topic_id("t") is None
+    change = refresh(metadata, topic(epochs=(4, 4), topic_id=ID_A), now_ms=200)
+    assert change.topics_recreated == []
+    assert metadata.leader_epoch("t", 0) == 5
+    assert metadata.topic_id("t") == ID_A
+    # A broker too old to tell ids takes nothing away.
+    change = refresh(metadata, topic(epochs=(6, 6), topic_id=NO_TOPIC_ID), now_ms=400)
+    assert change.topics_recreated == []
+    assert metadata.topic_id("t") == ID_A
+
+
+def test_without_ids_a_topic_that_was_gone_may_come_back_with_older_epochs() -> None:
+    metadata = known(topic(leaders=(1,), epochs=(5,), topic_id=NO_TOPIC_ID))
+    refresh(metadata, topic(leaders=(), error_code=3, topic_id=NO_TOPIC_ID), now_ms=200)
+    assert metadata.leader("t", 0) == 1
+    refresh(metadata, topic(leaders=(2,), epochs=(0,), topic_id=NO_TOPIC_ID), now_ms=400)
+    assert metadata.leader("t", 0) == 2
+
+
+def test_with_ids_a_topic_that_was_gone_keeps_its_epochs() -> None:
+    metadata = known(topic(leaders=(1,), epochs=(5,)))
+    refresh(metadata, topic(leaders=(), error_code=3, topic_id=NO_TOPIC_ID), now_ms=200)
+    refresh(metadata, topic(leaders=(2,), epochs=(0,)), now_ms=400)
+    assert metadata.leader("t", 0) == 1
+
+
+def test_partition_counts_grow() -> None:
+    metadata = known(topic(leaders=(1,)))
+    change = refresh(metadata, topic(leaders=(1, 2, 3)), now_ms=200)
+    assert change.topics_changed == ["t"]
+    assert change.leaders_moved == []
+    assert metadata.partition_count("t") == 3
+
+
+def test_the_same_topic_does_not_shrink() -> None:
+    metadata = known(topic(leaders=(1, 2, 3), epochs=(1, 2, 3)))
+    change = refresh(metadata, topic(leaders=(2,), epochs=(2,)), now_ms=200)
+    assert change.topics_changed == []
+    assert metadata.partition_count("t") == 3
+    assert metadata.leader("t", 0) == 2
+    assert (metadata.leader("t", 2), metadata.leader_epoch("t", 2)) == (3, 3)
+
+
+def test_without_ids_fewer_partitions_are_believed() -> None:
+    metadata = known(topic(leaders=(1, 2, 3), topic_id=NO_TOPIC_ID))
+    change = refresh(metadata, topic(leaders=(1,), topic_id=NO_TOPIC_ID), now_ms=200)
+    assert change.topics_changed == ["t"]
+    assert metadata.partition_count("t") == 1
+
+
+def test_the_same_answer_changes_nothing_and_costs_no_new_leaders() -> None:
+    state = TopicState(0)
+    assert state.merge(topic(leaders=(1, 2))) == Merged(True, False, [])
+    leaders = state.leaders
+    assert state.merge(topic(leaders=(1, 2))) == Merged(False, False, [])
+    assert state.leaders is leaders
+
+
+def test_absurd_partition_numbers_take_no_memory() -> None:
+    state = TopicState(0)
+    state.merge(TopicInfo(0, "t", ID_A, False, [PartitionInfo(0, 2**31 - 1, 1, 0)]))
+    assert state.leaders == {2**31 - 1: 1}
+
+
+# Leaders that a Produce response named
+
+
+def test_a_newer_leader_is_taken_at_once() -> None:
+    metadata = known(topic(leaders=(1, 2), epochs=(5, 5)))
+    assert metadata.update_leader("t", 0, 3, 6)
+    assert metadata.leader("t", 0) == 3
+    assert metadata.leader_epoch("t", 0) == 6
+    # The answer that told of the older leader tells of nothing new.
+    change = refresh(metadata, topic(leaders=(1, 2), epochs=(5, 5)), now_ms=200)
+    assert change.leaders_moved == []
+    assert metadata.leader("t", 0) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "partition", "node_id", "epoch", "endpoint"),
+    [
+        ("t", 0, 3, 5, None),
+        ("t", 0, 3, 4, None),
+        ("t", 7, 3, 6, None),
+        ("u", 0, 3, 6, None),
+        ("t", 0, 8, 6, None),
+        ("t", 0, 8, 6, BrokerMetadata(9, "nine", 9092, None)),
+    ],
+)
+def test_what_is_not_newer_or_not_known_is_not_taken(
+    name: str, partition: int, node_id: int, epoch: int, endpoint: BrokerMetadata | None
+) -> None:
+    metadata = known(topic(leaders=(1, 2), epochs=(5, 5)))
+    assert not metadata.update_leader(name, partition, node_id, epoch, endpoint)
+    assert metadata.leader("t", 0) == 1
+    assert metadata.broker_ids() == [1, 2, 3]
+
+
+def test_a_new_leader_may_bring_its_address() -> None:
+    metadata = known(topic(leaders=(1, 2), epochs=(5, 5)))
+    endpoint = BrokerMetadata(8, "eight", 9092, None)
+    assert metadata.update_leader("t", 0, 8, 6, endpoint)
+    assert metadata.leader("t", 0) == 8
+    assert metadata.broker(8) == endpoint
+
+
+# The view
+
+
+def test_the_view_answers_by_kafka_pythons_names() -> None:
+    view = known(topic(leaders=(1, -1, 9))).view()
+    first = BrokerMetadata(1, "broker-1", 9092, None)
+    assert view.brokers() == {BrokerMetadata(node, f"broker-{node}", 9092, None) for node in (1, 2, 3)}
+    assert view.broker_metadata(1) == first
+    assert view.broker_metadata(9) is None
+    assert view.controller == first
+    assert view.cluster_id == "cluster"
+    assert view.topics() == {"t"}
+    assert view.partitions_for_topic("t") == {0, 1, 2}
+    assert view.partitions_for_topic("u") is None
+    assert view.available_partitions_for_topic("t") == {0, 2}
+    assert view.available_partitions_for_topic("u") == set()
+    assert view.leader_for_partition("t", 0) == first
+    assert view.leader_for_partition(("t", 0)) == first
+    for missing in (("t", 1), ("t", 2), ("t", 3), ("u", 0)):
+        assert view.leader_for_partition(missing) is None
+
+
+def test_the_view_tells_a_wrong_call() -> None:
+    view = known(topic()).view()
+    with pytest.raises(TypeError, match="needs a partition too"):
+        view.leader_for_partition("t")
+    with pytest.raises(TypeError, match="has two partitions"):
+        view.leader_for_partition(("t", 0), 1)
+
+
+def test_internal_topics_are_left_out_unless_asked_for() -> None:
+    view = known(topic(), topic("__offsets")._replace(is_internal=True)).view()
+    assert view.topics() == {"t"}
+    assert view.topics(exclude_internal_topics=False) == {"t", "__offsets"}
+
+
+def test_a_view_stays_as_it_is_and_the_next_one_is_new() -> None:
+    metadata = known(topic(leaders=(1, 2), epochs=(5, 5)))
+    before = metadata.view()
+    assert metadata.view() is before
+    assert metadata.update_leader("t", 0, 8, 6, BrokerMetadata(8, "eight", 9092, None))
+    moved = metadata.view()
+    assert metadata.update_leader("t", 1, 8, 6)
+    refresh(metadata, topic(leaders=(3, 3, 3), epochs=(7, 7, 7)), now_ms=200)
+    after = metadata.view()
+    assert [view.leader_for_partition("t", 0) for view in (before, moved, after)] == [
+        BrokerMetadata(1, "broker-1", 9092, None),
+        BrokerMetadata(8, "eight", 9092, None),
+        BrokerMetadata(3, "broker-3", 9092, None),
+    ]
+    assert [len(view.brokers()) for view in (before, moved, after)] == [3, 4, 3]
+    assert moved.leader_for_partition("t", 1) == BrokerMetadata(2, "broker-2", 9092, None)
+    metadata.rebootstrap()
+    assert metadata.view().brokers() == set()
+    partitions = before.partitions_for_topic("t")
+    assert partitions is not None
+    partitions.clear()
+    assert before.partitions_for_topic("t") == {0, 1}
+
+
+def test_ten_thousand_partitions_are_merged_and_seen() -> None:
+    leaders = tuple(index % 3 + 1 for index in range(10_000))
+    metadata = known(topic(leaders=leaders))
+    change = refresh(metadata, topic(leaders=leaders[1:] + leaders[:1]), now_ms=200)
+    assert len(change.leaders_moved) == sum(
+        old != new for old, new in zip(leaders, leaders[1:] + leaders[:1], strict=True)
+    )
+    assert metadata.partition_count("t") == 10_000
+    assert len(metadata.view().available_partitions_for_topic("t")) == 10_000

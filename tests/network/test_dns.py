@@ -1,0 +1,228 @@
+"""Name resolution off the sender's thread."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cyproducer.control.connections import Address
+from cyproducer.errors import NameResolutionError
+from cyproducer.network.dns import Resolution, Resolver
+
+TIMEOUT_S = 10.0
+
+
+def info(host: str, port: int, family: int = socket.AF_INET) -> tuple[Any, ...]:
+    sockaddr = (host, port) if family == socket.AF_INET else (host, port, 0, 0)
+    return (family, socket.SOCK_STREAM, 6, "", sockaddr)
+
+
+class Names:
+    """The names a test knows, in place of the system's resolver."""
+
+    def __init__(self) -> None:
+        self.infos: dict[str, list[tuple[Any, ...]] | Exception] = {}
+        self.reverse: dict[str, str] = {}
+        self.threads: list[threading.Thread] = []
+        self.hold = threading.Event()
+        self.hold.set()
+        self.entered = threading.Event()
+
+    def getaddrinfo(self, host: str, port: int, **options: Any) -> list[tuple[Any, ...]]:
+        assert options == {"type": socket.SOCK_STREAM}
+        self.threads.append(threading.current_thread())
+        self.entered.set()
+        assert self.hold.wait(TIMEOUT_S)
+        result = self.infos[host]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def getnameinfo(self, sockaddr: Any, flags: int) -> tuple[str, str]:
+        assert flags == socket.NI_NAMEREQD
+        if sockaddr[0] not in self.reverse:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return self.reverse[sockaddr[0]], str(sockaddr[1])
+
+
+class Harness:
+    def __init__(self) -> None:
+        self.names = Names()
+        self.wakes = threading.Semaphore(0)
+        self.resolver = Resolver(
+            self.wakes.release, getaddrinfo=self.names.getaddrinfo, getnameinfo=self.names.getnameinfo
+        )
+
+    def answer(self) -> Resolution:
+        assert self.wakes.acquire(timeout=TIMEOUT_S)
+        (answer,) = self.resolver.poll()
+        return answer
+
+
+@pytest.fixture
+def harness() -> Iterator[Harness]:
+    before = set(threading.enumerate())
+    harness = Harness()
+    yield harness
+    harness.resolver.close()
+    harness.names.hold.set()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(TIMEOUT_S)
+        assert not thread.is_alive()
+
+
+def test_all_addresses_of_a_name_come_in_the_resolvers_order(harness: Harness) -> None:
+    harness.names.infos["broker"] = [
+        info("::1", 9092, socket.AF_INET6),
+        info("10.0.0.2", 9092),
+        info("10.0.0.1", 9092),
+        info("10.0.0.2", 9092),
+        (socket.AF_UNIX, socket.SOCK_STREAM, 0, "", "/path"),
+    ]
+    request = harness.resolver.resolve("broker", 9092)
+    answer = harness.answer()
+    assert answer.request is request
+    assert (request.host, request.port, request.canonical) == ("broker", 9092, False)
+    assert answer.error is None
+    assert answer.addresses == [
+        Address("broker", socket.AF_INET6, ("::1", 9092, 0, 0)),
+        Address("broker", socket.AF_INET, ("10.0.0.2", 9092)),
+        Address("broker", socket.AF_INET, ("10.0.0.1", 9092)),
+    ]
+
+
+def test_look_ups_happen_on_one_thread_that_the_first_name_starts(harness: Harness) -> None:
+    before = threading.active_count()
+    harness.names.infos = {"a": [info("10.0.0.1", 1)], "b": [info("10.0.0.2", 2)]}
+    harness.names.hold.clear()
+    first = harness.resolver.resolve("a", 1)
+    second = harness.resolver.resolve("b", 2)
+    assert harness.names.entered.wait(TIMEOUT_S)
+    # The look-up is stuck, the sender is not.
+    assert harness.resolver.poll() == []
+    harness.names.hold.set()
+    answers = []
+    for _ in range(2):
+        assert harness.wakes.acquire(timeout=TIMEOUT_S)
+        answers += harness.resolver.poll()
+    assert [answer.request for answer in answers] == [first, second]
+    assert threading.active_count() == before + 1
+    (thread,) = set(harness.names.threads)
+    assert thread.daemon
+    assert thread is not threading.current_thread()
+
+
+@pytest.mark.parametrize(
+    ("host", "family", "sockaddr"),
+    [
+        ("127.0.0.1", socket.AF_INET, ("127.0.0.1", 9092)),
+        ("::1", socket.AF_INET6, ("::1", 9092, 0, 0)),
+    ],
+)
+def test_literal_addresses_are_answered_at_once_without_a_thread(
+    harness: Harness, host: str, family: int, sockaddr: tuple[Any, ...]
+) -> None:
+    before = threading.active_count()
+    request = harness.resolver.resolve(host, 9092)
+    assert harness.wakes.acquire(blocking=False)
+    assert harness.resolver.poll() == [Resolution(request, [Address(host, family, sockaddr)], None)]
+    assert threading.active_count() == before
+    assert harness.names.threads == []
+
+
+def test_answers_are_polled_once(harness: Harness) -> None:
+    harness.resolver.resolve("127.0.0.1", 1)
+    harness.resolver.resolve("127.0.0.2", 1)
+    assert len(harness.resolver.poll()) == 2
+    assert harness.resolver.poll() == []
+
+
+def test_canonical_names_come_from_the_reverse_look_up(harness: Harness) -> None:
+    harness.names.infos["alias"] = [info("10.0.0.1", 9092), info("10.0.0.2", 9092)]
+    harness.names.reverse["10.0.0.1"] = "broker1.example.org"
+    harness.resolver.resolve("alias", 9092, canonical=True)
+    assert harness.answer().addresses == [
+        Address("broker1.example.org", socket.AF_INET, ("10.0.0.1", 9092)),
+        Address("alias", socket.AF_INET, ("10.0.0.2", 9092)),
+    ]
+
+
+def test_the_canonical_name_of_a_literal_is_looked_up_too(harness: Harness) -> None:
+    harness.names.infos["10.0.0.1"] = [info("10.0.0.1", 9092)]
+    harness.names.reverse["10.0.0.1"] = "broker1.example.org"
+    harness.resolver.resolve("10.0.0.1", 9092, canonical=True)
+    assert [address.name for address in harness.answer().addresses] == ["broker1.example.org"]
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "name or service not known"),
+        (UnicodeError("label empty or too long"), "label empty or too long"),
+        ([], "it has no IPv4 or IPv6 address"),
+        (ZeroDivisionError(), "ZeroDivisionError"),
+    ],
+)
+def test_failures_name_the_host_and_the_cause(
+    harness: Harness, result: list[tuple[Any, ...]] | Exception, message: str
+) -> None:
+    harness.names.infos["nowhere"] = result
+    harness.resolver.resolve("nowhere", 9092)
+    answer = harness.answer()
+    assert answer.addresses == []
+    assert isinstance(answer.error, NameResolutionError)
+    assert f"cannot resolve 'nowhere': {message}" in str(answer.error)
+    assert isinstance(answer.error.__cause__, Exception)
+    # The thread lives on.
+    harness.names.infos["broker"] = [info("10.0.0.1", 1)]
+    harness.resolver.resolve("broker", 1)
+    assert harness.answer().error is None
+
+
+@pytest.mark.parametrize("host", ["bücher.example", "a\0b", ""])
+def test_odd_names_are_no_literals(harness: Harness, host: str) -> None:
+    harness.names.infos[host] = [info("10.0.0.1", 1)]
+    harness.resolver.resolve(host, 1)
+    assert [address.name for address in harness.answer().addresses] == [host]
+
+
+def test_the_systems_resolver_is_the_default() -> None:
+    woken = threading.Event()
+    resolver = Resolver(woken.set)
+    try:
+        resolver.resolve("localhost", 9092)
+        assert woken.wait(TIMEOUT_S)
+        (answer,) = resolver.poll()
+        assert answer.error is None
+        assert {address.sockaddr[0] for address in answer.addresses} <= {"127.0.0.1", "::1"}
+        assert {address.sockaddr[1] for address in answer.addresses} == {9092}
+    finally:
+        resolver.close()
+
+
+def test_nothing_wakes_the_loop_after_close(harness: Harness) -> None:
+    harness.names.infos["broker"] = [info("10.0.0.1", 1)]
+    harness.names.hold.clear()
+    harness.resolver.resolve("broker", 1)
+    assert harness.names.entered.wait(TIMEOUT_S)
+    harness.resolver.resolve("broker", 1)
+    # Returns although the look-up is stuck.
+    harness.resolver.close()
+    harness.resolver.close()
+    harness.names.hold.set()
+    (thread,) = set(harness.names.threads)
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+    assert not harness.wakes.acquire(blocking=False)
+    assert harness.resolver.poll() == []
+    assert len(harness.names.threads) == 1
+    with pytest.raises(RuntimeError, match="cannot resolve 'broker': the resolver is closed"):
+        harness.resolver.resolve("broker", 1)
+
+
+def test_close_drops_answers(harness: Harness) -> None:
+    harness.resolver.resolve("127.0.0.1", 1)
+    harness.resolver.close()
+    assert harness.resolver.poll() == []
