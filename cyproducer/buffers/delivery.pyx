@@ -28,6 +28,7 @@ from libc.stdlib cimport calloc, free, realloc
 cimport cython
 
 from cyproducer.buffers.sync cimport (
+    FAR_NS,
     cyp_add32,
     cyp_cond_init,
     cyp_cond_wait_until,
@@ -56,7 +57,7 @@ log = logging.getLogger("cyproducer")
 cdef enum:
     STRIPES = 64
     SIGNAL_SLICE_NS = 50_000_000   # how often a waiting thread looks for Ctrl-C
-    NEVER_NS = 0x7FFFFFFFFFFFFFFF
+
 
 cdef enum:
     ON_SUCCESS = 1
@@ -295,7 +296,7 @@ cdef class RecordFuture:
         bounded in any case, by ``delivery_timeout_ms``.
         """
         cdef int state = self._settle()
-        cdef int64_t deadline = NEVER_NS
+        cdef int64_t deadline = FAR_NS
         if state == PENDING:
             if timeout is not None:
                 deadline = cyp_monotonic_ns() + <int64_t>(max(0.0, min(<double>timeout, 1e9)) * 1e9)

@@ -18,6 +18,7 @@ from cyproducer.buffers.accumulator cimport APPENDED, NO_SUCH_PARTITION, Appende
 from cyproducer.buffers.delivery cimport Forward, delivery_fail, delivery_forward, delivery_unref
 from cyproducer.buffers.structures cimport Node, Parked, Topic
 from cyproducer.buffers.sync cimport (
+    FAR_NS,
     pthread_cond_broadcast,
     pthread_mutex_lock,
     pthread_mutex_unlock,
@@ -145,7 +146,7 @@ cdef int fail_parked(RecordAccumulator acc, TopicState state, object error, int6
 cdef int64_t next_parked_deadline(RecordAccumulator acc) noexcept nogil:
     """When the first parked record's time runs out; the far future where none is parked."""
     cdef Topic* t
-    cdef int64_t first = 0x7FFFFFFFFFFFFFFF
+    cdef int64_t first = FAR_NS
     pthread_mutex_lock(&acc.c.lock)
     t = acc.c.topics if acc.c.parked > 0 else NULL
     while t != NULL:

@@ -17,6 +17,7 @@ A request takes one batch of each partition from the head of SENDABLE; a partiti
 the tail. So each has its turn, however much its neighbours have.
 """
 
+from cyproducer.buffers.sync cimport FAR_NS
 from cyproducer.buffers.structures cimport (
     GATHERING,
     LINGERING,
@@ -122,7 +123,7 @@ cdef int64_t expire_linger(Accumulator* a, int64_t now) noexcept nogil:
             return p.first.created_ns + a.linger_ns
         withdraw(a, p)
         join(a, p, SENDABLE)
-    return 0x7FFFFFFFFFFFFFFF
+    return FAR_NS
 
 
 cdef void promote(Accumulator* a, Node* n) noexcept nogil:

@@ -11,6 +11,9 @@
 #include <stdint.h>
 #include <time.h>
 
+/* A time of the monotonic clock that does not come. */
+#define CYP_FAR_NS INT64_MAX
+
 static inline int32_t cyp_load32(const int32_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
 static inline void cyp_store32(int32_t *p, int32_t v) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }
 static inline int32_t cyp_add32(int32_t *p, int32_t v) { return __atomic_add_fetch(p, v, __ATOMIC_SEQ_CST); }

@@ -21,6 +21,7 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_cond_broadcast(pthread_cond_t*)
 
 cdef extern from "sync.h" nogil:
+    const int64_t FAR_NS "CYP_FAR_NS"             # a time that does not come
     int32_t cyp_load32(const int32_t* p)
     void cyp_store32(int32_t* p, int32_t v)
     int32_t cyp_add32(int32_t* p, int32_t v)      # returns the new value

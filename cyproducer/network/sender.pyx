@@ -30,6 +30,7 @@ from cyproducer.buffers.designation cimport (
 from cyproducer.buffers.readiness cimport drain, expire_linger, has_work, refresh
 from cyproducer.buffers.structures cimport SEALED, SEALING, Partition
 from cyproducer.buffers.sync cimport (
+    FAR_NS,
     cyp_load32,
     cyp_store32,
     cyp_swap32,
@@ -82,7 +83,6 @@ log = logging.getLogger("cyproducer")
 
 cdef enum:
     EXPIRY_INTERVAL_NS = 20_000_000     # how exact delivery_timeout_ms is
-    FAR_NS = 0x7FFFFFFFFFFFFFFF
 
 
 cdef void wake_sender(void* context) noexcept nogil:
