@@ -34,6 +34,8 @@ cdef struct Delivery:
 cdef struct CompletionList:
     pthread_mutex_t lock  # guards the fields below
     pthread_cond_t filled
+    pthread_cond_t idle   # the last callback that was due has run
+    int32_t running       # whether callbacks run right now
     Delivery* first
     Delivery* last
     int32_t closed
@@ -43,6 +45,7 @@ cdef class CompletionQueue:
     cdef CompletionList entries
     cdef object start             # called once, when the first callback is registered
     cdef bint started
+    cdef int _run(self, Delivery* d) except -1
 
 
 cdef class RecordFuture:

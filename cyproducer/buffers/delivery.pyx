@@ -174,6 +174,11 @@ cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_m
     return future
 
 
+def failed_future(str topic not None, error not None):
+    """A future that has failed already, for a record that was not accepted."""
+    return refused_future(topic, error, -1)
+
+
 cdef object fresh(object error):
     """A copy to raise: one exception serves a whole batch, and each raise writes its traceback."""
     cdef object copy
@@ -514,6 +519,7 @@ cdef class CompletionQueue:
     def __cinit__(self, start=None):
         pthread_mutex_init(&self.entries.lock, NULL)
         cyp_cond_init(&self.entries.filled)
+        cyp_cond_init(&self.entries.idle)
         self.start = start
 
     def attach(self):
@@ -531,6 +537,7 @@ cdef class CompletionQueue:
             self.entries.first = d.next
             delivery_unref(d)
         pthread_cond_destroy(&self.entries.filled)
+        pthread_cond_destroy(&self.entries.idle)
         pthread_mutex_destroy(&self.entries.lock)
 
     def close(self):
@@ -540,6 +547,24 @@ cdef class CompletionQueue:
         pthread_cond_broadcast(&self.entries.filled)
         pthread_mutex_unlock(&self.entries.lock)
 
+    def wait_idle(self, double timeout_s):
+        """Waits until nothing is left to run; False when ``timeout_s`` seconds were over first."""
+        cdef int64_t deadline = cyp_monotonic_ns() + <int64_t>(min(timeout_s, 1e9) * 1e9)
+        cdef bint idle
+        cdef int64_t until
+        while True:
+            until = min(deadline, cyp_monotonic_ns() + SIGNAL_SLICE_NS)
+            with nogil:
+                pthread_mutex_lock(&self.entries.lock)
+                while self.entries.first != NULL or self.entries.running:
+                    if cyp_cond_wait_until(&self.entries.idle, &self.entries.lock, until):
+                        break
+                idle = self.entries.first == NULL and not self.entries.running
+                pthread_mutex_unlock(&self.entries.lock)
+            if idle or cyp_monotonic_ns() >= deadline:
+                return bool(idle)
+            PyErr_CheckSignals()
+
     def run_next(self, double timeout_s=0.0):
         """Runs the callbacks of the next completed batch, waiting for one up to ``timeout_s`` seconds.
 
@@ -548,8 +573,6 @@ cdef class CompletionQueue:
         cdef Delivery* d
         cdef int64_t deadline = cyp_monotonic_ns() + <int64_t>(timeout_s * 1e9)
         cdef bint closed
-        cdef int32_t i
-        cdef list waiting = []
         with nogil:
             pthread_mutex_lock(&self.entries.lock)
             while self.entries.first == NULL and not self.entries.closed:
@@ -560,10 +583,23 @@ cdef class CompletionQueue:
                 self.entries.first = d.next
                 if d.next == NULL:
                     self.entries.last = NULL
+                self.entries.running = 1
             closed = self.entries.closed
             pthread_mutex_unlock(&self.entries.lock)
         if d == NULL:
             return None if closed else 0
+        try:
+            return self._run(d)
+        finally:
+            pthread_mutex_lock(&self.entries.lock)
+            self.entries.running = 0
+            pthread_cond_broadcast(&self.entries.idle)
+            pthread_mutex_unlock(&self.entries.lock)
+
+    cdef int _run(self, Delivery* d) except -1:
+        """Runs the callbacks of one delivery, whose reference it takes; returns the number of records."""
+        cdef int32_t i
+        cdef list waiting = []
         for i in range(d.callback_count):
             waiting.append(<RecordFuture>d.callbacks[i])
             Py_DECREF(<object>d.callbacks[i])

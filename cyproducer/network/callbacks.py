@@ -1,0 +1,53 @@
+"""The thread that runs callbacks.
+
+Owns: one daemon thread a producer, started with the first callback. Does not own: which callbacks there
+are (``buffers/delivery``).
+
+Why a thread of its own: the sender works without the GIL and would have to wait for it, 5 ms behind a busy
+``send()`` loop, at every batch with a callback; and a callback that takes its time would stop sending.
+"""
+
+import logging
+import threading
+
+from cyproducer.buffers.delivery import CompletionQueue
+
+log = logging.getLogger("cyproducer")
+
+
+class CallbackThread:
+    """Runs callbacks in order of completion. ``start`` may be called from any thread, once."""
+
+    def __init__(self, name: str) -> None:
+        self.queue = CompletionQueue(self.start)
+        self._name = name
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begins to run callbacks."""
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                if self.queue.run_next(3600.0) is None:
+                    return
+            except Exception:
+                log.exception("running callbacks failed; going on with the next batch")
+
+    def is_current(self) -> bool:
+        """Whether the caller is a callback."""
+        return threading.current_thread() is self._thread
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Waits until the callbacks of everything completed so far have run; False when the time ran out."""
+        if self._thread is None or self.is_current():
+            return True
+        return self.queue.wait_idle(timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Ends the thread after the callbacks that are due, waiting up to ``timeout_s`` seconds for them."""
+        self.queue.close()
+        if self._thread is not None and not self.is_current():
+            self._thread.join(timeout_s)
