@@ -258,7 +258,7 @@ class ClusterMetadata:
         if request is None:
             return
         if request.partial:
-            self._new.update((topic, None) for topic in request.topics if topic in self._topics)
+            self._new.update(dict.fromkeys(request.topics))
         elif self._full_reason is None:
             self._full_reason = "the last update failed"
 
@@ -404,9 +404,7 @@ class ClusterMetadata:
         answers = {info.name: info for info in response.topics if info.name is not None}
         unresolved = []
         for name in request.topics:
-            state = self._topics.get(name)
-            if state is None:
-                continue
+            state = self._topics[name]
             info = answers.get(name)
             error_code = UNKNOWN_TOPIC_OR_PARTITION if info is None else info.error_code
             state.error_code = error_code

@@ -50,11 +50,11 @@ class TopicState:
         self.error_at_ms = -math.inf
         #: Partition -> leader, -1 without one. Gaps are possible while a topic is being created.
         self.leaders: dict[int, int] = {}
-        #: Partition -> newest leader epoch seen, where the broker tells epochs.
+        #: Partition -> newest leader epoch seen, -1 while brokers tell none.
         self.epochs: dict[int, int] = {}
-        # A view holds ``leaders``: copy it before writing to it.
-        self._shared = False
-        # The answer that ``leaders`` was made from; None once something else was applied to it.
+        # The leaders that a view holds; while they are still these, copy before writing.
+        self._shared: dict[int, int] | None = None
+        # The answer that was merged last; None where merging it again would tell something.
         self._last_response: TopicInfo | None = None
 
     def merge(self, info: TopicInfo) -> Merged:
@@ -78,8 +78,7 @@ class TopicState:
                     leader = known_leader
                 epoch = known_epoch
             leaders[partition] = leader
-            if epoch >= 0:
-                epochs[partition] = epoch
+            epochs[partition] = epoch
             if known_leader is not None and known_leader != leader:
                 moved.append(partition)
         if info.topic_id != NO_TOPIC_ID and not leaders.keys() >= old_leaders.keys():
@@ -89,7 +88,6 @@ class TopicState:
         changed = recreated or leaders.keys() != self.leaders.keys()
         self.leaders = leaders
         self.epochs = epochs
-        self._shared = False
         self.is_internal = info.is_internal
         if info.topic_id != NO_TOPIC_ID:
             self.topic_id = info.topic_id
@@ -98,22 +96,19 @@ class TopicState:
 
     def move_leader(self, partition: int, node_id: int, leader_epoch: int) -> None:
         """Gives one partition another leader."""
-        if self._shared:
+        if self._shared is self.leaders:
             self.leaders = dict(self.leaders)
-            self._shared = False
         self.leaders[partition] = node_id
         self.epochs[partition] = leader_epoch
-        self._last_response = None
 
     def share_leaders(self) -> Mapping[int, int]:
         """The leaders for a reader in another thread: nothing will write to this mapping any more."""
-        self._shared = True
+        self._shared = self.leaders
         return self.leaders
 
     def forget_partitions(self) -> None:
         """The topic is not to be had; what it was before says nothing about what it will be."""
         self.leaders = {}
-        self._shared = False
         self._last_response = None
 
     def forget_epochs(self) -> None:

@@ -1,4 +1,5 @@
 # cython: embedsignature=False
+# Off because the line it writes would name the private function behind each public one.
 """CRC-32C (Castagnoli), the checksum of a record batch.
 
 Owns: the kernels (SSE4.2, ARMv8, tables) and the choice between them, made once at import from what

@@ -1,4 +1,5 @@
 # cython: embedsignature=False
+# Off because the line it writes would name the private function behind each public one.
 """Key hashes and the partition each Kafka client derives from them.
 
 Owns: murmur2, CRC-32, FNV-1a, murmur3, and per client the rule from hash to partition, None and the

@@ -263,6 +263,9 @@ def test_a_final_error_ends_the_asking_until_the_topic_is_used_again(error_code:
     assert metadata.track("t", 1100)
     assert metadata.topic_error("t") == 0
     assert metadata.begin_request(1100) == MetadataRequest(["t"], True, [])
+    # The right was given back: the answer is what it was before.
+    assert metadata.on_response(response(topic()), 1100).topics_changed == ["t"]
+    assert metadata.leader("t", 1) == 2
 
 
 def test_a_partition_without_a_leader_has_its_topic_asked_for_again() -> None:

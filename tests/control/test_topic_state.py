@@ -82,6 +82,10 @@ def test_without_ids_a_topic_that_was_gone_may_come_back_with_older_epochs() -> 
     assert metadata.leader("t", 0) == 1
     refresh(metadata, topic(leaders=(2,), epochs=(0,), topic_id=NO_TOPIC_ID), now_ms=400)
     assert metadata.leader("t", 0) == 2
+    refresh(metadata, topic(leaders=(), error_code=3, topic_id=NO_TOPIC_ID), now_ms=600)
+    assert metadata.leader_epoch("t", 0) == -1
+    refresh(metadata, topic(leaders=(2,), epochs=(0,), topic_id=NO_TOPIC_ID), now_ms=800)
+    assert metadata.leader_epoch("t", 0) == 0
 
 
 def test_with_ids_a_topic_that_was_gone_keeps_its_epochs() -> None:

@@ -1,0 +1,8 @@
+"""``python -m cyproducer``: the command line."""
+
+import sys
+
+from cyproducer.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
