@@ -17,7 +17,6 @@ A request takes one batch of each partition from the head of SENDABLE; a partiti
 the tail. So each has its turn, however much its neighbours have.
 """
 
-from cyproducer.buffers.sync cimport FAR_NS
 from cyproducer.buffers.structures cimport (
     GATHERING,
     LINGERING,
@@ -114,16 +113,15 @@ cdef void hurry(Accumulator* a) noexcept nogil:
         n = n.next
 
 
-cdef int64_t expire_linger(Accumulator* a, int64_t now) noexcept nogil:
-    """Makes sendable what lingered long enough; returns when the next one will have, or the far future."""
+cdef void expire_linger(Accumulator* a, int64_t now) noexcept nogil:
+    """Makes sendable what lingered long enough."""
     cdef Partition* p
     while a.lingering.first != NULL:
         p = a.lingering.first
         if p.first.created_ns + a.linger_ns > now:
-            return p.first.created_ns + a.linger_ns
+            return
         withdraw(a, p)
         join(a, p, SENDABLE)
-    return FAR_NS
 
 
 cdef void promote(Accumulator* a, Node* n) noexcept nogil:

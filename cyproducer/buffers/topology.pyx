@@ -56,7 +56,7 @@ cdef Node* find_node(Accumulator* a, int32_t node_id) noexcept nogil:
 
 
 cdef Node* make_node(Accumulator* a, int32_t node_id) except NULL:
-    """The broker of that id, made where it is new. It takes nothing until a connection is ready."""
+    """The broker of that id, made where it is new."""
     cdef Node* n
     pthread_mutex_lock(&a.lock)
     n = find_node(a, node_id)
@@ -64,6 +64,7 @@ cdef Node* make_node(Accumulator* a, int32_t node_id) except NULL:
         n = <Node*>calloc(1, sizeof(Node))
         if n != NULL:
             n.id = node_id
+            n.takes = 1   # its first batch is news: somebody has to connect
             n.next = a.nodes
             a.nodes = n
     pthread_mutex_unlock(&a.lock)

@@ -350,8 +350,9 @@ class ClusterClient:
         if cause is None:
             self._states.closed(node_id)
             return
-        if not isinstance(cause, errors.ProducerClosedError):
-            log.info("connection to node %d at %s ended: %s", node_id, connection.where, cause)
+        if isinstance(cause, errors.ProducerClosedError):
+            return
+        log.info("connection to node %d at %s ended: %s", node_id, connection.where, cause)
         setting_up = self._states.state(node_id, now_ms) is ConnectionState.HANDSHAKING
         if setting_up and isinstance(cause, errors.KafkaConnectionError) and "closed" in str(cause):
             cause = self._hung_up(connection, cause)

@@ -2,7 +2,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 
 from cyproducer.buffers.accumulator cimport RecordAccumulator
 from cyproducer.buffers.clock cimport Clock
-from cyproducer.buffers.structures cimport Batch, Node
+from cyproducer.buffers.structures cimport Accumulator, Batch, Node
 from cyproducer.buffers.sync cimport pthread_mutex_t
 from cyproducer.network.connection cimport Connection
 from cyproducer.network.link cimport Link
@@ -54,7 +54,7 @@ cdef class Sender:
     cdef int _write(self, Link* link, int64_t now) except -1 nogil
     cdef int _read(self, Link* link, int64_t now) except -1 nogil
     cdef int _frame(self, Link* link, Request* r, const unsigned char* frame, int64_t size, int64_t now) except -1 nogil
-    cdef int _sleep_until(self, int64_t until) noexcept nogil
+    cdef int64_t _sleep_until(self, int64_t until, int64_t now) noexcept nogil
     cdef int _resolve(self, Batch* b, int error_code, object message, object cause) except -1
     cdef int _give_up(self, Request* r, object cause) except -1
     cdef Link* _link_of(self, int fd) noexcept nogil

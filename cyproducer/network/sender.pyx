@@ -28,7 +28,7 @@ from cyproducer.buffers.designation cimport (
     next_parked_deadline,
 )
 from cyproducer.buffers.readiness cimport drain, expire_linger, has_work, refresh
-from cyproducer.buffers.structures cimport SEALED, SEALING, Partition
+from cyproducer.buffers.structures cimport SEALED, SEALING, Accumulator, Partition
 from cyproducer.buffers.sync cimport (
     FAR_NS,
     cyp_load32,
@@ -177,7 +177,6 @@ cdef class Sender:
         cdef int i
         cdef Link* link
         cdef uint64_t drained_wakeups
-        cdef int64_t linger_until
         cdef int64_t until
         cdef int64_t now = self.clock.now_ns()
         if cyp_load32(&self.attention) or now >= self.next_control_ns:
@@ -187,7 +186,7 @@ cdef class Sender:
         if now >= self.next_expiry_ns:
             self._expire(now)
         pthread_mutex_lock(&self.accumulator.c.lock)
-        linger_until = expire_linger(&self.accumulator.c, now)
+        expire_linger(&self.accumulator.c, now)
         pthread_mutex_unlock(&self.accumulator.c.lock)
         i = 0
         while i < self.link_count:
@@ -197,12 +196,10 @@ cdef class Sender:
             # _fill may have broken this connection, which moves the next one here.
             if i < self.link_count and self.links[i] == link:
                 i += 1
-        until = min(min(linger_until, self.next_control_ns), self.next_expiry_ns)
+        until = self.next_control_ns
         if max_wait_ns < FAR_NS - now:
             until = min(until, now + max_wait_ns)
-        if self._sleep_until(until):
-            until = now
-        n = self.poller.wait(until - now, ready)
+        n = self.poller.wait(self._sleep_until(until, now) - now, ready)
         cyp_store32(&self.accumulator.c.sleeping, 0)
         now = self.clock.now_ns()
         for i in range(n):
@@ -232,36 +229,41 @@ cdef class Sender:
                 return self.links[i]
         return NULL
 
-    cdef int _sleep_until(self, int64_t until) noexcept nogil:
-        """Notes that the sender is about to wait; nonzero where there is work and it should not.
+    cdef int64_t _sleep_until(self, int64_t until, int64_t now) noexcept nogil:
+        """Until when to wait for events, ``until`` at the latest; ``now`` where there is work already.
 
-        The note and the look for work are one critical section: an append either comes before and is
-        seen here, or after and sees the note.
+        The look for work and the note that the sender sleeps are one critical section: an append either
+        comes before and is seen here, or after and sees the note.
         """
+        cdef Accumulator* a = &self.accumulator.c
         cdef Node* n
-        cdef Link* link
         cdef bint work = cyp_load32(&self.attention) != 0
-        pthread_mutex_lock(&self.accumulator.c.lock)
-        n = self.accumulator.c.nodes
+        pthread_mutex_lock(&a.lock)
+        n = a.nodes
         while n != NULL:
             if has_work(n):
-                link = <Link*>n.link
-                if link == NULL:
+                if n.takes and n.link == NULL:
                     # The control plane is told once; it connects, and takes its time between failures.
-                    if n.takes:
-                        n.takes = 0
-                        cyp_store32(&self.attention, 1)
-                        work = True
+                    n.takes = 0
+                    cyp_store32(&self.attention, 1)
+                    work = True
                 elif n.takes:
                     work = True
-                if not n.takes and n.waiting_since_ns == 0:
-                    n.waiting_since_ns = self.clock.now_ns()
+                elif n.waiting_since_ns == 0:
+                    n.waiting_since_ns = now
             n = n.next
-        if not work:
-            self.accumulator.c.sleeping_until_ns = until
-            cyp_store32(&self.accumulator.c.sleeping, 1)
-        pthread_mutex_unlock(&self.accumulator.c.lock)
-        return work
+        if a.lingering.first != NULL:
+            until = min(until, a.lingering.first.first.created_ns + a.linger_ns)
+        if a.oldest != NULL and self.next_expiry_ns == FAR_NS:
+            self.next_expiry_ns = now + EXPIRY_INTERVAL_NS
+        until = min(until, self.next_expiry_ns)
+        if work:
+            until = now
+        else:
+            a.sleeping_until_ns = until
+            cyp_store32(&a.sleeping, 1)
+        pthread_mutex_unlock(&a.lock)
+        return until
 
     # Out
 
