@@ -35,6 +35,8 @@ class Option(Generic[T]):
         "shown_default",
     )
 
+    name: str
+
     def __init__(
         self,
         default: T,
@@ -46,7 +48,6 @@ class Option(Generic[T]):
         none_is_unset: bool = False,
         secret: bool = False,
     ) -> None:
-        self.name = ""
         self.default = default
         self.kind = kind
         self.meaning = meaning

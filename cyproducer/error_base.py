@@ -8,7 +8,7 @@ them; the register is filled while ``error_codes`` is imported and only looked u
 Names and hierarchy are kafka-python's, so that ``except`` clauses written for it keep working.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 
 class KafkaError(Exception):
@@ -59,8 +59,7 @@ class BrokerResponseError(KafkaError):
     message: ClassVar[str | None] = None
     description: ClassVar[str | None] = None
 
-    def __init_subclass__(cls, code: int | None = None, message: str | None = None, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
+    def __init_subclass__(cls, code: int | None = None, message: str | None = None) -> None:
         if code is None:
             return
         if code in kafka_errors:

@@ -237,6 +237,11 @@ def test_options_cannot_be_changed_deleted_or_added() -> None:
     assert config.linger_ms == 1
 
 
+def test_class_shows_the_row_of_the_table_behind_an_option() -> None:
+    assert ProducerConfig.linger_ms in OPTIONS
+    assert ProducerConfig.linger_ms.name == "linger_ms"
+
+
 def test_given_and_as_dict_are_copies() -> None:
     config = ProducerConfig(linger_ms=1)
     config.given()["linger_ms"] = 2
