@@ -50,8 +50,8 @@ def encode_array(items: Sequence[T], flexible: bool, encode: Callable[[T], bytes
 
 def encode_tags(tags: dict[int, bytes]) -> bytes:
     out = encode_uvarint(len(tags))
-    for tag in sorted(tags):
-        out += encode_uvarint(tag) + encode_uvarint(len(tags[tag])) + tags[tag]
+    for tag, value in tags.items():
+        out += encode_uvarint(tag) + encode_uvarint(len(value)) + value
     return out
 
 

@@ -45,8 +45,8 @@ NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 _JAVA_FAST_LZ4 = 9
 _XERIAL_HEADER = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
 # Java's 32 KiB would be eight calls for a batch of 256 KiB, and at the end of each the thread has to get
-# the GIL back: 42 ms beside a thread that runs Python, against 6 ms in one call. Readers take any size:
-# each block states its own. The bound keeps their buffers in proportion to a usual batch.
+# the GIL back: 42 ms beside a thread that runs Python, against 6 ms in one call (on an idle machine).
+# Readers take any size: each block states its own. The bound keeps their buffers in proportion.
 _XERIAL_BLOCK_BYTES = 1024 * 1024
 _LZ4_LARGEST_RATIO = 255
 

@@ -4,27 +4,45 @@
 
 Prints a table per batch size: MB/s of CPU time (system time and the cost of the call included; the best of
 five runs, which are taken in turns so that a noisy neighbour hits every row), microseconds a batch, and the
-compressed size as a share of the batch. Then the same batch beside a thread that runs Python: what a codec
-costs there is mostly how often its library lets go of the GIL, as getting it back takes up to 5 ms.
+compressed size as a share of the batch. The last column is the time of a call beside a thread that runs
+Python. On an idle machine that is mostly how often the library lets go of the GIL, as getting it back takes
+up to 5 ms each time; on a busy one it varies too much to compare.
 
-JSON records of about 150 bytes, CPython 3.12, two cores; zlib 1.2.13, cramjam 2.14, lz4 4.4.5, zstandard
-0.25. MB/s and share, and the time of 256 kB beside a busy thread:
+JSON records of about 150 bytes, CPython 3.12, two cores that others used too (rows within a fifth of each
+other are alike); zlib 1.2.13, cramjam 2.14, lz4 4.4.5, zstandard 0.25. MB/s and share:
 
-====================================  ===========  ===========  ===========  ===============
-way                                   16 kB        64 kB        256 kB       beside (256 kB)
-====================================  ===========  ===========  ===========  ===============
-@TABLE@
-====================================  ===========  ===========  ===========  ===============
+===============================  ==========  ==========  ==========
+way                              16 KiB      64 KiB      256 KiB
+===============================  ==========  ==========  ==========
+gzip (zlib.compress)               76  .286    47  .280    42  .277
+gzip, zlib.compressobj             70  .286    44  .280    43  .277
+gzip, cramjam                      52  .290    32  .282    29  .279
+gzip 1                            155  .324    96  .323   104  .318
+gzip 1, cramjam                   253  .311   171  .304   173  .303
+snappy (cramjam, one block)       717  .493   685  .471   520  .471
+snappy, cramjam, 32 KiB blocks    792  .492   702  .481   610  .482
+lz4 (lz4.frame)                   721  .482   750  .455   536  .455
+lz4, lz4.frame, context kept      597  .482   636  .455   555  .455
+lz4, cramjam (linked blocks)      537  .477   568  .468   461  .465
+lz4 3                             195  .441    89  .400   115  .400
+zstd (zstandard, contexts kept)   220  .267   264  .256   186  .283
+zstd, zstandard, new context      217  .267   252  .256   167  .283
+zstd, cramjam                     234  .267   213  .256   171  .283
+zstd 1                            376  .257   404  .245   315  .249
+zstd -5                           593  .473   800  .462   542  .458
+===============================  ==========  ==========  ==========
 
 What follows from it:
 
-- gzip: ``zlib.compress`` in one call; a compressobj costs more, and so does a copy of a fresh one.
-- snappy: one block for the batch where Java has blocks of 32 KiB. It packs a little better and takes the
-  GIL back once, not eight times.
+- gzip: ``zlib.compress``, in one call. cramjam is faster at level 1 and slower at the default.
+- snappy: the two ways are alike in CPU time. One block packs a little better from 64 KiB on, and gets the
+  GIL back once and not eight times: 256 KiB beside a thread that runs Python took 6 ms in one call, 11 ms
+  in two and 42 ms in eight (medians of 40, an otherwise idle machine).
 - lz4: ``lz4.frame.compress``, which needs no context. cramjam's frames have linked blocks, which the Java
   client and the broker refuse.
-- zstd: a context that is used again matters at 16 kB. Level 1 is faster than the default of 3 and packs
-  records like these no worse.
+- zstd: a new context costs 20 us a batch: measured by itself, 17 against 36 us for 4 KiB, 61 against 80
+  for 16 KiB and nothing to tell from 64 KiB on. Level 1 is faster than the default of 3 and packs records
+  like these no worse.
 """
 
 import argparse
