@@ -96,8 +96,6 @@ class _Node:
 
 def cause_text(cause: str | BaseException) -> str:
     """A failure in words: no class names where the message says enough, and the class where it doesn't."""
-    if isinstance(cause, str):
-        return cause
     if isinstance(cause, OSError) and cause.strerror:
         text = str(cause.strerror)
         # "Connection refused" reads better amid a sentence in lower case; "SSL: ..." must stay as it is.

@@ -94,6 +94,8 @@ class ClusterMetadata:
         self.cluster_id: str | None = None
         self.controller_id: int | None = None
         self.last_error: LastError | None = None
+        #: Why a full update is wanted before its time; None where it is not.
+        self.update_reason: str | None = "nothing is known yet"
         self._random = random
         self._max_age_ms = metadata_max_age_ms
         self._max_idle_ms = metadata_max_idle_ms
@@ -103,7 +105,6 @@ class ClusterMetadata:
         self._topics: dict[str, TopicState] = {}
         self._view: ClusterView | None = None
         self._in_flight: MetadataRequest | None = None
-        self._full_reason: str | None = "nothing is known yet"
         self._last_full_ms = -math.inf
         #: Topics never asked for, and topics to ask for again at ``_again_at_ms``.
         self._new: dict[str, None] = {}
@@ -196,7 +197,7 @@ class ClusterMetadata:
     def is_stale(self, now_ms: float) -> bool:
         """Whether an update is wanted, whatever it may still have to wait for."""
         return (
-            self._full_reason is not None
+            self.update_reason is not None
             or bool(self._new or self._again)
             or now_ms >= self._last_full_ms + self._max_age_ms
         )
@@ -212,7 +213,7 @@ class ClusterMetadata:
 
     def request_update(self, reason: str) -> None:
         """Asks for a full update, such as after a broker said that it does not lead a partition."""
-        self._full_reason = reason
+        self.update_reason = reason
 
     def next_update_ms(self, now_ms: float) -> float:
         """How long until a request is due: 0 for now, infinity while one is in flight."""
@@ -238,7 +239,7 @@ class ClusterMetadata:
         if not partial:
             expired = self._expire(now_ms)
             wanted = list(self._topics)
-            self._full_reason = None
+            self.update_reason = None
         self._new.clear()
         self._in_flight = MetadataRequest(wanted, partial, expired)
         return self._in_flight
@@ -259,8 +260,8 @@ class ClusterMetadata:
             return
         if request.partial:
             self._new.update(dict.fromkeys(request.topics))
-        elif self._full_reason is None:
-            self._full_reason = "the last update failed"
+        else:
+            self.update_reason = self.update_reason or "the last full update failed"
 
     def on_response(self, response: MetadataResponse, now_ms: float) -> MetadataChange:
         """Takes a broker's answer to the request in flight.
@@ -289,7 +290,6 @@ class ClusterMetadata:
         self.last_error = None
         self._failures = 0
         self._failing_since_ms = math.inf
-        self._not_before_ms = -math.inf
         if not request.partial:
             self._last_full_ms = now_ms
         self._take_brokers(response, change)
@@ -360,17 +360,16 @@ class ClusterMetadata:
         """
         forgotten = set(self._brokers)
         self._brokers.clear()
-        self._failing_since_ms = math.inf
         self._not_before_ms = -math.inf
         self._last_full_ms = -math.inf
-        self._full_reason = "rebootstrap"
+        self.update_reason = "rebootstrap"
         self._view = None
         return forgotten
 
     # Inside
 
     def _full_due_ms(self) -> float:
-        if self._full_reason is not None:
+        if self.update_reason is not None:
             return self._last_full_ms + self._backoff.initial_ms
         return self._last_full_ms + self._max_age_ms
 
@@ -381,7 +380,6 @@ class ClusterMetadata:
         for name in expired:
             del self._topics[name]
             self._again.pop(name, None)
-            self._view = None
         return expired
 
     def _take_brokers(self, response: MetadataResponse, change: MetadataChange) -> None:

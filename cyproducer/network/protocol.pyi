@@ -54,7 +54,8 @@ def decode_api_versions(version: int, frame: _Frame) -> ApiVersionsResponse:
 
     Args:
         version: the version that was asked for. A broker that lacks it answers error code 35
-            (UNSUPPORTED_VERSION) in version 0, which is understood (KIP-511).
+            (UNSUPPORTED_VERSION) in version 0, with the ranges it supports (KIP-511). Where these cannot
+            be read there are none: version 0 is what every broker understands.
         frame: the response from its correlation id on, without the size prefix.
 
     Raises:
@@ -64,7 +65,10 @@ def decode_api_versions(version: int, frame: _Frame) -> ApiVersionsResponse:
     """
 
 def decode_metadata(version: int, frame: _Frame) -> MetadataResponse:
-    """Reads a Metadata response v1-v13; what versions lack is None, -1, 0 or the zero topic id."""
+    """Reads a Metadata response v1-v13; what versions lack is None, -1, 0 or the zero topic id.
+
+    A second, empty set of tagged fields at the end is let pass: librdkafka's mock cluster sends it.
+    """
 
 def decode_init_producer_id(version: int, frame: _Frame) -> InitProducerIdResponse:
     """Reads an InitProducerId response v0-v5."""

@@ -119,6 +119,7 @@ def test_an_update_asked_for_while_one_is_in_flight_comes_after_it() -> None:
     metadata.begin_request(200)
     metadata.request_update("second")
     metadata.on_response(response(topic()), 210)
+    assert metadata.update_reason == "second"
     assert metadata.next_update_ms(210) == 100
     assert metadata.next_update_ms(310) == 0
 
@@ -173,8 +174,11 @@ def test_what_failed_is_asked_for_again() -> None:
     assert metadata.begin_request(200) == MetadataRequest(["u"], True, [])
     metadata.on_response(response(topic("u")), 200)
     metadata.request_update("test")
+    assert metadata.update_reason == "test"
     metadata.begin_request(300)
+    assert metadata.update_reason is None
     metadata.on_failure("gone", 300)
+    assert metadata.update_reason == "the last full update failed"
     assert metadata.next_update_ms(400) == 0
     assert metadata.begin_request(400) == MetadataRequest(["t", "u"], False, [])
 
@@ -232,6 +236,12 @@ def test_a_new_topic_does_not_wait_for_the_backoff_of_another() -> None:
     metadata.track("v", 30)
     assert metadata.next_update_ms(30) == 0
     assert metadata.begin_request(30).topics == ["v"]
+    # Nor does its answer end or shorten the other's backoff.
+    metadata.on_response(response(topic("v")), 40)
+    assert metadata.next_update_ms(40) == pytest.approx(80)
+    assert metadata.begin_request(120).topics == ["u"]
+    metadata.on_response(response(topic("u", (), error_code=3)), 120)
+    assert metadata.next_update_ms(120) == pytest.approx(200)
 
 
 def test_a_topic_that_is_missing_from_the_answer_counts_as_unknown() -> None:
@@ -296,6 +306,15 @@ def test_topics_nobody_asked_for_are_passed_over() -> None:
     assert metadata.begin_request(0).topics == ["late"]
 
 
+def test_a_final_error_about_a_new_topic_changes_no_partitions() -> None:
+    metadata = known(topic())
+    metadata.track("u", 10)
+    metadata.begin_request(10)
+    change = metadata.on_response(response(topic("u", (), error_code=29)), 10)
+    assert change.topic_errors == {"u": 29}
+    assert change.topics_changed == []
+
+
 # Idle topics
 
 
@@ -339,6 +358,13 @@ def test_rebootstrap_where_no_broker_can_be_reached() -> None:
     assert metadata.begin_request(300_000) == MetadataRequest(["t"], False, [])
     metadata.on_response(response(topic()), 300_001)
     assert metadata.leader("t", 0) == 1
+
+
+def test_a_rebootstrap_does_not_wait_for_an_update_just_made() -> None:
+    metadata = known(topic())
+    metadata.rebootstrap()
+    assert metadata.next_update_ms(0) == 0
+    assert metadata.update_reason == "rebootstrap"
 
 
 def test_rebootstrap_after_updates_failed_for_long() -> None:

@@ -141,6 +141,7 @@ def test_a_newer_leader_is_taken_at_once() -> None:
     assert metadata.update_leader("t", 0, 3, 6)
     assert metadata.leader("t", 0) == 3
     assert metadata.leader_epoch("t", 0) == 6
+    assert metadata.broker(3) == BrokerMetadata(3, "broker-3", 9092, None)
     # The answer that told of the older leader tells of nothing new.
     change = refresh(metadata, topic(leaders=(1, 2), epochs=(5, 5)), now_ms=200)
     assert change.leaders_moved == []
@@ -179,7 +180,9 @@ def test_a_new_leader_may_bring_its_address() -> None:
 
 
 def test_the_view_answers_by_kafka_pythons_names() -> None:
-    view = known(topic(leaders=(1, -1, 9))).view()
+    metadata = known(topic(leaders=(1, -1, 9)))
+    metadata.track("unanswered", 0)
+    view = metadata.view()
     first = BrokerMetadata(1, "broker-1", 9092, None)
     assert view.brokers() == {BrokerMetadata(node, f"broker-{node}", 9092, None) for node in (1, 2, 3)}
     assert view.broker_metadata(1) == first
@@ -188,7 +191,7 @@ def test_the_view_answers_by_kafka_pythons_names() -> None:
     assert view.cluster_id == "cluster"
     assert view.topics() == {"t"}
     assert view.partitions_for_topic("t") == {0, 1, 2}
-    assert view.partitions_for_topic("u") is None
+    assert view.partitions_for_topic("unanswered") is None
     assert view.available_partitions_for_topic("t") == {0, 2}
     assert view.available_partitions_for_topic("u") == set()
     assert view.leader_for_partition("t", 0) == first
@@ -218,6 +221,7 @@ def test_a_view_stays_as_it_is_and_the_next_one_is_new() -> None:
     assert metadata.update_leader("t", 0, 8, 6, BrokerMetadata(8, "eight", 9092, None))
     moved = metadata.view()
     assert metadata.update_leader("t", 1, 8, 6)
+    assert metadata.view() is not moved
     refresh(metadata, topic(leaders=(3, 3, 3), epochs=(7, 7, 7)), now_ms=200)
     after = metadata.view()
     assert [view.leader_for_partition("t", 0) for view in (before, moved, after)] == [

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+from cyproducer.control.messages import ApiVersionsResponse
 from cyproducer.errors import KafkaProtocolError
 from cyproducer.network import protocol
 from tests.network.kio_oracle import (
@@ -80,8 +81,27 @@ def test_a_frame_cut_short_anywhere_is_an_error(decode: Decode, version: int, fr
 
 @every_message
 def test_bytes_left_over_are_an_error(decode: Decode, version: int, frame: bytes) -> None:
-    with pytest.raises(KafkaProtocolError, match="end was expected, 1 bytes remain"):
-        decode(version, frame + b"\0")
+    with pytest.raises(KafkaProtocolError, match="end was expected, 2 bytes remain"):
+        decode(version, frame + b"\0\0")
+    with pytest.raises(KafkaProtocolError, match=r"(1|0) bytes remain"):
+        decode(version, frame + b"\1")
+
+
+def test_only_metadata_may_end_with_another_empty_set_of_tagged_fields() -> None:
+    for decode, version, frame in CASES:
+        if decode is protocol.decode_metadata and version >= 9:
+            assert decode(version, frame + b"\0") == decode(version, frame)
+        else:
+            with pytest.raises(KafkaProtocolError, match="end was expected, 1 bytes remain"):
+                decode(version, frame + b"\0")
+
+
+@pytest.mark.parametrize(
+    "body", ["", "00000001", "00000001 0012 0000 0002 00000000", "01 0012 0000 0002 00000000", "ffffffff"]
+)
+def test_unsupported_version_is_understood_without_readable_ranges(body: str) -> None:
+    frame = bytes.fromhex("00000007 0023" + body)
+    assert protocol.decode_api_versions(3, frame) == ApiVersionsResponse(35, {}, 0, {})
 
 
 @every_message
