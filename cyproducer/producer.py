@@ -117,7 +117,6 @@ class _Machinery:
         with self._close_lock:
             if self.closed:
                 return 0
-            self.closed = True
             self.accumulator.close()
             failed_before = self.accumulator.counters()["records_failed"]
             done = self.accumulator.flush(timeout_s)
@@ -140,15 +139,20 @@ class _Machinery:
             self.client.close()
             self.callbacks.close(max(0.1, deadline - time.monotonic()))
             self.callbacks.queue.detach()
+            # Last: where Ctrl-C ends the wait above, another close() or the exit goes on with it.
+            self.closed = True
             return lost
 
 
 def _finish(machinery: _Machinery) -> None:
     """Closes a producer that nobody closed: at exit, or when it is collected."""
-    timeout_s = machinery.config.close_timeout_ms / 1000
     if machinery.closed:
         return
-    lost = machinery.close(timeout_s)
+    if threading.current_thread() is machinery.thread:
+        # The cycle collector happened to run here, and the sender can't wait for itself.
+        threading.Thread(target=_finish, args=(machinery,), name="cyproducer-closer").start()
+        return
+    lost = machinery.close(machinery.config.close_timeout_ms / 1000)
     if lost:
         log.error("%d records were lost: not acknowledged within close_timeout_ms at exit", lost)
 
@@ -284,6 +288,8 @@ class KafkaProducer(SendPath):
         """
         self._not_in_callback("close")
         lost = self._machinery.close(_seconds("timeout", timeout))
+        if self._finalizer.detach() is None:
+            return
         if self._custom is not None:
             self._custom.close()
         for interceptor in self._interceptors:
@@ -295,7 +301,6 @@ class KafkaProducer(SendPath):
         for serializer in (self.config.key_serializer, self.config.value_serializer):
             if hasattr(serializer, "close"):
                 serializer.close()
-        self._finalizer.detach()
         if lost:
             log.warning("close(%s): %d records were not acknowledged in time and failed", timeout, lost)
 
