@@ -145,10 +145,13 @@ class _Machinery:
 
 def _finish(machinery: _Machinery) -> None:
     """Closes a producer that nobody closed: at exit, or when it is collected."""
-    timeout_s = machinery.config.close_timeout_ms / 1000
     if machinery.closed:
         return
-    lost = machinery.close(timeout_s)
+    if threading.current_thread() is machinery.thread or machinery.callbacks.is_current():
+        # The collector may run on any thread, also on one that closing would wait for.
+        threading.Thread(target=_finish, args=(machinery,), name="cyproducer-close").start()
+        return
+    lost = machinery.close(machinery.config.close_timeout_ms / 1000)
     if lost:
         log.error("%d records were lost: not acknowledged within close_timeout_ms at exit", lost)
 
@@ -184,14 +187,11 @@ class KafkaProducer(SendPath):
             assert producer is not None
             return producer._send_extended(ProducerRecord(*record))
 
-        def positional(topic: Any, value: Any, key: Any, headers: Any, partition: Any, at: Any) -> RecordFuture:
-            return extension(topic, value, key, headers, partition, at)
-
         self._open_path(
             self._machinery.accumulator,
             self.config.max_request_size,
             self.config.max_block_ms,
-            positional if extended else None,
+            extension if extended else None,
         )
         self._finalizer = weakref.finalize(self, _finish, self._machinery)
 

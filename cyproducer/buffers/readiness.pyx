@@ -17,6 +17,7 @@ A request takes one batch of each partition from the head of SENDABLE; a partiti
 the tail. So each has its turn, however much its neighbours have.
 """
 
+from cyproducer.buffers.sync cimport cyp_load32
 from cyproducer.buffers.structures cimport (
     GATHERING,
     LINGERING,
@@ -76,7 +77,7 @@ cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
     cdef Batch* b = p.first
     cdef int want = NOWHERE
     if b != NULL and not p.muted and p.retry_at_ns == 0 and p.node != NULL and b.state != SEALING:
-        if b.state == SEALED or a.flushing or a.closed:
+        if b.state == SEALED or a.flushing or a.closed or cyp_load32(a.waiting):
             want = SENDABLE
         elif a.linger_ns > 0:
             want = LINGERING

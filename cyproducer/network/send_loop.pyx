@@ -230,9 +230,13 @@ cdef class SendLoop:
         pthread_mutex_lock(&a.lock)
         n = a.nodes
         while n != NULL:
-            if has_work(n):
+            if not has_work(n):
+                if n.link == NULL:
+                    n.takes = 1
+            else:
                 if n.takes and n.link == NULL:
-                    # The control plane is told once; it connects, and takes its time between failures.
+                    # The control plane is told once for as long as there is work; it connects, and takes
+                    # its time between failures.
                     n.takes = 0
                     cyp_store32(&self.attention, 1)
                     work = True
@@ -276,7 +280,8 @@ cdef class SendLoop:
                 b = self.drained[i]
                 if b.state == SEALING:
                     with gil:
-                        self._compress(b)
+                        self.accumulator.compress(b)
+                    b.state = SEALED
                 put_batch_header(
                     b.data, b.size, b.codec, b.count, b.base_timestamp, b.max_timestamp,
                     b.producer_id, b.producer_epoch, b.base_sequence,
@@ -301,15 +306,6 @@ cdef class SendLoop:
         pthread_mutex_lock(&self.accumulator.c.lock)
         node.takes = link.in_flight < self.max_in_flight and link.first_out == NULL
         pthread_mutex_unlock(&self.accumulator.c.lock)
-        return 0
-
-    cdef int _compress(self, Batch* b) except -1:
-        """Compresses a batch that was drained open. Where that fails, it goes as it is."""
-        try:
-            self.accumulator.compress(b)
-        except Exception:
-            log.exception("compressing a batch of %d records failed; it is sent uncompressed", b.count)
-        b.state = SEALED
         return 0
 
     cdef int _write(self, Link* link, int64_t now) except -1 nogil:
