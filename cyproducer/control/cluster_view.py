@@ -9,12 +9,17 @@ from typing import NamedTuple
 
 
 class BrokerMetadata(NamedTuple):
-    """One broker, by kafka-python's field names."""
+    """One broker, by the field names of kafka-python 2; version 3 calls the first one ``node_id``."""
 
     nodeId: int
     host: str
     port: int
     rack: str | None
+
+    @property
+    def node_id(self) -> int:
+        """The same as ``nodeId``."""
+        return self.nodeId
 
 
 class TopicView(NamedTuple):
