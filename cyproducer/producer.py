@@ -71,7 +71,6 @@ class _Machinery:
             availability_timeout_ms=config.partitioner_availability_timeout_ms,
             single_broker_ms=config.partitioner_single_broker_ms,
         )
-        self.callbacks.queue.attach()
         self.selector = (config.selector or selectors.DefaultSelector)()
         self.sender = Sender(
             self.accumulator,
@@ -139,7 +138,6 @@ class _Machinery:
                 self.selector.close()
             self.client.close()
             self.callbacks.close(max(0.1, deadline - time.monotonic()))
-            self.callbacks.queue.detach()
             return lost
 
 

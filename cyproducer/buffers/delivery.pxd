@@ -39,13 +39,8 @@ cdef struct CompletionList:
     Delivery* first
     Delivery* last
     int32_t closed
-
-
-cdef class CompletionQueue:
-    cdef CompletionList entries
-    cdef object start             # called once, when the first callback is registered
-    cdef bint started
-    cdef int _run(self, Delivery* d) except -1
+    int32_t started       # whether somebody runs callbacks
+    void* owner           # the CompletionQueue this is part of, borrowed
 
 
 cdef class RecordFuture:
