@@ -32,8 +32,7 @@ def run(
 def test_json_lines_arrive_with_all_they_say(broker: EmbeddedBroker) -> None:
     broker.create_topic("json")
     lines = (
-        b'{"key": "k", "value": {"a": 1}, "headers": {"h": "1"}, "partition": 1, "timestamp_ms": 1700000000000}'
-        b"\n"
+        b'{"key": "k", "value": {"a": 1}, "headers": {"h": "1"}, "partition": 1, "timestamp_ms": 17000000}\n'
         b'{"key": "gone", "value": null, "partition": 1}\n'
     )
 
@@ -43,7 +42,7 @@ def test_json_lines_arrive_with_all_they_say(broker: EmbeddedBroker) -> None:
     assert sent.stdout.startswith(b"2 records delivered")
     first, second = read_all(broker.bootstrap_servers, "json", expected=2)
     assert (first.key, first.value, first.headers) == (b"k", b'{"a":1}', [("h", b"1")])
-    assert (first.partition, first.timestamp_ms) == (1, 1_700_000_000_000)
+    assert (first.partition, first.timestamp_ms) == (1, 17_000_000)
     assert (second.key, second.value) == (b"gone", None)
 
 
