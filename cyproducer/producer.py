@@ -26,7 +26,6 @@ from cyproducer.control.partitioners import CustomPartitioner, PartitionerSpec, 
 from cyproducer.network.callbacks import CallbackThread
 from cyproducer.network.cluster import ClusterClient
 from cyproducer.network.sender import Sender
-from cyproducer.records.compression import compressor_for
 from cyproducer.structs import RecordMetadata, TopicPartition
 
 log = logging.getLogger("cyproducer")
@@ -54,14 +53,19 @@ class _Machinery:
         self.clock = Clock()
         self.callbacks = CallbackThread(f"cyproducer-callbacks | {config.client_id}")
         self.partitioner = resolve_partitioner(config.partitioner, config.partitioner_ignore_keys)
-        codec = config.compression_type
+        compressor = None
+        if config.compression_type:
+            # Imported here: the codecs' libraries are as heavy as the rest, and most programs need none or one.
+            from cyproducer.records.compression import compressor_for
+
+            compressor = compressor_for(config.compression_type, config.effective_compression_level)
         self.accumulator = RecordAccumulator(
             BufferPool(config.buffer_memory),
             self.clock,
             self.callbacks.queue,
             batch_size=config.batch_size,
             linger_ms=config.linger_ms,
-            compressor=compressor_for(codec, config.effective_compression_level) if codec else None,
+            compressor=compressor,
             spec=self.partitioner if isinstance(self.partitioner, PartitionerSpec) else None,
             adaptive=config.partitioner_adaptive_partitioning_enable,
             availability_timeout_ms=config.partitioner_availability_timeout_ms,

@@ -18,8 +18,6 @@ All four are sequentially consistent, so one of the two sees the other: either t
 the interest and comes for the lock, or the waiter sees the state.
 """
 
-import asyncio
-import concurrent.futures
 import logging
 
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
@@ -443,7 +441,10 @@ cdef class RecordFuture:
 
         It runs from the start (``cancel()`` has no effect): an accepted record is not taken back.
         """
-        future = concurrent.futures.Future()
+        # Imported here: asyncio and concurrent.futures would double what importing this package costs.
+        from concurrent.futures import Future
+
+        future = Future()
         future.set_running_or_notify_cancel()
         return self._pass_to(future)
 
@@ -457,6 +458,8 @@ cdef class RecordFuture:
         cdef int state = self._settle()
         if state != PENDING:
             return completed(self).__await__()
+        import asyncio
+
         loop = asyncio.get_running_loop()
         future = loop.create_future()
 

@@ -19,44 +19,14 @@ How a configured value is read (``resolve_partitioner``):
 5. Any other callable: kafka-python 2's ``(key_bytes, all_partitions, available_partitions)``.
 """
 
-import inspect
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
+from cyproducer.control.cluster_view import ClusterView
 from cyproducer.records.hashing import KeyHashKind
-
-
-class BrokerView(Protocol):
-    """What a partitioner may know of a broker."""
-
-    @property
-    def node_id(self) -> int: ...
-    @property
-    def host(self) -> str: ...
-    @property
-    def port(self) -> int: ...
-    @property
-    def rack(self) -> str | None: ...
-
-
-class ClusterView(Protocol):
-    """The metadata a partitioner sees: current when it is called, and safe to read from any thread."""
-
-    def topics(self) -> set[str]:
-        """The topics with known metadata."""
-
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """All partitions, with or without a leader; None where the topic is unknown."""
-
-    def available_partitions_for_topic(self, topic: str) -> set[int] | None:
-        """The partitions whose leader is known; None or empty where the topic is unknown."""
-
-    def leader_for_partition(self, topic: str, partition: int) -> BrokerView | None:
-        """The broker that leads the partition now; None where nobody is known to."""
 
 
 class KeylessPolicy(IntEnum):
@@ -72,16 +42,13 @@ class KeylessPolicy(IntEnum):
     """Only partitions led by one broker, so that all keyless records share its connection."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionerSpec:
+class PartitionerSpec(NamedTuple):
     """A built-in partitioner, as the values the C side works with."""
 
     key_hash: int
     """A ``KeyHashKind``; ``KeyHashKind.NONE`` ignores keys."""
     keyless: KeylessPolicy
     """What is done with a record for which ``partition_for_key`` returns -1."""
-    available_only: bool = True
-    """Keyless records go only to partitions with a known leader, as long as there is one."""
 
 
 BUILT_IN: Final[dict[str, PartitionerSpec]] = {
@@ -232,7 +199,7 @@ def resolve_partitioner(value: Any, ignore_keys: bool = False) -> PartitionerSpe
     """
     spec = _built_in(value)
     if spec is not None:
-        return replace(spec, key_hash=KeyHashKind.NONE) if ignore_keys else spec
+        return spec._replace(key_hash=KeyHashKind.NONE) if ignore_keys else spec
     if ignore_keys:
         raise ValueError(
             f"partitioner_ignore_keys is True with partitioner {value!r}: allowed only with a built-in"
@@ -280,6 +247,9 @@ def _qualified_name(target: Any) -> str:
 
 def _accepts(function: Any, count: int) -> bool | None:
     """Whether ``function`` takes ``count`` positional arguments; None where it does not say."""
+    # Imported here: it costs more than all of this package's own modules, and few producers need it.
+    import inspect
+
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -1,527 +1,48 @@
-"""The send loop: from ready batches to acknowledged ones, one ``run_once()`` after the other.
+"""What the control plane does to the send loop: connections, topics, expiry, the end.
 
-Owns: the step, that is what goes into a request, writing, reading, matching answers to requests, completing
-batches. Does not own: decisions that are not a matter of course (connections, metadata, errors, retries): the
-control plane (``cluster.py``) makes them, called with the GIL. Nor time and sockets: both come in from outside.
+Owns: opening and closing connections (and handing their requests back), telling the accumulator what metadata
+said, and failing everything at the end. Does not own: the loop's step (``send_loop``), nor any decision.
 
-Who runs it: whoever holds the turn. ``run()`` on the daemon thread takes it for each step; a test or a
-simulator calls ``run_once()`` instead.
-
-The happy path of a step holds no GIL at all: take batches, checksum, write, wait, read, complete. A thread
-that asks for the GIL beside a busy ``send()`` loop gets it after the interpreter's switch interval, 5 ms, in
-which that loop makes tens of thousands of records: asking once a batch would halve the throughput.
+Everything here runs in the sender's turn, with the GIL: called by ``ClusterClient`` from inside a step, or by
+``close()`` after the loop has ended.
 """
 
-import heapq
 import logging
 import os
 import selectors
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.stdlib cimport realloc
 
-from cyproducer.buffers.designation cimport (
-    apply_topic,
-    fail_parked,
-    forget_topic,
-    next_parked_deadline,
-)
-from cyproducer.buffers.readiness cimport drain, expire_linger, has_work, refresh
-from cyproducer.buffers.structures cimport SEALED, SEALING, Accumulator, Partition
+from cyproducer.buffers.designation cimport apply_topic, fail_parked, forget_topic
+from cyproducer.buffers.readiness cimport has_work
+from cyproducer.buffers.structures cimport Batch, Node
 from cyproducer.buffers.sync cimport (
     FAR_NS,
-    cyp_load32,
     cyp_store32,
-    cyp_swap32,
-    pthread_mutex_destroy,
-    pthread_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
 from cyproducer.buffers.topology cimport TopicState, make_node
-from cyproducer.network.connection cimport make_connection
+from cyproducer.network.connection cimport Connection, make_connection
 from cyproducer.network.link cimport (
     BROKEN,
-    CONNECTING,
-    FRAME_BAD_SIZE,
-    FRAME_NONE,
-    FRAME_READY,
-    IO_AGAIN,
-    IO_CLOSED,
     READY,
-    link_consume,
-    link_flush,
-    link_frame,
-    link_next_id,
+    Link,
     link_pop_awaiting,
     link_pop_unwritten,
     link_pop_written,
-    link_push,
-    link_receive,
 )
-from cyproducer.network.poller cimport MOST_READY
-from cyproducer.network.produce_codec cimport encode_produce, free_request, parse_produce
-from cyproducer.records.big_endian cimport get_u32, put_u32
-from cyproducer.records.record_batch cimport put_batch_header
+from cyproducer.network.produce_codec cimport Request
+from cyproducer.network.send_loop cimport SendLoop
 
-from cyproducer.errors import (
-    BrokerProtocolError,
-    CorrelationIdError,
-    KafkaConnectionError,
-    KafkaProtocolError,
-    KafkaTimeoutError,
-    ProducerClosedError,
-)
-from cyproducer.network.protocol import frame_looks_like
-
-cdef extern from "<unistd.h>" nogil:
-    ssize_t c_write "write"(int fd, const void* data, size_t size)
-    ssize_t c_read "read"(int fd, void* data, size_t size)
+from cyproducer.errors import KafkaConnectionError, KafkaTimeoutError
 
 log = logging.getLogger("cyproducer")
 
-cdef enum:
-    EXPIRY_INTERVAL_NS = 20_000_000     # how exact delivery_timeout_ms is
 
-
-cdef void wake_sender(void* context) noexcept nogil:
-    """Ends the sender's wait for events. Any thread, with or without the GIL."""
-    cdef uint64_t one = 1
-    c_write((<int*>context)[0], &one, 8)
-
-
-cdef class Sender:
-    """The loop over one selector. ``selector`` and ``clock`` come from the caller, which may step by hand.
-
-    ``control`` is told of what needs a decision: ``tick``, ``on_socket_ready``, ``on_frame``, ``on_broken``,
-    ``on_batch_error``; see ``ClusterClient`` for what each means.
-    """
-
-    def __cinit__(self):
-        pthread_mutex_init(&self.turn, NULL)
-        self.wake_read_fd = -1
-        self.wake_write_fd = -1
-
-    def __init__(self, RecordAccumulator accumulator not None, selector, Clock clock not None, *, str client_id,
-                 int acks, int max_in_flight, int64_t max_request_size, double request_timeout_ms,
-                 double delivery_timeout_ms, int64_t receive_max):
-        self.accumulator = accumulator
-        self.clock = clock
-        self.poller = Poller(selector)
-        self.client_id = client_id.encode()
-        self.settings.client_id = self.client_id
-        self.settings.client_id_size = <int32_t>len(self.client_id)
-        self.settings.acks = <int16_t>acks
-        self.settings.timeout_ms = <int32_t>min(request_timeout_ms, 0x7FFFFFFF)
-        self.max_in_flight = max_in_flight
-        self.max_request_size = max_request_size
-        self.request_timeout_ns = <int64_t>(request_timeout_ms * 1e6)
-        self.delivery_timeout_ns = <int64_t>(min(delivery_timeout_ms, 9e12) * 1e6)
-        self.receive_max = receive_max
-        self.connections = []
-        self.backing_off = []
-        if hasattr(os, "eventfd"):
-            self.wake_read_fd = self.wake_write_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        else:
-            self.wake_read_fd, self.wake_write_fd = os.pipe()
-            os.set_blocking(self.wake_read_fd, False)
-            os.set_blocking(self.wake_write_fd, False)
-        selector.register(self.wake_read_fd, selectors.EVENT_READ)
-        accumulator.wake_context = &self.wake_write_fd
-        accumulator.wake_function = wake_sender
-
-    def __dealloc__(self):
-        free(self.links)
-        pthread_mutex_destroy(&self.turn)
-
-    # The loop
-
-    def run(self):
-        """Steps until ``stop()``. What a step raises is a bug: it is logged, and ends the loop."""
-        with nogil:
-            while not cyp_load32(&self.stopping):
-                pthread_mutex_lock(&self.turn)
-                try:
-                    self.step(FAR_NS)
-                finally:
-                    pthread_mutex_unlock(&self.turn)
-
-    def run_once(self, double max_wait_ms=0.0):
-        """One step, waiting for events up to ``max_wait_ms``."""
-        cdef int64_t wait = <int64_t>(max_wait_ms * 1e6)
-        with nogil:
-            pthread_mutex_lock(&self.turn)
-            try:
-                self.step(wait)
-            finally:
-                pthread_mutex_unlock(&self.turn)
-
-    def stop(self):
-        """Lets ``run()`` return after the step under way. Any thread."""
-        cyp_store32(&self.stopping, 1)
-        self.wake()
-
-    def wake(self):
-        """Ends the wait for events. Any thread."""
-        wake_sender(&self.wake_write_fd)
-
-    def request_control(self):
-        """Has the control plane called in the next step, which begins at once. Any thread."""
-        cyp_store32(&self.attention, 1)
-        wake_sender(&self.wake_write_fd)
-
-    cdef int step(self, int64_t max_wait_ns) except -1 nogil:
-        cdef Ready ready[MOST_READY]
-        cdef int n
-        cdef int i
-        cdef Link* link
-        cdef uint64_t drained_wakeups
-        cdef int64_t until
-        cdef int64_t now = self.clock.now_ns()
-        if cyp_load32(&self.attention) or now >= self.next_control_ns:
-            with gil:
-                self._control(now)
-            now = self.clock.now_ns()
-        if now >= self.next_expiry_ns:
-            self._expire(now)
-        pthread_mutex_lock(&self.accumulator.c.lock)
-        expire_linger(&self.accumulator.c, now)
-        pthread_mutex_unlock(&self.accumulator.c.lock)
-        i = 0
-        while i < self.link_count:
-            link = self.links[i]
-            if link.state == READY:
-                self._fill(link, now)
-            # _fill may have broken this connection, which moves the next one here.
-            if i < self.link_count and self.links[i] == link:
-                i += 1
-        until = self.next_control_ns
-        if max_wait_ns < FAR_NS - now:
-            until = min(until, now + max_wait_ns)
-        n = self.poller.wait(self._sleep_until(until, now) - now, ready)
-        cyp_store32(&self.accumulator.c.sleeping, 0)
-        now = self.clock.now_ns()
-        for i in range(n):
-            if ready[i].fd == self.wake_read_fd:
-                self.wakeups += 1
-                while c_read(self.wake_read_fd, &drained_wakeups, 8) > 0 and self.wake_read_fd != self.wake_write_fd:
-                    pass
-                continue
-            link = self._link_of(ready[i].fd)
-            if link == NULL:
-                continue
-            if link.state == CONNECTING and link.wants_write:
-                with gil:
-                    self.control.on_socket_ready(<Connection>link.owner, now / 1e6)
-                continue
-            if ready[i].events & 2:
-                self._write(link, now)
-                link = self._link_of(ready[i].fd)
-            if ready[i].events & 1 and link != NULL:
-                self._read(link, now)
-        return 0
-
-    cdef Link* _link_of(self, int fd) noexcept nogil:
-        cdef int i
-        for i in range(self.link_count):
-            if self.links[i].fd == fd:
-                return self.links[i]
-        return NULL
-
-    cdef int64_t _sleep_until(self, int64_t until, int64_t now) noexcept nogil:
-        """Until when to wait for events, ``until`` at the latest; ``now`` where there is work already.
-
-        The look for work and the note that the sender sleeps are one critical section: an append either
-        comes before and is seen here, or after and sees the note.
-        """
-        cdef Accumulator* a = &self.accumulator.c
-        cdef Node* n
-        cdef bint work = cyp_load32(&self.attention) != 0
-        pthread_mutex_lock(&a.lock)
-        n = a.nodes
-        while n != NULL:
-            if has_work(n):
-                if n.takes and n.link == NULL:
-                    # The control plane is told once; it connects, and takes its time between failures.
-                    n.takes = 0
-                    cyp_store32(&self.attention, 1)
-                    work = True
-                elif n.takes:
-                    work = True
-                elif n.waiting_since_ns == 0:
-                    n.waiting_since_ns = now
-            n = n.next
-        if a.lingering.first != NULL:
-            until = min(until, a.lingering.first.first.created_ns + a.linger_ns)
-        if a.oldest != NULL and self.next_expiry_ns == FAR_NS:
-            self.next_expiry_ns = now + EXPIRY_INTERVAL_NS
-        until = min(until, self.next_expiry_ns)
-        if work:
-            until = now
-        else:
-            a.sleeping_until_ns = until
-            cyp_store32(&a.sleeping, 1)
-        pthread_mutex_unlock(&a.lock)
-        return until
-
-    # Out
-
-    cdef int _fill(self, Link* link, int64_t now) except -1 nogil:
-        """Makes and writes requests while there are ready batches and the connection takes them."""
-        cdef Request* r
-        cdef Batch* b
-        cdef int32_t count
-        cdef int32_t i
-        cdef int fd = link.fd
-        cdef Node* node = link.node
-        while link.in_flight < self.max_in_flight and link.first_out == NULL:
-            pthread_mutex_lock(&self.accumulator.c.lock)
-            count = drain(
-                &self.accumulator.c, node, self.max_request_size, self.drained, MOST_BATCHES, now
-            )
-            pthread_mutex_unlock(&self.accumulator.c.lock)
-            if count == 0:
-                break
-            for i in range(count):
-                b = self.drained[i]
-                if b.state == SEALING:
-                    with gil:
-                        self._compress(b)
-                put_batch_header(
-                    b.data, b.size, b.codec, b.count, b.base_timestamp, b.max_timestamp,
-                    b.producer_id, b.producer_epoch, b.base_sequence,
-                )
-            r = encode_produce(
-                &self.settings, link.produce_version, link_next_id(link),
-                self.drained, count,
-            )
-            if r == NULL:
-                with gil:
-                    for i in range(count):
-                        self._resolve(self.drained[i], 0, None, MemoryError("no memory for a request"))
-                self._answered(link)
-                continue
-            r.sent_ns = now
-            self.requests += 1
-            link_push(link, r, self.settings.acks != 0)
-            link.in_flight += self.settings.acks != 0
-            self._write(link, now)
-            if self._link_of(fd) != link:
-                return 0
-        pthread_mutex_lock(&self.accumulator.c.lock)
-        node.takes = link.in_flight < self.max_in_flight and link.first_out == NULL
-        pthread_mutex_unlock(&self.accumulator.c.lock)
-        return 0
-
-    cdef int _compress(self, Batch* b) except -1:
-        """Compresses a batch that was drained open. Where that fails, it goes as it is."""
-        try:
-            self.accumulator.compress(b)
-        except Exception:
-            log.exception("compressing a batch of %d records failed; it is sent uncompressed", b.count)
-        b.state = SEALED
-        return 0
-
-    cdef int _write(self, Link* link, int64_t now) except -1 nogil:
-        """Writes what the socket takes, and watches it for more room where something is left."""
-        cdef int64_t rc = link_flush(link, now)
-        cdef Request* r = link_pop_written(link)
-        cdef int32_t i
-        while r != NULL:
-            # acks=0: what the kernel took is all there is to know.
-            for i in range(r.count):
-                self.accumulator.complete(r.batches[i], -1, -1)
-            free_request(r)
-            self._answered(link)
-            r = link_pop_written(link)
-        if rc == 0 or rc == IO_AGAIN:
-            if link.wants_write != (rc != 0):
-                link.wants_write = rc != 0
-                self.poller.watch_write(link.fd, link.wants_write)
-            return 0
-        with gil:
-            self.close_connection(<Connection>link.owner, self._socket_error(link, rc))
-        return 0
-
-    cdef int _answered(self, Link* link) noexcept nogil:
-        """A request of the connection is over: what gathered meanwhile may go."""
-        pthread_mutex_lock(&self.accumulator.c.lock)
-        link.node.answered += 1
-        pthread_mutex_unlock(&self.accumulator.c.lock)
-        return 0
-
-    # In
-
-    cdef int _read(self, Link* link, int64_t now) except -1 nogil:
-        """Reads what is there and handles each whole frame."""
-        cdef int64_t n
-        cdef int64_t at
-        cdef int64_t size
-        cdef const uint8_t* frame
-        cdef int result
-        cdef int fd = link.fd
-        cdef Request* r
-        while True:
-            n = link_receive(link)
-            if n == IO_AGAIN:
-                return 0
-            if n < 0:
-                with gil:
-                    self.close_connection(<Connection>link.owner, self._socket_error(link, n))
-                return 0
-            link.last_used_ns = now
-            at = 0
-            while True:
-                result = link_frame(link, at, &frame, &size)
-                if result != FRAME_READY:
-                    break
-                r = link.first_awaiting
-                if r == NULL or (<int32_t*>frame)[0] != <int32_t>swapped(r.correlation_id) or r.unwritten:
-                    with gil:
-                        self.close_connection(<Connection>link.owner, unmatched(link, frame, size))
-                    return 0
-                link_pop_awaiting(link)
-                self._frame(link, r, frame, size, now)
-                if self._link_of(fd) != link:
-                    return 0
-                at += 4 + size
-            if result == FRAME_BAD_SIZE:
-                with gil:
-                    self.close_connection(<Connection>link.owner, wrong_length(link, at, self.receive_max))
-                return 0
-            link_consume(link, at)
-            if link.inbox_used < link.inbox_room and n < link.inbox_room - link.inbox_used:
-                # A read that did not fill its room has emptied the socket; more will be announced.
-                return 0
-
-    cdef int _frame(
-        self, Link* link, Request* r, const unsigned char* frame, int64_t size, int64_t now
-    ) except -1 nogil:
-        """Handles the answer to ``r``, which it frees."""
-        cdef int32_t throttle_ms = 0
-        cdef int32_t i
-        cdef int rc
-        cdef Outcome* o
-        if r.api_key != 0:
-            with gil:
-                key, version = r.api_key, r.version
-                free_request(r)
-                self.control.on_frame(
-                    <Connection>link.owner, key, version, PyBytes_FromStringAndSize(<const char*>frame, size), now / 1e6
-                )
-            return 0
-        rc = parse_produce(r, frame, size, self.outcomes, &throttle_ms)
-        link.in_flight -= 1
-        self._answered(link)
-        self.responses += 1
-        self.latency_ns += now - r.sent_ns
-        if now - r.sent_ns > self.latency_max_ns:
-            self.latency_max_ns = now - r.sent_ns
-        if rc != 0:
-            with gil:
-                cause = KafkaProtocolError(
-                    f"the Produce v{r.version} response of {(<Connection>link.owner).where}, {size} bytes, is malformed"
-                )
-                self._give_up(r, cause)
-                self.close_connection(<Connection>link.owner, cause)
-            return 0
-        for i in range(r.count):
-            o = &self.outcomes[i]
-            if o.error_code == 0:
-                self.accumulator.complete(r.batches[i], o.base_offset, o.log_append_ms)
-            else:
-                with gil:
-                    message = None
-                    if o.message_size >= 0:
-                        message = PyBytes_FromStringAndSize(o.message, o.message_size).decode("utf-8", "replace")
-                    self._resolve(r.batches[i], o.error_code, message, None)
-        free_request(r)
-        return 0
-
-    # What needs a decision
-
-    cdef int _control(self, int64_t now) except -1:
-        """Calls the control plane, and lets partitions send again whose backoff is over."""
-        cdef Partition* p
-        cdef double delay_ms
-        cyp_swap32(&self.attention, 0)
-        while self.backing_off and self.backing_off[0][0] <= now:
-            p = <Partition*><size_t>heapq.heappop(self.backing_off)[2]
-            pthread_mutex_lock(&self.accumulator.c.lock)
-            if p.retry_at_ns <= now:
-                p.retry_at_ns = 0
-                refresh(&self.accumulator.c, p)
-            pthread_mutex_unlock(&self.accumulator.c.lock)
-        try:
-            delay_ms = self.control.tick(now / 1e6)
-        except Exception:
-            log.exception("the control plane failed; it is tried again in a second")
-            delay_ms = 1000.0
-        self.next_control_ns = now + <int64_t>(min(delay_ms, 3.6e6) * 1e6)
-        if self.backing_off:
-            self.next_control_ns = min(self.next_control_ns, <int64_t>self.backing_off[0][0])
-        self.next_control_ns = min(self.next_control_ns, next_parked_deadline(self.accumulator))
-        return 0
-
-    cdef int _expire(self, int64_t now) except -1 nogil:
-        """Fails the batches whose delivery_timeout_ms has run out while they waited."""
-        cdef Batch* b
-        self.next_expiry_ns = now + EXPIRY_INTERVAL_NS
-        while True:
-            b = self.accumulator.overdue(now - self.delivery_timeout_ns)
-            if b == NULL:
-                # An idle producer sleeps.
-                if self.accumulator.c.oldest == NULL:
-                    self.next_expiry_ns = FAR_NS
-                return 0
-            with gil:
-                name, index = topic_name(b), b.partition.index
-                error = self.control.delivery_timeout_error(
-                    name, index, b.count, b.attempts, (now - b.created_ns) / 1e6, now / 1e6
-                )
-                self.accumulator.fail(b, error)
-
-    cdef int _resolve(self, Batch* b, int error_code, object message, object cause) except -1:
-        """A batch came back without success: retries or fails it, as the control plane decides.
-
-        ``error_code``: the broker's, or 0 where ``cause`` says what happened instead.
-        """
-        cdef int64_t now = self.clock.now_ns()
-        cdef Partition* p = b.partition
-        cdef int64_t retry_at_ns
-        try:
-            retry_at_ms, error = self.control.on_batch_error(
-                topic_name(b), p.index, b.count, b.attempts, b.created_ns / 1e6, error_code, message, cause, now / 1e6
-            )
-        except Exception as problem:
-            log.exception("deciding about a failed batch failed")
-            retry_at_ms, error = None, problem
-        if retry_at_ms is None:
-            self.accumulator.fail(b, error)
-            return 0
-        retry_at_ns = max(now + 1, <int64_t>(retry_at_ms * 1e6))
-        self.accumulator.requeue(b, retry_at_ns)
-        self.backoff_number += 1
-        heapq.heappush(self.backing_off, (p.retry_at_ns, self.backoff_number, <size_t>p))
-        self.next_control_ns = min(self.next_control_ns, p.retry_at_ns)
-        return 0
-
-    cdef int _give_up(self, Request* r, object cause) except -1:
-        """A Produce request will not be answered; frees it."""
-        cdef int32_t i
-        for i in range(r.count):
-            self._resolve(r.batches[i], 0, None, cause)
-        free_request(r)
-        return 0
-
-    cdef object _socket_error(self, Link* link, int64_t why):
-        where = (<Connection>link.owner).where
-        if why == IO_CLOSED:
-            return KafkaConnectionError(f"{where} closed the connection")
-        return KafkaConnectionError(f"the connection to {where} broke: {os.strerror(link.sys_errno)}")
-
-    # What the control plane calls, in the sender's turn
+cdef class Sender(SendLoop):
+    """The loop over one selector, with everything that is not its happy path. See ``SendLoop``."""
 
     def attach_control(self, control):
         """Names who decides; once, before the first step."""
@@ -562,7 +83,7 @@ cdef class Sender:
         if connection.link.state != BROKEN:
             self._write(connection.link, self.clock.now_ns())
 
-    def close_connection(self, Connection connection not None, cause):
+    cpdef object close_connection(self, Connection connection, object cause):
         """Closes the socket and hands every unanswered request back; ``cause``: an exception, or None.
 
         None where it is closed on purpose, with nothing in flight. Idempotent.
@@ -702,39 +223,3 @@ cdef class Sender:
             "connections": self.link_count,
             "in_flight": sum([(<Connection>c).link.in_flight for c in self.connections]),
         }
-
-
-cdef inline uint32_t swapped(int32_t v) noexcept nogil:
-    """What a big-endian int32 looks like when it is read in the machine's order."""
-    cdef uint32_t stored
-    put_u32(<uint8_t*>&stored, v)
-    return stored
-
-
-cdef str topic_name(Batch* b):
-    return b.partition.topic.name[:b.partition.topic.name_size].decode()
-
-
-cdef object unmatched(Link* link, const uint8_t* frame, int64_t size):
-    where = (<Connection>link.owner).where
-    got = <int32_t>get_u32(frame)
-    if link.first_awaiting == NULL:
-        return CorrelationIdError(f"{where} sent {size} bytes with correlation id {got}, and nothing was asked")
-    if link.first_awaiting.unwritten:
-        return CorrelationIdError(f"{where} answered before the whole request was sent")
-    return CorrelationIdError(
-        f"{where} answered with correlation id {got} where {link.first_awaiting.correlation_id} was next"
-    )
-
-
-cdef object wrong_length(Link* link, int64_t at, int64_t receive_max):
-    """A frame whose length can't be: another protocol, most likely."""
-    where = (<Connection>link.owner).where
-    start = PyBytes_FromStringAndSize(<char*>link.inbox + at, min(link.inbox_used - at, 64))
-    other = frame_looks_like(start)
-    length = int.from_bytes(start[:4], "big", signed=True)
-    if other is not None:
-        return BrokerProtocolError(f"{where} is no Kafka broker (or not on this port): it answers like {other}")
-    return BrokerProtocolError(
-        f"{where} announced a response of {length} bytes; allowed are 4 to receive_message_max_bytes={receive_max}"
-    )

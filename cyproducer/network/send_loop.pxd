@@ -1,0 +1,64 @@
+from libc.stdint cimport int16_t, int32_t, int64_t
+
+from cyproducer.buffers.accumulator cimport RecordAccumulator
+from cyproducer.buffers.clock cimport Clock
+from cyproducer.buffers.structures cimport Accumulator, Batch, Node
+from cyproducer.buffers.sync cimport pthread_mutex_t
+from cyproducer.network.connection cimport Connection
+from cyproducer.network.link cimport Link
+from cyproducer.network.poller cimport Poller, Ready
+from cyproducer.network.produce_codec cimport Outcome, ProduceSettings, Request
+
+cdef enum:
+    MOST_BATCHES = 1024           # batches in one request
+
+
+cdef class SendLoop:
+    cdef pthread_mutex_t turn     # held by whoever runs a step
+    cdef readonly RecordAccumulator accumulator
+    cdef readonly Clock clock
+    cdef readonly Poller poller
+    cdef readonly object control  # decides what is not a matter of course
+    cdef object wake_socket       # what the selector watches for wake-ups
+    cdef int wake_read_fd
+    cdef int wake_write_fd
+    cdef ProduceSettings settings
+    cdef bytes client_id          # what settings.client_id points to
+    cdef int32_t max_in_flight
+    cdef int64_t max_request_size
+    cdef int64_t request_timeout_ns
+    cdef int64_t delivery_timeout_ns
+    cdef int64_t receive_max
+    cdef int32_t attention        # somebody asked for the control plane; any thread sets it
+    cdef int32_t stopping         # run() returns; any thread sets it
+    cdef int64_t next_control_ns  # when the control plane wants its next tick
+    cdef int64_t next_expiry_ns   # when to look for overdue batches next
+    cdef list connections
+    cdef Link** links             # of `connections`, in that order
+    cdef int link_count
+    cdef list backing_off         # a heap of (retry_at_ns, number, address of a Partition)
+    cdef int64_t backoff_number
+    cdef Batch* drained[MOST_BATCHES]
+    cdef Outcome outcomes[MOST_BATCHES]
+    # counters for metrics()
+    cdef int64_t requests
+    cdef int64_t responses
+    cdef int64_t latency_ns
+    cdef int64_t latency_max_ns
+    cdef int64_t wakeups
+
+    cdef int step(self, int64_t max_wait_ns) except -1 nogil
+    cdef int _control(self, int64_t now) except -1
+    cdef int _fill(self, Link* link, int64_t now) except -1 nogil
+    cdef int _compress(self, Batch* b) except -1
+    cdef int _write(self, Link* link, int64_t now) except -1 nogil
+    cdef int _read(self, Link* link, int64_t now) except -1 nogil
+    cdef int _frame(self, Link* link, Request* r, const unsigned char* frame, int64_t size, int64_t now) except -1 nogil
+    cdef int64_t _sleep_until(self, int64_t until, int64_t now) noexcept nogil
+    cdef int _resolve(self, Batch* b, int error_code, object message, object cause) except -1
+    cdef int _give_up(self, Request* r, object cause) except -1
+    cdef Link* _link_of(self, int fd) noexcept nogil
+    cdef int _expire(self, int64_t now) except -1 nogil
+    cdef int _answered(self, Link* link) noexcept nogil
+    cdef object _socket_error(self, Link* link, int64_t why)
+    cpdef object close_connection(self, Connection connection, object cause)
