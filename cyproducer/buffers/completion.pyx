@@ -1,7 +1,8 @@
 """Completed batches whose callbacks are to be run.
 
-Owns: their queue, and running them in order. Does not own: the thread that does (``network/callbacks``), nor when
-a batch completes (``delivery``). The sender fills the queue without the GIL; one thread at a time empties it.
+Owns: their queue, and running them in order. Does not own: the thread that does (``network/callbacks``),
+nor when a batch completes (``delivery``). The sender fills the queue without the GIL; one thread at a time
+empties it.
 """
 
 from cpython.ref cimport Py_DECREF

@@ -20,7 +20,7 @@ the interest and comes for the lock, or the waiter sees the state.
 
 import logging
 
-from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free, realloc
 
 cimport cython
@@ -34,9 +34,7 @@ from cyproducer.buffers.sync cimport (
     cyp_monotonic_ns,
     cyp_store32,
     pthread_cond_broadcast,
-    pthread_cond_destroy,
     pthread_cond_signal,
-    pthread_mutex_destroy,
     pthread_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock,
