@@ -121,7 +121,7 @@ def main() -> int:
         blocking = measure(BLOCKING, bootstrap, args.round_trips, args)
     own = streaming["cyproducer"]
     table(
-        f"{args.records} records of {args.size} bytes, acks=all, median of {args.rounds} rounds (least-greatest)",
+        f"{args.records} records of {args.size} B, acks=all, median of {args.rounds} rounds (least-greatest)",
         [
             "client",
             "records/s, M",
