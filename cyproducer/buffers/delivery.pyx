@@ -457,7 +457,7 @@ cdef class RecordFuture:
         """Awaits the outcome in asyncio, on whichever loop is running."""
         cdef int state = self._settle()
         if state != PENDING:
-            return completed(self).__await__()
+            return _completed(self).__await__()
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -465,7 +465,7 @@ cdef class RecordFuture:
 
         def arrived(outcome):
             try:
-                loop.call_soon_threadsafe(deliver, future, outcome)
+                loop.call_soon_threadsafe(_deliver, future, outcome)
             except RuntimeError:
                 log.debug("the event loop was closed before its record completed")
 
@@ -477,7 +477,7 @@ cdef class RecordFuture:
         return f"<RecordFuture topic={self.topic!r} {state}>"
 
 
-def deliver(future, outcome):
+def _deliver(future, outcome):
     """Sets an asyncio future, unless its task gave up meanwhile. Runs on the loop's thread."""
     if future.done():
         return
@@ -487,7 +487,7 @@ def deliver(future, outcome):
         future.set_result(outcome)
 
 
-async def completed(record_future):
+async def _completed(record_future):
     """The outcome of a future that has one."""
     return record_future.get(0)
 
@@ -608,12 +608,12 @@ cdef class CompletionQueue:
             Py_DECREF(<object>d.callbacks[i])
         d.callback_count = 0
         delivery_unref(d)
-        waiting.sort(key=place_in_batch)
+        waiting.sort(key=_place_in_batch)
         for future in waiting:
             (<RecordFuture>future)._run_callbacks()
         return len(waiting)
 
 
-def place_in_batch(RecordFuture future):
+def _place_in_batch(RecordFuture future):
     """The order in which a batch's callbacks run: that of its records."""
     return future.index
