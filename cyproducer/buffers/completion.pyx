@@ -123,12 +123,12 @@ cdef class CompletionQueue:
             Py_DECREF(<object>d.callbacks[i])
         d.callback_count = 0
         delivery_unref(d)
-        waiting.sort(key=place_in_batch)
+        waiting.sort(key=_place_in_batch)
         for future in waiting:
             (<RecordFuture>future)._run_callbacks()
         return len(waiting)
 
 
-def place_in_batch(RecordFuture future):
+def _place_in_batch(RecordFuture future):
     """The order in which a batch's callbacks run: that of its records."""
     return future.index

@@ -456,7 +456,7 @@ cdef class RecordFuture:
         """Awaits the outcome in asyncio, on whichever loop is running."""
         cdef int state = self._settle()
         if state != PENDING:
-            return completed(self).__await__()
+            return _completed(self).__await__()
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -464,7 +464,7 @@ cdef class RecordFuture:
 
         def arrived(outcome):
             try:
-                loop.call_soon_threadsafe(deliver, future, outcome)
+                loop.call_soon_threadsafe(_deliver, future, outcome)
             except RuntimeError:
                 log.debug("the event loop was closed before its record completed")
 
@@ -476,7 +476,7 @@ cdef class RecordFuture:
         return f"<RecordFuture topic={self.topic!r} {state}>"
 
 
-def deliver(future, outcome):
+def _deliver(future, outcome):
     """Sets an asyncio future, unless its task gave up meanwhile. Runs on the loop's thread."""
     if future.done():
         return
@@ -486,7 +486,7 @@ def deliver(future, outcome):
         future.set_result(outcome)
 
 
-async def completed(record_future):
+async def _completed(record_future):
     """The outcome of a future that has one."""
     return record_future.get(0)
 
