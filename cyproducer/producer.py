@@ -167,8 +167,9 @@ class KafkaProducer(SendPath):
     def __init__(self, **configs: Any) -> None:
         self.config = ProducerConfig(**configs)
         self.config.reject_unsupported()
-        self._machinery = _Machinery(self.config)
+        # First, because they may raise, and then there must be no thread yet.
         self._interceptors = [i() if isinstance(i, type) else i for i in self.config.interceptors]
+        self._machinery = _Machinery(self.config)
         custom = self._machinery.partitioner
         self._custom = custom if isinstance(custom, CustomPartitioner) else None
         extended = (

@@ -137,6 +137,7 @@ class ClusterClient:
         Raises:
             KafkaTimeoutError: the time ran out; says what was tried and what came of it.
             BrokerResponseError: the broker's final word on the topic.
+            ProducerClosedError: the producer was closed, before or meanwhile.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -146,7 +147,7 @@ class ClusterClient:
             if view.partitions_for_topic(name):
                 return view
             with self._changed:
-                error = self._topic_errors.get(name)
+                error = self._fatal or self._topic_errors.get(name)
                 if error is not None:
                     raise error
                 self.want_topic(name)
@@ -352,16 +353,18 @@ class ClusterClient:
             return
         log.info("connection to node %d at %s ended: %s", node_id, connection.where, cause)
         setting_up = self._states.state(node_id, now_ms) is ConnectionState.HANDSHAKING
-        if setting_up and isinstance(cause, errors.KafkaConnectionError) and "closed" in str(cause):
-            cause = self._hung_up(connection, cause)
+        if setting_up and isinstance(cause, errors.KafkaConnectionError) and (
+            "closed the connection" in str(cause) or "broke" in str(cause)
+        ):
+            cause = self._hung_up(connection)
         self._states.failed(node_id, cause, now_ms)
         if connection is self._metadata_on:
             self._metadata_on = None
             self._metadata.on_failure(f"{connection.where}: {cause}", now_ms)
         self._on_node_failure(cause, now_ms)
 
-    def _hung_up(self, connection: Connection, cause: Exception) -> Exception:
-        """A peer that closes in the handshake: no Kafka, another security protocol, or a very old broker."""
+    def _hung_up(self, connection: Connection) -> Exception:
+        """A peer that closes or resets the connection in the handshake: no Kafka, another security protocol, or a very old broker."""
         return errors.BrokerProtocolError(
             f"{connection.where} closed the connection during the handshake: is it a Kafka broker with a "
             f"{self._config.security_protocol} listener on this port?"
@@ -409,8 +412,12 @@ class ClusterClient:
         while self._wanted:
             name = self._wanted.popleft()
             known = self._metadata.partition_count(name)
-            self._metadata.track(name, now_ms)
-            if known:
+            asks = self._metadata.track(name, now_ms)
+            code = self._metadata.topic_error(name)
+            if code in FINAL_TOPIC_ERRORS and not asks:
+                # The broker said so a moment ago and is not asked again yet.
+                self._refuse_topic(name, errors.for_code(code)(f"topic {name!r}"))
+            elif known:
                 # Dropped by the accumulator but not here, or asked for twice: tell it again.
                 self._apply(name)
 
@@ -495,6 +502,7 @@ class ClusterClient:
         self._asked.discard(name)
         with self._changed:
             self._topic_errors[name] = error
+            self._changed.notify_all()
         failed = self._sender.fail_parked(name, error)
         if failed:
             log.error("%d records failed: %s", failed, error)

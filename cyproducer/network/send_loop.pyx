@@ -263,6 +263,9 @@ cdef class SendLoop:
         if a.oldest != NULL and self.next_expiry_ns == FAR_NS:
             self.next_expiry_ns = now + EXPIRY_INTERVAL_NS
         until = min(until, self.next_expiry_ns)
+        if self.delivery_timeout_ns < FAR_NS - now:
+            # A batch that nobody is woken for (no leader, no connection yet) must not be slept past its end.
+            until = min(until, now + self.delivery_timeout_ns)
         if work:
             until = now
         else:
@@ -312,6 +315,8 @@ cdef class SendLoop:
             r.sent_ns = now
             self.requests += 1
             link_push(link, r, self.settings.acks != 0)
+            # The control plane looks for requests that are overdue, and must not sleep past this one.
+            self.next_control_ns = min(self.next_control_ns, now + self.request_timeout_ns)
             link.in_flight += self.settings.acks != 0
             self._write(link, now)
             if self._link_of(fd) != link:

@@ -142,6 +142,9 @@ cdef class Sender(SendLoop):
         for connection in list(self.connections):
             r = connection.link.first_awaiting
             if r == NULL:
+                # acks=0 awaits nothing: there it is the write that must end.
+                r = connection.link.first_out
+            if r == NULL:
                 continue
             if now - r.sent_ns >= self.request_timeout_ns:
                 self.close_connection(connection, KafkaTimeoutError(
@@ -161,6 +164,9 @@ cdef class Sender(SendLoop):
         while n != NULL:
             if n.link == NULL and has_work(n):
                 wanting.append(n.id)
+            elif n.link == NULL:
+                # What it was to be connected for has expired meanwhile: its next batch is news again.
+                n.takes = 1
             n = n.next
         pthread_mutex_unlock(&self.accumulator.c.lock)
         return wanting
@@ -213,10 +219,11 @@ cdef class Sender(SendLoop):
             self.poller.selector.unregister(self.wake_read_fd)
         except (KeyError, ValueError, OSError):
             log.debug("the selector was closed before the sender")
-        os.close(self.wake_read_fd)
-        if self.wake_write_fd != self.wake_read_fd:
-            os.close(self.wake_write_fd)
+        descriptors = {self.wake_read_fd, self.wake_write_fd}
+        # First forgotten, then closed: closing lets other threads run, who might wake whatever has the number next.
         self.wake_read_fd = self.wake_write_fd = -1
+        for fd in descriptors:
+            os.close(fd)
 
     def counters(self):
         """Totals since the start, for ``metrics()``."""
