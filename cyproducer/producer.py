@@ -1,7 +1,7 @@
 """``KafkaProducer``: the public API, and the wiring of what is behind it.
 
-Owns: the producer's life (construction, flush, close, exit), serializers, interceptors and custom partitioners.
-Does not own: anything a record goes through after that: see ``docs/design.md`` for its way.
+Owns: the producer's life (construction, flush, close, exit), serializers, interceptors and custom
+partitioners. Does not own: anything a record goes through after that: see ``docs/design.md`` for its way.
 
 Every method is thread-safe.
 """
@@ -55,7 +55,7 @@ class _Machinery:
         self.partitioner = resolve_partitioner(config.partitioner, config.partitioner_ignore_keys)
         compressor = None
         if config.compression_type:
-            # Imported here: the codecs' libraries are as heavy as the rest, and most programs need none or one.
+            # Imported here: the codecs' libraries are as heavy as all the rest.
             from cyproducer.records.compression import compressor_for
 
             compressor = compressor_for(config.compression_type, config.effective_compression_level)
@@ -71,7 +71,6 @@ class _Machinery:
             availability_timeout_ms=config.partitioner_availability_timeout_ms,
             single_broker_ms=config.partitioner_single_broker_ms,
         )
-        self.callbacks.queue.attach()
         self.selector = (config.selector or selectors.DefaultSelector)()
         self.sender = Sender(
             self.accumulator,
@@ -139,7 +138,6 @@ class _Machinery:
                 self.selector.close()
             self.client.close()
             self.callbacks.close(max(0.1, deadline - time.monotonic()))
-            self.callbacks.queue.detach()
             return lost
 
 
@@ -197,11 +195,13 @@ class KafkaProducer(SendPath):
 
     # Sending
 
-    def send_all(self, records: Iterable[ProducerRecord | Mapping[str, Any] | tuple[Any, ...]]) -> list[RecordFuture]:
+    def send_all(
+        self, records: Iterable[ProducerRecord | Mapping[str, Any] | tuple[Any, ...]]
+    ) -> list[RecordFuture]:
         """Sends several records; returns their futures in order.
 
-        Each is a ``ProducerRecord``, a tuple in its order, or a mapping with its field names. Never raises for a
-        record: what ``send`` would have raised is in that record's future. Blocks where ``send`` does.
+        Each is a ``ProducerRecord``, a tuple in its order, or a mapping with its field names. Never raises
+        for a record: what ``send`` would have raised is in its future. Blocks where ``send`` does.
         """
         futures = []
         for record in records:
@@ -221,7 +221,9 @@ class KafkaProducer(SendPath):
                 try:
                     record = interceptor.on_send(record)
                 except Exception:
-                    log.exception("interceptor %r raised in on_send; the record goes on as it was", interceptor)
+                    log.exception(
+                        "interceptor %r raised in on_send; the record goes on as it was", interceptor
+                    )
         try:
             future = self._send_intercepted(record)
         except Exception as error:

@@ -23,7 +23,7 @@ from cyproducer.buffers.accumulator cimport (
 from cyproducer.buffers.delivery cimport refused_future
 from cyproducer.buffers.sync cimport cyp_monotonic_ns, pthread_mutex_lock, pthread_mutex_unlock
 from cyproducer.buffers.readiness cimport hurry
-from cyproducer.records.record_batch cimport BATCH_HEADER, RECORD_OVERHEAD, record_bound
+from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
 from cyproducer.records.varint cimport put_varint
 
 import re
@@ -31,7 +31,6 @@ import re
 from cyproducer.errors import (
     BufferExhaustedError,
     InvalidTopicError,
-    KafkaConfigurationError,
     ProducerClosedError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
