@@ -52,7 +52,13 @@ from cyproducer.buffers.topology cimport TopicState, make_topic
 from cyproducer.records.hashing cimport KEY_HASH_JAVA
 from cyproducer.records.record_batch cimport BATCH_HEADER, put_record, record_bound
 
+import logging
 import os
+
+log = logging.getLogger("cyproducer")
+
+cdef extern from "<Python.h>":
+    int PyErr_CheckSignals() except -1
 
 cdef enum:
     FIRST_CAPACITY = 1024     # a partition's first batch; later ones start at the size of the last
@@ -110,6 +116,7 @@ cdef class RecordAccumulator:
         self.c.next_id = 1
         self.c.random = (int.from_bytes(os.urandom(8), "big") if seed is None else seed) | 1
         self.c.completions = &completions.entries
+        self.c.waiting = &pool.waiting
         self.wake_function = NULL
 
     def __dealloc__(self):
@@ -364,24 +371,29 @@ cdef class RecordAccumulator:
         """Compresses a batch that an append has filled and lets the sender have it. Called with the GIL,
         which the compressor releases while it works."""
         cdef bint wake
-        try:
-            self.compress(b)
-        finally:
-            pthread_mutex_lock(&self.c.lock)
-            b.state = SEALED
-            wake = refresh(&self.c, b.partition) and cyp_load32(&self.c.sleeping)
-            if wake:
-                cyp_store32(&self.c.sleeping, 0)
-            pthread_mutex_unlock(&self.c.lock)
-            if wake:
-                self.wake()
+        self.compress(b)
+        pthread_mutex_lock(&self.c.lock)
+        b.state = SEALED
+        wake = refresh(&self.c, b.partition) and cyp_load32(&self.c.sleeping)
+        if wake:
+            cyp_store32(&self.c.sleeping, 0)
+        pthread_mutex_unlock(&self.c.lock)
+        if wake:
+            self.wake()
         return 0
 
     cdef int compress(self, Batch* b) except -1:
-        """Replaces a closed batch's records by their compressed form, where that is shorter."""
+        """Replaces a closed batch's records by their compressed form, where that is shorter.
+
+        Where compressing fails, the batch goes as it is: its records were accepted.
+        """
         cdef Py_buffer packed
-        view = PyMemoryView_FromMemory(<char*>b.data + BATCH_HEADER, b.size - BATCH_HEADER, PyBUF_READ)
-        PyObject_GetBuffer(self.compressor.compress(view), &packed, PyBUF_SIMPLE)
+        try:
+            view = PyMemoryView_FromMemory(<char*>b.data + BATCH_HEADER, b.size - BATCH_HEADER, PyBUF_READ)
+            PyObject_GetBuffer(self.compressor.compress(view), &packed, PyBUF_SIMPLE)
+        except Exception:
+            log.exception("compressing a batch of %d records failed; it is sent uncompressed", b.count)
+            return 0
         if BATCH_HEADER + packed.len < b.size:
             memcpy(b.data + BATCH_HEADER, packed.buf, packed.len)
             b.size = BATCH_HEADER + packed.len
@@ -510,6 +522,7 @@ cdef class RecordAccumulator:
                             break
                     pthread_mutex_unlock(&a.lock)
                     late = cyp_monotonic_ns() >= deadline
+                PyErr_CheckSignals()
         finally:
             pthread_mutex_lock(&a.lock)
             a.flushing -= 1

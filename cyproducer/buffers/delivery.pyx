@@ -20,7 +20,7 @@ the interest and comes for the lock, or the waiter sees the state.
 
 import logging
 
-from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free, realloc
 
 cimport cython
@@ -34,9 +34,7 @@ from cyproducer.buffers.sync cimport (
     cyp_monotonic_ns,
     cyp_store32,
     pthread_cond_broadcast,
-    pthread_cond_destroy,
     pthread_cond_signal,
-    pthread_mutex_destroy,
     pthread_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock,
@@ -406,7 +404,8 @@ cdef class RecordFuture:
             if no_memory:
                 raise MemoryError("no memory to register a callback")
             if waiting:
-                ensure_started(d.queue)
+                if not d.queue.started:
+                    (<object>d.queue.owner).ensure_started()
                 return self
         self._run_callbacks()
         return self
@@ -457,7 +456,7 @@ cdef class RecordFuture:
         """Awaits the outcome in asyncio, on whichever loop is running."""
         cdef int state = self._settle()
         if state != PENDING:
-            return completed(self).__await__()
+            return _completed(self).__await__()
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -465,7 +464,7 @@ cdef class RecordFuture:
 
         def arrived(outcome):
             try:
-                loop.call_soon_threadsafe(deliver, future, outcome)
+                loop.call_soon_threadsafe(_deliver, future, outcome)
             except RuntimeError:
                 log.debug("the event loop was closed before its record completed")
 
@@ -477,7 +476,7 @@ cdef class RecordFuture:
         return f"<RecordFuture topic={self.topic!r} {state}>"
 
 
-def deliver(future, outcome):
+def _deliver(future, outcome):
     """Sets an asyncio future, unless its task gave up meanwhile. Runs on the loop's thread."""
     if future.done():
         return
@@ -487,7 +486,7 @@ def deliver(future, outcome):
         future.set_result(outcome)
 
 
-async def completed(record_future):
+async def _completed(record_future):
     """The outcome of a future that has one."""
     return record_future.get(0)
 
@@ -496,124 +495,3 @@ cdef object bound(object f, tuple args, dict kwargs):
     if not args and not kwargs:
         return f
     return lambda outcome: f(*args, outcome, **kwargs)
-
-
-# The list of completed deliveries finds its Python object here: a C struct cannot point to it without
-# owning it. Weak in effect: the object removes itself when it goes.
-cdef dict queues = {}
-
-
-cdef object ensure_started(CompletionList* entries):
-    cdef CompletionQueue queue = queues.get(<size_t>entries)
-    if queue is not None and not queue.started:
-        queue.started = True
-        if queue.start is not None:
-            queue.start()
-    return None
-
-
-cdef class CompletionQueue:
-    """Completed deliveries whose callbacks are to be run, in order of completion.
-
-    ``start`` is called when the first callback is registered: a producer without callbacks needs no
-    thread for them. Thread-safe.
-    """
-
-    def __cinit__(self, start=None):
-        pthread_mutex_init(&self.entries.lock, NULL)
-        cyp_cond_init(&self.entries.filled)
-        cyp_cond_init(&self.entries.idle)
-        self.start = start
-
-    def attach(self):
-        """Makes the queue known to the deliveries that point to it."""
-        queues[<size_t>&self.entries] = self
-
-    def detach(self):
-        """The opposite; no delivery may be pending any more."""
-        queues.pop(<size_t>&self.entries, None)
-
-    def __dealloc__(self):
-        cdef Delivery* d
-        while self.entries.first != NULL:
-            d = self.entries.first
-            self.entries.first = d.next
-            delivery_unref(d)
-        pthread_cond_destroy(&self.entries.filled)
-        pthread_cond_destroy(&self.entries.idle)
-        pthread_mutex_destroy(&self.entries.lock)
-
-    def close(self):
-        """Lets ``run_next`` return None once the queue is empty."""
-        pthread_mutex_lock(&self.entries.lock)
-        self.entries.closed = 1
-        pthread_cond_broadcast(&self.entries.filled)
-        pthread_mutex_unlock(&self.entries.lock)
-
-    def wait_idle(self, double timeout_s):
-        """Waits until nothing is left to run; False when ``timeout_s`` seconds were over first."""
-        cdef int64_t deadline = cyp_monotonic_ns() + <int64_t>(min(timeout_s, 1e9) * 1e9)
-        cdef bint idle
-        cdef int64_t until
-        while True:
-            until = min(deadline, cyp_monotonic_ns() + SIGNAL_SLICE_NS)
-            with nogil:
-                pthread_mutex_lock(&self.entries.lock)
-                while self.entries.first != NULL or self.entries.running:
-                    if cyp_cond_wait_until(&self.entries.idle, &self.entries.lock, until):
-                        break
-                idle = self.entries.first == NULL and not self.entries.running
-                pthread_mutex_unlock(&self.entries.lock)
-            if idle or cyp_monotonic_ns() >= deadline:
-                return bool(idle)
-            PyErr_CheckSignals()
-
-    def run_next(self, double timeout_s=0.0):
-        """Runs the callbacks of the next completed batch, waiting for one up to ``timeout_s`` seconds.
-
-        Returns the number of records called back, 0 when the time ran out, None when closed and empty.
-        """
-        cdef Delivery* d
-        cdef int64_t deadline = cyp_monotonic_ns() + <int64_t>(timeout_s * 1e9)
-        cdef bint closed
-        with nogil:
-            pthread_mutex_lock(&self.entries.lock)
-            while self.entries.first == NULL and not self.entries.closed:
-                if cyp_cond_wait_until(&self.entries.filled, &self.entries.lock, deadline):
-                    break
-            d = self.entries.first
-            if d != NULL:
-                self.entries.first = d.next
-                if d.next == NULL:
-                    self.entries.last = NULL
-                self.entries.running = 1
-            closed = self.entries.closed
-            pthread_mutex_unlock(&self.entries.lock)
-        if d == NULL:
-            return None if closed else 0
-        try:
-            return self._run(d)
-        finally:
-            pthread_mutex_lock(&self.entries.lock)
-            self.entries.running = 0
-            pthread_cond_broadcast(&self.entries.idle)
-            pthread_mutex_unlock(&self.entries.lock)
-
-    cdef int _run(self, Delivery* d) except -1:
-        """Runs the callbacks of one delivery, whose reference it takes; returns the number of records."""
-        cdef int32_t i
-        cdef list waiting = []
-        for i in range(d.callback_count):
-            waiting.append(<RecordFuture>d.callbacks[i])
-            Py_DECREF(<object>d.callbacks[i])
-        d.callback_count = 0
-        delivery_unref(d)
-        waiting.sort(key=place_in_batch)
-        for future in waiting:
-            (<RecordFuture>future)._run_callbacks()
-        return len(waiting)
-
-
-def place_in_batch(RecordFuture future):
-    """The order in which a batch's callbacks run: that of its records."""
-    return future.index

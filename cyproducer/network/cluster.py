@@ -177,7 +177,7 @@ class ClusterClient:
         return any(connection.ready for connection in list(self._connections.values()))
 
     def diagnosis(self) -> str:
-        """Why nothing comes forward, in words: each address with its last failure, and the last metadata error."""
+        """Why nothing comes forward: each address with its last failure, and the last metadata error."""
         now_ms = self._now_ms()
         parts = [self._states.diagnosis(now_ms), self._metadata.describe_last_error(now_ms) or ""]
         text = "; ".join(part for part in parts if part)
@@ -324,9 +324,7 @@ class ClusterClient:
             raise errors.for_code(response.error_code)(f"{connection.where} refused the handshake")
         self._hand_over(connection, response.api_versions, now_ms)
 
-    def _hand_over(
-        self, connection: Connection, versions: dict[int, tuple[int, int]], now_ms: float
-    ) -> None:
+    def _hand_over(self, connection: Connection, versions: dict[int, tuple[int, int]], now_ms: float) -> None:
         """The handshake is over: the connection may be used."""
         chosen = negotiate(versions)
         connection.handshake.metadata_version = chosen.metadata
@@ -537,7 +535,9 @@ class ClusterClient:
         cause: Exception | None,
         now_ms: float,
     ) -> tuple[float | None, Exception | None]:
-        """What becomes of a batch that came back without success: (when to send it again, None) or (None, why not).
+        """What becomes of a batch that came back without success.
+
+        Returns (when to send it again, None), or (None, the error its records fail with).
 
         ``error_code`` and ``message`` are the broker's; 0 where ``cause`` says what happened instead.
         """
@@ -554,7 +554,12 @@ class ClusterClient:
         if decision.retry:
             self._warn(now_ms, "%d records for %s: %s; %s", count, where, error, decision.reason)
             return decision.at_ms, None
-        if retriable and now_ms - created_ms + 1 >= 0 and decision.at_ms is None and attempts <= self._policy.retries:
+        if (
+            retriable
+            and now_ms - created_ms + 1 >= 0
+            and decision.at_ms is None
+            and attempts <= self._policy.retries
+        ):
             late = self.delivery_timeout_error(topic, partition, count, attempts, now_ms - created_ms, now_ms)
             late.__cause__ = error
             return None, late
@@ -576,7 +581,7 @@ class ClusterClient:
         return error
 
     def _warn(self, now_ms: float, text: str, *args: Any) -> None:
-        """Logs a warning, at most one a second: what a broker's restart causes is one event, not thousands."""
+        """Logs a warning, at most one a second: a broker's restart is one event, not thousands."""
         if now_ms - self._last_warning_ms < 1000:
             self._warnings_held += 1
             return

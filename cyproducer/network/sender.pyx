@@ -114,7 +114,9 @@ cdef class Sender(SendLoop):
             link.node.answered = link.node.sent
             pthread_mutex_unlock(&self.accumulator.c.lock)
         self.control.on_broken(connection, cause, self.clock.now_ns() / 1e6)
-        reason = cause if cause is not None else KafkaConnectionError(f"{connection.where}: closed by this client")
+        reason = cause
+        if reason is None:
+            reason = KafkaConnectionError(f"{connection.where}: closed by this client")
         r = link_pop_unwritten(link)
         while r != NULL:
             self._give_up(r, reason)
@@ -187,7 +189,11 @@ cdef class Sender(SendLoop):
 
     def parked_topics(self):
         """The names of the topics that records wait for."""
-        return [name for name, state in self.accumulator.topics.items() if (<TopicState>state).c.first_parked != NULL]
+        return [
+            name
+            for name, state in self.accumulator.topics.items()
+            if (<TopicState>state).c.first_parked != NULL
+        ]
 
     def abort(self, error):
         """Fails everything that is not complete, in flight or not, and closes every connection.
