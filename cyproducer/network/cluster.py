@@ -353,8 +353,8 @@ class ClusterClient:
             return
         log.info("connection to node %d at %s ended: %s", node_id, connection.where, cause)
         setting_up = self._states.state(node_id, now_ms) is ConnectionState.HANDSHAKING
-        if setting_up and isinstance(cause, errors.KafkaConnectionError) and (
-            "closed the connection" in str(cause) or "broke" in str(cause)
+        if setting_up and type(cause) is errors.KafkaConnectionError and (
+            "closed the connection" in str(cause) or "broke:" in str(cause)
         ):
             cause = self._hung_up(connection)
         self._states.failed(node_id, cause, now_ms)
