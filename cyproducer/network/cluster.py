@@ -353,9 +353,8 @@ class ClusterClient:
             return
         log.info("connection to node %d at %s ended: %s", node_id, connection.where, cause)
         setting_up = self._states.state(node_id, now_ms) is ConnectionState.HANDSHAKING
-        if setting_up and isinstance(cause, errors.KafkaConnectionError) and (
-            "closed the connection" in str(cause) or "broke" in str(cause)
-        ):
+        if setting_up and type(cause) is errors.KafkaConnectionError:
+            # The loop's own word for a socket that ended; every other cause says more already.
             cause = self._hung_up(connection)
         self._states.failed(node_id, cause, now_ms)
         if connection is self._metadata_on:
@@ -364,7 +363,7 @@ class ClusterClient:
         self._on_node_failure(cause, now_ms)
 
     def _hung_up(self, connection: Connection) -> Exception:
-        """A peer that closes or resets the connection in the handshake: no Kafka, another security protocol, or a very old broker."""
+        """A peer that hangs up in the handshake: no Kafka, another security protocol, or a very old broker."""
         return errors.BrokerProtocolError(
             f"{connection.where} closed the connection during the handshake: is it a Kafka broker with a "
             f"{self._config.security_protocol} listener on this port?"
