@@ -295,7 +295,7 @@ class KafkaProducer(SendPath):
                 except Exception:
                     log.exception("interceptor %r raised in close", interceptor)
         for serializer in (self.config.key_serializer, self.config.value_serializer):
-            if hasattr(serializer, "close"):
+            if serializer is not None and hasattr(serializer, "close"):
                 serializer.close()
         self._finalizer.detach()
         if lost:
