@@ -299,7 +299,7 @@ class KafkaProducer(SendPath):
                 except Exception:
                     log.exception("interceptor %r raised in close", interceptor)
         for serializer in (self.config.key_serializer, self.config.value_serializer):
-            if hasattr(serializer, "close"):
+            if serializer is not None and hasattr(serializer, "close"):
                 serializer.close()
         if lost:
             log.warning("close(%s): %d records were not acknowledged in time and failed", timeout, lost)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
-from cyproducer.network import cluster as cluster_client
+from cyproducer.network import connector
 from cyproducer.network.dns import Resolver
 from tests.network import odd_servers
 from tests.network.odd_servers import odd_server, refusing_address
@@ -299,7 +299,7 @@ def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> No
                 (socket.AF_INET, *tcp, ("127.0.0.1", port)),
             ]
 
-        monkeypatch.setattr(cluster_client, "Resolver", functools.partial(Resolver, getaddrinfo=look_up))
+        monkeypatch.setattr(connector, "Resolver", functools.partial(Resolver, getaddrinfo=look_up))
         with producing(
             bootstrap_servers=[f"kafka.example:{port}"],
             reconnect_backoff_ms=9000,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
-from cyproducer.network import cluster as cluster_client
+from cyproducer.network import connector
 from cyproducer.network.dns import Resolver
 from cyproducer.producer import KafkaProducer
 from tests.network import odd_servers
@@ -41,7 +41,7 @@ def test_the_constructor_waits_neither_for_brokers_nor_for_names(monkeypatch: py
         assert release.wait(WAIT_S)
         raise socket.gaierror(socket.EAI_NONAME, "nobody by that name")
 
-    monkeypatch.setattr(cluster_client, "Resolver", functools.partial(Resolver, getaddrinfo=look_up))
+    monkeypatch.setattr(connector, "Resolver", functools.partial(Resolver, getaddrinfo=look_up))
     with producing(bootstrap_servers=["nowhere.example:9092", refusing_address()]) as producer:
         # Had the constructor waited for the name, it would still be in there.
         assert not release.is_set()

@@ -215,7 +215,7 @@ cdef class SendLoop:
                 continue
             if link.state == CONNECTING and link.wants_write:
                 with gil:
-                    self.control.on_socket_ready(<Connection>link.owner, now / 1e6)
+                    self._tell(self.control.on_socket_ready, <Connection>link.owner, (now / 1e6,))
                 continue
             if ready[i].events & 2:
                 self._write(link, now)
@@ -410,10 +410,8 @@ cdef class SendLoop:
             with gil:
                 key, version = r.api_key, r.version
                 free_request(r)
-                self.control.on_frame(
-                    <Connection>link.owner, key, version,
-                    PyBytes_FromStringAndSize(<const char*>frame, size), now / 1e6,
-                )
+                body = PyBytes_FromStringAndSize(<const char*>frame, size)
+                self._tell(self.control.on_frame, <Connection>link.owner, (key, version, body, now / 1e6))
             return 0
         rc = parse_produce(r, frame, size, self.outcomes, &throttle_ms)
         link.in_flight -= 1
@@ -471,6 +469,15 @@ cdef class SendLoop:
         if self.backing_off:
             self.next_control_ns = min(self.next_control_ns, <int64_t>self.backing_off[0][0])
         self.next_control_ns = min(self.next_control_ns, next_parked_deadline(self.accumulator))
+        return 0
+
+    cdef int _tell(self, object method, Connection connection, tuple arguments) except -1:
+        """Calls the control plane about a connection. Where that raises, the connection is the one to go."""
+        try:
+            method(connection, *arguments)
+        except Exception as error:
+            log.exception("the control plane failed over %r, which is closed", connection)
+            self.close_connection(connection, KafkaConnectionError(f"{connection.where}: {error!r}"))
         return 0
 
     cdef int _expire(self, int64_t now) except -1 nogil:
