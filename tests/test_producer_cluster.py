@@ -148,6 +148,30 @@ def test_a_partition_that_stays_without_leader_times_out_and_says_so() -> None:
             assert time.monotonic() - began < 5
 
 
+def test_a_leader_that_metadata_list_later_gets_what_waits_for_it() -> None:
+    """1. A partition names a broker that is not listed.  2. It is listed; the partition's leader is as it was."""
+    with ScriptedCluster(2, orders=2) as cluster, producing(cluster) as producer:
+        cluster.unlisted.add(2)
+        waiting = producer.send("orders", b"1", partition=1)
+        assert producer.send("orders", b"0", partition=0).get(WAIT_S).offset == 0
+        assert not waiting.is_done
+        cluster.unlisted.clear()
+        assert waiting.get(WAIT_S).offset == 0
+
+
+def test_a_leader_that_metadata_do_not_list_for_a_while_is_used_again() -> None:
+    with ScriptedCluster(2, orders=2) as cluster, producing(cluster) as producer:
+        producer.send("orders", b"0", partition=1).get(WAIT_S)
+        with cluster.changed:
+            cluster.unlisted.add(2)
+            cluster.nodes[2].drop_connections()
+            seen = len(cluster.received(METADATA))
+        cluster.wait_for_requests(METADATA, seen + 2)
+        waiting = producer.send("orders", b"1", partition=1)
+        cluster.unlisted.clear()
+        assert waiting.get(WAIT_S).offset == 1
+
+
 def test_a_dead_leader_is_replaced_once_metadata_say_so() -> None:
     with ScriptedCluster(2, orders=2) as cluster, producing(cluster) as producer:
         assert producer.send("orders", b"0", partition=0).get(WAIT_S).offset == 0

@@ -244,6 +244,7 @@ def test_a_partition_that_does_not_exist_is_an_error_at_once_or_when_metadata_co
     with ScriptedCluster(orders=2) as cluster, producing(cluster) as producer:
         with pytest.raises(errors.UnknownTopicOrPartitionError, match="no partition 7: it has 2, 0 to 1"):
             producer.send("orders", b"1", partition=7).get(WAIT_S)
+        producer.partitions_for("orders")
         with pytest.raises(errors.UnknownTopicOrPartitionError, match="has 2 partitions, 0 to 1"):
             producer.send("orders", b"1", partition=7)
 

@@ -248,6 +248,8 @@ class ScriptedCluster:
         self.auto_create = 0
         """Partitions of topics that come into being when they are asked for; 0: they don't."""
         self.tells_leader = False
+        self.unlisted: set[int] = set()
+        """Nodes that metadata do not list, though partitions may name them."""
         self.script: Callable[[Received], Act | None] = lambda received: None
         self._acts: dict[int, deque[Act]] = {key: deque() for key in ALL_VERSIONS}
         self._holds: list[threading.Event] = []
@@ -390,7 +392,7 @@ class ScriptedCluster:
                 for i, p in enumerate(topic.partitions)
             ]
             answers.append(wire.TopicAnswer(name, topic.id, error, [] if error else partitions))
-        brokers = [(node.id, node.host, node.port) for node in self.nodes.values()]
+        brokers = [(node.id, node.host, node.port) for node in self.nodes.values() if node.id not in self.unlisted]
         error = act.error if isinstance(act.error, int) else 0
         return wire.write_metadata(version, correlation_id, brokers, answers, "scripted", error)
 
