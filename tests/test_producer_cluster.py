@@ -11,6 +11,7 @@ import pytest
 
 from cyproducer import errors
 from cyproducer.network import connector
+from cyproducer.network.cluster import ClusterClient
 from cyproducer.network.dns import Resolver
 from tests.network import odd_servers
 from tests.network.odd_servers import odd_server, refusing_address
@@ -361,6 +362,35 @@ def test_a_connection_with_a_request_under_way_is_not_idle() -> None:
         assert not request.connection.closed
         held.set()
         assert future.get(WAIT_S).offset == 0
+
+
+def test_an_idle_time_that_is_over_amid_a_request_keeps_nobody_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, ticks = threading.Event(), []
+    tick = ClusterClient.tick
+
+    def counted(client: ClusterClient, now_ms: float) -> float:
+        ticks.append(now_ms)
+        return tick(client, now_ms)
+
+    monkeypatch.setattr(ClusterClient, "tick", counted)
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, connections_max_idle_ms=50) as producer:
+        producer.partitions_for("orders")
+        cluster.act(PRODUCE, Act(hold=held))
+        future = producer.send("orders", b"1")
+        cluster.wait_for_requests(PRODUCE, 1)
+        assert not held.wait(0.5)
+        held.set()
+        assert future.get(WAIT_S).offset == 0
+    # Every 50 ms at most, and what else there was: not thousands.
+    assert len(ticks) < 100
+
+
+def test_a_handshake_that_the_socket_takes_in_pieces_succeeds() -> None:
+    with ScriptedCluster(orders=1) as cluster:
+        cluster.nodes[1].narrow()
+        with producing(cluster, client_id="x" * 32_000, send_buffer_bytes=1) as producer:
+            assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+        assert {received.header.client_id for received in cluster.requests} == {"x" * 32_000}
 
 
 def test_all_brokers_gone_means_back_to_the_bootstrap_servers() -> None:

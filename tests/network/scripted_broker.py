@@ -210,6 +210,11 @@ class Node:
             self._thread = threading.Thread(target=self._accept, args=(self._listener,), daemon=True)
             self._thread.start()
 
+    def narrow(self) -> None:
+        """Lets the kernel take as little as it can of what new connections are sent, until it is read."""
+        assert self._listener is not None
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+
     def stop(self) -> None:
         """Refuses connections and closes those that are there."""
         if self._listener is None:
