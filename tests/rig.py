@@ -138,7 +138,7 @@ class Control:
 
 
 class Rig:
-    """See the module. Options are the producer's; ``topics``: each topic's leaders by partition (-1: none)."""
+    """See the module. Options are the producer's; ``topics``: leaders by partition (-1: none)."""
 
     def __init__(
         self,
@@ -162,10 +162,11 @@ class Rig:
         produce_version: int = 9,
         auto_connect: bool = True,
         extension: Callable[..., RecordFuture] | None = None,
+        completions: CompletionQueue | None = None,
     ) -> None:
         self.clock = ManualClock(START_NS)
         self.pool = BufferPool(buffer_memory)
-        self.completions = CompletionQueue()
+        self.completions = completions or CompletionQueue()
         self.accumulator = RecordAccumulator(
             self.pool,
             self.clock,

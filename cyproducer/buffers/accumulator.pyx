@@ -52,7 +52,13 @@ from cyproducer.buffers.topology cimport TopicState, make_topic
 from cyproducer.records.hashing cimport KEY_HASH_JAVA
 from cyproducer.records.record_batch cimport BATCH_HEADER, put_record, record_bound
 
+import logging
 import os
+
+log = logging.getLogger("cyproducer")
+
+cdef extern from "<Python.h>":
+    int PyErr_CheckSignals() except -1
 
 cdef enum:
     FIRST_CAPACITY = 1024     # a partition's first batch; later ones start at the size of the last
@@ -309,9 +315,11 @@ cdef class RecordAccumulator:
         were taken from the pool by the caller.
         """
         cdef Accumulator* a = &self.c
-        cdef Parked* k = <Parked*>calloc(1, reserved)
+        cdef Parked* k
         cdef uint8_t* at
         cdef int result = APPENDED
+        self.pool.make_room()
+        k = <Parked*>calloc(1, reserved)
         if k == NULL:
             return OUT_OF_MEMORY
         k.delivery = delivery_new(partition, a.completions)
@@ -362,10 +370,15 @@ cdef class RecordAccumulator:
 
     cdef int seal(self, Batch* b) except -1:
         """Compresses a batch that an append has filled and lets the sender have it. Called with the GIL,
-        which the compressor releases while it works."""
+        which the compressor releases while it works.
+
+        Where compressing fails, the batch goes as it is: its records were accepted.
+        """
         cdef bint wake
         try:
             self.compress(b)
+        except Exception:
+            log.exception("compressing a batch of %d records failed; it is sent uncompressed", b.count)
         finally:
             pthread_mutex_lock(&self.c.lock)
             b.state = SEALED
@@ -465,7 +478,11 @@ cdef class RecordAccumulator:
         return 0
 
     cdef Batch* overdue(self, int64_t created_before_ns) noexcept nogil:
-        """The oldest batch, if it is from before that time and not in a request; else NULL."""
+        """The oldest batch from before that time that is in no request; NULL where there is none.
+
+        It is closed here, in the section that finds it: left open, an append could fill it and hand it to
+        its thread to be compressed while the caller fails and frees it.
+        """
         cdef Batch* b
         cdef Batch* found = NULL
         pthread_mutex_lock(&self.c.lock)
@@ -473,6 +490,8 @@ cdef class RecordAccumulator:
         while b != NULL and b.created_ns <= created_before_ns:
             if not b.in_request and b.state != SEALING:
                 found = b
+                if b.state == OPEN:
+                    b.state = SEALED
                 break
             b = b.newer
         pthread_mutex_unlock(&self.c.lock)
@@ -510,6 +529,7 @@ cdef class RecordAccumulator:
                             break
                     pthread_mutex_unlock(&a.lock)
                     late = cyp_monotonic_ns() >= deadline
+                PyErr_CheckSignals()
         finally:
             pthread_mutex_lock(&a.lock)
             a.flushing -= 1

@@ -210,19 +210,25 @@ cdef class BufferPool:
                 self.cached -= <int64_t>1 << (MIN_SHIFT + k)
                 free(item)
 
+    cdef void make_room(self) noexcept nogil:
+        """Frees cached buffers for a reservation whose memory does not come from ``allocate``."""
+        pthread_mutex_lock(&self.lock)
+        self._trim(0)
+        pthread_mutex_unlock(&self.lock)
+
     cdef uint8_t* allocate(self, int64_t size) noexcept nogil:
         """Memory of ``size`` bytes that were reserved before; NULL where the machine has none left."""
         cdef int k = size_class(size)
         cdef FreeBuffer* item = NULL
+        pthread_mutex_lock(&self.lock)
         if k >= 0 and (<int64_t>1 << (MIN_SHIFT + k)) == size:
-            pthread_mutex_lock(&self.lock)
             item = self.free_lists[k]
-            if item != NULL:
-                self.free_lists[k] = item.next
-                self.cached -= size
-            else:
-                self._trim(0)
-            pthread_mutex_unlock(&self.lock)
+        if item != NULL:
+            self.free_lists[k] = item.next
+            self.cached -= size
+        else:
+            self._trim(0)
+        pthread_mutex_unlock(&self.lock)
         if item != NULL:
             return <uint8_t*>item
         return <uint8_t*>malloc(size)
