@@ -201,7 +201,8 @@ cdef class RecordAccumulator:
             return NO_SUCH_PARTITION
         p = t.partitions[partition]
         b = p.last
-        if b != NULL and b.state == OPEN and b.size + bound > b.capacity:
+        # Not the capacity alone: that is a power of two, and may be well above batch_size.
+        if b != NULL and b.state == OPEN and b.size + bound > min(b.capacity, b.limit):
             if b.size + bound > b.limit or not self._grow(b, b.size + bound):
                 close_batch(a, b)
                 if b.state == SEALING:
@@ -512,6 +513,7 @@ cdef class RecordAccumulator:
         a.flushing += 1
         hurry(a)
         target = a.next_id
+        placed = not self._parked_before(target)
         pthread_mutex_unlock(&a.lock)
         self.wake()
         try:

@@ -156,6 +156,10 @@ cdef int64_t given_timestamp(object timestamp_ms) except? -1:
 cdef class SendPath:
     """What ``KafkaProducer`` inherits its ``send()`` from. Thread-safe."""
 
+    def __cinit__(self):
+        # Until the path is opened, so that a send() before that is told what is wrong.
+        self.plain = True
+
     def _open_path(
         self,
         RecordAccumulator accumulator not None,
