@@ -164,9 +164,6 @@ cdef class Sender(SendLoop):
         while n != NULL:
             if n.link == NULL and has_work(n):
                 wanting.append(n.id)
-            elif n.link == NULL:
-                # What it was to be connected for has expired meanwhile: its next batch is news again.
-                n.takes = 1
             n = n.next
         pthread_mutex_unlock(&self.accumulator.c.lock)
         return wanting
