@@ -50,9 +50,13 @@ START_NS = 1_000_000_000_000
 class Seen:
     """A Produce request as a broker got it."""
 
-    node: int
+    peer: "Peer"
     request: ProduceRequest
     batches: dict[Place, Batch]
+
+    @property
+    def node(self) -> int:
+        return self.peer.node
 
     @property
     def places(self) -> list[Place]:
@@ -139,7 +143,7 @@ class Control:
 
 
 class Rig:
-    """See the module. Options are the producer's; ``topics``: each topic's leaders by partition (-1: none)."""
+    """See the module. Options are the producer's; ``topics``: leaders by partition (-1: none)."""
 
     def __init__(
         self,
@@ -163,10 +167,11 @@ class Rig:
         produce_version: int = 9,
         auto_connect: bool = True,
         extension: Callable[..., RecordFuture] | None = None,
+        completions: CompletionQueue | None = None,
     ) -> None:
         self.clock = ManualClock(START_NS)
         self.pool = BufferPool(buffer_memory)
-        self.completions = CompletionQueue()
+        self.completions = completions or CompletionQueue()
         self.accumulator = RecordAccumulator(
             self.pool,
             self.clock,
@@ -266,7 +271,7 @@ class Rig:
                     break
                 request = decode_produce_request(bytes(peer.received[:size]))
                 del peer.received[:size]
-                seen = Seen(peer.node, request, {})
+                seen = Seen(peer, request, {})
                 for topic, partitions in request.topics:
                     for index, data_of in partitions:
                         (batch,) = decode_batches(data_of or b"")
@@ -297,7 +302,7 @@ class Rig:
                 PartitionResponse(place[1], code, offset, log_append_time_ms)
             )
         version, number = seen.request.api_version, seen.request.correlation_id
-        self.peers[seen.node].sock.sendall(encode_produce_response(version, number, list(topics.items())))
+        seen.peer.sock.sendall(encode_produce_response(version, number, list(topics.items())))
         if step:
             self.step()
 

@@ -210,6 +210,12 @@ cdef class BufferPool:
                 self.cached -= <int64_t>1 << (MIN_SHIFT + k)
                 free(item)
 
+    cdef void make_room(self) noexcept nogil:
+        """Frees cached buffers for a reservation whose memory does not come from ``allocate``."""
+        pthread_mutex_lock(&self.lock)
+        self._trim()
+        pthread_mutex_unlock(&self.lock)
+
     cdef uint8_t* allocate(self, int64_t size) noexcept nogil:
         """Memory of ``size`` bytes that were reserved before; NULL where the machine has none left."""
         cdef int k = size_class(size)

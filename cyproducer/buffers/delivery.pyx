@@ -18,6 +18,7 @@ All four are sequentially consistent, so one of the two sees the other: either t
 the interest and comes for the lock, or the waiter sees the state.
 """
 
+import copy
 import logging
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -177,14 +178,18 @@ def failed_future(str topic not None, error not None):
 
 cdef object fresh(object error):
     """A copy to raise: one exception serves a whole batch, and each raise writes its traceback."""
-    cdef object copy
+    cdef object twin
     if error is None:
         return None
-    copy = type(error).__new__(type(error), *error.args)
-    copy.args = error.args
-    copy.__dict__.update(error.__dict__)
-    copy.__cause__ = error.__cause__
-    return copy
+    try:
+        # The way pickle goes: OSError and UnicodeError keep what they say in fields of their own.
+        twin = copy.copy(error)
+    except Exception:
+        twin = type(error).__new__(type(error), *error.args)
+    twin.args = error.args
+    twin.__dict__.update(error.__dict__)
+    twin.__cause__ = error.__cause__
+    return twin
 
 
 @cython.final
@@ -374,8 +379,6 @@ cdef class RecordFuture:
         cdef void** grown
         cdef bint waiting = False
         cdef bint no_memory = False
-        if not callable(function):
-            raise TypeError(f"a callback must be callable, not {type(function).__name__}")
         if self.callbacks is None:
             self.callbacks = []
         # Each entry is run by whoever pops it: this thread or the callbacks' one, never both.
@@ -492,6 +495,8 @@ async def _completed(record_future):
 
 
 cdef object bound(object f, tuple args, dict kwargs):
+    if not callable(f):
+        raise TypeError(f"a callback must be callable, not {type(f).__name__}")
     if not args and not kwargs:
         return f
     return lambda outcome: f(*args, outcome, **kwargs)

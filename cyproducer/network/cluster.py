@@ -243,14 +243,13 @@ class ClusterClient:
         while self._wanted:
             name = self._wanted.popleft()
             known = self._metadata.partition_count(name)
-            asks = self._metadata.track(name, now_ms)
-            code = self._metadata.topic_error(name)
-            if code in FINAL_TOPIC_ERRORS and not asks:
-                # The broker said so a moment ago and is not asked again yet.
-                self._refuse_topic(name, errors.for_code(code)(f"topic {name!r}"))
-            elif known:
+            due = self._metadata.track(name, now_ms)
+            if known:
                 # Dropped by the accumulator but not here, or asked for twice: tell it again.
                 self._apply(name)
+            elif not due and (code := self._metadata.topic_error(name)) in FINAL_TOPIC_ERRORS:
+                # Refused a moment ago, and too early to ask again: no answer will come that ends the wait.
+                self._refuse_topic(name, errors.for_code(code)(f"topic {name!r}"))
 
     def _update_metadata(self, now_ms: float) -> float:
         """Sends a metadata request if one is due and a connection is there; else sees to one.

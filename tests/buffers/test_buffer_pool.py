@@ -226,7 +226,7 @@ class InterruptedWaitError(Exception):
 
 @pytest.mark.parametrize("granting", [False, True])
 def test_a_signal_ends_the_wait_and_costs_no_byte(granting: bool) -> None:
-    """``granting``: the handler gives the memory back as well, so that the wait is granted and interrupted."""
+    """``granting``: the handler gives the memory back as well: the wait is granted and interrupted."""
     pool = BufferPool(1024)
     held = [borrow(pool, 1024)]
 

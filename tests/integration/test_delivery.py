@@ -104,7 +104,8 @@ def test_records_can_be_awaited(kafka: KafkaCluster) -> None:
 
 
 async def _offset(producer: KafkaProducer, value: bytes) -> int:
-    return (await producer.send("awaited", value)).offset
+    offset: int = (await producer.send("awaited", value)).offset
+    return offset
 
 
 def test_records_can_be_waited_for_with_concurrent_futures(kafka: KafkaCluster) -> None:

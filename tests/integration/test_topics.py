@@ -45,7 +45,7 @@ def test_a_topic_that_is_made_later_gets_the_records_that_waited(kafka: KafkaClu
         bootstrap_servers=kafka.bootstrap_servers, allow_auto_create_topics=False, max_block_ms=60_000
     ) as producer:
         future = producer.send("made-later", b"x")
-        with pytest.raises(errors.KafkaTimeoutError, match="within 0.3 s"):
+        with pytest.raises(errors.KafkaTimeoutError, match=r"within 0\.3 s"):
             future.get(0.3)
         kafka.create_topic("made-later")
 
@@ -99,9 +99,9 @@ def test_a_partition_the_topic_does_not_have_is_refused(kafka: KafkaCluster) -> 
     kafka.create_topic("two", partitions=2)
     with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
         waiting = producer.send("two", b"before metadata", partition=2)
-        with pytest.raises(errors.UnknownTopicOrPartitionError, match="no partition 2.*2, 0 to 1"):
+        with pytest.raises(errors.UnknownTopicOrPartitionError, match=r"no partition 2.*2, 0 to 1"):
             waiting.get(30)
-        with pytest.raises(errors.UnknownTopicOrPartitionError, match="partition=2.*2 partitions, 0 to 1"):
+        with pytest.raises(errors.UnknownTopicOrPartitionError, match=r"partition=2.*2 partitions, 0 to 1"):
             producer.send("two", b"after metadata", partition=2)
 
 

@@ -1,0 +1,213 @@
+"""A broker that makes no topics by itself, asks who may do what, and logs every request it gets."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from cyproducer import KafkaProducer, errors
+from tests.integration.consume import read_all
+from tests.integration.kafka_cluster import KafkaCluster
+
+pytestmark = pytest.mark.kafka
+
+PROPERTIES = {
+    "auto.create.topics.enable": "false",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+    "super.users": "User:nobody-here",
+}
+LOG4J = """\
+rootLogger.level = info
+rootLogger.appenderRef.file.ref = file
+logger.requests.name = kafka.request.logger
+logger.requests.level = debug
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {file}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %m%n
+"""
+
+
+@pytest.fixture(scope="module")
+def request_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("restricted") / "requests.log"
+
+
+@pytest.fixture(scope="module")
+def restricted(request_log: Path) -> Iterator[KafkaCluster]:
+    config = request_log.with_name("log4j2.properties")
+    config.write_text(LOG4J.format(file=request_log))
+    with KafkaCluster(1, PROPERTIES, jvm_options=[f"-Dlog4j2.configurationFile={config}"]) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def producer(restricted: KafkaCluster) -> Iterator[KafkaProducer]:
+    with KafkaProducer(bootstrap_servers=restricted.bootstrap_servers, max_block_ms=20_000) as producer:
+        yield producer
+
+
+@pytest.fixture(scope="module")
+def acls(restricted: KafkaCluster) -> Acls:
+    return Acls(restricted.bootstrap_servers)
+
+
+class Acls:
+    """Takes away and gives back what everyone may do with a topic; returns once the broker obeys.
+
+    A topic with any rule is closed to all that no rule allows.
+    """
+
+    def __init__(self, bootstrap: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def allow_only(self, topic: str, operation: AclOperation) -> None:
+        rule = self._rule(AclBinding, topic, operation, AclPermissionType.ALLOW)
+        for done in self._admin.create_acls([rule]).values():
+            done.result(30)
+
+    def deny(self, topic: str) -> None:
+        rule = self._rule(AclBinding, topic, AclOperation.ALL, AclPermissionType.DENY)
+        for done in self._admin.create_acls([rule]).values():
+            done.result(30)
+
+    def allow_all_again(self, topic: str) -> None:
+        rules = self._rule(AclBindingFilter, topic, AclOperation.ANY, AclPermissionType.ANY)
+        for done in self._admin.delete_acls([rules]).values():
+            assert len(done.result(30)) == 1
+
+    @staticmethod
+    def _rule(kind: type[Any], topic: str, operation: AclOperation, permission: AclPermissionType) -> Any:
+        pattern = ResourcePatternType.LITERAL
+        return kind(ResourceType.TOPIC, topic, pattern, "User:ANONYMOUS", "*", operation, permission)
+
+
+def requests_until(log: Path, client_id: str, api: str) -> list[tuple[str, int]]:
+    """API name and version of each request of a client, as the broker noted them, until the first of ``api``.
+
+    It notes a request once it is answered, and some time after that.
+    """
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline:
+        found = []
+        for line in log.read_text().splitlines():
+            if f'"clientId":"{client_id}"' in line and line.endswith("}"):
+                header = json.loads(line[line.index("{") :])["requestHeader"]
+                found.append((header["requestApiKeyName"], header["requestApiVersion"]))
+                if found[-1][0] == api:
+                    return found
+        time.sleep(0.05)
+    raise TimeoutError(f"the broker noted no {api} request of {client_id!r}, only {found}")
+
+
+def test_the_newest_versions_of_kafka_4_1_are_used(restricted: KafkaCluster, request_log: Path) -> None:
+    restricted.create_topic("versions")
+    with KafkaProducer(bootstrap_servers=restricted.bootstrap_servers, client_id="versions") as producer:
+        assert producer.send("versions", b"x").get(30).offset == 0
+
+    requests = requests_until(request_log, "versions", "PRODUCE")
+    assert set(requests) == {("API_VERSIONS", 4), ("METADATA", 13), ("PRODUCE", 13)}
+
+
+def test_a_topic_that_is_not_made_fails_in_bounded_time_and_says_why(restricted: KafkaCluster) -> None:
+    restricted.create_topic("there")
+    with KafkaProducer(bootstrap_servers=restricted.bootstrap_servers, max_block_ms=500) as producer:
+        started = time.monotonic()
+        future = producer.send("missing", b"x")
+        # The others go on meanwhile.
+        assert producer.send("there", b"x").get(30).offset == 0
+        with pytest.raises(errors.KafkaTimeoutError, match=r"'missing'.*UnknownTopicOrPartitionError"):
+            future.get(30)
+        took = time.monotonic() - started
+        with pytest.raises(errors.KafkaTimeoutError, match="'missing'"):
+            producer.partitions_for("missing")
+
+    assert 0.5 <= took < 5
+
+
+def test_a_topic_that_may_not_be_written_fails_alone(
+    restricted: KafkaCluster, acls: Acls, producer: KafkaProducer
+) -> None:
+    restricted.create_topic("read-only")
+    restricted.create_topic("open")
+    acls.allow_only("read-only", AclOperation.DESCRIBE)
+
+    refused = [producer.send("read-only", b"x") for _ in range(3)]
+    accepted = [producer.send("open", b"x") for _ in range(3)]
+
+    assert [future.get(30).offset for future in accepted] == [0, 1, 2]
+    for future in refused:
+        with pytest.raises(errors.TopicAuthorizationFailedError, match="read-only"):
+            future.get(30)
+        assert not future.retriable()
+    acls.allow_all_again("read-only")
+    assert producer.send("read-only", b"y").get(30).offset == 0
+    assert len(read_all(restricted.bootstrap_servers, "read-only", 1)) == 1
+
+
+def test_a_topic_that_may_not_be_seen_fails_alone(
+    restricted: KafkaCluster, acls: Acls, producer: KafkaProducer
+) -> None:
+    restricted.create_topic("hidden")
+    restricted.create_topic("visible")
+    acls.deny("hidden")
+
+    refused = producer.send("hidden", b"x")
+    assert producer.send("visible", b"x").get(30).offset == 0
+    with pytest.raises(errors.TopicAuthorizationFailedError, match="hidden"):
+        refused.get(30)
+    with pytest.raises(errors.TopicAuthorizationFailedError, match="hidden"):
+        producer.partitions_for("hidden")
+
+    acls.allow_all_again("hidden")
+    assert _offset_once_allowed(producer, "hidden") == 0
+    assert len(read_all(restricted.bootstrap_servers, "hidden", 1)) == 1
+
+
+def test_records_sent_right_after_a_refusal_are_refused_as_well(
+    restricted: KafkaCluster, acls: Acls, producer: KafkaProducer
+) -> None:
+    restricted.create_topic("hidden-again")
+    acls.deny("hidden-again")
+
+    for _ in range(20):
+        with pytest.raises(errors.TopicAuthorizationFailedError, match="hidden-again"):
+            producer.send("hidden-again", b"x").get(10)
+
+
+def test_a_topic_hidden_while_in_use_fails_and_comes_back(restricted: KafkaCluster, acls: Acls) -> None:
+    restricted.create_topic("revoked")
+    with KafkaProducer(bootstrap_servers=restricted.bootstrap_servers, metadata_max_age_ms=100) as producer:
+        assert producer.send("revoked", b"x").get(30).offset == 0
+        acls.deny("revoked")
+        with pytest.raises(errors.TopicAuthorizationFailedError, match="revoked"):
+            producer.send("revoked", b"x").get(30)
+        acls.allow_all_again("revoked")
+        assert _offset_once_allowed(producer, "revoked") == 1
+
+
+def _offset_once_allowed(producer: KafkaProducer, topic: str) -> int:
+    """The offset of a record sent as often as it is refused: a refusal is believed for retry_backoff_ms."""
+    deadline = time.monotonic() + 15
+    while True:
+        try:
+            offset: int = producer.send(topic, b"allowed").get(30).offset
+            return offset
+        except errors.TopicAuthorizationFailedError:
+            assert time.monotonic() < deadline
