@@ -126,7 +126,16 @@ def shuffled(answers: Answers) -> Answers:
     return [(topic, partitions[::-1]) for topic, partitions in answers[::-1]]
 
 
-@pytest.mark.parametrize("order", [lambda answers: answers, shuffled], ids=["same order", "other order"])
+def scattered(answers: Answers) -> Answers:
+    """A topic's partitions one by one, the last one first, with other topics between them."""
+    return [(topic, [partitions[at]]) for at in (2, 0, 1) for topic, partitions in answers[::-1]]
+
+
+def one_by_one(answers: Answers) -> Answers:
+    return [(topic, [answer]) for topic, partitions in answers for answer in partitions[::-1]]
+
+
+@pytest.mark.parametrize("order", [list, shuffled, scattered, one_by_one])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_partition_gets_its_own_outcome(version: int, order: Callable[[Answers], Answers]) -> None:
     with rig_at(version) as rig:

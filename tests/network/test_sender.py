@@ -1,5 +1,6 @@
 """The send loop, step by step: what goes into a request, and partial writes and reads."""
 
+import contextlib
 import struct
 
 import pytest
@@ -110,6 +111,26 @@ def test_a_request_that_the_socket_takes_in_pieces_arrives_whole() -> None:
         assert [seen.values(i) for i in range(40)] == [[value] for value in values]
         rig.answer(seen)
         assert all(future.succeeded() for future in futures)
+
+
+def test_other_requests_wait_behind_one_that_is_half_written() -> None:
+    with Rig({"t": [1]}, batch_size=500_000) as rig:
+        peer = rig.connect(1)
+        narrow(peer)
+        rig.send("t", bytes(400_000))
+        rig.step()
+        others = [struct.pack(">i", 8) + struct.pack(">hhi", 3, 1, i) for i in (70, 71)]
+        for other in others:
+            peer.connection.send(3, 1, 70, other, 0)
+            rig.sender.flush_connection(peer.connection)
+        got = bytearray()
+        with contextlib.suppress(BlockingIOError):
+            while data := peer.sock.recv(100_000):
+                got += data
+                rig.step()
+        size = 4 + int.from_bytes(got[:4], "big")
+        assert size > 400_000
+        assert got[size:] == b"".join(others)
 
 
 def test_an_answer_before_the_whole_request_was_written_ends_the_connection() -> None:
