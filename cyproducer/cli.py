@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cyproducer import KafkaProducer
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
-REACH_TIMEOUT_S = 15.0
+CONNECT_TIMEOUT_S = 15
 DRAIN_TIMEOUT_S = 150.0
 """More than the default delivery_timeout_ms, within which every record's fate is known."""
 INTERRUPTED_DRAIN_TIMEOUT_S = 10.0
@@ -61,7 +61,7 @@ def produce(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int
     settings = producer_settings(options)
     with Interrupts() as interrupts:
         with interrupts.breaking():
-            producer = connect(settings)
+            producer = connect(settings, options.connect_timeout)
         try:
             status = _produce(options, producer, interrupts)
         except KeyboardInterrupt:
@@ -108,7 +108,7 @@ def _produce(options: argparse.Namespace, producer: KafkaProducer, interrupts: I
     return 1 if lines.failed or lines.unknown else 0
 
 
-def connect(settings: dict[str, Any], timeout_s: float = REACH_TIMEOUT_S) -> KafkaProducer:
+def connect(settings: dict[str, Any], timeout_s: float = CONNECT_TIMEOUT_S) -> KafkaProducer:
     """A producer that has reached a broker.
 
     Raises:
@@ -269,6 +269,13 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
         metavar="NAME=VALUE",
         help="any other option of KafkaProducer, e.g. batch_size=65536; may be repeated. A VALUE that is "
         "JSON is read as JSON: write '\"1234\"' for a password of digits",
+    )
+    add(
+        "--connect-timeout",
+        type=_at_least(1),
+        default=CONNECT_TIMEOUT_S,
+        metavar="S",
+        help="give up where no broker answers within S seconds (default: %(default)s)",
     )
     demonstration = commands.add_parser(
         "demo",

@@ -1,7 +1,7 @@
 """``KafkaProducer``: the public API, and the wiring of what is behind it.
 
-Owns: the producer's life (construction, flush, close, exit), serializers, interceptors and custom partitioners.
-Does not own: anything a record goes through after that: see ``docs/design.md`` for its way.
+Owns: the producer's life (construction, flush, close, exit), serializers, interceptors and custom
+partitioners. Does not own: anything a record goes through after that: see ``docs/design.md`` for its way.
 
 Every method is thread-safe.
 """
@@ -55,7 +55,7 @@ class _Machinery:
         self.partitioner = resolve_partitioner(config.partitioner, config.partitioner_ignore_keys)
         compressor = None
         if config.compression_type:
-            # Imported here: the codecs' libraries are as heavy as the rest, and most programs need none or one.
+            # Imported here: the codecs' libraries are as heavy as all the rest.
             from cyproducer.records.compression import compressor_for
 
             compressor = compressor_for(config.compression_type, config.effective_compression_level)
@@ -71,7 +71,6 @@ class _Machinery:
             availability_timeout_ms=config.partitioner_availability_timeout_ms,
             single_broker_ms=config.partitioner_single_broker_ms,
         )
-        self.callbacks.queue.attach()
         self.selector = (config.selector or selectors.DefaultSelector)()
         self.sender = Sender(
             self.accumulator,
@@ -139,16 +138,18 @@ class _Machinery:
                 self.selector.close()
             self.client.close()
             self.callbacks.close(max(0.1, deadline - time.monotonic()))
-            self.callbacks.queue.detach()
             return lost
 
 
 def _finish(machinery: _Machinery) -> None:
     """Closes a producer that nobody closed: at exit, or when it is collected."""
-    timeout_s = machinery.config.close_timeout_ms / 1000
     if machinery.closed:
         return
-    lost = machinery.close(timeout_s)
+    if threading.current_thread() is machinery.thread or machinery.callbacks.is_current():
+        # The collector may run on any thread, also on one that closing would wait for.
+        threading.Thread(target=_finish, args=(machinery,), name="cyproducer-close").start()
+        return
+    lost = machinery.close(machinery.config.close_timeout_ms / 1000)
     if lost:
         log.error("%d records were lost: not acknowledged within close_timeout_ms at exit", lost)
 
@@ -166,8 +167,9 @@ class KafkaProducer(SendPath):
     def __init__(self, **configs: Any) -> None:
         self.config = ProducerConfig(**configs)
         self.config.reject_unsupported()
-        self._machinery = _Machinery(self.config)
+        # First, because they may raise, and then there must be no thread yet.
         self._interceptors = [i() if isinstance(i, type) else i for i in self.config.interceptors]
+        self._machinery = _Machinery(self.config)
         custom = self._machinery.partitioner
         self._custom = custom if isinstance(custom, CustomPartitioner) else None
         extended = (
@@ -184,24 +186,23 @@ class KafkaProducer(SendPath):
             assert producer is not None
             return producer._send_extended(ProducerRecord(*record))
 
-        def positional(topic: Any, value: Any, key: Any, headers: Any, partition: Any, at: Any) -> RecordFuture:
-            return extension(topic, value, key, headers, partition, at)
-
         self._open_path(
             self._machinery.accumulator,
             self.config.max_request_size,
             self.config.max_block_ms,
-            positional if extended else None,
+            extension if extended else None,
         )
         self._finalizer = weakref.finalize(self, _finish, self._machinery)
 
     # Sending
 
-    def send_all(self, records: Iterable[ProducerRecord | Mapping[str, Any] | tuple[Any, ...]]) -> list[RecordFuture]:
+    def send_all(
+        self, records: Iterable[ProducerRecord | Mapping[str, Any] | tuple[Any, ...]]
+    ) -> list[RecordFuture]:
         """Sends several records; returns their futures in order.
 
-        Each is a ``ProducerRecord``, a tuple in its order, or a mapping with its field names. Never raises for a
-        record: what ``send`` would have raised is in that record's future. Blocks where ``send`` does.
+        Each is a ``ProducerRecord``, a tuple in its order, or a mapping with its field names. Never raises
+        for a record: what ``send`` would have raised is in its future. Blocks where ``send`` does.
         """
         futures = []
         for record in records:
@@ -221,7 +222,9 @@ class KafkaProducer(SendPath):
                 try:
                     record = interceptor.on_send(record)
                 except Exception:
-                    log.exception("interceptor %r raised in on_send; the record goes on as it was", interceptor)
+                    log.exception(
+                        "interceptor %r raised in on_send; the record goes on as it was", interceptor
+                    )
         try:
             future = self._send_intercepted(record)
         except Exception as error:

@@ -1,8 +1,8 @@
 """One measured run of one client, in this process: prints a JSON line with what it cost.
 
-Not run by hand: ``end_to_end.py`` starts a process for each run, so that peak memory and CPU are the client's own.
-CPU is user and system time of the process (getrusage) from the first measured record to the last acknowledgement;
-connecting and one warm-up record come before.
+Not run by hand: ``end_to_end.py`` starts a process for each run, so that peak memory and CPU are the
+client's own. CPU is user and system time of the process (getrusage) from the first measured record to the
+last acknowledgement; connecting and one warm-up record come before.
 """
 
 import argparse
@@ -175,7 +175,9 @@ def kafka_python(args: argparse.Namespace) -> dict[str, Any]:
     from kafka import KafkaProducer
 
     data = values(args.size)
-    producer = KafkaProducer(bootstrap_servers=args.bootstrap, acks="all", enable_idempotence=args.idempotence)
+    producer = KafkaProducer(
+        bootstrap_servers=args.bootstrap, acks="all", enable_idempotence=args.idempotence
+    )
     producer.send(args.topic, data[0]).get(30)
     rounds = args.records // len(data)
     futures = []

@@ -3,9 +3,10 @@
     python perf/end_to_end.py                                # starts a real Kafka (Java and Maven needed)
     python perf/end_to_end.py --bootstrap-server HOST:PORT   # uses yours
 
-Prints medians over the rounds with their least and greatest value, and for each peer the ratio to cyproducer of the
-same round (median over rounds): the machine's own drift cancels out in a pair that runs back to back.
-The peers come from ``pip install confluent-kafka kafka-python aiokafka``; those that are missing are left out.
+Prints medians over the rounds with their least and greatest value, and for each peer the ratio to
+cyproducer of the same round (median over rounds): the machine's own drift cancels out in a pair that runs
+back to back. The peers come from ``pip install confluent-kafka kafka-python aiokafka``; those that are
+missing are left out.
 """
 
 import argparse
@@ -55,8 +56,8 @@ def run(client: str, bootstrap: str, records: int, args: argparse.Namespace) -> 
     ]
     if args.idempotence:
         command.append("--idempotence")
-    own = args.option if client.startswith("cyproducer") else args.peer_option if client.startswith("confluent") else []
-    for option in own:
+    given = {"cyproducer": args.option, "confluent": args.peer_option}
+    for option in given.get(client.split("-")[0], []):
         command += ["--option", option]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     if done.returncode:
@@ -90,7 +91,10 @@ def measure(
     began = time.monotonic()
     for number in range(args.rounds):
         for name, _, share in present:
-            print(f"round {number + 1}/{args.rounds}: {name:<20} {time.monotonic() - began:5.0f} s", file=sys.stderr)
+            print(
+                f"round {number + 1}/{args.rounds}: {name:<20} {time.monotonic() - began:5.0f} s",
+                file=sys.stderr,
+            )
             results[name].append(run(name, bootstrap, max(1000, int(records * share)), args))
     return results
 
@@ -107,16 +111,25 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--idempotence", action="store_true", help="for the peers")
     parser.add_argument("--without", action="append", default=[], metavar="CLIENT")
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="cyproducer's")
-    parser.add_argument("--peer-option", action="append", default=[], metavar="NAME=VALUE", help="confluent's")
+    parser.add_argument("--option", action="append", default=[], metavar="N=V", help="cyproducer's")
+    parser.add_argument(
+        "--peer-option", action="append", default=[], metavar="NAME=VALUE", help="confluent's"
+    )
     args = parser.parse_args()
     with broker(args.bootstrap_server) as bootstrap:
         streaming = measure(STREAMING, bootstrap, args.records, args)
         blocking = measure(BLOCKING, bootstrap, args.round_trips, args)
     own = streaming["cyproducer"]
     table(
-        f"{args.records} records of {args.size} bytes, acks=all, {args.rounds} rounds: median (least-greatest)",
-        ["client", "records/s, M", "CPU s per million", "peak MB", "rate / cyproducer's", "CPU / cyproducer's"],
+        f"{args.records} records of {args.size} B, acks=all, median of {args.rounds} rounds (least-greatest)",
+        [
+            "client",
+            "records/s, M",
+            "CPU s per million",
+            "peak MB",
+            "rate / cyproducer's",
+            "CPU / cyproducer's",
+        ],
         [
             [
                 name,

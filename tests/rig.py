@@ -23,7 +23,8 @@ from typing import Any, Self
 from cyproducer.buffers.accumulator import RecordAccumulator
 from cyproducer.buffers.buffer_pool import BufferPool
 from cyproducer.buffers.clock import ManualClock
-from cyproducer.buffers.delivery import CompletionQueue, RecordFuture
+from cyproducer.buffers.completion import CompletionQueue
+from cyproducer.buffers.delivery import RecordFuture
 from cyproducer.buffers.send_path import SendPath
 from cyproducer.errors import DeliveryTimeoutError, KafkaTimeoutError, ProducerClosedError, for_code
 from cyproducer.network.connection import Connection

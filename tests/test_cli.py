@@ -48,6 +48,7 @@ class Producer:
         self.made.append(self)
 
     def wait_ready(self, timeout: float) -> None:
+        self.waited = timeout
         if self.ready is not None:
             raise self.ready
 
@@ -127,7 +128,7 @@ def test_files_are_sent_in_order_and_the_dash_is_standard_input(
 
 def test_options_become_the_producers_settings(fake: type[Producer], stdin: Callable[[bytes], None]) -> None:
     stdin(b"")
-    options = ["-z", "lz4", "--acks", "1", "--linger-ms", "5"]
+    options = ["-z", "lz4", "--acks", "1", "--linger-ms", "5", "--connect-timeout", "7"]
     more = [
         "-o",
         "batch_size=65536",
@@ -150,6 +151,7 @@ def test_options_become_the_producers_settings(fake: type[Producer], stdin: Call
         "client_id": "me",
         "sasl_plain_password": "12",
     }
+    assert fake.made[0].waited == 7
 
 
 def test_what_is_not_asked_for_is_left_to_the_producer(

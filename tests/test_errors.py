@@ -247,12 +247,3 @@ def test_record_too_large_names_both_sizes_and_the_option() -> None:
 def test_commit_failed_has_a_reason_of_its_own_unless_given_one() -> None:
     assert "another member" in str(errors.CommitFailedError())
     assert str(errors.CommitFailedError("late")) == "CommitFailedError: late"
-
-
-def test_importing_the_errors_pulls_in_nothing_slow() -> None:
-    program = (
-        "import sys; import cyproducer.errors;"
-        "print([m for m in ('inspect', 'dataclasses', 'ssl', 'asyncio', 'logging') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, check=True)
-    assert done.stdout.decode().strip() == "[]"

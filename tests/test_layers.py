@@ -19,7 +19,8 @@ THREADS_AND_CLOCKS = ("threading", "_thread", "concurrent", "multiprocessing", "
 RULES = {
     "control": ("cyproducer.network", *IO, *THREADS_AND_CLOCKS),
     "records": ("cyproducer.network", *IO),
-    "buffers": ("cyproducer.network", *IO),
+    # A future is awaitable: it imports asyncio when it is awaited, to find the loop that runs.
+    "buffers": ("cyproducer.network", *(name for name in IO if name != "asyncio")),
 }
 """Layer -> the modules none of its own may import, nor anything below them."""
 

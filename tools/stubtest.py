@@ -11,6 +11,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
+ALLOWLIST = Path(__file__).with_name("stubtest_allowlist.txt")
+# Disjoint bases: every extension type is one, and typing's decorator to say so is younger than our Pythons.
+OPTIONS = ["--allowlist", str(ALLOWLIST), "--ignore-disjoint-bases"]
+
 
 def main() -> int:
     stubs = sorted((ROOT / "cyproducer").rglob("*.pyi"))
@@ -18,12 +22,10 @@ def main() -> int:
     if not modules:
         print("no extension has a .pyi yet")
         return 0
-    command = [sys.executable, "-m", "mypy.stubtest", "--concise", "--allowlist", str(ALLOWLIST), *modules]
+    command = [sys.executable, "-m", "mypy.stubtest", "--concise", *OPTIONS, *modules]
     # Anywhere but the root, whose unbuilt package mypy would otherwise take for the installed one.
     return subprocess.run(command, cwd=ROOT / "tools", check=False).returncode
 
-
-ALLOWLIST = Path(__file__).with_name("stubtest_allowlist.txt")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,7 +2,8 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from cyproducer.buffers.buffer_pool cimport BufferPool
 from cyproducer.buffers.clock cimport Clock
-from cyproducer.buffers.delivery cimport CompletionQueue, Delivery
+from cyproducer.buffers.completion cimport CompletionQueue
+from cyproducer.buffers.delivery cimport Delivery
 from cyproducer.buffers.structures cimport Accumulator, Batch, Partition, RecordView, Topic
 from cyproducer.buffers.topology cimport TopicState
 

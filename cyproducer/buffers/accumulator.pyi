@@ -5,7 +5,7 @@ from typing_extensions import disjoint_base
 
 from cyproducer.buffers.buffer_pool import BufferPool
 from cyproducer.buffers.clock import Clock
-from cyproducer.buffers.delivery import CompletionQueue
+from cyproducer.buffers.completion import CompletionQueue
 
 class _Compressor(Protocol):
     @property

@@ -116,6 +116,7 @@ cdef class RecordAccumulator:
         self.c.next_id = 1
         self.c.random = (int.from_bytes(os.urandom(8), "big") if seed is None else seed) | 1
         self.c.completions = &completions.entries
+        self.c.waiting = &pool.waiting
         self.wake_function = NULL
 
     def __dealloc__(self):
@@ -371,16 +372,12 @@ cdef class RecordAccumulator:
 
     cdef int seal(self, Batch* b) except -1:
         """Compresses a batch that an append has filled and lets the sender have it. Called with the GIL,
-        which the compressor releases while it works.
-
-        Where compressing fails, the batch goes as it is: its records were accepted.
-        """
+        which the compressor releases while it works."""
         cdef bint wake
         try:
             self.compress(b)
-        except Exception:
-            log.exception("compressing a batch of %d records failed; it is sent uncompressed", b.count)
         finally:
+            # Whatever happened, Ctrl-C included: a batch that stays SEALING is never sent nor failed.
             pthread_mutex_lock(&self.c.lock)
             b.state = SEALED
             wake = refresh(&self.c, b.partition) and cyp_load32(&self.c.sleeping)
@@ -392,10 +389,17 @@ cdef class RecordAccumulator:
         return 0
 
     cdef int compress(self, Batch* b) except -1:
-        """Replaces a closed batch's records by their compressed form, where that is shorter."""
+        """Replaces a closed batch's records by their compressed form, where that is shorter.
+
+        Where compressing fails, the batch goes as it is: its records were accepted.
+        """
         cdef Py_buffer packed
-        view = PyMemoryView_FromMemory(<char*>b.data + BATCH_HEADER, b.size - BATCH_HEADER, PyBUF_READ)
-        PyObject_GetBuffer(self.compressor.compress(view), &packed, PyBUF_SIMPLE)
+        try:
+            view = PyMemoryView_FromMemory(<char*>b.data + BATCH_HEADER, b.size - BATCH_HEADER, PyBUF_READ)
+            PyObject_GetBuffer(self.compressor.compress(view), &packed, PyBUF_SIMPLE)
+        except Exception:
+            log.exception("compressing a batch of %d records failed; it is sent uncompressed", b.count)
+            return 0
         if BATCH_HEADER + packed.len < b.size:
             memcpy(b.data + BATCH_HEADER, packed.buf, packed.len)
             b.size = BATCH_HEADER + packed.len

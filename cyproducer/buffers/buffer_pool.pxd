@@ -39,6 +39,6 @@ cdef class BufferPool:
     cdef uint8_t* allocate(self, int64_t size) noexcept nogil
     cdef void release(self, uint8_t* data, int64_t size) noexcept nogil
     cdef void _grant(self) noexcept nogil
-    cdef void _trim(self, int64_t room) noexcept nogil
+    cdef void _trim(self) noexcept nogil
 
 cdef int64_t buffer_capacity(int64_t size) noexcept nogil

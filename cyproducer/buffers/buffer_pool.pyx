@@ -199,12 +199,12 @@ cdef class BufferPool:
         self._grant()
         pthread_mutex_unlock(&self.lock)
 
-    cdef void _trim(self, int64_t room) noexcept nogil:
-        """Frees cached buffers, large ones first, until ``room`` more bytes fit. The lock is held."""
+    cdef void _trim(self) noexcept nogil:
+        """Frees cached buffers, large ones first, until all fits the total. The lock is held."""
         cdef int k
         cdef FreeBuffer* item
         for k in range(CLASSES - 1, -1, -1):
-            while self.free_lists[k] != NULL and self.in_use + self.cached + room > self.total_bytes:
+            while self.free_lists[k] != NULL and self.in_use + self.cached > self.total_bytes:
                 item = self.free_lists[k]
                 self.free_lists[k] = item.next
                 self.cached -= <int64_t>1 << (MIN_SHIFT + k)
@@ -213,7 +213,7 @@ cdef class BufferPool:
     cdef void make_room(self) noexcept nogil:
         """Frees cached buffers for a reservation whose memory does not come from ``allocate``."""
         pthread_mutex_lock(&self.lock)
-        self._trim(0)
+        self._trim()
         pthread_mutex_unlock(&self.lock)
 
     cdef uint8_t* allocate(self, int64_t size) noexcept nogil:
@@ -227,7 +227,8 @@ cdef class BufferPool:
             self.free_lists[k] = item.next
             self.cached -= size
         else:
-            self._trim(0)
+            # The reservation counted what lies in free lists as available: now it is needed.
+            self._trim()
         pthread_mutex_unlock(&self.lock)
         if item != NULL:
             return <uint8_t*>item

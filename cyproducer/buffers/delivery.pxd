@@ -23,11 +23,11 @@ cdef struct Delivery:
     int32_t callback_count
     int32_t callback_room
     int64_t base_offset   # -1 where the broker did not say (acks=0)
-    int64_t log_append_ms # the broker's timestamp, -1 where the records keep their own
+    int64_t log_append_ms  # the broker's timestamp, -1 where the records keep their own
     void* error           # FAILED: the exception, a strong reference
     Forward* forward      # FORWARDED: `count` entries
     void** callbacks      # RecordFutures with callbacks, strong references
-    CompletionList* queue # where callbacks are run from; outlives every pending delivery
+    CompletionList* queue  # where callbacks are run from; outlives every pending delivery
     Delivery* next        # in that list
 
 # Completed deliveries whose callbacks have not been run yet.
@@ -39,13 +39,8 @@ cdef struct CompletionList:
     Delivery* first
     Delivery* last
     int32_t closed
-
-
-cdef class CompletionQueue:
-    cdef CompletionList entries
-    cdef object start             # called once, when the first callback is registered
-    cdef bint started
-    cdef int _run(self, Delivery* d) except -1
+    int32_t started       # whether somebody runs callbacks
+    void* owner           # the CompletionQueue this is part of, borrowed
 
 
 cdef class RecordFuture:

@@ -17,6 +17,7 @@ A request takes one batch of each partition from the head of SENDABLE; a partiti
 the tail. So each has its turn, however much its neighbours have.
 """
 
+from cyproducer.buffers.sync cimport cyp_load32
 from cyproducer.buffers.structures cimport (
     GATHERING,
     LINGERING,
@@ -39,30 +40,30 @@ cdef inline PartitionList* list_of(Accumulator* a, Partition* p) noexcept nogil:
 
 cdef void withdraw(Accumulator* a, Partition* p) noexcept nogil:
     """Takes the partition out of whatever list it is in."""
-    cdef PartitionList* l
+    cdef PartitionList* members
     if p.membership == NOWHERE:
         return
-    l = list_of(a, p)
+    members = list_of(a, p)
     if p.prev != NULL:
         p.prev.next = p.next
     else:
-        l.first = p.next
+        members.first = p.next
     if p.next != NULL:
         p.next.prev = p.prev
     else:
-        l.last = p.prev
-    l.count -= 1
+        members.last = p.prev
+    members.count -= 1
     p.prev = NULL
     p.next = NULL
     p.membership = NOWHERE
 
 
 cdef void join(Accumulator* a, Partition* p, int membership) noexcept nogil:
-    cdef PartitionList* l
+    cdef PartitionList* members
     cdef Partition* before
     p.membership = membership
-    l = list_of(a, p)
-    before = l.last
+    members = list_of(a, p)
+    before = members.last
     if membership == LINGERING:
         # A batch that waited behind another one, or for a leader, is older than what came to linger since.
         while before != NULL and before.first.created_ns > p.first.created_ns:
@@ -72,13 +73,13 @@ cdef void join(Accumulator* a, Partition* p, int membership) noexcept nogil:
         p.next = before.next
         before.next = p
     else:
-        p.next = l.first
-        l.first = p
+        p.next = members.first
+        members.first = p
     if p.next != NULL:
         p.next.prev = p
     else:
-        l.last = p
-    l.count += 1
+        members.last = p
+    members.count += 1
 
 
 cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
@@ -86,7 +87,7 @@ cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
     cdef Batch* b = p.first
     cdef int want = NOWHERE
     if b != NULL and not p.muted and p.retry_at_ns == 0 and p.node != NULL and b.state != SEALING:
-        if b.state == SEALED or a.flushing or a.closed:
+        if b.state == SEALED or a.flushing or a.closed or cyp_load32(a.waiting):
             want = SENDABLE
         elif a.linger_ns > 0:
             want = LINGERING

@@ -8,8 +8,9 @@ from cyproducer.buffers.topology cimport TopicState
 
 cdef class SendPath:
     cdef RecordAccumulator accumulator
-    cdef TopicState last_topic      # of the last send: most programs write one topic in a row
-    cdef object last_name
+    # Of the last send: most programs write one topic in a row. Borrowed, the accumulator keeps every topic:
+    # a counted reference, stored by two threads at once without a GIL, would be counted wrongly.
+    cdef void* last_topic
     cdef bint plain                 # no serializer, interceptor or partitioner of the user's
     cdef int64_t max_request_size
     cdef int64_t max_block_ns

@@ -23,7 +23,7 @@ from cyproducer.buffers.accumulator cimport (
 from cyproducer.buffers.delivery cimport refused_future
 from cyproducer.buffers.sync cimport cyp_monotonic_ns, pthread_mutex_lock, pthread_mutex_unlock
 from cyproducer.buffers.readiness cimport hurry
-from cyproducer.records.record_batch cimport BATCH_HEADER, RECORD_OVERHEAD, record_bound
+from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
 from cyproducer.records.varint cimport put_varint
 
 import re
@@ -31,7 +31,6 @@ import re
 from cyproducer.errors import (
     BufferExhaustedError,
     InvalidTopicError,
-    KafkaConfigurationError,
     ProducerClosedError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
@@ -172,7 +171,7 @@ cdef class SendPath:
         self.max_block_ns = <int64_t>(max_block_ms * 1e6)
         self.extension = extension
         self.plain = extension is None
-        self.last_name = None
+        self.last_topic = NULL
 
     def send(self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None):
         """Accepts a record and returns its future; the record is sent in the background.
@@ -211,14 +210,12 @@ cdef class SendPath:
                     "and is neither '.' nor '..'"
                 )
             state = self.accumulator.topic(str(name))
-        # Under free threading two threads may mix these: compared by name below, so both stay right.
-        self.last_topic = state
-        self.last_name = state.name
+        self.last_topic = <void*>state
         return state
 
     cdef RecordFuture _send(self, object topic, object value, object key, object headers, object partition,
                             object timestamp_ms):
-        cdef TopicState state = self.last_topic
+        cdef TopicState state = None
         cdef RecordView r
         cdef Held held_key
         cdef Held held_value
@@ -227,7 +224,10 @@ cdef class SendPath:
         cdef uint8_t* encoded = NULL
         cdef int64_t headers_payload = -1
         cdef int32_t wanted = -1
-        if state is None or state.name is not topic:
+        cdef void* last = self.last_topic
+        if last != NULL and (<TopicState>last).name is topic:
+            state = <TopicState>last
+        else:
             state = self._topic(topic)
         if value is None and key is None:
             raise ValueError("a record needs a value or a key: a tombstone is a key with value=None")

@@ -132,7 +132,7 @@ cdef struct Accumulator:
     int32_t codec
     int32_t closed            # takes no more records
     int32_t flushing          # flushes under way
-    int32_t hurried           # lists were spliced for a flush or for memory since this was 0
+    const int32_t* waiting    # threads that wait for memory; the pool's
     int32_t sleeping          # the sender waits for events; read and cleared by whoever wakes it
     int64_t sleeping_until_ns
     int64_t next_id

@@ -9,12 +9,17 @@ from typing import NamedTuple
 
 
 class BrokerMetadata(NamedTuple):
-    """One broker, by kafka-python's field names."""
+    """One broker, by the field names of kafka-python 2; version 3 calls the first one ``node_id``."""
 
     nodeId: int
     host: str
     port: int
     rack: str | None
+
+    @property
+    def node_id(self) -> int:
+        """The same as ``nodeId``."""
+        return self.nodeId
 
 
 class TopicView(NamedTuple):
@@ -76,25 +81,24 @@ class ClusterView:
         return {partition for partition, leader in view.leaders.items() if leader >= 0}
 
     def leader_for_partition(
-        self, topic_partition: str | tuple[str, int], partition: int | None = None
+        self, topic: str | tuple[str, int], partition: int | None = None
     ) -> BrokerMetadata | None:
         """The broker that leads a partition, None where there is none or it is unknown.
 
         Args:
-            topic_partition: a ``TopicPartition`` (or a pair), or the topic's name.
+            topic: a ``TopicPartition`` (or a pair), or the topic's name.
             partition: the partition, only where a topic's name was given.
 
         Raises:
             TypeError: a name without a partition, or a pair with one.
         """
-        if isinstance(topic_partition, str):
+        if isinstance(topic, str):
             if partition is None:
-                raise TypeError(f"leader_for_partition({topic_partition!r}) needs a partition too")
-            topic = topic_partition
+                raise TypeError(f"leader_for_partition({topic!r}) needs a partition too")
         elif partition is not None:
-            raise TypeError(f"leader_for_partition({topic_partition!r}, {partition!r}) has two partitions")
+            raise TypeError(f"leader_for_partition({topic!r}, {partition!r}) has two partitions")
         else:
-            topic, partition = topic_partition
+            topic, partition = topic
         view = self._topics.get(topic)
         if view is None:
             return None

@@ -10,7 +10,7 @@ Why a thread of its own: the sender works without the GIL and would have to wait
 import logging
 import threading
 
-from cyproducer.buffers.delivery import CompletionQueue
+from cyproducer.buffers.completion import CompletionQueue
 
 log = logging.getLogger("cyproducer")
 

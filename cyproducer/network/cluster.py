@@ -137,6 +137,7 @@ class ClusterClient:
         Raises:
             KafkaTimeoutError: the time ran out; says what was tried and what came of it.
             BrokerResponseError: the broker's final word on the topic.
+            ProducerClosedError: the producer was closed, before or meanwhile.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -146,7 +147,7 @@ class ClusterClient:
             if view.partitions_for_topic(name):
                 return view
             with self._changed:
-                error = self._topic_errors.get(name)
+                error = self._fatal or self._topic_errors.get(name)
                 if error is not None:
                     raise error
                 self.want_topic(name)
@@ -176,7 +177,7 @@ class ClusterClient:
         return any(connection.ready for connection in list(self._connections.values()))
 
     def diagnosis(self) -> str:
-        """Why nothing comes forward, in words: each address with its last failure, and the last metadata error."""
+        """Why nothing comes forward: each address with its last failure, and the last metadata error."""
         now_ms = self._now_ms()
         parts = [self._states.diagnosis(now_ms), self._metadata.describe_last_error(now_ms) or ""]
         text = "; ".join(part for part in parts if part)
@@ -323,9 +324,7 @@ class ClusterClient:
             raise errors.for_code(response.error_code)(f"{connection.where} refused the handshake")
         self._hand_over(connection, response.api_versions, now_ms)
 
-    def _hand_over(
-        self, connection: Connection, versions: dict[int, tuple[int, int]], now_ms: float
-    ) -> None:
+    def _hand_over(self, connection: Connection, versions: dict[int, tuple[int, int]], now_ms: float) -> None:
         """The handshake is over: the connection may be used."""
         chosen = negotiate(versions)
         connection.handshake.metadata_version = chosen.metadata
@@ -354,16 +353,17 @@ class ClusterClient:
             return
         log.info("connection to node %d at %s ended: %s", node_id, connection.where, cause)
         setting_up = self._states.state(node_id, now_ms) is ConnectionState.HANDSHAKING
-        if setting_up and isinstance(cause, errors.KafkaConnectionError) and "closed" in str(cause):
-            cause = self._hung_up(connection, cause)
+        if setting_up and type(cause) is errors.KafkaConnectionError:
+            # The loop's own word for a socket that ended; every other cause says more already.
+            cause = self._hung_up(connection)
         self._states.failed(node_id, cause, now_ms)
         if connection is self._metadata_on:
             self._metadata_on = None
             self._metadata.on_failure(f"{connection.where}: {cause}", now_ms)
         self._on_node_failure(cause, now_ms)
 
-    def _hung_up(self, connection: Connection, cause: Exception) -> Exception:
-        """A peer that closes in the handshake: no Kafka, another security protocol, or a very old broker."""
+    def _hung_up(self, connection: Connection) -> Exception:
+        """A peer that hangs up in the handshake: no Kafka, another security protocol, or a very old broker."""
         return errors.BrokerProtocolError(
             f"{connection.where} closed the connection during the handshake: is it a Kafka broker with a "
             f"{self._config.security_protocol} listener on this port?"
@@ -411,8 +411,12 @@ class ClusterClient:
         while self._wanted:
             name = self._wanted.popleft()
             known = self._metadata.partition_count(name)
-            self._metadata.track(name, now_ms)
-            if known:
+            asks = self._metadata.track(name, now_ms)
+            code = self._metadata.topic_error(name)
+            if code in FINAL_TOPIC_ERRORS and not asks:
+                # The broker said so a moment ago and is not asked again yet.
+                self._refuse_topic(name, errors.for_code(code)(f"topic {name!r}"))
+            elif known:
                 # Dropped by the accumulator but not here, or asked for twice: tell it again.
                 self._apply(name)
 
@@ -497,6 +501,7 @@ class ClusterClient:
         self._asked.discard(name)
         with self._changed:
             self._topic_errors[name] = error
+            self._changed.notify_all()
         failed = self._sender.fail_parked(name, error)
         if failed:
             log.error("%d records failed: %s", failed, error)
@@ -529,7 +534,9 @@ class ClusterClient:
         cause: Exception | None,
         now_ms: float,
     ) -> tuple[float | None, Exception | None]:
-        """What becomes of a batch that came back without success: (when to send it again, None) or (None, why not).
+        """What becomes of a batch that came back without success.
+
+        Returns (when to send it again, None), or (None, the error its records fail with).
 
         ``error_code`` and ``message`` are the broker's; 0 where ``cause`` says what happened instead.
         """
@@ -546,7 +553,12 @@ class ClusterClient:
         if decision.retry:
             self._warn(now_ms, "%d records for %s: %s; %s", count, where, error, decision.reason)
             return decision.at_ms, None
-        if retriable and now_ms - created_ms + 1 >= 0 and decision.at_ms is None and attempts <= self._policy.retries:
+        if (
+            retriable
+            and now_ms - created_ms + 1 >= 0
+            and decision.at_ms is None
+            and attempts <= self._policy.retries
+        ):
             late = self.delivery_timeout_error(topic, partition, count, attempts, now_ms - created_ms, now_ms)
             late.__cause__ = error
             return None, late
@@ -568,7 +580,7 @@ class ClusterClient:
         return error
 
     def _warn(self, now_ms: float, text: str, *args: Any) -> None:
-        """Logs a warning, at most one a second: what a broker's restart causes is one event, not thousands."""
+        """Logs a warning, at most one a second: a broker's restart is one event, not thousands."""
         if now_ms - self._last_warning_ms < 1000:
             self._warnings_held += 1
             return

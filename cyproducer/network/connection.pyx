@@ -25,7 +25,8 @@ cdef class Connection:
     def send(self, int16_t api_key, int16_t version, int32_t correlation_id, bytes frame, int64_t now_ns):
         """Queues a whole frame, length first; its answer comes to the control plane as a frame."""
         cdef Request* r = whole_request(
-            api_key, version, correlation_id, <const uint8_t*>PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame)
+            api_key, version, correlation_id,
+            <const uint8_t*>PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame),
         )
         if r == NULL:
             raise MemoryError(f"no memory for a request of {len(frame)} bytes")

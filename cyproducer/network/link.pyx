@@ -11,7 +11,6 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove
 
-from cyproducer.network.produce_codec cimport free_request
 from cyproducer.records.big_endian cimport get_u32
 
 cdef extern from "<sys/socket.h>" nogil:

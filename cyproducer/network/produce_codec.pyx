@@ -10,7 +10,6 @@ Source: Kafka protocol guide, "Produce"; KIP-482 (flexible versions, from 9), KI
 8), KIP-951 (the new leader, from 10), KIP-516 (topic ids, from 13).
 """
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy
 

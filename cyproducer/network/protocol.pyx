@@ -13,9 +13,9 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 
 from cyproducer.network.wire cimport Reader, Writer, load32
 
-from cyproducer.control.api_versions import IMPLEMENTED
+from cyproducer.control.api_versions import IMPLEMENTED as _IMPLEMENTED
 from cyproducer.control.messages import (
-    NO_TOPIC_ID,
+    NO_TOPIC_ID as _NO_TOPIC_ID,
     ApiVersionsResponse,
     BrokerInfo,
     InitProducerIdResponse,
@@ -37,7 +37,7 @@ cdef enum:
 
 cdef str _described(int api_key, str name, int version, str kind):
     """The message's name for errors, once its version is known to be one of ours."""
-    lowest, highest = IMPLEMENTED[api_key]
+    lowest, highest = _IMPLEMENTED[api_key]
     if not lowest <= version <= highest:
         raise ValueError(f"{name} version {version} is not implemented, only {lowest} to {highest}")
     return f"{name} v{version} {kind}"
@@ -66,7 +66,7 @@ def encode_metadata(
         writer.count(len(topics))
         for topic in topics:
             if version >= 10:
-                writer.out += NO_TOPIC_ID
+                writer.out += _NO_TOPIC_ID
             writer.string("topic name", topic)
             writer.no_tags()
     if version >= 4:
@@ -221,7 +221,7 @@ cdef list _read_topics(Reader reader, int version):
     cdef int least_size = 5 if reader.flexible else 9
     cdef list topics = []
     cdef object name
-    cdef bytes topic_id = NO_TOPIC_ID
+    cdef bytes topic_id = _NO_TOPIC_ID
     for _ in range(reader.count("topics", least_size)):
         error_code = reader.int16("topics.error_code")
         if version >= 12:

@@ -50,10 +50,11 @@ cdef class SendLoop:
     cdef int step(self, int64_t max_wait_ns) except -1 nogil
     cdef int _control(self, int64_t now) except -1
     cdef int _fill(self, Link* link, int64_t now) except -1 nogil
-    cdef int _compress(self, Batch* b) except -1
     cdef int _write(self, Link* link, int64_t now) except -1 nogil
     cdef int _read(self, Link* link, int64_t now) except -1 nogil
-    cdef int _frame(self, Link* link, Request* r, const unsigned char* frame, int64_t size, int64_t now) except -1 nogil
+    cdef int _frame(
+        self, Link* link, Request* r, const unsigned char* frame, int64_t size, int64_t now
+    ) except -1 nogil
     cdef int64_t _sleep_until(self, int64_t until, int64_t now) noexcept nogil
     cdef int _resolve(self, Batch* b, int error_code, object message, object cause) except -1
     cdef int _give_up(self, Request* r, object cause) except -1

@@ -2,8 +2,8 @@
 
 Owns: the step, that is what goes into a request, writing, reading, matching answers to requests, completing
 batches. Does not own: decisions that are not a matter of course (connections, metadata, errors, retries): the
-control plane (``cluster.py``) makes them, called with the GIL, and uses ``sender`` for it. Nor time and sockets: both
-come in from outside.
+control plane (``cluster.py``) makes them, called with the GIL, and uses ``sender`` for it. Nor time and
+sockets: both come in from outside.
 
 Who runs it: whoever holds the turn. ``run()`` on the daemon thread takes it for each step; a test or a
 simulator calls ``run_once()`` instead.
@@ -83,8 +83,8 @@ cdef void wake_sender(void* context) noexcept nogil:
 cdef class SendLoop:
     """The loop over one selector. ``selector`` and ``clock`` come from the caller, which may step by hand.
 
-    ``control`` is told of what needs a decision: ``tick``, ``on_socket_ready``, ``on_frame``, ``on_broken``,
-    ``on_batch_error``; see ``ClusterClient`` for what each means.
+    ``control`` is told of what needs a decision: ``tick``, ``on_socket_ready``, ``on_frame``,
+    ``on_broken``, ``on_batch_error``; see ``ClusterClient`` for what each means.
     """
 
     def __cinit__(self):
@@ -92,9 +92,20 @@ cdef class SendLoop:
         self.wake_read_fd = -1
         self.wake_write_fd = -1
 
-    def __init__(self, RecordAccumulator accumulator not None, selector, Clock clock not None, *, str client_id,
-                 int acks, int max_in_flight, int64_t max_request_size, double request_timeout_ms,
-                 double delivery_timeout_ms, int64_t receive_max):
+    def __init__(
+        self,
+        RecordAccumulator accumulator not None,
+        selector,
+        Clock clock not None,
+        *,
+        str client_id,
+        int acks,
+        int max_in_flight,
+        int64_t max_request_size,
+        double request_timeout_ms,
+        double delivery_timeout_ms,
+        int64_t receive_max,
+    ):
         self.accumulator = accumulator
         self.clock = clock
         self.poller = Poller(selector)
@@ -194,8 +205,10 @@ cdef class SendLoop:
         for i in range(n):
             if ready[i].fd == self.wake_read_fd:
                 self.wakeups += 1
-                while c_read(self.wake_read_fd, &drained_wakeups, 8) > 0 and self.wake_read_fd != self.wake_write_fd:
-                    pass
+                # An eventfd is empty after one read, a pipe may hold several wake-ups.
+                while c_read(self.wake_read_fd, &drained_wakeups, 8) > 0:
+                    if self.wake_read_fd == self.wake_write_fd:
+                        break
                 continue
             link = self._link_of(ready[i].fd)
             if link == NULL:
@@ -230,9 +243,13 @@ cdef class SendLoop:
         pthread_mutex_lock(&a.lock)
         n = a.nodes
         while n != NULL:
-            if has_work(n):
+            if not has_work(n):
+                if n.link == NULL:
+                    n.takes = 1
+            else:
                 if n.takes and n.link == NULL:
-                    # The control plane is told once; it connects, and takes its time between failures.
+                    # The control plane is told once for as long as there is work; it connects, and takes
+                    # its time between failures.
                     n.takes = 0
                     cyp_store32(&self.attention, 1)
                     work = True
@@ -246,6 +263,9 @@ cdef class SendLoop:
         if a.oldest != NULL and self.next_expiry_ns == FAR_NS:
             self.next_expiry_ns = now + EXPIRY_INTERVAL_NS
         until = min(until, self.next_expiry_ns)
+        if self.delivery_timeout_ns < FAR_NS - now:
+            # A batch that nobody is woken for (no leader, no connection yet) must not be slept past its end.
+            until = min(until, now + self.delivery_timeout_ns)
         if work:
             until = now
         else:
@@ -276,7 +296,8 @@ cdef class SendLoop:
                 b = self.drained[i]
                 if b.state == SEALING:
                     with gil:
-                        self._compress(b)
+                        self.accumulator.compress(b)
+                    b.state = SEALED
                 put_batch_header(
                     b.data, b.size, b.codec, b.count, b.base_timestamp, b.max_timestamp,
                     b.producer_id, b.producer_epoch, b.base_sequence,
@@ -294,6 +315,8 @@ cdef class SendLoop:
             r.sent_ns = now
             self.requests += 1
             link_push(link, r, self.settings.acks != 0)
+            # The control plane looks for requests that are overdue, and must not sleep past this one.
+            self.next_control_ns = min(self.next_control_ns, now + self.request_timeout_ns)
             link.in_flight += self.settings.acks != 0
             self._write(link, now)
             if self._link_of(fd) != link:
@@ -301,15 +324,6 @@ cdef class SendLoop:
         pthread_mutex_lock(&self.accumulator.c.lock)
         node.takes = link.in_flight < self.max_in_flight and link.first_out == NULL
         pthread_mutex_unlock(&self.accumulator.c.lock)
-        return 0
-
-    cdef int _compress(self, Batch* b) except -1:
-        """Compresses a batch that was drained open. Where that fails, it goes as it is."""
-        try:
-            self.accumulator.compress(b)
-        except Exception:
-            log.exception("compressing a batch of %d records failed; it is sent uncompressed", b.count)
-        b.state = SEALED
         return 0
 
     cdef int _write(self, Link* link, int64_t now) except -1 nogil:
@@ -397,7 +411,8 @@ cdef class SendLoop:
                 key, version = r.api_key, r.version
                 free_request(r)
                 self.control.on_frame(
-                    <Connection>link.owner, key, version, PyBytes_FromStringAndSize(<const char*>frame, size), now / 1e6
+                    <Connection>link.owner, key, version,
+                    PyBytes_FromStringAndSize(<const char*>frame, size), now / 1e6,
                 )
             return 0
         rc = parse_produce(r, frame, size, self.outcomes, &throttle_ms)
@@ -410,7 +425,8 @@ cdef class SendLoop:
         if rc != 0:
             with gil:
                 cause = KafkaProtocolError(
-                    f"the Produce v{r.version} response of {(<Connection>link.owner).where}, {size} bytes, is malformed"
+                    f"the Produce v{r.version} response of {(<Connection>link.owner).where}, {size} bytes, "
+                    "is malformed"
                 )
                 self._give_up(r, cause)
                 self.close_connection(<Connection>link.owner, cause)
@@ -423,7 +439,7 @@ cdef class SendLoop:
                 with gil:
                     message = None
                     if o.message_size >= 0:
-                        message = PyBytes_FromStringAndSize(o.message, o.message_size).decode("utf-8", "replace")
+                        message = o.message[:o.message_size].decode("utf-8", "replace")
                     self._resolve(r.batches[i], o.error_code, message, None)
         free_request(r)
         return 0
@@ -485,7 +501,8 @@ cdef class SendLoop:
         cdef int64_t retry_at_ns
         try:
             retry_at_ms, error = self.control.on_batch_error(
-                topic_name(b), p.index, b.count, b.attempts, b.created_ns / 1e6, error_code, message, cause, now / 1e6
+                topic_name(b), p.index, b.count, b.attempts, b.created_ns / 1e6,
+                error_code, message, cause, now / 1e6,
             )
         except Exception as problem:
             log.exception("deciding about a failed batch failed")
@@ -529,7 +546,9 @@ cdef object unmatched(Link* link, const uint8_t* frame, int64_t size):
     where = (<Connection>link.owner).where
     got = <int32_t>get_u32(frame)
     if link.first_awaiting == NULL:
-        return CorrelationIdError(f"{where} sent {size} bytes with correlation id {got}, and nothing was asked")
+        return CorrelationIdError(
+            f"{where} sent {size} bytes with correlation id {got}, and nothing was asked"
+        )
     if link.first_awaiting.unwritten:
         return CorrelationIdError(f"{where} answered before the whole request was sent")
     return CorrelationIdError(
@@ -544,7 +563,10 @@ cdef object wrong_length(Link* link, int64_t at, int64_t receive_max):
     other = frame_looks_like(start)
     length = int.from_bytes(start[:4], "big", signed=True)
     if other is not None:
-        return BrokerProtocolError(f"{where} is no Kafka broker (or not on this port): it answers like {other}")
+        return BrokerProtocolError(
+            f"{where} is no Kafka broker (or not on this port): it answers like {other}"
+        )
     return BrokerProtocolError(
-        f"{where} announced a response of {length} bytes; allowed are 4 to receive_message_max_bytes={receive_max}"
+        f"{where} announced a response of {length} bytes; allowed are 4 to "
+        f"receive_message_max_bytes={receive_max}"
     )

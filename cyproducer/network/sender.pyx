@@ -114,7 +114,9 @@ cdef class Sender(SendLoop):
             link.node.answered = link.node.sent
             pthread_mutex_unlock(&self.accumulator.c.lock)
         self.control.on_broken(connection, cause, self.clock.now_ns() / 1e6)
-        reason = cause if cause is not None else KafkaConnectionError(f"{connection.where}: closed by this client")
+        reason = cause
+        if reason is None:
+            reason = KafkaConnectionError(f"{connection.where}: closed by this client")
         r = link_pop_unwritten(link)
         while r != NULL:
             self._give_up(r, reason)
@@ -140,6 +142,9 @@ cdef class Sender(SendLoop):
         for connection in list(self.connections):
             r = connection.link.first_awaiting
             if r == NULL:
+                # acks=0 awaits nothing: there it is the write that must end.
+                r = connection.link.first_out
+            if r == NULL:
                 continue
             if now - r.sent_ns >= self.request_timeout_ns:
                 self.close_connection(connection, KafkaTimeoutError(
@@ -159,6 +164,9 @@ cdef class Sender(SendLoop):
         while n != NULL:
             if n.link == NULL and has_work(n):
                 wanting.append(n.id)
+            elif n.link == NULL:
+                # What it was to be connected for has expired meanwhile: its next batch is news again.
+                n.takes = 1
             n = n.next
         pthread_mutex_unlock(&self.accumulator.c.lock)
         return wanting
@@ -181,7 +189,11 @@ cdef class Sender(SendLoop):
 
     def parked_topics(self):
         """The names of the topics that records wait for."""
-        return [name for name, state in self.accumulator.topics.items() if (<TopicState>state).c.first_parked != NULL]
+        return [
+            name
+            for name, state in self.accumulator.topics.items()
+            if (<TopicState>state).c.first_parked != NULL
+        ]
 
     def abort(self, error):
         """Fails everything that is not complete, in flight or not, and closes every connection.
@@ -207,10 +219,11 @@ cdef class Sender(SendLoop):
             self.poller.selector.unregister(self.wake_read_fd)
         except (KeyError, ValueError, OSError):
             log.debug("the selector was closed before the sender")
-        os.close(self.wake_read_fd)
-        if self.wake_write_fd != self.wake_read_fd:
-            os.close(self.wake_write_fd)
+        descriptors = {self.wake_read_fd, self.wake_write_fd}
+        # First forgotten, then closed: closing lets other threads run, who might wake whatever has the number next.
         self.wake_read_fd = self.wake_write_fd = -1
+        for fd in descriptors:
+            os.close(fd)
 
     def counters(self):
         """Totals since the start, for ``metrics()``."""

@@ -9,7 +9,7 @@ Source: Kafka protocol guide, "Record Batch" and "Record"; KIP-98 for the produc
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from cyproducer.records.big_endian cimport put_u16, put_u32, put_u64
 from cyproducer.records.crc32c cimport crc32c
@@ -63,7 +63,7 @@ def encode_batch(
     cdef uint8_t* p
     if not records:
         raise ValueError("a batch has at least one record")
-    for timestamp, key, value, headers in records:
+    for _, key, value, headers in records:
         room += record_bound(len(key or b""), len(value or b""), len(headers))
     out = PyBytes_FromStringAndSize(NULL, room)
     start = <uint8_t*>PyBytes_AS_STRING(out)

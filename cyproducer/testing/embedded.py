@@ -13,6 +13,7 @@ As a pytest fixture::
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import subprocess
@@ -204,7 +205,9 @@ class EmbeddedBroker:
         process.kill()
         process.wait(STOP_TIMEOUT_S)
         _pipe(process.stdout).close()
-        _pipe(process.stdin).close()
+        # Closing writes what a command to a dead process left in the buffer.
+        with contextlib.suppress(BrokenPipeError):
+            _pipe(process.stdin).close()
 
 
 def _pipe(stream: IO[str] | None) -> IO[str]:

@@ -1,4 +1,4 @@
-"""What ``send()`` alone costs the thread that calls it, beside an empty Python function of the same arguments.
+"""What ``send()`` alone costs the thread that calls it, beside an empty Python function.
 
     python perf/micro/send.py
 
@@ -31,7 +31,9 @@ def cost_ns(calls: Callable[[], None], after: Callable[[], None]) -> float:
 def main() -> None:
     with (
         EmbeddedBroker() as broker,
-        KafkaProducer(bootstrap_servers=broker.bootstrap_servers, buffer_memory=256 << 20, batch_size=65536) as producer,
+        KafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers, buffer_memory=256 << 20, batch_size=65536
+        ) as producer,
     ):
         producer.send("t", VALUE).get(10)
         send = producer.send

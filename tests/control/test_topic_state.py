@@ -187,6 +187,7 @@ def test_the_view_answers_by_kafka_pythons_names() -> None:
     assert view.brokers() == {BrokerMetadata(node, f"broker-{node}", 9092, None) for node in (1, 2, 3)}
     assert view.broker_metadata(1) == first
     assert view.broker_metadata(9) is None
+    assert first.node_id == first.nodeId == 1
     assert view.controller == first
     assert view.cluster_id == "cluster"
     assert view.topics() == {"t"}

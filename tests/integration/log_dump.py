@@ -1,0 +1,92 @@
+"""What is in a broker's log files, as Kafka's own DumpLogSegments reads them.
+
+Owns running the tool, once for any number of partitions, and reading its text. Judges nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.integration.kafka_install import classpath
+from tests.integration.kafka_node import java
+
+FIELD = re.compile(r"(\w+): (\S+)")
+
+
+class DumpedBatch(NamedTuple):
+    """One record batch; the offsets are those of its records, in order."""
+
+    base_offset: int
+    record_count: int
+    codec: str
+    size: int
+    is_valid: bool
+    offsets: list[int]
+
+
+class DumpedPartition(NamedTuple):
+    """All batches of a partition, in order, and the lines the tool adds where it finds a fault."""
+
+    batches: list[DumpedBatch]
+    complaints: list[str]
+
+    @property
+    def offsets(self) -> list[int]:
+        return [offset for batch in self.batches for offset in batch.offsets]
+
+
+Dump = dict[tuple[str, int], DumpedPartition]
+"""Topic and index -> what is in the partition."""
+
+
+def dump_partitions(data: Path, partitions: Iterable[tuple[str, int]]) -> Dump:
+    """Dumps partitions (topic, index) of a node's data directory, decompressing every batch.
+
+    Raises:
+        FileNotFoundError: A partition has no log there.
+        subprocess.CalledProcessError: The tool failed.
+    """
+    found = {}
+    for topic, index in partitions:
+        files = sorted((data / f"{topic}-{index}").glob("*.log"))
+        if not files:
+            raise FileNotFoundError(f"{data} has no log of {topic}-{index}")
+        found[topic, index] = files
+    command = java(
+        classpath(),
+        "kafka.tools.DumpLogSegments",
+        *("--deep-iteration", "--files", ",".join(str(file) for files in found.values() for file in files)),
+        options=["-Dlog4j2.level=ERROR"],
+    )
+    text = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    # Each file's part begins with its name; complaints come at the very end, again with the file's name.
+    parts = re.split(r"^Dumping (\S+)\n", text, flags=re.MULTILINE)
+    by_file = dict(zip(parts[1::2], parts[2::2], strict=True))
+    return {place: _parse([by_file[str(file)] for file in files]) for place, files in found.items()}
+
+
+def _parse(parts: list[str]) -> DumpedPartition:
+    batches: list[DumpedBatch] = []
+    complaints: list[str] = []
+    for line in "".join(parts).splitlines():
+        fields = dict(FIELD.findall(line))
+        if line.startswith("baseOffset:"):
+            batches.append(
+                DumpedBatch(
+                    int(fields["baseOffset"]),
+                    int(fields["count"]),
+                    fields["compresscodec"],
+                    int(fields["size"]),
+                    fields["isvalid"] == "true",
+                    [],
+                )
+            )
+        elif line.startswith("| offset:"):
+            batches[-1].offsets.append(int(fields["offset"]))
+        elif not line.startswith("Log starting offset:"):
+            complaints.append(line)
+    return DumpedPartition(batches, complaints)

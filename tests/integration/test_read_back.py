@@ -1,0 +1,160 @@
+"""Every shape of record, through every codec, read back by librdkafka and by Kafka's own log tool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from cyproducer import KafkaProducer
+from cyproducer.structs import RecordMetadata
+from tests.integration.consume import Fetched, read_all
+from tests.integration.kafka_cluster import KafkaCluster
+from tests.integration.log_dump import Dump, dump_partitions
+from tests.integration.record_shapes import TOPIC_CONFIG, Shape, all_shapes
+
+pytestmark = pytest.mark.kafka
+
+RECORDS = 10_000
+PARTITIONS = 3
+MAX_REQUEST_SIZE = 1_048_576
+
+SETTINGS: dict[str, dict[str, object]] = {
+    "none": {},
+    "gzip": {"compression_type": "gzip"},
+    "gzip-1": {"compression_type": "gzip", "compression_gzip_level": 1},
+    "snappy": {"compression_type": "snappy"},
+    "lz4": {"compression_type": "lz4"},
+    "lz4-12": {"compression_type": "lz4", "compression_lz4_level": 12},
+    "zstd": {"compression_type": "zstd"},
+    "zstd-9": {"compression_type": "zstd", "compression_zstd_level": 9},
+}
+
+
+class Written(NamedTuple):
+    """What was sent to a topic, and what the futures told."""
+
+    topic: str
+    outcomes: list[tuple[Shape, RecordMetadata]]
+
+    def expected(self) -> list[Fetched]:
+        """What a consumer has to find, by partition and offset."""
+        records = [
+            Fetched(
+                told.partition,
+                told.offset,
+                "CreateTime",
+                told.timestamp,
+                shape.key,
+                shape.value,
+                shape.headers or [],
+            )
+            for shape, told in self.outcomes
+        ]
+        return sorted(records, key=lambda record: (record.partition, record.offset))
+
+
+Write = Callable[[str], Written]
+
+
+@pytest.fixture(scope="module")
+def write(kafka: KafkaCluster) -> Write:
+    """Produces all shapes with a setting of the table, once."""
+    done: dict[str, Written] = {}
+
+    def written(setting: str) -> Written:
+        if setting not in done:
+            done[setting] = _write(kafka, setting)
+        return done[setting]
+
+    return written
+
+
+def _write(kafka: KafkaCluster, setting: str) -> Written:
+    topic = f"shapes-{setting}"
+    kafka.create_topic(topic, PARTITIONS, configs=TOPIC_CONFIG)
+    shapes = list(all_shapes(RECORDS, MAX_REQUEST_SIZE, PARTITIONS))
+    with KafkaProducer(
+        bootstrap_servers=kafka.bootstrap_servers,
+        max_request_size=MAX_REQUEST_SIZE,
+        # Large and lingering, so that the codec decides about the log's size, not chance.
+        batch_size=100_000,
+        linger_ms=200,
+        # All of it at once: a full buffer makes small batches.
+        buffer_memory=128 * 1024 * 1024,
+        # One in flight keeps a partition's order even if a new topic's leader is not ready yet.
+        max_in_flight_requests_per_connection=1,
+        **SETTINGS[setting],
+    ) as producer:
+        futures = [producer.send(topic, **shape.arguments()) for shape in shapes]
+        return Written(topic, [(s, f.get(60)) for s, f in zip(shapes, futures, strict=True)])
+
+
+@pytest.fixture(scope="module")
+def dump(kafka: KafkaCluster, write: Write) -> Dump:
+    """The log of every setting's topic; one run of the tool, for it takes seconds to start."""
+    topics = [write(setting).topic for setting in SETTINGS]
+    return dump_partitions(
+        kafka.log_dir(1), [(topic, index) for topic in topics for index in range(PARTITIONS)]
+    )
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_record_is_read_back_as_it_was_sent(kafka: KafkaCluster, write: Write, setting: str) -> None:
+    written = write(setting)
+
+    found = read_all(kafka.bootstrap_servers, written.topic, RECORDS)
+
+    expected = written.expected()
+    assert len(found) == RECORDS
+    # Record by record: a diff of the whole lists would be megabytes.
+    for record, sent in zip(found, expected, strict=True):
+        assert record == sent
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_futures_tell_the_place_the_time_and_the_sizes_of_their_record(write: Write, setting: str) -> None:
+    last_offset = dict.fromkeys(range(PARTITIONS), -1)
+    for shape, told in write(setting).outcomes:
+        if shape.partition is not None:
+            assert told.partition == shape.partition
+        # A partition's records keep the order in which they were sent.
+        assert told.offset == last_offset[told.partition] + 1
+        last_offset[told.partition] = told.offset
+        if shape.timestamp_ms is not None:
+            assert told.timestamp == shape.timestamp_ms
+        assert told.serialized_key_size == (-1 if shape.key is None else len(shape.key))
+        assert told.serialized_value_size == (-1 if shape.value is None else len(shape.value))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_kafkas_own_tool_finds_the_log_in_order(dump: Dump, write: Write, setting: str) -> None:
+    written = write(setting)
+    for index in range(PARTITIONS):
+        log = dump[written.topic, index]
+        sent = sorted(told.offset for _, told in written.outcomes if told.partition == index)
+
+        assert log.complaints == []
+        assert all(batch.is_valid for batch in log.batches)
+        codec = setting.split("-")[0]
+        assert codec in {batch.codec for batch in log.batches}
+        # A codec is not used for a batch that it would make longer.
+        incompressible = {told.offset for shape, told in written.outcomes if shape.key == b"random"}
+        for batch in log.batches:
+            assert batch.codec == codec or batch.size < 1_000 or incompressible.intersection(batch.offsets)
+        assert all(batch.record_count == len(batch.offsets) for batch in log.batches)
+        assert log.offsets == sent
+        # Otherwise the batches would be of one record each, and nothing of the above worth much.
+        assert len(log.batches) < len(sent) / 20
+
+
+@pytest.mark.parametrize(
+    ("larger", "smaller"), [("none", "snappy"), ("gzip-1", "gzip"), ("lz4", "lz4-12"), ("zstd", "zstd-9")]
+)
+def test_the_level_decides_about_the_logs_size(dump: Dump, write: Write, larger: str, smaller: str) -> None:
+    def size(setting: str) -> int:
+        topic = write(setting).topic
+        return sum(batch.size for index in range(PARTITIONS) for batch in dump[topic, index].batches)
+
+    assert size(smaller) < size(larger) * 0.99

@@ -1,0 +1,178 @@
+"""Topics that come, grow, go and come back while a producer uses them, and records they refuse."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+
+from cyproducer import KafkaProducer, errors
+from tests.integration.consume import read_all
+from tests.integration.kafka_cluster import KafkaCluster
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def admin(kafka: KafkaCluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+
+
+def test_a_topic_nobody_created_is_made_by_the_first_record(kafka: KafkaCluster) -> None:
+    with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+        futures = [producer.send("made-by-send", b"%d" % i, partition=i % 3) for i in range(30)]
+        places = [(told.partition, told.offset) for told in (future.get(30) for future in futures)]
+
+    assert places == [(i % 3, i // 3) for i in range(30)]
+    assert len(read_all(kafka.bootstrap_servers, "made-by-send", 30)) == 30
+
+
+def test_a_topic_is_not_made_where_the_option_forbids_it(kafka: KafkaCluster, admin: AdminClient) -> None:
+    with KafkaProducer(
+        bootstrap_servers=kafka.bootstrap_servers, allow_auto_create_topics=False, max_block_ms=500
+    ) as producer:
+        future = producer.send("not-made", b"x")
+        with pytest.raises(errors.KafkaTimeoutError, match=r"'not-made'.*UnknownTopicOrPartitionError"):
+            future.get(10)
+
+    assert "not-made" not in admin.list_topics(timeout=10).topics
+
+
+def test_a_topic_that_is_made_later_gets_the_records_that_waited(kafka: KafkaCluster) -> None:
+    with KafkaProducer(
+        bootstrap_servers=kafka.bootstrap_servers, allow_auto_create_topics=False, max_block_ms=60_000
+    ) as producer:
+        future = producer.send("made-later", b"x")
+        with pytest.raises(errors.KafkaTimeoutError, match="within 0.3 s"):
+            future.get(0.3)
+        kafka.create_topic("made-later")
+
+        assert future.get(30).offset == 0
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ü", "x" * 250])
+def test_a_name_no_topic_can_have_is_refused_at_once(kafka: KafkaCluster, name: str) -> None:
+    with (
+        KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer,
+        pytest.raises(errors.InvalidTopicError, match="1 to 249"),
+    ):
+        producer.send(name, b"x")
+
+
+def test_the_longest_name_a_topic_can_have_is_accepted(kafka: KafkaCluster) -> None:
+    name = "x" * 249
+    kafka.create_topic(name)
+    with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+        assert producer.send(name, b"x").get(30).topic == name
+
+
+def test_partitions_added_while_sending_come_into_use(kafka: KafkaCluster, admin: AdminClient) -> None:
+    kafka.create_topic("growing", partitions=1)
+    with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, metadata_max_age_ms=200) as producer:
+        told = [producer.send("growing", b"before", key=b"%d" % i).get(30) for i in range(20)]
+        assert {place.partition for place in told} == {0}
+        admin.create_partitions([NewPartitions("growing", 4)])["growing"].result(30)
+
+        deadline = time.monotonic() + 30
+        keyed: set[int] = set()
+        keyless: set[int] = set()
+        while (len(keyed) < 4 or len(keyless) < 4) and time.monotonic() < deadline:
+            key = b"%d" % len(told)
+            for future, seen in (
+                (producer.send("growing", b"after", key=key), keyed),
+                (producer.send("growing", b"after" * 5_000), keyless),
+            ):
+                told.append(future.get(30))
+                seen.add(told[-1].partition)
+        last = producer.send("growing", b"explicit", partition=3).get(30)
+
+    assert keyed == keyless == {0, 1, 2, 3}
+    assert last.partition == 3
+    found = read_all(kafka.bootstrap_servers, "growing", len(told) + 1)
+    expected = sorted((place.partition, place.offset) for place in [*told, last])
+    assert [(record.partition, record.offset) for record in found] == expected
+
+
+def test_a_partition_the_topic_does_not_have_is_refused(kafka: KafkaCluster) -> None:
+    kafka.create_topic("two", partitions=2)
+    with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+        waiting = producer.send("two", b"before metadata", partition=2)
+        with pytest.raises(errors.UnknownTopicOrPartitionError, match="no partition 2.*2, 0 to 1"):
+            waiting.get(30)
+        with pytest.raises(errors.UnknownTopicOrPartitionError, match="partition=2.*2 partitions, 0 to 1"):
+            producer.send("two", b"after metadata", partition=2)
+
+
+def test_a_topic_deleted_and_made_again_is_usable_again(kafka: KafkaCluster, admin: AdminClient) -> None:
+    kafka.create_topic("phoenix", partitions=2)
+    with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+        assert [producer.send("phoenix", b"old", partition=0).get(30).offset for _ in range(3)] == [0, 1, 2]
+        admin.delete_topics(["phoenix"])["phoenix"].result(30)
+        kafka.create_topic("phoenix", partitions=3)
+
+        futures = [producer.send("phoenix", b"new", partition=0) for _ in range(3)]
+        assert [future.get(30).offset for future in futures] == [0, 1, 2]
+        # What the new topic has more of than the old one is in use too.
+        assert producer.send("phoenix", b"new", partition=2).get(30).offset == 0
+
+    found = read_all(kafka.bootstrap_servers, "phoenix", 4)
+    assert [(record.partition, record.offset, record.value) for record in found] == [
+        *((0, offset, b"new") for offset in range(3)),
+        (2, 0, b"new"),
+    ]
+
+
+def test_records_for_a_topic_that_is_gone_fail_in_bounded_time(
+    kafka: KafkaCluster, admin: AdminClient
+) -> None:
+    kafka.create_topic("gone")
+    kafka.create_topic("still-there")
+    with KafkaProducer(
+        bootstrap_servers=kafka.bootstrap_servers,
+        allow_auto_create_topics=False,
+        request_timeout_ms=1_000,
+        delivery_timeout_ms=1_500,
+    ) as producer:
+        producer.send("gone", b"x").get(30)
+        admin.delete_topics(["gone"])["gone"].result(30)
+
+        future = producer.send("gone", b"x")
+        assert producer.send("still-there", b"x").get(30).offset == 0
+        with pytest.raises(errors.KafkaTimeoutError, match="gone-0 were not delivered within"):
+            future.get(30)
+
+
+def test_a_batch_larger_than_its_topic_takes_fails_with_the_brokers_error(kafka: KafkaCluster) -> None:
+    kafka.create_topic("small", configs={"max.message.bytes": "1000"})
+    with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+        fits = producer.send("small", b"x" * 800)
+        assert fits.get(30).offset == 0
+        large = producer.send("small", b"x" * 2_000)
+        with pytest.raises(errors.MessageSizeTooLargeError) as caught:
+            large.get(30)
+        assert producer.send("small", b"x").get(30).offset == 1
+
+    # The broker's word, not the client's own rule about max_request_size.
+    assert type(caught.value) is errors.MessageSizeTooLargeError
+    assert "small-0" in str(caught.value)
+    assert not large.retriable()
+    assert len(read_all(kafka.bootstrap_servers, "small", 2)) == 2
+
+
+def test_a_record_larger_than_max_request_size_is_not_sent(kafka: KafkaCluster) -> None:
+    kafka.create_topic("never-sent")
+    with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, max_request_size=1_000) as producer:
+        with pytest.raises(errors.RecordTooLargeError, match="max_request_size is 1000"):
+            producer.send("never-sent", b"x" * 1_000).get(30)
+        assert producer.send("never-sent", b"x").get(30).offset == 0
+
+
+def test_a_timestamp_the_broker_does_not_take_fails_with_its_error(kafka: KafkaCluster) -> None:
+    kafka.create_topic("no-future", configs={"message.timestamp.after.max.ms": "1000"})
+    with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+        future = producer.send("no-future", b"x", timestamp_ms=2**42)
+        with pytest.raises(errors.InvalidTimestampError, match="no-future-0"):
+            future.get(30)
+        assert producer.send("no-future", b"x").get(30).offset == 0
