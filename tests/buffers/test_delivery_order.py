@@ -313,6 +313,24 @@ def test_a_compressor_that_fails_costs_no_record(batch_size: int, caplog: pytest
         assert "compressing a batch" in caplog.text
 
 
+def test_ctrl_c_while_compressing_costs_no_record_either() -> None:
+    class Interrupted:
+        codec_id = 1
+
+        def compress(self, data: memoryview) -> bytes:
+            raise KeyboardInterrupt
+
+    with Rig({"t": [1]}, batch_size=1000, linger_ms=5, compressor=Interrupted()) as rig:
+        rig.send("t", b"1" * 500)
+        rig.send("t", b"2" * 300)
+        with pytest.raises(KeyboardInterrupt):
+            rig.send("t", b"3" * 500)
+        # The batch that was being compressed goes as it is; so does what the interrupted call had accepted.
+        rig.accumulator.flush(0)
+        (seen,) = rig.requests()[:1]
+        assert seen.values() == [b"1" * 500, b"2" * 300]
+
+
 # The end
 
 
