@@ -32,7 +32,7 @@ def topic(broker: EmbeddedBroker) -> str:
 
 
 def read_back(broker: EmbeddedBroker, topic: str, count: int) -> list[tuple[object, ...]]:
-    """(partition, offset, key, value, headers, timestamp in ms) of the topic's records, by partition and offset."""
+    """(partition, offset, key, value, headers, timestamp in ms) of each record, by partition and offset."""
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader", "check.crcs": True}
     )
@@ -61,8 +61,14 @@ def read_back(broker: EmbeddedBroker, topic: str, count: int) -> list[tuple[obje
 
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
 def test_librdkafka_reads_what_was_sent(broker: EmbeddedBroker, topic: str, codec: str | None) -> None:
-    records = [
-        (i % PARTITIONS, f"key {i % 7}".encode(), b"value %d " % i * (1 + i % 50), [("n", b"%d" % i)], 10**12 + i)
+    records: list[tuple[int, bytes, bytes | None, list[tuple[str, bytes | None]], int]] = [
+        (
+            i % PARTITIONS,
+            f"key {i % 7}".encode(),
+            b"value %d " % i * (1 + i % 50),
+            [("n", b"%d" % i)],
+            10**12 + i,
+        )
         for i in range(2000)
     ]
     records += [(0, b"tombstone", None, [], 10**12), (1, b"", b"", [("empty", b""), ("null", None)], 1)]

@@ -3,7 +3,6 @@
 import gc
 import logging
 import os
-import selectors
 import subprocess
 import sys
 import threading
@@ -32,7 +31,10 @@ def no_produce(received: Received) -> Act | None:
 
 
 def test_flush_sends_what_lingers_and_waits_for_it() -> None:
-    with ScriptedCluster(orders=2) as cluster, producing(cluster, linger_ms=30_000, delivery_timeout_ms=60_000) as producer:
+    with (
+        ScriptedCluster(orders=2) as cluster,
+        producing(cluster, linger_ms=30_000, delivery_timeout_ms=60_000) as producer,
+    ):
         futures = [producer.send("orders", b"%d" % i, partition=i % 2) for i in range(10)]
         producer.flush(WAIT_S)
         assert all(future.succeeded() for future in futures)
@@ -45,7 +47,10 @@ def test_flush_sends_what_lingers_and_waits_for_it() -> None:
 
 
 def test_flush_waits_for_records_without_metadata() -> None:
-    with ScriptedCluster() as cluster, producing(cluster, linger_ms=30_000, delivery_timeout_ms=60_000) as producer:
+    with (
+        ScriptedCluster() as cluster,
+        producing(cluster, linger_ms=30_000, delivery_timeout_ms=60_000) as producer,
+    ):
         cluster.create_topic("late").first_errors.extend([3, 3, 5])
         future = producer.send("late", b"1")
         producer.flush(WAIT_S)
@@ -107,9 +112,10 @@ def test_a_timeout_must_be_a_time(timeout: float) -> None:
 
 
 def test_close_delivers_what_was_accepted() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(
-        cluster, linger_ms=30_000, delivery_timeout_ms=60_000
-    ) as producer:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, linger_ms=30_000, delivery_timeout_ms=60_000) as producer,
+    ):
         futures = [producer.send("orders", b"%d" % i) for i in range(100)]
         producer.close()
         assert all(future.succeeded() for future in futures)
@@ -126,7 +132,10 @@ def test_leaving_the_with_statement_closes() -> None:
 
 
 def test_close_0_fails_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, max_in_flight_requests_per_connection=1) as producer:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, max_in_flight_requests_per_connection=1) as producer,
+    ):
         producer.partitions_for("orders")
         cluster.script = no_produce
         in_flight = producer.send("orders", b"1")
@@ -163,9 +172,15 @@ def test_closing_twice_is_no_error_and_calls_nobodys_close_twice() -> None:
         def close(self) -> None:
             closed.append(self.name)
 
-    with ScriptedCluster(orders=1) as cluster, producing(
-        cluster, key_serializer=Closable("key"), value_serializer=Closable("value"), interceptors=[Closable("spy")]
-    ) as producer:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(
+            cluster,
+            key_serializer=Closable("key"),
+            value_serializer=Closable("value"),
+            interceptors=[Closable("spy")],
+        ) as producer,
+    ):
         producer.close()
         producer.close()
         with producer:
@@ -178,9 +193,10 @@ def test_after_close_nothing_is_accepted(custom: bool) -> None:
     def choose(key: Any, all_partitions: list[int], available: list[int]) -> int:
         return 0
 
-    with ScriptedCluster(orders=1) as cluster, producing(
-        cluster, partitioner=choose if custom else None
-    ) as producer:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, partitioner=choose if custom else None) as producer,
+    ):
         producer.send("orders", b"1").get(WAIT_S)
         producer.close()
         began = time.monotonic()
@@ -208,9 +224,10 @@ def test_close_ends_waits_for_metadata_and_memory() -> None:
         except BaseException as error:
             outcomes.append(error)
 
-    with ScriptedCluster(orders=1) as cluster, producing(
-        cluster, buffer_memory=20_000, max_block_ms=60_000
-    ) as producer:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, buffer_memory=20_000, max_block_ms=60_000) as producer,
+    ):
         producer.partitions_for("orders")
         cluster.script = no_produce
         calls = [lambda: producer.send("orders", bytes(3000)), lambda: producer.partitions_for("missing")]
@@ -234,7 +251,11 @@ def test_an_interrupted_close_can_be_gone_on_with(monkeypatch: pytest.MonkeyPatc
         future = producer.send("orders", b"1")
         cluster.wait_for_requests(PRODUCE, 1)
         interrupt = subprocess.Popen(
-            [sys.executable, "-c", f"import os,signal,time; time.sleep(.3); os.kill({os.getpid()}, signal.SIGINT)"]
+            [
+                sys.executable,
+                "-c",
+                f"import os,signal,time; time.sleep(.3); os.kill({os.getpid()}, signal.SIGINT)",
+            ]
         )
         with pytest.raises(KeyboardInterrupt):
             producer.close()
@@ -261,9 +282,13 @@ def test_a_closed_producer_leaves_no_thread_and_no_descriptor() -> None:
         for round_ in range(5):
             with KafkaProducer(**options(cluster)) as producer:
                 for partition in range(6):
-                    producer.send("orders", b"1", partition=partition).add_callback(lambda metadata: None).get(WAIT_S)
+                    producer.send("orders", b"1", partition=partition).add_callback(
+                        lambda metadata: None
+                    ).get(WAIT_S)
             assert not [t for t in threading.enumerate() if t.name.startswith("cyproducer")]
-            cluster.wait_for(lambda: all(c.closed for node in cluster.nodes.values() for c in node.connections))
+            cluster.wait_for(
+                lambda: all(c.closed for node in cluster.nodes.values() for c in node.connections)
+            )
             for node in cluster.nodes.values():
                 for connection in node.connections:
                     for thread in connection.threads:
@@ -280,120 +305,10 @@ def test_neither_closed_nor_unreachable_producers_warn_of_resources() -> None:
         with ScriptedCluster(orders=1) as cluster:
             with KafkaProducer(**options(cluster)) as producer:
                 producer.send("orders", b"1").get(WAIT_S)
-            with KafkaProducer(**options(bootstrap_servers=[refusing_address()])) as producer:
-                with pytest.raises(errors.NoBrokersAvailable):
-                    producer.wait_ready(0.1)
+            with (
+                KafkaProducer(**options(bootstrap_servers=[refusing_address()])) as producer,
+                pytest.raises(errors.NoBrokersAvailable),
+            ):
+                producer.wait_ready(0.1)
             del producer
             gc.collect()
-
-
-# What nobody closed
-
-
-def test_a_producer_that_is_collected_drains() -> None:
-    with ScriptedCluster(orders=1) as cluster:
-        producer = KafkaProducer(**options(cluster, linger_ms=200))
-        thread = producer._machinery.thread
-        future = producer.send("orders", b"1")
-        del producer
-        assert future.get(0).offset == 0
-        assert not thread.is_alive()
-
-
-class CollectingSelector(selectors.SelectSelector):
-    """Runs the cycle collector on the sender's thread, once it is asked to."""
-
-    collect = threading.Event()
-    collected = threading.Event()
-
-    def select(self, timeout: float | None = None) -> Any:
-        if self.collect.is_set() and not self.collected.is_set():
-            gc.collect()
-            self.collected.set()
-        return super().select(timeout)
-
-
-@pytest.mark.parametrize("where", ["sender", "callback"])
-def test_a_producer_that_is_collected_on_a_thread_of_its_own_drains(where: str) -> None:
-    CollectingSelector.collect.clear()
-    CollectingSelector.collected.clear()
-    held = threading.Event()
-    gc.disable()
-    try:
-        with ScriptedCluster(orders=1) as cluster:
-            producer = KafkaProducer(
-                **options(cluster, selector=CollectingSelector, close_timeout_ms=2 * WAIT_S * 1000)
-            )
-            thread = producer._machinery.thread
-            producer.send("orders", b"0").get(WAIT_S)
-            collected = threading.Event()
-            if where == "callback":
-                first = producer.send("orders", b"1")
-                cycle: list[Any] = [producer]
-                cycle.append(cycle)
-                ready = threading.Event()
-
-                def collect(metadata: Any) -> None:
-                    assert ready.wait(WAIT_S)
-                    gc.collect()
-                    collected.set()
-
-                first.add_callback(collect)
-            cluster.act(PRODUCE, Act(hold=held))
-            last = producer.send("orders", b"2")
-            if where == "callback":
-                del cycle, producer
-                ready.set()
-                held.set()
-                assert collected.wait(WAIT_S)
-            else:
-                cycle = [producer]
-                cycle.append(cycle)
-                del cycle, producer
-                CollectingSelector.collect.set()
-                held.set()
-                assert CollectingSelector.collected.wait(WAIT_S)
-            assert last.get(WAIT_S).topic == "orders"
-            thread.join(WAIT_S)
-            assert not thread.is_alive()
-    finally:
-        gc.enable()
-
-
-def run_to_exit(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = dict(os.environ)
-    if "CYPRODUCER_TEST_INSTALLED" not in environment:
-        environment["PYTHONPATH"] = str(ROOT)
-    return subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=50,
-        env=environment,
-        check=False,
-    )
-
-
-SENDS = """
-import logging, sys
-from cyproducer.producer import KafkaProducer
-logging.basicConfig()
-producer = KafkaProducer(bootstrap_servers=sys.argv[1].split(","), close_timeout_ms=int(sys.argv[2]), linger_ms=50)
-for i in range(1000):
-    producer.send("orders", b"%d" % i)
-"""
-
-
-def test_the_exit_of_a_process_that_does_not_close_delivers_everything() -> None:
-    with ScriptedCluster(orders=1) as cluster:
-        done = run_to_exit(SENDS, ",".join(cluster.bootstrap_servers), "20000")
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-        assert cluster.topics["orders"].values == [b"%d" % i for i in range(1000)]
-
-
-def test_the_exit_of_a_process_says_what_was_lost() -> None:
-    began = time.monotonic()
-    done = run_to_exit(SENDS, refusing_address(), "500")
-    assert time.monotonic() - began < 30
-    assert done.returncode == 0
-    assert "1000 records were lost" in done.stderr

@@ -1,19 +1,13 @@
 """A cluster that changes under a producer: leaders move, topics come and grow, brokers go and come back."""
 
-import functools
+import itertools
 import logging
-import socket
 import threading
 import time
-from typing import Any
 
 import pytest
 
 from cyproducer import errors
-from cyproducer.network import connector
-from cyproducer.network.dns import Resolver
-from tests.network import odd_servers
-from tests.network.odd_servers import odd_server, refusing_address
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import METADATA, NO_LEADER, PRODUCE, Act, Received, ScriptedCluster
 
@@ -38,14 +32,15 @@ def test_a_retriable_error_is_retried_with_growing_waits(caplog: pytest.LogCaptu
         arrivals.append(time.monotonic())
         return Act(error=NOT_ENOUGH_REPLICAS) if len(arrivals) < 5 else None
 
-    with ScriptedCluster(orders=1) as cluster, producing(
-        cluster, retry_backoff_ms=40, retry_backoff_max_ms=160
-    ) as producer:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, retry_backoff_ms=40, retry_backoff_max_ms=160) as producer,
+    ):
         cluster.script = script
         with caplog.at_level(logging.WARNING, "cyproducer"):
             assert producer.send("orders", b"1").get(WAIT_S).offset == 0
         assert cluster.topics["orders"].values == [b"1"]
-    waits = [later - sooner for sooner, later in zip(arrivals, arrivals[1:], strict=False)]
+    waits = [later - sooner for sooner, later in itertools.pairwise(arrivals)]
     # The shortest each may be, with 20 % of jitter; a busy machine makes them longer.
     assert [wait >= shortest for wait, shortest in zip(waits, (0.032, 0.064, 0.128, 0.128), strict=True)] == [
         True
@@ -62,9 +57,10 @@ def test_retries_are_bounded_by_their_number() -> None:
 
 
 def test_retries_are_bounded_by_delivery_timeout_ms_and_the_cause_is_told() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(
-        cluster, request_timeout_ms=100, delivery_timeout_ms=300
-    ) as producer:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, request_timeout_ms=100, delivery_timeout_ms=300) as producer,
+    ):
         cluster.topics["orders"].partitions[0].error = NOT_ENOUGH_REPLICAS
         began = time.monotonic()
         with pytest.raises(errors.DeliveryTimeoutError, match="delivery_timeout_ms=300") as caught:
@@ -84,9 +80,10 @@ def test_a_request_without_answer_is_sent_again_on_another_connection() -> None:
 
 
 def test_while_one_partition_backs_off_others_are_sent() -> None:
-    with ScriptedCluster(orders=2) as cluster, producing(
-        cluster, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000
-    ) as producer:
+    with (
+        ScriptedCluster(orders=2) as cluster,
+        producing(cluster, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as producer,
+    ):
         producer.partitions_for("orders")
         cluster.topics["orders"].partitions[0].error = NOT_ENOUGH_REPLICAS
         bad = producer.send("orders", b"0", partition=0)
@@ -112,9 +109,10 @@ def test_records_go_to_the_new_leader(tells_leader: bool) -> None:
 
 def test_what_is_queued_moves_with_the_leader_and_keeps_its_order() -> None:
     held = threading.Event()
-    with ScriptedCluster(2, orders=1) as cluster, producing(
-        cluster, batch_size=200, max_in_flight_requests_per_connection=1
-    ) as producer:
+    with (
+        ScriptedCluster(2, orders=1) as cluster,
+        producing(cluster, batch_size=200, max_in_flight_requests_per_connection=1) as producer,
+    ):
         producer.partitions_for("orders")
         cluster.act(PRODUCE, Act(hold=held, error=6, append=False))
         futures = [producer.send("orders", b"%03d" % i + bytes(50)) for i in range(50)]
@@ -137,15 +135,46 @@ def test_a_partition_without_leader_waits_for_one() -> None:
 
 
 def test_a_partition_that_stays_without_leader_times_out_and_says_so() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(
-        cluster, request_timeout_ms=100, delivery_timeout_ms=300, retry_backoff_max_ms=9_000, retry_backoff_ms=9_000
-    ) as producer:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(
+            cluster,
+            request_timeout_ms=100,
+            delivery_timeout_ms=300,
+            retry_backoff_max_ms=9_000,
+            retry_backoff_ms=9_000,
+        ) as producer,
+    ):
         cluster.topics["orders"].partitions[0].leader = NO_LEADER
         for _ in range(2):
             began = time.monotonic()
             with pytest.raises(errors.DeliveryTimeoutError, match="it has no leader"):
                 producer.send("orders", b"1").get(WAIT_S)
             assert time.monotonic() - began < 5
+
+
+def test_a_leader_that_metadata_list_later_gets_what_waits_for_it() -> None:
+    """1. A partition's leader is not listed.  2. It is listed; the leader is the same as before."""
+    with ScriptedCluster(2, orders=2) as cluster, producing(cluster) as producer:
+        cluster.unlisted.add(2)
+        waiting = producer.send("orders", b"1", partition=1)
+        assert producer.send("orders", b"0", partition=0).get(WAIT_S).offset == 0
+        assert not waiting.is_done
+        cluster.unlisted.clear()
+        assert waiting.get(WAIT_S).offset == 0
+
+
+def test_a_leader_that_metadata_do_not_list_for_a_while_is_used_again() -> None:
+    with ScriptedCluster(2, orders=2) as cluster, producing(cluster) as producer:
+        producer.send("orders", b"0", partition=1).get(WAIT_S)
+        with cluster.changed:
+            cluster.unlisted.add(2)
+            cluster.nodes[2].drop_connections()
+            seen = len(cluster.received(METADATA))
+        cluster.wait_for_requests(METADATA, seen + 2)
+        waiting = producer.send("orders", b"1", partition=1)
+        cluster.unlisted.clear()
+        assert waiting.get(WAIT_S).offset == 1
 
 
 def test_a_dead_leader_is_replaced_once_metadata_say_so() -> None:
@@ -159,9 +188,12 @@ def test_a_dead_leader_is_replaced_once_metadata_say_so() -> None:
 
 def test_a_broker_that_comes_back_is_used_even_where_nothing_waited_for_it() -> None:
     """1. It goes.  2. What waited for it times out, reconnecting stops.  3. It is back.  4. A new record."""
-    with ScriptedCluster(2, orders=2) as cluster, producing(
-        cluster, request_timeout_ms=100, delivery_timeout_ms=200, metadata_recovery_strategy="none"
-    ) as producer:
+    with (
+        ScriptedCluster(2, orders=2) as cluster,
+        producing(
+            cluster, request_timeout_ms=100, delivery_timeout_ms=200, metadata_recovery_strategy="none"
+        ) as producer,
+    ):
         for partition in (0, 1):
             producer.send("orders", b"0", partition=partition).get(WAIT_S)
         cluster.nodes[2].stop()
@@ -194,9 +226,10 @@ def test_a_topic_that_is_first_unknown_then_there_is_waited_for() -> None:
 
 
 def test_topics_are_not_created_where_that_is_switched_off() -> None:
-    with ScriptedCluster() as cluster, producing(
-        cluster, allow_auto_create_topics=False, max_block_ms=200
-    ) as producer:
+    with (
+        ScriptedCluster() as cluster,
+        producing(cluster, allow_auto_create_topics=False, max_block_ms=200) as producer,
+    ):
         cluster.auto_create = 3
         with pytest.raises(errors.KafkaTimeoutError):
             producer.send("fresh", b"1").get(WAIT_S)
@@ -222,9 +255,10 @@ def test_metadata_that_are_young_are_not_asked_for_again() -> None:
 
 
 def test_an_idle_topic_is_forgotten_and_known_again_when_it_is_used() -> None:
-    with ScriptedCluster(busy=1, idle=1) as cluster, producing(
-        cluster, metadata_max_age_ms=40, metadata_max_idle_ms=100
-    ) as producer:
+    with (
+        ScriptedCluster(busy=1, idle=1) as cluster,
+        producing(cluster, metadata_max_age_ms=40, metadata_max_idle_ms=100) as producer,
+    ):
         producer.send("idle", b"0").get(WAIT_S)
 
         def forgotten() -> bool:
@@ -241,9 +275,10 @@ def test_an_idle_topic_is_forgotten_and_known_again_when_it_is_used() -> None:
 
 
 def test_a_topic_in_use_is_not_forgotten() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(
-        cluster, metadata_max_age_ms=40, metadata_max_idle_ms=400
-    ) as producer:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, metadata_max_age_ms=40, metadata_max_idle_ms=400) as producer,
+    ):
         producer.send("orders", b"0").get(WAIT_S)
         seen = len(cluster.received(METADATA))
         end = time.monotonic() + 1
@@ -260,105 +295,3 @@ def test_a_topic_made_anew_is_written_to_under_its_new_id() -> None:
         cluster.create_topic("orders", 1)
         assert producer.send("orders", b"new").get(WAIT_S).offset == 0
         assert cluster.topics["orders"].values == [b"new"]
-
-
-# Connections
-
-
-def test_one_bootstrap_server_that_answers_is_enough() -> None:
-    with odd_server(odd_servers.hangs_up) as odd, ScriptedCluster(orders=1) as cluster:
-        servers = [refusing_address(), odd, *cluster.bootstrap_servers, refusing_address()]
-        with producing(cluster, bootstrap_servers=servers) as producer:
-            producer.wait_ready(WAIT_S)
-            assert producer.bootstrap_connected()
-            assert producer.send("orders", b"1").get(WAIT_S).offset == 0
-
-
-def test_a_producer_waits_for_a_broker_that_is_not_up_yet() -> None:
-    with ScriptedCluster(orders=1) as cluster:
-        cluster.nodes[1].stop()
-        with producing(cluster) as producer:
-            future = producer.send("orders", b"1")
-            with pytest.raises(errors.NoBrokersAvailable):
-                producer.wait_ready(0.1)
-            cluster.nodes[1].start()
-            assert future.get(WAIT_S).offset == 0
-
-
-def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    with ScriptedCluster(orders=1) as cluster:
-        port = cluster.nodes[1].port
-
-        def look_up(host: str, *args: Any, **kwargs: Any) -> Any:
-            assert host == "kafka.example"
-            tcp = (socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
-            # Nobody listens on the first two.
-            return [
-                (socket.AF_INET6, *tcp, ("::1", port, 0, 0)),
-                (socket.AF_INET, *tcp, ("127.0.0.2", port)),
-                (socket.AF_INET, *tcp, ("127.0.0.1", port)),
-            ]
-
-        monkeypatch.setattr(connector, "Resolver", functools.partial(Resolver, getaddrinfo=look_up))
-        with producing(
-            bootstrap_servers=[f"kafka.example:{port}"],
-            reconnect_backoff_ms=9000,
-            reconnect_backoff_max_ms=9000,
-        ) as producer:
-            producer.wait_ready(5)
-            assert producer.send("orders", b"1").get(WAIT_S).offset == 0
-
-
-@pytest.mark.parametrize("client_dns_lookup", ["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"])
-def test_both_ways_to_look_names_up_reach_the_broker(client_dns_lookup: str) -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(
-        bootstrap_servers=[f"localhost:{cluster.nodes[1].port}"], client_dns_lookup=client_dns_lookup
-    ) as producer:
-        assert producer.send("orders", b"1").get(WAIT_S).offset == 0
-
-
-def test_an_idle_connection_is_closed_and_made_again_when_needed() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, connections_max_idle_ms=100) as producer:
-        assert producer.send("orders", b"1").get(WAIT_S).offset == 0
-        cluster.wait_for(lambda: all(c.closed for c in cluster.nodes[1].connections))
-        assert not producer.bootstrap_connected()
-        assert producer.send("orders", b"2").get(WAIT_S).offset == 1
-
-
-def test_a_connection_with_a_request_under_way_is_not_idle() -> None:
-    held = threading.Event()
-    with ScriptedCluster(orders=1) as cluster, producing(cluster, connections_max_idle_ms=60) as producer:
-        producer.partitions_for("orders")
-        cluster.act(PRODUCE, Act(hold=held))
-        future = producer.send("orders", b"1")
-        cluster.wait_for_requests(PRODUCE, 1)
-        (request,) = cluster.received(PRODUCE)
-        assert not held.wait(0.3)
-        assert not request.connection.closed
-        held.set()
-        assert future.get(WAIT_S).offset == 0
-
-
-def test_all_brokers_gone_means_back_to_the_bootstrap_servers() -> None:
-    """The cluster was replaced by one at other addresses; the name in bootstrap_servers leads there."""
-    with ScriptedCluster(orders=1) as old, ScriptedCluster(orders=1) as new:
-        old.nodes[1].host = "127.0.0.1"
-        servers = [*old.bootstrap_servers, *new.bootstrap_servers]
-        # Until the old cluster is gone only that one is known.
-        new.nodes[1].stop()
-        with producing(old, bootstrap_servers=servers) as producer:
-            producer.send("orders", b"1").get(WAIT_S)
-            old.nodes[1].stop()
-            new.nodes[1].start()
-            assert producer.send("orders", b"2").get(WAIT_S).offset == 0
-        assert new.topics["orders"].values == [b"2"]
-
-
-def test_a_broker_at_a_new_address_is_found_there() -> None:
-    with ScriptedCluster(2, orders=2) as cluster, producing(cluster) as producer:
-        producer.send("orders", b"0", partition=1).get(WAIT_S)
-        moved = cluster.nodes[2]
-        moved.stop()
-        moved.port = 0
-        moved.start()
-        assert producer.send("orders", b"1", partition=1).get(WAIT_S).offset == 1

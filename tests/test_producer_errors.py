@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
+from cyproducer.buffers.delivery import RecordFuture
 from cyproducer.network import connector
 from cyproducer.network.dns import Resolver
 from cyproducer.producer import KafkaProducer
@@ -54,11 +55,12 @@ def test_the_constructor_waits_neither_for_brokers_nor_for_names(monkeypatch: py
 def test_a_port_nobody_listens_on_is_named_when_the_time_is_over(how: str) -> None:
     server = refusing_address()
     with producing(bootstrap_servers=[server], max_block_ms=200) as producer:
+        calls: dict[str, Callable[[], object]] = {
+            "send": lambda: producer.send("orders", b"x").get(WAIT_S),
+            "partitions_for": lambda: producer.partitions_for("orders"),
+        }
         with pytest.raises(errors.KafkaTimeoutError) as caught:
-            if how == "send":
-                producer.send("orders", b"x").get(WAIT_S)
-            else:
-                producer.partitions_for("orders")
+            calls[how]()
         text = str(caught.value)
         assert server in text
         assert "refused" in text
@@ -67,11 +69,12 @@ def test_a_port_nobody_listens_on_is_named_when_the_time_is_over(how: str) -> No
 
 def test_wait_ready_names_every_address_with_its_failure() -> None:
     first, second = refusing_address(), refusing_address()
-    with odd_server(odd_servers.says(odd_servers.HTTP)) as third, producing(
-        bootstrap_servers=[first, second, third]
-    ) as producer:
-        with pytest.raises(errors.NoBrokersAvailable) as caught:
-            producer.wait_ready(0.5)
+    with (
+        odd_server(odd_servers.says(odd_servers.HTTP)) as third,
+        producing(bootstrap_servers=[first, second, third]) as producer,
+        pytest.raises(errors.NoBrokersAvailable) as caught,
+    ):
+        producer.wait_ready(0.5)
     parts = str(caught.value).split("; ")
     assert any(first in part and "refused" in part for part in parts)
     assert any(second in part and "refused" in part for part in parts)
@@ -200,14 +203,20 @@ class TestFinalTopicErrors:
 
     def test_so_does_the_next_one_at_once(self, code: int, error: type[Exception]) -> None:
         # Within the backoff in which the broker is not asked again.
-        with ScriptedCluster(orders=1) as cluster, producing(cluster, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as producer:
+        with (
+            ScriptedCluster(orders=1) as cluster,
+            producing(cluster, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as producer,
+        ):
             cluster.topics["orders"].error = code
             for _ in range(3):
                 with pytest.raises(error):
                     producer.send("orders", b"1").get(WAIT_S)
 
     def test_partitions_for_raises_it(self, code: int, error: type[Exception]) -> None:
-        with ScriptedCluster(orders=1) as cluster, producing(cluster, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as producer:
+        with (
+            ScriptedCluster(orders=1) as cluster,
+            producing(cluster, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as producer,
+        ):
             cluster.topics["orders"].error = code
             for _ in range(2):
                 with pytest.raises(error):
@@ -244,6 +253,7 @@ def test_a_partition_that_does_not_exist_is_an_error_at_once_or_when_metadata_co
     with ScriptedCluster(orders=2) as cluster, producing(cluster) as producer:
         with pytest.raises(errors.UnknownTopicOrPartitionError, match="no partition 7: it has 2, 0 to 1"):
             producer.send("orders", b"1", partition=7).get(WAIT_S)
+        producer.partitions_for("orders")
         with pytest.raises(errors.UnknownTopicOrPartitionError, match="has 2 partitions, 0 to 1"):
             producer.send("orders", b"1", partition=7)
 
@@ -263,9 +273,11 @@ def test_an_error_that_is_not_retriable_fails_its_batch_alone(caplog: pytest.Log
         producer.partitions_for("orders")
         cluster.act(PRODUCE, Act(error={("orders", 0): 10}, message="that is a lot"))
         bad, good = producer.send("orders", b"0", partition=0), producer.send("orders", b"1", partition=1)
-        with caplog.at_level(logging.ERROR, "cyproducer"):
-            with pytest.raises(errors.MessageSizeTooLargeError, match="orders-0: that is a lot"):
-                bad.get(WAIT_S)
+        with (
+            caplog.at_level(logging.ERROR, "cyproducer"),
+            pytest.raises(errors.MessageSizeTooLargeError, match="orders-0: that is a lot"),
+        ):
+            bad.get(WAIT_S)
         assert good.get(WAIT_S).offset == 0
         assert len(cluster.received(PRODUCE)) == 1
         assert "1 records for orders-0 failed" in caplog.text
@@ -281,15 +293,20 @@ def test_a_code_nobody_knows_is_told() -> None:
 
 def test_memory_that_stays_full_fails_send_after_max_block_ms() -> None:
     held = threading.Event()
-    with ScriptedCluster(orders=1) as cluster, producing(
-        cluster, buffer_memory=65536, batch_size=16384, max_block_ms=200
-    ) as producer:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, buffer_memory=65536, batch_size=16384, max_block_ms=200) as producer,
+    ):
         producer.partitions_for("orders")
         cluster.script = lambda received: Act(hold=held) if received.api_key == PRODUCE else None
-        futures = []
-        with pytest.raises(errors.BufferExhaustedError, match=r"max_block_ms=200.*buffer_memory=65536"):
-            for _ in range(100):
+        futures: list[RecordFuture] = []
+
+        def fill() -> None:
+            while len(futures) < 100:
                 futures.append(producer.send("orders", bytes(4000)))
+
+        with pytest.raises(errors.BufferExhaustedError, match=r"max_block_ms=200.*buffer_memory=65536"):
+            fill()
         assert 4 <= len(futures) <= 16
         held.set()
         for future in futures:
@@ -312,14 +329,17 @@ def test_acks_0_to_a_broker_that_stops_reading_fails_in_time() -> None:
     """Nobody will ever acknowledge the request; only the write's end completes it, and it does not come."""
     stopped = threading.Event()
 
-    with ScriptedCluster(orders=1) as cluster, producing(
-        cluster,
-        acks=0,
-        request_timeout_ms=200,
-        delivery_timeout_ms=500,
-        send_buffer_bytes=4096,
-        max_request_size=8_000_000,
-    ) as producer:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(
+            cluster,
+            acks=0,
+            request_timeout_ms=200,
+            delivery_timeout_ms=500,
+            send_buffer_bytes=4096,
+            max_request_size=8_000_000,
+        ) as producer,
+    ):
         producer.partitions_for("orders")
 
         def stall(received: Any) -> None:

@@ -293,11 +293,10 @@ class ClusterClient:
             broker = self._metadata.broker(node_id)
             if broker is not None:
                 self._connector.states.add(node_id, broker.host, broker.port)
+        names = [*change.topics_changed, *(name for name, _ in change.leaders_moved)]
         if change.brokers_added or change.brokers_removed:
-            # A leader counts only while its broker is known: that may have changed for any topic.
-            names = list(self._metadata.tracked_topics())
-        else:
-            names = [*change.topics_changed, *(name for name, _ in change.leaders_moved)]
+            # A leader counts only while its broker is listed, and may be the same before and after.
+            names.extend(self._metadata.tracked_topics())
         for name in dict.fromkeys(names):
             self._apply(name)
         for name, code in change.topic_errors.items():

@@ -185,7 +185,10 @@ class Connector:
     # The handshake
 
     def on_socket_ready(self, connection: Connection, now_ms: float) -> None:
-        """A connecting socket has an outcome."""
+        """A connecting socket has an outcome, or room for the rest of its first request."""
+        if self.states.state(connection.node_id, now_ms) is not ConnectionState.CONNECTING:
+            self._sender.flush_connection(connection)
+            return
         code = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             self._sender.close_connection(connection, OSError(code, os.strerror(code)))
@@ -291,6 +294,9 @@ class Connector:
             if connection.in_flight == 0 and connection is not busy:
                 log.debug("closing the idle connection to %s", connection.where)
                 self._sender.close_connection(connection, None)
+            else:
+                # It awaits an answer: looked at again when it could be idle from now on, not without end.
+                self.states.active(node_id, now_ms)
 
     def close(self) -> None:
         """Ends name resolution. The loop has ended, and with it every connection."""

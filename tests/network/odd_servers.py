@@ -1,4 +1,4 @@
-"""Ports that are not Kafka's: each accepts connections and does one thing with them, on a thread of its own."""
+"""Ports that are not Kafka's: each accepts connections and does one thing with them, on its own thread."""
 
 import socket
 import struct
@@ -88,7 +88,7 @@ def odd_server(serve: Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 def refusing_address() -> str:
-    """An address where nobody listens: the port was free a moment ago and is not in the ephemeral rotation's way."""
+    """An address where nobody listens: its port was free a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
     return f"{host}:{port}"

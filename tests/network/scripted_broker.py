@@ -1,98 +1,55 @@
 """A Kafka cluster whose every answer a test can script, in threads of the test process.
 
-Owns: listening sockets on free ports of 127.0.0.1, the model of topics, and a record of all that was received.
+Owns: listening sockets on free ports of 127.0.0.1, the model of topics, and a record of all that came in.
 Each connection has a thread that reads and one that answers, so that an answer can be held back while more
 requests come in. What it reads it reads strictly; whatever is wrong fails the test when the cluster stops.
 
 The model and the record are guarded by ``ScriptedCluster.changed``, which is notified at each change.
 """
 
+import contextlib
 import queue
 import socket
 import struct
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 
 from tests.network import scripted_wire as wire
+from tests.network.scripted_model import NO_LEADER, Act, Answers, Partition, TopicModel
 from tests.network.scripted_wire import API_VERSIONS, INIT_PRODUCER_ID, METADATA, PRODUCE
 from tests.reference_records import (
     Batch,
     PartitionResponse,
     ProduceRequest,
-    Record,
     Topic,
     decode_batches,
     decode_produce_request,
     encode_produce_response,
 )
 
+__all__ = [
+    "API_VERSIONS",
+    "INIT_PRODUCER_ID",
+    "METADATA",
+    "NO_LEADER",
+    "PRODUCE",
+    "TIMEOUT_S",
+    "Act",
+    "Connection",
+    "Node",
+    "Partition",
+    "Received",
+    "ScriptedCluster",
+    "TopicModel",
+]
+
 TIMEOUT_S = 20.0
 ALL_VERSIONS = {PRODUCE: (3, 13), METADATA: (0, 13), API_VERSIONS: (0, 4), INIT_PRODUCER_ID: (0, 5)}
 LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC, NOT_LEADER, UNKNOWN_TOPIC_ID = 5, 3, 6, 100
-NO_LEADER = -1
-
-Answers = list[tuple[Topic, list[PartitionResponse]]]
-
-
-@dataclass(frozen=True)
-class Act:
-    """What happens to one request instead of a plain answer. Without arguments: just that."""
-
-    hold: threading.Event | None = None
-    """The answer does not go out before this is set. Later answers on the connection wait behind it."""
-    silent: bool = False
-    drop: bool = False
-    """Close the connection instead of answering."""
-    cut: int | None = None
-    """Close it after so many bytes of the answer."""
-    raw: bytes | None = None
-    """These bytes instead of the answer."""
-    correlation_shift: int = 0
-    error: int | Mapping[tuple[str, int], int] = 0
-    """Error code for all partitions or for some; for other requests the code of the whole answer."""
-    message: str | None = None
-    append: bool = True
-    throttle_ms: int = 0
-    edit: Callable[[Answers], Answers] | None = None
-    """Changes the answers of a Produce response before they are encoded."""
-    rewrite: Callable[[bytes], bytes] | None = None
-    """Changes the bytes of the whole response."""
-
-
-@dataclass
-class Partition:
-    leader: int
-    epoch: int = 0
-    error: int = 0
-    """What Produce requests get instead of success, until it is 0 again."""
-    batches: list[Batch] = field(default_factory=list)
-
-    @property
-    def records(self) -> list[Record]:
-        return [record for batch in self.batches for record in batch.records]
-
-    @property
-    def values(self) -> list[bytes | None]:
-        return [record.value for record in self.records]
-
-
-@dataclass
-class TopicModel:
-    name: str
-    partitions: list[Partition]
-    id: uuid.UUID = field(default_factory=uuid.uuid4)
-    error: int = 0
-    """What Metadata says of it, until it is 0 again."""
-    first_errors: deque[int] = field(default_factory=deque)
-    """What the next Metadata answers say of it, one after the other."""
-
-    @property
-    def values(self) -> list[bytes | None]:
-        return [value for partition in self.partitions for value in partition.values]
 
 
 @dataclass
@@ -139,10 +96,9 @@ class Connection:
             thread.start()
 
     def close(self) -> None:
-        try:
+        # The other side may have been first.
+        with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the other side was first
 
     def answer(self, frame: bytes, act: Act) -> None:
         self._answers.put((frame, act))
@@ -210,6 +166,11 @@ class Node:
             self._thread = threading.Thread(target=self._accept, args=(self._listener,), daemon=True)
             self._thread.start()
 
+    def narrow(self) -> None:
+        """Lets the kernel take as little as it can of what new connections are sent, until it is read."""
+        assert self._listener is not None
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+
     def stop(self) -> None:
         """Refuses connections and closes those that are there."""
         if self._listener is None:
@@ -248,6 +209,8 @@ class ScriptedCluster:
         self.auto_create = 0
         """Partitions of topics that come into being when they are asked for; 0: they don't."""
         self.tells_leader = False
+        self.unlisted: set[int] = set()
+        """Nodes that metadata do not list, though partitions may name them."""
         self.script: Callable[[Received], Act | None] = lambda received: None
         self._acts: dict[int, deque[Act]] = {key: deque() for key in ALL_VERSIONS}
         self._holds: list[threading.Event] = []
@@ -390,7 +353,9 @@ class ScriptedCluster:
                 for i, p in enumerate(topic.partitions)
             ]
             answers.append(wire.TopicAnswer(name, topic.id, error, [] if error else partitions))
-        brokers = [(node.id, node.host, node.port) for node in self.nodes.values()]
+        brokers = [
+            (node.id, node.host, node.port) for node in self.nodes.values() if node.id not in self.unlisted
+        ]
         error = act.error if isinstance(act.error, int) else 0
         return wire.write_metadata(version, correlation_id, brokers, answers, "scripted", error)
 

@@ -1,4 +1,4 @@
-"""Produce requests and responses of all versions, as they leave and enter the sender, against the reference."""
+"""Produce requests and responses of all versions, as they leave and enter the sender."""
 
 import struct
 import uuid
@@ -93,7 +93,9 @@ def test_a_request_is_what_the_reference_reads(version: int, acks: int) -> None:
         assert (request.api_version, request.client_id, request.transactional_id) == (version, "rig", None)
         assert (request.acks, request.timeout_ms) == (acks, 30_000)
         found = {
-            (topic, index): [record.value for batch in decode_batches(data or b"") for record in batch.records]
+            (topic, index): [
+                record.value for batch in decode_batches(data or b"") for record in batch.records
+            ]
             for topic, partitions in request.topics
             for index, data in partitions
         }
@@ -150,11 +152,7 @@ def test_everything_a_partition_may_be_told_is_read(version: int) -> None:
         rig.control.decide = fail
         futures = send_to_all(rig)
         seen = only(rig)
-        full = {
-            "base_offset": 2**40,
-            "log_append_time_ms": 1_700_000_000_123,
-            "log_start_offset": 2**41,
-        }
+        full = PartitionResponse(0, 0, 2**40, 1_700_000_000_123, log_start_offset=2**41)
         bad = PartitionResponse(1, error_code=87, log_start_offset=5)
         if version >= 8:
             bad = bad._replace(
@@ -163,7 +161,7 @@ def test_everything_a_partition_may_be_told_is_read(version: int) -> None:
         if version >= 10:
             bad = bad._replace(current_leader=(3, 17))
         answers: Answers = [
-            (topic, [bad if index == 1 else PartitionResponse(index, **full) for index, _ in partitions])
+            (topic, [bad if index == 1 else full._replace(partition=index) for index, _ in partitions])
             for topic, partitions in seen.request.topics
         ]
         endpoints = [(3, "broker-3", 9092, None), (4, "broker-4", 9093, "rack")] if version >= 10 else []
@@ -203,7 +201,9 @@ def test_unknown_tags_are_passed_over_everywhere(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_response_cut_at_any_byte_closes_the_connection_and_the_batches_are_sent_again(version: int) -> None:
+def test_a_response_cut_at_any_byte_closes_the_connection_and_the_batches_are_sent_again(
+    version: int,
+) -> None:
     with rig_at(version) as rig:
         futures = send_to_all(rig)
         seen = only(rig)

@@ -1,0 +1,38 @@
+"""Single steps with a ``Rig``, for the tests of the send loop."""
+
+import socket
+
+from tests.reference_records import PartitionResponse, encode_produce_response
+from tests.rig import Peer, Rig, Seen
+
+
+def response_to(seen: Seen, correlation_id: int | None = None, offset: int = 0) -> bytes:
+    """Success for everything in the request."""
+    topics: dict[str, list[PartitionResponse]] = {}
+    for topic, index in seen.places:
+        topics.setdefault(topic, []).append(PartitionResponse(index, base_offset=offset))
+    number = seen.request.correlation_id if correlation_id is None else correlation_id
+    return encode_produce_response(seen.request.api_version, number, list(topics.items()))
+
+
+def give(rig: Rig, data: bytes, node: int = 1) -> None:
+    rig.peers[node].sock.sendall(data)
+    rig.step()
+
+
+def one(rig: Rig) -> Seen:
+    (seen,) = rig.requests()
+    return seen
+
+
+def cause_of_the_end(rig: Rig) -> BaseException:
+    ((node, cause),) = rig.control.broken
+    rig.control.broken.clear()
+    assert node == 1
+    assert cause is not None
+    return cause
+
+
+def narrow(peer: Peer) -> None:
+    """Makes the sender's socket take little at a time."""
+    peer.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)

@@ -1,0 +1,242 @@
+"""Serializers, interceptors and partitioners of the user's own."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from cyproducer import errors
+from cyproducer.control.cluster_view import ClusterView
+from cyproducer.producer import ProducerRecord
+from cyproducer.structs import RecordMetadata, TopicPartition
+from tests.network.producing import WAIT_S, producing
+from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
+
+pytestmark = pytest.mark.timeout(60)
+
+
+# Serializers
+
+
+class Json:
+    """kafka-python 3's form."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.closed = 0
+
+    def serialize(self, topic: str, headers: Any, data: Any) -> bytes:
+        self.calls.append((topic, headers, data))
+        return repr(data).encode()
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_callables_serialize() -> None:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(
+            cluster, key_serializer=str.encode, value_serializer=lambda value: b"<%d>" % value
+        ) as producer,
+    ):
+        assert producer.send("orders", 5, "key").get(WAIT_S).serialized_value_size == 3
+        (record,) = cluster.topics["orders"].partitions[0].records
+        assert (record.key, record.value) == (b"key", b"<5>")
+
+
+def test_objects_serialize_with_topic_and_headers_and_are_closed() -> None:
+    json = Json()
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, value_serializer=json) as producer:
+        producer.send("orders", [1], headers=[("h", b"1")]).get(WAIT_S)
+        assert json.calls == [("orders", [("h", b"1")], [1])]
+        assert cluster.topics["orders"].values == [b"[1]"]
+        producer.close()
+        assert json.closed == 1
+
+
+def test_a_serializers_own_error_reaches_the_caller_unchanged() -> None:
+    def refuse(value: Any) -> bytes:
+        raise TypeError("I take no such thing")
+
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, value_serializer=refuse) as producer:
+        with pytest.raises(TypeError, match=r"^I take no such thing$"):
+            producer.send("orders", b"1")
+        assert cluster.received(PRODUCE) == []
+
+
+# Interceptors
+
+
+class Spy:
+    def __init__(self) -> None:
+        self.outcomes: list[tuple[RecordMetadata, Exception | None]] = []
+        self.acknowledged = threading.Semaphore(0)
+        self.closed = 0
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        return record._replace(value=record.value + b"!", headers=[("seen", b"1")])
+
+    def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
+        self.outcomes.append((metadata, error))
+        self.acknowledged.release()
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Rude:
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        raise RuntimeError("rude on_send")
+
+    def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
+        raise RuntimeError("rude on_acknowledgement")
+
+    def close(self) -> None:
+        raise RuntimeError("rude close")
+
+
+def test_interceptors_change_records_one_after_the_other_and_hear_of_success() -> None:
+    spy, other = Spy(), Spy()
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, interceptors=[spy, other]) as producer:
+        producer.send("orders", b"1").get(WAIT_S)
+        assert other.acknowledged.acquire(timeout=WAIT_S)
+        (record,) = cluster.topics["orders"].partitions[0].records
+        assert (record.value, record.headers) == (b"1!!", (("seen", b"1"),))
+        ((metadata, error),) = spy.outcomes
+        assert (metadata.topic, metadata.partition, metadata.offset, error) == ("orders", 0, 0, None)
+        producer.close()
+        assert (spy.closed, other.closed) == (1, 1)
+
+
+def test_interceptors_hear_of_a_failure_with_metadata_of_what_is_known() -> None:
+    spy = Spy()
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, interceptors=[spy]) as producer:
+        cluster.act(PRODUCE, Act(error=10))
+        with pytest.raises(errors.MessageSizeTooLargeError):
+            producer.send("orders", b"1", partition=0).get(WAIT_S)
+        assert spy.acknowledged.acquire(timeout=WAIT_S)
+        ((metadata, error),) = spy.outcomes
+        assert isinstance(error, errors.MessageSizeTooLargeError)
+        assert metadata == RecordMetadata("orders", 0, TopicPartition("orders", 0), -1, -1, None, -1, -1, -1)
+
+
+def test_interceptors_hear_of_a_send_that_raised() -> None:
+    spy = Spy()
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, interceptors=[spy]) as producer:
+        with pytest.raises(errors.InvalidTopicError):
+            producer.send("no such name!", b"1")
+        ((metadata, error),) = spy.outcomes
+        assert isinstance(error, errors.InvalidTopicError)
+        assert (metadata.topic, metadata.partition, metadata.offset) == ("no such name!", -1, -1)
+
+
+def test_an_interceptor_that_raises_is_logged_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    spy = Spy()
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        caplog.at_level(logging.ERROR, "cyproducer"),
+        producing(cluster, interceptors=[Rude(), spy]) as producer,
+    ):
+        assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+        assert spy.acknowledged.acquire(timeout=WAIT_S)
+        producer.close()
+        assert cluster.topics["orders"].values == [b"1!"]
+    said = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert said == ["rude on_send", "rude on_acknowledgement", "rude close"]
+    assert spy.closed == 1
+
+
+def test_interceptor_classes_are_instantiated() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, interceptors=[Spy]) as producer:
+        producer.send("orders", b"1").get(WAIT_S)
+        assert cluster.topics["orders"].values == [b"1!"]
+
+
+# Partitioners
+
+
+class Modern:
+    """kafka-python 3's form."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.answer: Any = 1
+        self.closed = 0
+
+    def partition(
+        self,
+        topic: str,
+        key: Any,
+        serialized_key: bytes | None,
+        value: Any,
+        serialized_value: bytes | None,
+        cluster: ClusterView,
+    ) -> Any:
+        self.calls.append((topic, key, serialized_key, value, serialized_value))
+        self.cluster = cluster
+        return self.answer
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_partitioner_object_chooses_and_sees_the_leaders_of_now() -> None:
+    modern = Modern()
+    with (
+        ScriptedCluster(2, orders=2) as cluster,
+        producing(cluster, partitioner=modern, key_serializer=str.encode, metadata_max_age_ms=50) as producer,
+    ):
+        assert producer.send("orders", b"v", "k").get(WAIT_S).partition == 1
+        assert modern.calls == [("orders", "k", b"k", b"v", b"v")]
+        leader = modern.cluster.leader_for_partition("orders", 1)
+        assert leader is not None
+        assert (leader.nodeId, leader.port) == (2, cluster.nodes[2].port)
+        cluster.move_leader("orders", 1, 1)
+        seen = len(cluster.received(METADATA))
+        cluster.wait_for_requests(METADATA, seen + 2)
+        producer.send("orders", b"v", "k").get(WAIT_S)
+        leader = modern.cluster.leader_for_partition("orders", 1)
+        assert leader is not None
+        assert leader.nodeId == 1
+        # A given partition needs no partitioner.
+        assert producer.send("orders", b"v", "k", partition=0).get(WAIT_S).partition == 0
+        assert len(modern.calls) == 2
+        producer.close()
+        assert modern.closed == 1
+
+
+def test_a_partitioner_callable_gets_all_and_available_partitions() -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    def choose(key: bytes | None, all_partitions: Sequence[int], available: Sequence[int]) -> int:
+        calls.append((key, list(all_partitions), list(available)))
+        return available[-1]
+
+    with ScriptedCluster(orders=3) as cluster, producing(cluster, partitioner=choose) as producer:
+        cluster.topics["orders"].partitions[2].leader = -1
+        assert producer.send("orders", b"v", b"k").get(WAIT_S).partition == 1
+        assert calls == [(b"k", [0, 1, 2], [0, 1])]
+
+
+@pytest.mark.parametrize("answer", [2, -1, "0", None, 1.0, True])
+def test_a_wrong_partition_is_an_error_that_names_partitioner_and_answer(answer: Any) -> None:
+    modern = Modern()
+    modern.answer = answer
+    with ScriptedCluster(orders=2) as cluster, producing(cluster, partitioner=modern) as producer:
+        with pytest.raises(ValueError, match=r"Modern returned") as caught:
+            producer.send("orders", b"v")
+        assert repr(answer) in str(caught.value)
+        assert "0..1" in str(caught.value)
+        assert cluster.received(PRODUCE) == []
+
+
+def test_a_partitioner_gets_no_topic_the_broker_refuses() -> None:
+    modern = Modern()
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, partitioner=modern) as producer:
+        cluster.topics["orders"].error = 29
+        future = producer.send("orders", b"v")
+        assert isinstance(future.exception, errors.TopicAuthorizationFailedError)
+        assert modern.calls == []
