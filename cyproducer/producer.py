@@ -116,10 +116,10 @@ class _Machinery:
         with self._close_lock:
             if self.closed:
                 return 0
-            self.closed = True
             self.accumulator.close()
             failed_before = self.accumulator.counters()["records_failed"]
-            done = self.accumulator.flush(timeout_s)
+            # A loop that has ended, such as in a close() that was interrupted, drains nothing.
+            done = self.thread.is_alive() and self.accumulator.flush(timeout_s)
             self.sender.stop()
             self.thread.join(max(1.0, deadline - time.monotonic()))
             lost = 0
@@ -138,6 +138,8 @@ class _Machinery:
                 self.selector.close()
             self.client.close()
             self.callbacks.close(max(0.1, deadline - time.monotonic()))
+            # Last: where Ctrl-C ends the wait above, another close() or the exit goes on with it.
+            self.closed = True
             return lost
 
 
@@ -167,8 +169,9 @@ class KafkaProducer(SendPath):
     def __init__(self, **configs: Any) -> None:
         self.config = ProducerConfig(**configs)
         self.config.reject_unsupported()
-        self._machinery = _Machinery(self.config)
+        # First, because they may raise, and then there must be no thread yet.
         self._interceptors = [i() if isinstance(i, type) else i for i in self.config.interceptors]
+        self._machinery = _Machinery(self.config)
         custom = self._machinery.partitioner
         self._custom = custom if isinstance(custom, CustomPartitioner) else None
         extended = (
@@ -285,6 +288,8 @@ class KafkaProducer(SendPath):
         """
         self._not_in_callback("close")
         lost = self._machinery.close(_seconds("timeout", timeout))
+        if self._finalizer.detach() is None:
+            return
         if self._custom is not None:
             self._custom.close()
         for interceptor in self._interceptors:
@@ -294,9 +299,8 @@ class KafkaProducer(SendPath):
                 except Exception:
                     log.exception("interceptor %r raised in close", interceptor)
         for serializer in (self.config.key_serializer, self.config.value_serializer):
-            if hasattr(serializer, "close"):
+            if serializer is not None and hasattr(serializer, "close"):
                 serializer.close()
-        self._finalizer.detach()
         if lost:
             log.warning("close(%s): %d records were not acknowledged in time and failed", timeout, lost)
 

@@ -57,6 +57,9 @@ import os
 
 log = logging.getLogger("cyproducer")
 
+cdef extern from "<Python.h>":
+    int PyErr_CheckSignals() except -1
+
 cdef enum:
     FIRST_CAPACITY = 1024     # a partition's first batch; later ones start at the size of the last
 
@@ -199,7 +202,8 @@ cdef class RecordAccumulator:
             return NO_SUCH_PARTITION
         p = t.partitions[partition]
         b = p.last
-        if b != NULL and b.state == OPEN and b.size + bound > b.capacity:
+        # Not the capacity alone: that is a power of two, and may be well above batch_size.
+        if b != NULL and b.state == OPEN and b.size + bound > min(b.capacity, b.limit):
             if b.size + bound > b.limit or not self._grow(b, b.size + bound):
                 close_batch(a, b)
                 if b.state == SEALING:
@@ -313,9 +317,11 @@ cdef class RecordAccumulator:
         were taken from the pool by the caller.
         """
         cdef Accumulator* a = &self.c
-        cdef Parked* k = <Parked*>calloc(1, reserved)
+        cdef Parked* k
         cdef uint8_t* at
         cdef int result = APPENDED
+        self.pool.make_room()
+        k = <Parked*>calloc(1, reserved)
         if k == NULL:
             return OUT_OF_MEMORY
         k.delivery = delivery_new(partition, a.completions)
@@ -366,7 +372,10 @@ cdef class RecordAccumulator:
 
     cdef int seal(self, Batch* b) except -1:
         """Compresses a batch that an append has filled and lets the sender have it. Called with the GIL,
-        which the compressor releases while it works."""
+        which the compressor releases while it works.
+
+        Where compressing fails, the batch goes as it is: its records were accepted.
+        """
         cdef bint wake
         self.compress(b)
         pthread_mutex_lock(&self.c.lock)
@@ -474,7 +483,11 @@ cdef class RecordAccumulator:
         return 0
 
     cdef Batch* overdue(self, int64_t created_before_ns) noexcept nogil:
-        """The oldest batch, if it is from before that time and not in a request; else NULL."""
+        """The oldest batch from before that time that is in no request; NULL where there is none.
+
+        It is closed here, in the section that finds it: left open, an append could fill it and hand it to
+        its thread to be compressed while the caller fails and frees it.
+        """
         cdef Batch* b
         cdef Batch* found = NULL
         pthread_mutex_lock(&self.c.lock)
@@ -482,6 +495,8 @@ cdef class RecordAccumulator:
         while b != NULL and b.created_ns <= created_before_ns:
             if not b.in_request and b.state != SEALING:
                 found = b
+                if b.state == OPEN:
+                    b.state = SEALED
                 break
             b = b.newer
         pthread_mutex_unlock(&self.c.lock)
@@ -502,6 +517,7 @@ cdef class RecordAccumulator:
         a.flushing += 1
         hurry(a)
         target = a.next_id
+        placed = not self._parked_before(target)
         pthread_mutex_unlock(&a.lock)
         self.wake()
         try:
@@ -519,6 +535,7 @@ cdef class RecordAccumulator:
                             break
                     pthread_mutex_unlock(&a.lock)
                     late = cyp_monotonic_ns() >= deadline
+                PyErr_CheckSignals()
         finally:
             pthread_mutex_lock(&a.lock)
             a.flushing -= 1

@@ -35,9 +35,10 @@ cdef class BufferPool:
     cdef void reserve_now(self, int64_t size) noexcept nogil
     cdef int reserve(self, int64_t size, int64_t deadline_ns) except -1 nogil
     cdef void unreserve(self, int64_t size) noexcept nogil
+    cdef void make_room(self) noexcept nogil
     cdef uint8_t* allocate(self, int64_t size) noexcept nogil
     cdef void release(self, uint8_t* data, int64_t size) noexcept nogil
     cdef void _grant(self) noexcept nogil
-    cdef void _trim(self, int64_t room) noexcept nogil
+    cdef void _trim(self) noexcept nogil
 
 cdef int64_t buffer_capacity(int64_t size) noexcept nogil

@@ -1,5 +1,10 @@
+from typing import Self
+
+from typing_extensions import disjoint_base
+
+@disjoint_base
 class BufferPool:
-    def __init__(self, total_bytes: int) -> None: ...
+    def __new__(cls, total_bytes: int) -> Self: ...
     @property
     def total_bytes(self) -> int: ...
     @property
@@ -18,6 +23,7 @@ class BufferPool:
     def wait_time_ns(self) -> int: ...
     def acquire(self, size: int, timeout_s: float = 0.0) -> Lease | None: ...
 
+@disjoint_base
 class Lease:
     @property
     def capacity(self) -> int: ...

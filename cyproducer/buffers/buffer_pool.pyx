@@ -199,30 +199,37 @@ cdef class BufferPool:
         self._grant()
         pthread_mutex_unlock(&self.lock)
 
-    cdef void _trim(self, int64_t room) noexcept nogil:
-        """Frees cached buffers, large ones first, until ``room`` more bytes fit. The lock is held."""
+    cdef void _trim(self) noexcept nogil:
+        """Frees cached buffers, large ones first, until all fits the total. The lock is held."""
         cdef int k
         cdef FreeBuffer* item
         for k in range(CLASSES - 1, -1, -1):
-            while self.free_lists[k] != NULL and self.in_use + self.cached + room > self.total_bytes:
+            while self.free_lists[k] != NULL and self.in_use + self.cached > self.total_bytes:
                 item = self.free_lists[k]
                 self.free_lists[k] = item.next
                 self.cached -= <int64_t>1 << (MIN_SHIFT + k)
                 free(item)
 
+    cdef void make_room(self) noexcept nogil:
+        """Frees cached buffers for a reservation whose memory does not come from ``allocate``."""
+        pthread_mutex_lock(&self.lock)
+        self._trim()
+        pthread_mutex_unlock(&self.lock)
+
     cdef uint8_t* allocate(self, int64_t size) noexcept nogil:
         """Memory of ``size`` bytes that were reserved before; NULL where the machine has none left."""
         cdef int k = size_class(size)
         cdef FreeBuffer* item = NULL
+        pthread_mutex_lock(&self.lock)
         if k >= 0 and (<int64_t>1 << (MIN_SHIFT + k)) == size:
-            pthread_mutex_lock(&self.lock)
             item = self.free_lists[k]
-            if item != NULL:
-                self.free_lists[k] = item.next
-                self.cached -= size
-            else:
-                self._trim(0)
-            pthread_mutex_unlock(&self.lock)
+        if item != NULL:
+            self.free_lists[k] = item.next
+            self.cached -= size
+        else:
+            # The reservation counted what lies in free lists as available: now it is needed.
+            self._trim()
+        pthread_mutex_unlock(&self.lock)
         if item != NULL:
             return <uint8_t*>item
         return <uint8_t*>malloc(size)

@@ -1,3 +1,6 @@
+from typing_extensions import disjoint_base
+
+@disjoint_base
 class Clock:
     def monotonic_ns(self) -> int: ...
     def unix_ms(self) -> int: ...

@@ -5,6 +5,8 @@ nor when a batch completes (``delivery``). The sender fills the queue without th
 empties it.
 """
 
+import logging
+
 from cpython.ref cimport Py_DECREF
 from libc.stdint cimport int32_t, int64_t
 
@@ -21,6 +23,8 @@ from cyproducer.buffers.sync cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
+
+log = logging.getLogger("cyproducer")
 
 cdef extern from "<Python.h>":
     int PyErr_CheckSignals() except -1
@@ -123,12 +127,18 @@ cdef class CompletionQueue:
             Py_DECREF(<object>d.callbacks[i])
         d.callback_count = 0
         delivery_unref(d)
-        waiting.sort(key=place_in_batch)
+        waiting.sort(key=_place_in_batch)
         for future in waiting:
-            (<RecordFuture>future)._run_callbacks()
+            while True:
+                try:
+                    (<RecordFuture>future)._run_callbacks()
+                    break
+                except BaseException:
+                    # SystemExit, say: it would end this thread, and with it all callbacks to come.
+                    log.exception("a callback of a record for topic %r raised", (<RecordFuture>future).topic)
         return len(waiting)
 
 
-def place_in_batch(RecordFuture future):
+def _place_in_batch(RecordFuture future):
     """The order in which a batch's callbacks run: that of its records."""
     return future.index

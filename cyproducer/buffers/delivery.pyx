@@ -18,6 +18,7 @@ All four are sequentially consistent, so one of the two sees the other: either t
 the interest and comes for the lock, or the waiter sees the state.
 """
 
+import copy
 import logging
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -177,14 +178,18 @@ def failed_future(str topic not None, error not None):
 
 cdef object fresh(object error):
     """A copy to raise: one exception serves a whole batch, and each raise writes its traceback."""
-    cdef object copy
+    cdef object twin
     if error is None:
         return None
-    copy = type(error).__new__(type(error), *error.args)
-    copy.args = error.args
-    copy.__dict__.update(error.__dict__)
-    copy.__cause__ = error.__cause__
-    return copy
+    try:
+        # The way pickle goes: OSError and UnicodeError keep what they say in fields of their own.
+        twin = copy.copy(error)
+    except Exception:
+        twin = type(error).__new__(type(error), *error.args)
+    twin.args = error.args
+    twin.__dict__.update(error.__dict__)
+    twin.__cause__ = error.__cause__
+    return twin
 
 
 @cython.final
@@ -374,8 +379,6 @@ cdef class RecordFuture:
         cdef void** grown
         cdef bint waiting = False
         cdef bint no_memory = False
-        if not callable(function):
-            raise TypeError(f"a callback must be callable, not {type(function).__name__}")
         if self.callbacks is None:
             self.callbacks = []
         # Each entry is run by whoever pops it: this thread or the callbacks' one, never both.
@@ -456,7 +459,7 @@ cdef class RecordFuture:
         """Awaits the outcome in asyncio, on whichever loop is running."""
         cdef int state = self._settle()
         if state != PENDING:
-            return completed(self).__await__()
+            return _completed(self).__await__()
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -464,7 +467,7 @@ cdef class RecordFuture:
 
         def arrived(outcome):
             try:
-                loop.call_soon_threadsafe(deliver, future, outcome)
+                loop.call_soon_threadsafe(_deliver, future, outcome)
             except RuntimeError:
                 log.debug("the event loop was closed before its record completed")
 
@@ -476,7 +479,7 @@ cdef class RecordFuture:
         return f"<RecordFuture topic={self.topic!r} {state}>"
 
 
-def deliver(future, outcome):
+def _deliver(future, outcome):
     """Sets an asyncio future, unless its task gave up meanwhile. Runs on the loop's thread."""
     if future.done():
         return
@@ -486,12 +489,14 @@ def deliver(future, outcome):
         future.set_result(outcome)
 
 
-async def completed(record_future):
+async def _completed(record_future):
     """The outcome of a future that has one."""
     return record_future.get(0)
 
 
 cdef object bound(object f, tuple args, dict kwargs):
+    if not callable(f):
+        raise TypeError(f"a callback must be callable, not {type(f).__name__}")
     if not args and not kwargs:
         return f
     return lambda outcome: f(*args, outcome, **kwargs)

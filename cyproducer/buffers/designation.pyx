@@ -98,6 +98,9 @@ cdef int designate(RecordAccumulator acc, TopicState state, int count) except -1
                 acc.seal(out.sealing)
         else:
             free(target)
+            pthread_mutex_lock(&acc.c.lock)
+            acc.c.records_failed += 1
+            pthread_mutex_unlock(&acc.c.lock)
             if result == NO_SUCH_PARTITION:
                 delivery_fail(k.delivery, UnknownTopicOrPartitionError(
                     f"topic {state.name!r} has no partition {k.partition}: it has {count}, 0 to {count - 1}"

@@ -6,8 +6,8 @@ Every function runs under the accumulator's lock, with or without the GIL, in ``
 A partition is in one list at most, so finding work never means scanning partitions:
 
     NOWHERE     nothing queued, no leader, muted, backing off, or its oldest batch is being compressed
-    LINGERING   linger_ms > 0 and its only batch is open and young. First in, first out: the linger is
-                the same for all, so the list is sorted by time
+    LINGERING   linger_ms > 0 and its only batch is open and young. Sorted by the batches' age: the linger
+                is the same for all
     GATHERING   linger_ms = 0 and its only batch is open. It goes when the requests that were in flight
                 to its broker at its beginning are answered: at once on an idle connection, while under
                 load records gather meanwhile. First in, first out as well: marks only grow
@@ -60,15 +60,25 @@ cdef void withdraw(Accumulator* a, Partition* p) noexcept nogil:
 
 cdef void join(Accumulator* a, Partition* p, int membership) noexcept nogil:
     cdef PartitionList* members
+    cdef Partition* before
     p.membership = membership
     members = list_of(a, p)
-    p.next = NULL
-    p.prev = members.last
-    if members.last != NULL:
-        members.last.next = p
+    before = members.last
+    if membership == LINGERING:
+        # A batch that waited behind another one, or for a leader, is older than what came to linger since.
+        while before != NULL and before.first.created_ns > p.first.created_ns:
+            before = before.prev
+    p.prev = before
+    if before != NULL:
+        p.next = before.next
+        before.next = p
     else:
+        p.next = members.first
         members.first = p
-    members.last = p
+    if p.next != NULL:
+        p.next.prev = p
+    else:
+        members.last = p
     members.count += 1
 
 

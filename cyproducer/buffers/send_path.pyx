@@ -66,9 +66,9 @@ cdef int hold(object data, Held* held, str what) except -1:
         try:
             PyObject_GetBuffer(data, &held.view, PyBUF_SIMPLE)
         except (TypeError, BufferError) as error:
+            advice = f"; give the producer a {what}_serializer for other types" if what in ("key", "value") else ""
             raise TypeError(
-                f"{what}: must be bytes, another contiguous buffer or None, not {type(data).__name__}; "
-                f"give the producer a {what}_serializer for other types"
+                f"{what}: must be bytes, another contiguous buffer or None, not {type(data).__name__}{advice}"
             ) from error
         held.viewed = True
         held.data = <const uint8_t*>held.view.buf
@@ -93,12 +93,20 @@ cdef uint8_t* encode_headers(object headers, int64_t* size, int64_t* payload) ex
     cdef Py_ssize_t name_size
     cdef const char* name
     cdef Held value
+    cdef tuple pairs
     if start == NULL:
         raise MemoryError("no memory for headers")
     payload[0] = 0
     try:
-        used = put_varint(start, len(headers)) - start
-        for header in headers:
+        try:
+            # A copy: the count is written first, and the caller's list may change meanwhile.
+            pairs = tuple(headers)
+        except TypeError as error:
+            raise TypeError(
+                f"headers: must be a list of (str, bytes or None) pairs, not {type(headers).__name__}"
+            ) from error
+        used = put_varint(start, len(pairs)) - start
+        for header in pairs:
             if not isinstance(header, (tuple, list)) or len(header) != 2 or not isinstance(header[0], str):
                 raise TypeError(f"headers: each must be a (str, bytes or None) pair, not {header!r}")
             name = PyUnicode_AsUTF8AndSize(header[0], &name_size)
@@ -147,6 +155,10 @@ cdef int64_t given_timestamp(object timestamp_ms) except? -1:
 cdef class SendPath:
     """What ``KafkaProducer`` inherits its ``send()`` from. Thread-safe."""
 
+    def __cinit__(self):
+        # Until the path is opened, so that a send() before that is told what is wrong.
+        self.plain = True
+
     def _open_path(
         self,
         RecordAccumulator accumulator not None,
@@ -188,10 +200,10 @@ cdef class SendPath:
         cdef TopicState state
         if self.accumulator is None:
             raise ProducerClosedError("this producer's constructor failed or was not called")
+        if not PyUnicode_CheckExact(name) and not isinstance(name, str):
+            raise TypeError(f"topic: must be a str, not {type(name).__name__}")
         state = self.accumulator.topics.get(name)
         if state is None:
-            if not PyUnicode_CheckExact(name) and not isinstance(name, str):
-                raise TypeError(f"topic: must be a str, not {type(name).__name__}")
             if not LEGAL_NAME.fullmatch(name) or name in (".", ".."):
                 raise InvalidTopicError(
                     f"topic {name!r}: a name has 1 to 249 of the characters a-z A-Z 0-9 . _ -, "
@@ -281,6 +293,7 @@ cdef class SendPath:
         cdef RecordAccumulator acc = self.accumulator
         cdef int64_t grant = 0
         cdef int64_t deadline = 0
+        cdef int64_t expiry = 0
         cdef int64_t parked
         cdef int result
         try:
@@ -290,9 +303,11 @@ cdef class SendPath:
                     return 0
                 if deadline == 0:
                     deadline = cyp_monotonic_ns() + self.max_block_ns
+                    # A parked record expires by the clock that the sender goes by.
+                    expiry = acc.clock.now_ns() + self.max_block_ns
+                if out.sealing != NULL:
+                    acc.seal(out.sealing)
                 if result == NEED_MEMORY:
-                    if out.sealing != NULL:
-                        acc.seal(out.sealing)
                     acc.wake()
                     if grant:
                         acc.pool.unreserve(grant)
@@ -303,7 +318,7 @@ cdef class SendPath:
                     parked = parked_size(r)
                     self._reserve(parked, deadline, state.name)
                     out.index = 0
-                    result = acc.park(&state.c, partition, r, parked, deadline, &out.delivery)
+                    result = acc.park(&state.c, partition, r, parked, expiry, &out.delivery)
                     if result == APPENDED:
                         if acc.on_topic_needed is not None:
                             acc.on_topic_needed(state.name)

@@ -1,17 +1,15 @@
-"""The client's side of the cluster: connections, handshakes, metadata, and what to do about errors.
+"""The client's side of the cluster: metadata, and what to do about errors.
 
-Owns: carrying out what the state machines of ``control/`` decide, on sockets that it opens. Does not own:
-the decisions themselves, nor batches and the loop (``sender``).
+Owns: asking for metadata and telling the accumulator what it says, and carrying out what the retry policy
+decides. Does not own: connections (``connector``), batches and the loop (``sender``).
 
 Everything named ``on_...`` and ``tick`` runs in the sender's turn, one call at a time. Application threads
 call the methods under "From application threads", which hand over and wake the sender; what they read is
 ``view``, a frozen picture that is replaced as a whole.
 """
 
-import errno
 import logging
 import math
-import os
 import random
 import socket
 import threading
@@ -23,34 +21,19 @@ from typing import Any
 from cyproducer import errors
 from cyproducer.buffers.clock import Clock
 from cyproducer.config import ProducerConfig
-from cyproducer.control.api_versions import API_VERSIONS, METADATA, fallback_for, negotiate
+from cyproducer.control.api_versions import API_VERSIONS, METADATA
 from cyproducer.control.cluster_view import ClusterView
-from cyproducer.control.connections import Address, Connections, ConnectionState
+from cyproducer.control.connections import Address
 from cyproducer.control.messages import MetadataResponse
 from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, ClusterMetadata
 from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
-from cyproducer.network.dns import Resolver, ResolveRequest
+from cyproducer.network.connector import Connector
+from cyproducer.network.dns import Resolver
 from cyproducer.network.sender import Sender
 
 log = logging.getLogger("cyproducer")
-
-UNSUPPORTED_VERSION = 35
-#: What the handshake says of this client (KIP-511).
-SOFTWARE_NAME = "cyproducer"
-SOFTWARE_VERSION = "0.1.0"
-
-
-class Handshake:
-    """Where a connection's handshake stands; ``version`` is that of the ApiVersions request under way."""
-
-    __slots__ = ("metadata_version", "produce_version", "version")
-
-    def __init__(self) -> None:
-        self.version = 4
-        self.metadata_version = -1
-        self.produce_version = -1
 
 
 class ClusterClient:
@@ -79,8 +62,6 @@ class ClusterClient:
         self._sender = sender
         self._clock = clock
         self._rng = rng
-        self._open_socket = open_socket or self._connect
-        self._resolver = resolver or Resolver(sender.request_control)
         self._metadata = ClusterMetadata(
             config.bootstrap_addresses,
             rng,
@@ -90,25 +71,20 @@ class ClusterClient:
             retry_backoff_max_ms=config.retry_backoff_max_ms,
             rebootstrap_trigger_ms=config.metadata_recovery_rebootstrap_trigger_ms,
         )
-        self._states = Connections(
+        self._connector = Connector(
+            config,
+            sender,
+            clock,
             rng,
-            reconnect_backoff_ms=config.reconnect_backoff_ms,
-            reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
-            setup_timeout_ms=config.socket_connection_setup_timeout_ms,
-            setup_timeout_max_ms=config.socket_connection_setup_timeout_max_ms,
-            connections_max_idle_ms=config.connections_max_idle_ms,
+            self._on_node_failure,
+            open_socket=open_socket,
+            resolver=resolver,
         )
-        # Bootstrap addresses are nodes with ids below 0: nobody knows yet which brokers they are.
-        self._bootstrap = [-1 - i for i in range(len(config.bootstrap_addresses))]
-        for node_id, (host, port) in zip(self._bootstrap, config.bootstrap_addresses, strict=True):
-            self._states.add(node_id, host, port)
         self._policy = RetryPolicy(
             config.retries,
             config.delivery_timeout_ms,
             ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms),
         )
-        self._connections: dict[int, Connection] = {}
-        self._questions: dict[ResolveRequest, int] = {}
         self._metadata_on: Connection | None = None
         self._topic_errors: dict[str, Exception] = {}
         self._last_warning_ms = -math.inf
@@ -137,6 +113,7 @@ class ClusterClient:
         Raises:
             KafkaTimeoutError: the time ran out; says what was tried and what came of it.
             BrokerResponseError: the broker's final word on the topic.
+            ProducerClosedError: the producer was closed, before or meanwhile.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -146,7 +123,7 @@ class ClusterClient:
             if view.partitions_for_topic(name):
                 return view
             with self._changed:
-                error = self._topic_errors.get(name)
+                error = self._fatal or self._topic_errors.get(name)
                 if error is not None:
                     raise error
                 self.want_topic(name)
@@ -173,12 +150,12 @@ class ClusterClient:
 
     def bootstrap_connected(self) -> bool:
         """Whether a connection to a broker is up, handshake included."""
-        return any(connection.ready for connection in list(self._connections.values()))
+        return self._connector.any_ready()
 
     def diagnosis(self) -> str:
         """Why nothing comes forward: each address with its last failure, and the last metadata error."""
         now_ms = self._now_ms()
-        parts = [self._states.diagnosis(now_ms), self._metadata.describe_last_error(now_ms) or ""]
+        parts = [self._connector.diagnosis(), self._metadata.describe_last_error(now_ms) or ""]
         text = "; ".join(part for part in parts if part)
         if text:
             return text
@@ -189,18 +166,17 @@ class ClusterClient:
 
     def tick(self, now_ms: float) -> float:
         """Does what is due; returns the milliseconds until something is due again."""
-        self._take_resolutions(now_ms)
+        connections_ms = self._connector.tick(now_ms, self._metadata_on)
         self._track_topics(now_ms)
-        for node_id, cause in self._states.timed_out(now_ms):
-            self._sender.close_connection(self._connections[node_id], errors.KafkaTimeoutError(cause))
         overdue_ms = self._sender.close_overdue(now_ms)
-        self._close_idle(now_ms)
         self._rebootstrap(now_ms)
         for node_id in self._sender.nodes_without_connection():
-            self._connect_to(node_id, now_ms)
+            self._connector.connect_to(node_id, now_ms)
         metadata_ms = self._update_metadata(now_ms)
         self._fail_parked(now_ms)
-        return max(0.0, min(overdue_ms, metadata_ms, self._states.next_event_ms(now_ms)))
+        # What was just done may have set a timeout that the first call could not know of.
+        connections_ms = min(connections_ms, self._connector.states.next_event_ms(now_ms))
+        return max(0.0, min(overdue_ms, metadata_ms, connections_ms))
 
     def _now_ms(self) -> float:
         return self._clock.monotonic_ns() / 1e6
@@ -212,89 +188,9 @@ class ClusterClient:
 
     # Connections
 
-    def _take_resolutions(self, now_ms: float) -> None:
-        for answer in self._resolver.poll():
-            node_id = self._questions.pop(answer.request, None)
-            if node_id is None or node_id not in self._states:
-                continue
-            if answer.error is not None:
-                self._states.resolution_failed(node_id, answer.error, now_ms)
-                self._on_node_failure(answer.error, now_ms)
-            else:
-                self._states.resolved(node_id, answer.addresses)
-                self._connect_to(node_id, now_ms)
-
-    def _connect_to(self, node_id: int, now_ms: float) -> None:
-        """Begins to connect, unless it is under way or has to wait."""
-        if node_id not in self._states or self._states.connect_delay_ms(node_id, now_ms) > 0:
-            return
-        if self._states.needs_addresses(node_id):
-            if node_id not in self._questions.values():
-                host, port = self._states.endpoint(node_id)
-                canonical = (
-                    node_id < 0
-                    and self._config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only"
-                )
-                self._questions[self._resolver.resolve(host, port, canonical)] = node_id
-                # A literal address is answered already.
-                self._take_resolutions(now_ms)
-            return
-        address = self._states.begin_connect(node_id, now_ms)
-        host, port = self._states.endpoint(node_id)
-        where = f"{host}:{port}" if str(address) == f"{host}:{port}" else f"{host}:{port} ({address})"
-        try:
-            sock = self._open_socket(address)
-        except OSError as error:
-            self._states.failed(node_id, error, now_ms)
-            self._on_node_failure(error, now_ms)
-            return
-        connection = self._sender.open_connection(sock, node_id, where)
-        connection.handshake = Handshake()
-        self._connections[node_id] = connection
-
-    def _connect(self, address: Address) -> socket.socket:
-        sock = socket.socket(address.family, socket.SOCK_STREAM)
-        try:
-            sock.setblocking(False)
-            for option in self._config.socket_options:
-                sock.setsockopt(*option)
-            for size, name in (
-                (self._config.send_buffer_bytes, socket.SO_SNDBUF),
-                (self._config.receive_buffer_bytes, socket.SO_RCVBUF),
-            ):
-                if size is not None:
-                    sock.setsockopt(socket.SOL_SOCKET, name, size)
-            code = sock.connect_ex(address.sockaddr)
-            if code not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
-                raise OSError(code, os.strerror(code))
-        except BaseException:
-            sock.close()
-            raise
-        return sock
-
     def on_socket_ready(self, connection: Connection, now_ms: float) -> None:
         """A connecting socket has an outcome."""
-        code = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            self._sender.close_connection(connection, OSError(code, os.strerror(code)))
-            return
-        self._sender.connected(connection)
-        self._states.connected(connection.node_id, now_ms)
-        self._ask_versions(connection)
-
-    def _ask_versions(self, connection: Connection) -> None:
-        version = connection.handshake.version
-        correlation_id = connection.next_correlation_id()
-        frame = protocol.encode_api_versions(
-            version, correlation_id, self._config.client_id, SOFTWARE_NAME, SOFTWARE_VERSION
-        )
-        self._request(connection, API_VERSIONS, version, correlation_id, frame)
-
-    def _request(
-        self, connection: Connection, api_key: int, version: int, correlation_id: int, frame: bytes
-    ) -> None:
-        connection.send(api_key, version, correlation_id, frame, self._clock.monotonic_ns())
-        self._sender.flush_connection(connection)
+        self._connector.on_socket_ready(connection, now_ms)
 
     def on_frame(
         self, connection: Connection, api_key: int, version: int, frame: bytes, now_ms: float
@@ -302,7 +198,9 @@ class ClusterClient:
         """The answer to a request that is not Produce."""
         try:
             if api_key == API_VERSIONS:
-                self._on_versions(connection, version, frame, now_ms)
+                self._connector.on_versions(connection, version, frame, now_ms)
+                if connection.ready and connection.node_id >= 0:
+                    self._connector.close_bootstrap(self._metadata_on)
             elif api_key == METADATA:
                 self._metadata_on = None
                 self._on_metadata(protocol.decode_metadata(version, frame), now_ms)
@@ -311,61 +209,15 @@ class ClusterClient:
                 self._metadata.on_failure(f"{connection.where}: {error}", now_ms)
             self._sender.close_connection(connection, error)
 
-    def _on_versions(self, connection: Connection, version: int, frame: bytes, now_ms: float) -> None:
-        response = protocol.decode_api_versions(version, frame)
-        if response.error_code == UNSUPPORTED_VERSION and version > 0:
-            # The answer is in version 0's form and has the ranges (KIP-511); old brokers name none.
-            highest = response.api_versions.get(API_VERSIONS, (0, 0))[1]
-            connection.handshake.version = min(highest, version - 1)
-            self._ask_versions(connection)
-            return
-        if response.error_code:
-            raise errors.for_code(response.error_code)(f"{connection.where} refused the handshake")
-        self._hand_over(connection, response.api_versions, now_ms)
-
-    def _hand_over(self, connection: Connection, versions: dict[int, tuple[int, int]], now_ms: float) -> None:
-        """The handshake is over: the connection may be used."""
-        chosen = negotiate(versions)
-        connection.handshake.metadata_version = chosen.metadata
-        connection.handshake.produce_version = chosen.produce
-        self._states.ready(connection.node_id, now_ms)
-        self._sender.ready(connection, chosen.produce)
-        if connection.node_id >= 0:
-            # A broker under its own id replaces the bootstrap connection that led to it.
-            for node_id in self._bootstrap:
-                spare = self._connections.get(node_id)
-                if spare is not None and spare.ready and spare is not self._metadata_on:
-                    self._sender.close_connection(spare, None)
-        self._sender.request_control()
-
     def on_broken(self, connection: Connection, cause: Exception | None, now_ms: float) -> None:
         """A connection was closed: by this side on purpose (``cause`` None), or because of a failure."""
-        node_id = connection.node_id
-        if self._connections.get(node_id) is connection:
-            del self._connections[node_id]
-        if node_id not in self._states:
-            return
+        cause = self._connector.on_broken(connection, cause, now_ms)
         if cause is None:
-            self._states.closed(node_id)
             return
-        if isinstance(cause, errors.ProducerClosedError):
-            return
-        log.info("connection to node %d at %s ended: %s", node_id, connection.where, cause)
-        setting_up = self._states.state(node_id, now_ms) is ConnectionState.HANDSHAKING
-        if setting_up and isinstance(cause, errors.KafkaConnectionError) and "closed" in str(cause):
-            cause = self._hung_up(connection, cause)
-        self._states.failed(node_id, cause, now_ms)
         if connection is self._metadata_on:
             self._metadata_on = None
             self._metadata.on_failure(f"{connection.where}: {cause}", now_ms)
         self._on_node_failure(cause, now_ms)
-
-    def _hung_up(self, connection: Connection, cause: Exception) -> Exception:
-        """A peer that closes in the handshake: no Kafka, another security protocol, or a very old broker."""
-        return errors.BrokerProtocolError(
-            f"{connection.where} closed the connection during the handshake: is it a Kafka broker with a "
-            f"{self._config.security_protocol} listener on this port?"
-        )
 
     def _on_node_failure(self, cause: BaseException, now_ms: float) -> None:
         """A broker can't be reached: its partitions may have another leader by now."""
@@ -373,35 +225,17 @@ class ClusterClient:
             self._metadata.request_update(f"a connection failed: {cause}")
         self._warn(now_ms, "%s", cause)
 
-    def _close_idle(self, now_ms: float) -> None:
-        for node_id, connection in list(self._connections.items()):
-            if connection.ready and connection.last_used_ns:
-                self._states.active(node_id, connection.last_used_ns / 1e6)
-        for node_id in self._states.idle(now_ms):
-            connection = self._connections[node_id]
-            if connection.in_flight == 0 and connection is not self._metadata_on:
-                log.debug("closing the idle connection to %s", connection.where)
-                self._sender.close_connection(connection, None)
-
     def _rebootstrap(self, now_ms: float) -> None:
         if self._config.metadata_recovery_strategy != "rebootstrap":
             return
         reason = self._metadata.rebootstrap_reason(
-            now_ms, self._states.all_failing(self._metadata.broker_ids())
+            now_ms, self._connector.states.all_failing(self._metadata.broker_ids())
         )
         if reason is None:
             return
         log.warning("starting over from bootstrap_servers: %s", reason)
         for node_id in self._metadata.rebootstrap():
-            self._drop_node(node_id)
-
-    def _drop_node(self, node_id: int) -> None:
-        connection = self._connections.get(node_id)
-        if connection is not None:
-            self._sender.close_connection(
-                connection, errors.KafkaConnectionError(f"{connection.where} is no longer in the metadata")
-            )
-        self._states.remove(node_id)
+            self._connector.drop(node_id)
 
     # Metadata
 
@@ -425,9 +259,9 @@ class ClusterClient:
         delay_ms = self._metadata.next_update_ms(now_ms)
         if delay_ms > 0:
             return delay_ms
-        ready = [c for c in self._connections.values() if c.ready]
+        ready = [c for c in self._connector.connections.values() if c.ready]
         if not ready:
-            self._seek_connection(now_ms)
+            self._connector.seek(list(self._metadata.broker_ids()) or self._connector.bootstrap, now_ms)
             return math.inf
         connection = min(ready, key=lambda c: (c.in_flight, self._rng()))
         self._metadata.touch(self._used_since(now_ms - self._config.metadata_max_idle_ms), now_ms)
@@ -445,35 +279,20 @@ class ClusterClient:
             request.topics,
             self._config.allow_auto_create_topics,
         )
-        self._request(connection, METADATA, version, correlation_id, frame)
+        self._connector.request(connection, METADATA, version, correlation_id, frame)
         return self._config.request_timeout_ms
 
     def _used_since(self, since_ms: float) -> list[str]:
         return [n for n in self._metadata.tracked_topics() if self._sender.topic_used_ms(n) > since_ms]
 
-    def _seek_connection(self, now_ms: float) -> None:
-        """Connects to some broker for metadata: one that is known, or a bootstrap address."""
-        candidates = list(self._metadata.broker_ids()) or self._bootstrap
-        if any(
-            self._states.state(node_id, now_ms) in (ConnectionState.CONNECTING, ConnectionState.HANDSHAKING)
-            for node_id in candidates
-            if node_id in self._states
-        ):
-            return
-        start = int(self._rng() * len(candidates)) % len(candidates)
-        for node_id in candidates[start:] + candidates[:start]:
-            if node_id in self._states and self._states.connect_delay_ms(node_id, now_ms) <= 0:
-                self._connect_to(node_id, now_ms)
-                return
-
     def _on_metadata(self, response: MetadataResponse, now_ms: float) -> None:
         change = self._metadata.on_response(response, now_ms)
         for node_id in change.brokers_removed | change.brokers_moved:
-            self._drop_node(node_id)
+            self._connector.drop(node_id)
         for node_id in self._metadata.broker_ids():
             broker = self._metadata.broker(node_id)
             if broker is not None:
-                self._states.add(node_id, broker.host, broker.port)
+                self._connector.states.add(node_id, broker.host, broker.port)
         for name in dict.fromkeys([*change.topics_changed, *(name for name, _ in change.leaders_moved)]):
             self._apply(name)
         for name, code in change.topic_errors.items():
@@ -498,6 +317,7 @@ class ClusterClient:
         self._asked.discard(name)
         with self._changed:
             self._topic_errors[name] = error
+            self._changed.notify_all()
         failed = self._sender.fail_parked(name, error)
         if failed:
             log.error("%d records failed: %s", failed, error)
@@ -586,9 +406,6 @@ class ClusterClient:
 
     def close(self) -> None:
         """Ends name resolution and whoever waits. The loop has ended."""
-        self._resolver.close()
+        self._connector.close()
         self._fatal = errors.ProducerClosedError("the producer was closed")
         self._announce()
-
-
-__all__ = ["ClusterClient", "fallback_for"]

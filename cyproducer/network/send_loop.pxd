@@ -59,6 +59,7 @@ cdef class SendLoop:
     cdef int _resolve(self, Batch* b, int error_code, object message, object cause) except -1
     cdef int _give_up(self, Request* r, object cause) except -1
     cdef Link* _link_of(self, int fd) noexcept nogil
+    cdef int _tell(self, object method, Connection connection, tuple arguments) except -1
     cdef int _expire(self, int64_t now) except -1 nogil
     cdef int _answered(self, Link* link) noexcept nogil
     cdef object _socket_error(self, Link* link, int64_t why)

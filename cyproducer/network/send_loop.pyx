@@ -215,7 +215,7 @@ cdef class SendLoop:
                 continue
             if link.state == CONNECTING and link.wants_write:
                 with gil:
-                    self.control.on_socket_ready(<Connection>link.owner, now / 1e6)
+                    self._tell(self.control.on_socket_ready, <Connection>link.owner, (now / 1e6,))
                 continue
             if ready[i].events & 2:
                 self._write(link, now)
@@ -263,6 +263,9 @@ cdef class SendLoop:
         if a.oldest != NULL and self.next_expiry_ns == FAR_NS:
             self.next_expiry_ns = now + EXPIRY_INTERVAL_NS
         until = min(until, self.next_expiry_ns)
+        if self.delivery_timeout_ns < FAR_NS - now:
+            # A batch that nobody is woken for (no leader, no connection yet) must not be slept past its end.
+            until = min(until, now + self.delivery_timeout_ns)
         if work:
             until = now
         else:
@@ -312,6 +315,8 @@ cdef class SendLoop:
             r.sent_ns = now
             self.requests += 1
             link_push(link, r, self.settings.acks != 0)
+            # The control plane looks for requests that are overdue, and must not sleep past this one.
+            self.next_control_ns = min(self.next_control_ns, now + self.request_timeout_ns)
             link.in_flight += self.settings.acks != 0
             self._write(link, now)
             if self._link_of(fd) != link:
@@ -405,10 +410,8 @@ cdef class SendLoop:
             with gil:
                 key, version = r.api_key, r.version
                 free_request(r)
-                self.control.on_frame(
-                    <Connection>link.owner, key, version,
-                    PyBytes_FromStringAndSize(<const char*>frame, size), now / 1e6,
-                )
+                body = PyBytes_FromStringAndSize(<const char*>frame, size)
+                self._tell(self.control.on_frame, <Connection>link.owner, (key, version, body, now / 1e6))
             return 0
         rc = parse_produce(r, frame, size, self.outcomes, &throttle_ms)
         link.in_flight -= 1
@@ -466,6 +469,15 @@ cdef class SendLoop:
         if self.backing_off:
             self.next_control_ns = min(self.next_control_ns, <int64_t>self.backing_off[0][0])
         self.next_control_ns = min(self.next_control_ns, next_parked_deadline(self.accumulator))
+        return 0
+
+    cdef int _tell(self, object method, Connection connection, tuple arguments) except -1:
+        """Calls the control plane about a connection. Where that raises, the connection is the one to go."""
+        try:
+            method(connection, *arguments)
+        except Exception as error:
+            log.exception("the control plane failed over %r, which is closed", connection)
+            self.close_connection(connection, KafkaConnectionError(f"{connection.where}: {error!r}"))
         return 0
 
     cdef int _expire(self, int64_t now) except -1 nogil:

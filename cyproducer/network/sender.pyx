@@ -142,6 +142,9 @@ cdef class Sender(SendLoop):
         for connection in list(self.connections):
             r = connection.link.first_awaiting
             if r == NULL:
+                # acks=0 awaits nothing: there it is the write that must end.
+                r = connection.link.first_out
+            if r == NULL:
                 continue
             if now - r.sent_ns >= self.request_timeout_ns:
                 self.close_connection(connection, KafkaTimeoutError(
@@ -213,10 +216,11 @@ cdef class Sender(SendLoop):
             self.poller.selector.unregister(self.wake_read_fd)
         except (KeyError, ValueError, OSError):
             log.debug("the selector was closed before the sender")
-        os.close(self.wake_read_fd)
-        if self.wake_write_fd != self.wake_read_fd:
-            os.close(self.wake_write_fd)
+        descriptors = {self.wake_read_fd, self.wake_write_fd}
+        # First forgotten, then closed: closing lets other threads run, who might wake whatever has the number next.
         self.wake_read_fd = self.wake_write_fd = -1
+        for fd in descriptors:
+            os.close(fd)
 
     def counters(self):
         """Totals since the start, for ``metrics()``."""

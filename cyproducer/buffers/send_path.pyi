@@ -1,0 +1,29 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from typing_extensions import disjoint_base
+
+from cyproducer.buffers.accumulator import RecordAccumulator
+from cyproducer.buffers.delivery import RecordFuture
+
+@disjoint_base
+class SendPath:
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Sequence[tuple[str, Any]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordFuture: ...
+    def _open_path(
+        self,
+        accumulator: RecordAccumulator,
+        max_request_size: int,
+        max_block_ms: float,
+        extension: Callable[..., RecordFuture] | None,
+    ) -> None: ...
+    def _send_serialized(
+        self, topic: Any, value: Any, key: Any, headers: Any, partition: Any, timestamp_ms: Any
+    ) -> RecordFuture: ...

@@ -1,0 +1,297 @@
+"""Connections to brokers: resolving, connecting, the handshake, closing what is idle.
+
+Owns: carrying out what ``control.connections`` decides, on sockets that it opens, and the ApiVersions
+handshake. Does not own: which broker is needed (``cluster``), nor reading and writing (``send_loop``).
+
+Runs in the sender's turn; ``diagnosis`` and ``any_ready`` may be called from any thread.
+"""
+
+import errno
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+
+from cyproducer import errors
+from cyproducer.buffers.clock import Clock
+from cyproducer.config import ProducerConfig
+from cyproducer.control.api_versions import API_VERSIONS, fallback_for, negotiate
+from cyproducer.control.connections import Address, Connections, ConnectionState
+from cyproducer.network import protocol
+from cyproducer.network.connection import Connection
+from cyproducer.network.dns import Resolver, ResolveRequest
+from cyproducer.network.sender import Sender
+
+log = logging.getLogger("cyproducer")
+
+UNSUPPORTED_VERSION = 35
+#: What the handshake says of this client (KIP-511).
+SOFTWARE_NAME = "cyproducer"
+SOFTWARE_VERSION = "0.1.0"
+
+
+class Handshake:
+    """Where a connection's handshake stands; ``version`` is that of the ApiVersions request under way."""
+
+    __slots__ = ("metadata_version", "version")
+
+    def __init__(self) -> None:
+        self.version = 4
+        self.metadata_version = -1
+
+
+class Connector:
+    """All connections of one producer. Brokers have their ids; bootstrap addresses have ids below 0."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        sender: Sender,
+        clock: Clock,
+        rng: Callable[[], float],
+        on_failure: Callable[[BaseException, float], None],
+        *,
+        open_socket: Callable[[Address], socket.socket] | None = None,
+        resolver: Resolver | None = None,
+    ) -> None:
+        """
+        Args:
+            config: the producer's options.
+            sender: the loop that reads and writes.
+            clock: the loop's clock.
+            rng: a float in [0, 1), for jitter and the choice among brokers.
+            on_failure: told of each failure, with the time in milliseconds.
+            open_socket: makes a non-blocking, connecting socket; for tests and simulators.
+            resolver: for tests and simulators.
+        """
+        self._config = config
+        self._sender = sender
+        self._clock = clock
+        self._rng = rng
+        self._on_failure = on_failure
+        self._open_socket = open_socket or self._connect
+        self._resolver = resolver or Resolver(sender.request_control)
+        self._questions: dict[ResolveRequest, int] = {}
+        # What to take for the versions of brokers that hang up on being asked.
+        self._assumed: dict[int, tuple[int, int]] | None = None
+        self.connections: dict[int, Connection] = {}
+        self.states = Connections(
+            rng,
+            reconnect_backoff_ms=config.reconnect_backoff_ms,
+            reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
+            setup_timeout_ms=config.socket_connection_setup_timeout_ms,
+            setup_timeout_max_ms=config.socket_connection_setup_timeout_max_ms,
+            connections_max_idle_ms=config.connections_max_idle_ms,
+        )
+        self.bootstrap = [-1 - i for i in range(len(config.bootstrap_addresses))]
+        for node_id, (host, port) in zip(self.bootstrap, config.bootstrap_addresses, strict=True):
+            self.states.add(node_id, host, port)
+
+    # Any thread
+
+    def any_ready(self) -> bool:
+        """Whether a connection is up, handshake included."""
+        return any(connection.ready for connection in list(self.connections.values()))
+
+    def diagnosis(self) -> str:
+        """Each address in trouble with its last failure; empty without trouble."""
+        return self.states.diagnosis(self._clock.monotonic_ns() / 1e6)
+
+    # Opening
+
+    def tick(self, now_ms: float, busy: Connection | None) -> float:
+        """Takes resolved names, gives up what took too long, closes what is idle (but not ``busy``).
+
+        Returns the milliseconds until something is due.
+        """
+        self._take_resolutions(now_ms)
+        for node_id, cause in self.states.timed_out(now_ms):
+            self._sender.close_connection(self.connections[node_id], errors.KafkaTimeoutError(cause))
+        self._close_idle(now_ms, busy)
+        return self.states.next_event_ms(now_ms)
+
+    def connect_to(self, node_id: int, now_ms: float) -> None:
+        """Begins to connect, unless the node is unknown, has to wait, or it is under way."""
+        if node_id not in self.states or self.states.connect_delay_ms(node_id, now_ms) > 0:
+            return
+        if self.states.needs_addresses(node_id):
+            if node_id not in self._questions.values():
+                host, port = self.states.endpoint(node_id)
+                canonical = (
+                    node_id < 0
+                    and self._config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only"
+                )
+                self._questions[self._resolver.resolve(host, port, canonical)] = node_id
+                # A literal address is answered already.
+                self._take_resolutions(now_ms)
+            return
+        address = self.states.begin_connect(node_id, now_ms)
+        host, port = self.states.endpoint(node_id)
+        where = f"{host}:{port}" if str(address) == f"{host}:{port}" else f"{host}:{port} ({address})"
+        try:
+            sock = self._open_socket(address)
+        except OSError as error:
+            self.states.failed(node_id, error, now_ms)
+            self._on_failure(error, now_ms)
+            return
+        connection = self._sender.open_connection(sock, node_id, where)
+        connection.handshake = Handshake()
+        self.connections[node_id] = connection
+
+    def seek(self, candidates: Sequence[int], now_ms: float) -> None:
+        """Connects to one of these nodes, where none of them is being connected to already."""
+        known = [node_id for node_id in candidates if node_id in self.states]
+        setting_up = (ConnectionState.CONNECTING, ConnectionState.HANDSHAKING)
+        if any(self.states.state(node_id, now_ms) in setting_up for node_id in known):
+            return
+        start = int(self._rng() * len(known))
+        for node_id in known[start:] + known[:start]:
+            if self.states.connect_delay_ms(node_id, now_ms) <= 0:
+                self.connect_to(node_id, now_ms)
+                return
+
+    def _take_resolutions(self, now_ms: float) -> None:
+        for answer in self._resolver.poll():
+            node_id = self._questions.pop(answer.request, None)
+            if node_id is None or node_id not in self.states:
+                continue
+            if answer.error is not None:
+                self.states.resolution_failed(node_id, answer.error, now_ms)
+                self._on_failure(answer.error, now_ms)
+            else:
+                self.states.resolved(node_id, answer.addresses)
+                self.connect_to(node_id, now_ms)
+
+    def _connect(self, address: Address) -> socket.socket:
+        sock = socket.socket(address.family, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            for option in self._config.socket_options:
+                sock.setsockopt(*option)
+            for size, name in (
+                (self._config.send_buffer_bytes, socket.SO_SNDBUF),
+                (self._config.receive_buffer_bytes, socket.SO_RCVBUF),
+            ):
+                if size is not None:
+                    sock.setsockopt(socket.SOL_SOCKET, name, size)
+            code = sock.connect_ex(address.sockaddr)
+            if code not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):
+                raise OSError(code, os.strerror(code))
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    # The handshake
+
+    def on_socket_ready(self, connection: Connection, now_ms: float) -> None:
+        """A connecting socket has an outcome."""
+        code = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._sender.close_connection(connection, OSError(code, os.strerror(code)))
+            return
+        self._sender.connected(connection)
+        self.states.connected(connection.node_id, now_ms)
+        if self._assumed is not None:
+            self._hand_over(connection, self._assumed, now_ms)
+        else:
+            self._ask_versions(connection)
+
+    def request(
+        self, connection: Connection, api_key: int, version: int, correlation_id: int, frame: bytes
+    ) -> None:
+        """Sends a request that is not Produce; its answer comes as a frame."""
+        connection.send(api_key, version, correlation_id, frame, self._clock.monotonic_ns())
+        self._sender.flush_connection(connection)
+
+    def _ask_versions(self, connection: Connection) -> None:
+        version = connection.handshake.version
+        correlation_id = connection.next_correlation_id()
+        frame = protocol.encode_api_versions(
+            version, correlation_id, self._config.client_id, SOFTWARE_NAME, SOFTWARE_VERSION
+        )
+        self.request(connection, API_VERSIONS, version, correlation_id, frame)
+
+    def on_versions(self, connection: Connection, version: int, frame: bytes, now_ms: float) -> None:
+        """The answer to ApiVersions: asks again in a version that the broker knows, or hands over.
+
+        Raises:
+            KafkaError: the answer is malformed or an error, or there is no common version.
+        """
+        response = protocol.decode_api_versions(version, frame)
+        if response.error_code == UNSUPPORTED_VERSION and version > 0:
+            # The answer is in version 0's form and has the ranges (KIP-511); old brokers name none.
+            highest = response.api_versions.get(API_VERSIONS, (0, 0))[1]
+            connection.handshake.version = min(highest, version - 1)
+            self._ask_versions(connection)
+            return
+        if response.error_code:
+            raise errors.for_code(response.error_code)(f"{connection.where} refused the handshake")
+        self._hand_over(connection, response.api_versions, now_ms)
+
+    def _hand_over(self, connection: Connection, versions: dict[int, tuple[int, int]], now_ms: float) -> None:
+        """The handshake is over: the connection may be used."""
+        chosen = negotiate(versions)
+        connection.handshake.metadata_version = chosen.metadata
+        self.states.ready(connection.node_id, now_ms)
+        self._sender.ready(connection, chosen.produce)
+        self._sender.request_control()
+
+    # Closing
+
+    def close_bootstrap(self, busy: Connection | None) -> None:
+        """Closes the bootstrap connections: the brokers they led to have connections of their own."""
+        for node_id in self.bootstrap:
+            spare = self.connections.get(node_id)
+            if spare is not None and spare.ready and spare is not busy:
+                self._sender.close_connection(spare, None)
+
+    def drop(self, node_id: int) -> None:
+        """Forgets a broker, and closes its connection where there is one."""
+        connection = self.connections.get(node_id)
+        if connection is not None:
+            self._sender.close_connection(
+                connection, errors.KafkaConnectionError(f"{connection.where} is no longer in the metadata")
+            )
+        self.states.remove(node_id)
+
+    def on_broken(self, connection: Connection, cause: Exception | None, now_ms: float) -> Exception | None:
+        """A connection was closed: on purpose (``cause`` None), or by a failure, which is returned."""
+        node_id = connection.node_id
+        if self.connections.get(node_id) is connection:
+            del self.connections[node_id]
+        if node_id not in self.states or isinstance(cause, errors.ProducerClosedError):
+            return None
+        if cause is None:
+            self.states.closed(node_id)
+            return None
+        log.info("connection to node %d at %s ended: %s", node_id, connection.where, cause)
+        setting_up = self.states.state(node_id, now_ms) is ConnectionState.HANDSHAKING
+        if setting_up and type(cause) is errors.KafkaConnectionError:
+            # The loop's own word for a socket that ended; every other cause says more already.
+            cause = self._hung_up(connection)
+        self.states.failed(node_id, cause, now_ms)
+        return cause
+
+    def _hung_up(self, connection: Connection) -> Exception:
+        """A peer that hangs up in the handshake: no Kafka, another protocol, or a very old broker."""
+        if self._config.api_version is not None and self._assumed is None:
+            self._assumed = fallback_for(self._config.api_version)
+        return errors.BrokerProtocolError(
+            f"{connection.where} closed the connection during the handshake: is it a Kafka broker with a "
+            f"{self._config.security_protocol} listener on this port?"
+        )
+
+    def _close_idle(self, now_ms: float, busy: Connection | None) -> None:
+        for node_id, connection in list(self.connections.items()):
+            if connection.ready and connection.last_used_ns:
+                self.states.active(node_id, connection.last_used_ns / 1e6)
+        for node_id in self.states.idle(now_ms):
+            connection = self.connections[node_id]
+            if connection.in_flight == 0 and connection is not busy:
+                log.debug("closing the idle connection to %s", connection.where)
+                self._sender.close_connection(connection, None)
+
+    def close(self) -> None:
+        """Ends name resolution. The loop has ended, and with it every connection."""
+        self._resolver.close()

@@ -1,0 +1,335 @@
+"""From the queue to the outcome: turns, order, retries, expiry, and what close leaves."""
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from cyproducer.errors import (
+    DeliveryTimeoutError,
+    KafkaConnectionError,
+    KafkaTimeoutError,
+    NotLeaderForPartitionError,
+    ProducerClosedError,
+)
+from cyproducer.records.compression import compressor_for
+from tests.rig import Rig
+from tests.until import PATIENCE_S
+
+NOT_LEADER, NOT_AUTHORIZED, TIMED_OUT = 6, 29, 7
+
+
+def numbered(values: list[bytes | None]) -> list[int]:
+    return [int(value or b"-1") for value in values]
+
+
+# Turns
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 5])
+def test_a_lukewarm_partition_has_its_turn_beside_a_hot_one(max_in_flight: int) -> None:
+    """Every request with the hot partition's batch takes the lukewarm one's along."""
+    with Rig({"t": [1, 1]}, batch_size=200, max_in_flight=max_in_flight) as rig:
+        for _ in range(max_in_flight):
+            rig.send("t", bytes(150), partition=0)
+            rig.requests()
+        for _ in range(50):
+            rig.send("t", bytes(150), partition=0)
+        rig.send("t", b"lukewarm", partition=1)
+        answered = 0
+        while ("t", 1) not in rig.pending[-1].batches:
+            assert answered <= max_in_flight, "the lukewarm record waits behind the hot ones"
+            rig.answer(rig.pending[0])
+            rig.requests()
+            answered += 1
+
+
+def test_partitions_take_turns_where_a_request_has_no_room_for_all() -> None:
+    with Rig({"t": [1] * 4}, batch_size=600, max_request_size=1400, max_in_flight=1) as rig:
+        for i in range(40):
+            rig.send("t", bytes(500), partition=i % 4)
+        turns = []
+        while rig.requests():
+            turns.append([index for _, index in rig.pending[0].places])
+            rig.answer(rig.pending[0])
+        assert [len(turn) for turn in turns] == [2] * 20
+        flat = [index for turn in turns for index in turn]
+        for at in range(0, 40, 4):
+            assert sorted(flat[at : at + 4]) == [0, 1, 2, 3]
+
+
+def test_a_request_is_no_larger_than_max_request_size_but_takes_one_batch_at_least() -> None:
+    with Rig({"t": [1] * 10}, batch_size=4000, max_request_size=5000, linger_ms=1) as rig:
+        for partition in range(10):
+            rig.send("t", bytes(1000 if partition else 4900), partition=partition)
+        rig.advance_ms(1)
+        requests = rig.requests()
+        sizes = [sum(12 + b.batch_length for b in seen.batches.values()) for seen in requests]
+        assert max(sizes) <= 5000
+        assert [len(seen.batches) for seen in requests] == [1, 4, 4, 1]
+
+
+def test_each_broker_gets_its_own_partitions() -> None:
+    with Rig({"t": [1, 2, 3], "u": [2, 3]}) as rig:
+        for topic, count in (("t", 3), ("u", 2)):
+            for partition in range(count):
+                rig.send(topic, b"v", partition=partition)
+        places = {seen.node: sorted(seen.places) for seen in rig.requests()}
+        assert places == {1: [("t", 0)], 2: [("t", 1), ("u", 0)], 3: [("t", 2), ("u", 1)]}
+
+
+# Order
+
+
+@pytest.mark.parametrize("codec", [None, "gzip"])
+def test_records_of_a_partition_arrive_in_the_order_of_send(codec: str | None) -> None:
+    compressor = compressor_for(codec) if codec else None
+    with Rig({"t": [1, 2, 1]}, batch_size=300, compressor=compressor) as rig:
+        for i in range(600):
+            rig.send("t", b"%d" % i, partition=i % 3)
+            if i % 7 == 0:
+                rig.step()
+        rig.answer_all()
+        for partition in range(3):
+            assert numbered(rig.values("t", partition)) == list(range(partition, 600, 3))
+
+
+def test_a_batch_that_comes_back_goes_before_the_younger_ones() -> None:
+    with Rig({"t": [1]}, batch_size=0, max_in_flight=1) as rig:
+        for i in range(5):
+            rig.send("t", b"%d" % i)
+        (first,) = rig.requests()
+        rig.answer(first, TIMED_OUT)
+        assert rig.requests() == []
+        rig.clock.advance_ms(99)
+        assert rig.requests() == []
+        rig.clock.advance_ms(1)
+        rig.answer_all()
+        assert numbered(rig.values("t")) == [0, 1, 2, 3, 4]
+        assert rig.accumulator.counters()["records_retried"] == 1
+        assert rig.control.batch_errors == [(("t", 0), TIMED_OUT, 1)]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_several_batches_that_come_back_are_put_in_order_again(order: tuple[int, ...]) -> None:
+    """They come back in any order: three connections' worth of moves between brokers."""
+    with Rig({"t": [1]}, batch_size=0) as rig:
+        for place in range(3):
+            for i in range(2):
+                rig.send("t", b"%d" % (2 * place + i))
+            leader = place + 1
+            rig.sender.apply_topic("t", b"", [leader])
+            rig.requests()
+        # All six are with brokers 1 to 3.
+        assert sorted(seen.node for seen in rig.pending) == [1, 1, 2, 2, 3, 3]
+        rig.send("t", b"6")
+        rig.sender.apply_topic("t", b"", [-1])
+        for place in order:
+            for seen in [seen for seen in rig.pending if seen.node == place + 1]:
+                rig.answer(seen, NOT_LEADER)
+        assert (rig.requests(), rig.pending) == ([], [])
+        rig.sender.apply_topic("t", b"", [4])
+        rig.clock.advance_ms(1000)
+        rig.answer_all()
+        assert numbered(rig.values("t")) == list(range(7))
+
+
+def test_other_partitions_go_on_while_one_backs_off() -> None:
+    with Rig({"t": [1, 1]}) as rig:
+        for partition in (0, 1):
+            rig.send("t", b"v", partition=partition)
+        (seen,) = rig.requests()
+        rig.answer(seen, errors={("t", 0): TIMED_OUT})
+        rig.send("t", b"w", partition=0)
+        rig.send("t", b"w", partition=1)
+        (seen,) = rig.requests()
+        assert seen.places == [("t", 1)]
+        rig.clock.advance_ms(100)
+        (retry,) = rig.requests()
+        assert (retry.places, retry.values()) == ([("t", 0)], [b"v"])
+
+
+def test_a_queue_follows_its_leader() -> None:
+    with Rig({"t": [-1]}) as rig:
+        rig.send("t", b"0")
+        assert rig.requests() == []
+        rig.sender.apply_topic("t", b"", [1])
+        (seen,) = rig.requests()
+        rig.send("t", b"1")
+        rig.sender.apply_topic("t", b"", [2])
+        (moved,) = rig.requests()
+        assert (seen.node, moved.node, moved.values()) == (1, 2, [b"1"])
+
+
+# Failing
+
+
+def test_a_broken_connection_gives_every_batch_back() -> None:
+    with Rig({"t": [1, 1]}, batch_size=0, max_in_flight=3) as rig:
+        futures = [rig.send("t", b"%d" % i, partition=i % 2) for i in range(8)]
+        rig.requests()
+        rig.cut(1)
+        ((node, cause),) = rig.control.broken
+        assert node == 1
+        assert isinstance(cause, KafkaConnectionError)
+        assert not any(f.is_done for f in futures)
+        rig.clock.advance_ms(100)
+        rig.answer_all()
+        assert all(f.succeeded() for f in futures)
+        assert [numbered(rig.values("t", p)) for p in (0, 1)] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
+def test_an_error_that_is_final_fails_its_batch_alone() -> None:
+    with Rig({"t": [1, 1]}) as rig:
+        futures = [rig.send("t", b"v", partition=partition) for partition in (0, 1)]
+        (seen,) = rig.requests()
+        rig.answer(seen, errors={("t", 1): NOT_AUTHORIZED})
+        assert [f.succeeded() for f in futures] == [True, False]
+        counters = rig.accumulator.counters()
+        assert (counters["records_sent"], counters["records_failed"]) == (1, 1)
+        assert rig.pool.used_bytes == 0
+
+
+def test_retries_end_with_the_last_error() -> None:
+    with Rig({"t": [1]}) as rig:
+        rig.control.retries = 2
+        future = rig.send("t", b"v")
+        for _ in range(3):
+            (seen,) = rig.requests()
+            rig.answer(seen, NOT_LEADER)
+            rig.clock.advance_ms(100)
+        assert rig.requests() == []
+        assert isinstance(future.exception, NotLeaderForPartitionError)
+        assert [attempts for *_, attempts in rig.control.batch_errors] == [1, 2, 3]
+
+
+def test_a_request_without_an_answer_ends_with_its_time() -> None:
+    with Rig({"t": [1]}, request_timeout_ms=1000) as rig:
+        rig.control.retries = 0
+        future = rig.send("t", b"v")
+        rig.requests()
+        rig.clock.advance_ms(999)
+        rig.requests()
+        assert not future.is_done
+        rig.clock.advance_ms(1)
+        rig.requests()
+        assert isinstance(future.exception, KafkaTimeoutError)
+        assert "request_timeout_ms=1000" in str(future.exception)
+
+
+@pytest.mark.parametrize("leader", [-1, 1])
+def test_what_is_not_delivered_in_time_fails(leader: int) -> None:
+    """In the queue, for want of a leader or of a connection: ``delivery_timeout_ms`` from ``send()`` on."""
+    with Rig({"t": [leader]}, delivery_timeout_ms=1000, auto_connect=False) as rig:
+        old = rig.send("t", b"v")
+        rig.clock.advance_ms(500)
+        rig.step()
+        rig.accumulator.flush(0)  # closes nothing, hurries all
+        young = rig.send("t", bytes(20_000))
+        rig.advance_ms(499)
+        assert not old.is_done
+        rig.advance_ms(21)
+        assert isinstance(old.exception, DeliveryTimeoutError)
+        assert not young.is_done
+        rig.advance_ms(500)
+        assert isinstance(young.exception, DeliveryTimeoutError)
+        assert (rig.pool.used_bytes, rig.accumulator.incomplete_batches) == (0, 0)
+
+
+def test_a_batch_in_flight_is_not_failed_for_its_age() -> None:
+    """The broker may have written it: only the answer or the end of the connection decides."""
+    with Rig({"t": [1]}, delivery_timeout_ms=1000) as rig:
+        future = rig.send("t", b"v")
+        (seen,) = rig.requests()
+        rig.advance_ms(5000)
+        assert not future.is_done
+        rig.answer(seen)
+        assert future.succeeded()
+
+
+class Slow:
+    """Compresses when it is told to."""
+
+    codec_id = 1
+
+    def __init__(self) -> None:
+        self.entered, self.go = threading.Event(), threading.Event()
+
+    def compress(self, data: memoryview) -> bytes:
+        self.entered.set()
+        assert self.go.wait(PATIENCE_S)
+        return bytes(compressor_for("gzip").compress(data))
+
+
+def test_a_batch_that_expires_takes_no_more_records() -> None:
+    """While the sender makes out the error, another thread fills the partition and compresses what it filled:
+    that must not be the batch which is failed, and freed, now."""
+    slow = Slow()
+    with Rig({"t": [-1]}, batch_size=1000, delivery_timeout_ms=1000, compressor=slow) as rig:
+        old = rig.send("t", b"old")
+        rig.advance_ms(1)
+        later: list[Any] = []
+
+        def fill() -> None:
+            for _ in range(2):
+                later.append(rig.send("t", bytes(800)))
+
+        thread = threading.Thread(target=fill)
+
+        def meanwhile() -> None:
+            rig.control.on_overdue = None
+            thread.start()
+            assert slow.entered.wait(PATIENCE_S)
+
+        rig.control.on_overdue = meanwhile
+        rig.clock.advance_ms(1000)
+        rig.step()
+        assert isinstance(old.exception, DeliveryTimeoutError)
+        assert (len(later), later[0].is_done) == (1, False)
+        slow.go.set()
+        thread.join()
+        rig.sender.apply_topic("t", b"", [1])
+        rig.answer_all()
+        assert [f.get(0).offset for f in later] == [0, 1]
+        assert rig.pool.used_bytes == 0
+
+
+@pytest.mark.parametrize("batch_size", [1000, 100_000])
+def test_a_compressor_that_fails_costs_no_record(batch_size: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The batch goes uncompressed, be it filled by ``send()`` or taken by the sender."""
+
+    class Broken:
+        codec_id = 1
+
+        def compress(self, data: memoryview) -> bytes:
+            raise RuntimeError("no codec today")
+
+    with Rig({"t": [1]}, batch_size=batch_size, compressor=Broken()) as rig:
+        with caplog.at_level(logging.ERROR, "cyproducer"):
+            futures = [rig.send("t", bytes(300)) for _ in range(10)]
+            rig.answer_all()
+        assert [f.get(0).offset for f in futures] == list(range(10))
+        assert "compressing a batch" in caplog.text
+
+
+# The end
+
+
+def test_close_fails_what_was_not_acknowledged_wherever_it_is() -> None:
+    with Rig({"t": [1, -1]}, batch_size=0, max_in_flight=1) as rig:
+        delivered = rig.send("t", b"v", partition=0)
+        rig.answer_all()
+        in_flight = rig.send("t", b"v", partition=0)
+        rig.requests()
+        queued = rig.send("t", b"v", partition=0)
+        leaderless = rig.send("t", b"v", partition=1)
+        parked = rig.send("unknown", b"v")
+        rig.accumulator.close()
+        rig.control.decide = lambda *_: (None, ProducerClosedError("lost"))
+        assert rig.sender.abort(ProducerClosedError("lost")) == 0
+        assert delivered.succeeded()
+        for future in (in_flight, queued, leaderless, parked):
+            assert isinstance(future.exception, ProducerClosedError)
+        assert rig.accumulator.counters()["records_failed"] == 4
+        assert (rig.pool.used_bytes, rig.accumulator.parked_records, rig.peers) == (0, 0, {})

@@ -1,0 +1,201 @@
+"""Records whose topic has no metadata yet: they wait in order, follow to their partitions, or expire."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from cyproducer.errors import (
+    KafkaTimeoutError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+from cyproducer.records.compression import compressor_for
+from tests.rig import Rig
+
+
+def test_a_topic_without_metadata_is_asked_for_and_its_records_wait() -> None:
+    asked: list[str] = []
+    with Rig() as rig:
+        rig.accumulator.on_topic_needed = asked.append
+        futures = [rig.send(topic, b"v") for topic in ("a", "b", "a")]
+        assert rig.requests() == []
+        assert rig.accumulator.parked_records == 3
+        assert sorted(rig.sender.parked_topics()) == ["a", "b"]
+        assert set(asked) == {"a", "b"}
+        assert rig.pool.used_bytes > 0
+        rig.sender.apply_topic("a", b"", [1])
+        rig.answer_all()
+        assert [f.is_done for f in futures] == [True, False, True]
+        assert (rig.accumulator.parked_records, rig.sender.parked_topics()) == (1, ["b"])
+
+
+def test_parked_records_keep_everything_they_had() -> None:
+    with Rig() as rig:
+        future = rig.send("t", b"v", b"k", headers=[("h", b"1"), ("h", None)], timestamp_ms=7)
+        tombstone = rig.send("t", None, b"k", timestamp_ms=8)
+        rig.sender.apply_topic("t", b"", [1])
+        rig.answer_all()
+        first, second = rig.log["t", 0]
+        assert (first.key, first.value, first.timestamp) == (b"k", b"v", 7)
+        assert first.headers == (("h", b"1"), ("h", None))
+        assert (second.key, second.value, second.timestamp) == (b"k", None, 8)
+        assert future.get(0)[3:] == (0, 7, None, 1, 1, 3)
+        assert tombstone.get(0)[3:] == (1, 8, None, 1, -1, -1)
+
+
+@pytest.mark.parametrize("codec", [None, "gzip"])
+def test_records_keep_their_order_across_the_arrival_of_metadata(codec: str | None) -> None:
+    compressor = compressor_for(codec) if codec else None
+    with Rig(batch_size=200, compressor=compressor) as rig:
+        for i in range(200):
+            if i == 100:
+                rig.sender.apply_topic("t", b"", [1, 1, 1])
+            rig.send("t", b"%d" % i, partition=i % 3)
+        rig.answer_all()
+        for partition in range(3):
+            assert rig.values("t", partition) == [b"%d" % i for i in range(partition, 200, 3)]
+
+
+def test_a_record_that_is_sent_while_others_are_moved_comes_behind_them() -> None:
+    """The hundredth parked record fills a batch, whose compressor sends another record of the topic."""
+    sent: list[Any] = []
+
+    class Sending:
+        codec_id = 1
+
+        def compress(self, data: memoryview) -> bytes:
+            if not sent:
+                sent.append(rig.send("t", b"100"))
+            return bytes(compressor_for("gzip").compress(data))
+
+    with Rig(batch_size=200, compressor=Sending()) as rig:
+        for i in range(100):
+            rig.send("t", b"%d" % i)
+        rig.sender.apply_topic("t", b"", [1])
+        assert len(sent) == 1
+        rig.answer_all()
+        assert rig.values("t") == [b"%d" % i for i in range(101)]
+
+
+def test_keys_and_partitions_are_respected_as_ever() -> None:
+    with Rig({"known": [1] * 7}) as rig:
+        keys = [b"key %d" % i for i in range(50)]
+        for topic in ("known", "unknown"):
+            for key in keys:
+                rig.send(topic, b"v", key)
+            rig.send(topic, b"mine", b"k", partition=5)
+        rig.sender.apply_topic("unknown", b"", [1] * 7)
+        rig.answer_all()
+        for partition in range(7):
+            known, unknown = rig.log["known", partition], rig.log["unknown", partition]
+            assert [(r.key, r.value) for r in known] == [(r.key, r.value) for r in unknown]
+        assert any(r.value == b"mine" for r in rig.log["unknown", 5])
+
+
+def test_a_partition_that_turns_out_not_to_exist_fails_its_record_alone() -> None:
+    with Rig() as rig:
+        futures = [rig.send("t", b"v", partition=partition) for partition in (0, 3, 1)]
+        rig.sender.apply_topic("t", b"", [1, 1])
+        rig.answer_all()
+        assert [f.succeeded() for f in futures] == [True, False, True]
+        assert isinstance(futures[1].exception, UnknownTopicOrPartitionError)
+        assert "'t' has no partition 3: it has 2, 0 to 1" in str(futures[1].exception)
+        assert rig.accumulator.counters()["records_failed"] == 1
+        assert rig.pool.used_bytes == 0
+
+
+def test_a_parked_record_expires_after_max_block_ms() -> None:
+    with Rig(max_block_ms=1000) as rig:
+        first = rig.send("t", b"1")
+        rig.clock.advance_ms(600)
+        second = rig.send("t", b"2")
+        rig.advance_ms(399)
+        assert not first.is_done
+        rig.advance_ms(1)
+        assert isinstance(first.exception, KafkaTimeoutError)
+        assert not second.is_done
+        rig.sender.apply_topic("t", b"", [1])
+        rig.answer_all()
+        assert (rig.values("t"), second.succeeded()) == ([b"2"], True)
+        assert rig.accumulator.counters()["records_failed"] == 1
+
+
+def test_the_control_plane_is_called_in_time_for_the_first_record_to_expire() -> None:
+    """It asked to be left alone for long; a parked record's end comes before."""
+    with Rig(max_block_ms=1000) as rig:
+        rig.control.delay_ms = 1e6
+        future = rig.send("t", b"v")
+        rig.sender.request_control()
+        rig.step()
+        rig.advance_ms(999)
+        assert not future.is_done
+        rig.advance_ms(1)
+        assert future.failed()
+
+
+def test_the_brokers_final_word_on_a_topic_fails_its_records() -> None:
+    with Rig() as rig:
+        refused, other = rig.send("t", b"v"), rig.send("u", b"v")
+        assert rig.sender.fail_parked("t", TopicAuthorizationFailedError("t")) == 1
+        assert isinstance(refused.exception, TopicAuthorizationFailedError)
+        assert not other.is_done
+        assert rig.sender.fail_parked("t", TopicAuthorizationFailedError("t")) == 0
+
+
+def test_a_topic_that_was_forgotten_is_asked_for_again() -> None:
+    asked: list[str] = []
+    with Rig({"t": [1, 1]}) as rig:
+        rig.accumulator.on_topic_needed = asked.append
+        rig.send("t", b"1", partition=1)
+        rig.sender.forget_topic("t")
+        rig.send("t", b"2", partition=1)
+        assert asked == ["t"]
+        rig.sender.apply_topic("t", b"", [1, 1])
+        rig.answer_all()
+        assert rig.values("t", 1) == [b"1", b"2"]
+
+
+def test_partitions_that_are_added_are_used() -> None:
+    with Rig({"t": [1]}) as rig:
+        with pytest.raises(UnknownTopicOrPartitionError):
+            rig.send("t", b"v", partition=2)
+        rig.sender.apply_topic("t", b"", [1, 1, 1])
+        rig.send("t", b"v", partition=2)
+        rig.answer_all()
+        assert rig.values("t", 2) == [b"v"]
+
+
+def test_records_parked_by_many_threads_are_all_delivered_in_each_threads_order() -> None:
+    with Rig(batch_size=500) as rig:
+        barrier = threading.Barrier(5)
+
+        def work(name: int) -> None:
+            barrier.wait()
+            for i in range(300):
+                rig.send("t", b"%d:%d" % (name, i), partition=name % 2)
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        barrier.wait()
+        rig.sender.apply_topic("t", b"", [1, 2])
+        for thread in threads:
+            thread.join()
+        rig.answer_all()
+        for name in range(4):
+            mine = [v for v in rig.values("t", name % 2) if v is not None and v.startswith(b"%d:" % name)]
+            assert mine == [b"%d:%d" % (name, i) for i in range(300)]
+        assert rig.pool.used_bytes == 0
+
+
+def test_parked_records_and_cached_buffers_stay_below_the_total_together() -> None:
+    with Rig({"t": [1]}, buffer_memory=64 * 1024, batch_size=512) as rig:
+        for _ in range(120):
+            rig.send("t", bytes(400))
+        rig.answer_all()
+        assert rig.pool.cached_bytes > 50_000
+        for _ in range(40):
+            rig.send("unknown", bytes(1000))
+        assert rig.pool.used_bytes > 40_000
+        assert rig.pool.used_bytes + rig.pool.cached_bytes <= rig.pool.total_bytes

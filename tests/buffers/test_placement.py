@@ -1,0 +1,226 @@
+"""Where records without a key go: sticky, adaptive, round robin, random, one broker at a time."""
+
+from collections import Counter
+
+import pytest
+
+from cyproducer.control.partitioners import BUILT_IN, KeylessPolicy, PartitionerSpec
+from cyproducer.records.hashing import KeyHashKind, partition_for_key
+from tests.rig import Rig
+
+KEYLESS = {
+    policy: PartitionerSpec(KeyHashKind.NONE, policy)
+    for policy in (
+        KeylessPolicy.STICKY,
+        KeylessPolicy.RANDOM,
+        KeylessPolicy.ROUND_ROBIN,
+        KeylessPolicy.SINGLE_BROKER,
+    )
+}
+STICKY, RANDOM, ROUND_ROBIN, SINGLE_BROKER = KEYLESS.values()
+
+
+def placed(rig: Rig, count: int, size: int = 0, key: bytes | None = None) -> list[int]:
+    """The partitions that records of topic t went to, one after the other, all acknowledged."""
+    futures = [rig.send("t", bytes(size), key) for _ in range(count)]
+    rig.answer_all()
+    return [future.get(0).partition for future in futures]
+
+
+def runs(partitions: list[int]) -> list[tuple[int, int]]:
+    """(partition, how many in a row) for each change."""
+    found: list[tuple[int, int]] = []
+    for partition in partitions:
+        if found and found[-1][0] == partition:
+            found[-1] = partition, found[-1][1] + 1
+        else:
+            found.append((partition, 1))
+    return found
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_sticky_stays_until_a_batch_is_full_and_then_may_change(adaptive: bool) -> None:
+    with Rig({"t": [1] * 10}, spec=STICKY, adaptive=adaptive, batch_size=1000) as rig:
+        # A value of 94 bytes makes a record of about 100.
+        partitions = placed(rig, 2000, 94)
+        assert all(count % 10 == 0 for _, count in runs(partitions)[:-1])
+        assert len(runs(partitions)) > 150
+        assert set(partitions) == set(range(10))
+
+
+def test_sticky_counts_bytes_not_records_or_time() -> None:
+    with Rig({"t": [1] * 50}, spec=STICKY, batch_size=16_384) as rig:
+        first = placed(rig, 1)
+        for _ in range(20):
+            rig.clock.advance_ms(10_000)
+            assert placed(rig, 1, 700) == first
+        assert len(set(placed(rig, 200, 700))) > 3
+
+
+def test_each_topic_has_a_sticky_partition_of_its_own() -> None:
+    with Rig({f"t{i}": [1] * 100 for i in range(20)}, spec=STICKY) as rig:
+        futures = [rig.send(f"t{i}", b"v") for i in range(20)]
+        rig.answer_all()
+        assert len({f.get(0).partition for f in futures}) > 5
+
+
+def test_adaptive_sticky_prefers_short_queues() -> None:
+    """Broker 2 answers nothing: its partitions fill up and get less and less."""
+    leaders = [1, 2] * 4
+
+    def shares(adaptive: bool) -> tuple[int, int]:
+        with Rig({"t": leaders}, spec=STICKY, adaptive=adaptive, batch_size=500, max_in_flight=1) as rig:
+            count: Counter[int] = Counter()
+            sent = []
+            for _ in range(1500):
+                sent.append(rig.send("t", bytes(470)))
+                rig.requests()
+                for seen in [seen for seen in rig.pending if seen.node == 1]:
+                    rig.answer(seen)
+            rig.answer_all()
+            for future in sent:
+                count[leaders[future.get(0).partition]] += 1
+            return count[1], count[2]
+
+    quick, slow = shares(adaptive=True)
+    assert slow < quick / 5
+    quick, slow = shares(adaptive=False)
+    assert 0.8 < slow / quick < 1.25
+
+
+def test_a_broker_that_takes_nothing_for_too_long_is_left_out() -> None:
+    """partitioner_availability_timeout_ms; the broker is back as soon as it takes something."""
+    with Rig({"t": [1, 2]}, spec=STICKY, batch_size=0, max_in_flight=1, availability_timeout_ms=100) as rig:
+        for partition in (1, 1):
+            rig.send("t", b"v", partition=partition)
+        rig.requests()
+        (stuck,) = rig.pending
+        assert stuck.node == 2
+
+        def places(count: int) -> set[int]:
+            futures = [rig.send("t", b"v") for _ in range(count)]
+            rig.requests()
+            for seen in [seen for seen in rig.pending if seen.node == 1]:
+                rig.answer(seen)
+            while rig.requests():
+                rig.answer(rig.pending[-1])
+            return {1 if not f.is_done else f.get(0).partition for f in futures}
+
+        assert places(40) == {0, 1}
+        rig.advance_ms(100)
+        assert places(40) == {0, 1}
+        rig.advance_ms(1)
+        assert places(40) == {0}
+        rig.answer(stuck)
+        rig.answer_all()
+        assert places(40) == {0, 1}
+
+
+def test_where_every_broker_is_left_out_none_is() -> None:
+    with Rig({"t": [1, 2]}, spec=STICKY, batch_size=0, max_in_flight=1, availability_timeout_ms=100) as rig:
+        for partition in (0, 0, 1, 1):
+            rig.send("t", b"v", partition=partition)
+        rig.requests()
+        rig.advance_ms(1000)
+        futures = [rig.send("t", b"v") for _ in range(40)]
+        rig.answer_all()
+        assert {f.get(0).partition for f in futures} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    "policy", [STICKY, RANDOM, ROUND_ROBIN, SINGLE_BROKER], ids=lambda spec: spec.keyless.name
+)
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_partitions_without_a_leader_are_avoided(policy: PartitionerSpec, adaptive: bool) -> None:
+    leaders = [-1] * 20 + [1] + [-1] * 20
+    with Rig({"t": leaders}, spec=policy, batch_size=0, adaptive=adaptive) as rig:
+        assert set(placed(rig, 200)) == {20}
+        # And left, where it is lost.
+        rig.sender.apply_topic("t", b"", [1] + [-1] * 40)
+        assert set(placed(rig, 50)) == {0}
+
+
+@pytest.mark.parametrize(
+    "policy", [STICKY, RANDOM, ROUND_ROBIN, SINGLE_BROKER], ids=lambda spec: spec.keyless.name
+)
+def test_without_any_leader_every_partition_is_as_good(policy: PartitionerSpec) -> None:
+    with Rig({"t": [-1] * 3}, spec=policy, batch_size=0, single_broker_ms=0) as rig:
+        futures = [rig.send("t", b"v") for _ in range(100)]
+        assert rig.requests() == []
+        rig.sender.apply_topic("t", b"", [1] * 3)
+        rig.answer_all()
+        assert {f.get(0).partition for f in futures} == {0, 1, 2}
+
+
+def test_round_robin_is_even_and_in_turn() -> None:
+    with Rig({"t": [1] * 5}, spec=ROUND_ROBIN) as rig:
+        assert placed(rig, 13) == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2]
+
+
+def test_random_covers_all_partitions_about_evenly() -> None:
+    with Rig({"t": [1] * 8}, spec=RANDOM) as rig:
+        counts = Counter(placed(rig, 8000))
+        assert sorted(counts) == list(range(8))
+        # Six standard deviations (30) around the mean.
+        assert all(820 < count < 1180 for count in counts.values())
+
+
+def test_the_seed_decides() -> None:
+    def draw(seed: int) -> list[int]:
+        with Rig({"t": [1] * 8}, spec=RANDOM, seed=seed) as rig:
+            return placed(rig, 50)
+
+    assert draw(5) == draw(5)
+    assert draw(5) != draw(7)
+
+
+def test_a_single_broker_gets_everything_until_its_time_is_over() -> None:
+    leaders = [1, 2, 3] * 4
+    with Rig({"t": leaders}, spec=SINGLE_BROKER, batch_size=0, single_broker_ms=1000) as rig:
+        chosen = []
+        for _ in range(30):
+            for _ in range(10):
+                rig.clock.advance_ms(90)
+                brokers = {leaders[p] for p in placed(rig, 5)}
+                assert len(brokers) == 1
+            chosen.append(brokers.pop())
+            rig.clock.advance_ms(100)
+        assert set(chosen) == {1, 2, 3}
+        rig.clock.advance_ms(1000)
+        # All of its partitions are used.
+        assert len(set(placed(rig, 100))) == 4
+
+
+def test_a_topic_that_the_single_broker_does_not_lead_goes_elsewhere() -> None:
+    with Rig({"t": [1, 1], "u": [2]}, spec=SINGLE_BROKER, batch_size=0) as rig:
+        placed(rig, 1)
+        future = rig.send("u", b"v")
+        rig.answer_all()
+        assert future.get(0).partition == 0
+        assert placed(rig, 1)[0] in (0, 1)
+
+
+def test_a_key_decides_where_the_partitioner_hashes_keys() -> None:
+    for name in ("default", "consistent_random", "fnv1a_random"):
+        spec = BUILT_IN[name]
+        with Rig({"t": [1, -1, 1, -1, 1]}, spec=spec) as rig:
+            futures = {key: rig.send("t", b"v", key) for key in (b"%d" % i for i in range(50))}
+            rig.sender.apply_topic("t", b"", [1] * 5)
+            rig.answer_all()
+            for key, future in futures.items():
+                # Whether the partition has a leader does not matter: the order of the key's records does.
+                assert future.get(0).partition == partition_for_key(spec.key_hash, key, 5)
+
+
+def test_a_key_does_not_decide_where_the_partitioner_ignores_keys() -> None:
+    with Rig({"t": [1] * 5}, spec=ROUND_ROBIN) as rig:
+        assert placed(rig, 5, key=b"same") == [0, 1, 2, 3, 4]
+
+
+def test_records_with_a_partition_of_their_own_do_not_move_the_others() -> None:
+    with Rig({"t": [1] * 20}, spec=STICKY, batch_size=1000) as rig:
+        (sticky,) = placed(rig, 1, 10)
+        for partition in range(20):
+            rig.send("t", bytes(900), partition=partition)
+        rig.answer_all()
+        assert placed(rig, 1, 10) == [sticky]

@@ -1,0 +1,435 @@
+"""A Kafka cluster whose every answer a test can script, in threads of the test process.
+
+Owns: listening sockets on free ports of 127.0.0.1, the model of topics, and a record of all that was received.
+Each connection has a thread that reads and one that answers, so that an answer can be held back while more
+requests come in. What it reads it reads strictly; whatever is wrong fails the test when the cluster stops.
+
+The model and the record are guarded by ``ScriptedCluster.changed``, which is notified at each change.
+"""
+
+import queue
+import socket
+import struct
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from tests.network import scripted_wire as wire
+from tests.network.scripted_wire import API_VERSIONS, INIT_PRODUCER_ID, METADATA, PRODUCE
+from tests.reference_records import (
+    Batch,
+    PartitionResponse,
+    ProduceRequest,
+    Record,
+    Topic,
+    decode_batches,
+    decode_produce_request,
+    encode_produce_response,
+)
+
+TIMEOUT_S = 20.0
+ALL_VERSIONS = {PRODUCE: (3, 13), METADATA: (0, 13), API_VERSIONS: (0, 4), INIT_PRODUCER_ID: (0, 5)}
+LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC, NOT_LEADER, UNKNOWN_TOPIC_ID = 5, 3, 6, 100
+NO_LEADER = -1
+
+Answers = list[tuple[Topic, list[PartitionResponse]]]
+
+
+@dataclass(frozen=True)
+class Act:
+    """What happens to one request instead of a plain answer. Without arguments: just that."""
+
+    hold: threading.Event | None = None
+    """The answer does not go out before this is set. Later answers on the connection wait behind it."""
+    silent: bool = False
+    drop: bool = False
+    """Close the connection instead of answering."""
+    cut: int | None = None
+    """Close it after so many bytes of the answer."""
+    raw: bytes | None = None
+    """These bytes instead of the answer."""
+    correlation_shift: int = 0
+    error: int | Mapping[tuple[str, int], int] = 0
+    """Error code for all partitions or for some; for other requests the code of the whole answer."""
+    message: str | None = None
+    append: bool = True
+    throttle_ms: int = 0
+    edit: Callable[[Answers], Answers] | None = None
+    """Changes the answers of a Produce response before they are encoded."""
+    rewrite: Callable[[bytes], bytes] | None = None
+    """Changes the bytes of the whole response."""
+
+
+@dataclass
+class Partition:
+    leader: int
+    epoch: int = 0
+    error: int = 0
+    """What Produce requests get instead of success, until it is 0 again."""
+    batches: list[Batch] = field(default_factory=list)
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for batch in self.batches for record in batch.records]
+
+    @property
+    def values(self) -> list[bytes | None]:
+        return [record.value for record in self.records]
+
+
+@dataclass
+class TopicModel:
+    name: str
+    partitions: list[Partition]
+    id: uuid.UUID = field(default_factory=uuid.uuid4)
+    error: int = 0
+    """What Metadata says of it, until it is 0 again."""
+    first_errors: deque[int] = field(default_factory=deque)
+    """What the next Metadata answers say of it, one after the other."""
+
+    @property
+    def values(self) -> list[bytes | None]:
+        return [value for partition in self.partitions for value in partition.values]
+
+
+@dataclass
+class Received:
+    """One request as it came."""
+
+    connection: "Connection"
+    header: wire.Header
+    frame: bytes
+    produce: ProduceRequest | None = None
+    topics: list[str] | None = None
+
+    @property
+    def api_key(self) -> int:
+        return self.header.api_key
+
+    @property
+    def batches(self) -> dict[tuple[Topic, int], Batch]:
+        """A Produce request's batches; there must be one for each of its partitions."""
+        assert self.produce is not None
+        found = {}
+        for topic, partitions in self.produce.topics:
+            for index, data in partitions:
+                assert data is not None
+                assert (topic, index) not in found
+                (found[topic, index],) = decode_batches(data)
+        return found
+
+
+class Connection:
+    """One accepted connection, with its two threads."""
+
+    def __init__(self, node: "Node", sock: socket.socket) -> None:
+        self.node = node
+        self.sock = sock
+        self.requests: list[Received] = []
+        self.closed = False
+        self._answers: queue.SimpleQueue[tuple[bytes, Act] | None] = queue.SimpleQueue()
+        self.threads = [
+            threading.Thread(target=run, name=f"scripted-{node.id}", daemon=True)
+            for run in (self._read, self._write)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def close(self) -> None:
+        try:
+            self.sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the other side was first
+
+    def answer(self, frame: bytes, act: Act) -> None:
+        self._answers.put((frame, act))
+
+    def _read(self) -> None:
+        cluster = self.node.cluster
+        try:
+            with self.sock.makefile("rb") as stream:
+                while len(length := stream.read(4)) == 4:
+                    payload = stream.read(int.from_bytes(length, "big"))
+                    if len(payload) < int.from_bytes(length, "big"):
+                        break
+                    cluster.receive(self, length + payload)
+        except OSError:
+            pass
+        except Exception as error:
+            cluster.failures.append(error)
+        with cluster.changed:
+            self.closed = True
+            cluster.changed.notify_all()
+        self._answers.put(None)
+
+    def _write(self) -> None:
+        try:
+            while (item := self._answers.get()) is not None:
+                frame, act = item
+                if act.hold is not None:
+                    act.hold.wait()
+                if act.drop:
+                    break
+                if act.silent:
+                    continue
+                self.sock.sendall(frame if act.cut is None else frame[: act.cut])
+                if act.cut is not None:
+                    break
+        except OSError:
+            pass
+        self.close()
+        self.threads[0].join()
+        self.sock.close()
+
+
+class Node:
+    """One broker: a port that is the same whenever it is up."""
+
+    def __init__(self, cluster: "ScriptedCluster", node_id: int) -> None:
+        self.cluster = cluster
+        self.id = node_id
+        self.host = "127.0.0.1"
+        self.connections: list[Connection] = []
+        self.versions = dict(ALL_VERSIONS)
+        self.tells_ranges_with_35 = True
+        self._listener: socket.socket | None = None
+        self.port = 0
+        self.start()
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def start(self) -> None:
+        if self._listener is None:
+            self._listener = socket.create_server(("127.0.0.1", self.port))
+            self.port = self._listener.getsockname()[1]
+            self._thread = threading.Thread(target=self._accept, args=(self._listener,), daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Refuses connections and closes those that are there."""
+        if self._listener is None:
+            return
+        listener, self._listener = self._listener, None
+        # A connection of our own wakes accept() on every system; closing the socket does not.
+        socket.create_connection(("127.0.0.1", self.port), TIMEOUT_S).close()
+        self._thread.join(TIMEOUT_S)
+        listener.close()
+        self.drop_connections()
+
+    def drop_connections(self) -> None:
+        for connection in self.connections:
+            connection.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            sock, _ = listener.accept()
+            with self.cluster.changed:
+                if self._listener is not listener:
+                    sock.close()
+                    return
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self.connections.append(Connection(self, sock))
+                self.cluster.changed.notify_all()
+
+
+class ScriptedCluster:
+    """``nodes`` brokers with the ids 1, 2, ...; a context manager."""
+
+    def __init__(self, nodes: int = 1, **topics: int) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.requests: list[Received] = []
+        self.failures: list[Exception] = []
+        self.topics: dict[str, TopicModel] = {}
+        self.auto_create = 0
+        """Partitions of topics that come into being when they are asked for; 0: they don't."""
+        self.tells_leader = False
+        self.script: Callable[[Received], Act | None] = lambda received: None
+        self._acts: dict[int, deque[Act]] = {key: deque() for key in ALL_VERSIONS}
+        self._holds: list[threading.Event] = []
+        self.nodes = {node_id: Node(self, node_id) for node_id in range(1, nodes + 1)}
+        for name, partitions in topics.items():
+            self.create_topic(name, partitions)
+
+    def __enter__(self) -> "ScriptedCluster":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if error is None and self.failures:
+            raise AssertionError("the broker was sent something wrong") from self.failures[0]
+
+    def stop(self) -> None:
+        for node in self.nodes.values():
+            node.stop()
+        for hold in self._holds:
+            hold.set()
+        for node in self.nodes.values():
+            for connection in node.connections:
+                for thread in connection.threads:
+                    thread.join(TIMEOUT_S)
+                    assert not thread.is_alive()
+
+    # What tests use
+
+    @property
+    def bootstrap_servers(self) -> list[str]:
+        return [node.address for node in self.nodes.values()]
+
+    def create_topic(self, name: str, partitions: int = 1, leaders: Sequence[int] = ()) -> TopicModel:
+        """Leaders: one for each partition, or the nodes in turn."""
+        ids = list(self.nodes)
+        with self.changed:
+            self.topics[name] = TopicModel(
+                name, [Partition(leaders[i] if leaders else ids[i % len(ids)]) for i in range(partitions)]
+            )
+        return self.topics[name]
+
+    def move_leader(self, topic: str, partition: int, node_id: int) -> None:
+        with self.changed:
+            self.topics[topic].partitions[partition].leader = node_id
+            self.topics[topic].partitions[partition].epoch += 1
+
+    def act(self, api_key: int, *acts: Act) -> None:
+        """What happens to the next requests of a kind, whichever broker they reach."""
+        with self.changed:
+            self._acts[api_key].extend(acts)
+
+    def received(self, api_key: int) -> list[Received]:
+        with self.changed:
+            return [received for received in self.requests if received.api_key == api_key]
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
+        """Waits until something that happens here makes the condition true."""
+        with self.changed:
+            assert self.changed.wait_for(condition, timeout_s), (
+                f"not within {timeout_s} s; received {[(r.api_key, r.topics) for r in self.requests]}"
+            )
+
+    def wait_for_requests(self, api_key: int, count: int) -> list[Received]:
+        self.wait_for(lambda: len(self.received(api_key)) >= count)
+        return self.received(api_key)
+
+    # Answering, on the connections' threads
+
+    def receive(self, connection: Connection, frame: bytes) -> None:
+        header = wire.read_header(frame[4:])
+        received = Received(connection, header, frame)
+        lowest, highest = connection.node.versions[header.api_key]
+        with self.changed:
+            if lowest <= header.version <= highest:
+                response, act = self._respond(received)
+            else:
+                assert header.api_key == API_VERSIONS, f"version {header.version} was not offered: {header}"
+                response, act = self._refuse_version(received)
+            connection.requests.append(received)
+            self.requests.append(received)
+            if act.hold is not None:
+                self._holds.append(act.hold)
+            self.changed.notify_all()
+        if response is not None:
+            if act.raw is not None:
+                response = act.raw
+            if act.correlation_shift:
+                shifted = header.correlation_id + act.correlation_shift
+                response = response[:4] + struct.pack(">i", shifted) + response[8:]
+            if act.rewrite is not None:
+                response = act.rewrite(response)
+            connection.answer(response, act)
+
+    def _refuse_version(self, received: Received) -> tuple[bytes, Act]:
+        node = received.connection.node
+        act = self._act_for(received)
+        ranges = {API_VERSIONS: node.versions[API_VERSIONS]} if node.tells_ranges_with_35 else {}
+        return wire.write_api_versions(0, received.header.correlation_id, ranges, error=35), act
+
+    def _act_for(self, received: Received) -> Act:
+        acts = self._acts[received.api_key]
+        return acts.popleft() if acts else self.script(received) or Act()
+
+    def _respond(self, received: Received) -> tuple[bytes | None, Act]:
+        header, node = received.header, received.connection.node
+        version, correlation_id = header.version, header.correlation_id
+        if header.api_key == PRODUCE:
+            received.produce = decode_produce_request(received.frame)
+            act = self._act_for(received)
+            response = self._produce(received, act)
+            return (None if received.produce.acks == 0 and not act.drop else response), act
+        if header.api_key == METADATA:
+            received.topics, create = wire.read_metadata(header)
+            act = self._act_for(received)
+            return self._metadata(version, correlation_id, received.topics, create, act), act
+        act = self._act_for(received)
+        error = act.error if isinstance(act.error, int) else 0
+        if header.api_key == API_VERSIONS:
+            wire.read_api_versions(header)
+            return wire.write_api_versions(version, correlation_id, node.versions, error), act
+        wire.read_init_producer_id(header)
+        return wire.write_init_producer_id(version, correlation_id, 4711, 0, error), act
+
+    def _metadata(
+        self, version: int, correlation_id: int, names: list[str] | None, create: bool, act: Act
+    ) -> bytes:
+        answers = []
+        for name in list(self.topics) if names is None else names:
+            if name not in self.topics and self.auto_create and create:
+                self.create_topic(name, self.auto_create).first_errors.append(LEADER_NOT_AVAILABLE)
+            topic = self.topics.get(name)
+            if topic is None:
+                answers.append(wire.TopicAnswer(name, error=UNKNOWN_TOPIC))
+                continue
+            error = topic.first_errors.popleft() if topic.first_errors else topic.error
+            partitions = [
+                wire.PartitionAnswer(i, p.leader, p.epoch, LEADER_NOT_AVAILABLE if p.leader < 0 else 0)
+                for i, p in enumerate(topic.partitions)
+            ]
+            answers.append(wire.TopicAnswer(name, topic.id, error, [] if error else partitions))
+        brokers = [(node.id, node.host, node.port) for node in self.nodes.values()]
+        error = act.error if isinstance(act.error, int) else 0
+        return wire.write_metadata(version, correlation_id, brokers, answers, "scripted", error)
+
+    def _produce(self, received: Received, act: Act) -> bytes:
+        request = received.produce
+        assert request is not None
+        by_id = {topic.id: topic for topic in self.topics.values()}
+        answers: Answers = []
+        for key, partitions in request.topics:
+            topic = by_id.get(key) if isinstance(key, uuid.UUID) else self.topics.get(key)
+            parts = []
+            for index, data in partitions:
+                error = self._error_for(received, act, topic, index)
+                base_offset, batches = -1, decode_batches(data or b"")
+                if not error:
+                    assert topic is not None
+                    log = topic.partitions[index]
+                    base_offset = len(log.records)
+                    if act.append:
+                        log.batches.extend(batches)
+                message = act.message if error and request.api_version >= 8 else None
+                answer = PartitionResponse(index, error, base_offset, error_message=message)
+                if error == NOT_LEADER and self.tells_leader and request.api_version >= 10 and topic:
+                    partition = topic.partitions[index]
+                    answer = answer._replace(current_leader=(partition.leader, partition.epoch))
+                parts.append(answer)
+            answers.append((key, parts))
+        if act.edit is not None:
+            answers = act.edit(answers)
+        return encode_produce_response(
+            request.api_version, request.correlation_id, answers, throttle_ms=act.throttle_ms
+        )
+
+    def _error_for(self, received: Received, act: Act, topic: TopicModel | None, index: int) -> int:
+        if topic is None:
+            return UNKNOWN_TOPIC_ID if received.header.version >= 13 else UNKNOWN_TOPIC
+        if index >= len(topic.partitions):
+            return UNKNOWN_TOPIC
+        if topic.partitions[index].leader != received.connection.node.id:
+            return NOT_LEADER
+        asked = act.error if isinstance(act.error, int) else act.error.get((topic.name, index), 0)
+        return asked or topic.partitions[index].error

@@ -1,0 +1,186 @@
+"""What the scripted broker reads and writes besides Produce: ApiVersions, Metadata and InitProducerId.
+
+Written from the Kafka protocol guide; shares no code with the package. Strict like ``reference_wire``, whose
+primitive types it uses. No I/O and no state.
+"""
+
+import struct
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.reference_wire import MalformedError, Reader, encode_array, encode_string
+
+PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 3, 18, 22
+FIRST_FLEXIBLE = {PRODUCE: 9, METADATA: 9, API_VERSIONS: 3, INIT_PRODUCER_ID: 2}
+NO_ID = uuid.UUID(int=0)
+
+
+@dataclass(frozen=True)
+class Header:
+    """The header of any request, and the reader that stands behind it."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body: Reader = field(repr=False, compare=False)
+
+    @property
+    def flexible(self) -> bool:
+        return self.version >= FIRST_FLEXIBLE[self.api_key]
+
+
+def read_header(payload: bytes) -> Header:
+    """The header of a request without its four length bytes."""
+    reader = Reader(payload)
+    api_key, version, correlation_id = reader.int16(), reader.int16(), reader.int32()
+    if api_key not in FIRST_FLEXIBLE:
+        raise MalformedError(f"api key {api_key} is none that a producer uses")
+    header = Header(api_key, version, correlation_id, reader.string(flexible=False), reader)
+    reader.no_tags(header.flexible)
+    return header
+
+
+def read_api_versions(header: Header) -> tuple[str | None, str | None]:
+    """The client's software name and version, which it tells from version 3 on."""
+    software: tuple[str | None, str | None] = (None, None)
+    if header.version >= 3:
+        software = header.body.string(True), header.body.string(True)
+        header.body.no_tags(True)
+    header.body.expect_end("ApiVersions request")
+    return software
+
+
+def read_metadata(header: Header) -> tuple[list[str] | None, bool]:
+    """The topics asked for (None: all), and whether missing ones may be created."""
+    reader, version, flexible = header.body, header.version, header.flexible
+
+    def topic() -> str:
+        if version >= 10 and reader.uuid() != NO_ID:
+            raise MalformedError("a topic is asked for by id")
+        name = reader.string(flexible)
+        reader.no_tags(flexible)
+        if name is None:
+            raise MalformedError("a topic's name is null")
+        return name
+
+    count = reader.uvarint() - 1 if flexible else reader.int32()
+    topics = None if count == -1 else [topic() for _ in range(count)]
+    create = bool(reader.int8()) if version >= 4 else True
+    if 8 <= version <= 10:
+        reader.int8()
+    if version >= 8:
+        reader.int8()
+    reader.no_tags(flexible)
+    reader.expect_end("Metadata request")
+    return topics, create
+
+
+def read_init_producer_id(header: Header) -> tuple[str | None, int, int, int]:
+    """Transactional id, timeout in ms, producer id and epoch; -1 where the version has none."""
+    reader = header.body
+    transactional_id, timeout_ms = reader.string(header.flexible), reader.int32()
+    producer_id, epoch = -1, -1
+    if header.version >= 3:
+        producer_id, epoch = reader.unpack(struct.Struct(">qh"))
+    reader.no_tags(header.flexible)
+    reader.expect_end("InitProducerId request")
+    return transactional_id, timeout_ms, producer_id, epoch
+
+
+@dataclass(frozen=True)
+class PartitionAnswer:
+    index: int
+    leader: int
+    epoch: int = 0
+    error: int = 0
+
+
+@dataclass(frozen=True)
+class TopicAnswer:
+    name: str
+    id: uuid.UUID = NO_ID
+    error: int = 0
+    partitions: Sequence[PartitionAnswer] = ()
+
+
+def framed(correlation_id: int, body: bytes, tagged_header: bool) -> bytes:
+    """A whole response, length first."""
+    out = struct.pack(">i", correlation_id) + (b"\x00" if tagged_header else b"") + body
+    return struct.pack(">i", len(out)) + out
+
+
+def write_api_versions(
+    version: int, correlation_id: int, ranges: Mapping[int, tuple[int, int]], error: int = 0
+) -> bytes:
+    flexible = version >= 3
+    tags = b"\x00" if flexible else b""
+    body = struct.pack(">h", error)
+    body += encode_array(
+        list(ranges.items()), flexible, lambda entry: struct.pack(">hhh", entry[0], *entry[1]) + tags
+    )
+    if version >= 1:
+        body += struct.pack(">i", 0)
+    # The header of this one response has no tags in any version: the client does not know yet who answers.
+    return framed(correlation_id, body + tags, tagged_header=False)
+
+
+def write_metadata(
+    version: int,
+    correlation_id: int,
+    brokers: Sequence[tuple[int, str, int]],
+    topics: Sequence[TopicAnswer],
+    cluster_id: str,
+    error: int = 0,
+) -> bytes:
+    flexible = version >= 9
+    tags = b"\x00" if flexible else b""
+
+    def broker(node: tuple[int, str, int]) -> bytes:
+        node_id, host, port = node
+        rack = encode_string(None, flexible) if version >= 1 else b""
+        return (
+            struct.pack(">i", node_id) + encode_string(host, flexible) + struct.pack(">i", port) + rack + tags
+        )
+
+    def partition(answer: PartitionAnswer) -> bytes:
+        out = struct.pack(">hii", answer.error, answer.index, answer.leader)
+        if version >= 7:
+            out += struct.pack(">i", answer.epoch)
+        # Replicas, those in sync, and from version 5 on those that are offline.
+        for nodes in ([answer.leader], [answer.leader], [])[: 3 if version >= 5 else 2]:
+            out += encode_array(nodes, flexible, lambda node: struct.pack(">i", node))
+        return out + tags
+
+    def topic(answer: TopicAnswer) -> bytes:
+        out = struct.pack(">h", answer.error) + encode_string(answer.name, flexible)
+        if version >= 10:
+            out += answer.id.bytes
+        if version >= 1:
+            out += b"\x00"
+        out += encode_array(answer.partitions, flexible, partition)
+        if version >= 8:
+            out += struct.pack(">i", -(2**31))
+        return out + tags
+
+    body = struct.pack(">i", 0) if version >= 3 else b""
+    body += encode_array(brokers, flexible, broker)
+    if version >= 2:
+        body += encode_string(cluster_id, flexible)
+    if version >= 1:
+        body += struct.pack(">i", brokers[0][0] if brokers else -1)
+    body += encode_array(topics, flexible, topic)
+    if 8 <= version <= 10:
+        body += struct.pack(">i", -(2**31))
+    if version >= 13:
+        body += struct.pack(">h", error)
+    return framed(correlation_id, body + tags, tagged_header=flexible)
+
+
+def write_init_producer_id(
+    version: int, correlation_id: int, producer_id: int, epoch: int, error: int = 0
+) -> bytes:
+    flexible = version >= 2
+    body = struct.pack(">ihqh", 0, error, producer_id, epoch) + (b"\x00" if flexible else b"")
+    return framed(correlation_id, body, tagged_header=flexible)

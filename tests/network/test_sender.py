@@ -1,0 +1,424 @@
+"""The send loop, step by step: what goes into a request, partial writes and reads, answers, timeouts, sleep."""
+
+import socket
+import struct
+import threading
+
+import pytest
+
+from cyproducer import errors
+from tests.reference_records import PartitionResponse, decode_produce_request, encode_produce_response
+from tests.rig import Peer, Rig, Seen
+
+pytestmark = pytest.mark.timeout(60)
+
+WAIT_S = 20.0
+# Where batch_size is 1000, a record of 600 bytes fills a batch: the next one closes it.
+
+
+def response_to(seen: Seen, correlation_id: int | None = None, offset: int = 0) -> bytes:
+    """Success for everything in the request."""
+    topics: dict[str, list[PartitionResponse]] = {}
+    for topic, index in seen.places:
+        topics.setdefault(topic, []).append(PartitionResponse(index, base_offset=offset))
+    number = seen.request.correlation_id if correlation_id is None else correlation_id
+    return encode_produce_response(seen.request.api_version, number, list(topics.items()))
+
+
+def give(rig: Rig, data: bytes, node: int = 1) -> None:
+    rig.peers[node].sock.sendall(data)
+    rig.step()
+
+
+def one(rig: Rig) -> Seen:
+    (seen,) = rig.requests()
+    return seen
+
+
+def cause_of_the_end(rig: Rig) -> BaseException:
+    ((node, cause),) = rig.control.broken
+    rig.control.broken.clear()
+    assert node == 1
+    assert cause is not None
+    return cause
+
+
+# What goes into a request
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_no_more_requests_are_in_flight_than_allowed(most: int) -> None:
+    with Rig({"t": [1]}, max_in_flight=most, batch_size=1000) as rig:
+        futures = [rig.send("t", b"%d" % i + bytes(600)) for i in range(8)]
+        first = rig.requests()
+        assert [len(seen.batches) for seen in first] == [1] * most
+        assert rig.requests() == []
+        # Each answer makes room for one.
+        rig.answer(first[0])
+        assert len(rig.requests()) == 1
+        rig.answer_all()
+        assert [future.get(0).offset for future in futures] == list(range(8))
+
+
+def test_all_ready_partitions_of_a_broker_share_a_request() -> None:
+    with Rig({"t": [1, 1, 2, 1], "u": [2, 1]}) as rig:
+        places = [("t", 3), ("u", 1), ("t", 0), ("u", 0), ("t", 2), ("t", 1)]
+        for topic, partition in places:
+            rig.send(topic, b"x", partition=partition)
+        seen = {request.node: sorted(request.places) for request in rig.requests()}
+        assert seen == {1: [("t", 0), ("t", 1), ("t", 3), ("u", 1)], 2: [("t", 2), ("u", 0)]}
+
+
+def test_a_request_takes_one_batch_of_each_partition_the_oldest() -> None:
+    with Rig({"t": [1, 1]}, batch_size=1000) as rig:
+        for i in range(3):
+            for partition in (0, 1):
+                rig.send("t", b"%d" % i + bytes(600), partition=partition)
+        # The last batch of each is open, and gathers until something is answered.
+        values = [[seen.values(partition) for partition in (0, 1)] for seen in rig.requests()]
+        assert values == [[[b"%d" % i + bytes(600)]] * 2 for i in range(2)]
+        rig.answer_all()
+        assert rig.values("t", 0) == rig.values("t", 1) == [b"%d" % i + bytes(600) for i in range(3)]
+
+
+def test_a_request_stays_below_max_request_size() -> None:
+    with Rig({"t": [1] * 10}, max_request_size=1000) as rig:
+        for partition in range(10):
+            rig.send("t", bytes(230), partition=partition)
+        sizes = [len(seen.batches) for seen in rig.requests()]
+        # A batch has 61 bytes of header and 237 of record: three are 894 bytes, four would be 1192.
+        assert sizes == [3, 3, 3, 1]
+
+
+def test_1500_partitions_go_in_requests_of_at_most_1024() -> None:
+    with Rig({"t": [1] * 1500}) as rig:
+        futures = [rig.send("t", b"%d" % partition, partition=partition) for partition in range(1500)]
+        requests = rig.requests()
+        assert sorted(len(seen.batches) for seen in requests) == [476, 1024]
+        assert {seen.values(p)[0] for seen in requests for _, p in seen.places} == {b"%d" % i for i in range(1500)}
+        rig.answer_all()
+        assert all(future.succeeded() for future in futures)
+
+
+def test_correlation_ids_count_up_for_each_connection() -> None:
+    with Rig({"t": [1, 2]}, batch_size=1000) as rig:
+        for partition in (0, 1):
+            for _ in range(4):
+                rig.send("t", bytes(600), partition=partition)
+        requests = rig.requests()
+        for node in (1, 2):
+            assert [s.request.correlation_id for s in requests if s.node == node] == [1, 2, 3]
+
+
+# Writing
+
+
+def narrow(peer: Peer) -> None:
+    """Makes the sender's socket take little at a time."""
+    peer.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+
+
+def test_a_request_that_the_socket_takes_in_pieces_arrives_whole() -> None:
+    with Rig({"t": [1] * 40}, max_request_size=1 << 20, batch_size=20_000) as rig:
+        peer = rig.connect(1)
+        narrow(peer)
+        values = [bytes([i]) * (500 * i) for i in range(1, 41)]
+        futures = [rig.send("t", value, partition=i) for i, value in enumerate(values)]
+        got, steps = bytearray(), 0
+        while len(got) < 4 or len(got) < 4 + int.from_bytes(got[:4], "big"):
+            rig.step()
+            try:
+                got += peer.sock.recv(3001)
+            except BlockingIOError:
+                pytest.fail("the sender stopped writing")
+            steps += 1
+        assert steps > 20
+        request = decode_produce_request(bytes(got))
+        peer.received += got
+        # The rig reads what came and finds all batches in it.
+        seen = one(rig)
+        assert seen.request == request
+        assert [seen.values(i) for i in range(40)] == [[value] for value in values]
+        rig.answer(seen)
+        assert all(future.succeeded() for future in futures)
+
+
+def test_an_answer_before_the_whole_request_was_written_ends_the_connection() -> None:
+    with Rig({"t": [1]}, batch_size=500_000) as rig:
+        peer = rig.connect(1)
+        narrow(peer)
+        future = rig.send("t", bytes(400_000))
+        rig.step()
+        got = peer.sock.recv(1000)
+        correlation_id = int.from_bytes(got[8:12], "big")
+        give(rig, encode_produce_response(9, correlation_id, [("t", [PartitionResponse(0, base_offset=5)])]))
+        cause = cause_of_the_end(rig)
+        assert isinstance(cause, errors.CorrelationIdError)
+        assert "answered before the whole request was sent" in str(cause)
+        # It is not taken at its word: the batch goes again.
+        assert not future.is_done
+        rig.clock.advance_ms(100)
+        rig.answer(one(rig))
+        assert future.get(0).offset == 0
+
+
+@pytest.mark.parametrize("written", [0, 1000])
+def test_a_connection_that_ends_amid_a_write_gives_its_batches_back(written: int) -> None:
+    with Rig({"t": [1]}, batch_size=500_000) as rig:
+        peer = rig.connect(1)
+        narrow(peer)
+        future = rig.send("t", bytes(400_000))
+        rig.step()
+        if written:
+            peer.sock.recv(written)
+        rig.cut(1)
+        assert isinstance(cause_of_the_end(rig), errors.KafkaConnectionError)
+        rig.clock.advance_ms(100)
+        rig.answer(one(rig))
+        assert future.get(0).offset == 0
+
+
+# Reading
+
+
+def test_an_answer_that_comes_byte_by_byte_is_read() -> None:
+    with Rig({"t": [1, 1]}) as rig:
+        futures = [rig.send("t", b"x", partition=partition) for partition in (0, 1)]
+        response = response_to(one(rig), offset=33)
+        for at in range(len(response)):
+            assert not any(future.is_done for future in futures)
+            give(rig, response[at : at + 1])
+        assert [future.get(0).offset for future in futures] == [33, 33]
+
+
+def test_answers_that_come_together_and_cut_anywhere_are_read() -> None:
+    with Rig({"t": [1]}, batch_size=1000) as rig:
+        for cut in range(1, 100):
+            futures = [rig.send("t", bytes(600)) for _ in range(4)]
+            requests = rig.requests()
+            assert len(requests) == 3
+            data = b"".join(response_to(seen, offset=i) for i, seen in enumerate(requests))
+            assert cut < len(data)
+            give(rig, data[:cut])
+            give(rig, data[cut:])
+            assert [future.get(0).offset for future in futures[:3]] == [0, 1, 2]
+            give(rig, response_to(one(rig), offset=3))
+            assert futures[3].get(0).offset == 3
+
+
+def test_a_long_answer_is_read() -> None:
+    """Longer than the first buffer for answers, 8 kB."""
+    with Rig({"t": [1] * 1000}) as rig:
+        futures = [rig.send("t", b"x", partition=partition) for partition in range(1000)]
+        response = response_to(one(rig), offset=9)
+        assert len(response) > 20_000
+        give(rig, response)
+        rig.step()
+        assert all(future.get(0).offset == 9 for future in futures)
+
+
+@pytest.mark.parametrize("shift", [-1, 1, 1000])
+def test_an_answer_to_another_request_ends_the_connection(shift: int) -> None:
+    with Rig({"t": [1]}) as rig:
+        future = rig.send("t", b"x")
+        seen = one(rig)
+        number = seen.request.correlation_id
+        give(rig, response_to(seen, correlation_id=number + shift))
+        cause = cause_of_the_end(rig)
+        assert isinstance(cause, errors.CorrelationIdError)
+        assert f"correlation id {number + shift} where {number} was next" in str(cause)
+        rig.pending.clear()
+        rig.clock.advance_ms(100)
+        rig.answer(one(rig))
+        assert future.succeeded()
+
+
+def test_answers_in_another_order_end_the_connection() -> None:
+    with Rig({"t": [1]}, batch_size=1000) as rig:
+        futures = [rig.send("t", bytes(600)) for _ in range(3)]
+        _, second = rig.requests()
+        give(rig, response_to(second))
+        assert isinstance(cause_of_the_end(rig), errors.CorrelationIdError)
+        assert not any(future.is_done for future in futures)
+
+
+def test_an_answer_nobody_asked_for_ends_the_connection() -> None:
+    with Rig({"t": [1]}) as rig:
+        rig.connect(1)
+        give(rig, struct.pack(">ii", 4, 1))
+        cause = cause_of_the_end(rig)
+        assert isinstance(cause, errors.CorrelationIdError)
+        assert "nothing was asked" in str(cause)
+
+
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 3, (1 << 20) + 1, 2**31 - 1])
+def test_a_length_that_cannot_be_ends_the_connection_before_anything_is_kept_for_it(length: int) -> None:
+    with Rig({"t": [1]}) as rig:
+        future = rig.send("t", b"x")
+        one(rig)
+        give(rig, struct.pack(">i", length))
+        cause = cause_of_the_end(rig)
+        assert isinstance(cause, errors.BrokerProtocolError)
+        assert f"announced a response of {length} bytes" in str(cause)
+        assert not future.is_done
+
+
+def test_the_longest_length_that_is_allowed_is_waited_for() -> None:
+    with Rig({"t": [1]}) as rig:
+        rig.send("t", b"x")
+        seen = one(rig)
+        give(rig, struct.pack(">ii", 1 << 20, seen.request.correlation_id))
+        assert rig.control.broken == []
+
+
+# What becomes of batches
+
+
+def test_acks_0_is_done_once_written_and_has_no_offset() -> None:
+    with Rig({"t": [1]}, acks=0, batch_size=1000, max_in_flight=1) as rig:
+        futures = [rig.send("t", b"%d" % i + bytes(600)) for i in range(4)]
+        requests = rig.requests()
+        # Nothing awaits an answer, so nothing limits what is under way.
+        assert [(seen.request.acks, len(seen.batches)) for seen in requests] == [(0, 1)] * 4
+        assert [future.get(0).offset for future in futures] == [-1] * 4
+
+
+def test_acks_0_is_not_done_before_all_is_written() -> None:
+    with Rig({"t": [1]}, acks=0, batch_size=500_000) as rig:
+        peer = rig.connect(1)
+        narrow(peer)
+        future = rig.send("t", bytes(400_000))
+        rig.step()
+        peer.received += peer.sock.recv(1000)
+        rig.step()
+        assert not future.is_done
+        one(rig)
+        assert future.get(0).offset == -1
+
+
+@pytest.mark.parametrize("acks", [-1, 1])
+def test_acks_1_and_all_are_done_once_answered(acks: int) -> None:
+    with Rig({"t": [1]}, acks=acks) as rig:
+        future = rig.send("t", b"x")
+        seen = one(rig)
+        assert seen.request.acks == acks
+        assert not future.is_done
+        rig.answer(seen)
+        assert future.get(0).offset == 0
+
+
+def test_an_error_of_one_partition_is_not_that_of_another() -> None:
+    with Rig({"t": [1, 1]}) as rig:
+        bad, good = rig.send("t", b"0", partition=0), rig.send("t", b"1", partition=1)
+        rig.answer(one(rig), errors={("t", 0): 7})
+        assert good.succeeded()
+        assert not bad.is_done
+        assert rig.requests() == []
+        rig.clock.advance_ms(100)
+        again = one(rig)
+        assert again.places == [("t", 0)]
+        rig.answer(again, error=10)
+        assert isinstance(bad.exception, errors.MessageSizeTooLargeError)
+
+
+def test_after_the_connection_ended_all_goes_again_in_order() -> None:
+    with Rig({"t": [1]}, batch_size=1000) as rig:
+        futures = [rig.send("t", b"%d" % i + bytes(600)) for i in range(7)]
+        assert len(rig.requests()) == 5
+        rig.cut(1)
+        rig.clock.advance_ms(100)
+        rig.answer_all()
+        assert [value[:1] for value in rig.values("t") if value] == [b"%d" % i for i in range(7)]
+        assert all(future.succeeded() for future in futures)
+
+
+# Time
+
+
+def test_a_request_without_answer_is_given_up_though_nobody_else_calls_the_control_plane() -> None:
+    with Rig({"t": [1]}, request_timeout_ms=1000) as rig:
+        rig.control.delay_ms = 1e9
+        future = rig.send("t", b"x")
+        one(rig)
+        rig.advance_ms(999)
+        assert rig.control.broken == []
+        rig.advance_ms(1)
+        cause = cause_of_the_end(rig)
+        assert isinstance(cause, errors.KafkaTimeoutError)
+        assert "request_timeout_ms=1000" in str(cause)
+        rig.pending.clear()
+        rig.control.delay_ms = 0
+        rig.clock.advance_ms(100)
+        rig.answer(one(rig))
+        assert future.succeeded()
+
+
+def test_requests_are_timed_from_their_own_beginning() -> None:
+    with Rig({"t": [1]}, request_timeout_ms=1000, batch_size=1000) as rig:
+        rig.send("t", bytes(600))
+        first = one(rig)
+        rig.advance_ms(900)
+        for _ in range(2):
+            rig.send("t", bytes(600))
+        second = one(rig)
+        rig.answer(first)
+        rig.advance_ms(999)
+        assert rig.control.broken == []
+        rig.advance_ms(1)
+        assert isinstance(cause_of_the_end(rig), errors.KafkaTimeoutError)
+        rig.pending.remove(second)
+
+
+def test_a_write_that_does_not_end_is_given_up_under_acks_0() -> None:
+    with Rig({"t": [1]}, acks=0, request_timeout_ms=1000, batch_size=500_000) as rig:
+        narrow(rig.connect(1))
+        rig.control.decide = lambda *args: (None, args[3])
+        future = rig.send("t", bytes(400_000))
+        rig.step()
+        rig.advance_ms(1000)
+        assert isinstance(cause_of_the_end(rig), errors.KafkaTimeoutError)
+        assert isinstance(future.exception, errors.KafkaTimeoutError)
+
+
+# Sleep
+
+
+def test_an_idle_sender_sleeps_until_a_send_wakes_it() -> None:
+    with Rig({"t": [1]}) as rig:
+        rig.connect(1)
+        rig.control.delay_ms = 1e9
+        rig.step()
+        ended = threading.Event()
+
+        def sleep() -> None:
+            rig.step(1e6)
+            ended.set()
+
+        thread = threading.Thread(target=sleep)
+        thread.start()
+        assert not ended.wait(0.2)
+        woken = rig.sender.counters()["wakeups"]
+        rig.send("t", b"x")
+        assert ended.wait(WAIT_S)
+        thread.join()
+        assert rig.sender.counters()["wakeups"] == woken + 1
+        rig.answer(one(rig))
+
+
+@pytest.mark.parametrize("call", ["wake", "request_control", "stop"])
+def test_whoever_needs_the_sender_can_wake_it(call: str) -> None:
+    with Rig({"t": [1]}) as rig:
+        rig.control.delay_ms = 1e9
+        rig.step()
+        ended = threading.Event()
+
+        def sleep() -> None:
+            rig.sender.run() if call == "stop" else rig.step(1e6)
+            ended.set()
+
+        thread = threading.Thread(target=sleep)
+        thread.start()
+        assert not ended.wait(0.2)
+        getattr(rig.sender, call)()
+        assert ended.wait(WAIT_S)
+        thread.join()

@@ -1,0 +1,343 @@
+"""A producer's inside without a producer: accumulator, send path and sender, stepped by hand.
+
+``Rig`` wires the production objects to a manual clock, a selector and socket pairs, and plays the brokers at
+the other ends with the independent codec of ``reference_records``. Nothing moves unless a test steps, and no
+time passes unless a test advances it, so that every order of events can be made on purpose.
+
+    with Rig({"t": [1, 1, 2]}) as rig:          # topic t: partitions 0 and 1 on broker 1, 2 on broker 2
+        future = rig.send("t", b"value")
+        request, = rig.requests()               # what reached the brokers, decoded
+        rig.answer(request)                     # or rig.answer(request, error=7), rig.cut(1)
+        assert future.get(0).offset == 0
+
+One thread steps; other threads may send.
+"""
+
+import selectors
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from cyproducer.buffers.accumulator import RecordAccumulator
+from cyproducer.buffers.buffer_pool import BufferPool
+from cyproducer.buffers.clock import ManualClock
+from cyproducer.buffers.completion import CompletionQueue
+from cyproducer.buffers.delivery import RecordFuture
+from cyproducer.buffers.send_path import SendPath
+from cyproducer.errors import DeliveryTimeoutError, KafkaTimeoutError, ProducerClosedError, for_code
+from cyproducer.network.connection import Connection
+from cyproducer.network.sender import Sender
+from tests.reference_records import (
+    Batch,
+    PartitionResponse,
+    ProduceRequest,
+    Record,
+    decode_batches,
+    decode_produce_request,
+    encode_produce_response,
+)
+
+Place = tuple[str, int]
+"""A topic's name and a partition's number."""
+Decision = tuple[float | None, BaseException | None]
+
+START_NS = 1_000_000_000_000
+
+
+@dataclass(eq=False)
+class Seen:
+    """A Produce request as a broker got it."""
+
+    peer: "Peer"
+    request: ProduceRequest
+    batches: dict[Place, Batch]
+
+    @property
+    def node(self) -> int:
+        return self.peer.node
+
+    @property
+    def places(self) -> list[Place]:
+        return list(self.batches)
+
+    def values(self, partition: int | None = None) -> list[bytes | None]:
+        """The values of its records, in their order: all, or one partition's."""
+        found = [batch for (_, index), batch in self.batches.items() if partition in (None, index)]
+        return [record.value for batch in found for record in batch.records]
+
+
+@dataclass(eq=False)
+class Peer:
+    """A broker's end of a connection."""
+
+    node: int
+    sock: socket.socket
+    connection: Connection
+    received: bytearray = field(default_factory=bytearray)
+
+
+class Control:
+    """What the sender asks, answered simply: everything may be retried that the error says may be."""
+
+    def __init__(self, rig: "Rig") -> None:
+        self.rig = rig
+        #: What ``tick`` returns: 0 has it called in every step.
+        self.delay_ms = 0.0
+        self.retry_backoff_ms = 100.0
+        self.retries = 2**31
+        self.broken: list[tuple[int, BaseException | None]] = []
+        self.batch_errors: list[tuple[Place, int, int]] = []
+        #: Takes over ``on_batch_error`` where it is set.
+        self.decide: Callable[..., Decision] | None = None
+        #: Called at the begin of ``delivery_timeout_error``.
+        self.on_overdue: Callable[[], object] | None = None
+
+    def tick(self, now_ms: float) -> float:
+        sender = self.rig.sender
+        sender.close_overdue(now_ms)
+        for name in sender.parked_topics():
+            sender.fail_parked(name, KafkaTimeoutError(f"no metadata of {name}"), now_ms)
+        if self.rig.auto_connect:
+            for node in sender.nodes_without_connection():
+                self.rig.connect(node)
+        return self.delay_ms
+
+    def on_socket_ready(self, connection: Connection, now_ms: float) -> None:
+        raise AssertionError("a socket pair is connected from the start")
+
+    def on_frame(self, connection: Connection, key: int, version: int, frame: bytes, now_ms: float) -> None:
+        raise AssertionError("nothing but Produce is asked")
+
+    def on_broken(self, connection: Connection, cause: BaseException | None, now_ms: float) -> None:
+        self.broken.append((connection.node_id, cause))
+        self.rig.peers.pop(connection.node_id).sock.close()
+
+    def on_batch_error(
+        self,
+        topic: str,
+        partition: int,
+        count: int,
+        attempts: int,
+        created_ms: float,
+        error_code: int,
+        message: str | None,
+        cause: BaseException | None,
+        now_ms: float,
+    ) -> Decision:
+        self.batch_errors.append(((topic, partition), error_code, attempts))
+        error = cause or for_code(error_code)(message or f"{topic}-{partition}")
+        if self.decide is not None:
+            return self.decide(topic, partition, attempts, error, now_ms)
+        if getattr(error, "retriable", False) and attempts <= self.retries:
+            return now_ms + self.retry_backoff_ms, None
+        return None, error
+
+    def delivery_timeout_error(
+        self, topic: str, partition: int, count: int, attempts: int, age_ms: float, now_ms: float
+    ) -> BaseException:
+        if self.on_overdue is not None:
+            self.on_overdue()
+        return DeliveryTimeoutError(f"{count} records for {topic}-{partition} after {age_ms:g} ms")
+
+
+class Rig:
+    """See the module. Options are the producer's; ``topics``: leaders by partition (-1: none)."""
+
+    def __init__(
+        self,
+        topics: Mapping[str, Sequence[int]] | None = None,
+        *,
+        buffer_memory: int = 32 << 20,
+        batch_size: int = 16384,
+        linger_ms: float = 0,
+        compressor: Any = None,
+        spec: Any = None,
+        adaptive: bool = True,
+        availability_timeout_ms: float = 0,
+        single_broker_ms: float = 30_000,
+        seed: int = 1,
+        acks: int = -1,
+        max_in_flight: int = 5,
+        max_request_size: int = 1 << 20,
+        max_block_ms: float = 60_000,
+        request_timeout_ms: float = 30_000,
+        delivery_timeout_ms: float = 120_000,
+        produce_version: int = 9,
+        auto_connect: bool = True,
+        extension: Callable[..., RecordFuture] | None = None,
+        completions: CompletionQueue | None = None,
+    ) -> None:
+        self.clock = ManualClock(START_NS)
+        self.pool = BufferPool(buffer_memory)
+        self.completions = completions or CompletionQueue()
+        self.accumulator = RecordAccumulator(
+            self.pool,
+            self.clock,
+            self.completions,
+            batch_size=batch_size,
+            linger_ms=linger_ms,
+            compressor=compressor,
+            spec=spec,
+            adaptive=adaptive,
+            availability_timeout_ms=availability_timeout_ms,
+            single_broker_ms=single_broker_ms,
+            seed=seed,
+        )
+        self.selector = selectors.DefaultSelector()
+        self.sender = Sender(
+            self.accumulator,
+            self.selector,
+            self.clock,
+            client_id="rig",
+            acks=acks,
+            max_in_flight=max_in_flight,
+            max_request_size=max_request_size,
+            request_timeout_ms=request_timeout_ms,
+            delivery_timeout_ms=delivery_timeout_ms,
+            receive_max=1 << 20,
+        )
+        self.control = Control(self)
+        self.sender.attach_control(self.control)
+        self.path = SendPath()
+        self.path._open_path(self.accumulator, max_request_size, max_block_ms, extension)
+        self.produce_version = produce_version
+        self.auto_connect = auto_connect
+        self.peers: dict[int, Peer] = {}
+        #: Requests without an answer.
+        self.pending: list[Seen] = []
+        #: What the brokers have acknowledged, record by record.
+        self.log: dict[Place, list[Record]] = {}
+        self._unseen: list[Seen] = []
+        self._closed = False
+        for name, leaders in (topics or {}).items():
+            self.sender.apply_topic(name, b"", list(leaders))
+
+    # The producer's side
+
+    def send(self, topic: str, value: Any = None, key: Any = None, **options: Any) -> RecordFuture:
+        """``send()``, with the arguments of ``SendPath.send``."""
+        return self.path.send(topic, value, key, **options)
+
+    def step(self, max_wait_ms: float = 0.0) -> None:
+        """One step of the sender."""
+        self.sender.run_once(max_wait_ms)
+
+    def advance_ms(self, ms: float) -> None:
+        """Lets time pass, and one step see it."""
+        self.clock.advance_ms(ms)
+        self.step()
+
+    def run_callbacks(self) -> None:
+        """Runs the callbacks that are due."""
+        while self.completions.run_next(0):
+            pass
+
+    # The brokers' side
+
+    def connect(self, node: int) -> Peer:
+        """Gives the sender a connection to a broker that takes requests."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        connection = self.sender.open_connection(ours, node, f"broker-{node}")
+        self.sender.connected(connection)
+        self.sender.ready(connection, self.produce_version)
+        self.peers[node] = Peer(node, theirs, connection)
+        return self.peers[node]
+
+    def requests(self) -> list[Seen]:
+        """Steps until nothing more comes; the requests that arrived since the last call."""
+        idle = 0
+        while idle < 2:
+            self.step()
+            idle = 0 if self._receive() else idle + 1
+        found, self._unseen = self._unseen, []
+        return found
+
+    def _receive(self) -> int:
+        total = 0
+        for peer in list(self.peers.values()):
+            try:
+                while data := peer.sock.recv(1 << 20):
+                    peer.received += data
+                    total += len(data)
+            except BlockingIOError:
+                pass
+            while len(peer.received) >= 4:
+                size = 4 + int.from_bytes(peer.received[:4], "big")
+                if len(peer.received) < size:
+                    break
+                request = decode_produce_request(bytes(peer.received[:size]))
+                del peer.received[:size]
+                seen = Seen(peer, request, {})
+                for topic, partitions in request.topics:
+                    for index, data_of in partitions:
+                        (batch,) = decode_batches(data_of or b"")
+                        seen.batches[str(topic), index] = batch
+                self.pending.append(seen)
+                self._unseen.append(seen)
+        return total
+
+    def answer(
+        self,
+        seen: Seen,
+        error: int = 0,
+        errors: Mapping[Place, int] | None = None,
+        log_append_time_ms: int = -1,
+        step: bool = True,
+    ) -> None:
+        """Answers a request: ``error`` for all of it, ``errors`` for single partitions; then steps."""
+        self.pending.remove(seen)
+        topics: dict[str, list[PartitionResponse]] = {}
+        for place, batch in seen.batches.items():
+            code = (errors or {}).get(place, error)
+            log = self.log.setdefault(place, [])
+            offset = -1
+            if code == 0:
+                offset = len(log)
+                log.extend(batch.records)
+            topics.setdefault(place[0], []).append(
+                PartitionResponse(place[1], code, offset, log_append_time_ms)
+            )
+        version, number = seen.request.api_version, seen.request.correlation_id
+        seen.peer.sock.sendall(encode_produce_response(version, number, list(topics.items())))
+        if step:
+            self.step()
+
+    def answer_all(self) -> None:
+        """Answers what comes until nothing comes any more, each connection's requests in their order."""
+        while self.requests() or self.pending:
+            for seen in list(self.pending):
+                self.answer(seen)
+
+    def cut(self, node: int) -> None:
+        """The broker closes its connection."""
+        self.peers[node].sock.shutdown(socket.SHUT_RDWR)
+        self.pending = [seen for seen in self.pending if seen.node != node]
+        self.step()
+
+    def values(self, topic: str, partition: int = 0) -> list[bytes | None]:
+        """The values that were acknowledged, in the order of their offsets."""
+        return [record.value for record in self.log.get((topic, partition), [])]
+
+    # The end
+
+    def close(self) -> None:
+        """Fails what is left and closes every descriptor. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self.accumulator.close()
+        self.sender.abort(ProducerClosedError("the rig was closed"))
+        self.sender.release()
+        self.selector.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,364 @@
+"""A cluster that changes under a producer: leaders move, topics come and grow, brokers go and come back."""
+
+import functools
+import logging
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from cyproducer import errors
+from cyproducer.network import connector
+from cyproducer.network.dns import Resolver
+from tests.network import odd_servers
+from tests.network.odd_servers import odd_server, refusing_address
+from tests.network.producing import WAIT_S, producing
+from tests.network.scripted_broker import METADATA, NO_LEADER, PRODUCE, Act, Received, ScriptedCluster
+
+pytestmark = pytest.mark.timeout(60)
+
+NOT_ENOUGH_REPLICAS = 19
+
+
+def no_produce(received: Received) -> Act | None:
+    return Act(silent=True) if received.api_key == PRODUCE else None
+
+
+# Retries
+
+
+def test_a_retriable_error_is_retried_with_growing_waits(caplog: pytest.LogCaptureFixture) -> None:
+    arrivals: list[float] = []
+
+    def script(received: Received) -> Act | None:
+        if received.api_key != PRODUCE:
+            return None
+        arrivals.append(time.monotonic())
+        return Act(error=NOT_ENOUGH_REPLICAS) if len(arrivals) < 5 else None
+
+    with ScriptedCluster(orders=1) as cluster, producing(
+        cluster, retry_backoff_ms=40, retry_backoff_max_ms=160
+    ) as producer:
+        cluster.script = script
+        with caplog.at_level(logging.WARNING, "cyproducer"):
+            assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+        assert cluster.topics["orders"].values == [b"1"]
+    waits = [later - sooner for sooner, later in zip(arrivals, arrivals[1:], strict=False)]
+    # The shortest each may be, with 20 % of jitter; a busy machine makes them longer.
+    assert [wait >= shortest for wait, shortest in zip(waits, (0.032, 0.064, 0.128, 0.128), strict=True)] == [
+        True
+    ] * 4
+    assert "NotEnoughReplicasError" in caplog.text
+
+
+def test_retries_are_bounded_by_their_number() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, retries=2) as producer:
+        cluster.topics["orders"].partitions[0].error = NOT_ENOUGH_REPLICAS
+        with pytest.raises(errors.NotEnoughReplicasError):
+            producer.send("orders", b"1").get(WAIT_S)
+        assert len(cluster.received(PRODUCE)) == 3
+
+
+def test_retries_are_bounded_by_delivery_timeout_ms_and_the_cause_is_told() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(
+        cluster, request_timeout_ms=100, delivery_timeout_ms=300
+    ) as producer:
+        cluster.topics["orders"].partitions[0].error = NOT_ENOUGH_REPLICAS
+        began = time.monotonic()
+        with pytest.raises(errors.DeliveryTimeoutError, match="delivery_timeout_ms=300") as caught:
+            producer.send("orders", b"1").get(WAIT_S)
+        assert 0.2 < time.monotonic() - began < 5
+        assert isinstance(caught.value.__cause__, errors.NotEnoughReplicasError)
+        assert len(cluster.received(PRODUCE)) > 2
+
+
+def test_a_request_without_answer_is_sent_again_on_another_connection() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, request_timeout_ms=100) as producer:
+        cluster.act(PRODUCE, Act(silent=True, append=False))
+        assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+        first, second = cluster.received(PRODUCE)
+        assert first.connection is not second.connection
+        assert first.connection.closed
+
+
+def test_while_one_partition_backs_off_others_are_sent() -> None:
+    with ScriptedCluster(orders=2) as cluster, producing(
+        cluster, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000
+    ) as producer:
+        producer.partitions_for("orders")
+        cluster.topics["orders"].partitions[0].error = NOT_ENOUGH_REPLICAS
+        bad = producer.send("orders", b"0", partition=0)
+        cluster.wait_for_requests(PRODUCE, 1)
+        for number in range(5):
+            assert producer.send("orders", b"1", partition=1).get(WAIT_S).offset == number
+        assert not bad.is_done
+
+
+# Leaders
+
+
+@pytest.mark.parametrize("tells_leader", [False, True])
+def test_records_go_to_the_new_leader(tells_leader: bool) -> None:
+    with ScriptedCluster(2, orders=1) as cluster, producing(cluster) as producer:
+        cluster.tells_leader = tells_leader
+        assert producer.send("orders", b"0").get(WAIT_S).offset == 0
+        cluster.move_leader("orders", 0, 2)
+        assert producer.send("orders", b"1").get(WAIT_S).offset == 1
+        assert [r.connection.node.id for r in cluster.received(PRODUCE)][-1] == 2
+        assert cluster.topics["orders"].values == [b"0", b"1"]
+
+
+def test_what_is_queued_moves_with_the_leader_and_keeps_its_order() -> None:
+    held = threading.Event()
+    with ScriptedCluster(2, orders=1) as cluster, producing(
+        cluster, batch_size=200, max_in_flight_requests_per_connection=1
+    ) as producer:
+        producer.partitions_for("orders")
+        cluster.act(PRODUCE, Act(hold=held, error=6, append=False))
+        futures = [producer.send("orders", b"%03d" % i + bytes(50)) for i in range(50)]
+        cluster.wait_for_requests(PRODUCE, 1)
+        cluster.move_leader("orders", 0, 2)
+        held.set()
+        assert [future.get(WAIT_S).offset for future in futures] == list(range(50))
+        assert [v[:3] for v in cluster.topics["orders"].values if v] == [b"%03d" % i for i in range(50)]
+        assert cluster.received(PRODUCE)[-1].connection.node.id == 2
+
+
+def test_a_partition_without_leader_waits_for_one() -> None:
+    with ScriptedCluster(orders=2) as cluster, producing(cluster) as producer:
+        cluster.topics["orders"].partitions[1].leader = NO_LEADER
+        waiting = producer.send("orders", b"1", partition=1)
+        assert producer.send("orders", b"0", partition=0).get(WAIT_S).offset == 0
+        assert not waiting.is_done
+        cluster.move_leader("orders", 1, 1)
+        assert waiting.get(WAIT_S).offset == 0
+
+
+def test_a_partition_that_stays_without_leader_times_out_and_says_so() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(
+        cluster, request_timeout_ms=100, delivery_timeout_ms=300, retry_backoff_max_ms=9_000, retry_backoff_ms=9_000
+    ) as producer:
+        cluster.topics["orders"].partitions[0].leader = NO_LEADER
+        for _ in range(2):
+            began = time.monotonic()
+            with pytest.raises(errors.DeliveryTimeoutError, match="it has no leader"):
+                producer.send("orders", b"1").get(WAIT_S)
+            assert time.monotonic() - began < 5
+
+
+def test_a_dead_leader_is_replaced_once_metadata_say_so() -> None:
+    with ScriptedCluster(2, orders=2) as cluster, producing(cluster) as producer:
+        assert producer.send("orders", b"0", partition=0).get(WAIT_S).offset == 0
+        cluster.nodes[1].stop()
+        waiting = producer.send("orders", b"1", partition=0)
+        cluster.move_leader("orders", 0, 2)
+        assert waiting.get(WAIT_S).offset == 1
+
+
+def test_a_broker_that_comes_back_is_used_even_where_nothing_waited_for_it() -> None:
+    """1. It goes.  2. What waited for it times out, reconnecting stops.  3. It is back.  4. A new record."""
+    with ScriptedCluster(2, orders=2) as cluster, producing(
+        cluster, request_timeout_ms=100, delivery_timeout_ms=200, metadata_recovery_strategy="none"
+    ) as producer:
+        for partition in (0, 1):
+            producer.send("orders", b"0", partition=partition).get(WAIT_S)
+        cluster.nodes[2].stop()
+        with pytest.raises(errors.DeliveryTimeoutError):
+            producer.send("orders", b"1", partition=1).get(WAIT_S)
+        # Until the sender has nothing left to do: a flag of its own would not tell more than the time does.
+        idle = threading.Event()
+        assert not idle.wait(0.5)
+        cluster.nodes[2].start()
+        assert producer.send("orders", b"2", partition=1).get(WAIT_S).offset == 1
+
+
+# Topics
+
+
+def test_a_topic_that_is_being_created_is_waited_for() -> None:
+    with ScriptedCluster() as cluster, producing(cluster) as producer:
+        cluster.auto_create = 3
+        assert producer.send("fresh", b"1", partition=2).get(WAIT_S).offset == 0
+        assert producer.partitions_for("fresh") == {0, 1, 2}
+
+
+def test_a_topic_that_is_first_unknown_then_there_is_waited_for() -> None:
+    with ScriptedCluster() as cluster, producing(cluster) as producer:
+        future = producer.send("late", b"1")
+        cluster.wait_for_requests(METADATA, 3)
+        assert not future.is_done
+        cluster.create_topic("late").first_errors.extend([3, 5, 3])
+        assert future.get(WAIT_S).offset == 0
+
+
+def test_topics_are_not_created_where_that_is_switched_off() -> None:
+    with ScriptedCluster() as cluster, producing(
+        cluster, allow_auto_create_topics=False, max_block_ms=200
+    ) as producer:
+        cluster.auto_create = 3
+        with pytest.raises(errors.KafkaTimeoutError):
+            producer.send("fresh", b"1").get(WAIT_S)
+        assert "fresh" not in cluster.topics
+
+
+def test_new_partitions_are_found_when_metadata_are_old() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, metadata_max_age_ms=50) as producer:
+        assert producer.partitions_for("orders") == {0}
+        producer.send("orders", b"0").get(WAIT_S)
+        cluster.create_topic("orders", 3)
+        seen = len(cluster.received(METADATA))
+        cluster.wait_for_requests(METADATA, seen + 2)
+        assert producer.partitions_for("orders") == {0, 1, 2}
+        assert producer.send("orders", b"2", partition=2).get(WAIT_S).offset == 0
+
+
+def test_metadata_that_are_young_are_not_asked_for_again() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        for _ in range(20):
+            producer.send("orders", b"0").get(WAIT_S)
+        assert len(cluster.received(METADATA)) <= 2
+
+
+def test_an_idle_topic_is_forgotten_and_known_again_when_it_is_used() -> None:
+    with ScriptedCluster(busy=1, idle=1) as cluster, producing(
+        cluster, metadata_max_age_ms=40, metadata_max_idle_ms=100
+    ) as producer:
+        producer.send("idle", b"0").get(WAIT_S)
+
+        def forgotten() -> bool:
+            with cluster.changed:
+                last = cluster.received(METADATA)[-1].topics or []
+            return "busy" in last and "idle" not in last
+
+        deadline = time.monotonic() + WAIT_S
+        while not forgotten():
+            producer.send("busy", b"0").get(WAIT_S)
+            assert time.monotonic() < deadline
+        assert producer.send("idle", b"1").get(WAIT_S).offset == 1
+        assert producer.partitions_for("idle") == {0}
+
+
+def test_a_topic_in_use_is_not_forgotten() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(
+        cluster, metadata_max_age_ms=40, metadata_max_idle_ms=400
+    ) as producer:
+        producer.send("orders", b"0").get(WAIT_S)
+        seen = len(cluster.received(METADATA))
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            producer.send("orders", b"0").get(WAIT_S)
+        later = cluster.received(METADATA)[seen:]
+        assert len(later) > 3
+        assert all(received.topics == ["orders"] for received in later)
+
+
+def test_a_topic_made_anew_is_written_to_under_its_new_id() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        producer.send("orders", b"old").get(WAIT_S)
+        cluster.create_topic("orders", 1)
+        assert producer.send("orders", b"new").get(WAIT_S).offset == 0
+        assert cluster.topics["orders"].values == [b"new"]
+
+
+# Connections
+
+
+def test_one_bootstrap_server_that_answers_is_enough() -> None:
+    with odd_server(odd_servers.hangs_up) as odd, ScriptedCluster(orders=1) as cluster:
+        servers = [refusing_address(), odd, *cluster.bootstrap_servers, refusing_address()]
+        with producing(cluster, bootstrap_servers=servers) as producer:
+            producer.wait_ready(WAIT_S)
+            assert producer.bootstrap_connected()
+            assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+
+
+def test_a_producer_waits_for_a_broker_that_is_not_up_yet() -> None:
+    with ScriptedCluster(orders=1) as cluster:
+        cluster.nodes[1].stop()
+        with producing(cluster) as producer:
+            future = producer.send("orders", b"1")
+            with pytest.raises(errors.NoBrokersAvailable):
+                producer.wait_ready(0.1)
+            cluster.nodes[1].start()
+            assert future.get(WAIT_S).offset == 0
+
+
+def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedCluster(orders=1) as cluster:
+        port = cluster.nodes[1].port
+
+        def look_up(host: str, *args: Any, **kwargs: Any) -> Any:
+            assert host == "kafka.example"
+            tcp = (socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+            # Nobody listens on the first two.
+            return [
+                (socket.AF_INET6, *tcp, ("::1", port, 0, 0)),
+                (socket.AF_INET, *tcp, ("127.0.0.2", port)),
+                (socket.AF_INET, *tcp, ("127.0.0.1", port)),
+            ]
+
+        monkeypatch.setattr(connector, "Resolver", functools.partial(Resolver, getaddrinfo=look_up))
+        with producing(
+            bootstrap_servers=[f"kafka.example:{port}"],
+            reconnect_backoff_ms=9000,
+            reconnect_backoff_max_ms=9000,
+        ) as producer:
+            producer.wait_ready(5)
+            assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+
+
+@pytest.mark.parametrize("client_dns_lookup", ["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"])
+def test_both_ways_to_look_names_up_reach_the_broker(client_dns_lookup: str) -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(
+        bootstrap_servers=[f"localhost:{cluster.nodes[1].port}"], client_dns_lookup=client_dns_lookup
+    ) as producer:
+        assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+
+
+def test_an_idle_connection_is_closed_and_made_again_when_needed() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, connections_max_idle_ms=100) as producer:
+        assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+        cluster.wait_for(lambda: all(c.closed for c in cluster.nodes[1].connections))
+        assert not producer.bootstrap_connected()
+        assert producer.send("orders", b"2").get(WAIT_S).offset == 1
+
+
+def test_a_connection_with_a_request_under_way_is_not_idle() -> None:
+    held = threading.Event()
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, connections_max_idle_ms=60) as producer:
+        producer.partitions_for("orders")
+        cluster.act(PRODUCE, Act(hold=held))
+        future = producer.send("orders", b"1")
+        cluster.wait_for_requests(PRODUCE, 1)
+        (request,) = cluster.received(PRODUCE)
+        assert not held.wait(0.3)
+        assert not request.connection.closed
+        held.set()
+        assert future.get(WAIT_S).offset == 0
+
+
+def test_all_brokers_gone_means_back_to_the_bootstrap_servers() -> None:
+    """The cluster was replaced by one at other addresses; the name in bootstrap_servers leads there."""
+    with ScriptedCluster(orders=1) as old, ScriptedCluster(orders=1) as new:
+        old.nodes[1].host = "127.0.0.1"
+        servers = [*old.bootstrap_servers, *new.bootstrap_servers]
+        # Until the old cluster is gone only that one is known.
+        new.nodes[1].stop()
+        with producing(old, bootstrap_servers=servers) as producer:
+            producer.send("orders", b"1").get(WAIT_S)
+            old.nodes[1].stop()
+            new.nodes[1].start()
+            assert producer.send("orders", b"2").get(WAIT_S).offset == 0
+        assert new.topics["orders"].values == [b"2"]
+
+
+def test_a_broker_at_a_new_address_is_found_there() -> None:
+    with ScriptedCluster(2, orders=2) as cluster, producing(cluster) as producer:
+        producer.send("orders", b"0", partition=1).get(WAIT_S)
+        moved = cluster.nodes[2]
+        moved.stop()
+        moved.port = 0
+        moved.start()
+        assert producer.send("orders", b"1", partition=1).get(WAIT_S).offset == 1
