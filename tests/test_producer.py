@@ -69,7 +69,13 @@ def test_send_all_keeps_errors_in_the_futures_of_their_records() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         producer.partitions_for("orders")
         futures = producer.send_all(
-            [("orders", b"0"), ("orders", 17), ("no such name!", b"2"), {"value": b"3"}, ("orders", b"4", None, None, 9)]
+            [
+                ("orders", b"0"),
+                ("orders", 17),
+                ("no such name!", b"2"),
+                {"value": b"3"},
+                ("orders", b"4", None, None, 9),
+            ]
         )
         assert futures[0].get(WAIT_S).offset == 0
         kinds = [type(future.exception) for future in futures[1:]]
@@ -96,9 +102,12 @@ class Json:
 
 
 def test_callables_serialize() -> None:
-    with ScriptedCluster(orders=1) as cluster, producing(
-        cluster, key_serializer=str.encode, value_serializer=lambda value: b"<%d>" % value
-    ) as producer:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(
+            cluster, key_serializer=str.encode, value_serializer=lambda value: b"<%d>" % value
+        ) as producer,
+    ):
         assert producer.send("orders", 5, "key").get(WAIT_S).serialized_value_size == 3
         (record,) = cluster.topics["orders"].partitions[0].records
         assert (record.key, record.value) == (b"key", b"<5>")
@@ -242,9 +251,10 @@ class Modern:
 
 def test_a_partitioner_object_chooses_and_sees_the_leaders_of_now() -> None:
     modern = Modern()
-    with ScriptedCluster(2, orders=2) as cluster, producing(
-        cluster, partitioner=modern, key_serializer=str.encode, metadata_max_age_ms=50
-    ) as producer:
+    with (
+        ScriptedCluster(2, orders=2) as cluster,
+        producing(cluster, partitioner=modern, key_serializer=str.encode, metadata_max_age_ms=50) as producer,
+    ):
         assert producer.send("orders", b"v", "k").get(WAIT_S).partition == 1
         assert modern.calls == [("orders", "k", b"k", b"v", b"v")]
         leader = modern.cluster.leader_for_partition("orders", 1)

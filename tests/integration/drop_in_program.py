@@ -1,7 +1,7 @@
 """A program for kafka-python, run twice: as it stands, and with its imports changed to cyproducer's.
 
-It prints whatever it is told, for `test_drop_in` to compare: ``drop_in_program.py BOOTSTRAP TOPIC``, where the
-topic has three partitions and is empty.
+It prints whatever it is told, for `test_drop_in` to compare: ``drop_in_program.py BOOTSTRAP TOPIC``, where
+the topic has three partitions and is empty.
 """
 
 # mypy: ignore-errors
@@ -13,6 +13,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError
 
 bootstrap, topic = sys.argv[1:]
+# Of a time long gone, so that both runs have the same one.
 THEN_MS = 1_700_000_000_000
 told = []
 
@@ -71,6 +72,10 @@ for what, arguments in {
         producer.send(topic, **arguments).get(timeout=30)
     except (TypeError, ValueError, AttributeError, AssertionError):
         print("refused", what)
+try:
+    producer.send(topic)
+except ValueError:
+    print("neither a key nor a value")
 
 producer.close(timeout=30)
 try:
@@ -86,7 +91,7 @@ with KafkaProducer(bootstrap_servers=bootstrap, max_block_ms=300, allow_auto_cre
     try:
         plain.send(topic)
     except ValueError:
-        print("neither a key nor a value")
+        print("neither, without serializers")
     try:
         plain.send("nobody-made-this", b"x").get(30)
     except KafkaTimeoutError:
