@@ -18,7 +18,6 @@ from cyproducer.control.partitioners import (
 )
 from cyproducer.records.hashing import KeyHashKind, partition_for_key
 
-
 #: "orders" has the partitions 0..4, of which 3 has no leader, "sparse" has 64 and 1.
 LEADERS = {"orders": {0: 1, 1: 2, 2: 1, 3: -1, 4: 2}, "sparse": {64: 1, 1: 1}}
 
