@@ -237,6 +237,18 @@ def test_what_is_not_delivered_in_time_fails(leader: int) -> None:
         assert (rig.pool.used_bytes, rig.accumulator.incomplete_batches) == (0, 0)
 
 
+def test_younger_batches_go_on_when_an_older_one_expires() -> None:
+    with Rig({"t": [1]}, batch_size=0, delivery_timeout_ms=1000, auto_connect=False) as rig:
+        old = rig.send("t", b"old")
+        rig.clock.advance_ms(500)
+        rig.send("t", b"young")
+        rig.advance_ms(600)
+        assert old.failed()
+        rig.connect(1)
+        rig.answer_all()
+        assert rig.values("t") == [b"young"]
+
+
 def test_a_batch_in_flight_is_not_failed_for_its_age() -> None:
     """The broker may have written it: only the answer or the end of the connection decides."""
     with Rig({"t": [1]}, delivery_timeout_ms=1000) as rig:
