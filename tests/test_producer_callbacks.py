@@ -1,0 +1,161 @@
+"""Callbacks of a producer: where they run, in which order, and what they may do."""
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from cyproducer import errors
+from cyproducer.buffers.delivery import RecordFuture
+from tests.network.producing import WAIT_S, producing
+from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_callbacks_run_in_the_order_of_a_partitions_records_on_a_thread_of_their_own() -> None:
+    count = 500
+    offsets: list[int] = []
+    threads: set[threading.Thread] = set()
+    done = threading.Event()
+
+    def note(metadata: Any) -> None:
+        offsets.append(metadata.offset)
+        threads.add(threading.current_thread())
+        if len(offsets) == count:
+            done.set()
+
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, batch_size=1000, client_id="shop") as producer,
+    ):
+        for i in range(count):
+            producer.send("orders", b"%d" % i).add_callback(note)
+        assert done.wait(WAIT_S)
+        assert len(cluster.received(PRODUCE)) > 5
+    assert offsets == list(range(count))
+    (thread,) = threads
+    assert thread is not threading.current_thread()
+    assert thread.name == "cyproducer-callbacks | shop"
+
+
+def test_callbacks_errbacks_and_extra_arguments() -> None:
+    calls: list[tuple[Any, ...]] = []
+    done = threading.Semaphore(0)
+
+    def note(*args: Any, **kwargs: Any) -> None:
+        calls.append((*args, kwargs))
+        done.release()
+
+    with ScriptedCluster(orders=2) as cluster, producing(cluster) as producer:
+        cluster.topics["orders"].partitions[1].error = 10
+        for partition in (0, 1):
+            future = producer.send("orders", b"1", partition=partition)
+            future.add_callback(note, "good", partition, more=1).add_errback(note, "bad", partition)
+            future.add_both(note, "both", partition)
+            assert done.acquire(timeout=WAIT_S)
+            assert done.acquire(timeout=WAIT_S)
+        producer.flush(WAIT_S)
+    good, both, bad, both_bad = calls
+    assert (good[:2], good[2].offset, good[3]) == (("good", 0), 0, {"more": 1})
+    assert (both[:2], both[2].offset) == (("both", 0), 0)
+    assert bad[:2] == ("bad", 1)
+    assert isinstance(bad[2], errors.MessageSizeTooLargeError)
+    assert both_bad[:2] == ("both", 1)
+    assert isinstance(both_bad[2], errors.MessageSizeTooLargeError)
+
+
+def test_a_callback_may_send() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        futures: list[RecordFuture] = []
+        done = threading.Event()
+
+        def again(metadata: Any) -> None:
+            if metadata.offset == 20:
+                done.set()
+            else:
+                futures.append(producer.send("orders", b"%d" % (metadata.offset + 1)).add_callback(again))
+
+        producer.send("orders", b"0").add_callback(again)
+        assert done.wait(WAIT_S)
+        assert cluster.topics["orders"].values == [b"%d" % i for i in range(21)]
+
+
+@pytest.mark.parametrize("method", ["flush", "close"])
+def test_a_callback_may_not_wait_for_itself(method: str) -> None:
+    outcome: list[BaseException | None] = []
+    done = threading.Event()
+
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+
+        def wait(metadata: Any) -> None:
+            try:
+                getattr(producer, method)()
+                outcome.append(None)
+            except BaseException as error:
+                outcome.append(error)
+            done.set()
+
+        producer.send("orders", b"0").add_callback(wait)
+        assert done.wait(WAIT_S)
+        (error,) = outcome
+        assert isinstance(error, errors.IllegalStateError)
+        assert f"{method}() in a callback" in str(error)
+        # And the producer is none the worse for it.
+        assert producer.send("orders", b"1").get(WAIT_S).offset == 1
+
+
+def test_a_slow_callback_stops_neither_sending_nor_waiting() -> None:
+    release, running = threading.Event(), threading.Event()
+
+    def slow(metadata: Any) -> None:
+        running.set()
+        assert release.wait(WAIT_S)
+
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        producer.send("orders", b"0").add_callback(slow)
+        assert running.wait(WAIT_S)
+        futures = [producer.send("orders", b"%d" % i) for i in range(1, 100)]
+        assert [future.get(WAIT_S).offset for future in futures] == list(range(1, 100))
+        release.set()
+
+
+def test_a_callback_that_raises_is_logged_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[int] = []
+    done = threading.Event()
+
+    def broken(metadata: Any) -> None:
+        raise RuntimeError("not my day")
+
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster) as producer,
+        caplog.at_level(logging.ERROR, "cyproducer"),
+    ):
+        producer.send("orders", b"0").add_callback(broken).add_callback(lambda metadata: seen.append(0))
+        producer.send("orders", b"1").add_callback(lambda metadata: done.set())
+        assert done.wait(WAIT_S)
+        assert seen == [0]
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["not my day"]
+
+
+def test_a_callback_added_late_runs_at_once_on_the_callers_thread() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        future = producer.send("orders", b"0")
+        future.get(WAIT_S)
+        seen: list[threading.Thread] = []
+        future.add_callback(lambda metadata: seen.append(threading.current_thread()))
+        assert seen == [threading.current_thread()]
+
+
+def test_close_runs_the_callbacks_of_what_it_fails() -> None:
+    seen: list[type[BaseException]] = []
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        producer.partitions_for("orders")
+        cluster.script = lambda received: Act(silent=True) if received.api_key == PRODUCE else None
+        for _ in range(3):
+            producer.send("orders", b"0").add_errback(lambda error: seen.append(type(error)))
+        producer.send("missing", b"0").add_errback(lambda error: seen.append(type(error)))
+        producer.close(0)
+    assert seen == [errors.ProducerClosedError] * 4
