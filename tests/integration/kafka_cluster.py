@@ -159,7 +159,14 @@ class KafkaCluster:
 
     def leader(self, topic: str, partition: int, timeout_s: float = 10) -> int:
         """The id of the node that leads a partition; -1 where none does."""
-        return self._admin().list_topics(topic, timeout=timeout_s).topics[topic].partitions[partition].leader
+        admin = self._admin()
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = admin.list_topics(topic, timeout=timeout_s).topics[topic].partitions
+            # The node that answers may not have heard of a new topic yet.
+            if partition in found or time.monotonic() > deadline:
+                return found[partition].leader
+            _breathe()
 
     def create_topic(
         self,

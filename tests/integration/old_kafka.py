@@ -68,7 +68,8 @@ class _ZooKeeper(KafkaNode):
 @contextlib.contextmanager
 def old_kafka(version: str, directory: Path) -> Iterator[OldKafka]:
     """One of ``HEADERS``' versions, with its data and logs in ``directory``."""
-    log = directory / "requests.log"
+    # Where `KafkaNode` looks for what its broker logs.
+    log = directory / "broker" / "node-1" / "broker.log"
     config = directory / "log4j1.properties"
     config.write_text(LOG4J1.format(file=log))
     options = [f"-Dlog4j.configuration=file:{config}"]
@@ -77,7 +78,7 @@ def old_kafka(version: str, directory: Path) -> Iterator[OldKafka]:
         with _with_zookeeper(directory, classpath(pom), options) as bootstrap:
             yield OldKafka(version, bootstrap, log)
     else:
-        with KafkaCluster(1, directory=directory, jvm_options=options, pom=pom) as cluster:
+        with KafkaCluster(1, directory=directory / "broker", jvm_options=options, pom=pom) as cluster:
             yield OldKafka(version, cluster.bootstrap_servers, log)
 
 
@@ -94,7 +95,7 @@ def _with_zookeeper(directory: Path, jars: str, options: list[str]) -> Iterator[
             "admin.enableServer": "false",
         }
     )
-    broker = KafkaNode(1, directory / "broker", jars, options)
+    broker = KafkaNode(1, directory / "broker" / "node-1", jars, options)
     broker.configure(
         {
             "broker.id": 1,
