@@ -56,16 +56,18 @@ def extensions() -> list[Extension]:
                 define_macros=macros,
                 extra_compile_args=compile_args,
                 extra_link_args=link_args,
+                depends=[str(header.relative_to(ROOT)) for header in sorted(path.parent.glob("*.h"))],
             )
         )
     return found
 
 
 setup(
+    # Compiled side by side the extensions take half the time.
+    options={"build_ext": {"parallel": os.cpu_count() or 1}},
     ext_modules=cythonize(
         extensions(),
         compiler_directives=COMPILER_DIRECTIVES,
-        nthreads=0,
         build_dir="build/cython",
         annotate=os.environ.get("CYPRODUCER_ANNOTATE", "") not in ("", "0"),
     ),

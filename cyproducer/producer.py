@@ -238,6 +238,11 @@ class KafkaProducer(SendPath):
 
     def _send_intercepted(self, record: ProducerRecord) -> RecordFuture:
         topic = record.topic
+        # Before the serializers, which need not cope with None, nor be usable after close().
+        if self._machinery.closed:
+            raise errors.ProducerClosedError("send() on a closed producer: the record was not accepted")
+        if record.value is None and record.key is None:
+            raise ValueError("a record needs a value or a key: a tombstone is a key with value=None")
         key = _serialized(self.config.key_serializer, topic, record.headers, record.key, "key")
         value = _serialized(self.config.value_serializer, topic, record.headers, record.value, "value")
         partition = record.partition

@@ -172,7 +172,7 @@ def confluent_blocking(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def kafka_python(args: argparse.Namespace) -> dict[str, Any]:
-    from kafka import KafkaProducer
+    from kafka import KafkaProducer  # type: ignore[import-untyped]
 
     data = values(args.size)
     producer = KafkaProducer(
@@ -192,7 +192,7 @@ def kafka_python(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def aiokafka(args: argparse.Namespace) -> dict[str, Any]:
-    from aiokafka import AIOKafkaProducer
+    from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 
     data = values(args.size)
 

@@ -372,20 +372,20 @@ cdef class RecordAccumulator:
 
     cdef int seal(self, Batch* b) except -1:
         """Compresses a batch that an append has filled and lets the sender have it. Called with the GIL,
-        which the compressor releases while it works.
-
-        Where compressing fails, the batch goes as it is: its records were accepted.
-        """
+        which the compressor releases while it works."""
         cdef bint wake
-        self.compress(b)
-        pthread_mutex_lock(&self.c.lock)
-        b.state = SEALED
-        wake = refresh(&self.c, b.partition) and cyp_load32(&self.c.sleeping)
-        if wake:
-            cyp_store32(&self.c.sleeping, 0)
-        pthread_mutex_unlock(&self.c.lock)
-        if wake:
-            self.wake()
+        try:
+            self.compress(b)
+        finally:
+            # Whatever happened, Ctrl-C included: a batch that stays SEALING is never sent nor failed.
+            pthread_mutex_lock(&self.c.lock)
+            b.state = SEALED
+            wake = refresh(&self.c, b.partition) and cyp_load32(&self.c.sleeping)
+            if wake:
+                cyp_store32(&self.c.sleeping, 0)
+            pthread_mutex_unlock(&self.c.lock)
+            if wake:
+                self.wake()
         return 0
 
     cdef int compress(self, Batch* b) except -1:

@@ -5,8 +5,6 @@ nor when a batch completes (``delivery``). The sender fills the queue without th
 empties it.
 """
 
-import logging
-
 from cpython.ref cimport Py_DECREF
 from libc.stdint cimport int32_t, int64_t
 
@@ -24,10 +22,12 @@ from cyproducer.buffers.sync cimport (
     pthread_mutex_unlock,
 )
 
-log = logging.getLogger("cyproducer")
+import logging
 
 cdef extern from "<Python.h>":
     int PyErr_CheckSignals() except -1
+
+log = logging.getLogger("cyproducer")
 
 cdef enum:
     SIGNAL_SLICE_NS = 50_000_000   # how often a waiting thread looks for Ctrl-C

@@ -66,7 +66,9 @@ cdef int hold(object data, Held* held, str what) except -1:
         try:
             PyObject_GetBuffer(data, &held.view, PyBUF_SIMPLE)
         except (TypeError, BufferError) as error:
-            advice = f"; give the producer a {what}_serializer for other types" if what in ("key", "value") else ""
+            advice = ""
+            if what in ("key", "value"):
+                advice = f"; give the producer a {what}_serializer for other types"
             raise TypeError(
                 f"{what}: must be bytes, another contiguous buffer or None, not {type(data).__name__}{advice}"
             ) from error

@@ -217,7 +217,8 @@ cdef class Sender(SendLoop):
         except (KeyError, ValueError, OSError):
             log.debug("the selector was closed before the sender")
         descriptors = {self.wake_read_fd, self.wake_write_fd}
-        # First forgotten, then closed: closing lets other threads run, who might wake whatever has the number next.
+        # First forgotten, then closed: closing lets other threads run, who might wake whatever has the
+        # number next.
         self.wake_read_fd = self.wake_write_fd = -1
         for fd in descriptors:
             os.close(fd)

@@ -317,6 +317,18 @@ def test_close_sends_what_lingers() -> None:
         assert len(rig.requests()) == 1
 
 
+def test_after_close_nothing_lingers_that_could_not_go_before() -> None:
+    with Rig({"t": [-1]}, linger_ms=1e6) as rig:
+        rig.send("t", b"leaderless")
+        rig.send("u", b"parked")
+        rig.accumulator.close()
+        assert rig.requests() == []
+        for topic in "tu":
+            rig.sender.apply_topic(topic, b"", [1])
+        (seen,) = rig.requests()
+        assert sorted(seen.places) == [("t", 0), ("u", 0)]
+
+
 def test_a_shortage_of_memory_sends_what_lingers() -> None:
     with Rig({"t": [1, 1]}, buffer_memory=2 * KIB, linger_ms=1e6) as rig:
         rig.send("t", bytes(900), partition=0)

@@ -265,6 +265,7 @@ def test_awaiting_several_times_and_giving_up_once() -> None:
         return await future
 
     async def main(rig: Rig) -> list[Any]:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
         future = outcome(rig, "pending")
         tasks = [asyncio.ensure_future(wait(future)) for _ in range(3)]
         await asyncio.sleep(0)
@@ -274,8 +275,10 @@ def test_awaiting_several_times_and_giving_up_once() -> None:
         await stepping(rig)
         return await asyncio.gather(*tasks, future, return_exceptions=True)
 
+    problems: list[dict[str, Any]] = []
     with Rig({"t": [1]}) as rig:
         cancelled, *others = asyncio.run(main(rig))
+        assert problems == []
         assert isinstance(cancelled, asyncio.CancelledError)
         assert [other.offset for other in others] == [0, 0, 0]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cyproducer.buffers.delivery import CompletionQueue, RecordFuture, failed_future
+from cyproducer.buffers.completion import CompletionQueue
+from cyproducer.buffers.delivery import RecordFuture, failed_future
 from cyproducer.errors import TopicAuthorizationFailedError
 from cyproducer.network.callbacks import CallbackThread
 from tests.rig import Rig
@@ -230,8 +231,6 @@ def test_a_thread_for_callbacks_starts_with_the_first_one_and_ends_with_the_queu
         return [t for t in threading.enumerate() if t.name == "callbacks under test"]
 
     with Rig({"t": [1]}, completions=thread.queue) as rig, Rig({"t": [1]}, completions=queue) as other:
-        thread.queue.attach()
-        queue.attach()
         rig.send("t", b"v")
         other.send("t", b"v")
         assert (named(), starts) == ([], [])
@@ -252,8 +251,6 @@ def test_a_thread_for_callbacks_starts_with_the_first_one_and_ends_with_the_queu
         assert (inside, thread.is_current()) == ([True], False)
         thread.close(PATIENCE_S)
         until(lambda: not named(), "the end of the callbacks' thread")
-        thread.queue.detach()
-        queue.detach()
 
 
 def test_threads_add_callbacks_while_the_batch_completes() -> None:

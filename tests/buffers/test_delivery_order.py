@@ -237,6 +237,18 @@ def test_what_is_not_delivered_in_time_fails(leader: int) -> None:
         assert (rig.pool.used_bytes, rig.accumulator.incomplete_batches) == (0, 0)
 
 
+def test_younger_batches_go_on_when_an_older_one_expires() -> None:
+    with Rig({"t": [1]}, batch_size=0, delivery_timeout_ms=1000, auto_connect=False) as rig:
+        old = rig.send("t", b"old")
+        rig.clock.advance_ms(500)
+        rig.send("t", b"young")
+        rig.advance_ms(600)
+        assert old.failed()
+        rig.connect(1)
+        rig.answer_all()
+        assert rig.values("t") == [b"young"]
+
+
 def test_a_batch_in_flight_is_not_failed_for_its_age() -> None:
     """The broker may have written it: only the answer or the end of the connection decides."""
     with Rig({"t": [1]}, delivery_timeout_ms=1000) as rig:
@@ -311,6 +323,24 @@ def test_a_compressor_that_fails_costs_no_record(batch_size: int, caplog: pytest
             rig.answer_all()
         assert [f.get(0).offset for f in futures] == list(range(10))
         assert "compressing a batch" in caplog.text
+
+
+def test_ctrl_c_while_compressing_costs_no_record_either() -> None:
+    class Interrupted:
+        codec_id = 1
+
+        def compress(self, data: memoryview) -> bytes:
+            raise KeyboardInterrupt
+
+    with Rig({"t": [1]}, batch_size=1000, linger_ms=5, compressor=Interrupted()) as rig:
+        rig.send("t", b"1" * 500)
+        rig.send("t", b"2" * 300)
+        with pytest.raises(KeyboardInterrupt):
+            rig.send("t", b"3" * 500)
+        # The batch that was being compressed goes as it is; so does what the interrupted call had accepted.
+        rig.accumulator.flush(0)
+        (seen,) = rig.requests()[:1]
+        assert seen.values() == [b"1" * 500, b"2" * 300]
 
 
 # The end

@@ -12,6 +12,7 @@ from cyproducer.errors import (
 )
 from cyproducer.records.compression import compressor_for
 from tests.rig import Rig
+from tests.until import PATIENCE_S, until
 
 
 def test_a_topic_without_metadata_is_asked_for_and_its_records_wait() -> None:
@@ -199,3 +200,31 @@ def test_parked_records_and_cached_buffers_stay_below_the_total_together() -> No
             rig.send("unknown", bytes(1000))
         assert rig.pool.used_bytes > 40_000
         assert rig.pool.used_bytes + rig.pool.cached_bytes <= rig.pool.total_bytes
+
+
+def test_memory_of_parked_records_serves_who_waits_for_it() -> None:
+    with Rig({"t": [1]}, buffer_memory=16 * 1024) as rig:
+        while rig.pool.available_bytes > 1500:
+            rig.send("unknown", bytes(1000))
+        future: list[Any] = []
+        thread = threading.Thread(target=lambda: future.append(rig.send("t", bytes(3000))))
+        thread.start()
+        until(lambda: rig.pool.waiting_threads == 1, "the wait for memory")
+        rig.sender.fail_parked("unknown", TopicAuthorizationFailedError("unknown"))
+        thread.join(PATIENCE_S)
+        assert len(future) == 1
+        rig.answer_all()
+        assert future[0].succeeded()
+        assert rig.pool.used_bytes == 0
+
+
+def test_memory_beyond_the_total_is_not_kept() -> None:
+    """Records that were accepted take what they need when they move to their partitions; it is given back."""
+    with Rig(buffer_memory=16 * 1024, batch_size=600) as rig:
+        while rig.pool.available_bytes > 800:
+            rig.send("t", bytes(500))
+        rig.sender.apply_topic("t", b"", [1])
+        assert rig.pool.peak_bytes > rig.pool.total_bytes
+        rig.answer_all()
+        assert rig.pool.used_bytes == 0
+        assert 0 < rig.pool.cached_bytes <= rig.pool.total_bytes

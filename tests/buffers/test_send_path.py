@@ -368,14 +368,15 @@ def test_a_signal_ends_the_wait_for_memory() -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_closing_ends_the_wait_for_memory() -> None:
+@pytest.mark.parametrize("topic", ["t", "unknown"])
+def test_closing_ends_the_wait_for_memory(topic: str) -> None:
     with Rig({"t": [1]}, buffer_memory=8 * KIB, batch_size=KIB) as rig:
         full(rig)
         errors: queue.Queue[BaseException] = queue.Queue()
 
         def send() -> None:
             try:
-                rig.send("t", bytes(900))
+                rig.send(topic, bytes(900))
             except ProducerClosedError as error:
                 errors.put(error)
 

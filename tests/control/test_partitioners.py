@@ -7,10 +7,9 @@ from typing import Any
 import kafka.partitioner  # type: ignore[import-untyped]
 import pytest
 
-from cyproducer.control.cluster_view import BrokerMetadata
+from cyproducer.control.cluster_view import BrokerMetadata, ClusterView, TopicView
 from cyproducer.control.partitioners import (
     BUILT_IN,
-    ClusterView,
     CustomPartitioner,
     KeylessPolicy,
     Partitioner,
@@ -19,32 +18,17 @@ from cyproducer.control.partitioners import (
 )
 from cyproducer.records.hashing import KeyHashKind, partition_for_key
 
-
-class Cluster:
-    """Metadata of "orders", partitions 0..4, whose 3 has no leader, and of "sparse", partitions 64 and 1."""
-
-    leaders: dict[str, dict[int, int | None]]
-
-    def __init__(self) -> None:
-        self.leaders = {"orders": {0: 1, 1: 2, 2: 1, 3: None, 4: 2}, "sparse": {64: 1, 1: 1}}
-
-    def topics(self) -> set[str]:
-        return set(self.leaders)
-
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
-        return set(self.leaders[topic]) if topic in self.leaders else None
-
-    def available_partitions_for_topic(self, topic: str) -> set[int] | None:
-        if topic not in self.leaders:
-            return None
-        return {partition for partition, leader in self.leaders[topic].items() if leader is not None}
-
-    def leader_for_partition(self, topic: str, partition: int) -> BrokerMetadata | None:
-        leader = self.leaders.get(topic, {}).get(partition)
-        return None if leader is None else BrokerMetadata(leader, f"broker-{leader}", 9092, None)
+#: "orders" has the partitions 0..4, of which 3 has no leader, "sparse" has 64 and 1.
+LEADERS = {"orders": {0: 1, 1: 2, 2: 1, 3: -1, 4: 2}, "sparse": {64: 1, 1: 1}}
 
 
-CLUSTER: ClusterView = Cluster()
+def view_of(leaders: dict[str, dict[int, int]]) -> ClusterView:
+    brokers = {node_id: BrokerMetadata(node_id, f"broker-{node_id}", 9092, None) for node_id in (1, 2)}
+    topics = {name: TopicView(of_topic, False) for name, of_topic in leaders.items()}
+    return ClusterView(brokers, topics, None, None)
+
+
+CLUSTER = view_of(LEADERS)
 
 
 def choose(value: Any, topic: str = "orders", key: bytes | None = b"k") -> int:
@@ -234,12 +218,9 @@ def test_a_callable_gets_partitions_in_order_even_where_the_set_is_not() -> None
 
 
 def test_a_callable_gets_an_empty_list_where_no_partition_is_available() -> None:
-    class Leaderless(Cluster):
-        def available_partitions_for_topic(self, topic: str) -> set[int] | None:
-            return None
-
+    leaderless = view_of({"orders": dict.fromkeys(range(5), -1)})
     partitioner = CustomPartitioner(lambda key, everything, available: 3 if available == [] else 0)
-    assert partitioner.choose("orders", None, None, None, None, Leaderless()) == 3
+    assert partitioner.choose("orders", None, None, None, None, leaderless) == 3
 
 
 def test_a_callable_that_does_not_show_its_signature_is_used() -> None:
@@ -387,10 +368,10 @@ def test_a_partitioner_sees_the_leaders_of_now() -> None:
             )
             return next(led)
 
-    cluster, partitioner = Cluster(), CustomPartitioner(OnBroker)
-    assert partitioner.choose("orders", None, None, None, None, cluster) == 1
-    cluster.leaders["orders"][1] = None
-    assert partitioner.choose("orders", None, None, None, None, cluster) == 4
+    partitioner = CustomPartitioner(OnBroker)
+    assert partitioner.choose("orders", None, None, None, None, CLUSTER) == 1
+    moved = view_of({"orders": {**LEADERS["orders"], 1: -1}})
+    assert partitioner.choose("orders", None, None, None, None, moved) == 4
 
 
 # --- the optional methods ---------------------------------------------------------------------------------

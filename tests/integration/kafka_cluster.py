@@ -40,6 +40,7 @@ class KafkaCluster:
         listeners: Further listeners, name to security protocol, beside PLAINTEXT; see `bootstrap`.
         jvm_options: Further options of the brokers' JVMs.
         directory: Where data and logs go; default a temporary directory, removed by `stop`.
+        pom: Which Kafka, from 3.0 on, as `kafka_install` takes it; default the one of ``pom.xml``.
     """
 
     def __init__(
@@ -50,7 +51,9 @@ class KafkaCluster:
         listeners: Mapping[str, str] | None = None,
         jvm_options: Sequence[str] = (),
         directory: Path | None = None,
+        pom: Path | None = None,
     ) -> None:
+        self._pom = pom
         self._properties = dict(properties or {})
         self._listeners = {"PLAINTEXT": "PLAINTEXT", **(listeners or {})}
         self._jvm_options = jvm_options
@@ -67,7 +70,7 @@ class KafkaCluster:
             KafkaUnavailableError: Java or Maven is missing.
             KafkaStartError: A node ended, or did not answer within ``timeout_s``; holds the ends of its logs.
         """
-        self._classpath = classpath()
+        self._classpath = classpath(self._pom)
         deadline = time.monotonic() + timeout_s
         for attempt in range(3):
             if self._directory is None:
@@ -156,7 +159,14 @@ class KafkaCluster:
 
     def leader(self, topic: str, partition: int, timeout_s: float = 10) -> int:
         """The id of the node that leads a partition; -1 where none does."""
-        return self._admin().list_topics(topic, timeout=timeout_s).topics[topic].partitions[partition].leader
+        admin = self._admin()
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = admin.list_topics(topic, timeout=timeout_s).topics[topic].partitions
+            # The node that answers may not have heard of a new topic yet.
+            if partition in found or time.monotonic() > deadline:
+                return found[partition].leader
+            _breathe()
 
     def create_topic(
         self,
@@ -214,7 +224,7 @@ class KafkaCluster:
             for node_id in range(1, self._node_count + 1)
         }
         names = [*self._listeners, "CONTROLLER"]
-        with _free_ports(len(names) * len(self._nodes)) as ports:
+        with free_ports(len(names) * len(self._nodes)) as ports:
             for node in self._nodes.values():
                 node.ports = {name: ports.pop() for name in names}
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -316,7 +326,7 @@ def _breathe() -> None:
 
 
 @contextlib.contextmanager
-def _free_ports(count: int) -> Iterator[list[int]]:
+def free_ports(count: int) -> Iterator[list[int]]:
     """Ports of 127.0.0.1 that were free; bound until the end of the block, so that no two are one."""
     with contextlib.ExitStack() as stack:
         ports: list[int] = []

@@ -24,17 +24,19 @@ class KafkaUnavailableError(RuntimeError):
     """A broker cannot be run here; the message says what to install."""
 
 
-def kafka_version() -> str:
-    """The Kafka version that ``pom.xml`` names."""
+def kafka_version(pom: Path | None = None) -> str:
+    """The Kafka version that a POM names; ``pom.xml`` unless said otherwise."""
+    pom = pom or POM
     name = "{http://maven.apache.org/POM/4.0.0}"
-    version = ElementTree.parse(POM).findtext(f"{name}properties/{name}kafka.version")
+    version = ElementTree.parse(pom).findtext(f"{name}properties/{name}kafka.version")
     if version is None:
-        raise KafkaUnavailableError(f"{POM} has no property kafka.version")
+        raise KafkaUnavailableError(f"{pom} has no property kafka.version")
     return version
 
 
-def missing_tools() -> str | None:
+def missing_tools(pom: Path | None = None) -> str | None:
     """What this machine lacks to run a broker, as one sentence; ``None`` where it lacks nothing."""
+    pom = pom or POM
     java = shutil.which("java")
     if java is None:
         return (
@@ -45,49 +47,53 @@ def missing_tools() -> str | None:
     found = re.search(r'version "(\d+)', said)
     if found is None or int(found[1]) < OLDEST_JAVA:
         return f"{java} said {said.strip()!r}, but Kafka needs Java {OLDEST_JAVA} or newer"
-    if shutil.which("mvn") is None and not _installed(_directory()):
+    if shutil.which("mvn") is None and not _installed(pom):
         return (
             "mvn is not on PATH and the cache holds no Kafka: install Maven (Debian: apt-get install maven)"
         )
     return None
 
 
-def classpath() -> str:
+def classpath(pom: Path | None = None) -> str:
     """The class path of a Kafka that is installed now, downloading it first where the cache lacks it.
+
+    ``pom``: which Kafka; ``pom.xml`` unless said otherwise. All need the same Java.
 
     Raises:
         KafkaUnavailableError: Java or Maven is missing, or Maven failed; the message holds its last lines.
     """
-    if reason := missing_tools():
+    pom = pom or POM
+    if reason := missing_tools(pom):
         raise KafkaUnavailableError(reason)
-    directory = _directory()
-    if not _installed(directory):
+    directory = _directory(pom)
+    if not _installed(pom):
         CACHE.mkdir(parents=True, exist_ok=True)
         with open(CACHE / f"{directory.name}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             # Another run may have installed it while this one waited for the lock.
-            if not _installed(directory):
-                _install(directory)
+            if not _installed(pom):
+                _install(pom)
     return f"{directory}/*"
 
 
-def _directory() -> Path:
-    return CACHE / f"kafka-{kafka_version()}"
+def _directory(pom: Path) -> Path:
+    return CACHE / f"kafka-{kafka_version(pom)}"
 
 
-def _installed(directory: Path) -> bool:
+def _installed(pom: Path) -> bool:
     """The copy of the POM is written last, so it marks a whole directory, and one that matches the POM."""
     try:
-        return (directory / POM.name).read_bytes() == POM.read_bytes()
+        return (_directory(pom) / POM.name).read_bytes() == pom.read_bytes()
     except FileNotFoundError:
         return False
 
 
-def _install(directory: Path) -> None:
+def _install(pom: Path) -> None:
+    directory = _directory(pom)
     with tempfile.TemporaryDirectory(prefix="kafka-", dir=CACHE) as scratch:
         jars = Path(scratch) / "jars"
         maven = subprocess.run(
-            ["mvn", "-q", "-B", "-f", POM, "dependency:copy-dependencies", f"-DoutputDirectory={jars}"],
+            ["mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={jars}"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -97,8 +103,8 @@ def _install(directory: Path) -> None:
         if maven.returncode != 0:
             said = maven.stdout[-2000:]
             raise KafkaUnavailableError(
-                f"mvn could not fetch Kafka {kafka_version()} (exit {maven.returncode}):\n{said}"
+                f"mvn could not fetch Kafka {kafka_version(pom)} (exit {maven.returncode}):\n{said}"
             )
-        shutil.copyfile(POM, jars / POM.name)
+        shutil.copyfile(pom, jars / POM.name)
         shutil.rmtree(directory, ignore_errors=True)
         jars.rename(directory)

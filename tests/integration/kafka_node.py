@@ -53,6 +53,8 @@ def java(classpath: str, main_class: str, *arguments: str, options: Sequence[str
 class KafkaNode:
     """One broker and controller. Not thread-safe."""
 
+    MAIN_CLASS = "kafka.Kafka"
+
     def __init__(
         self, node_id: int, directory: Path, classpath: str, jvm_options: Sequence[str] = ()
     ) -> None:
@@ -105,7 +107,7 @@ class KafkaNode:
             raise KafkaStartError(f"node {self.node_id} is already running (pid {self.pid})")
         command = java(
             self._classpath,
-            "kafka.Kafka",
+            self.MAIN_CLASS,
             str(self.properties_file),
             options=[*self._log_options("log4j2"), *self._jvm_options],
         )

@@ -45,15 +45,12 @@ appender.file.layout.pattern = %m%n
 
 
 @pytest.fixture(scope="module")
-def request_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("restricted") / "requests.log"
-
-
-@pytest.fixture(scope="module")
-def restricted(request_log: Path) -> Iterator[KafkaCluster]:
-    config = request_log.with_name("log4j2.properties")
-    config.write_text(LOG4J.format(file=request_log))
-    with KafkaCluster(1, PROPERTIES, jvm_options=[f"-Dlog4j2.configurationFile={config}"]) as cluster:
+def restricted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    directory = tmp_path_factory.mktemp("restricted")
+    config = tmp_path_factory.mktemp("log4j") / "log4j2.properties"
+    config.write_text(LOG4J.format(file=directory / "node-1" / "broker.log"))
+    options = [f"-Dlog4j2.configurationFile={config}"]
+    with KafkaCluster(1, PROPERTIES, jvm_options=options, directory=directory) as cluster:
         yield cluster
 
 
@@ -116,12 +113,12 @@ def requests_until(log: Path, client_id: str, api: str) -> list[tuple[str, int]]
     raise TimeoutError(f"the broker noted no {api} request of {client_id!r}, only {found}")
 
 
-def test_the_newest_versions_of_kafka_4_1_are_used(restricted: KafkaCluster, request_log: Path) -> None:
+def test_the_newest_versions_of_kafka_4_1_are_used(restricted: KafkaCluster) -> None:
     restricted.create_topic("versions")
     with KafkaProducer(bootstrap_servers=restricted.bootstrap_servers, client_id="versions") as producer:
         assert producer.send("versions", b"x").get(30).offset == 0
 
-    requests = requests_until(request_log, "versions", "PRODUCE")
+    requests = requests_until(restricted.broker_log(1), "versions", "PRODUCE")
     assert set(requests) == {("API_VERSIONS", 4), ("METADATA", 13), ("PRODUCE", 13)}
 
 

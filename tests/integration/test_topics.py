@@ -101,6 +101,7 @@ def test_a_partition_the_topic_does_not_have_is_refused(kafka: KafkaCluster) -> 
         waiting = producer.send("two", b"before metadata", partition=2)
         with pytest.raises(errors.UnknownTopicOrPartitionError, match=r"no partition 2.*2, 0 to 1"):
             waiting.get(30)
+        assert producer.send("two", b"x", partition=1).get(30).offset == 0
         with pytest.raises(errors.UnknownTopicOrPartitionError, match=r"partition=2.*2 partitions, 0 to 1"):
             producer.send("two", b"after metadata", partition=2)
 

@@ -1,0 +1,132 @@
+"""Old brokers, one node each: Kafka 3.7 with KRaft, and Kafka 2.1, the oldest supported, with ZooKeeper.
+
+Owns how these are started, and where they note the requests they get; their jars come from `kafka_install`,
+by the POMs in ``old/``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tests.integration.kafka_cluster import KafkaCluster, free_ports
+from tests.integration.kafka_install import classpath
+from tests.integration.kafka_node import KafkaNode, KafkaStartError
+
+POMS = Path(__file__).with_name("old")
+LOG4J1 = """\
+log4j.rootLogger=WARN, file
+log4j.logger.kafka.request.logger=DEBUG
+log4j.appender.file=org.apache.log4j.FileAppender
+log4j.appender.file.File={file}
+log4j.appender.file.layout=org.apache.log4j.PatternLayout
+log4j.appender.file.layout.ConversionPattern=%m%n
+"""
+HEADERS = {
+    "3.7.2": re.compile(
+        r'"requestApiVersion":(?P<version>\d+),.*"clientId":"(?P<client>[^"]*)",.*"requestApiKeyName":"(?P<api>\w+)"'
+    ),
+    "2.1.1": re.compile(
+        r"RequestHeader\(apiKey=(?P<api>\w+), apiVersion=(?P<version>\d+), clientId=(?P<client>[^,]*),"
+    ),
+}
+
+
+class OldKafka(NamedTuple):
+    """A running broker."""
+
+    version: str
+    bootstrap_servers: str
+    log: Path
+
+    def requests(self, client_id: str, until: str) -> set[tuple[str, int]]:
+        """API and version of a client's requests as the broker noted them, to the first of API ``until``."""
+        deadline = time.monotonic() + 15
+        found: set[tuple[str, int]] = set()
+        while time.monotonic() < deadline:
+            for line in self.log.read_text().splitlines():
+                header = HEADERS[self.version].search(line)
+                if header is not None and header["client"] == client_id:
+                    found.add((header["api"], int(header["version"])))
+                    if header["api"] == until:
+                        return found
+            time.sleep(0.05)
+        raise TimeoutError(f"Kafka {self.version} noted no {until} of {client_id!r}, only {found}")
+
+
+class _ZooKeeper(KafkaNode):
+    MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
+
+@contextlib.contextmanager
+def old_kafka(version: str, directory: Path) -> Iterator[OldKafka]:
+    """One of ``HEADERS``' versions, with its data and logs in ``directory``."""
+    # Where `KafkaNode` looks for what its broker logs.
+    log = directory / "broker" / "node-1" / "broker.log"
+    config = directory / "log4j1.properties"
+    config.write_text(LOG4J1.format(file=log))
+    options = [f"-Dlog4j.configuration=file:{config}"]
+    pom = POMS / f"pom-{version}.xml"
+    if version == "2.1.1":
+        with _with_zookeeper(directory, classpath(pom), options) as bootstrap:
+            yield OldKafka(version, bootstrap, log)
+    else:
+        with KafkaCluster(1, directory=directory / "broker", jvm_options=options, pom=pom) as cluster:
+            yield OldKafka(version, cluster.bootstrap_servers, log)
+
+
+@contextlib.contextmanager
+def _with_zookeeper(directory: Path, jars: str, options: list[str]) -> Iterator[str]:
+    with free_ports(2) as (zookeeper_port, broker_port):
+        pass
+    zookeeper = _ZooKeeper(0, directory / "zookeeper", jars)
+    zookeeper.configure(
+        {
+            "dataDir": zookeeper.data,
+            "clientPort": zookeeper_port,
+            "clientPortAddress": "127.0.0.1",
+            "admin.enableServer": "false",
+        }
+    )
+    broker = KafkaNode(1, directory / "broker" / "node-1", jars, options)
+    broker.configure(
+        {
+            "broker.id": 1,
+            "zookeeper.connect": f"127.0.0.1:{zookeeper_port}",
+            # ZooKeeper starts at the same time; the broker goes on trying meanwhile.
+            "zookeeper.connection.timeout.ms": 30_000,
+            "listeners": f"PLAINTEXT://127.0.0.1:{broker_port}",
+            "log.dirs": broker.data,
+            "num.partitions": 3,
+            "controlled.shutdown.enable": "false",
+            "log.cleaner.dedupe.buffer.size": 2 * 1024 * 1024,
+        }
+    )
+    nodes = [broker, zookeeper]
+    try:
+        for node in reversed(nodes):
+            node.start()
+        bootstrap = f"127.0.0.1:{broker_port}"
+        _await_broker(bootstrap, nodes)
+        yield bootstrap
+    finally:
+        for node in nodes:
+            node.signal("SIGKILL")
+            node.wait(10)
+
+
+def _await_broker(bootstrap: str, nodes: list[KafkaNode]) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 100, "log_level": 0})
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and all(node.running for node in nodes):
+        with contextlib.suppress(KafkaException):
+            if admin.list_topics(timeout=1).brokers:
+                return
+    raise KafkaStartError("\n".join(node.logs() for node in nodes))

@@ -1,0 +1,117 @@
+"""Brokers older than topic ids, and than flexible versions: the oldest that is supported, and one of 3.x."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from cyproducer import KafkaProducer, errors
+from tests.integration.consume import Fetched, read_all
+from tests.integration.kafka_install import missing_tools
+from tests.integration.old_kafka import POMS, OldKafka, old_kafka
+from tests.integration.record_shapes import all_shapes
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+VERSIONS = {
+    # The handshake begins with version 4; a refusal names the versions to go on with since Kafka 2.4.
+    "2.1.1": {("API_VERSIONS", 4), ("API_VERSIONS", 0), ("METADATA", 7), ("PRODUCE", 7)},
+    "3.7.2": {("API_VERSIONS", 4), ("API_VERSIONS", 3), ("METADATA", 12), ("PRODUCE", 10)},
+}
+RECORDS = 1_000
+# 1970 is long past any retention; a record of the far future needs no rule in these versions.
+KEPT_FOR_EVER = {"retention.ms": "-1", "segment.ms": str(2**63 - 1)}
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def old(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OldKafka]:
+    # Java is there, but Maven is needed as well where only the newest Kafka is in the cache.
+    if (reason := missing_tools(POMS / f"pom-{request.param}.xml")) is not None:
+        pytest.skip(f"no Kafka {request.param}: {reason}")
+    with old_kafka(request.param, tmp_path_factory.mktemp("old-kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def admin(old: OldKafka) -> AdminClient:
+    return AdminClient({"bootstrap.servers": old.bootstrap_servers, "log_level": 0})
+
+
+def create(admin: AdminClient, topic: str, partitions: int) -> None:
+    new = NewTopic(topic, partitions, 1, config=KEPT_FOR_EVER)
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            admin.create_topics([new], operation_timeout=30)[topic].result(30)
+            return
+        except KafkaException as error:
+            # ZooKeeper's brokers say that a topic is deleted while they are still about it.
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def test_the_newest_versions_it_knows_are_used(old: OldKafka, admin: AdminClient) -> None:
+    create(admin, "versions", 1)
+    with KafkaProducer(bootstrap_servers=old.bootstrap_servers, client_id="versions") as producer:
+        assert producer.send("versions", b"x").get(30).offset == 0
+
+    assert old.requests("versions", until="PRODUCE") == VERSIONS[old.version]
+
+
+def test_a_topic_nobody_created_is_made_by_the_first_record(old: OldKafka) -> None:
+    with KafkaProducer(bootstrap_servers=old.bootstrap_servers) as producer:
+        futures = [producer.send("made-by-send", b"x", partition=partition) for partition in range(3)]
+        assert [future.get(30).offset for future in futures] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
+def test_every_record_is_read_back_as_it_was_sent(
+    old: OldKafka, admin: AdminClient, codec: str | None
+) -> None:
+    topic = f"shapes-{codec}"
+    create(admin, topic, 3)
+    # The broker's limit for a batch, of which a client's for a record knows nothing, is 1,000,012 in 2.1.
+    shapes = list(all_shapes(RECORDS, 900_000, 3))
+    with KafkaProducer(
+        bootstrap_servers=old.bootstrap_servers, compression_type=codec, linger_ms=20
+    ) as producer:
+        futures = [producer.send(topic, **shape.arguments()) for shape in shapes]
+        told = [future.get(60) for future in futures]
+
+    expected = sorted(
+        (
+            Fetched(t.partition, t.offset, "CreateTime", t.timestamp, s.key, s.value, s.headers or [])
+            for s, t in zip(shapes, told, strict=True)
+        ),
+        key=lambda record: (record.partition, record.offset),
+    )
+    found = read_all(old.bootstrap_servers, topic, RECORDS)
+    assert len(found) == RECORDS
+    for record, sent in zip(found, expected, strict=True):
+        assert record == sent
+
+
+def test_a_topic_deleted_and_made_again_is_usable_again(old: OldKafka, admin: AdminClient) -> None:
+    create(admin, "phoenix", 2)
+    with KafkaProducer(bootstrap_servers=old.bootstrap_servers) as producer:
+        assert [producer.send("phoenix", b"old", partition=0).get(30).offset for _ in range(3)] == [0, 1, 2]
+        admin.delete_topics(["phoenix"], operation_timeout=30)["phoenix"].result(30)
+        create(admin, "phoenix", 3)
+
+        futures = [producer.send("phoenix", b"new", partition=0) for _ in range(3)]
+        assert [future.get(30).offset for future in futures] == [0, 1, 2]
+
+    assert [r.value for r in read_all(old.bootstrap_servers, "phoenix", 3)] == [b"new"] * 3
+
+
+def test_a_batch_larger_than_its_topic_takes_fails_with_the_brokers_error(old: OldKafka) -> None:
+    with KafkaProducer(bootstrap_servers=old.bootstrap_servers, max_request_size=4_000_000) as producer:
+        with pytest.raises(errors.MessageSizeTooLargeError, match="too-large"):
+            producer.send("too-large", b"x" * 3_000_000).get(30)
+        assert producer.send("too-large", b"x").get(30).offset == 0
