@@ -86,11 +86,12 @@ def test_librdkafka_reads_what_was_sent(broker: EmbeddedBroker, topic: str, code
     ]
 
 
-@pytest.mark.parametrize("acks", [0, 1, "all"])
-def test_every_kind_of_acknowledgement(broker: EmbeddedBroker, topic: str, acks: object) -> None:
+# Not acks=0: the mock cluster answers what Kafka leaves unanswered, and loses what follows on the connection.
+@pytest.mark.parametrize("acks", [1, "all"])
+def test_offsets_are_acknowledged(broker: EmbeddedBroker, topic: str, acks: object) -> None:
     with KafkaProducer(**options(bootstrap_servers=broker.bootstrap_servers, acks=acks)) as producer:
         metadata = [producer.send(topic, b"%d" % i, partition=0).get(WAIT_S) for i in range(10)]
-    assert [m.offset for m in metadata] == ([-1] * 10 if acks == 0 else list(range(10)))
+    assert [m.offset for m in metadata] == list(range(10))
     assert [record[3] for record in read_back(broker, topic, 10)] == [b"%d" % i for i in range(10)]
 
 
