@@ -222,7 +222,10 @@ class KafkaProducer(SendPath):
         for interceptor in self._interceptors:
             if hasattr(interceptor, "on_send"):
                 try:
-                    record = interceptor.on_send(record)
+                    changed = interceptor.on_send(record)
+                    if not isinstance(changed, ProducerRecord):
+                        raise TypeError(f"on_send returned {changed!r}: it must return a ProducerRecord")
+                    record = changed
                 except Exception:
                     log.exception(
                         "interceptor %r raised in on_send; the record goes on as it was", interceptor

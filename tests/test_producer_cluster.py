@@ -56,7 +56,7 @@ def test_retries_are_bounded_by_their_number() -> None:
         assert len(cluster.received(PRODUCE)) == 3
 
 
-def test_retries_are_bounded_by_delivery_timeout_ms_and_the_cause_is_told() -> None:
+def test_retries_are_bounded_by_delivery_timeout_ms() -> None:
     with (
         ScriptedCluster(orders=1) as cluster,
         producing(cluster, request_timeout_ms=100, delivery_timeout_ms=300) as producer,
@@ -66,8 +66,22 @@ def test_retries_are_bounded_by_delivery_timeout_ms_and_the_cause_is_told() -> N
         with pytest.raises(errors.DeliveryTimeoutError, match="delivery_timeout_ms=300") as caught:
             producer.send("orders", b"1").get(WAIT_S)
         assert 0.2 < time.monotonic() - began < 5
-        assert isinstance(caught.value.__cause__, errors.NotEnoughReplicasError)
+        assert "orders-0" in str(caught.value)
         assert len(cluster.received(PRODUCE)) > 2
+
+
+def test_a_retry_that_would_come_too_late_is_not_waited_for_and_the_cause_is_told() -> None:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(
+            cluster, delivery_timeout_ms=30_000, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000
+        ) as producer,
+    ):
+        cluster.topics["orders"].partitions[0].error = NOT_ENOUGH_REPLICAS
+        with pytest.raises(errors.DeliveryTimeoutError) as caught:
+            producer.send("orders", b"1").get(WAIT_S)
+        assert isinstance(caught.value.__cause__, errors.NotEnoughReplicasError)
+        assert len(cluster.received(PRODUCE)) == 1
 
 
 def test_a_request_without_answer_is_sent_again_on_another_connection() -> None:

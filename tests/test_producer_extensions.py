@@ -149,6 +149,22 @@ def test_an_interceptor_that_raises_is_logged_and_stops_nothing(caplog: pytest.L
     assert spy.closed == 1
 
 
+def test_an_interceptor_that_returns_no_record_is_logged_and_stops_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Forgetful:
+        def on_send(self, record: ProducerRecord) -> None:
+            pass
+
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        caplog.at_level(logging.ERROR, "cyproducer"),
+        producing(cluster, interceptors=[Forgetful()]) as producer,
+    ):
+        assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+    assert "on_send returned None: it must return a ProducerRecord" in caplog.text
+
+
 def test_interceptor_classes_are_instantiated() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster, interceptors=[Spy]) as producer:
         producer.send("orders", b"1").get(WAIT_S)
