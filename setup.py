@@ -26,6 +26,8 @@ COMPILER_DIRECTIVES = {
     "embedsignature.format": "python",
     "always_allow_keywords": True,
     "freethreading_compatible": True,
+    # No doctests: without this each module gets a `__test__` that nobody reads.
+    "autotestdict": False,
     "linetrace": DEBUG,
 }
 
