@@ -214,9 +214,9 @@ class ProducerOptions:
 
     # Batches and memory.
     batch_size = Option(
-        16384,
+        131072,
         kind.whole(0, kind.INT32_MAX, "bytes"),
-        "The most bytes of a batch; a single record may exceed it",
+        "The most bytes of a batch; a single record may exceed it. Memory is taken as a batch fills",
     )
     linger_ms = Option(0, kind.milliseconds(), "How long a batch that is not full waits for more records")
     buffer_memory = Option(

@@ -254,7 +254,12 @@ class KafkaProducer(SendPath):
                 view = self._machinery.client.wait_for_topic(topic, self.config.max_block_ms / 1000)
             except errors.BrokerResponseError as error:
                 return failed_future(topic, error)
-            partition = self._custom.choose(topic, record.key, key, record.value, value, view)
+            asked = (topic, record.key, key, record.value, value, view)
+            partition = self._custom.choose(*asked)
+            # A partitioner that sticks may move on where its partition's batch is full (KIP-480).
+            opens = key is None and self._machinery.accumulator.opens_batch(topic, partition)
+            if opens and self._custom.on_new_batch(topic, view, partition):
+                partition = self._custom.choose(*asked)
         return self._send_serialized(topic, value, key, record.headers, partition, record.timestamp_ms)
 
     def _acknowledge(self, record: ProducerRecord, outcome: Any) -> None:

@@ -86,7 +86,6 @@ def test_librdkafka_reads_what_was_sent(broker: EmbeddedBroker, topic: str, code
     ]
 
 
-# Not acks=0: the mock cluster answers what Kafka leaves unanswered, and loses what follows on the connection.
 @pytest.mark.parametrize("acks", [1, "all"])
 def test_offsets_are_acknowledged(broker: EmbeddedBroker, topic: str, acks: object) -> None:
     with KafkaProducer(**options(bootstrap_servers=broker.bootstrap_servers, acks=acks)) as producer:

@@ -256,3 +256,35 @@ def test_a_partitioner_gets_no_topic_the_broker_refuses() -> None:
         future = producer.send("orders", b"v")
         assert isinstance(future.exception, errors.TopicAuthorizationFailedError)
         assert modern.calls == []
+
+
+class Turning:
+    """Sticks to a partition until it is told that the next batch begins."""
+
+    def __init__(self) -> None:
+        self.current = 0
+        self.told: list[int] = []
+
+    def partition(self, topic: str, key: Any, key_bytes: Any, value: Any, value_bytes: Any, view: Any) -> int:
+        return self.current
+
+    def on_new_batch(self, topic: str, cluster: ClusterView, prev_partition: int) -> None:
+        self.told.append(prev_partition)
+        self.current = (prev_partition + 1) % len(cluster.partitions_for_topic(topic) or ())
+
+
+def test_a_partitioner_hears_of_new_batches_and_is_asked_again() -> None:
+    turning = Turning()
+    with (
+        ScriptedCluster(orders=3) as cluster,
+        producing(cluster, partitioner=turning, linger_ms=5000) as producer,
+    ):
+        together = [producer.send("orders", b"%d" % i) for i in range(3)]
+        producer.flush(WAIT_S)
+        # The partition's batch is gone, so the next record would open one; one with a key is not asked about.
+        keyed = producer.send("orders", b"3", key=b"k")
+        producer.flush(WAIT_S)
+        after = producer.send("orders", b"4")
+        producer.flush(WAIT_S)
+    assert turning.told == [0, 1]
+    assert [future.get(0).partition for future in [*together, keyed, after]] == [1, 1, 1, 1, 2]

@@ -46,10 +46,6 @@ cdef class RecordAccumulator:
     cdef int _append(
         self, Topic* t, int32_t partition, const RecordView* r, int64_t* grant, bint force, Appended* out
     ) noexcept nogil
-    cdef int park(
-        self, Topic* t, int32_t partition, const RecordView* r, int64_t reserved, int64_t deadline_ns,
-        Delivery** out
-    ) noexcept nogil
     cdef Batch* _new_batch(self, Partition* p, int64_t capacity, int64_t least, int64_t now) noexcept nogil
     cdef bint _parked_before(self, int64_t id) noexcept nogil
     cdef bint _grow(self, Batch* b, int64_t size) noexcept nogil
@@ -62,5 +58,3 @@ cdef class RecordAccumulator:
     cdef int fail(self, Batch* b, object error) except -1
     cdef int requeue(self, Batch* b, int64_t retry_at_ns) except -1
     cdef Batch* overdue(self, int64_t created_before_ns) noexcept nogil
-
-cdef int64_t parked_size(const RecordView* r) noexcept nogil

@@ -34,7 +34,7 @@ from cyproducer.buffers.readiness cimport (
     refresh,
     withdraw,
 )
-from cyproducer.buffers.structures cimport OPEN, SEALED, SEALING, Node, Parked
+from cyproducer.buffers.structures cimport OPEN, SEALED, SEALING, Node
 from cyproducer.buffers.sync cimport (
     cyp_cond_init,
     cyp_cond_wait_until,
@@ -62,16 +62,6 @@ cdef extern from "<Python.h>":
 
 cdef enum:
     FIRST_CAPACITY = 1024     # a partition's first batch; later ones start at the size of the last
-
-
-cdef int64_t parked_size(const RecordView* r) noexcept nogil:
-    """What a parked record counts for in the pool: its bytes and what surrounds them."""
-    return (
-        <int64_t>(sizeof(Parked) + sizeof(Delivery))
-        + (r.key_size if r.key_size > 0 else 0)
-        + (r.value_size if r.value_size > 0 else 0)
-        + r.headers_size
-    )
 
 
 @cython.no_gc_clear
@@ -307,67 +297,6 @@ cdef class RecordAccumulator:
         b.capacity = capacity
         return True
 
-    cdef int park(
-        self, Topic* t, int32_t partition, const RecordView* r, int64_t reserved, int64_t deadline_ns,
-        Delivery** out
-    ) noexcept nogil:
-        """Puts a record into its topic's own queue, the "-1" queue, until the topic has partitions.
-
-        An ``AppendResult``: APPENDED also where it was parked. ``reserved`` bytes, ``parked_size`` of it,
-        were taken from the pool by the caller.
-        """
-        cdef Accumulator* a = &self.c
-        cdef Parked* k
-        cdef uint8_t* at
-        cdef int result = APPENDED
-        self.pool.make_room()
-        k = <Parked*>calloc(1, reserved)
-        if k == NULL:
-            return OUT_OF_MEMORY
-        k.delivery = delivery_new(partition, a.completions)
-        if k.delivery == NULL:
-            free(k)
-            return OUT_OF_MEMORY
-        k.delivery.count = 1
-        k.reserved = reserved
-        k.deadline_ns = deadline_ns
-        k.partition = partition
-        k.record = r[0]
-        at = <uint8_t*>(k + 1)
-        if r.key_size > 0:
-            memcpy(at, r.key, r.key_size)
-            k.record.key = at
-            at += r.key_size
-        if r.value_size > 0:
-            memcpy(at, r.value, r.value_size)
-            k.record.value = at
-            at += r.value_size
-        memcpy(at, r.headers, r.headers_size)
-        k.record.headers = at
-        pthread_mutex_lock(&a.lock)
-        if a.closed:
-            result = IS_CLOSED
-        elif t.partition_count > 0:
-            # The metadata came between append() and here; the caller appends again.
-            result = TOPIC_UNKNOWN
-        else:
-            k.id = a.next_id
-            a.next_id += 1
-            if t.last_parked == NULL:
-                t.first_parked = k
-            else:
-                t.last_parked.next = k
-            t.last_parked = k
-            a.parked += 1
-            t.last_used_ns = self.clock.now_ns()
-            delivery_ref(k.delivery)
-            out[0] = k.delivery
-        pthread_mutex_unlock(&a.lock)
-        if result != APPENDED:
-            delivery_unref(k.delivery)
-            free(k)
-        return result
-
     # Sealing
 
     cdef int seal(self, Batch* b) except -1:
@@ -563,6 +492,19 @@ cdef class RecordAccumulator:
     def closed(self):
         """Whether ``close()`` was called."""
         return bool(self.c.closed)
+
+    def opens_batch(self, str name not None, int32_t partition):
+        """Whether the next record for a partition would begin a new batch."""
+        cdef TopicState state = self.topics.get(name)
+        cdef Batch* last = NULL
+        if state is None:
+            return True
+        pthread_mutex_lock(&self.c.lock)
+        if 0 <= partition < state.c.partition_count:
+            last = state.c.partitions[partition].last
+        opens = last == NULL or last.state != OPEN
+        pthread_mutex_unlock(&self.c.lock)
+        return opens
 
     @property
     def incomplete_batches(self):

@@ -1,9 +1,16 @@
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 
 from cyproducer.buffers.accumulator cimport RecordAccumulator
+from cyproducer.buffers.delivery cimport Delivery
+from cyproducer.buffers.structures cimport RecordView, Topic
 from cyproducer.buffers.topology cimport TopicState
 
 cdef int apply_topic(RecordAccumulator acc, TopicState state, bytes topic_id, list leaders) except -1
 cdef int forget_topic(RecordAccumulator acc, TopicState state) except -1
 cdef int fail_parked(RecordAccumulator acc, TopicState state, object error, int64_t before_ns) except -1
 cdef int64_t next_parked_deadline(RecordAccumulator acc) noexcept nogil
+cdef int64_t parked_size(const RecordView* r) noexcept nogil
+cdef int park(
+    RecordAccumulator acc, Topic* t, int32_t partition, const RecordView* r, int64_t reserved,
+    int64_t deadline_ns, Delivery** out
+) noexcept nogil

@@ -1,7 +1,8 @@
-"""From the "-1" queue to a partition: what happens when a topic's metadata comes, changes or fails.
+"""The "-1" queue of a topic: into it, and on to a partition when the topic's metadata comes.
 
-Owns: applying a topic's partitions and leaders to the accumulator, and moving or failing the records that
-waited for them. Does not own: metadata itself. Runs on the sender thread, with the GIL.
+Owns: parking records whose topic has no metadata, applying a topic's partitions and leaders to the
+accumulator, and moving or failing the records that waited for them. Does not own: metadata itself.
+``park`` runs in ``send()``, everything else on the sender thread, with the GIL.
 
 A record that was parked has a future on a delivery of its own. Designation writes the record into its
 partition's batch and forwards that delivery there, so that the future follows by itself.
@@ -11,12 +12,27 @@ While records are parked, the topic shows no partitions to ``append``, so later 
 them; the partitions are shown in the same critical section that finds the queue empty.
 """
 
+from libc.stdint cimport uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from cyproducer.buffers.accumulator cimport APPENDED, NO_SUCH_PARTITION, Appended
-from cyproducer.buffers.delivery cimport Forward, delivery_fail, delivery_forward, delivery_unref
-from cyproducer.buffers.structures cimport Node, Parked, Topic
+from cyproducer.buffers.accumulator cimport (
+    APPENDED,
+    IS_CLOSED,
+    NO_SUCH_PARTITION,
+    OUT_OF_MEMORY,
+    TOPIC_UNKNOWN,
+    Appended,
+)
+from cyproducer.buffers.delivery cimport (
+    Forward,
+    delivery_fail,
+    delivery_forward,
+    delivery_new,
+    delivery_ref,
+    delivery_unref,
+)
+from cyproducer.buffers.structures cimport Accumulator, Node, Parked, Topic
 from cyproducer.buffers.sync cimport (
     FAR_NS,
     pthread_cond_broadcast,
@@ -26,6 +42,78 @@ from cyproducer.buffers.sync cimport (
 from cyproducer.buffers.topology cimport assign_leader, list_available, make_node, unpark, widen
 
 from cyproducer.errors import UnknownTopicOrPartitionError
+
+
+cdef int64_t parked_size(const RecordView* r) noexcept nogil:
+    """What a parked record counts for in the pool: its bytes and what surrounds them."""
+    return (
+        <int64_t>(sizeof(Parked) + sizeof(Delivery))
+        + (r.key_size if r.key_size > 0 else 0)
+        + (r.value_size if r.value_size > 0 else 0)
+        + r.headers_size
+    )
+
+
+cdef int park(
+    RecordAccumulator acc, Topic* t, int32_t partition, const RecordView* r, int64_t reserved,
+    int64_t deadline_ns, Delivery** out
+) noexcept nogil:
+    """Puts a record into its topic's own queue, the "-1" queue, until the topic has partitions.
+
+    An ``AppendResult``: APPENDED also where it was parked. ``reserved`` bytes, ``parked_size`` of it,
+    were taken from the pool by the caller.
+    """
+    cdef Accumulator* a = &acc.c
+    cdef Parked* k
+    cdef uint8_t* at
+    cdef int result = APPENDED
+    acc.pool.make_room()
+    k = <Parked*>calloc(1, reserved)
+    if k == NULL:
+        return OUT_OF_MEMORY
+    k.delivery = delivery_new(partition, a.completions)
+    if k.delivery == NULL:
+        free(k)
+        return OUT_OF_MEMORY
+    k.delivery.count = 1
+    k.reserved = reserved
+    k.deadline_ns = deadline_ns
+    k.partition = partition
+    k.record = r[0]
+    at = <uint8_t*>(k + 1)
+    if r.key_size > 0:
+        memcpy(at, r.key, r.key_size)
+        k.record.key = at
+        at += r.key_size
+    if r.value_size > 0:
+        memcpy(at, r.value, r.value_size)
+        k.record.value = at
+        at += r.value_size
+    memcpy(at, r.headers, r.headers_size)
+    k.record.headers = at
+    pthread_mutex_lock(&a.lock)
+    if a.closed:
+        result = IS_CLOSED
+    elif t.partition_count > 0:
+        # The metadata came between append() and here; the caller appends again.
+        result = TOPIC_UNKNOWN
+    else:
+        k.id = a.next_id
+        a.next_id += 1
+        if t.last_parked == NULL:
+            t.first_parked = k
+        else:
+            t.last_parked.next = k
+        t.last_parked = k
+        a.parked += 1
+        t.last_used_ns = acc.clock.now_ns()
+        delivery_ref(k.delivery)
+        out[0] = k.delivery
+    pthread_mutex_unlock(&a.lock)
+    if result != APPENDED:
+        delivery_unref(k.delivery)
+        free(k)
+    return result
 
 
 cdef int apply_topic(RecordAccumulator acc, TopicState state, bytes topic_id, list leaders) except -1:

@@ -18,9 +18,9 @@ from cyproducer.buffers.accumulator cimport (
     NEED_MEMORY,
     NO_SUCH_PARTITION,
     TOPIC_UNKNOWN,
-    parked_size,
 )
 from cyproducer.buffers.delivery cimport refused_future
+from cyproducer.buffers.designation cimport park, parked_size
 from cyproducer.buffers.sync cimport cyp_monotonic_ns, pthread_mutex_lock, pthread_mutex_unlock
 from cyproducer.buffers.readiness cimport hurry
 from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
@@ -320,7 +320,7 @@ cdef class SendPath:
                     parked = parked_size(r)
                     self._reserve(parked, deadline, state.name)
                     out.index = 0
-                    result = acc.park(&state.c, partition, r, parked, expiry, &out.delivery)
+                    result = park(acc, &state.c, partition, r, parked, expiry, &out.delivery)
                     if result == APPENDED:
                         if acc.on_topic_needed is not None:
                             acc.on_topic_needed(state.name)

@@ -142,7 +142,9 @@ def test_kafkas_own_tool_finds_the_log_in_order(dump: Dump, write: Write, settin
         # A codec is not used for a batch that it would make longer.
         incompressible = {told.offset for shape, told in written.outcomes if shape.key == b"random"}
         for batch in log.batches:
-            assert batch.codec == codec or batch.size < 1_000 or incompressible.intersection(batch.offsets)
+            # A few records may not have enough in common either.
+            few = batch.record_count < 10
+            assert batch.codec == codec or few or incompressible.intersection(batch.offsets)
         assert all(batch.record_count == len(batch.offsets) for batch in log.batches)
         assert log.offsets == sent
         # Otherwise the batches would be of one record each, and nothing of the above worth much.
