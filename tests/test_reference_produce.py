@@ -86,7 +86,6 @@ def encode_with_kio(request: ProduceRequest) -> bytes:
     return struct.pack(">i", len(out.getvalue())) + out.getvalue()
 
 
-@settings(deadline=None)
 @given(requests())
 def test_requests_that_kio_encodes_are_decoded(request: ProduceRequest) -> None:
     assert decode_produce_request(encode_with_kio(request)) == request
@@ -190,7 +189,7 @@ def expected(answer: PartitionResponse, version: int) -> PartitionResponse:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_kio_decodes_every_response_that_is_encoded(version: int, data: st.DataObject) -> None:
     answers = data.draw(topics(version, partition_responses(version)))

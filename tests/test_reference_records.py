@@ -90,7 +90,6 @@ def repaired(data: bytearray) -> bytes:
     return bytes(data)
 
 
-@settings(deadline=None)
 @given(st.lists(batches(), max_size=3))
 def test_what_is_encoded_is_decoded(several: list[Batch]) -> None:
     assert decode_batches(b"".join(encode_batch(one) for one in several)) == several
@@ -109,7 +108,6 @@ def test_bytes_of_one_batch_are_those_worked_out_by_hand() -> None:
     assert encode_batch(batch) == repaired(bytearray(expected + records))
 
 
-@settings(deadline=None)
 @given(batches(CODECS_OF_KAFKA_PYTHON))
 def test_kafka_python_reads_what_is_encoded(batch: Batch) -> None:
     data = encode_batch(batch)
@@ -121,7 +119,6 @@ def test_kafka_python_reads_what_is_encoded(batch: Batch) -> None:
     assert got == plain(batch)
 
 
-@settings(deadline=None)
 @given(batches())
 def test_aiokafka_reads_what_is_encoded(batch: Batch) -> None:
     data = encode_batch(batch)
@@ -132,7 +129,6 @@ def test_aiokafka_reads_what_is_encoded(batch: Batch) -> None:
     assert got == plain(batch)
 
 
-@settings(deadline=None)
 @given(batches([reference.NONE]))
 def test_kio_reads_what_is_encoded(batch: Batch) -> None:
     # kio shows a time as a date, cut to whole seconds.
@@ -162,7 +158,7 @@ def test_kio_reads_what_is_encoded(batch: Batch) -> None:
 
 
 @pytest.mark.parametrize("builder", [KafkaPythonBuilder, AiokafkaBuilder])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(batch=batches([reference.NONE]))
 def test_what_other_projects_build_is_decoded(builder: Callable[..., Any], batch: Batch) -> None:
     # To aiokafka's builder a first time of -1 is none yet, so that the second record's replaces it.

@@ -10,7 +10,6 @@ from dataclasses import fields
 from importlib import import_module
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
@@ -24,9 +23,6 @@ from cyproducer.control.messages import (
 )
 
 CORRELATION_ID = 0x01020304
-
-#: The first example loads kio's schema, which takes longer than Hypothesis allows one to.
-no_deadline = settings(deadline=None)
 
 
 def schema(api: str, version: int, kind: str) -> Any:

@@ -27,7 +27,6 @@ from tests.network.kio_oracle import (
     make,
     metadata_responses,
     milliseconds,
-    no_deadline,
     read_request,
     schema,
     texts,
@@ -53,7 +52,6 @@ def assert_header(
 
 
 @pytest.mark.parametrize("version", API_VERSIONS)
-@no_deadline
 @given(correlation_id=int32s, client_id=st.none() | texts, name=texts, software_version=texts)
 def test_api_versions_request_reads_back(
     version: int, correlation_id: int, client_id: str | None, name: str, software_version: str
@@ -66,7 +64,6 @@ def test_api_versions_request_reads_back(
 
 
 @pytest.mark.parametrize("version", METADATA)
-@no_deadline
 @given(
     correlation_id=int32s,
     client_id=st.none() | texts,
@@ -96,7 +93,6 @@ def test_metadata_request_reads_back(
 
 
 @pytest.mark.parametrize("version", INIT_PRODUCER_ID)
-@no_deadline
 @given(
     correlation_id=int32s,
     transactional_id=st.none() | texts,
@@ -197,7 +193,6 @@ def test_strings_that_cannot_be_sent_are_named() -> None:
 
 
 @pytest.mark.parametrize("version", METADATA)
-@no_deadline
 @given(response=metadata_responses)
 def test_metadata_response_of_another_codec_is_read(version: int, response: MetadataResponse) -> None:
     assert protocol.decode_metadata(version, write_metadata(version, response)) == as_of_version(
@@ -229,7 +224,6 @@ def test_ten_thousand_partitions_are_read() -> None:
 
 
 @pytest.mark.parametrize("version", INIT_PRODUCER_ID)
-@no_deadline
 @given(throttle_ms=durations_ms, error_code=error_codes, producer_id=int64s, producer_epoch=int16s)
 def test_init_producer_id_response_of_another_codec_is_read(
     version: int, throttle_ms: int, error_code: int, producer_id: int, producer_epoch: int
@@ -249,7 +243,6 @@ versions_by_key = st.dictionaries(int16s, st.tuples(int16s, int16s), max_size=80
 
 
 @pytest.mark.parametrize("version", API_VERSIONS)
-@no_deadline
 @given(
     error_code=error_codes.filter(lambda code: code != ErrorCode.unsupported_version),
     api_versions=versions_by_key,

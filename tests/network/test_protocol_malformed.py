@@ -16,7 +16,6 @@ from tests.network.kio_oracle import (
     FULL_METADATA,
     make,
     milliseconds,
-    no_deadline,
     schema,
     write_metadata,
     write_response,
@@ -218,7 +217,6 @@ def test_what_is_wrong_is_named(decode: Decode, version: int, frame: str, proble
 @pytest.mark.parametrize(
     "decode", [protocol.decode_api_versions, protocol.decode_metadata, protocol.decode_init_producer_id]
 )
-@no_deadline
 @given(version=st.integers(1, 4), frame=st.binary(max_size=200))
 @example(version=1, frame=b"")
 def test_random_bytes_give_a_result_or_a_protocol_error(decode: Decode, version: int, frame: bytes) -> None:
@@ -229,7 +227,6 @@ def test_random_bytes_give_a_result_or_a_protocol_error(decode: Decode, version:
     assert result is not None
 
 
-@no_deadline
 @given(data=st.data(), case=st.sampled_from(CASES))
 def test_frames_with_changed_bytes_give_a_result_or_a_protocol_error(
     data: st.DataObject, case: tuple[Decode, int, bytes]

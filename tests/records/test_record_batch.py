@@ -141,7 +141,6 @@ record_lists = st.lists(
 
 
 @given(record_lists, st.integers(-1, 2**63 - 1), st.integers(-1, 2**15 - 1), st.integers(-1, 2**31 - 1))
-@settings(deadline=None)
 def test_random_batches_are_the_references(records: list[Record], pid: int, epoch: int, seq: int) -> None:
     fields: dict[str, Any] = {"producer_id": pid, "producer_epoch": epoch, "base_sequence": seq}
     written = encoded(records, **fields)
@@ -154,7 +153,7 @@ CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(rows=record_lists, batch_size=st.integers(100, 4000))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_what_send_writes_is_what_a_consumer_reads(
     codec: str | None, rows: list[Record], batch_size: int
 ) -> None:
