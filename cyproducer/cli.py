@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from cyproducer.console import Progress, amount, one_line
 from cyproducer.errors import KafkaConfigurationError, KafkaError
 from cyproducer.line_format import Format, Header, json_line, keyed_line, whole_line
-from cyproducer.line_producer import Interrupts, LineProducer
+from cyproducer.line_producer import CONNECT_TIMEOUT_S, Interrupts, LineProducer, connect
 
 if TYPE_CHECKING:
     from cyproducer import KafkaProducer
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
-CONNECT_TIMEOUT_S = 15
 DRAIN_TIMEOUT_S = 150.0
 """More than the default delivery_timeout_ms, within which every record's fate is known."""
 INTERRUPTED_DRAIN_TIMEOUT_S = 10.0
@@ -106,24 +105,6 @@ def _produce(options: argparse.Namespace, producer: KafkaProducer, interrupts: I
     if interrupts.requested:
         return 130
     return 1 if lines.failed or lines.unknown else 0
-
-
-def connect(settings: dict[str, Any], timeout_s: float = CONNECT_TIMEOUT_S) -> KafkaProducer:
-    """A producer that has reached a broker.
-
-    Raises:
-        KafkaConfigurationError: An option is unknown or its value is not allowed.
-        KafkaError: No broker answered within ``timeout_s``.
-    """
-    import cyproducer
-
-    producer = cyproducer.KafkaProducer(**settings)
-    try:
-        producer.wait_ready(timeout_s)
-    except BaseException:
-        producer.close(0)
-        raise
-    return producer
 
 
 def producer_settings(options: argparse.Namespace) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cyproducer.cli import connect
 from cyproducer.console import Progress, amount, table
+from cyproducer.line_producer import connect
 from cyproducer.testing import EmbeddedBroker
 
 if TYPE_CHECKING:

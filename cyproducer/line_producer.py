@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cyproducer import KafkaProducer
 
 CHUNK = 256 * 1024
+CONNECT_TIMEOUT_S = 15
 SETTLE_EVERY = 1_000
 """Records between two looks at which of the oldest futures are done: a compromise of memory and time."""
 ERRORS_KEPT = 10
@@ -40,6 +41,24 @@ RECORD_ERRORS = (
     ValueError,
 )
 """What `send` raises because of the one record; anything else would befall the next record too."""
+
+
+def connect(settings: dict[str, Any], timeout_s: float = CONNECT_TIMEOUT_S) -> KafkaProducer:
+    """A producer that has reached a broker.
+
+    Raises:
+        KafkaConfigurationError: An option is unknown or its value is not allowed.
+        KafkaError: No broker answered within ``timeout_s``.
+    """
+    import cyproducer
+
+    producer = cyproducer.KafkaProducer(**settings)
+    try:
+        producer.wait_ready(timeout_s)
+    except BaseException:
+        producer.close(0)
+        raise
+    return producer
 
 
 class Interrupts:
