@@ -67,6 +67,6 @@ cdef Delivery* delivery_new(int32_t partition, CompletionList* queue) noexcept n
 cdef void delivery_ref(Delivery* d) noexcept nogil
 cdef void delivery_unref(Delivery* d) noexcept nogil
 cdef void delivery_acknowledge(Delivery* d, int64_t base_offset, int64_t log_append_ms) noexcept nogil
-cdef void delivery_forward(Delivery* d, Forward* targets) noexcept nogil
+cdef int delivery_forward(Delivery* d, Forward* targets) except -1
 cdef void delivery_fail(Delivery* d, object error)
 cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms)

@@ -22,7 +22,7 @@ import copy
 import logging
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 
 cimport cython
 
@@ -156,10 +156,64 @@ cdef void delivery_fail(Delivery* d, object error):
         settled(d, FAILED)
 
 
-cdef void delivery_forward(Delivery* d, Forward* targets) noexcept nogil:
-    """The records went elsewhere, each to its target; takes the array and its references over."""
-    d.forward = targets
-    settled(d, FORWARDED)
+cdef bint list_callback(Delivery* d, void* future) noexcept nogil:
+    """Lists a future, whose reference it takes, among those to be called back; False where the outcome is
+    known already, or there is no memory."""
+    cdef Stripe* stripe = stripe_of(d)
+    cdef void** grown = d.callbacks
+    cdef bint listed = False
+    cyp_add32(&d.interested, 1)
+    pthread_mutex_lock(&stripe.lock)
+    if cyp_load32(&d.state) == PENDING:
+        if d.callback_count == d.callback_room:
+            grown = <void**>realloc(d.callbacks, sizeof(void*) * max(16, d.callback_room * 2))
+            if grown != NULL:
+                d.callbacks = grown
+                d.callback_room = max(16, d.callback_room * 2)
+        if d.callback_count < d.callback_room:
+            d.callbacks[d.callback_count] = future
+            d.callback_count += 1
+            listed = True
+    pthread_mutex_unlock(&stripe.lock)
+    return listed
+
+
+cdef int delivery_forward(Delivery* d, Forward* targets) except -1:
+    """The records went elsewhere, each to its target; takes the array and its references over.
+
+    Called before any target can complete, by the thread that completes them. The callbacks go along here and
+    now. Left to follow when they are due, some would find their target pending and be listed there, others
+    find it complete and run at once, before the former: out of order.
+    """
+    cdef Stripe* stripe = stripe_of(d)
+    cdef void** moved
+    cdef Delivery** to
+    cdef int32_t count
+    cdef int32_t i
+    pthread_mutex_lock(&stripe.lock)
+    count = d.callback_count
+    moved = d.callbacks
+    to = <Delivery**>malloc(sizeof(Delivery*) * max(1, count))
+    if to != NULL:
+        for i in range(count):
+            # Read before the state is published: then a future follows by itself, and its index changes.
+            to[i] = targets[(<RecordFuture>moved[i]).index].to
+        d.callbacks = NULL
+        d.callback_count = 0
+        d.callback_room = 0
+        d.forward = targets
+        cyp_store32(&d.state, FORWARDED)
+        pthread_cond_broadcast(&stripe.done)
+    pthread_mutex_unlock(&stripe.lock)
+    if to == NULL:
+        raise MemoryError("no memory to forward the outcome of records")
+    for i in range(count):
+        if not list_callback(to[i], moved[i]):
+            # No memory: called back when the future is asked for something next.
+            Py_DECREF(<object>moved[i])
+    free(to)
+    free(moved)
+    return 0
 
 
 cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms):
@@ -375,41 +429,23 @@ cdef class RecordFuture:
 
     cdef object _add(self, int kind, object function):
         cdef Delivery* d
-        cdef Stripe* stripe
-        cdef void** grown
-        cdef bint waiting = False
-        cdef bint no_memory = False
         if self.callbacks is None:
             self.callbacks = []
         # Each entry is run by whoever pops it: this thread or the callbacks' one, never both.
         self.callbacks.append((kind, function))
         while self._settle() == PENDING:
             d = self.delivery
-            stripe = stripe_of(d)
-            cyp_add32(&d.interested, 1)
-            pthread_mutex_lock(&stripe.lock)
-            if cyp_load32(&d.state) == PENDING:
-                waiting = True
-                if not self.registered:
-                    if d.callback_count == d.callback_room:
-                        grown = <void**>realloc(d.callbacks, sizeof(void*) * max(16, d.callback_room * 2))
-                        if grown == NULL:
-                            no_memory = True
-                        else:
-                            d.callbacks = grown
-                            d.callback_room = max(16, d.callback_room * 2)
-                    if not no_memory:
-                        d.callbacks[d.callback_count] = <void*>self
-                        d.callback_count += 1
-                        self.registered = 1
-                        Py_INCREF(self)
-            pthread_mutex_unlock(&stripe.lock)
-            if no_memory:
-                raise MemoryError("no memory to register a callback")
-            if waiting:
-                if not d.queue.started:
-                    (<object>d.queue.owner).ensure_started()
-                return self
+            if not self.registered:
+                Py_INCREF(self)
+                if not list_callback(d, <void*>self):
+                    Py_DECREF(self)
+                    if cyp_load32(&d.state) == PENDING:
+                        raise MemoryError("no memory to register a callback")
+                    continue
+                self.registered = 1
+            if not d.queue.started:
+                (<object>d.queue.owner).ensure_started()
+            return self
         self._run_callbacks()
         return self
 
@@ -417,12 +453,6 @@ cdef class RecordFuture:
         cdef int state = self._settle()
         cdef object outcome
         if not self.callbacks:
-            return None
-        if state == PENDING:
-            # Forwarded in the meantime: listen to where the record is now.
-            entries, self.callbacks = self.callbacks, None
-            for kind, function in entries:
-                self._add(kind, function)
             return None
         outcome = self._metadata() if state == ACKNOWLEDGED else fresh(self._error())
         while self.callbacks:

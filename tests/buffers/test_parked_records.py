@@ -228,3 +228,18 @@ def test_memory_beyond_the_total_is_not_kept() -> None:
         rig.answer_all()
         assert rig.pool.used_bytes == 0
         assert 0 < rig.pool.cached_bytes <= rig.pool.total_bytes
+
+
+def test_callbacks_keep_the_records_order_when_the_batch_completes_while_they_follow() -> None:
+    """1. Three records are parked, with callbacks.  2. They are moved.  3. The first callback due is run.
+    4. The batch completes.  5. The rest is run: nothing may have come before the first record's."""
+    called: list[int] = []
+    with Rig() as rig:
+        for i in range(3):
+            rig.send("t", b"%d" % i).add_callback(lambda metadata: called.append(metadata.offset))
+        rig.sender.apply_topic("t", b"", [1])
+        rig.completions.run_next(0)
+        rig.send("t", b"3").add_callback(lambda metadata: called.append(metadata.offset))
+        rig.answer_all()
+        rig.run_callbacks()
+    assert called == [0, 1, 2, 3]
