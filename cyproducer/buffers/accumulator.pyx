@@ -405,6 +405,7 @@ cdef class RecordAccumulator:
         pthread_mutex_lock(&a.lock)
         take_off_wire(a, b)
         settle(b)
+        b.partition.known = 1
         if not b.abandoned:
             a.records_sent += b.count
             a.batches_sent += 1

@@ -334,7 +334,7 @@ class ClusterClient:
         with self._changed:
             self._topic_errors[name] = error
             self._changed.notify_all()
-        failed = self._sender.fail_parked(name, error)
+        failed = self._sender.fail_parked(name, errors.told(error, False))
         if failed:
             log.error("%d records failed: %s", failed, error)
 
@@ -347,7 +347,7 @@ class ClusterClient:
                 f"no metadata of topic {name!r} within max_block_ms={self._config.max_block_ms:g}: "
                 f"{said}{self.diagnosis()}"
             )
-            failed = self._sender.fail_parked(name, error, now_ms)
+            failed = self._sender.fail_parked(name, errors.told(error, False), now_ms)
             if failed:
                 self._asked.discard(name)
                 log.error("%d records failed: %s", failed, error)

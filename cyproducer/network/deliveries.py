@@ -5,7 +5,6 @@ out what the idempotence table orders. Does not own: the table and its rules (``
 backoff (``control/retry``), metadata or connections. Everything runs in the sender's turn.
 """
 
-import copy
 import logging
 import math
 from collections.abc import Callable, Collection
@@ -150,7 +149,7 @@ class Deliveries:
     def _deny(self, error: BaseException) -> None:
         self._idempotence.denied()
         log.error("no record can be sent: %s", error)
-        self._sender.refuse_all(_told(error, False))
+        self._sender.refuse_all(errors.told(error, False))
 
     def _tell_identity(self) -> None:
         self._sender.set_identity(self._idempotence.producer_id, self._idempotence.epoch)
@@ -217,7 +216,7 @@ class Deliveries:
     def _final(self, batch: BatchFacts, where: str, error: Exception, maybe: bool) -> BaseException:
         """The error of records that fail for good; logged here."""
         log.error("%d records for %s failed: %s; %s", batch.records, where, error, _outcome(maybe))
-        return _told(error, maybe)
+        return errors.told(error, maybe)
 
     def on_batch_overdue(self, batch: BatchFacts, on_wire: bool, now_ms: float) -> BaseException:
         """The error of a batch whose delivery_timeout_ms has run out, on the wire or in its queue."""
@@ -259,11 +258,3 @@ class Deliveries:
 
 def _outcome(maybe_written: bool) -> str:
     return "they may have been written" if maybe_written else "they were not written"
-
-
-def _told(error: BaseException, maybe_written: bool) -> BaseException:
-    """A copy that says whether the records may be in the log: one cause serves many batches."""
-    twin = copy.copy(error)
-    twin.__cause__ = error.__cause__
-    twin.__dict__["maybe_written"] = maybe_written
-    return twin
