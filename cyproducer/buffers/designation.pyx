@@ -175,27 +175,39 @@ cdef int designate(RecordAccumulator acc, TopicState state, int count) except -1
             pthread_mutex_unlock(&acc.c.lock)
             return 0
         pthread_mutex_unlock(&acc.c.lock)
+        out.sealing = NULL
+        result = OUT_OF_MEMORY
+        # Before the record is in a batch: from there on nothing may fail, or it would be sent as well.
         target = <Forward*>calloc(1, sizeof(Forward))
-        grant = 0
-        result = acc.append(t, k.partition, &k.record, &grant, True, &out)
-        if target != NULL and result == APPENDED:
+        if target != NULL:
+            grant = 0
+            result = acc.append(t, k.partition, &k.record, &grant, True, &out)
+        if result == APPENDED:
             target.to = out.delivery
             target.index = out.index
             delivery_forward(k.delivery, target)
-            if out.sealing != NULL:
-                acc.seal(out.sealing)
         else:
             free(target)
             pthread_mutex_lock(&acc.c.lock)
             acc.c.records_failed += 1
             pthread_mutex_unlock(&acc.c.lock)
-            if result == NO_SUCH_PARTITION:
-                delivery_fail(k.delivery, UnknownTopicOrPartitionError(
-                    f"topic {state.name!r} has no partition {k.partition}: it has {count}, 0 to {count - 1}"
-                ))
-            else:
-                delivery_fail(k.delivery, MemoryError("no memory to place a record"))
+            delivery_fail(k.delivery, why_not_placed(result, state, k.partition, count))
         discard(acc, k)
+        # Also where the record that made room for itself then found no memory.
+        if out.sealing != NULL:
+            acc.seal(out.sealing)
+
+
+cdef object why_not_placed(int result, TopicState state, int partition, int count):
+    """The error of a parked record that no batch took. Raises nothing: some error the record must have."""
+    try:
+        if result == NO_SUCH_PARTITION:
+            return UnknownTopicOrPartitionError(
+                f"topic {state.name!r} has no partition {partition}: it has {count}, 0 to {count - 1}"
+            )
+        return MemoryError("no memory to place a record")
+    except MemoryError as error:
+        return error
 
 
 cdef int discard(RecordAccumulator acc, Parked* k) except -1:
