@@ -194,7 +194,7 @@ cdef class RecordAccumulator:
         b = p.last
         # Not the capacity alone: that is a power of two, and may be well above batch_size.
         if b != NULL and b.state == OPEN and b.size + bound > min(b.capacity, b.limit):
-            if b.size + bound > b.limit or not self._grow(b, b.size + bound):
+            if b.size + bound > b.limit or not self._grow(b, b.size + bound, force):
                 close_batch(a, b)
                 if b.state == SEALING:
                     out.sealing = b
@@ -281,11 +281,18 @@ cdef class RecordAccumulator:
         a.incomplete += 1
         return b
 
-    cdef bint _grow(self, Batch* b, int64_t size) noexcept nogil:
-        """Moves an open batch into a buffer of at least ``size`` bytes; False where the pool has none."""
+    cdef bint _grow(self, Batch* b, int64_t size, bint force) noexcept nogil:
+        """Moves an open batch into a buffer of at least ``size`` bytes; False where the pool has none.
+
+        ``force``: beyond the budget if need be, see ``append``.
+        """
         cdef int64_t capacity = buffer_capacity(min(max(size, b.capacity * 2), b.limit))
         cdef uint8_t* data
-        if capacity < size or not self.pool.try_reserve(capacity):
+        if capacity < size:
+            return False
+        if force:
+            self.pool.reserve_now(capacity)
+        elif not self.pool.try_reserve(capacity):
             return False
         data = self.pool.allocate(capacity)
         if data == NULL:
