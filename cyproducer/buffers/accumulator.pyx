@@ -500,8 +500,11 @@ cdef class RecordAccumulator:
         """Whether ``close()`` was called."""
         return bool(self.c.closed)
 
-    def opens_batch(self, str name not None, int32_t partition):
-        """Whether the next record for a partition would begin a new batch."""
+    def opens_batch(self, str name not None, int32_t partition, int64_t bound):
+        """Whether a record of at most ``bound`` bytes for a partition would begin a new batch.
+
+        Also where the open one has no room for it; memory that may be lacking to use that room is left out.
+        """
         cdef TopicState state = self.topics.get(name)
         cdef Batch* last = NULL
         if state is None:
@@ -509,7 +512,7 @@ cdef class RecordAccumulator:
         pthread_mutex_lock(&self.c.lock)
         if 0 <= partition < state.c.partition_count:
             last = state.c.partitions[partition].last
-        opens = last == NULL or last.state != OPEN
+        opens = last == NULL or last.state != OPEN or last.size + bound > last.limit
         pthread_mutex_unlock(&self.c.lock)
         return opens
 
