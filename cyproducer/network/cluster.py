@@ -26,7 +26,7 @@ from cyproducer.control.cluster_view import ClusterView
 from cyproducer.control.connections import Address
 from cyproducer.control.messages import MetadataResponse
 from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, ClusterMetadata
-from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
+from cyproducer.control.retry import ExponentialBackoff, LastErrors, RetryPolicy
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
 from cyproducer.network.connector import Connector
@@ -86,6 +86,7 @@ class ClusterClient:
             ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms),
         )
         self._metadata_on: Connection | None = None
+        self._last_errors = LastErrors(config.delivery_timeout_ms)
         self._topic_errors: dict[str, Exception] = {}
         self._last_warning_ms = -math.inf
         self._warnings_held = 0
@@ -154,13 +155,13 @@ class ClusterClient:
 
     def diagnosis(self) -> str:
         """Why nothing comes forward: each address with its last failure, and the last metadata error."""
-        now_ms = self._now_ms()
-        parts = [self._connector.diagnosis(), self._metadata.describe_last_error(now_ms) or ""]
-        text = "; ".join(part for part in parts if part)
-        if text:
-            return text
         servers = ", ".join(f"{host}:{port}" for host, port in self._config.bootstrap_addresses)
-        return f"no failure so far, still trying {servers}"
+        return self._failures() or f"no failure so far, still trying {servers}"
+
+    def _failures(self) -> str:
+        """What fails of connections and metadata; empty where nothing does."""
+        parts = (self._connector.diagnosis(), self._metadata.describe_last_error(self._now_ms()))
+        return "; ".join(filter(None, parts))
 
     # In the sender's turn
 
@@ -366,6 +367,7 @@ class ClusterClient:
             error = cause
         else:
             error = errors.for_code(error_code)(f"{where}: {message}" if message else where)
+        self._last_errors.note(topic, partition, error, now_ms)
         if getattr(error, "invalid_metadata", False):
             self._metadata.request_update(f"{where}: {type(error).__name__}")
         retriable = bool(getattr(error, "retriable", False) or isinstance(error, errors.KafkaProtocolError))
@@ -388,14 +390,24 @@ class ClusterClient:
     def delivery_timeout_error(
         self, topic: str, partition: int, count: int, attempts: int, age_ms: float, now_ms: float
     ) -> Exception:
-        """The error of a batch that was not delivered in time; logged here."""
+        """The error of a batch that was not delivered in time; logged here.
+
+        Its cause is the partition's last error, where there was one since the batch was begun.
+        """
+        cause = self._last_errors.since(topic, partition, now_ms - age_ms)
+        if cause is None:
+            why = self.diagnosis()
+        else:
+            why = f"the partition's last request failed with {cause}"
+            why = "; ".join(filter(None, (why, self._failures())))
         leader = self._metadata.leader(topic, partition)
         whom = "it has no leader" if leader is None else f"its leader is broker {leader}"
         error = errors.DeliveryTimeoutError(
             f"{count} records for {topic}-{partition} were not delivered within delivery_timeout_ms="
             f"{self._config.delivery_timeout_ms:g} ({age_ms:.0f} ms old, {attempts} requests tried, {whom}): "
-            f"{self.diagnosis()}"
+            f"{why}"
         )
+        error.__cause__ = cause
         log.error("%s", error)
         return error
 
