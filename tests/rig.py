@@ -168,6 +168,7 @@ class Rig:
         auto_connect: bool = True,
         extension: Callable[..., RecordFuture] | None = None,
         completions: CompletionQueue | None = None,
+        selector: selectors.BaseSelector | None = None,
     ) -> None:
         self.clock = ManualClock(START_NS)
         self.pool = BufferPool(buffer_memory)
@@ -185,7 +186,7 @@ class Rig:
             single_broker_ms=single_broker_ms,
             seed=seed,
         )
-        self.selector = selectors.DefaultSelector()
+        self.selector = selector or selectors.DefaultSelector()
         self.sender = Sender(
             self.accumulator,
             self.selector,

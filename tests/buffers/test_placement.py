@@ -168,8 +168,8 @@ def test_without_any_leader_every_partition_is_as_good(policy: PartitionerSpec) 
 
 
 def test_leaders_change_all_at_once() -> None:
-    """1. A topic's partition loses its leader.  2. While the next one's is read, a record is sent: it finds the
-    leaders as they were, and goes.  Half the change would have it wait where no broker is."""
+    """1. A partition loses its leader.  2. While the next one's is read, a record is sent: it finds what was
+    before, and goes.  Half the change would have it wait where no broker is."""
     reached: list[int] = []
 
     class Leader:

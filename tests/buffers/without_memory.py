@@ -55,7 +55,7 @@ def main() -> None:
     gc.disable()
     for codec in (None, "gzip"):
         assert move(0, 0, codec) == (0, 0)
-        outcomes = []
+        outcomes: list[tuple[int, int]] = []
         while (outcome := move(len(outcomes), 1, codec))[0]:
             outcomes.append(outcome)
         # Before the first record moves, it raises, having changed nothing; then each refusal costs a record.
