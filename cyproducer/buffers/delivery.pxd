@@ -69,4 +69,5 @@ cdef void delivery_acknowledge(Delivery* d, int64_t base_offset, int64_t log_app
 cdef void delivery_forward(Delivery* d, Forward* targets) noexcept
 cdef void delivery_fail(Delivery* d, object error)
 cdef list take_callbacks(Delivery* d)
+cdef object fresh(object error)
 cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms)

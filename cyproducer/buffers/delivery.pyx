@@ -18,6 +18,7 @@ All four are sequentially consistent, so one of the two sees the other: either t
 the interest and comes for the lock, or the waiter sees the state.
 """
 
+import copy
 import logging
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -250,9 +251,6 @@ cdef object fresh(object error):
     cdef object twin
     if error is None:
         return None
-    # Imported here: nothing else needs it, and most programs meet no error.
-    import copy
-
     try:
         # The way pickle goes: OSError and UnicodeError keep what they say in fields of their own.
         twin = copy.copy(error)
