@@ -5,10 +5,12 @@ nor when a batch completes (``delivery``). The sender fills the queue without th
 empties it.
 """
 
+from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t
 
 from cyproducer.buffers.delivery cimport Delivery, RecordFuture, delivery_unref, take_callbacks
 from cyproducer.buffers.sync cimport (
+    SIGNAL_SLICE_NS,
     cyp_cond_init,
     cyp_cond_wait_until,
     cyp_monotonic_ns,
@@ -23,13 +25,7 @@ from cyproducer.buffers.sync cimport (
 
 import logging
 
-cdef extern from "<Python.h>":
-    int PyErr_CheckSignals() except -1
-
 log = logging.getLogger("cyproducer")
-
-cdef enum:
-    SIGNAL_SLICE_NS = 50_000_000   # how often a waiting thread looks for Ctrl-C
 
 
 cdef class CompletionQueue:

@@ -21,6 +21,7 @@ the interest and comes for the lock, or the waiter sees the state.
 import copy
 import logging
 
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free
 
@@ -28,6 +29,7 @@ cimport cython
 
 from cyproducer.buffers.sync cimport (
     FAR_NS,
+    SIGNAL_SLICE_NS,
     cyp_add32,
     cyp_cond_init,
     cyp_cond_wait_until,
@@ -44,16 +46,12 @@ from cyproducer.buffers.sync cimport (
 from cyproducer.errors import KafkaTimeoutError
 from cyproducer.structs import RecordMetadata, TopicPartition
 
-cdef extern from "<Python.h>":
-    int PyErr_CheckSignals() except -1
-
 log = logging.getLogger("cyproducer")
 
 # A condition for each delivery would cost 88 bytes and a constructor a batch. Waiters share these
 # instead, by the delivery's address; a wake-up that was meant for a neighbour finds PENDING and waits on.
 cdef enum:
     STRIPES = 64
-    SIGNAL_SLICE_NS = 50_000_000   # how often a waiting thread looks for Ctrl-C
 
 
 cdef enum:
