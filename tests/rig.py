@@ -178,7 +178,7 @@ class CountedControl(Control):
             cast(ClusterMetadata, self.metadata),
             lambda: 0.5,
             request=lambda *request: None,
-            diagnosis=lambda: "nothing is known",
+            diagnosis=lambda known: known or "nothing is known",
             warn=lambda *text: None,
         )
 
