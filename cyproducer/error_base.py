@@ -94,5 +94,9 @@ class AuthorizationError(BrokerResponseError):
 kafka_errors: dict[int, type[BrokerResponseError]] = {}
 
 
+# A table and not a loop: 135 names are turned at each import.
+_UNDERSCORES = {code: f"_{code:c}" for code in range(ord("A"), ord("Z") + 1)}
+
+
 def _capitals(name: str) -> str:
-    return "".join(f"_{letter}" if letter.isupper() else letter for letter in name).upper().lstrip("_")
+    return name.translate(_UNDERSCORES).upper().lstrip("_")
