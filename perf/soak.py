@@ -1,36 +1,36 @@
-"""A long run against a broker that breaks all the time: does memory stay flat, and is everything there exactly once?
+"""A long run against a broker that breaks all the time: is memory flat, is each record there once?
 
     python perf/soak.py                        200 million records, some minutes
     python perf/soak.py --records 2000000 --strength 10 --seed 7
 
-Everything about a run is drawn from its seed and printed: options, sizes, faults. What is checked at the end stands
-in ``verdicts``; the exit code is 1 where one of them is bad. Needs Linux and a C compiler (see ``null_broker``).
+Everything about a run is drawn from its seed and printed: options, sizes, faults. What is checked at the end
+stands in ``verdicts``; the exit code is 1 where one of them is bad. Needs Linux and a C compiler (see
+``null_broker``).
 """
 
 import argparse
-import ctypes
-import gc
 import json
 import logging
 import os
 import platform
 import random
-import statistics
 import sys
 import threading
 import time
-from array import array
 from collections import Counter, deque
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 # At the end: an installed package comes before the sources.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from cyproducer import KafkaProducer
 from cyproducer.console import Progress, amount, table
+from perf.footprint import Held, Medians, Memory, descriptors, resident_bytes, threads
 from perf.null_broker import MODULUS, NullBroker, Report
+from perf.soak_plan import Plan, make_plan
 
 TOPIC = "soak"
 CHURN_TOPIC = "churn"
@@ -40,139 +40,13 @@ CALLBACK_EVERY = 5
 """Of the kept futures, how many have a callback: one in so many."""
 SENDER_SHIFT = 56
 CHURN_RECORDS = 300
-FAULTS = {
-    "cut_in": 1e-3,
-    "cut_out": 1e-3,
-    "lose": 1e-4,
-    "stall": 1e-4,
-    "delay": 5e-3,
-    "split": 2e-3,
-    "throttle": 1e-3,
-    "refuse": 1e-3,
-    "after": 1e-3,
-    "move": 2e-3,
-    "down": 1e-4,
-    "leaderless": 2e-3,
-    "no_id": 2e-2,
-}
-"""Probabilities where ``--strength`` is 1."""
-GROWTH_SHARE = 0.01
-"""By how much resident memory may have grown at the end, unless it is less than ``--growth-mb``."""
-LEFT_BYTES = 200_000
-LEFT_BLOCKS = 3000
-"""How much more the C heap, and Python's, may hold after a producer than before it: what is loaded late."""
-
-
-class Shape(NamedTuple):
-    """What the records of a chunk look like."""
-
-    value_size: int
-    key_size: int
-    headers: int
-    to_partition: bool
-    """Whether the application says which partition."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """All that a run depends on, but for the machine."""
-
-    seed: int
-    records: int
-    producers: int
-    brokers: int
-    partitions: int
-    produce_version: int
-    senders: int
-    options: dict[str, Any]
-    faults: dict[str, float]
-    shapes: list[Shape]
-
-
-def make_plan(seed: int, records: int, producers: int, strength: float) -> Plan:
-    rng = random.Random(seed)
-    faults = {name: min(0.5, chance * strength) for name, chance in FAULTS.items()}
-    return Plan(
-        seed=seed,
-        records=records,
-        producers=producers,
-        brokers=rng.randint(2, 4),
-        partitions=rng.randint(4, 16),
-        produce_version=rng.choice([7, 8, 9, 10, 12, 13]),
-        senders=rng.randint(1, 2),
-        options={
-            "batch_size": rng.choice([16384, 65536, 131072]),
-            "linger_ms": rng.choice([0, 5]),
-            "buffer_memory": rng.choice([16 << 20, 32 << 20]),
-            "max_in_flight_requests_per_connection": rng.randint(2, 5),
-            "request_timeout_ms": 1000,
-            "retry_backoff_ms": 10,
-            "reconnect_backoff_ms": 10,
-            "reconnect_backoff_max_ms": 200,
-            "metadata_max_age_ms": 5000,
-        },
-        faults={**faults, "seed": seed, "delay_ms": 20, "stall_ms": 1500, "down_ms": 200},
-        # Everything once, then what chance brings: a tenth of the run sees them all, each several times.
-        shapes=[
-            Shape(8, 0, 0, False),
-            Shape(100, 0, 0, True),
-            Shape(40, 16, 0, False),
-            Shape(20, 0, 1, True),
-            *(
-                Shape(rng.randint(8, 200), rng.choice([0, 0, 10]), rng.choice([0, 0, 0, 2]), rng.random() < 0.5)
-                for _ in range(6)
-            ),
-        ],
-    )
-
-
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-class _Mallinfo2(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
-    ]
-
-
-class Held(NamedTuple):
-    """What is allocated, to the byte: resident memory also has what allocators keep for later."""
-
-    bytes: int
-    """From malloc, where the C library is glibc and tells; else 0."""
-    blocks: int
-    """Python's objects."""
-
-    @classmethod
-    def now(cls) -> "Held":
-        gc.collect()
-        mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
-        if mallinfo2 is None:
-            return cls(0, sys.getallocatedblocks())
-        mallinfo2.restype = _Mallinfo2
-        info = mallinfo2()
-        return cls(info.uordblks + info.hblkhd, sys.getallocatedblocks())
-
-    def grew(self, after: "Held") -> bool:
-        return after.bytes - self.bytes > LEFT_BYTES or after.blocks - self.blocks > LEFT_BLOCKS
-
-
-def descriptors() -> int:
-    # The listing's own one is among them, always.
-    return len(os.listdir("/proc/self/fd"))
-
-
-def threads(at_most: int = 0) -> int:
-    """The process's, as the system counts them: those of libraries too.
-
-    One that was joined may still be on its way out: up to two seconds are given to come down to ``at_most``.
-    """
-    deadline = time.monotonic() + 2
-    while (count := len(os.listdir("/proc/self/task"))) > at_most > 0 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return count
+LINE_EVERY_S = 30.0
+"""How often a log, which has no progress bar, gets a line."""
+HEAP_GROWTH = 0.01
+"""By how much what malloc gave out may have grown at the end, unless it is less than ``--growth-mb``."""
+RESIDENT_GROWTH = 0.05
+"""The same of resident memory, which also has the gaps between what malloc gave out: buffers of many sizes
+come and go, and the gaps find their level slowly."""
 
 
 class Log(logging.Handler):
@@ -189,36 +63,10 @@ class Log(logging.Handler):
             self.errors.append(record.getMessage())
 
 
-class Memory(threading.Thread):
-    """Takes samples of resident memory, each with how many records were sent by then."""
-
-    def __init__(self, sent: "Tally", every_s: float) -> None:
-        super().__init__(name="soak-memory", daemon=True)
-        self.sent, self.every_s = sent, every_s
-        self.at, self.bytes = array("q"), array("q")
-        self._over = threading.Event()
-
-    def run(self) -> None:
-        while not self._over.wait(self.every_s):
-            self.at.append(self.sent.records())
-            self.bytes.append(resident_bytes())
-
-    def stop(self) -> None:
-        self._over.set()
-        self.join()
-
-    def median(self, first: float, last: float) -> float:
-        """Of the samples taken between these shares of all records."""
-        total = self.sent.total
-        taken = [b for at, b in zip(self.at, self.bytes, strict=True) if first * total <= at <= last * total]
-        return statistics.median(taken) if taken else float("nan")
-
-
 @dataclass
 class Tally:
     """What the senders did. Each writes its own places only."""
 
-    total: int
     sent: list[int]
     looked_at: list[int]
     failures: Counter[str] = field(default_factory=Counter)
@@ -272,7 +120,7 @@ def look_at(future: Any, sender: int, tally: Tally) -> None:
 
 
 def churn(plan: Plan, broker: NullBroker, progress: Progress) -> list[Held]:
-    """Producers that come and go, of all codecs; returns what is held after a quarter of them and after all."""
+    """Producers that come and go, of all codecs; what is held after a quarter and all of them."""
     rng = random.Random(f"{plan.seed} churn")
     held = []
     for number in range(plan.producers):
@@ -310,12 +158,12 @@ class Run:
     tally: Tally
     metrics: dict[str, float]
     report: Report
-    memory: tuple[float, float]
-    """Medians of the first tenth after the warm-up and of the last one."""
-    peak_bytes: int
-    samples: int
+    memory: tuple[Medians, Medians]
+    """Of the first tenth after the warm-up and of the last one."""
+    course: list[tuple[int, int, int]]
+    """Of memory; see ``Memory.course``."""
     held: list[Held]
-    """After the first record of all, after the long run, after a quarter of the short-lived producers, at the end."""
+    """After the first record, the long run, a quarter of the short-lived producers, all of them."""
     growth_bytes: float
     left_threads: int
     left_descriptors: int
@@ -324,7 +172,7 @@ class Run:
     def verdicts(self) -> dict[str, bool]:
         """Each thing that must hold, and whether it did."""
         report, metrics, tally = self.report, self.metrics, self.tally
-        growth = self.memory[1] - self.memory[0]
+        first, last = self.memory
         return {
             "every record was sent": tally.records() == self.plan.records,
             "every kept future succeeded": not tally.failures,
@@ -339,8 +187,12 @@ class Run:
             "bytes: metrics and broker agree": metrics["byte-total"] == report.total(TOPIC, "bytes"),
             "requests: no more arrived than went": metrics["request-total"] >= report.requests["produce"],
             "nothing is in flight": metrics["requests-in-flight"] == 0,
-            "the pool has everything back": metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"],
-            "memory is flat": growth < self.growth_bytes or growth < self.memory[0] * GROWTH_SHARE,
+            "the pool has everything back": metrics["buffer-available-bytes"]
+            == metrics["buffer-total-bytes"],
+            "memory in use is flat": last.heap - first.heap
+            < max(self.growth_bytes, first.heap * HEAP_GROWTH),
+            "resident memory is flat, but for gaps": last.resident - first.resident
+            < max(self.growth_bytes, first.resident * RESIDENT_GROWTH),
             "everything was freed": not self.held[0].grew(self.held[1]),
             "short-lived producers: each record once": report.records(CHURN_TOPIC)
             == self.plan.producers * CHURN_RECORDS,
@@ -365,10 +217,9 @@ class Run:
             "out_of_order_batches": report.total(TOPIC, "out_of_order"),
             "futures_looked_at": sum(self.tally.looked_at),
             "failures": dict(self.tally.failures.most_common(20)),
-            "memory_first_bytes": self.memory[0],
-            "memory_last_bytes": self.memory[1],
-            "memory_peak_bytes": self.peak_bytes,
-            "memory_samples": self.samples,
+            "memory_first": self.memory[0]._asdict(),
+            "memory_last": self.memory[1]._asdict(),
+            "memory_course": self.course,
             "churn_s": round(self.churn_s, 1),
             "held": self.held,
             "logged": dict(self.log.levels),
@@ -379,7 +230,8 @@ class Run:
 
 
 def machine() -> str:
-    return f"{os.cpu_count()} cores, {platform.machine()}, {platform.python_implementation()} {platform.python_version()}"
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    return f"{os.cpu_count()} cores, {platform.machine()}, {python}"
 
 
 def soak(plan: Plan, warm_up: float, sample_s: float, growth_mb: float) -> Run:
@@ -387,7 +239,7 @@ def soak(plan: Plan, warm_up: float, sample_s: float, growth_mb: float) -> Run:
     log = Log()
     logging.getLogger("cyproducer").addHandler(log)
     progress = Progress(sys.stderr, plan.records)
-    tally = Tally(plan.records, [0] * plan.senders, [0] * plan.senders)
+    tally = Tally([0] * plan.senders, [0] * plan.senders)
     tally.callbacks_wanted = [0] * plan.senders
     with NullBroker(
         plan.brokers,
@@ -396,37 +248,46 @@ def soak(plan: Plan, warm_up: float, sample_s: float, growth_mb: float) -> Run:
         produce_version=plan.produce_version,
         check=True,
     ) as broker:
+        threads_before = threads()
         # Whatever is loaded once, a producer's libraries for example, is loaded before anything is counted.
         with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
             producer.send("warm-up", b"value").get(30)
-        threads_before, descriptors_before = threads(), descriptors()
+        threads_before, descriptors_before = threads(threads_before), descriptors()
         held = [Held.now()]
+        requests_before = broker.report().requests
         broker.faults(**plan.faults)
-        memory = Memory(tally, sample_s)
+        memory = Memory(tally.records, sample_s)
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **options)
-        shares = [plan.records * (k + 1) // plan.senders - plan.records * k // plan.senders for k in range(plan.senders)]
+        bounds = [plan.records * number // plan.senders for number in range(plan.senders + 1)]
         senders = [
-            threading.Thread(target=send_share, args=(producer, plan, number, share, tally), name=f"soak-{number}")
-            for number, share in enumerate(shares)
+            threading.Thread(
+                target=send_share, args=(producer, plan, number, until - since, tally), name=f"soak-{number}"
+            )
+            for number, (since, until) in enumerate(pairwise(bounds))
         ]
         memory.start()
         began = time.perf_counter()
         for sender in senders:
             sender.start()
+        next_line = began + LINE_EVERY_S
         before: deque[tuple[float, int]] = deque([(began, 0)], maxlen=50)
         while any(sender.is_alive() for sender in senders):
             time.sleep(0.1)
             now, done = time.perf_counter(), tally.records()
             rate = (done - before[0][1]) / (now - before[0][0])
             before.append((now, done))
-            progress.update(done, f"{done:,} records, {rate:,.0f}/s, {amount(resident_bytes())}")
+            state = f"{done:,} records, {rate:,.0f}/s, {amount(resident_bytes())}"
+            progress.update(done, state)
+            if not sys.stderr.isatty() and now >= next_line:
+                next_line = now + LINE_EVERY_S
+                print(state, file=sys.stderr, flush=True)
         for sender in senders:
             sender.join()
         producer.flush(180)
         elapsed_s = time.perf_counter() - began
         memory.stop()
         metrics = producer.metrics()["producer-metrics"]
-        requests = broker.report().requests
+        requests = {kind: count - requests_before[kind] for kind, count in broker.report().requests.items()}
         producer.close(60)
         del producer
         held.append(Held.now())
@@ -438,6 +299,10 @@ def soak(plan: Plan, warm_up: float, sample_s: float, growth_mb: float) -> Run:
         report = broker.report()
         report.requests.update(requests)
     progress.close()
+
+    def tenth(since: float) -> Medians:
+        return memory.medians(since * plan.records, (since + 0.1) * plan.records)
+
     return Run(
         plan=plan,
         elapsed_s=elapsed_s,
@@ -445,9 +310,8 @@ def soak(plan: Plan, warm_up: float, sample_s: float, growth_mb: float) -> Run:
         tally=tally,
         metrics=metrics,
         report=report,
-        memory=(memory.median(warm_up, warm_up + 0.1), memory.median(0.9, 1.0)),
-        peak_bytes=max(memory.bytes, default=0),
-        samples=len(memory.bytes),
+        memory=(tenth(warm_up), tenth(0.9)),
+        course=memory.course(100),
         held=held,
         growth_bytes=growth_mb * 1e6,
         left_threads=left_threads,
@@ -470,8 +334,10 @@ def rows(run: Run) -> list[tuple[str, str]]:
         ("  out of order, at first", f"{report.total(TOPIC, 'out_of_order'):,}"),
         ("records sent again", f"{run.metrics['record-retry-total']:,.0f}"),
         ("futures looked at", f"{sum(run.tally.looked_at):,}"),
-        ("memory, first tenth after the warm-up", amount(run.memory[0])),
-        ("memory, last tenth", amount(run.memory[1])),
+        *(
+            (f"memory in use (resident), {when}", f"{amount(memory.heap)} ({amount(memory.resident)})")
+            for when, memory in zip(("first tenth after the warm-up", "last tenth"), run.memory, strict=True)
+        ),
         ("held by C before, after", f"{run.held[0].bytes:,} B, {run.held[1].bytes:,} B"),
         ("short-lived producers", f"{run.plan.producers:,}"),
         ("held by C after a quarter, after all", f"{run.held[-2].bytes:,} B, {run.held[-1].bytes:,} B"),
@@ -484,18 +350,25 @@ def markdown(run: Run) -> str:
         f"{run.report.total(TOPIC, 'duplicates'):,} batches that arrived twice, "
         f"{run.plan.producers} more producers | seed {run.plan.seed}, {machine()} | "
         f"{run.elapsed_s:.0f} s, {run.plan.records / run.elapsed_s / 1e6:.2f} M records/s | "
-        f"{run.memory[0] / 1e6:.1f} MB, {run.memory[1] / 1e6:.1f} MB |"
+        + ", ".join(f"{memory.heap / 1e6:.1f} ({memory.resident / 1e6:.1f}) MB" for memory in run.memory)
+        + " |"
     )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--records", type=int, default=200_000_000)
     parser.add_argument("--producers", type=int, default=200, help="short-lived ones, after the long run")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument("--strength", type=float, default=1.0, help="how many times the usual faults")
-    parser.add_argument("--warm-up", type=float, default=0.1, help="share of the records before memory counts")
-    parser.add_argument("--growth-mb", type=float, default=1.0, help="by how much memory may grow, if not by 1 %%")
+    parser.add_argument(
+        "--warm-up", type=float, default=0.1, help="share of the records before memory counts"
+    )
+    parser.add_argument(
+        "--growth-mb", type=float, default=1.0, help="by how much memory may grow, if not by 1 %%"
+    )
     parser.add_argument("--sample-s", type=float, default=1.0, help="seconds between two looks at memory")
     parser.add_argument("--json", type=Path, help="a file for all figures")
     args = parser.parse_args()

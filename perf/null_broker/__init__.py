@@ -1,7 +1,7 @@
-"""A Kafka cluster that keeps nothing and acknowledges at once: what is measured against it is the client alone.
+"""A Kafka cluster that keeps nothing and acknowledges at once, so that the client alone is measured.
 
-Owns: compiling ``null_broker.c`` (where it changed), its process, and talking to it. Does not own: what it answers;
-that stands in the C file. Needs Linux and a C compiler. Any one thread.
+Owns: compiling ``null_broker.c`` (where it changed), its process, and talking to it. Does not own: what it
+answers; that stands in the C file. Needs Linux and a C compiler. Any one thread.
 
     with NullBroker(brokers=3, partitions=12) as broker:
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
@@ -105,7 +105,7 @@ class NullBroker:
         brokers: how many, each with a port of its own; up to 64.
         partitions: of topics that are made by being asked for.
         topics: topics to begin with, and their partitions.
-        produce_version: the newest version of Produce to offer, 3 to 13. With one below 10 Metadata ends at 9.
+        produce_version: the newest version of Produce to offer, 3 to 13. Below 10 Metadata ends at 9.
         check: look into batches: checksums, and the numbers that values begin with (8 bytes, the highest one
             the sender's, below 16). Costs the broker time.
 
@@ -152,8 +152,8 @@ class NullBroker:
     def faults(self, **settings: float) -> None:
         """Which faults happen from now on, each with its probability; none that is not named.
 
-        ``seed`` makes the dice fall the same way again, ``delay_ms``, ``stall_ms`` and ``down_ms`` say how long
-        the faults of these names last at most. The names stand in ``null_broker.c``.
+        ``seed`` makes the dice fall the same way again, ``delay_ms``, ``stall_ms`` and ``down_ms`` say how
+        long the faults of these names last at most. The names stand in ``null_broker.c``.
         """
         self._order(" ".join(["faults", *(f"{name}={value}" for name, value in settings.items())]))
 
