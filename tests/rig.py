@@ -26,7 +26,7 @@ from cyproducer.buffers.clock import ManualClock
 from cyproducer.buffers.completion import CompletionQueue
 from cyproducer.buffers.delivery import RecordFuture
 from cyproducer.buffers.send_path import SendPath
-from cyproducer.control.idempotence import BatchFacts, Fate, Verdict
+from cyproducer.control.idempotence import TOO_LARGE_ERRORS, BatchFacts, Fate, Verdict
 from cyproducer.errors import DeliveryTimeoutError, KafkaTimeoutError, ProducerClosedError, for_code
 from cyproducer.network.connection import Connection
 from cyproducer.network.sender import Sender
@@ -130,6 +130,8 @@ class Control:
             at_ms, final = self.decide(batch.topic, batch.partition, batch.attempts, error, now_ms)
         elif batch.abandoned:
             at_ms, final = None, error
+        elif error_code in TOO_LARGE_ERRORS and batch.records > 1 and not batch.ambiguous:
+            return Verdict(Fate.SPLIT)
         elif getattr(error, "retriable", False) and batch.attempts <= self.retries:
             at_ms, final = now_ms + self.retry_backoff_ms, None
         else:

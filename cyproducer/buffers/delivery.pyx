@@ -196,6 +196,8 @@ cdef int delivery_forward(Delivery* d, Forward* targets) except -1:
     to = <Delivery**>malloc(sizeof(Delivery*) * max(1, count))
     if to != NULL:
         for i in range(count):
+            # A future that nobody asked since an earlier forward still has its place in that one's delivery.
+            (<RecordFuture>moved[i])._settle()
             # Read before the state is published: then a future follows by itself, and its index changes.
             to[i] = targets[(<RecordFuture>moved[i]).index].to
         d.callbacks = NULL

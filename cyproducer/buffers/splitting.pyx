@@ -158,7 +158,7 @@ cdef int64_t smaller_limit(const Accumulator* a, const Batch* b) noexcept nogil:
     cdef int64_t limit = b.partition.topic.batch_limit
     if limit == 0:
         limit = a.batch_size
-    return min(limit, max(b.size // 2, BATCH_HEADER + 1))
+    return min(limit, max((b.size + 1) // 2, BATCH_HEADER + 1))
 
 
 cdef void learn(RecordAccumulator acc, const Batch* b, int64_t limit) noexcept nogil:
