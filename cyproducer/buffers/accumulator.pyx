@@ -406,6 +406,8 @@ cdef class RecordAccumulator:
         pthread_mutex_lock(&a.lock)
         take_off_wire(a, b)
         settle(b)
+        if b.base_sequence >= 0:
+            b.partition.known_id = b.producer_id
         if not b.abandoned:
             a.records_sent += b.count
             a.batches_sent += 1

@@ -102,8 +102,12 @@ cdef inline bint may_send(Accumulator* a, Partition* p) noexcept nogil:
     if a.producer_id < 0:
         # It counts as ready while there is no connection, so that one is made before the id is there.
         return p.node.link == NULL
+    # A broker that has nothing of a producer id in a partition takes any sequence first: were the first batch
+    # refused, the second would go before it. So the first goes alone.
     return p.unsettled_count == 0 or (
-        p.producer_id == a.producer_id and p.producer_epoch == a.producer_epoch
+        p.producer_id == a.producer_id
+        and p.producer_epoch == a.producer_epoch
+        and p.known_id == a.producer_id
     )
 
 

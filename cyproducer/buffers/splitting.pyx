@@ -63,7 +63,9 @@ cdef void read_record(const uint8_t* p, Encoded* r) noexcept nogil:
     r.rest = read_varint(p, &r.offset_delta)
 
 
-cdef inline int64_t moved_size(const Encoded* r, int64_t timestamp_delta, int32_t offset_delta) noexcept nogil:
+cdef inline int64_t moved_size(
+    const Encoded* r, int64_t timestamp_delta, int32_t offset_delta
+) noexcept nogil:
     """What follows the length of a record that gets other deltas."""
     return 1 + varint_size(timestamp_delta) + varint_size(offset_delta) + (r.end - r.rest)
 
@@ -244,9 +246,9 @@ cdef int forward(const Batch* b, Batch* part) except -1:
 cdef int split(RecordAccumulator acc, Batch* b) except -1:
     """Puts the parts of a batch that is in a request in its place, without sequences; frees it.
 
-    They go before everything younger. Their records' futures and callbacks follow. What is raised (MemoryError,
-    or what decompression raises, which is out of memory too in its words) leaves the batch as it was. The
-    batch has at least two records.
+    They go before everything younger. Their records' futures and callbacks follow. What is raised
+    (MemoryError, or what decompression raises, which is out of memory too in its words) leaves the batch
+    as it was. The batch has at least two records.
     """
     cdef Accumulator* a = &acc.c
     cdef Partition* p = b.partition

@@ -79,6 +79,7 @@ cdef struct Partition:
     int64_t hint              # size of the batch that was closed last: how large the next one starts
     int64_t records           # appended to it, ever
     int64_t producer_id       # whom its sequences belong to; meaningless before the first batch
+    int64_t known_id          # the producer id it has acknowledged a batch of last, ever; -1: none
     Batch* unsettled[MOST_UNSETTLED]  # with a sequence and without an outcome, in the order of both
     int32_t unsettled_count
     int32_t next_sequence

@@ -98,6 +98,7 @@ cdef int widen(Accumulator* a, Topic* t, int32_t count) noexcept nogil:
             return -1
         t.partitions[i].index = i
         t.partitions[i].topic = t
+        t.partitions[i].known_id = -1
         t.partition_room = i + 1
     return 0
 

@@ -9,7 +9,6 @@ import copy
 import logging
 import math
 from collections.abc import Callable, Collection
-from typing import Any
 
 from cyproducer import errors
 from cyproducer.config import ProducerConfig
