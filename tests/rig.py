@@ -89,6 +89,8 @@ class Control:
         self.retries = 2**31
         self.broken: list[tuple[int, BaseException | None]] = []
         self.batch_errors: list[tuple[Place, int, int]] = []
+        #: What ``on_leaders`` was told.
+        self.leaders: list[tuple[int, list[tuple[str, int, int, int]], bytes | None]] = []
         #: Takes over ``on_batch_error`` where it is set.
         self.decide: Callable[..., Decision] | None = None
         #: Called at the begin of ``delivery_timeout_error``.
@@ -113,6 +115,11 @@ class Control:
     def on_broken(self, connection: Connection, cause: BaseException | None, now_ms: float) -> None:
         self.broken.append((connection.node_id, cause))
         self.rig.peers.pop(connection.node_id).sock.close()
+
+    def on_leaders(
+        self, connection: Connection, leaders: list[tuple[str, int, int, int]], endpoints: bytes | None
+    ) -> None:
+        self.leaders.append((connection.node_id, leaders, endpoints))
 
     def on_batch_error(
         self,

@@ -102,6 +102,8 @@ class ClusterMetadata:
         self._rebootstrap_trigger_ms = rebootstrap_trigger_ms
         self._backoff = ExponentialBackoff(retry_backoff_ms, retry_backoff_max_ms)
         self._brokers: dict[int, BrokerMetadata] = {}
+        #: Brokers that a Produce response named and no metadata has listed yet.
+        self._unlisted: set[int] = set()
         self._topics: dict[str, TopicState] = {}
         self._view: ClusterView | None = None
         self._in_flight: MetadataRequest | None = None
@@ -294,6 +296,12 @@ class ClusterMetadata:
             self._last_full_ms = now_ms
         self._take_brokers(response, change)
         unresolved = self._take_topics(request, response, change, now_ms)
+        if self._unlisted:
+            leading = {node_id for state in self._topics.values() for node_id in state.leaders.values()}
+            for node_id in self._unlisted - leading:
+                self._unlisted.remove(node_id)
+                del self._brokers[node_id]
+                change.brokers_removed.add(node_id)
         for topic in request.topics:
             self._again.pop(topic, None)
         if unresolved:
@@ -331,6 +339,8 @@ class ClusterMetadata:
         ):
             return False
         if endpoint is not None and endpoint.nodeId == node_id:
+            if node_id not in self._brokers:
+                self._unlisted.add(node_id)
             self._brokers[node_id] = endpoint
         state.move_leader(partition, node_id, leader_epoch)
         self._view = None
@@ -360,6 +370,7 @@ class ClusterMetadata:
         """
         forgotten = set(self._brokers)
         self._brokers.clear()
+        self._unlisted.clear()
         self._not_before_ms = -math.inf
         self._last_full_ms = -math.inf
         self.update_reason = "rebootstrap"
@@ -384,6 +395,9 @@ class ClusterMetadata:
 
     def _take_brokers(self, response: MetadataResponse, change: MetadataChange) -> None:
         brokers = {info.node_id: BrokerMetadata(*info) for info in response.brokers}
+        self._unlisted -= brokers.keys()
+        # Whoever answers may not have heard yet of a broker that leads a partition already.
+        brokers.update((node_id, self._brokers[node_id]) for node_id in self._unlisted)
         for node_id, broker in brokers.items():
             known = self._brokers.get(node_id)
             if known is None:

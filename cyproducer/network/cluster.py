@@ -22,7 +22,7 @@ from cyproducer import errors
 from cyproducer.buffers.clock import Clock
 from cyproducer.config import ProducerConfig
 from cyproducer.control.api_versions import API_VERSIONS, METADATA
-from cyproducer.control.cluster_view import ClusterView
+from cyproducer.control.cluster_view import BrokerMetadata, ClusterView
 from cyproducer.control.connections import Address
 from cyproducer.control.messages import MetadataResponse
 from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, ClusterMetadata
@@ -87,6 +87,8 @@ class ClusterClient:
         )
         self._metadata_on: Connection | None = None
         self._topic_errors: dict[str, Exception] = {}
+        # Partitions whose new leader the response at hand named.
+        self._led: set[tuple[str, int]] = set()
         self._last_warning_ms = -math.inf
         self._warnings_held = 0
         self._fatal: Exception | None = None
@@ -292,7 +294,7 @@ class ClusterClient:
         for node_id in self._metadata.broker_ids():
             broker = self._metadata.broker(node_id)
             if broker is not None:
-                self._connector.states.add(node_id, broker.host, broker.port)
+                self._connector.know(node_id, broker.host, broker.port)
         names = [*change.topics_changed, *(name for name, _ in change.leaders_moved)]
         if change.brokers_added or change.brokers_removed:
             # A leader counts only while its broker is listed, and may be the same before and after.
@@ -340,6 +342,44 @@ class ClusterClient:
                 self._asked.discard(name)
                 log.error("%d records failed: %s", failed, error)
 
+    def on_leaders(
+        self, connection: Connection, leaders: list[tuple[str, int, int, int]], endpoints: bytes | None
+    ) -> None:
+        """A Produce response refuses batches and names who leads their partitions (KIP-951).
+
+        Comes before ``on_batch_error`` for each of them, which then sends it there at once.
+
+        Args:
+            connection: the broker that answered.
+            leaders: topic, partition, node id and leader epoch.
+            endpoints: where these nodes are, as the response has it; None where it does not say.
+        """
+        self._led.clear()
+        nodes: dict[int, BrokerMetadata] = {}
+        try:
+            if endpoints is not None:
+                told = protocol.decode_node_endpoints(endpoints)
+                nodes = {info.node_id: BrokerMetadata(*info) for info in told}
+        except errors.KafkaProtocolError as error:
+            # The metadata, which are asked for in any case, will tell.
+            log.warning("%s names new leaders, but not where they are: %s", connection.where, error)
+        changed: dict[str, None] = {}
+        for topic, partition, node_id, epoch in leaders:
+            if node_id == connection.node_id:
+                continue
+            if self._metadata.update_leader(topic, partition, node_id, epoch, nodes.get(node_id)):
+                changed[topic] = None
+                broker = self._metadata.broker(node_id)
+                assert broker is not None
+                self._connector.know(node_id, broker.host, broker.port)
+            # Of several batches that come back, only the first brings news.
+            if self._metadata.leader(topic, partition) == node_id:
+                self._led.add((topic, partition))
+        for topic in changed:
+            self._apply(topic)
+        if changed:
+            self._announce()
+
     # Errors of batches
 
     def on_batch_error(
@@ -369,7 +409,8 @@ class ClusterClient:
         if getattr(error, "invalid_metadata", False):
             self._metadata.request_update(f"{where}: {type(error).__name__}")
         retriable = bool(getattr(error, "retriable", False) or isinstance(error, errors.KafkaProtocolError))
-        decision = self._policy.decide(retriable, attempts, created_ms, now_ms, self._rng)
+        at_once = self._was_led(topic, partition)
+        decision = self._policy.decide(retriable, attempts, created_ms, now_ms, self._rng, at_once=at_once)
         if decision.retry:
             self._warn(now_ms, "%d records for %s: %s; %s", count, where, error, decision.reason)
             return decision.at_ms, None
@@ -384,6 +425,12 @@ class ClusterClient:
             return None, late
         log.error("%d records for %s failed: %s (%s)", count, where, error, decision.reason)
         return None, error
+
+    def _was_led(self, topic: str, partition: int) -> bool:
+        """Whether the response at hand named another leader for a partition, who may be tried at once."""
+        led = (topic, partition) in self._led
+        self._led.discard((topic, partition))
+        return led
 
     def delivery_timeout_error(
         self, topic: str, partition: int, count: int, attempts: int, age_ms: float, now_ms: float

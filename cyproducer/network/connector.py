@@ -240,6 +240,12 @@ class Connector:
         self._sender.ready(connection, chosen.produce)
         self._sender.request_control()
 
+    def know(self, node_id: int, host: str, port: int) -> None:
+        """Makes a broker known; where it was known at another address, its connection is closed."""
+        if node_id in self.states and self.states.endpoint(node_id) != (host, port):
+            self.drop(node_id)
+        self.states.add(node_id, host, port)
+
     # Closing
 
     def close_bootstrap(self, busy: Connection | None) -> None:

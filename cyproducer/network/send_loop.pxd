@@ -7,7 +7,7 @@ from cyproducer.buffers.sync cimport pthread_mutex_t
 from cyproducer.network.connection cimport Connection
 from cyproducer.network.link cimport Link
 from cyproducer.network.poller cimport Poller, Ready
-from cyproducer.network.produce_codec cimport Outcome, ProduceSettings, Request
+from cyproducer.network.produce_codec cimport Endpoints, Outcome, ProduceSettings, Request
 
 cdef enum:
     MOST_BATCHES = 1024           # batches in one request
@@ -57,6 +57,7 @@ cdef class SendLoop:
     ) except -1 nogil
     cdef int64_t _sleep_until(self, int64_t until, int64_t now) noexcept nogil
     cdef int _resolve(self, Batch* b, int error_code, object message, object cause) except -1
+    cdef int _learn_leaders(self, Link* link, Request* r, const Endpoints* endpoints) except -1
     cdef int _give_up(self, Request* r, object cause) except -1
     cdef Link* _link_of(self, int fd) noexcept nogil
     cdef int _tell(self, object method, Connection connection, tuple arguments) except -1

@@ -52,7 +52,13 @@ from cyproducer.network.link cimport (
     link_receive,
 )
 from cyproducer.network.poller cimport MOST_READY
-from cyproducer.network.produce_codec cimport encode_produce, free_request, parse_produce
+from cyproducer.network.produce_codec cimport (
+    Endpoints,
+    encode_produce,
+    free_request,
+    names_leader,
+    parse_produce,
+)
 from cyproducer.records.big_endian cimport get_u32
 from cyproducer.records.record_batch cimport put_batch_header
 
@@ -412,6 +418,8 @@ cdef class SendLoop:
         cdef int32_t i
         cdef int rc
         cdef Outcome* o
+        cdef Endpoints endpoints
+        cdef bint learned = False
         if r.api_key != 0:
             with gil:
                 key, version = r.api_key, r.version
@@ -419,7 +427,7 @@ cdef class SendLoop:
                 body = PyBytes_FromStringAndSize(<const char*>frame, size)
                 self._tell(self.control.on_frame, <Connection>link.owner, (key, version, body, now / 1e6))
             return 0
-        rc = parse_produce(r, frame, size, self.outcomes, &throttle_ms)
+        rc = parse_produce(r, frame, size, self.outcomes, &throttle_ms, &endpoints)
         link.in_flight -= 1
         self._answered(link)
         self.responses += 1
@@ -441,6 +449,9 @@ cdef class SendLoop:
                 self.accumulator.complete(r.batches[i], o.base_offset, o.log_append_ms)
             else:
                 with gil:
+                    if not learned and names_leader(o):
+                        learned = True
+                        self._learn_leaders(link, r, &endpoints)
                     message = None
                     if o.message_size >= 0:
                         message = o.message[:o.message_size].decode("utf-8", "replace")
@@ -528,6 +539,26 @@ cdef class SendLoop:
         self.backoff_number += 1
         heapq.heappush(self.backing_off, (p.retry_at_ns, self.backoff_number, <size_t>p))
         self.next_control_ns = min(self.next_control_ns, p.retry_at_ns)
+        return 0
+
+    cdef int _learn_leaders(self, Link* link, Request* r, const Endpoints* endpoints) except -1:
+        """Tells the control plane of all leaders that a response names, before its batches come back."""
+        cdef int32_t i
+        cdef Outcome* o
+        leaders = []
+        for i in range(r.count):
+            o = &self.outcomes[i]
+            if names_leader(o):
+                leaders.append(
+                    (topic_name(r.batches[i]), r.batches[i].partition.index, o.leader_id, o.leader_epoch)
+                )
+        where = None
+        if endpoints.data != NULL:
+            where = PyBytes_FromStringAndSize(<const char*>endpoints.data, endpoints.size)
+        try:
+            self.control.on_leaders(<Connection>link.owner, leaders, where)
+        except Exception:
+            log.exception("taking leaders from a response failed")
         return 0
 
     cdef int _give_up(self, Request* r, object cause) except -1:

@@ -209,6 +209,7 @@ class ScriptedCluster:
         self.auto_create = 0
         """Partitions of topics that come into being when they are asked for; 0: they don't."""
         self.tells_leader = False
+        """Whether a refusal names the leader, and where it is (KIP-951)."""
         self.unlisted: set[int] = set()
         """Nodes that metadata do not list, though partitions may name them."""
         self.script: Callable[[Received], Act | None] = lambda received: None
@@ -364,6 +365,7 @@ class ScriptedCluster:
         assert request is not None
         by_id = {topic.id: topic for topic in self.topics.values()}
         answers: Answers = []
+        named: set[int] = set()
         for key, partitions in request.topics:
             topic = by_id.get(key) if isinstance(key, uuid.UUID) else self.topics.get(key)
             parts = []
@@ -381,12 +383,17 @@ class ScriptedCluster:
                 if error == NOT_LEADER and self.tells_leader and request.api_version >= 10 and topic:
                     partition = topic.partitions[index]
                     answer = answer._replace(current_leader=(partition.leader, partition.epoch))
+                    named.add(partition.leader)
                 parts.append(answer)
             answers.append((key, parts))
         if act.edit is not None:
             answers = act.edit(answers)
         return encode_produce_response(
-            request.api_version, request.correlation_id, answers, throttle_ms=act.throttle_ms
+            request.api_version,
+            request.correlation_id,
+            answers,
+            act.throttle_ms,
+            [(node.id, node.host, node.port, None) for node in self.nodes.values() if node.id in named],
         )
 
     def _error_for(self, received: Received, act: Act, topic: TopicModel | None, index: int) -> int:
