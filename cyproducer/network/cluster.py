@@ -21,7 +21,7 @@ from typing import Any
 from cyproducer import errors
 from cyproducer.buffers.clock import Clock
 from cyproducer.config import ProducerConfig
-from cyproducer.control.api_versions import API_VERSIONS, METADATA
+from cyproducer.control.api_versions import API_VERSIONS, METADATA, client_throttles
 from cyproducer.control.cluster_view import BrokerMetadata, ClusterView
 from cyproducer.control.connections import Address
 from cyproducer.control.messages import MetadataResponse
@@ -205,7 +205,10 @@ class ClusterClient:
                     self._connector.close_bootstrap(self._metadata_on)
             elif api_key == METADATA:
                 self._metadata_on = None
-                self._on_metadata(protocol.decode_metadata(version, frame), now_ms)
+                response = protocol.decode_metadata(version, frame)
+                if client_throttles(METADATA, version):
+                    connection.throttle(response.throttle_time_ms, now_ms)
+                self._on_metadata(response, now_ms)
         except errors.KafkaError as error:
             if api_key == METADATA:
                 self._metadata.on_failure(f"{connection.where}: {error}", now_ms)
@@ -261,10 +264,11 @@ class ClusterClient:
         delay_ms = self._metadata.next_update_ms(now_ms)
         if delay_ms > 0:
             return delay_ms
-        ready = [c for c in self._connector.connections.values() if c.ready]
+        ready = self._connector.free(now_ms)
         if not ready:
+            # Where all that are connected throttle, another broker may be asked.
             self._connector.seek(list(self._metadata.broker_ids()) or self._connector.bootstrap, now_ms)
-            return math.inf
+            return self._connector.throttled_ms(now_ms)
         connection = min(ready, key=lambda c: (c.in_flight, self._rng()))
         self._metadata.touch(self._used_since(now_ms - self._config.metadata_max_idle_ms), now_ms)
         request = self._metadata.begin_request(now_ms)

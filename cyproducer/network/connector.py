@@ -8,6 +8,7 @@ Runs in the sender's turn; ``diagnosis`` and ``any_ready`` may be called from an
 
 import errno
 import logging
+import math
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from collections.abc import Callable, Sequence
 from cyproducer import errors
 from cyproducer.buffers.clock import Clock
 from cyproducer.config import ProducerConfig
-from cyproducer.control.api_versions import API_VERSIONS, fallback_for, negotiate
+from cyproducer.control.api_versions import API_VERSIONS, client_throttles, fallback_for, negotiate
 from cyproducer.control.connections import Address, Connections, ConnectionState
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
@@ -33,11 +34,13 @@ SOFTWARE_VERSION = "0.1.0"
 class Handshake:
     """Where a connection's handshake stands; ``version`` is that of the ApiVersions request under way."""
 
-    __slots__ = ("metadata_version", "version")
+    __slots__ = ("init_producer_id_version", "metadata_version", "version")
 
     def __init__(self) -> None:
         self.version = 4
         self.metadata_version = -1
+        #: None where the broker hands out no producer ids.
+        self.init_producer_id_version: int | None = None
 
 
 class Connector:
@@ -95,7 +98,22 @@ class Connector:
 
     def diagnosis(self) -> str:
         """Each address in trouble with its last failure; empty without trouble."""
-        return self.states.diagnosis(self._clock.monotonic_ns() / 1e6)
+        now_ms = self._clock.monotonic_ns() / 1e6
+        parts = [self.states.diagnosis(now_ms)]
+        for connection in list(self.connections.values()):
+            wait_ms = connection.throttled_ms(now_ms)
+            if wait_ms > 0:
+                parts.append(f"{connection.where} throttles this client for another {wait_ms / 1000:.1f} s")
+        return "; ".join(part for part in parts if part)
+
+    def free(self, now_ms: float) -> list[Connection]:
+        """The connections that take a request now: handshake done, and the broker doesn't throttle."""
+        return [c for c in list(self.connections.values()) if c.ready and c.throttled_ms(now_ms) <= 0]
+
+    def throttled_ms(self, now_ms: float) -> float:
+        """How long until the first of the brokers that throttle takes requests; infinity where none does."""
+        waits = [c.throttled_ms(now_ms) for c in list(self.connections.values()) if c.ready]
+        return min((wait for wait in waits if wait > 0), default=math.inf)
 
     # Opening
 
@@ -230,12 +248,15 @@ class Connector:
             return
         if response.error_code:
             raise errors.for_code(response.error_code)(f"{connection.where} refused the handshake")
+        if client_throttles(API_VERSIONS, version):
+            connection.throttle(response.throttle_time_ms, now_ms)
         self._hand_over(connection, response.api_versions, now_ms)
 
     def _hand_over(self, connection: Connection, versions: dict[int, tuple[int, int]], now_ms: float) -> None:
         """The handshake is over: the connection may be used."""
         chosen = negotiate(versions)
         connection.handshake.metadata_version = chosen.metadata
+        connection.handshake.init_producer_id_version = chosen.init_producer_id
         self.states.ready(connection.node_id, now_ms)
         self._sender.ready(connection, chosen.produce)
         self._sender.request_control()

@@ -62,3 +62,4 @@ cdef int parse_produce(
     Endpoints* endpoints
 ) noexcept nogil
 cdef bint names_leader(const Outcome* o) noexcept nogil
+cdef bint client_throttles(const Request* r) noexcept nogil

@@ -26,6 +26,7 @@ cdef enum:
     NODE_ENDPOINTS_TAG = 0
     NOT_LEADER_OR_FOLLOWER = 6
     FENCED_LEADER_EPOCH = 74
+    CLIENT_THROTTLES = 6      # first version whose throttle time is the client's to keep
 
 
 cdef int by_topic_and_partition(const void* left, const void* right) noexcept nogil:
@@ -305,6 +306,11 @@ cdef void read_response_tags(Cursor* c, Endpoints* endpoints) noexcept nogil:
             endpoints.data = data
             endpoints.size = size
         n -= 1
+
+
+cdef bint client_throttles(const Request* r) noexcept nogil:
+    """Whether a throttle time in the answer asks for silence: before, the broker kept it (KIP-219)."""
+    return r.version >= CLIENT_THROTTLES
 
 
 cdef bint names_leader(const Outcome* o) noexcept nogil:

@@ -46,6 +46,8 @@ cdef class SendLoop:
     cdef int64_t latency_ns
     cdef int64_t latency_max_ns
     cdef int64_t wakeups
+    cdef int64_t throttle_ms      # what brokers asked for, added up
+    cdef int64_t throttle_max_ms
 
     cdef int step(self, int64_t max_wait_ns) except -1 nogil
     cdef int _control(self, int64_t now) except -1
@@ -65,3 +67,6 @@ cdef class SendLoop:
     cdef int _answered(self, Link* link) noexcept nogil
     cdef object _socket_error(self, Link* link, int64_t why)
     cpdef object close_connection(self, Connection connection, object cause)
+
+
+cdef str topic_name(Batch* b)

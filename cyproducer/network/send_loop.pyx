@@ -50,10 +50,13 @@ from cyproducer.network.link cimport (
     link_pop_written,
     link_push,
     link_receive,
+    link_throttle,
+    throttled_until,
 )
 from cyproducer.network.poller cimport MOST_READY
 from cyproducer.network.produce_codec cimport (
     Endpoints,
+    client_throttles,
     encode_produce,
     free_request,
     names_leader,
@@ -202,7 +205,7 @@ cdef class SendLoop:
             # _fill may have broken this connection, which moves the next one here.
             if i < self.link_count and self.links[i] == link:
                 i += 1
-        until = self.next_control_ns
+        until = throttled_until(self.links, self.link_count, self.next_control_ns, now)
         if max_wait_ns < FAR_NS - now:
             until = min(until, now + max_wait_ns)
         n = self.poller.wait(self._sleep_until(until, now) - now, ready)
@@ -290,7 +293,8 @@ cdef class SendLoop:
         cdef int32_t i
         cdef int fd = link.fd
         cdef Node* node = link.node
-        while link.in_flight < self.max_in_flight and link.first_out == NULL:
+        cdef bint throttled = link.throttled_until_ns > now
+        while not throttled and link.in_flight < self.max_in_flight and link.first_out == NULL:
             pthread_mutex_lock(&self.accumulator.c.lock)
             count = drain(
                 &self.accumulator.c, node, self.max_request_size, self.drained, MOST_BATCHES, now
@@ -328,7 +332,7 @@ cdef class SendLoop:
             if self._link_of(fd) != link:
                 return 0
         pthread_mutex_lock(&self.accumulator.c.lock)
-        node.takes = link.in_flight < self.max_in_flight and link.first_out == NULL
+        node.takes = not throttled and link.in_flight < self.max_in_flight and link.first_out == NULL
         pthread_mutex_unlock(&self.accumulator.c.lock)
         return 0
 
@@ -434,6 +438,11 @@ cdef class SendLoop:
         self.latency_ns += now - r.sent_ns
         if now - r.sent_ns > self.latency_max_ns:
             self.latency_max_ns = now - r.sent_ns
+        if rc == 0 and throttle_ms > 0:
+            self.throttle_ms += throttle_ms
+            self.throttle_max_ms = max(self.throttle_max_ms, <int64_t>throttle_ms)
+            if client_throttles(r):
+                link_throttle(link, now + throttle_ms * <int64_t>1_000_000)
         if rc != 0:
             with gil:
                 cause = KafkaProtocolError(
@@ -461,6 +470,10 @@ cdef class SendLoop:
 
     cpdef object close_connection(self, Connection connection, object cause):
         """Closes a socket and hands its requests back; ``Sender`` does it."""
+        raise NotImplementedError("a SendLoop is used through Sender")
+
+    cdef int _learn_leaders(self, Link* link, Request* r, const Endpoints* endpoints) except -1:
+        """A response names new leaders; ``Sender`` tells of them."""
         raise NotImplementedError("a SendLoop is used through Sender")
 
     # What needs a decision
@@ -539,26 +552,6 @@ cdef class SendLoop:
         self.backoff_number += 1
         heapq.heappush(self.backing_off, (p.retry_at_ns, self.backoff_number, <size_t>p))
         self.next_control_ns = min(self.next_control_ns, p.retry_at_ns)
-        return 0
-
-    cdef int _learn_leaders(self, Link* link, Request* r, const Endpoints* endpoints) except -1:
-        """Tells the control plane of all leaders that a response names, before its batches come back."""
-        cdef int32_t i
-        cdef Outcome* o
-        leaders = []
-        for i in range(r.count):
-            o = &self.outcomes[i]
-            if names_leader(o):
-                leaders.append(
-                    (topic_name(r.batches[i]), r.batches[i].partition.index, o.leader_id, o.leader_epoch)
-                )
-        where = None
-        if endpoints.data != NULL:
-            where = PyBytes_FromStringAndSize(<const char*>endpoints.data, endpoints.size)
-        try:
-            self.control.on_leaders(<Connection>link.owner, leaders, where)
-        except Exception:
-            log.exception("taking leaders from a response failed")
         return 0
 
     cdef int _give_up(self, Request* r, object cause) except -1:

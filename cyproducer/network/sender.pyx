@@ -11,6 +11,7 @@ import logging
 import os
 import selectors
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport realloc
 
@@ -33,8 +34,8 @@ from cyproducer.network.link cimport (
     link_pop_unwritten,
     link_pop_written,
 )
-from cyproducer.network.produce_codec cimport Request
-from cyproducer.network.send_loop cimport SendLoop
+from cyproducer.network.produce_codec cimport Endpoints, Outcome, Request, names_leader
+from cyproducer.network.send_loop cimport SendLoop, topic_name
 
 from cyproducer.errors import KafkaConnectionError, KafkaTimeoutError
 
@@ -130,6 +131,26 @@ cdef class Sender(SendLoop):
             self._give_up(r, reason)
             r = link_pop_awaiting(link)
         cyp_store32(&self.attention, 1)
+
+    cdef int _learn_leaders(self, Link* link, Request* r, const Endpoints* endpoints) except -1:
+        """Tells the control plane of all leaders that a response names, before its batches come back."""
+        cdef int32_t i
+        cdef Outcome* o
+        leaders = []
+        for i in range(r.count):
+            o = &self.outcomes[i]
+            if names_leader(o):
+                leaders.append(
+                    (topic_name(r.batches[i]), r.batches[i].partition.index, o.leader_id, o.leader_epoch)
+                )
+        where = None
+        if endpoints.data != NULL:
+            where = PyBytes_FromStringAndSize(<const char*>endpoints.data, endpoints.size)
+        try:
+            self.control.on_leaders(<Connection>link.owner, leaders, where)
+        except Exception:
+            log.exception("taking leaders from a response failed")
+        return 0
 
     def close_overdue(self, double now_ms):
         """Closes connections whose oldest request has had no answer for request_timeout_ms.
@@ -231,6 +252,8 @@ cdef class Sender(SendLoop):
             "latency_ns": self.latency_ns,
             "latency_max_ns": self.latency_max_ns,
             "wakeups": self.wakeups,
+            "throttle_ms": self.throttle_ms,
+            "throttle_max_ms": self.throttle_max_ms,
             "connections": self.link_count,
             "in_flight": sum([(<Connection>c).link.in_flight for c in self.connections]),
         }

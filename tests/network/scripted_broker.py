@@ -333,9 +333,10 @@ class ScriptedCluster:
         error = act.error if isinstance(act.error, int) else 0
         if header.api_key == API_VERSIONS:
             wire.read_api_versions(header)
-            return wire.write_api_versions(version, correlation_id, node.versions, error), act
+            answer = wire.write_api_versions(version, correlation_id, node.versions, error, act.throttle_ms)
+            return answer, act
         wire.read_init_producer_id(header)
-        return wire.write_init_producer_id(version, correlation_id, 4711, 0, error), act
+        return wire.write_init_producer_id(version, correlation_id, 4711, 0, error, act.throttle_ms), act
 
     def _metadata(
         self, version: int, correlation_id: int, names: list[str] | None, create: bool, act: Act
@@ -358,7 +359,9 @@ class ScriptedCluster:
             (node.id, node.host, node.port) for node in self.nodes.values() if node.id not in self.unlisted
         ]
         error = act.error if isinstance(act.error, int) else 0
-        return wire.write_metadata(version, correlation_id, brokers, answers, "scripted", error)
+        return wire.write_metadata(
+            version, correlation_id, brokers, answers, "scripted", error, act.throttle_ms
+        )
 
     def _produce(self, received: Received, act: Act) -> bytes:
         request = received.produce
