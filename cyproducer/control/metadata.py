@@ -78,6 +78,7 @@ class ClusterMetadata:
         metadata_max_idle_ms: float = 300_000,
         retry_backoff_ms: float = 100,
         retry_backoff_max_ms: float = 1_000,
+        rebootstrap: bool = True,
         rebootstrap_trigger_ms: float = 300_000,
     ) -> None:
         """
@@ -88,6 +89,7 @@ class ClusterMetadata:
             metadata_max_idle_ms: a topic is forgotten after this long without use.
             retry_backoff_ms: first wait after a failure, and least time between full updates.
             retry_backoff_max_ms: longest wait after a failure.
+            rebootstrap: whether ever to start over from the bootstrap addresses.
             rebootstrap_trigger_ms: updates that fail for this long call for a rebootstrap (KIP-1102).
         """
         self.bootstrap_addresses = tuple(bootstrap)
@@ -99,6 +101,7 @@ class ClusterMetadata:
         self._random = random
         self._max_age_ms = metadata_max_age_ms
         self._max_idle_ms = metadata_max_idle_ms
+        self._may_rebootstrap = rebootstrap
         self._rebootstrap_trigger_ms = rebootstrap_trigger_ms
         self._backoff = ExponentialBackoff(retry_backoff_ms, retry_backoff_max_ms)
         self._brokers: dict[int, BrokerMetadata] = {}
@@ -285,7 +288,8 @@ class ClusterMetadata:
                 else "metadata response without brokers",
                 now_ms,
             )
-            if response.error_code == REBOOTSTRAP_REQUIRED:
+            # Not over and over: where nothing is known, what says so is a bootstrap server.
+            if response.error_code == REBOOTSTRAP_REQUIRED and self._may_rebootstrap and self._brokers:
                 change.brokers_removed.update(self.rebootstrap())
             return change
         self._in_flight = None
@@ -352,9 +356,10 @@ class ClusterMetadata:
         """Why to start over from the bootstrap addresses; None where there is no reason (KIP-899, KIP-1102).
 
         Args:
-            all_unreachable: whether the last connection attempts to every known broker failed.
+            all_unreachable: whether a connection attempt to every known broker failed since it was last
+                reachable.
         """
-        if not self._brokers:
+        if not self._brokers or not self._may_rebootstrap:
             return None
         if all_unreachable:
             return f"all {len(self._brokers)} known brokers are unreachable"

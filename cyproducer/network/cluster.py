@@ -69,6 +69,7 @@ class ClusterClient:
             metadata_max_idle_ms=config.metadata_max_idle_ms,
             retry_backoff_ms=config.retry_backoff_ms,
             retry_backoff_max_ms=config.retry_backoff_max_ms,
+            rebootstrap=config.metadata_recovery_strategy == "rebootstrap",
             rebootstrap_trigger_ms=config.metadata_recovery_rebootstrap_trigger_ms,
         )
         self._connector = Connector(
@@ -231,16 +232,17 @@ class ClusterClient:
         self._warn(now_ms, "%s", cause)
 
     def _rebootstrap(self, now_ms: float) -> None:
-        if self._config.metadata_recovery_strategy != "rebootstrap":
-            return
         reason = self._metadata.rebootstrap_reason(
             now_ms, self._connector.states.all_failing(self._metadata.broker_ids())
         )
         if reason is None:
             return
+        self._start_over(reason, self._metadata.rebootstrap())
+
+    def _start_over(self, reason: str, brokers: set[int]) -> None:
         log.warning("starting over from bootstrap_servers: %s", reason)
-        for node_id in self._metadata.rebootstrap():
-            self._connector.drop(node_id)
+        for node_id in brokers:
+            self._connector.drop(node_id, "is given up: starting over from bootstrap_servers", retire=True)
 
     # Metadata
 
@@ -293,6 +295,9 @@ class ClusterClient:
 
     def _on_metadata(self, response: MetadataResponse, now_ms: float) -> None:
         change = self._metadata.on_response(response, now_ms)
+        if response.error_code and change.brokers_removed:
+            self._start_over("a broker asked for it", change.brokers_removed)
+            change.brokers_removed.clear()
         for node_id in change.brokers_removed | change.brokers_moved:
             self._connector.drop(node_id)
         for node_id in self._metadata.broker_ids():

@@ -276,14 +276,20 @@ class Connector:
             if spare is not None and spare.ready and spare is not busy:
                 self._sender.close_connection(spare, None)
 
-    def drop(self, node_id: int) -> None:
-        """Forgets a broker, and closes its connection where there is one."""
+    def drop(self, node_id: int, why: str = "is no longer in the metadata", retire: bool = False) -> None:
+        """Forgets a broker, and closes its connection where there is one.
+
+        ``retire``: but not its backoff; see ``Connections.retire``.
+        """
         connection = self.connections.get(node_id)
         if connection is not None:
             self._sender.close_connection(
-                connection, errors.KafkaConnectionError(f"{connection.where} is no longer in the metadata")
+                connection, errors.KafkaConnectionError(f"{connection.where} {why}")
             )
-        self.states.remove(node_id)
+        if retire:
+            self.states.retire(node_id)
+        else:
+            self.states.remove(node_id)
 
     def on_broken(self, connection: Connection, cause: Exception | None, now_ms: float) -> Exception | None:
         """A connection was closed: on purpose (``cause`` None), or by a failure, which is returned."""
