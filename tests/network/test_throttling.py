@@ -187,6 +187,17 @@ def test_metadata_are_asked_of_a_broker_that_does_not_throttle() -> None:
             assert cluster.received(METADATA)[-1].connection.node.id == 2
 
 
+def test_where_every_broker_throttles_metadata_are_asked_once_that_is_over() -> None:
+    with ScriptedCluster(orders=1, other=1) as cluster, producing(cluster) as producer:
+        producer.send("orders", b"1").get(WAIT_S)
+        cluster.wait_for(lambda: cluster.nodes[1].connections[0].closed)
+        cluster.act(PRODUCE, Act(throttle_ms=300))
+        producer.send("orders", b"1").get(WAIT_S)
+        answered = time.monotonic()
+        assert producer.partitions_for("other") == {0}
+        assert 0.2 <= time.monotonic() - answered < WAIT_S / 4
+
+
 @pytest.mark.parametrize(
     ("api_key", "version", "waits"),
     [(API_VERSIONS, 1, False), (API_VERSIONS, 2, True), (METADATA, 5, False), (METADATA, 6, True)],
