@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from cyproducer import errors
 from cyproducer.buffers.clock import Clock
@@ -117,7 +117,7 @@ class Connector:
 
     # Opening
 
-    def tick(self, now_ms: float, busy: Connection | None) -> float:
+    def tick(self, now_ms: float, busy: Container[Connection | None]) -> float:
         """Takes resolved names, gives up what took too long, closes what is idle (but not ``busy``).
 
         Returns the milliseconds until something is due.
@@ -269,11 +269,11 @@ class Connector:
 
     # Closing
 
-    def close_bootstrap(self, busy: Connection | None) -> None:
+    def close_bootstrap(self, busy: Container[Connection | None]) -> None:
         """Closes the bootstrap connections: the brokers they led to have connections of their own."""
         for node_id in self.bootstrap:
             spare = self.connections.get(node_id)
-            if spare is not None and spare.ready and spare is not busy:
+            if spare is not None and spare.ready and spare not in busy:
                 self._sender.close_connection(spare, None)
 
     def drop(self, node_id: int, why: str = "is no longer in the metadata", retire: bool = False) -> None:
@@ -318,13 +318,13 @@ class Connector:
             f"{self._config.security_protocol} listener on this port?"
         )
 
-    def _close_idle(self, now_ms: float, busy: Connection | None) -> None:
+    def _close_idle(self, now_ms: float, busy: Container[Connection | None]) -> None:
         for node_id, connection in list(self.connections.items()):
             if connection.ready and connection.last_used_ns:
                 self.states.active(node_id, connection.last_used_ns / 1e6)
         for node_id in self.states.idle(now_ms):
             connection = self.connections[node_id]
-            if connection.in_flight == 0 and connection is not busy:
+            if connection.in_flight == 0 and connection not in busy:
                 log.debug("closing the idle connection to %s", connection.where)
                 self._sender.close_connection(connection, None)
             else:

@@ -17,7 +17,7 @@ from libc.stdlib cimport realloc
 
 from cyproducer.buffers.designation cimport apply_topic, fail_parked, forget_topic
 from cyproducer.buffers.readiness cimport has_work
-from cyproducer.buffers.structures cimport Batch, Node
+from cyproducer.buffers.structures cimport Batch, Node, Partition
 from cyproducer.buffers.sync cimport (
     FAR_NS,
     cyp_store32,
@@ -34,15 +34,15 @@ from cyproducer.network.link cimport (
     link_pop_unwritten,
     link_pop_written,
 )
+from cyproducer.network.outcomes cimport Outcomes
 from cyproducer.network.produce_codec cimport Endpoints, Outcome, Request, names_leader
-from cyproducer.network.send_loop cimport SendLoop, topic_name
 
 from cyproducer.errors import KafkaConnectionError, KafkaTimeoutError
 
 log = logging.getLogger("cyproducer")
 
 
-cdef class Sender(SendLoop):
+cdef class Sender(Outcomes):
     """The loop over one selector, with everything that is not its happy path. See ``SendLoop``."""
 
     def attach_control(self, control):
@@ -136,13 +136,14 @@ cdef class Sender(SendLoop):
         """Tells the control plane of all leaders that a response names, before its batches come back."""
         cdef int32_t i
         cdef Outcome* o
+        cdef Partition* p
         leaders = []
         for i in range(r.count):
             o = &self.outcomes[i]
             if names_leader(o):
-                leaders.append(
-                    (topic_name(r.batches[i]), r.batches[i].partition.index, o.leader_id, o.leader_epoch)
-                )
+                p = r.batches[i].partition
+                name = p.topic.name[:p.topic.name_size].decode()
+                leaders.append((name, p.index, o.leader_id, o.leader_epoch))
         where = None
         if endpoints.data != NULL:
             where = PyBytes_FromStringAndSize(<const char*>endpoints.data, endpoints.size)
@@ -212,6 +213,22 @@ cdef class Sender(SendLoop):
             for name, state in self.accumulator.topics.items()
             if (<TopicState>state).c.first_parked != NULL
         ]
+
+    def refuse_all(self, error):
+        """Fails every record, those to come too: the cluster will take none from this producer."""
+        cdef Batch* b
+        self.accumulator.refusal = error
+        self.accumulator.close()
+        for name in self.parked_topics():
+            self.fail_parked(name, error)
+        while True:
+            b = self.accumulator.overdue(FAR_NS)
+            if b == NULL:
+                break
+            if b.in_request:
+                self.accumulator.abandon(b, error)
+            else:
+                self.accumulator.fail(b, error)
 
     def abort(self, error):
         """Fails everything that is not complete, in flight or not, and closes every connection.
