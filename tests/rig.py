@@ -156,6 +156,9 @@ class Control:
             f"{batch.records} records for {batch.topic}-{batch.partition} after {age_ms:g} ms"
         )
 
+    def on_batch_gone(self, batch: BatchFacts) -> BaseException:
+        return LookupError(f"{batch.topic}-{batch.partition}")
+
     def on_progress(self, *facts: Any) -> None:
         raise AssertionError("nobody closes a gate here")
 
@@ -171,6 +174,9 @@ class _NoMetadata:
 
     def leader(self, topic: str, partition: int) -> int | None:
         return 1
+
+    def is_gone(self, topic: str, partition: int) -> bool:
+        return False
 
 
 class CountedControl(Control):

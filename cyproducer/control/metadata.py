@@ -45,7 +45,7 @@ class MetadataRequest(NamedTuple):
 class MetadataChange(NamedTuple):
     """What a response changed."""
 
-    #: Topics whose partitions became known, grew or were replaced.
+    #: Topics whose partitions became known, grew or were replaced, or whose id became known.
     topics_changed: list[str]
     #: Those of them that exist under another topic id than before: deleted and created again.
     topics_recreated: list[str]
@@ -166,6 +166,15 @@ class ClusterMetadata:
         """How many partitions a topic has; None while that is unknown."""
         state = self._topics.get(topic)
         return None if state is None or not state.leaders else len(state.leaders)
+
+    def is_gone(self, topic: str, partition: int) -> bool:
+        """Whether a partition that was there once is no more for certain.
+
+        Topics don't shrink, they are deleted and created anew, and only the id tells that from an answer
+        of a broker that lags behind (KIP-516).
+        """
+        count = self.partition_count(topic)
+        return count is not None and partition >= count and self.topic_id(topic) is not None
 
     def topic_id(self, topic: str) -> bytes | None:
         """The topic's 16-byte id; None where it is unknown (KIP-516)."""

@@ -35,6 +35,9 @@ from cyproducer.network.sender import Sender
 
 log = logging.getLogger("cyproducer")
 
+COMPRESSING_MS = 5
+"""When to look again for a batch that a thread is compressing."""
+
 
 class ClusterClient:
     """Keeps the sender supplied with leaders and connections, and decides what failed batches do."""
@@ -93,8 +96,11 @@ class ClusterClient:
         # The sender asks about batches there.
         self.on_batch_error = self._deliveries.on_batch_error
         self.on_batch_overdue = self._deliveries.on_batch_overdue
+        self.on_batch_gone = self._deliveries.on_batch_gone
         self.on_progress = self._deliveries.on_progress
         self._metadata_on: Connection | None = None
+        # Topics that were created anew with fewer partitions, while batches for the others are there.
+        self._shrunk: set[str] = set()
         self._topic_errors: dict[str, Exception] = {}
         self._last_warning_ms = -math.inf
         self._warnings_held = 0
@@ -177,6 +183,8 @@ class ClusterClient:
         """Does what is due; returns the milliseconds until something is due again."""
         connections_ms = self._connector.tick(now_ms, (self._metadata_on, self._deliveries.asked_on))
         self._track_topics(now_ms)
+        for name in list(self._shrunk):
+            self._apply(name)
         overdue_ms = self._sender.close_overdue(now_ms)
         self._rebootstrap(now_ms)
         for node_id in self._sender.nodes_without_connection():
@@ -189,6 +197,8 @@ class ClusterClient:
         if identity_ms == math.inf:
             # Perhaps because every broker throttles.
             identity_ms = self._connector.throttled_ms(now_ms)
+        if self._shrunk:
+            connections_ms = min(connections_ms, COMPRESSING_MS)
         return max(0.0, min(overdue_ms, identity_ms, metadata_ms, connections_ms))
 
     def _now_ms(self) -> float:
@@ -335,10 +345,14 @@ class ClusterClient:
         if not count:
             return
         leaders = [self._metadata.leader(name, index) for index in range(count)]
-        self._sender.apply_topic(
-            name, self._metadata.topic_id(name) or b"", [-1 if node is None else node for node in leaders]
-        )
+        topic_id = self._metadata.topic_id(name)
+        self._sender.apply_topic(name, topic_id or b"", [-1 if node is None else node for node in leaders])
         self._asked.discard(name)
+        self._shrunk.discard(name)
+        # Without ids nobody can tell a smaller topic from a broker that has not heard of the growth: what
+        # is queued then waits for its partition to show again, or for its delivery_timeout_ms.
+        if topic_id is not None and self._sender.fail_beyond(name, count):
+            self._shrunk.add(name)
 
     def _refuse_topic(self, name: str, error: Exception) -> None:
         """The broker's final word on a topic: nothing will be written to it."""

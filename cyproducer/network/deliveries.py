@@ -193,6 +193,8 @@ class Deliveries:
         elif error_code in TOO_LARGE_ERRORS and batch.records > 1 and not maybe:
             log.info("%s: %d records are too large together: %s", where, batch.records, error)
             verdict = Verdict(Fate.SPLIT)
+        elif self._metadata.is_gone(batch.topic, batch.partition):
+            error = self._gone(batch)
         elif fate is not Fate.FAIL:
             retriable = fate is Fate.RETRY or isinstance(error, errors.KafkaProtocolError)
             retriable |= bool(getattr(error, "retriable", False))
@@ -229,6 +231,18 @@ class Deliveries:
         """The error of records that fail for good; logged here."""
         log.error("%d records for %s failed: %s; %s", batch.records, where, error, _outcome(maybe))
         return _told(error, maybe)
+
+    def on_batch_gone(self, batch: BatchFacts) -> BaseException:
+        """The error of a queued batch whose partition is no more."""
+        for action in self._idempotence.on_fate(batch, 0, Fate.FAIL, batch.ambiguous):
+            self._sender.set_gate(batch.topic, batch.partition, action)
+        return self._final(batch, f"{batch.topic}-{batch.partition}", self._gone(batch), batch.ambiguous)
+
+    def _gone(self, batch: BatchFacts) -> Exception:
+        count = self._metadata.partition_count(batch.topic)
+        return errors.UnknownTopicOrPartitionError(
+            f"{batch.topic}-{batch.partition} is no more: the topic was created anew with {count} partitions"
+        )
 
     def on_batch_overdue(self, batch: BatchFacts, on_wire: bool, now_ms: float) -> BaseException:
         """The error of a batch whose delivery_timeout_ms has run out, on the wire or in its queue."""

@@ -17,7 +17,7 @@ from libc.stdlib cimport realloc
 
 from cyproducer.buffers.designation cimport apply_topic, fail_parked, forget_topic
 from cyproducer.buffers.readiness cimport has_work
-from cyproducer.buffers.structures cimport Batch, Node, Partition
+from cyproducer.buffers.structures cimport GATE_OPEN, OPEN, SEALED, SEALING, Batch, Node, Partition
 from cyproducer.buffers.sync cimport (
     FAR_NS,
     cyp_store32,
@@ -193,6 +193,35 @@ cdef class Sender(Outcomes):
     def apply_topic(self, str name, bytes topic_id, list leaders):
         """A topic's partitions: ``leaders[i]`` is the broker of partition i, -1 without one."""
         apply_topic(self.accumulator, self.accumulator.topic(name), topic_id, leaders)
+
+    def fail_beyond(self, str name, int count):
+        """Fails what is queued for a topic's partitions from ``count`` on: they are no more.
+
+        Returns whether a batch could not be failed yet, since a thread is compressing it.
+        """
+        cdef TopicState state = self.accumulator.topic(name)
+        cdef Partition* p
+        cdef Batch* b
+        cdef int i
+        busy = False
+        for i in range(count, state.c.partition_room):
+            p = state.c.partitions[i]
+            while True:
+                pthread_mutex_lock(&self.accumulator.c.lock)
+                b = p.first
+                if b != NULL and b.state == OPEN:
+                    # No append may fill it any more and hand it to its thread.
+                    b.state = SEALED
+                pthread_mutex_unlock(&self.accumulator.c.lock)
+                if b == NULL:
+                    break
+                if b.state == SEALING:
+                    busy = True
+                    break
+                self.accumulator.fail(b, self.control.on_batch_gone(self._facts(b)))
+                if p.gate != GATE_OPEN:
+                    self._progress(p, -1)
+        return busy
 
     def forget_topic(self, str name):
         """The topic's metadata was dropped."""

@@ -66,8 +66,14 @@ def test_a_topic_under_a_new_id_is_another_topic() -> None:
 def test_an_id_that_becomes_known_is_no_other_topic() -> None:
     metadata = known(topic(epochs=(5, 5), topic_id=NO_TOPIC_ID))
     assert metadata.topic_id("t") is None
+    assert not metadata.is_gone("t", 2)
     change = refresh(metadata, topic(epochs=(4, 4), topic_id=ID_A), now_ms=200)
     assert change.topics_recreated == []
+    # The accumulator has to hear of the id.
+    assert change.topics_changed == ["t"]
+    assert metadata.is_gone("t", 2)
+    assert not metadata.is_gone("t", 1)
+    assert not metadata.is_gone("u", 0)
     assert metadata.leader_epoch("t", 0) == 5
     assert metadata.topic_id("t") == ID_A
     # A broker too old to tell ids takes nothing away.

@@ -124,7 +124,7 @@ def test_a_refusal_that_names_nobody_else_is_backed_off_from(node_id: int, epoch
 
 
 @pytest.mark.parametrize("code", [NOT_LEADER, FENCED_LEADER_EPOCH])
-def test_leaders_are_told_before_their_batches_come_back(code: int) -> None:
+def test_leaders_are_told_before_their_batches_come_back(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with Rig({"t": [1, 1, 1]}, produce_version=12, linger_ms=1) as rig:
         order: list[str] = []
         tell, decide = rig.control.on_leaders, rig.control.on_batch_error
@@ -137,7 +137,8 @@ def test_leaders_are_told_before_their_batches_come_back(code: int) -> None:
             order.append("batch")
             return decide(*args)
 
-        rig.control.on_leaders, rig.control.on_batch_error = told, came_back  # type: ignore[method-assign]
+        monkeypatch.setattr(rig.control, "on_leaders", told)
+        monkeypatch.setattr(rig.control, "on_batch_error", came_back)
         futures = [rig.send("t", b"%d" % i, partition=i) for i in range(3)]
         rig.clock.advance_ms(1)
         respond(

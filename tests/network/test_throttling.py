@@ -124,7 +124,8 @@ class RecordingSelector(selectors.SelectSelector):
 
 def test_the_sender_sleeps_until_the_throttle_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither busily, with a batch at hand that may not go, nor on, though nobody wakes it then."""
-    RecordingSelector.waits = waits = []
+    waits: list[float] = []
+    RecordingSelector.waits = waits
     monkeypatch.setattr(selectors, "DefaultSelector", RecordingSelector)
     with Rig({"t": [1]}, request_timeout_ms=1e9, delivery_timeout_ms=1e9) as rig:
         throttled(rig, 500)
@@ -144,7 +145,8 @@ def test_the_sender_sleeps_until_the_throttle_is_over(monkeypatch: pytest.Monkey
 
 
 def test_without_a_batch_at_hand_the_sender_wakes_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    RecordingSelector.waits = waits = []
+    waits: list[float] = []
+    RecordingSelector.waits = waits
     monkeypatch.setattr(selectors, "DefaultSelector", RecordingSelector)
     with Rig({"t": [1]}, request_timeout_ms=1e9, delivery_timeout_ms=1e9) as rig:
         throttled(rig, 500)
