@@ -23,7 +23,6 @@ from cyproducer.buffers.delivery cimport (
     delivery_forward,
     delivery_new,
     delivery_ref,
-    delivery_unref,
 )
 from cyproducer.buffers.readiness cimport enqueue_sorted, refresh, withdraw
 from cyproducer.buffers.sequencing cimport settle, take_off_wire
@@ -233,13 +232,7 @@ cdef int forward(const Batch* b, Batch* part) except -1:
             delivery_ref(part.delivery)
             done += 1
         part = part.next
-    try:
-        delivery_forward(b.delivery, targets)
-    except MemoryError:
-        for i in range(done):
-            delivery_unref(targets[i].to)
-        free(targets)
-        raise
+    delivery_forward(b.delivery, targets)
     return 0
 
 

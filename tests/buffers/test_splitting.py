@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from cyproducer.errors import MessageSizeTooLargeError
 from cyproducer.records.compression import compressor_for
 from tests.buffers.small_topic import assert_nothing_left, fill, refuse_large, sent_size, serve
-from tests.rig import Rig
+from tests.reference_records import Batch
+from tests.rig import CountedControl, Rig
 
 TOO_LARGE, LIST_TOO_LARGE, TIMED_OUT = 10, 18, 7
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
@@ -203,23 +204,55 @@ def test_a_first_part_that_comes_back_goes_before_the_second_that_still_waits() 
         assert rig.values("t") == [bytes([i]) * 100 for i in range(4)]
 
 
-def test_a_part_that_never_left_comes_back_behind_the_one_that_waits_for_its_answer() -> None:
+def half_written(rig: Rig, values: list[bytes]) -> Batch:
+    """Splits a batch in two and cuts the connection when the broker has read the first part alone.
+
+    Returns the first part as it went.
+    """
+    control = rig.control
+    assert isinstance(control, CountedControl)
+    control.deliveries._idempotence.want()
+    control.deliveries._idempotence.granted(7, 0)
+    rig.sender.set_identity(7, 0)
+    fill(rig, [b"zeroth"])
+    rig.answer(rig.requests()[0])
+    fill(rig, values)
+    refuse_large(rig, rig.requests()[0], 1000)
+    rig.step()
+    rig.step()
+    rig._receive()
+    (first,) = rig.pending
+    rig.cut(1)
+    while rig.peers:
+        rig.step()
+    return first.batches["t", 0]
+
+
+def test_a_part_that_was_not_written_goes_behind_the_one_that_was() -> None:
     """A closing connection hands back what was not written first."""
-    with Rig({"t": [1]}, linger_ms=1, idempotent=True, batch_size=1 << 20) as rig:
-        rig.sender.set_identity(7, 0)
-        fill(rig, [b"zeroth"])
-        rig.answer(rig.requests()[0])
-        values = [b"first" * 20_000, *[b"second" * 120_000] * 2]
-        fill(rig, values)
-        refuse_large(rig, rig.requests()[0], 1000)
-        rig.step()
-        rig.step()
-        rig.cut(1)
-        while rig.peers:
-            rig.step()
-        rig.advance_ms(100)
+    values = [b"first", *[b"second" * 120_000] * 2]
+    with rigged(idempotent=True) as rig:
+        half_written(rig, values)
+        rig.advance_ms(200)
         rig.answer_all()
         assert rig.values("t") == [b"zeroth", *values]
+
+
+def test_a_part_that_may_be_in_the_log_keeps_its_sequence_when_the_next_is_certainly_absent() -> None:
+    with rigged(idempotent=True) as rig:
+        before = half_written(rig, [b"first", b"second" * 120_000])
+        rig.advance_ms(200)
+        rig.requests()
+        first, second = rig.pending
+        assert second.batches["t", 0].base_sequence == before.base_sequence + 1
+        rig.answer(first, error=TIMED_OUT)
+        rig.answer(second, error=29)
+        rig.advance_ms(200)
+        (again,) = rig.requests()
+        batch = again.batches["t", 0]
+        assert (batch.producer_epoch, batch.base_sequence) == (before.producer_epoch, before.base_sequence)
+        rig.answer_all()
+        assert rig.values("t") == [b"zeroth", b"first"]
 
 
 def test_parts_are_told_apart_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
