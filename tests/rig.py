@@ -27,7 +27,7 @@ from cyproducer.buffers.completion import CompletionQueue
 from cyproducer.buffers.delivery import RecordFuture
 from cyproducer.buffers.send_path import SendPath
 from cyproducer.config import ProducerConfig
-from cyproducer.control.idempotence import BatchFacts, Fate, Verdict
+from cyproducer.control.idempotence import TOO_LARGE_ERRORS, BatchFacts, Fate, Verdict
 from cyproducer.control.metadata import ClusterMetadata
 from cyproducer.errors import DeliveryTimeoutError, KafkaTimeoutError, ProducerClosedError, for_code
 from cyproducer.network.connection import Connection
@@ -93,6 +93,8 @@ class Control:
         self.retries = 2**31
         self.broken: list[tuple[int, BaseException | None]] = []
         self.batch_errors: list[tuple[Place, int, int]] = []
+        #: What ``on_leaders`` was told.
+        self.leaders: list[tuple[int, list[tuple[str, int, int, int]], bytes | None]] = []
         #: Takes over ``on_batch_error`` where it is set.
         self.decide: Callable[..., Decision] | None = None
         #: Called at the begin of ``on_batch_overdue``.
@@ -118,6 +120,11 @@ class Control:
         self.broken.append((connection.node_id, cause))
         self.rig.peers.pop(connection.node_id).sock.close()
 
+    def on_leaders(
+        self, connection: Connection, leaders: list[tuple[str, int, int, int]], endpoints: bytes | None
+    ) -> None:
+        self.leaders.append((connection.node_id, leaders, endpoints))
+
     def on_batch_error(
         self,
         batch: BatchFacts,
@@ -133,6 +140,8 @@ class Control:
             at_ms, final = self.decide(batch.topic, batch.partition, batch.attempts, error, now_ms)
         elif batch.abandoned:
             at_ms, final = None, error
+        elif error_code in TOO_LARGE_ERRORS and batch.records > 1 and not batch.ambiguous:
+            return Verdict(Fate.SPLIT)
         elif getattr(error, "retriable", False) and batch.attempts <= self.retries:
             at_ms, final = now_ms + self.retry_backoff_ms, None
         else:
@@ -149,6 +158,9 @@ class Control:
             f"{batch.records} records for {batch.topic}-{batch.partition} after {age_ms:g} ms"
         )
 
+    def on_batch_gone(self, batch: BatchFacts) -> BaseException:
+        return LookupError(f"{batch.topic}-{batch.partition}")
+
     def on_progress(self, *facts: Any) -> None:
         raise AssertionError("nobody closes a gate here")
 
@@ -164,6 +176,9 @@ class _NoMetadata:
 
     def leader(self, topic: str, partition: int) -> int | None:
         return 1
+
+    def is_gone(self, topic: str, partition: int) -> bool:
+        return False
 
 
 class CountedControl(Control):

@@ -36,8 +36,8 @@ from cyproducer.buffers.structures cimport (
 )
 
 
-# Brokers forget idle producers after producer.id.expiration.ms, a day by default. To suppose it early costs one
-# round trip after such a pause.
+# Brokers forget idle producers after producer.id.expiration.ms, a day by default. To suppose it early costs
+# one round trip after such a pause.
 cdef int64_t FORGOTTEN_NS = 60_000_000_000
 
 
@@ -101,7 +101,7 @@ cdef inline bint may_send(Accumulator* a, Partition* p) noexcept nogil:
     if not a.idempotent:
         return True
     if b.base_sequence >= 0:
-        return p.gate != GATE_SHUT
+        return p.gate != GATE_SHUT and (p.known or p.in_flight == 0)
     if p.gate != GATE_OPEN or p.unsettled_count == MOST_UNSETTLED:
         return False
     if a.producer_id < 0:
@@ -199,15 +199,15 @@ cdef void enqueue(Partition* p, Batch* b) noexcept nogil:
 
 
 cdef void enqueue_sorted(Partition* p, Batch* b) noexcept nogil:
-    """Puts a batch that comes back before every younger one, and behind what has the same number."""
+    """Puts a batch that comes back, or a part of one, before everything that was sent after it."""
     cdef Batch* at = p.first
-    if at == NULL or at.id > b.id:
+    if at == NULL or at.first_record > b.first_record:
         b.next = at
         p.first = b
         if at == NULL:
             p.last = b
     else:
-        while at.next != NULL and at.next.id <= b.id:
+        while at.next != NULL and at.next.first_record < b.first_record:
             at = at.next
         b.next = at.next
         at.next = b
@@ -241,7 +241,7 @@ cdef inline void give_sequence(Accumulator* a, Partition* p, Batch* b, int64_t n
 
     A broker that knows nothing of a producer id takes any first sequence:
     1. Batches 0 and 1 are on the wire.  2. The broker refuses 0, its replicas are too few.  3. They are back,
-    and it takes 1.  4. 0, sent again, is out of order.  So the first batch goes alone till it is acknowledged.
+    and it takes 1.  4. 0, sent again, is out of order.  So the first goes alone till it is acknowledged.
     """
     if p.producer_id != a.producer_id or (p.unsettled_count == 0 and now - p.sequenced_ns > FORGOTTEN_NS):
         p.known = 0
