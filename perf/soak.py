@@ -187,8 +187,7 @@ class Run:
             "bytes: metrics and broker agree": metrics["byte-total"] == report.total(TOPIC, "bytes"),
             "requests: no more arrived than went": metrics["request-total"] >= report.requests["produce"],
             "nothing is in flight": metrics["requests-in-flight"] == 0,
-            "the pool has everything back": metrics["buffer-available-bytes"]
-            == metrics["buffer-total-bytes"],
+            "the pool is whole": metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"],
             "memory in use is flat": last.heap - first.heap
             < max(self.growth_bytes, first.heap * HEAP_GROWTH),
             "resident memory is flat, but for gaps": last.resident - first.resident
