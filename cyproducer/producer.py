@@ -56,9 +56,7 @@ class ProducerRecord(NamedTuple):
 class _Machinery:
     """Everything a producer runs on. It does not know the producer, which may be collected any time."""
 
-    def __init__(
-        self, config: ProducerConfig, partitioner: PartitionerSpec | CustomPartitioner
-    ) -> None:
+    def __init__(self, config: ProducerConfig, partitioner: PartitionerSpec | CustomPartitioner) -> None:
         self.config = config
         self.clock = Clock()
         self.callbacks = CallbackThread(f"cyproducer-callbacks | {config.client_id}")
@@ -261,9 +259,7 @@ class KafkaProducer(SendPath):
         self.config.reject_unsupported()
         # First, because they may raise, and then there must be no thread yet.
         self._interceptors = [i() if isinstance(i, type) else i for i in self.config.interceptors]
-        self._partitioner = resolve_partitioner(
-            self.config.partitioner, self.config.partitioner_ignore_keys
-        )
+        self._partitioner = resolve_partitioner(self.config.partitioner, self.config.partitioner_ignore_keys)
         self._custom = self._partitioner if isinstance(self._partitioner, CustomPartitioner) else None
         extras = (*self._interceptors, self.config.key_serializer, self.config.value_serializer)
         #: What close() closes, each by whoever pops it.
