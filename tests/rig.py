@@ -18,7 +18,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from cyproducer.buffers.accumulator import RecordAccumulator
 from cyproducer.buffers.buffer_pool import BufferPool
@@ -26,8 +26,12 @@ from cyproducer.buffers.clock import ManualClock
 from cyproducer.buffers.completion import CompletionQueue
 from cyproducer.buffers.delivery import RecordFuture
 from cyproducer.buffers.send_path import SendPath
+from cyproducer.config import ProducerConfig
+from cyproducer.control.idempotence import BatchFacts, Fate, Verdict
+from cyproducer.control.metadata import ClusterMetadata
 from cyproducer.errors import DeliveryTimeoutError, KafkaTimeoutError, ProducerClosedError, for_code
 from cyproducer.network.connection import Connection
+from cyproducer.network.deliveries import Deliveries
 from cyproducer.network.sender import Sender
 from tests.reference_records import (
     Batch,
@@ -91,7 +95,7 @@ class Control:
         self.batch_errors: list[tuple[Place, int, int]] = []
         #: Takes over ``on_batch_error`` where it is set.
         self.decide: Callable[..., Decision] | None = None
-        #: Called at the begin of ``delivery_timeout_error``.
+        #: Called at the begin of ``on_batch_overdue``.
         self.on_overdue: Callable[[], object] | None = None
 
     def tick(self, now_ms: float) -> float:
@@ -116,30 +120,77 @@ class Control:
 
     def on_batch_error(
         self,
-        topic: str,
-        partition: int,
-        count: int,
-        attempts: int,
-        created_ms: float,
+        batch: BatchFacts,
         error_code: int,
         message: str | None,
         cause: BaseException | None,
+        written: bool,
         now_ms: float,
-    ) -> Decision:
-        self.batch_errors.append(((topic, partition), error_code, attempts))
-        error = cause or for_code(error_code)(message or f"{topic}-{partition}")
+    ) -> Verdict:
+        self.batch_errors.append(((batch.topic, batch.partition), error_code, batch.attempts))
+        error = cause or for_code(error_code)(message or f"{batch.topic}-{batch.partition}")
         if self.decide is not None:
-            return self.decide(topic, partition, attempts, error, now_ms)
-        if getattr(error, "retriable", False) and attempts <= self.retries:
-            return now_ms + self.retry_backoff_ms, None
-        return None, error
+            at_ms, final = self.decide(batch.topic, batch.partition, batch.attempts, error, now_ms)
+        elif batch.abandoned:
+            at_ms, final = None, error
+        elif getattr(error, "retriable", False) and batch.attempts <= self.retries:
+            at_ms, final = now_ms + self.retry_backoff_ms, None
+        else:
+            at_ms, final = None, error
+        if at_ms is None:
+            return Verdict(Fate.FAIL, error=final)
+        return Verdict(Fate.RETRY, at_ms)
 
-    def delivery_timeout_error(
-        self, topic: str, partition: int, count: int, attempts: int, age_ms: float, now_ms: float
-    ) -> BaseException:
+    def on_batch_overdue(self, batch: BatchFacts, on_wire: bool, now_ms: float) -> BaseException:
         if self.on_overdue is not None:
             self.on_overdue()
-        return DeliveryTimeoutError(f"{count} records for {topic}-{partition} after {age_ms:g} ms")
+        age_ms = now_ms - batch.created_ms
+        return DeliveryTimeoutError(
+            f"{batch.records} records for {batch.topic}-{batch.partition} after {age_ms:g} ms"
+        )
+
+    def on_progress(self, *facts: Any) -> None:
+        raise AssertionError("nobody closes a gate here")
+
+
+class _NoMetadata:
+    """Metadata as far as ``Deliveries`` asks: partitions have leaders, and updates are counted."""
+
+    def __init__(self) -> None:
+        self.updates = 0
+
+    def request_update(self, reason: str) -> None:
+        self.updates += 1
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        return 1
+
+
+class CountedControl(Control):
+    """A control plane whose decisions about batches are the product's."""
+
+    def __init__(self, rig: "Rig", config: ProducerConfig) -> None:
+        super().__init__(rig)
+        self.metadata = _NoMetadata()
+        self.deliveries = Deliveries(
+            config,
+            rig.sender,
+            cast(ClusterMetadata, self.metadata),
+            lambda: 0.5,
+            request=lambda *request: None,
+            diagnosis=lambda known: known or "nothing is known",
+            warn=lambda *text: None,
+        )
+
+    def on_batch_error(self, batch: BatchFacts, error_code: int, *rest: Any) -> Verdict:
+        self.batch_errors.append(((batch.topic, batch.partition), error_code, batch.attempts))
+        return self.deliveries.on_batch_error(batch, error_code, *rest)
+
+    def on_batch_overdue(self, batch: BatchFacts, on_wire: bool, now_ms: float) -> BaseException:
+        return self.deliveries.on_batch_overdue(batch, on_wire, now_ms)
+
+    def on_progress(self, *facts: Any) -> None:
+        self.deliveries.on_progress(*facts)
 
 
 class Rig:
@@ -158,6 +209,8 @@ class Rig:
         availability_timeout_ms: float = 0,
         single_broker_ms: float = 30_000,
         seed: int = 1,
+        idempotent: bool = False,
+        ordered: bool = False,
         acks: int = -1,
         max_in_flight: int = 5,
         max_request_size: int = 1 << 20,
@@ -169,6 +222,7 @@ class Rig:
         receive_max: int = 1 << 20,
         extension: Callable[..., RecordFuture] | None = None,
         completions: CompletionQueue | None = None,
+        selector: selectors.BaseSelector | None = None,
     ) -> None:
         self.clock = ManualClock(START_NS)
         self.pool = BufferPool(buffer_memory)
@@ -185,8 +239,10 @@ class Rig:
             availability_timeout_ms=availability_timeout_ms,
             single_broker_ms=single_broker_ms,
             seed=seed,
+            idempotent=idempotent,
+            ordered=ordered,
         )
-        self.selector = selectors.DefaultSelector()
+        self.selector = selector or selectors.DefaultSelector()
         self.sender = Sender(
             self.accumulator,
             self.selector,
@@ -200,6 +256,15 @@ class Rig:
             receive_max=receive_max,
         )
         self.control = Control(self)
+        if idempotent:
+            self.control = CountedControl(
+                self,
+                ProducerConfig(
+                    delivery_timeout_ms=delivery_timeout_ms,
+                    request_timeout_ms=min(request_timeout_ms, delivery_timeout_ms),
+                    retry_backoff_max_ms=100,
+                ),
+            )
         self.sender.attach_control(self.control)
         self.path = SendPath()
         self.path._open_path(self.accumulator, max_request_size, max_block_ms, extension)

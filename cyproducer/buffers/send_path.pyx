@@ -19,7 +19,7 @@ from cyproducer.buffers.accumulator cimport (
     NO_SUCH_PARTITION,
     TOPIC_UNKNOWN,
 )
-from cyproducer.buffers.delivery cimport refused_future
+from cyproducer.buffers.delivery cimport fresh, refused_future
 from cyproducer.buffers.designation cimport park, parked_size
 from cyproducer.buffers.sync cimport cyp_monotonic_ns, pthread_mutex_lock, pthread_mutex_unlock
 from cyproducer.buffers.readiness cimport hurry
@@ -198,6 +198,17 @@ cdef class SendPath:
         """``send()`` behind the serializers, interceptors and partitioners."""
         return self._send(topic, value, key, headers, partition, timestamp_ms)
 
+    def _opens_batch(self, topic, value, headers, partition):
+        """Whether a record without a key would begin a new batch in its partition (KIP-480)."""
+        cdef Held held
+        cdef int64_t headers_size = 1
+        cdef int64_t payload
+        if headers:
+            free(encode_headers(headers, &headers_size, &payload))
+        hold(value, &held, "value")
+        let_go(&held)
+        return self.accumulator.opens_batch(topic, partition, record_bound(-1, held.size, headers_size))
+
     cdef TopicState _topic(self, object name):
         cdef TopicState state
         if self.accumulator is None:
@@ -327,6 +338,8 @@ cdef class SendPath:
                         return 0
                     acc.pool.unreserve(parked)
                 if result == IS_CLOSED:
+                    if acc.refusal is not None:
+                        raise fresh(acc.refusal)
                     raise ProducerClosedError("send() on a closed producer: the record was not accepted")
                 if result == NO_SUCH_PARTITION:
                     raise UnknownTopicOrPartitionError(

@@ -34,14 +34,14 @@ from cyproducer.network.link cimport (
     link_pop_written,
 )
 from cyproducer.network.produce_codec cimport Request
-from cyproducer.network.send_loop cimport SendLoop
+from cyproducer.network.outcomes cimport Outcomes
 
-from cyproducer.errors import KafkaConnectionError, KafkaTimeoutError
+from cyproducer.errors import KafkaConnectionError, KafkaTimeoutError, told
 
 log = logging.getLogger("cyproducer")
 
 
-cdef class Sender(SendLoop):
+cdef class Sender(Outcomes):
     """The loop over one selector, with everything that is not its happy path. See ``SendLoop``."""
 
     def attach_control(self, control):
@@ -192,21 +192,35 @@ cdef class Sender(SendLoop):
             if (<TopicState>state).c.first_parked != NULL
         ]
 
+    def refuse_all(self, error):
+        """Fails every record, those to come too: the cluster will take none from this producer."""
+        self.accumulator.refusal = error
+        self.accumulator.close()
+        self._fail_rest(error)
+
+    cdef int _fail_rest(self, object error) except -1:
+        """Fails what waits, for metadata or in a queue, and gives up on what is on the wire."""
+        cdef Batch* b
+        absent, unknown = told(error, False), told(error, True)
+        for name in self.parked_topics():
+            self.fail_parked(name, absent)
+        while True:
+            b = self.accumulator.overdue(FAR_NS)
+            if b == NULL:
+                return 0
+            if b.in_request:
+                self.accumulator.abandon(b, unknown)
+            else:
+                self.accumulator.fail(b, unknown if b.ambiguous else absent)
+
     def abort(self, error):
         """Fails everything that is not complete, in flight or not, and closes every connection.
 
         A batch that an application thread compresses right now is failed once that thread is done with it.
         """
-        cdef Batch* b
         for connection in list(self.connections):
             self.close_connection(connection, error)
-        for name in self.parked_topics():
-            self.fail_parked(name, error)
-        while True:
-            b = self.accumulator.overdue(FAR_NS)
-            if b == NULL:
-                break
-            self.accumulator.fail(b, error)
+        self._fail_rest(error)
         return self.accumulator.c.incomplete
 
     def release(self):
