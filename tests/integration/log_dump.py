@@ -25,6 +25,11 @@ class DumpedBatch(NamedTuple):
     codec: str
     size: int
     is_valid: bool
+    producer_id: int
+    """-1, as the three below: the producer is not idempotent."""
+    producer_epoch: int
+    base_sequence: int
+    last_sequence: int
     offsets: list[int]
 
 
@@ -82,6 +87,10 @@ def _parse(parts: list[str]) -> DumpedPartition:
                     fields["compresscodec"],
                     int(fields["size"]),
                     fields["isvalid"] == "true",
+                    int(fields["producerId"]),
+                    int(fields["producerEpoch"]),
+                    int(fields["baseSequence"]),
+                    int(fields["lastSequence"]),
                     [],
                 )
             )
