@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -125,13 +126,17 @@ def check_sequences(cluster: KafkaCluster, writer: Writer, *, fresh: bool = True
 
     ``fresh``: whether the first batches of the topic begin at 0, as those of a new producer do.
     """
+    led = defaultdict(list)
     for index in range(writer.partitions):
-        leader = cluster.leader(writer.topic, index)
-        dumped = dump_partitions(cluster.log_dir(leader), [(writer.topic, index)])
-        complaints = sequence_complaints(dumped[writer.topic, index], fresh=fresh)
-        if complaints:
-            text = "\n".join(complaints[:20])
-            raise AssertionError(f"{writer.topic}-{index} on node {leader}:\n{text}\n{writer.log}")
+        led[cluster.leader(writer.topic, index)].append((writer.topic, index))
+    wrong = []
+    for leader, partitions in led.items():
+        dump = dump_partitions(cluster.log_dir(leader), partitions)
+        for (topic, index), partition in dump.items():
+            complaints = sequence_complaints(partition, fresh=fresh)
+            wrong += [f"{topic}-{index} on node {leader}: {complaint}" for complaint in complaints[:20]]
+    if wrong:
+        raise AssertionError("\n".join([*wrong, str(writer.log)]))
 
 
 def sequence_complaints(partition: DumpedPartition, *, fresh: bool = True) -> list[str]:

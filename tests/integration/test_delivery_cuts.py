@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Iterator
@@ -80,10 +81,13 @@ def test_cut_and_stalled_connections(
 ) -> None:
     topic = f"cut-{way.name}"
     faults.create(topic, PARTITIONS)
-    with writing(proxy.bootstrap_servers, way, topic, log) as writer:
-        with proxy.misbehaving(Mischief(log.seed), log):
+    with contextlib.ExitStack() as trouble:
+        # The producer's very first requests are met by it too.
+        trouble.enter_context(proxy.misbehaving(Mischief(log.seed), log))
+        with writing(proxy.bootstrap_servers, way, topic, log) as writer:
             time.sleep(8 * PATIENCE)
-        writer.pass_by()
+            trouble.close()
+            writer.pass_by()
 
     settle(cluster, faults, writer, way, deaths=False)
 
@@ -94,10 +98,12 @@ def test_answers_lost_in_a_row(
     faults.create("lost-answers", PARTITIONS)
     way = idempotent("lz4")
     kinds = {Fault.LOSE_ANSWER: 1.0, Fault.LATE_REQUEST: 1.0}
-    with writing(proxy.bootstrap_servers, way, "lost-answers", log) as writer:
-        with proxy.misbehaving(Mischief(log.seed, kinds), log):
+    with contextlib.ExitStack() as trouble:
+        trouble.enter_context(proxy.misbehaving(Mischief(log.seed, kinds), log))
+        with writing(proxy.bootstrap_servers, way, "lost-answers", log) as writer:
             time.sleep(6 * PATIENCE)
-        writer.pass_by()
+            trouble.close()
+            writer.pass_by()
 
     settle(cluster, faults, writer, way, deaths=False)
     assert log.count("was lost") > 20
