@@ -77,7 +77,7 @@ def rounds(usual: int) -> int:
 def test_killed_leaders(kafka_cluster: KafkaCluster, faults: ClusterFaults, log: FaultLog) -> None:
     rng = random.Random(log.seed)
     with writing_every_way(kafka_cluster, faults, log, "killed") as writers:
-        for _ in range(rounds(2)):
+        for _ in range(rounds(1)):
             victim = rng.choice(faults.leaders(writers[0][1].topic, PARTITIONS))
             time.sleep(rng.uniform(0, 0.3))
             faults.kill(victim)
