@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from cyproducer import KafkaProducer, errors
-from cyproducer.config import ProducerConfig
+from cyproducer import KafkaProducer
 from tests.integration.cluster_faults import ClusterFaults
 from tests.integration.consume import Fetched, read_all
 from tests.integration.fault_log import FaultLog
@@ -41,10 +40,6 @@ class Way:
 
 
 def idempotent(codec: str | None) -> Way:
-    try:
-        ProducerConfig(enable_idempotence=True).reject_unsupported()
-    except errors.KafkaConfigurationError:
-        return Way(f"idempotent-{codec}", repeating("all", codec).options, twice=True)
     options = {"enable_idempotence": True, "acks": "all", "compression_type": codec}
     return Way(f"idempotent-{codec}", options)
 

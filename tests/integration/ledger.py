@@ -28,7 +28,10 @@ MOST_COMPLAINTS = 12
 class Entry:
     """One record: what was sent, and what its future said."""
 
-    __slots__ = ("done_s", "error", "key", "number", "offset", "partition", "sent_s", "told", "value")
+    __slots__ = (
+        *("done_s", "error", "key", "maybe_written", "number", "offset", "partition"),
+        *("sent_s", "told", "value"),
+    )
 
     def __init__(self, partition: int, number: int, key: bytes | None, value: bytes, sent_s: float) -> None:
         self.partition = partition
@@ -43,6 +46,8 @@ class Entry:
         """The partition of the acknowledgement."""
         self.offset: int | None = None
         self.error: BaseException | None = None
+        self.maybe_written: bool | None = None
+        """What the error says; ``None``: there is none, or it does not say."""
 
     def __str__(self) -> str:
         text = f"record {self.number} of partition {self.partition}, sent at {self.sent_s:.3f} s"
@@ -50,9 +55,8 @@ class Entry:
             return f"{text}, still without an answer"
         if self.error is None:
             return f"{text}, acknowledged at {self.done_s:.3f} s with offset {self.offset}"
-        known = getattr(self.error, "maybe_written", "not told")
         what = f"{type(self.error).__name__}: {self.error}"[:150]
-        return f"{text}, failed at {self.done_s:.3f} s (maybe_written {known}; {what})"
+        return f"{text}, failed at {self.done_s:.3f} s (maybe_written {self.maybe_written}; {what})"
 
 
 class Writer:
@@ -106,13 +110,16 @@ class Writer:
         try:
             future = self._producer.send(self.topic, value, key=key, partition=partition)
         except errors.KafkaError as error:
+            # It was not accepted, so there is nothing about it that the error would have to say.
             self._settle(entry, error)
+            entry.maybe_written = False
         else:
             future.add_both(self._settle, entry)
 
     def _settle(self, entry: Entry, outcome: Any) -> None:
         if isinstance(outcome, BaseException):
             entry.error = outcome
+            entry.maybe_written = getattr(outcome, "maybe_written", None)
         else:
             entry.told, entry.offset = outcome.partition, outcome.offset
         entry.done_s = self.log.now_s()
@@ -201,8 +208,8 @@ class Reckoning:
         counts = {True: 0, False: 0}
         for entries in self._writer.entries:
             for entry in entries:
-                if entry.error is not None:
-                    counts[getattr(entry.error, "maybe_written", True)] += 1
+                if entry.maybe_written is not None:
+                    counts[entry.maybe_written] += 1
         return counts
 
     def _read(self, found: Iterable[Fetched], *, strays: bool) -> None:
@@ -247,7 +254,9 @@ class Reckoning:
         if entry.error is not None:
             if not failed:
                 self._complain("records failed", known)
-            if offsets and getattr(entry.error, "maybe_written", True) is False:
+            if entry.maybe_written is None:
+                self._complain("records whose failure does not say what is known", known)
+            elif offsets and not entry.maybe_written:
                 self._complain("records there that failed as not written", known)
             return
         if entry.told != entry.partition:

@@ -15,18 +15,12 @@ from tests.integration.ledger import Entry, Reckoning, Writer
 from tests.integration.log_dump import DumpedBatch, DumpedPartition
 
 
-class NotWrittenError(errors.KafkaError):
-    maybe_written = False
+UNCLEAR, NOT_WRITTEN, MAYBE_WRITTEN = (errors.KafkaError(word) for word in ("?", "no", "perhaps"))
+NOT_WRITTEN.maybe_written = False
+MAYBE_WRITTEN.maybe_written = True
 
 
-class MaybeWrittenError(errors.KafkaError):
-    maybe_written = True
-
-
-NOT_WRITTEN, MAYBE_WRITTEN = NotWrittenError("refused"), MaybeWrittenError("no answer")
-
-
-def writer_of(*outcomes: int | BaseException | None) -> Writer:
+def writer_of(*outcomes: int | errors.KafkaError | None) -> Writer:
     """One that has sent a record for each outcome to partition 0: an offset, an error, or nothing yet."""
     writer = Writer(cast("KafkaProducer", None), "topic", 1, FaultLog("the seed"))
     for number, outcome in enumerate(outcomes):
@@ -35,8 +29,9 @@ def writer_of(*outcomes: int | BaseException | None) -> Writer:
             entry.done_s = number + 0.5
         if isinstance(outcome, int):
             entry.told, entry.offset = 0, outcome
-        else:
+        elif outcome is not None:
             entry.error = outcome
+            entry.maybe_written = outcome.maybe_written
         writer.entries[0].append(entry)
     return writer
 
@@ -131,6 +126,11 @@ def test_a_record_that_failed_as_maybe_written_may_be_there_once() -> None:
         reckoning.check()
         assert reckoning.failures() == {True: 1, False: 0}
     assert "1 records written more than once" in complaints(writer, log_of(0, 1, 1), failed=True)
+
+
+def test_a_failure_that_does_not_say_whether_the_record_was_written() -> None:
+    text = complaints(writer_of(0, UNCLEAR), log_of(0), failed=True)
+    assert "1 records whose failure does not say" in text
 
 
 def test_a_record_whose_future_never_ended() -> None:
