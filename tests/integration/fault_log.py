@@ -14,10 +14,11 @@ class FaultLog(logging.Handler):
     """Lines with the seconds since the log was made; from ``with`` to its end also what cyproducer logs."""
 
     def __init__(self, seed: str) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__(logging.INFO)
         self.seed = seed
         self._began = time.monotonic()
         # Appending is one step of the interpreter, so it needs no lock.
+        self._usual_level = logging.NOTSET
         self._lines: list[tuple[float, str]] = []
 
     def now_s(self) -> float:
@@ -31,13 +32,19 @@ class FaultLog(logging.Handler):
         self.add(f"    {record.levelname} {record.getMessage()}")
 
     def __enter__(self) -> FaultLog:
-        logging.getLogger("cyproducer").addHandler(self)
+        logger = logging.getLogger("cyproducer")
+        self._usual_level = logger.level
+        # New epochs and lost connections are no warnings.
+        logger.setLevel(logging.INFO)
+        logger.addHandler(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        logging.getLogger("cyproducer").removeHandler(self)
+        logger = logging.getLogger("cyproducer")
+        logger.removeHandler(self)
+        logger.setLevel(self._usual_level)
 
     def count(self, part: str) -> int:
         """How many lines have ``part`` in them."""

@@ -19,8 +19,8 @@ from cyproducer import KafkaProducer, errors
 from tests.integration.consume import Fetched
 from tests.integration.fault_log import FaultLog
 
-MOST_UNDELIVERED = 4_000
-"""The writer waits while so many records are on their way: a stall must not become a queue of minutes."""
+MOST_UNDELIVERED = 1_000
+"""The writer waits while so many records are on their way: a stall must not leave a queue of seconds."""
 MOST_COMPLAINTS = 12
 """Of one kind, in the message of a failed test."""
 
@@ -91,7 +91,7 @@ class Writer:
             while not self._end.wait(self.PAUSE_S):
                 if self._sent - self._done < MOST_UNDELIVERED:
                     partition = self._rng.randrange(self.partitions)
-                    for _ in range(self._rng.randint(1, 30)):
+                    for _ in range(self._rng.randint(1, 20)):
                         self._send(partition)
         except BaseException as error:
             self.crash = error
@@ -141,9 +141,13 @@ class Writer:
                 self._producer.flush(60)
             self.log.add(f"writer to {self.topic}: ended, {self._sent} sent, {self._done} done")
 
-    def pass_by(self, records: int = 20, timeout_s: float = 60) -> None:
-        """Waits until ``records`` more were sent to every partition, and are done."""
-        wanted = [len(entries) + records for entries in self.entries]
+    def goal(self, records: int = 20) -> list[int]:
+        """How many records each partition will have had once it has ``records`` more than now."""
+        return [len(entries) + records for entries in self.entries]
+
+    def pass_by(self, goal: list[int] | None = None, timeout_s: float = 60) -> None:
+        """Waits until so many records were sent to each partition and are done; default 20 more than now."""
+        wanted = goal or self.goal()
         deadline = self.log.now_s() + timeout_s
         while not all(
             len(entries) >= count and entries[count - 1].done_s is not None

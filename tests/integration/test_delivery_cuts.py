@@ -85,7 +85,7 @@ def test_cut_and_stalled_connections(
         # The producer's very first requests are met by it too.
         trouble.enter_context(proxy.misbehaving(Mischief(log.seed), log))
         with writing(proxy.bootstrap_servers, way, topic, log) as writer:
-            time.sleep(8 * PATIENCE)
+            time.sleep(6 * PATIENCE)
             trouble.close()
             writer.pass_by()
 
@@ -118,7 +118,7 @@ def test_records_that_ran_out_of_time(
     times = {"delivery_timeout_ms": 600, "request_timeout_ms": 500}
     with writing(proxy.bootstrap_servers, way, topic, log, **times) as writer:
         with proxy.misbehaving(Mischief(log.seed), log):
-            time.sleep(12 * PATIENCE)
+            time.sleep(8 * PATIENCE)
         # Those that failed leave nothing behind that harms those to come.
         time.sleep(1)
         began_s = log.now_s()

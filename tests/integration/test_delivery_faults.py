@@ -66,8 +66,9 @@ def writing_every_way(
 
 
 def pass_by(writers: Sequence[tuple[Way, Writer]]) -> None:
-    for _, writer in writers:
-        writer.pass_by()
+    goals = [(writer, writer.goal()) for _, writer in writers]
+    for writer, goal in goals:
+        writer.pass_by(goal)
 
 
 def rounds(usual: int) -> int:
@@ -112,7 +113,7 @@ def test_moved_partitions(kafka_cluster: KafkaCluster, faults: ClusterFaults, lo
     rng = random.Random(log.seed)
     nodes = kafka_cluster.node_ids
     with writing_every_way(kafka_cluster, faults, log, "moved") as writers:
-        for _ in range(rounds(6)):
+        for _ in range(rounds(5)):
             for _, writer in writers:
                 faults.move(writer.topic, [rng.sample(nodes, rng.choice((2, 3))) for _ in range(PARTITIONS)])
             time.sleep(rng.uniform(0.2, 1))
