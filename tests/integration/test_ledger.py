@@ -14,7 +14,6 @@ from tests.integration.fault_log import FaultLog
 from tests.integration.ledger import Entry, Reckoning, Writer
 from tests.integration.log_dump import DumpedBatch, DumpedPartition
 
-
 UNCLEAR, NOT_WRITTEN, MAYBE_WRITTEN = (errors.KafkaError(word) for word in ("?", "no", "perhaps"))
 NOT_WRITTEN.maybe_written = False
 MAYBE_WRITTEN.maybe_written = True
