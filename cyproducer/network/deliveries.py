@@ -116,8 +116,8 @@ class Deliveries:
             return
         if isinstance(error, errors.AuthorizationError):
             error = type(error)(
-                "the cluster refuses a producer id: grant this principal IdempotentWrite on the cluster, or Write "
-                "on a topic, or set enable_idempotence=False"
+                "the cluster refuses a producer id: grant this principal IdempotentWrite on the cluster, or "
+                "Write on a topic, or set enable_idempotence=False"
             )
         self._deny(error)
 
