@@ -33,6 +33,7 @@ cdef struct Request:
     int64_t unwritten             # of these
     Batch** batches               # sorted by topic, then partition; owned, as are the batches
     int32_t count
+    const uint8_t** topic_ids     # of each batch: its topic's id as it stands in frame; owned; NULL: by name
 
 # What a response says of one batch.
 cdef struct Outcome:

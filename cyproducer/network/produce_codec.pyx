@@ -68,6 +68,7 @@ cdef Request* encode_produce(
     cdef int32_t in_topic
     cdef Topic* t
     cdef uint8_t* p
+    cdef const uint8_t* id = NULL
     cdef uint8_t* slice_start
     if r == NULL:
         return NULL
@@ -82,6 +83,11 @@ cdef Request* encode_produce(
     r.frame = <uint8_t*>malloc(room)
     r.parts = <iovec*>malloc(sizeof(iovec) * (2 * count + 1))
     r.batches = <Batch**>malloc(sizeof(Batch*) * count)
+    if version >= TOPIC_IDS:
+        r.topic_ids = <const uint8_t**>malloc(sizeof(uint8_t*) * count)
+        if r.topic_ids == NULL:
+            free_request(r)
+            return NULL
     if r.frame == NULL or r.parts == NULL or r.batches == NULL:
         free_request(r)
         return NULL
@@ -110,6 +116,7 @@ cdef Request* encode_produce(
                 p += 1
             if version >= TOPIC_IDS:
                 memcpy(p, t.id, 16)
+                id = p
                 p += 16
             else:
                 p = put_text(p, t.name, t.name_size, flexible)
@@ -117,6 +124,8 @@ cdef Request* encode_produce(
             while i + in_topic < count and batches[i + in_topic].partition.topic == t:
                 in_topic += 1
             p = put_count(p, in_topic, flexible)
+        if version >= TOPIC_IDS:
+            r.topic_ids[i] = id
         put_u32(p, batches[i].partition.index)
         p = put_count(p + 4, batches[i].size, flexible)
         add_part(r, slice_start, p - slice_start)
@@ -168,6 +177,7 @@ cdef void free_request(Request* r) noexcept nogil:
     free(r.frame)
     free(r.parts)
     free(r.batches)
+    free(r.topic_ids)
     free(r)
 
 
@@ -271,9 +281,11 @@ cdef void read_partition_tags(Cursor* c, Outcome* o) noexcept nogil:
         n -= 1
 
 
-cdef inline bint is_topic(const Topic* t, int16_t version, const uint8_t* name, int64_t size) noexcept nogil:
-    if version >= TOPIC_IDS:
-        return memcmp(t.id, name, 16) == 0
+cdef inline bint is_topic(const Request* r, int32_t i, const uint8_t* name, int64_t size) noexcept nogil:
+    cdef const Topic* t = r.batches[i].partition.topic
+    if r.version >= TOPIC_IDS:
+        # Not t.id: a topic that was deleted and made again has another one by now.
+        return memcmp(r.topic_ids[i], name, 16) == 0
     return size == t.name_size and memcmp(t.name, name, size) == 0
 
 
@@ -287,7 +299,7 @@ cdef int32_t find_topic(const Request* r, const uint8_t* name, int64_t size, int
     cdef const Topic* t
     while left > 0:
         t = r.batches[i].partition.topic
-        if is_topic(t, r.version, name, size):
+        if is_topic(r, i, name, size):
             # The hint may lie inside the topic's batches.
             while i > 0 and r.batches[i - 1].partition.topic == t:
                 i -= 1
