@@ -83,14 +83,14 @@ def settle(
     way: Way,
     *,
     deaths: bool = True,
-    failed: bool = False,
+    failed_until_s: float = 0,
     since_s: float = 0,
 ) -> Reckoning:
     """Reads everything back and checks it, then the sequences in the leaders' files.
 
     Args:
         deaths: Whether leaders have died or moved, which is where acks=1 may lose records.
-        failed: Whether records may have failed.
+        failed_until_s: As `Reckoning` has it.
         since_s: As `Reckoning` has it.
     """
     faults.await_in_sync(writer.topic)
@@ -101,7 +101,9 @@ def settle(
         for entry in entries
     )
     found = _read(cluster, writer.topic, 0 if lost else expected)
-    reckoning = Reckoning(writer, found, twice=way.twice, lost=lost, failed=failed, since_s=since_s)
+    reckoning = Reckoning(
+        writer, found, twice=way.twice, lost=lost, failed_until_s=failed_until_s, since_s=since_s
+    )
     reckoning.check()
     if way.options["enable_idempotence"]:
         check_sequences(cluster, writer, fresh=since_s == 0)

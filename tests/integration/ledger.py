@@ -171,7 +171,7 @@ class Reckoning:
         found: Everything in the topic, sorted by partition and offset.
         twice: Whether a record may be there more than once.
         lost: Whether an acknowledged record may be missing.
-        failed: Whether a record may have failed. With ``twice`` too, one that failed may turn up anywhere:
+        failed_until_s: Records sent before this may have failed. With ``twice`` they may turn up anywhere:
             without idempotence nothing keeps a request that is still under way from arriving.
         since_s: Only acknowledged records sent later than this must be there: the topic was made then.
     """
@@ -183,16 +183,16 @@ class Reckoning:
         *,
         twice: bool = False,
         lost: bool = False,
-        failed: bool = False,
+        failed_until_s: float = 0,
         since_s: float = 0,
     ) -> None:
         self._writer = writer
         self._complaints: dict[str, list[str]] = defaultdict(list)
         self._places: dict[tuple[int, int], list[int]] = defaultdict(list)
-        self._read(found, strays=twice and failed)
+        self._read(found, strays=twice and failed_until_s > 0)
         for entries in writer.entries:
             for entry in entries:
-                self._judge(entry, twice=twice, lost=lost, failed=failed, since_s=since_s)
+                self._judge(entry, twice=twice, lost=lost, failed_until_s=failed_until_s, since_s=since_s)
 
     def check(self) -> None:
         """Raises AssertionError where anything is not as promised; says everything that is known."""
@@ -247,7 +247,7 @@ class Reckoning:
         entry = entries[int(second)]
         return entry if (entry.key, entry.value) == (record.key, record.value) else None
 
-    def _judge(self, entry: Entry, *, twice: bool, lost: bool, failed: bool, since_s: float) -> None:
+    def _judge(self, entry: Entry, *, twice: bool, lost: bool, failed_until_s: float, since_s: float) -> None:
         offsets = self._places.get((entry.partition, entry.number), [])
         known = f"{entry}; read at {offsets}"
         if entry.done_s is None:
@@ -256,7 +256,7 @@ class Reckoning:
         if len(offsets) > 1 and not twice:
             self._complain("records written more than once", known)
         if entry.error is not None:
-            if not failed:
+            if entry.sent_s >= failed_until_s:
                 self._complain("records failed", known)
             if entry.maybe_written is None:
                 self._complain("records whose failure does not say what is known", known)

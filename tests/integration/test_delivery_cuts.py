@@ -124,10 +124,8 @@ def test_records_that_ran_out_of_time(
         began_s = log.now_s()
         writer.pass_by()
 
-    reckoning = settle(cluster, faults, writer, way, deaths=False, failed=True)
+    reckoning = settle(cluster, faults, writer, way, deaths=False, failed_until_s=began_s)
     assert sum(reckoning.failures().values()) > 100
-    late = [str(e) for entries in writer.entries for e in entries if e.error and e.sent_s > began_s]
-    assert late == [], f"failed without a fault:\n{late[:5]}\n{log}"
 
 
 def test_everything_at_once(

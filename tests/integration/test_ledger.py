@@ -82,9 +82,9 @@ def test_records_out_of_order() -> None:
 
 def test_a_failed_record_out_of_order() -> None:
     writer, found = writer_of(MAYBE_WRITTEN, 0), log_of(1, 0)
-    assert "1 records out of order:\n  record 0 of" in complaints(writer, found, failed=True)
+    assert "1 records out of order:\n  record 0 of" in complaints(writer, found, failed_until_s=9)
     # What nobody can keep from happening without idempotence.
-    Reckoning(writer, found, failed=True, twice=True).check()
+    Reckoning(writer, found, failed_until_s=9, twice=True).check()
 
 
 def test_an_offset_that_is_not_the_one_told() -> None:
@@ -111,24 +111,26 @@ def test_a_record_beyond_those_sent() -> None:
 
 def test_a_failure_where_none_is_allowed() -> None:
     assert "1 records failed" in complaints(writer_of(0, NOT_WRITTEN), log_of(0))
+    assert "1 records failed" in complaints(writer_of(0, NOT_WRITTEN), log_of(0), failed_until_s=1)
+    Reckoning(writer_of(0, NOT_WRITTEN), log_of(0), failed_until_s=1.1).check()
 
 
 def test_a_record_that_failed_as_not_written_and_is_there() -> None:
-    text = complaints(writer_of(0, NOT_WRITTEN), log_of(0, 1), failed=True)
+    text = complaints(writer_of(0, NOT_WRITTEN), log_of(0, 1), failed_until_s=9)
     assert "1 records there that failed as not written:\n  record 1 of" in text
 
 
 def test_a_record_that_failed_as_maybe_written_may_be_there_once() -> None:
     writer = writer_of(0, MAYBE_WRITTEN)
     for found in (log_of(0), log_of(0, 1)):
-        reckoning = Reckoning(writer, found, failed=True)
+        reckoning = Reckoning(writer, found, failed_until_s=9)
         reckoning.check()
         assert reckoning.failures() == {True: 1, False: 0}
-    assert "1 records written more than once" in complaints(writer, log_of(0, 1, 1), failed=True)
+    assert "1 records written more than once" in complaints(writer, log_of(0, 1, 1), failed_until_s=9)
 
 
 def test_a_failure_that_does_not_say_whether_the_record_was_written() -> None:
-    text = complaints(writer_of(0, UNCLEAR), log_of(0), failed=True)
+    text = complaints(writer_of(0, UNCLEAR), log_of(0), failed_until_s=9)
     assert "1 records whose failure does not say" in text
 
 
