@@ -74,7 +74,7 @@ class Client:
         self.world = world
         self.config = config
         self.records: list[Sent] = []
-        self.open_records = 0
+        self.open: list[Sent] = []
         self.closing = False
         self.completions = CompletionQueue()
         self.complaints = Complaints(world)
@@ -133,7 +133,7 @@ class Client:
         parked = self.accumulator.parked_records - parked
         sent = Sent(number, topic, partition, value, self.world.now_ns, future, bool(parked))
         self.records.append(sent)
-        self.open_records += 1
+        self.open.append(sent)
         if self.world.tracing:
             self.world.say(f"send {number} to {topic}-{partition}, {len(value)} bytes")
         future.add_both(self._done, sent)
@@ -142,7 +142,7 @@ class Client:
         sent.calls += 1
         sent.done_ns = self.world.now_ns
         sent.by_close = self.closing
-        self.open_records -= 1
+        self.open.remove(sent)
         if isinstance(outcome, BaseException):
             sent.error = outcome
             self.world.say(f"{sent.number} fails, maybe_written={sent.maybe_written}: {outcome}")
@@ -151,7 +151,8 @@ class Client:
             self.world.say(f"{sent.number} acknowledged: {outcome.partition} at {outcome.offset}")
 
     def run_callbacks(self) -> None:
-        while self.completions.run_next(0):
+        # Asking an empty queue is a wait, if a short one: too slow for each step.
+        while any(sent.future.is_done for sent in self.open) and self.completions.run_next(0):
             pass
 
     # Running

@@ -133,6 +133,10 @@ class Wire:
         self.pump()
         if not self.is_open:
             return
+        if self.swallows:
+            # The client hears nothing of this either.
+            self.ear.gone()
+            return
         up, down = self._part(self._up), self._part(self._down)
         self.world.say(f"{self} cut; {len(up)} bytes still reach the broker, {len(down)} the client")
         if up:

@@ -71,7 +71,7 @@ class Simulation:
             self.network.close()
 
     def _see_whether_done(self) -> None:
-        if not self.sends_left and not self.client.open_records:
+        if not self.sends_left and not self.client.open:
             self.end()
 
     def end(self) -> None:

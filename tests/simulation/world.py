@@ -19,8 +19,9 @@ from cyproducer.buffers.clock import ManualClock
 
 START_NS = 1_000_000_000_000
 NS_PER_MS = 1_000_000
-MOST_IDLE_STEPS = 2000
-"""Steps without any event or any time in between that count as spinning."""
+NS_PER_STEP = 1000
+MOST_IDLE_STEPS = 1000
+"""Steps one after the other that wait for nothing, and without any event, that count as spinning."""
 
 
 class SpinningError(AssertionError):
@@ -112,7 +113,7 @@ class WorldSelector(selectors.DefaultSelector):
         self._order: dict[int, int] = {}
         self._registered = itertools.count()
         self._idle = 0
-        self._idle_since = (0, 0)
+        self._events_seen = 0
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         key = super().register(fileobj, events, data)
@@ -140,7 +141,10 @@ class WorldSelector(selectors.DefaultSelector):
                     ready.sort(key=self._place)
                 return ready
             if world.now_ns >= until_ns:
-                self._watch_idling()
+                if not timeout:
+                    self._watch_idling()
+                else:
+                    self._idle = 0
                 return []
             world.move_to(min(until_ns, world.next_ns or until_ns))
 
@@ -148,8 +152,10 @@ class WorldSelector(selectors.DefaultSelector):
         return self._order[entry[0].fd]
 
     def _watch_idling(self) -> None:
-        state = (self._world.now_ns, self._world.events_run)
-        self._idle = self._idle + 1 if state == self._idle_since else 0
-        self._idle_since = state
+        """Work takes time, if a little; a sender that works on and on while nothing happens is wrong."""
+        world = self._world
+        self._idle = self._idle + 1 if world.events_run == self._events_seen else 0
+        self._events_seen = world.events_run
         if self._idle > MOST_IDLE_STEPS:
             raise SpinningError("the sender steps without end, and nothing happens in between")
+        world.move_to(world.now_ns + NS_PER_STEP)
