@@ -27,9 +27,6 @@ from cyproducer.config_options import OPTIONS, Option, ProducerOptions
 from cyproducer.config_values import FOREVER_MS, Address, Refused, split_server
 from cyproducer.errors import KafkaConfigurationError
 
-IDEMPOTENCE_DEFAULT: bool = False
-"""What enable_idempotence is where it was not asked for and nothing is against it."""
-
 MAX_IN_FLIGHT_FOR_IDEMPOTENCE: Final = 5
 
 _BY_NAME: Final = {option.name: option for option in OPTIONS}
@@ -161,8 +158,6 @@ class ProducerConfig(ProducerOptions):
     def reject_unsupported(self) -> None:
         """Raise ``KafkaConfigurationError`` where an option asks for what this version does not have."""
         asked = [name for name in _NOT_YET if self._values[name] != _BY_NAME[name].default]
-        if self.enable_idempotence and not IDEMPOTENCE_DEFAULT and "transactional_id" not in asked:
-            asked.append("enable_idempotence")
         if asked:
             listed = ", ".join(f"{name}={_BY_NAME[name].shown(self._values[name])}" for name in asked)
             raise KafkaConfigurationError(f"{listed}: not supported by this version of cyproducer yet")
@@ -302,8 +297,6 @@ def _settled_idempotence(values: Mapping[str, Any], given: Mapping[str, Any]) ->
         if not asked:
             return False
         reason = "enable_idempotence=True"
-    elif not IDEMPOTENCE_DEFAULT:
-        return False
     else:
         reason = ""
     obstacles = []
@@ -333,7 +326,8 @@ def _warn(text: str, *args: object) -> None:
 
 def options_as_markdown() -> str:
     """The table of all options: name, Java's name, default, what is allowed, meaning."""
-    defaults = {"enable_idempotence": repr(IDEMPOTENCE_DEFAULT)}
+    # On, unless something is against it that was asked for.
+    defaults = {"enable_idempotence": "True"}
     rows = [
         (
             f"`{option.name}`",

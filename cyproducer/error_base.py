@@ -20,6 +20,9 @@ class KafkaError(Exception):
 
     retriable: ClassVar[bool] = False
     invalid_metadata: ClassVar[bool] = False
+    #: Of an error that a future holds: False where the record is certainly not in the log, True where it may
+    #: be there, once; None where the error is not about a record.
+    maybe_written: bool | None = None
 
     def __str__(self) -> str:
         name = type(self).__name__

@@ -66,6 +66,9 @@ class _Machinery:
             batch_size=config.batch_size,
             linger_ms=config.linger_ms,
             compressor=compressor,
+            idempotent=config.enable_idempotence,
+            # Without acknowledgements nothing is sent again.
+            ordered=config.acks != 0,
             spec=self.partitioner if isinstance(self.partitioner, PartitionerSpec) else None,
             adaptive=config.partitioner_adaptive_partitioning_enable,
             availability_timeout_ms=config.partitioner_availability_timeout_ms,

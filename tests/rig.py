@@ -26,6 +26,7 @@ from cyproducer.buffers.clock import ManualClock
 from cyproducer.buffers.completion import CompletionQueue
 from cyproducer.buffers.delivery import RecordFuture
 from cyproducer.buffers.send_path import SendPath
+from cyproducer.control.idempotence import BatchFacts, Fate, Verdict
 from cyproducer.errors import DeliveryTimeoutError, KafkaTimeoutError, ProducerClosedError, for_code
 from cyproducer.network.connection import Connection
 from cyproducer.network.sender import Sender
@@ -91,7 +92,7 @@ class Control:
         self.batch_errors: list[tuple[Place, int, int]] = []
         #: Takes over ``on_batch_error`` where it is set.
         self.decide: Callable[..., Decision] | None = None
-        #: Called at the begin of ``delivery_timeout_error``.
+        #: Called at the begin of ``on_batch_overdue``.
         self.on_overdue: Callable[[], object] | None = None
 
     def tick(self, now_ms: float) -> float:
@@ -116,30 +117,37 @@ class Control:
 
     def on_batch_error(
         self,
-        topic: str,
-        partition: int,
-        count: int,
-        attempts: int,
-        created_ms: float,
+        batch: BatchFacts,
         error_code: int,
         message: str | None,
         cause: BaseException | None,
+        written: bool,
         now_ms: float,
-    ) -> Decision:
-        self.batch_errors.append(((topic, partition), error_code, attempts))
-        error = cause or for_code(error_code)(message or f"{topic}-{partition}")
+    ) -> Verdict:
+        self.batch_errors.append(((batch.topic, batch.partition), error_code, batch.attempts))
+        error = cause or for_code(error_code)(message or f"{batch.topic}-{batch.partition}")
         if self.decide is not None:
-            return self.decide(topic, partition, attempts, error, now_ms)
-        if getattr(error, "retriable", False) and attempts <= self.retries:
-            return now_ms + self.retry_backoff_ms, None
-        return None, error
+            at_ms, final = self.decide(batch.topic, batch.partition, batch.attempts, error, now_ms)
+        elif batch.abandoned:
+            at_ms, final = None, error
+        elif getattr(error, "retriable", False) and batch.attempts <= self.retries:
+            at_ms, final = now_ms + self.retry_backoff_ms, None
+        else:
+            at_ms, final = None, error
+        if at_ms is None:
+            return Verdict(Fate.FAIL, error=final)
+        return Verdict(Fate.RETRY, at_ms)
 
-    def delivery_timeout_error(
-        self, topic: str, partition: int, count: int, attempts: int, age_ms: float, now_ms: float
-    ) -> BaseException:
+    def on_batch_overdue(self, batch: BatchFacts, on_wire: bool, now_ms: float) -> BaseException:
         if self.on_overdue is not None:
             self.on_overdue()
-        return DeliveryTimeoutError(f"{count} records for {topic}-{partition} after {age_ms:g} ms")
+        age_ms = now_ms - batch.created_ms
+        return DeliveryTimeoutError(
+            f"{batch.records} records for {batch.topic}-{batch.partition} after {age_ms:g} ms"
+        )
+
+    def on_progress(self, *facts: Any) -> None:
+        raise AssertionError("nobody closes a gate here")
 
 
 class Rig:
@@ -158,6 +166,8 @@ class Rig:
         availability_timeout_ms: float = 0,
         single_broker_ms: float = 30_000,
         seed: int = 1,
+        idempotent: bool = False,
+        ordered: bool = False,
         acks: int = -1,
         max_in_flight: int = 5,
         max_request_size: int = 1 << 20,
@@ -184,6 +194,8 @@ class Rig:
             availability_timeout_ms=availability_timeout_ms,
             single_broker_ms=single_broker_ms,
             seed=seed,
+            idempotent=idempotent,
+            ordered=ordered,
         )
         self.selector = selectors.DefaultSelector()
         self.sender = Sender(

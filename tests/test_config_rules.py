@@ -28,23 +28,14 @@ OBSTACLES = [
     ),
 ]
 each_obstacle = pytest.mark.parametrize(("options", "text"), OBSTACLES)
-either_default = pytest.mark.parametrize("default", [False, True])
 
 
-@either_default
 @pytest.mark.parametrize("asked", [{}, {"enable_idempotence": None}])
-def test_idempotence_not_asked_for_is_the_default(
-    monkeypatch: pytest.MonkeyPatch, default: bool, asked: dict[str, Any]
-) -> None:
-    monkeypatch.setattr(config_module, "IDEMPOTENCE_DEFAULT", default)
-    assert ProducerConfig(**asked).enable_idempotence is default
+def test_idempotence_not_asked_for_is_on(asked: dict[str, Any]) -> None:
+    assert ProducerConfig(**asked).enable_idempotence is True
 
 
-@either_default
-def test_idempotence_asked_for_is_on_and_refused_is_off(
-    monkeypatch: pytest.MonkeyPatch, default: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(config_module, "IDEMPOTENCE_DEFAULT", default)
+def test_idempotence_asked_for_is_on_and_refused_is_off(caplog: pytest.LogCaptureFixture) -> None:
     assert ProducerConfig(enable_idempotence=True).enable_idempotence is True
     assert ProducerConfig(enable_idempotence=False, acks=1).enable_idempotence is False
     assert ProducerConfig(transactional_id="t").enable_idempotence is True
@@ -57,9 +48,8 @@ def test_idempotence_asked_for_is_on_and_refused_is_off(
 
 @each_obstacle
 def test_obstacle_switches_defaulted_idempotence_off_with_a_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, options: dict[str, Any], text: str
+    caplog: pytest.LogCaptureFixture, options: dict[str, Any], text: str
 ) -> None:
-    monkeypatch.setattr(config_module, "IDEMPOTENCE_DEFAULT", True)
     assert ProducerConfig(**options).enable_idempotence is False
     assert [(record.name, record.levelno) for record in caplog.records] == [
         ("cyproducer.config", logging.WARNING)
@@ -68,29 +58,12 @@ def test_obstacle_switches_defaulted_idempotence_off_with_a_warning(
 
 
 @each_obstacle
-def test_obstacle_is_nothing_to_warn_of_where_idempotence_is_not_the_default(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, options: dict[str, Any], text: str
-) -> None:
-    monkeypatch.setattr(config_module, "IDEMPOTENCE_DEFAULT", False)
-    assert ProducerConfig(**options).enable_idempotence is False
-    assert not caplog.records
-
-
-@either_default
-@each_obstacle
-def test_obstacle_to_idempotence_that_was_asked_for_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, default: bool, options: dict[str, Any], text: str
-) -> None:
-    monkeypatch.setattr(config_module, "IDEMPOTENCE_DEFAULT", default)
+def test_obstacle_to_idempotence_that_was_asked_for_is_an_error(options: dict[str, Any], text: str) -> None:
     assert problem(enable_idempotence=True, **options) == f"enable_idempotence=True contradicts {text}"
     assert problem(transactional_id="t", **options) == f"transactional_id='t' contradicts {text}"
 
 
-@either_default
-def test_transactions_without_idempotence_are_an_error(
-    monkeypatch: pytest.MonkeyPatch, default: bool
-) -> None:
-    monkeypatch.setattr(config_module, "IDEMPOTENCE_DEFAULT", default)
+def test_transactions_without_idempotence_are_an_error() -> None:
     text = "enable_idempotence=False contradicts transactional_id='t', which needs it"
     assert problem(transactional_id="t", enable_idempotence=False) == text
 
@@ -207,7 +180,6 @@ def test_bootstrap_addresses_are_unique_and_in_order() -> None:
         ({"transactional_id": "t"}, "transactional_id='t'"),
         ({"proxy_url": "socks5://u:p@h:1"}, "proxy_url='socks5://***@h:1'"),
         ({"socks5_proxy": "socks5://h:1"}, "socks5_proxy='socks5://h:1'"),
-        ({"enable_idempotence": True}, "enable_idempotence=True"),
     ],
 )
 def test_what_is_not_built_yet_is_taken_and_then_refused_by_name(options: dict[str, Any], text: str) -> None:
@@ -217,12 +189,6 @@ def test_what_is_not_built_yet_is_taken_and_then_refused_by_name(options: dict[s
     assert str(caught.value) == (
         f"KafkaConfigurationError: {text}: not supported by this version of cyproducer yet"
     )
-
-
-def test_idempotence_is_supported_once_it_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config_module, "IDEMPOTENCE_DEFAULT", True)
-    ProducerConfig().reject_unsupported()
-    ProducerConfig(enable_idempotence=True).reject_unsupported()
 
 
 def test_everything_else_is_supported() -> None:

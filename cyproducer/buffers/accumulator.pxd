@@ -37,6 +37,7 @@ cdef class RecordAccumulator:
     cdef void* wake_context
     cdef int32_t key_hash           # what topics are made with: a KeyHash
     cdef int32_t keyless            # and a Keyless
+    cdef public object refusal      # None, or why no record is taken any more
     cdef public object on_topic_needed   # called with the name of a topic that has no metadata
 
     cdef TopicState topic(self, str name)
@@ -56,5 +57,6 @@ cdef class RecordAccumulator:
     cdef void _free(self, Batch* b) noexcept nogil
     cdef void complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) noexcept nogil
     cdef int fail(self, Batch* b, object error) except -1
+    cdef int abandon(self, Batch* b, object error) except -1
     cdef int requeue(self, Batch* b, int64_t retry_at_ns) except -1
     cdef Batch* overdue(self, int64_t created_before_ns) noexcept nogil

@@ -21,6 +21,7 @@ class _Spec(Protocol):
 @disjoint_base
 class RecordAccumulator:
     on_topic_needed: Callable[[str], object] | None
+    refusal: BaseException | None
     def __new__(
         cls,
         pool: BufferPool,
@@ -31,6 +32,8 @@ class RecordAccumulator:
         linger_ms: float = 0,
         compressor: _Compressor | None = None,
         spec: _Spec | None = None,
+        idempotent: bool = False,
+        ordered: bool = True,
         adaptive: bool = True,
         availability_timeout_ms: float = 0,
         single_broker_ms: float = 30_000,

@@ -34,7 +34,8 @@ from cyproducer.buffers.readiness cimport (
     refresh,
     withdraw,
 )
-from cyproducer.buffers.structures cimport OPEN, SEALED, SEALING, Node
+from cyproducer.buffers.sequencing cimport settle, take_off_wire
+from cyproducer.buffers.structures cimport NOWHERE, OPEN, SEALED, SEALING, Node
 from cyproducer.buffers.sync cimport (
     cyp_cond_init,
     cyp_cond_wait_until,
@@ -60,8 +61,31 @@ log = logging.getLogger("cyproducer")
 cdef extern from "<Python.h>":
     int PyErr_CheckSignals() except -1
 
+cdef double RATIO_MARGIN = 1.05   # the estimate is an average: most batches are to fit
+
 cdef enum:
     FIRST_CAPACITY = 1024     # a partition's first batch; later ones start at the size of the last
+
+
+cdef inline int64_t batch_limit(Accumulator* a, const Topic* t) noexcept nogil:
+    """How many bytes a topic's next batch may take before compression."""
+    cdef int64_t limit = t.batch_limit if t.batch_limit > 0 else a.batch_size
+    if a.codec != 0:
+        limit = <int64_t>(limit / (t.compression_ratio * RATIO_MARGIN))
+    return limit
+
+
+cdef void learn_ratio(Accumulator* a, Topic* t, double actual) noexcept nogil:
+    """Moves the topic's estimate towards what compression gave, slowly down and faster up.
+
+    Too high an estimate costs some batching, too low a one a batch that the broker refuses.
+    """
+    pthread_mutex_lock(&a.lock)
+    if actual > t.compression_ratio:
+        t.compression_ratio = min(actual, t.compression_ratio + 0.05)
+    else:
+        t.compression_ratio = max(actual, t.compression_ratio - 0.005)
+    pthread_mutex_unlock(&a.lock)
 
 
 @cython.no_gc_clear
@@ -69,7 +93,8 @@ cdef class RecordAccumulator:
     """Records that were accepted and are not yet acknowledged. Thread-safe.
 
     ``batch_size`` and ``linger_ms`` are the options of that name; ``compressor`` is a ``Compressor`` or
-    None; ``spec`` a ``PartitionerSpec``: how keys hash and where keyless records go.
+    None; ``spec`` a ``PartitionerSpec``: how keys hash and where keyless records go. ``idempotent``: batches get
+    sequences, once there is a producer id. ``ordered``: without that, a partition has one batch in flight.
     """
 
     def __cinit__(
@@ -82,6 +107,8 @@ cdef class RecordAccumulator:
         double linger_ms=0,
         compressor=None,
         spec=None,
+        bint idempotent=False,
+        bint ordered=True,
         bint adaptive=True,
         double availability_timeout_ms=0,
         double single_broker_ms=30_000,
@@ -104,6 +131,10 @@ cdef class RecordAccumulator:
         self.c.adaptive = adaptive
         self.c.codec = compressor.codec_id if compressor is not None else 0
         self.c.next_id = 1
+        self.c.idempotent = idempotent
+        self.c.one_in_flight = ordered and not idempotent
+        self.c.producer_id = -1
+        self.c.producer_epoch = -1
         self.c.random = (int.from_bytes(os.urandom(8), "big") if seed is None else seed) | 1
         self.c.completions = &completions.entries
         self.c.waiting = &pool.waiting
@@ -208,7 +239,7 @@ cdef class RecordAccumulator:
                 capacity = least
                 self.pool.reserve_now(capacity)
             else:
-                capacity = buffer_capacity(min(max(p.hint, FIRST_CAPACITY), a.batch_size))
+                capacity = buffer_capacity(min(max(p.hint, FIRST_CAPACITY), batch_limit(a, t)))
                 if capacity < least:
                     capacity = least
                 if not self.pool.try_reserve(capacity):
@@ -265,7 +296,7 @@ cdef class RecordAccumulator:
         b.partition = p
         b.capacity = capacity
         b.size = BATCH_HEADER
-        b.limit = max(a.batch_size, least)
+        b.limit = max(batch_limit(a, p.topic), least)
         b.id = a.next_id
         a.next_id += 1
         b.created_ns = now
@@ -334,6 +365,9 @@ cdef class RecordAccumulator:
             b.size = BATCH_HEADER + packed.len
             b.codec = <signed char>self.c.codec
         PyBuffer_Release(&packed)
+        learn_ratio(
+            &self.c, b.partition.topic, <double>(b.size - BATCH_HEADER) / max(1, b.raw_size - BATCH_HEADER)
+        )
         return 0
 
     # Completing
@@ -365,34 +399,55 @@ cdef class RecordAccumulator:
         """The broker acknowledged a batch that was in a request; without the GIL."""
         cdef Accumulator* a = &self.c
         # First the outcome, then the accounts: a flush that returns finds every future done.
-        delivery_acknowledge(b.delivery, base_offset, log_append_ms)
+        if not b.abandoned:
+            delivery_acknowledge(b.delivery, base_offset, log_append_ms)
         pthread_mutex_lock(&a.lock)
-        b.partition.in_flight -= 1
-        a.records_sent += b.count
-        a.batches_sent += 1
-        a.batch_bytes += b.size
-        a.raw_bytes += b.raw_size
-        if b.size > a.batch_bytes_max:
-            a.batch_bytes_max = b.size
-        self._forget(b)
+        take_off_wire(a, b)
+        settle(b)
+        if not b.abandoned:
+            a.records_sent += b.count
+            a.batches_sent += 1
+            a.batch_bytes += b.size
+            a.raw_bytes += b.raw_size
+            if b.size > a.batch_bytes_max:
+                a.batch_bytes_max = b.size
+            self._forget(b)
+        if b.partition.first != NULL and b.partition.membership == NOWHERE:
+            refresh(a, b.partition)
         pthread_mutex_unlock(&a.lock)
         self._free(b)
 
     cdef int fail(self, Batch* b, object error) except -1:
         """A batch fails for good: it was in a request that is over, or waits in its queue."""
         cdef Accumulator* a = &self.c
-        delivery_fail(b.delivery, error)
+        if not b.abandoned:
+            delivery_fail(b.delivery, error)
         pthread_mutex_lock(&a.lock)
         if b.in_request:
-            b.partition.in_flight -= 1
+            take_off_wire(a, b)
         else:
             withdraw(a, b.partition)
             dequeue(b.partition, b)
-            refresh(a, b.partition)
-        a.records_failed += b.count
-        self._forget(b)
+        settle(b)
+        refresh(a, b.partition)
+        if not b.abandoned:
+            a.records_failed += b.count
+            self._forget(b)
         pthread_mutex_unlock(&a.lock)
         self._free(b)
+        return 0
+
+    cdef int abandon(self, Batch* b, object error) except -1:
+        """A batch on the wire runs out of time: its records fail now, its memory stays until the request is over.
+
+        Its sequences stay taken; the answer, if one comes, says what became of them.
+        """
+        delivery_fail(b.delivery, error)
+        pthread_mutex_lock(&self.c.lock)
+        b.abandoned = 1
+        self.c.records_failed += b.count
+        self._forget(b)
+        pthread_mutex_unlock(&self.c.lock)
         return 0
 
     cdef int requeue(self, Batch* b, int64_t retry_at_ns) except -1:
@@ -400,8 +455,10 @@ cdef class RecordAccumulator:
         cdef Accumulator* a = &self.c
         cdef Partition* p = b.partition
         pthread_mutex_lock(&a.lock)
-        b.in_request = 0
-        p.in_flight -= 1
+        # What else is on the wire ends first: younger batches that were written must not be followed by this
+        # one, and those that were not come back and go behind it.
+        p.recovering = 1
+        take_off_wire(a, b)
         withdraw(a, p)
         enqueue_sorted(p, b)
         if retry_at_ns > p.retry_at_ns:
@@ -412,17 +469,18 @@ cdef class RecordAccumulator:
         return 0
 
     cdef Batch* overdue(self, int64_t created_before_ns) noexcept nogil:
-        """The oldest batch from before that time that is in no request; NULL where there is none.
+        """The oldest batch from before that time, on the wire or not; NULL where there is none.
 
         It is closed here, in the section that finds it: left open, an append could fill it and hand it to
-        its thread to be compressed while the caller fails and frees it.
+        its thread to be compressed while the caller fails and frees it. One that is being compressed
+        is passed over until that is done.
         """
         cdef Batch* b
         cdef Batch* found = NULL
         pthread_mutex_lock(&self.c.lock)
         b = self.c.oldest
         while b != NULL and b.created_ns <= created_before_ns:
-            if not b.in_request and b.state != SEALING:
+            if b.state != SEALING:
                 found = b
                 if b.state == OPEN:
                     b.state = SEALED
@@ -528,6 +586,7 @@ cdef class RecordAccumulator:
             "batch_bytes": a.batch_bytes,
             "batch_bytes_max": a.batch_bytes_max,
             "raw_bytes": a.raw_bytes,
+            "batches_split": a.batches_split,
             "queue_ns": a.queue_ns,
             "queue_ns_max": a.queue_ns_max,
         }

@@ -69,4 +69,5 @@ cdef void delivery_unref(Delivery* d) noexcept nogil
 cdef void delivery_acknowledge(Delivery* d, int64_t base_offset, int64_t log_append_ms) noexcept nogil
 cdef int delivery_forward(Delivery* d, Forward* targets) except -1
 cdef void delivery_fail(Delivery* d, object error)
+cdef object fresh(object error)
 cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms)

@@ -5,7 +5,8 @@ Every function runs under the accumulator's lock, with or without the GIL, in ``
 
 A partition is in one list at most, so finding work never means scanning partitions:
 
-    NOWHERE     nothing queued, no leader, muted, backing off, or its oldest batch is being compressed
+    NOWHERE     nothing queued, no leader, backing off, its oldest batch is being compressed, or order and
+                sequences forbid it to go now (may_send)
     LINGERING   linger_ms > 0 and its only batch is open and young. Sorted by the batches' age: the linger
                 is the same for all
     GATHERING   linger_ms = 0 and its only batch is open. It goes when the requests that were in flight
@@ -17,10 +18,15 @@ A request takes one batch of each partition from the head of SENDABLE; a partiti
 the tail. So each has its turn, however much its neighbours have.
 """
 
+from libc.stdint cimport uint32_t
+
 from cyproducer.buffers.sync cimport cyp_load32
 from cyproducer.buffers.structures cimport (
+    GATE_OPEN,
+    GATE_SHUT,
     GATHERING,
     LINGERING,
+    MOST_UNSETTLED,
     NOWHERE,
     OPEN,
     SEALED,
@@ -82,11 +88,30 @@ cdef void join(Accumulator* a, Partition* p, int membership) noexcept nogil:
     members.count += 1
 
 
+cdef inline bint may_send(Accumulator* a, Partition* p) noexcept nogil:
+    """Whether order and sequences let the partition's oldest batch go now."""
+    cdef Batch* b = p.first
+    if p.in_flight > 0 and (p.recovering or a.one_in_flight):
+        return False
+    if not a.idempotent:
+        return True
+    if b.base_sequence >= 0:
+        return p.gate != GATE_SHUT
+    if p.gate != GATE_OPEN or p.unsettled_count == MOST_UNSETTLED:
+        return False
+    if a.producer_id < 0:
+        # It counts as ready while there is no connection, so that one is made before the id is there.
+        return p.node.link == NULL
+    return p.unsettled_count == 0 or (
+        p.producer_id == a.producer_id and p.producer_epoch == a.producer_epoch
+    )
+
+
 cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
     """Puts the partition where its queue says; returns whether a sleeping sender should be woken."""
     cdef Batch* b = p.first
     cdef int want = NOWHERE
-    if b != NULL and not p.muted and p.retry_at_ns == 0 and p.node != NULL and b.state != SEALING:
+    if b != NULL and p.retry_at_ns == 0 and p.node != NULL and b.state != SEALING and may_send(a, p):
         if b.state == SEALED or a.flushing or a.closed or cyp_load32(a.waiting):
             want = SENDABLE
         elif a.linger_ns > 0:
@@ -169,7 +194,7 @@ cdef void enqueue(Partition* p, Batch* b) noexcept nogil:
 
 
 cdef void enqueue_sorted(Partition* p, Batch* b) noexcept nogil:
-    """Puts a batch that comes back before every younger one."""
+    """Puts a batch that comes back before every younger one, and behind what has the same number."""
     cdef Batch* at = p.first
     if at == NULL or at.id > b.id:
         b.next = at
@@ -177,7 +202,7 @@ cdef void enqueue_sorted(Partition* p, Batch* b) noexcept nogil:
         if at == NULL:
             p.last = b
     else:
-        while at.next != NULL and at.next.id < b.id:
+        while at.next != NULL and at.next.id <= b.id:
             at = at.next
         b.next = at.next
         at.next = b
@@ -206,6 +231,21 @@ cdef bint dequeue(Partition* p, Batch* b) noexcept nogil:
     return True
 
 
+cdef inline void give_sequence(Accumulator* a, Partition* p, Batch* b) noexcept nogil:
+    """Gives a batch the next sequences of its partition, from 0 where the identity is a new one."""
+    if p.producer_id != a.producer_id or p.producer_epoch != a.producer_epoch:
+        p.producer_id = a.producer_id
+        p.producer_epoch = a.producer_epoch
+        p.next_sequence = 0
+    b.producer_id = p.producer_id
+    b.producer_epoch = p.producer_epoch
+    b.base_sequence = p.next_sequence
+    # 31 bits: behind 2147483647 comes 0, inside a batch too.
+    p.next_sequence = <int32_t>((<uint32_t>p.next_sequence + <uint32_t>b.count) & 0x7FFFFFFF)
+    p.unsettled[p.unsettled_count] = b
+    p.unsettled_count += 1
+
+
 cdef int32_t drain(
     Accumulator* a, Node* n, int64_t max_bytes, Batch** out, int32_t room, int64_t now
 ) noexcept nogil:
@@ -223,12 +263,17 @@ cdef int32_t drain(
     while n.sendable.first != NULL and count < room:
         p = n.sendable.first
         b = p.first
+        if not may_send(a, p):
+            withdraw(a, p)
+            continue
         if count > 0 and total + b.size > max_bytes:
             break
         withdraw(a, p)
         dequeue(p, b)
         if b.state == OPEN:
             close_batch(a, b)
+        if a.idempotent and b.base_sequence < 0:
+            give_sequence(a, p, b)
         if b.attempts == 0:
             a.queue_ns += now - b.created_ns
             if now - b.created_ns > a.queue_ns_max:

@@ -19,7 +19,7 @@ from cyproducer.buffers.accumulator cimport (
     NO_SUCH_PARTITION,
     TOPIC_UNKNOWN,
 )
-from cyproducer.buffers.delivery cimport refused_future
+from cyproducer.buffers.delivery cimport fresh, refused_future
 from cyproducer.buffers.designation cimport park, parked_size
 from cyproducer.buffers.sync cimport cyp_monotonic_ns, pthread_mutex_lock, pthread_mutex_unlock
 from cyproducer.buffers.readiness cimport hurry
@@ -327,6 +327,8 @@ cdef class SendPath:
                         return 0
                     acc.pool.unreserve(parked)
                 if result == IS_CLOSED:
+                    if acc.refusal is not None:
+                        raise fresh(acc.refusal)
                     raise ProducerClosedError("send() on a closed producer: the record was not accepted")
                 if result == NO_SUCH_PARTITION:
                     raise UnknownTopicOrPartitionError(

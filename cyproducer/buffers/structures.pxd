@@ -46,9 +46,19 @@ cdef struct Batch:
     int32_t base_sequence     # -1: none
     int64_t producer_id       # -1: none
     int16_t producer_epoch
+    int8_t ambiguous          # an attempt's outcome is not known: it may be in the log
+    int8_t abandoned          # its records have failed while it was on the wire; out of the incomplete list
     int8_t codec              # what data is compressed with: 0 until compressed
     int8_t state              # a BatchState
     int8_t in_request         # whether a request's writev may still read data
+
+cdef enum:
+    MOST_UNSETTLED = 5        # batches of a partition that brokers remember, for each producer id
+
+cdef enum Gate:
+    GATE_OPEN = 0             # all may go
+    GATE_UNSETTLED = 1        # what has a sequence may go
+    GATE_SHUT = 2             # nothing may
 
 cdef enum Membership:
     NOWHERE = 0               # nothing to send, or not allowed to
@@ -66,11 +76,17 @@ cdef struct Partition:
     int64_t mark              # GATHERING: goes when its node has answered this many requests
     int64_t retry_at_ns       # backing off until then; 0: not
     int64_t hint              # size of the batch that was closed last: how large the next one starts
+    int64_t producer_id       # whom its sequences belong to; meaningless before the first batch
+    Batch* unsettled[MOST_UNSETTLED]  # with a sequence and without an outcome, in the order of both
+    int32_t unsettled_count
+    int32_t next_sequence
     int32_t index             # the partition's number
     int32_t queued            # batches in the queue
     int32_t in_flight         # batches in requests that are not answered
     int8_t membership
-    int8_t muted              # the control plane forbids sending
+    int8_t gate               # a Gate: the control plane's word on what may go
+    int8_t recovering         # a batch came back, or the leader moved: what is in flight ends first
+    int16_t producer_epoch
 
 cdef struct PartitionList:
     Partition* first
@@ -114,6 +130,8 @@ cdef struct Topic:
     int32_t keyless           # how the others are placed: a KeylessPolicy
     int32_t sticky            # the partition that keyless records go to now; -1: none chosen
     int64_t sticky_bytes      # what went there since it was chosen
+    int64_t batch_limit       # bytes a batch may have since one was too large; 0: batch_size
+    double compression_ratio  # estimate of compressed to raw size; new batches are cut out by it
     uint32_t turn             # round robin's counter
     Parked* first_parked
     Parked* last_parked
@@ -130,6 +148,10 @@ cdef struct Accumulator:
     int32_t single_broker_id
     int32_t adaptive          # sticky weighs partitions by their queues
     int32_t codec
+    int32_t idempotent        # batches get sequences
+    int32_t one_in_flight     # without sequences a partition keeps its order by one batch at a time
+    int64_t producer_id       # -1: not known yet, or given up
+    int16_t producer_epoch
     int32_t closed            # takes no more records
     int32_t flushing          # flushes under way
     const int32_t* waiting    # threads that wait for memory; the pool's
@@ -150,6 +172,7 @@ cdef struct Accumulator:
     int64_t records_failed
     int64_t records_appended
     int64_t batches_sent
+    int64_t batches_split
     int64_t batch_bytes       # of acknowledged batches, as they went
     int64_t raw_bytes         # the same before compression
     int64_t batch_bytes_max

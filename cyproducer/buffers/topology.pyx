@@ -40,6 +40,7 @@ cdef TopicState make_topic(Accumulator* a, str name, int32_t key_hash, int32_t k
     state.c.key_hash = key_hash
     state.c.keyless = keyless
     state.c.sticky = -1
+    state.c.compression_ratio = 1.0
     pthread_mutex_lock(&a.lock)
     state.c.next = a.topics
     a.topics = &state.c
@@ -108,6 +109,8 @@ cdef int assign_leader(Accumulator* a, Topic* t, int32_t index, Node* node) noex
         return 0
     withdraw(a, p)
     p.node = node
+    # What the old leader has not answered comes first: it may have to be sent again.
+    p.recovering = p.in_flight > 0
     return refresh(a, p)
 
 

@@ -1,7 +1,7 @@
 """The client's side of the cluster: metadata, and what to do about errors.
 
-Owns: asking for metadata and telling the accumulator what it says, and carrying out what the retry policy
-decides. Does not own: connections (``connector``), batches and the loop (``sender``).
+Owns: asking for metadata and telling the accumulator what it says. Does not own: connections (``connector``),
+what becomes of batches and the producer's identity (``deliveries``), the loop (``sender``).
 
 Everything named ``on_...`` and ``tick`` runs in the sender's turn, one call at a time. Application threads
 call the methods under "From application threads", which hand over and wake the sender; what they read is
@@ -21,15 +21,15 @@ from typing import Any
 from cyproducer import errors
 from cyproducer.buffers.clock import Clock
 from cyproducer.config import ProducerConfig
-from cyproducer.control.api_versions import API_VERSIONS, METADATA
+from cyproducer.control.api_versions import API_VERSIONS, INIT_PRODUCER_ID, METADATA
 from cyproducer.control.cluster_view import ClusterView
 from cyproducer.control.connections import Address
 from cyproducer.control.messages import MetadataResponse
 from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, ClusterMetadata
-from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
 from cyproducer.network.connector import Connector
+from cyproducer.network.deliveries import Deliveries
 from cyproducer.network.dns import Resolver
 from cyproducer.network.sender import Sender
 
@@ -80,11 +80,19 @@ class ClusterClient:
             open_socket=open_socket,
             resolver=resolver,
         )
-        self._policy = RetryPolicy(
-            config.retries,
-            config.delivery_timeout_ms,
-            ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms),
+        self._deliveries = Deliveries(
+            config,
+            sender,
+            self._metadata,
+            rng,
+            request=self._connector.request,
+            diagnosis=self.diagnosis,
+            warn=self._warn,
         )
+        # The sender asks about batches there.
+        self.on_batch_error = self._deliveries.on_batch_error
+        self.on_batch_overdue = self._deliveries.on_batch_overdue
+        self.on_progress = self._deliveries.on_progress
         self._metadata_on: Connection | None = None
         self._topic_errors: dict[str, Exception] = {}
         self._last_warning_ms = -math.inf
@@ -172,11 +180,12 @@ class ClusterClient:
         self._rebootstrap(now_ms)
         for node_id in self._sender.nodes_without_connection():
             self._connector.connect_to(node_id, now_ms)
+        identity_ms = self._deliveries.tick(now_ms, self._connector.connections.values())
         metadata_ms = self._update_metadata(now_ms)
         self._fail_parked(now_ms)
         # What was just done may have set a timeout that the first call could not know of.
         connections_ms = min(connections_ms, self._connector.states.next_event_ms(now_ms))
-        return max(0.0, min(overdue_ms, metadata_ms, connections_ms))
+        return max(0.0, min(overdue_ms, identity_ms, metadata_ms, connections_ms))
 
     def _now_ms(self) -> float:
         return self._clock.monotonic_ns() / 1e6
@@ -200,10 +209,12 @@ class ClusterClient:
             if api_key == API_VERSIONS:
                 self._connector.on_versions(connection, version, frame, now_ms)
                 if connection.ready and connection.node_id >= 0:
-                    self._connector.close_bootstrap(self._metadata_on)
+                    self._connector.close_bootstrap((self._metadata_on, self._deliveries.asked_on))
             elif api_key == METADATA:
                 self._metadata_on = None
                 self._on_metadata(protocol.decode_metadata(version, frame), now_ms)
+            elif api_key == INIT_PRODUCER_ID:
+                self._deliveries.on_producer_id(connection, version, frame, now_ms)
         except errors.KafkaError as error:
             if api_key == METADATA:
                 self._metadata.on_failure(f"{connection.where}: {error}", now_ms)
@@ -212,6 +223,7 @@ class ClusterClient:
     def on_broken(self, connection: Connection, cause: Exception | None, now_ms: float) -> None:
         """A connection was closed: by this side on purpose (``cause`` None), or because of a failure."""
         cause = self._connector.on_broken(connection, cause, now_ms)
+        self._deliveries.on_broken(connection, cause or ConnectionError("closed by this client"), now_ms)
         if cause is None:
             return
         if connection is self._metadata_on:
@@ -339,65 +351,6 @@ class ClusterClient:
             if failed:
                 self._asked.discard(name)
                 log.error("%d records failed: %s", failed, error)
-
-    # Errors of batches
-
-    def on_batch_error(
-        self,
-        topic: str,
-        partition: int,
-        count: int,
-        attempts: int,
-        created_ms: float,
-        error_code: int,
-        message: str | None,
-        cause: Exception | None,
-        now_ms: float,
-    ) -> tuple[float | None, Exception | None]:
-        """What becomes of a batch that came back without success.
-
-        Returns (when to send it again, None), or (None, the error its records fail with).
-
-        ``error_code`` and ``message`` are the broker's; 0 where ``cause`` says what happened instead.
-        """
-        where = f"{topic}-{partition}"
-        error: Exception
-        if cause is not None:
-            error = cause
-        else:
-            error = errors.for_code(error_code)(f"{where}: {message}" if message else where)
-        if getattr(error, "invalid_metadata", False):
-            self._metadata.request_update(f"{where}: {type(error).__name__}")
-        retriable = bool(getattr(error, "retriable", False) or isinstance(error, errors.KafkaProtocolError))
-        decision = self._policy.decide(retriable, attempts, created_ms, now_ms, self._rng)
-        if decision.retry:
-            self._warn(now_ms, "%d records for %s: %s; %s", count, where, error, decision.reason)
-            return decision.at_ms, None
-        if (
-            retriable
-            and now_ms - created_ms + 1 >= 0
-            and decision.at_ms is None
-            and attempts <= self._policy.retries
-        ):
-            late = self.delivery_timeout_error(topic, partition, count, attempts, now_ms - created_ms, now_ms)
-            late.__cause__ = error
-            return None, late
-        log.error("%d records for %s failed: %s (%s)", count, where, error, decision.reason)
-        return None, error
-
-    def delivery_timeout_error(
-        self, topic: str, partition: int, count: int, attempts: int, age_ms: float, now_ms: float
-    ) -> Exception:
-        """The error of a batch that was not delivered in time; logged here."""
-        leader = self._metadata.leader(topic, partition)
-        whom = "it has no leader" if leader is None else f"its leader is broker {leader}"
-        error = errors.DeliveryTimeoutError(
-            f"{count} records for {topic}-{partition} were not delivered within delivery_timeout_ms="
-            f"{self._config.delivery_timeout_ms:g} ({age_ms:.0f} ms old, {attempts} requests tried, {whom}): "
-            f"{self.diagnosis()}"
-        )
-        log.error("%s", error)
-        return error
 
     def _warn(self, now_ms: float, text: str, *args: Any) -> None:
         """Logs a warning, at most one a second: a broker's restart is one event, not thousands."""

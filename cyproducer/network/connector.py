@@ -10,7 +10,7 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from cyproducer import errors
 from cyproducer.buffers.clock import Clock
@@ -33,11 +33,12 @@ SOFTWARE_VERSION = "0.1.0"
 class Handshake:
     """Where a connection's handshake stands; ``version`` is that of the ApiVersions request under way."""
 
-    __slots__ = ("metadata_version", "version")
+    __slots__ = ("init_producer_id_version", "metadata_version", "version")
 
     def __init__(self) -> None:
         self.version = 4
         self.metadata_version = -1
+        self.init_producer_id_version: int | None = None
 
 
 class Connector:
@@ -236,17 +237,18 @@ class Connector:
         """The handshake is over: the connection may be used."""
         chosen = negotiate(versions)
         connection.handshake.metadata_version = chosen.metadata
+        connection.handshake.init_producer_id_version = chosen.init_producer_id
         self.states.ready(connection.node_id, now_ms)
         self._sender.ready(connection, chosen.produce)
         self._sender.request_control()
 
     # Closing
 
-    def close_bootstrap(self, busy: Connection | None) -> None:
+    def close_bootstrap(self, busy: Container[Connection | None]) -> None:
         """Closes the bootstrap connections: the brokers they led to have connections of their own."""
         for node_id in self.bootstrap:
             spare = self.connections.get(node_id)
-            if spare is not None and spare.ready and spare is not busy:
+            if spare is not None and spare.ready and spare not in busy:
                 self._sender.close_connection(spare, None)
 
     def drop(self, node_id: int) -> None:

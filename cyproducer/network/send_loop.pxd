@@ -2,7 +2,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 
 from cyproducer.buffers.accumulator cimport RecordAccumulator
 from cyproducer.buffers.clock cimport Clock
-from cyproducer.buffers.structures cimport Accumulator, Batch, Node
+from cyproducer.buffers.structures cimport Accumulator, Batch, Node, Partition
 from cyproducer.buffers.sync cimport pthread_mutex_t
 from cyproducer.network.connection cimport Connection
 from cyproducer.network.link cimport Link
@@ -11,6 +11,7 @@ from cyproducer.network.produce_codec cimport Outcome, ProduceSettings, Request
 
 cdef enum:
     MOST_BATCHES = 1024           # batches in one request
+    EXPIRY_INTERVAL_NS = 20_000_000   # how exact delivery_timeout_ms is
 
 
 cdef class SendLoop:
@@ -56,11 +57,12 @@ cdef class SendLoop:
         self, Link* link, Request* r, const unsigned char* frame, int64_t size, int64_t now
     ) except -1 nogil
     cdef int64_t _sleep_until(self, int64_t until, int64_t now) noexcept nogil
-    cdef int _resolve(self, Batch* b, int error_code, object message, object cause) except -1
+    cdef int _complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) except -1 nogil
+    cdef int _progress(self, Partition* p, int64_t acknowledged_id) except -1
+    cdef int _resolve(self, Batch* b, int error_code, object message, object cause, bint written) except -1
     cdef int _give_up(self, Request* r, object cause) except -1
     cdef Link* _link_of(self, int fd) noexcept nogil
     cdef int _tell(self, object method, Connection connection, tuple arguments) except -1
     cdef int _expire(self, int64_t now) except -1 nogil
     cdef int _answered(self, Link* link) noexcept nogil
-    cdef object _socket_error(self, Link* link, int64_t why)
     cpdef object close_connection(self, Connection connection, object cause)

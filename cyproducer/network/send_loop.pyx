@@ -24,7 +24,7 @@ from libc.stdlib cimport free
 
 from cyproducer.buffers.designation cimport next_parked_deadline
 from cyproducer.buffers.readiness cimport drain, expire_linger, has_work, refresh
-from cyproducer.buffers.structures cimport SEALED, SEALING, Accumulator, Partition
+from cyproducer.buffers.structures cimport GATE_OPEN, SEALED, SEALING, Accumulator, Partition
 from cyproducer.buffers.sync cimport (
     FAR_NS,
     cyp_load32,
@@ -35,12 +35,12 @@ from cyproducer.buffers.sync cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
+from cyproducer.network.frame_errors cimport socket_error, unmatched, wrong_length
 from cyproducer.network.link cimport (
     CONNECTING,
     FRAME_BAD_SIZE,
     FRAME_READY,
     IO_AGAIN,
-    IO_CLOSED,
     READY,
     link_consume,
     link_flush,
@@ -56,13 +56,7 @@ from cyproducer.network.produce_codec cimport encode_produce, free_request, pars
 from cyproducer.records.big_endian cimport get_u32
 from cyproducer.records.record_batch cimport put_batch_header
 
-from cyproducer.errors import (
-    BrokerProtocolError,
-    CorrelationIdError,
-    KafkaConnectionError,
-    KafkaProtocolError,
-)
-from cyproducer.network.protocol import frame_looks_like
+from cyproducer.errors import KafkaConnectionError, KafkaProtocolError
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t c_write "write"(int fd, const void* data, size_t size)
@@ -70,8 +64,6 @@ cdef extern from "<unistd.h>" nogil:
 
 log = logging.getLogger("cyproducer")
 
-cdef enum:
-    EXPIRY_INTERVAL_NS = 20_000_000     # how exact delivery_timeout_ms is
 
 
 cdef void wake_sender(void* context) noexcept nogil:
@@ -309,7 +301,9 @@ cdef class SendLoop:
             if r == NULL:
                 with gil:
                     for i in range(count):
-                        self._resolve(self.drained[i], 0, None, MemoryError("no memory for a request"))
+                        self._resolve(
+                            self.drained[i], 0, None, MemoryError("no memory for a request"), False
+                        )
                 self._answered(link)
                 continue
             r.sent_ns = now
@@ -344,7 +338,7 @@ cdef class SendLoop:
                 self.poller.watch_write(link.fd, link.wants_write)
             return 0
         with gil:
-            self.close_connection(<Connection>link.owner, self._socket_error(link, rc))
+            self.close_connection(<Connection>link.owner, socket_error(link, rc))
         return 0
 
     cdef int _answered(self, Link* link) noexcept nogil:
@@ -372,7 +366,7 @@ cdef class SendLoop:
                 return 0
             if n < 0:
                 with gil:
-                    self.close_connection(<Connection>link.owner, self._socket_error(link, n))
+                    self.close_connection(<Connection>link.owner, socket_error(link, n))
                 return 0
             link.last_used_ns = now
             at = 0
@@ -438,14 +432,24 @@ cdef class SendLoop:
         for i in range(r.count):
             o = &self.outcomes[i]
             if o.error_code == 0:
-                self.accumulator.complete(r.batches[i], o.base_offset, o.log_append_ms)
+                self._complete(r.batches[i], o.base_offset, o.log_append_ms)
             else:
                 with gil:
                     message = None
                     if o.message_size >= 0:
                         message = o.message[:o.message_size].decode("utf-8", "replace")
-                    self._resolve(r.batches[i], o.error_code, message, None)
+                    self._resolve(r.batches[i], o.error_code, message, None, True)
         free_request(r)
+        return 0
+
+    cdef int _complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) except -1 nogil:
+        """A batch was acknowledged, also one whose records had to fail before."""
+        cdef Partition* p = b.partition
+        cdef int64_t id = b.id
+        self.accumulator.complete(b, base_offset, log_append_ms)
+        if p.gate != GATE_OPEN:
+            with gil:
+                self._progress(p, id)
         return 0
 
     cpdef object close_connection(self, Connection connection, object cause):
@@ -486,93 +490,24 @@ cdef class SendLoop:
             self.close_connection(connection, KafkaConnectionError(f"{connection.where}: {error!r}"))
         return 0
 
+    # What ``outcomes`` does
+
     cdef int _expire(self, int64_t now) except -1 nogil:
-        """Fails the batches whose delivery_timeout_ms has run out while they waited."""
-        cdef Batch* b
-        self.next_expiry_ns = now + EXPIRY_INTERVAL_NS
-        while True:
-            b = self.accumulator.overdue(now - self.delivery_timeout_ns)
-            if b == NULL:
-                # An idle producer sleeps.
-                if self.accumulator.c.oldest == NULL:
-                    self.next_expiry_ns = FAR_NS
-                return 0
-            with gil:
-                name, index = topic_name(b), b.partition.index
-                error = self.control.delivery_timeout_error(
-                    name, index, b.count, b.attempts, (now - b.created_ns) / 1e6, now / 1e6
-                )
-                self.accumulator.fail(b, error)
+        """Fails the batches whose delivery_timeout_ms has run out."""
+        return 0
 
-    cdef int _resolve(self, Batch* b, int error_code, object message, object cause) except -1:
-        """A batch came back without success: retries or fails it, as the control plane decides.
+    cdef int _progress(self, Partition* p, int64_t acknowledged_id) except -1:
+        """Tells the control plane that a batch of a partition that it holds back came to its end."""
+        return 0
 
-        ``error_code``: the broker's, or 0 where ``cause`` says what happened instead.
+    cdef int _resolve(self, Batch* b, int error_code, object message, object cause, bint written) except -1:
+        """A batch came back without success: does with it what the control plane decides.
+
+        ``error_code``: the broker's, or 0 where ``cause`` says what happened instead. ``written``: the request
+        was written whole, so that the broker may have it.
         """
-        cdef int64_t now = self.clock.now_ns()
-        cdef Partition* p = b.partition
-        cdef int64_t retry_at_ns
-        try:
-            retry_at_ms, error = self.control.on_batch_error(
-                topic_name(b), p.index, b.count, b.attempts, b.created_ns / 1e6,
-                error_code, message, cause, now / 1e6,
-            )
-        except Exception as problem:
-            log.exception("deciding about a failed batch failed")
-            retry_at_ms, error = None, problem
-        if retry_at_ms is None:
-            self.accumulator.fail(b, error)
-            return 0
-        retry_at_ns = max(now + 1, <int64_t>(retry_at_ms * 1e6))
-        self.accumulator.requeue(b, retry_at_ns)
-        self.backoff_number += 1
-        heapq.heappush(self.backing_off, (p.retry_at_ns, self.backoff_number, <size_t>p))
-        self.next_control_ns = min(self.next_control_ns, p.retry_at_ns)
         return 0
 
     cdef int _give_up(self, Request* r, object cause) except -1:
         """A Produce request will not be answered; frees it."""
-        cdef int32_t i
-        for i in range(r.count):
-            self._resolve(r.batches[i], 0, None, cause)
-        free_request(r)
         return 0
-
-    cdef object _socket_error(self, Link* link, int64_t why):
-        where = (<Connection>link.owner).where
-        if why == IO_CLOSED:
-            return KafkaConnectionError(f"{where} closed the connection")
-        return KafkaConnectionError(f"the connection to {where} broke: {os.strerror(link.sys_errno)}")
-
-cdef str topic_name(Batch* b):
-    return b.partition.topic.name[:b.partition.topic.name_size].decode()
-
-
-cdef object unmatched(Link* link, const uint8_t* frame, int64_t size):
-    where = (<Connection>link.owner).where
-    got = <int32_t>get_u32(frame)
-    if link.first_awaiting == NULL:
-        return CorrelationIdError(
-            f"{where} sent {size} bytes with correlation id {got}, and nothing was asked"
-        )
-    if link.first_awaiting.unwritten:
-        return CorrelationIdError(f"{where} answered before the whole request was sent")
-    return CorrelationIdError(
-        f"{where} answered with correlation id {got} where {link.first_awaiting.correlation_id} was next"
-    )
-
-
-cdef object wrong_length(Link* link, int64_t at, int64_t receive_max):
-    """A frame whose length can't be: another protocol, most likely."""
-    where = (<Connection>link.owner).where
-    start = PyBytes_FromStringAndSize(<char*>link.inbox + at, min(link.inbox_used - at, 64))
-    other = frame_looks_like(start)
-    length = int.from_bytes(start[:4], "big", signed=True)
-    if other is not None:
-        return BrokerProtocolError(
-            f"{where} is no Kafka broker (or not on this port): it answers like {other}"
-        )
-    return BrokerProtocolError(
-        f"{where} announced a response of {length} bytes; allowed are 4 to "
-        f"receive_message_max_bytes={receive_max}"
-    )

@@ -1,6 +1,6 @@
 from cyproducer.network.connection cimport Connection
-from cyproducer.network.send_loop cimport SendLoop
+from cyproducer.network.outcomes cimport Outcomes
 
 
-cdef class Sender(SendLoop):
+cdef class Sender(Outcomes):
     cpdef object close_connection(self, Connection connection, object cause)

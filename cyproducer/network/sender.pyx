@@ -34,14 +34,14 @@ from cyproducer.network.link cimport (
     link_pop_written,
 )
 from cyproducer.network.produce_codec cimport Request
-from cyproducer.network.send_loop cimport SendLoop
+from cyproducer.network.outcomes cimport Outcomes
 
 from cyproducer.errors import KafkaConnectionError, KafkaTimeoutError
 
 log = logging.getLogger("cyproducer")
 
 
-cdef class Sender(SendLoop):
+cdef class Sender(Outcomes):
     """The loop over one selector, with everything that is not its happy path. See ``SendLoop``."""
 
     def attach_control(self, control):
@@ -191,6 +191,22 @@ cdef class Sender(SendLoop):
             for name, state in self.accumulator.topics.items()
             if (<TopicState>state).c.first_parked != NULL
         ]
+
+    def refuse_all(self, error):
+        """Fails every record, those to come too: the cluster will take none from this producer."""
+        cdef Batch* b
+        self.accumulator.refusal = error
+        self.accumulator.close()
+        for name in self.parked_topics():
+            self.fail_parked(name, error)
+        while True:
+            b = self.accumulator.overdue(FAR_NS)
+            if b == NULL:
+                break
+            if b.in_request:
+                self.accumulator.abandon(b, error)
+            else:
+                self.accumulator.fail(b, error)
 
     def abort(self, error):
         """Fails everything that is not complete, in flight or not, and closes every connection.

@@ -214,9 +214,10 @@ def test_gathering_ends_when_the_connection_breaks() -> None:
 
 @pytest.mark.parametrize("code", [0, 7])
 def test_the_requests_in_flight_are_no_more_than_allowed(code: int) -> None:
-    with Rig({"t": [1]}, batch_size=0, max_in_flight=3) as rig:
+    # Of ten partitions one each: a partition whose batch comes back waits for its others in flight.
+    with Rig({"t": [1] * 10}, batch_size=0, max_in_flight=3, max_request_size=110) as rig:
         for i in range(10):
-            rig.send("t", b"%d" % i)
+            rig.send("t", b"%d" % i, partition=i)
         assert len(rig.requests()) == 3
         assert rig.sender.counters()["in_flight"] == 3
         rig.answer(rig.pending[0], code)

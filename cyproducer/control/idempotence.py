@@ -1,0 +1,391 @@
+"""Idempotence: who this producer is, and what a partition may send after something went wrong.
+
+Owns the one table of transitions, the rules behind it, and what each partition in trouble remembers. Does
+not own: sequences and batches themselves (the accumulator gives a batch its sequence when it drains it), nor
+requests, clocks or backoff. Nothing here does I/O. The sender's thread calls it, and nobody else.
+
+The promise: a record that was accepted is in its partition's log exactly once and in order, or its future
+holds an error whose ``maybe_written`` says what is known. True: it is there once or not at all, and nobody
+can tell. False: it is certainly not there.
+
+The rules
+---------
+
+**Identity.** A producer id and an epoch come from InitProducerId; until then nothing that needs a sequence
+goes. An epoch ends by a bump: the same id, epoch + 1, and every partition counts from 0 again. That takes no
+request, for brokers keep epochs by partition and take a higher one from its first batch on. After epoch 32767
+a new id is asked for. A broker that calls the epoch stale (INVALID_PRODUCER_EPOCH) has seen somebody else use
+this id: it is given up for a new one. Where the cluster refuses to give ids, every record fails.
+
+**Sequences.** A batch gets the next sequences of its partition when it is drained for the first time, and is
+*unsettled* until its outcome is known. A partition has up to five unsettled batches, as many as a
+broker remembers to recognise a batch that it has. It takes a new epoch only when it has none: batches of two
+epochs are never under way together. So do partitions that were idle during the bump, with their next batch.
+
+**What is certain.** An attempt is *ambiguous* when its request was written whole and no answer came, or the
+answer is one that brokers also give after appending. One ambiguous attempt makes the batch so until it is
+acknowledged, whatever later attempts say: the earlier request may still wait in a broker's queue. Two things
+are certain. A batch whose attempts were all refused before appending is absent. And behind an absent batch
+everything of the epoch is absent too, since brokers append without gaps.
+
+**Never again.** Sequences whose outcome is unknown are not given to other records, and an ambiguous batch is
+not sent under other sequences. The first would lose records, the second double them.
+
+**Partitions.** SENDING is the happy state, and nobody asks this table there. A batch that is sent again keeps
+its sequences and changes nothing. When a batch is given up that may be in the log, the partition becomes
+UNRESOLVED: only unsettled batches go. If one behind the lost one is acknowledged, the lost one was written
+after all, and the sequences fit. If the last one is settled otherwise, the epoch is bumped: what was given up
+can't be appended any more once the new epoch has its first batch. When a batch is known to be absent (it
+was given up, split, or refused as out of order although nothing unsettled precedes it), the partition has a
+GAP: nothing is sent until nothing is on the wire, then the absent batches lose their sequences, and the
+epoch is bumped once those before the gap are settled. A batch refused as out of order with others before it
+only waits for them.
+
+Sources: KIP-98, KIP-360, KIP-679; Kafka protocol guide, "Produce" and "InitProducerId".
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import NamedTuple
+
+MOST_UNSETTLED = 5
+"""Batches a partition may have under way: as many as a broker remembers for each producer."""
+LAST_EPOCH = 32767
+
+OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+DUPLICATE_SEQUENCE_NUMBER = 46
+INVALID_PRODUCER_EPOCH = 47
+UNKNOWN_PRODUCER_ID = 59
+
+SEQUENCE_ERRORS = frozenset({OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, UNKNOWN_PRODUCER_ID})
+"""Codes that say that the sequences don't fit, not that the records are bad."""
+
+TOO_LARGE_ERRORS = frozenset({10, 18})
+"""MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE: halves may fit."""
+
+CERTAIN_REFUSALS = frozenset(
+    {
+        2,  # CORRUPT_MESSAGE
+        10,  # MESSAGE_TOO_LARGE
+        17,  # INVALID_TOPIC_EXCEPTION
+        18,  # RECORD_LIST_TOO_LARGE
+        19,  # NOT_ENOUGH_REPLICAS: counted before appending, unlike _AFTER_APPEND
+        21,  # INVALID_REQUIRED_ACKS
+        29,  # TOPIC_AUTHORIZATION_FAILED
+        31,  # CLUSTER_AUTHORIZATION_FAILED
+        32,  # INVALID_TIMESTAMP
+        35,  # UNSUPPORTED_VERSION
+        42,  # INVALID_REQUEST
+        43,  # UNSUPPORTED_FOR_MESSAGE_FORMAT
+        44,  # POLICY_VIOLATION
+        OUT_OF_ORDER_SEQUENCE_NUMBER,
+        INVALID_PRODUCER_EPOCH,
+        48,  # INVALID_TXN_STATE
+        53,  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        UNKNOWN_PRODUCER_ID,
+        76,  # UNSUPPORTED_COMPRESSION_TYPE
+        87,  # INVALID_RECORD
+        89,  # THROTTLING_QUOTA_EXCEEDED
+        90,  # PRODUCER_FENCED
+        100,  # UNKNOWN_TOPIC_ID
+    }
+)
+"""Codes that brokers give to Produce before they append. Any other leaves open whether they did: even
+NOT_LEADER_OR_FOLLOWER, which also ends a wait for followers when the leader changes meanwhile."""
+
+
+class State(enum.Enum):
+    """The states of the producer's identity, then those of a partition."""
+
+    NO_ID = "no id"
+    ASKING = "asking"
+    HOLDING = "holding"
+    REFUSED = "refused"
+    SENDING = "sending"
+    UNRESOLVED = "unresolved"
+    GAP = "gap"
+
+
+class Event(enum.Enum):
+    """What happens: to the identity, then to a partition."""
+
+    WANTED = "an id is wanted"
+    GRANTED = "InitProducerId succeeded"
+    NOT_GRANTED = "InitProducerId failed, for now"
+    DENIED = "InitProducerId was refused"
+    BUMP = "a partition needs a new epoch"
+    WORN_OUT = "a bump at epoch 32767"
+    FENCED = "INVALID_PRODUCER_EPOCH"
+    LOST = "a batch was given up, maybe written"
+    ABSENT = "a batch is certainly not in the log"
+    LATER_ACKNOWLEDGED = "a batch behind the lost one is acknowledged"
+    SETTLED = "no batch is unsettled"
+    QUIET = "nothing is on the wire"
+
+
+class Action(enum.Enum):
+    """What is to be done on a transition."""
+
+    ASK = "send InitProducerId"
+    TAKE = "use the id"
+    NEXT_EPOCH = "epoch + 1"
+    FORGET_ID = "give the id up"
+    FAIL_ALL = "fail every record"
+    HOLD_NEW = "send unsettled batches only"
+    HOLD_ALL = "send nothing"
+    STRIP = "absent batches lose their sequences"
+    BUMP_EPOCH = "bump"
+    RELEASE = "send everything"
+
+
+class Transition(NamedTuple):
+    """Where an event leads, and what is done on the way."""
+
+    to: State
+    actions: tuple[Action, ...] = ()
+
+
+_S, _E, _A = State, Event, Action
+
+TABLE: Mapping[tuple[State, Event], Transition] = {
+    # The identity
+    (_S.NO_ID, _E.WANTED): Transition(_S.ASKING, (_A.ASK,)),
+    (_S.ASKING, _E.GRANTED): Transition(_S.HOLDING, (_A.TAKE,)),
+    (_S.ASKING, _E.NOT_GRANTED): Transition(_S.NO_ID),
+    (_S.ASKING, _E.DENIED): Transition(_S.REFUSED, (_A.FAIL_ALL,)),
+    (_S.HOLDING, _E.BUMP): Transition(_S.HOLDING, (_A.NEXT_EPOCH,)),
+    (_S.HOLDING, _E.WORN_OUT): Transition(_S.NO_ID, (_A.FORGET_ID,)),
+    (_S.HOLDING, _E.FENCED): Transition(_S.NO_ID, (_A.FORGET_ID,)),
+    # A new id is on its way, and does what a bump would have done.
+    (_S.NO_ID, _E.BUMP): Transition(_S.NO_ID),
+    (_S.ASKING, _E.BUMP): Transition(_S.ASKING),
+    (_S.NO_ID, _E.FENCED): Transition(_S.NO_ID),
+    (_S.ASKING, _E.FENCED): Transition(_S.ASKING),
+    # A partition
+    (_S.SENDING, _E.LOST): Transition(_S.UNRESOLVED, (_A.HOLD_NEW,)),
+    (_S.SENDING, _E.ABSENT): Transition(_S.GAP, (_A.HOLD_ALL,)),
+    (_S.UNRESOLVED, _E.LOST): Transition(_S.UNRESOLVED),
+    (_S.UNRESOLVED, _E.ABSENT): Transition(_S.GAP, (_A.HOLD_ALL,)),
+    (_S.UNRESOLVED, _E.LATER_ACKNOWLEDGED): Transition(_S.SENDING, (_A.RELEASE,)),
+    (_S.UNRESOLVED, _E.SETTLED): Transition(_S.SENDING, (_A.BUMP_EPOCH, _A.RELEASE)),
+    (_S.GAP, _E.LOST): Transition(_S.GAP),
+    (_S.GAP, _E.ABSENT): Transition(_S.GAP),
+    # What precedes the gap is still to be settled; mostly nothing does, and SETTLED follows at once.
+    (_S.GAP, _E.QUIET): Transition(_S.UNRESOLVED, (_A.STRIP, _A.HOLD_NEW)),
+}
+"""Every transition there is; a pair that is not here can't happen, and raises KeyError."""
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2"]
+    for (state, event), (to, actions) in TABLE.items():
+        done = f" / {', '.join(action.value for action in actions)}" if actions else ""
+        lines.append(f"    {state.name} --> {to.name}: {event.value}{done}")
+    return "\n".join(lines) + "\n"
+
+
+class Place(NamedTuple):
+    """A partition."""
+
+    topic: str
+    partition: int
+
+
+class BatchFacts(NamedTuple):
+    """What the decision about a batch is made from."""
+
+    topic: str
+    partition: int
+    #: Counts up in the order of the partition's records.
+    id: int
+    records: int
+    #: Requests it was in, the last one included.
+    attempts: int
+    created_ms: float
+    #: Whether it has a producer id and sequences.
+    sequenced: bool
+    #: Whether no unsettled batch of its partition precedes it.
+    first: bool
+    #: Whether an attempt before the last one was ambiguous.
+    ambiguous: bool
+    #: Whether its records have failed already, at their deadline.
+    abandoned: bool
+
+
+class Fate(enum.IntEnum):
+    """What becomes of a batch that came back without success."""
+
+    RETRY = 0
+    FAIL = 1
+    ACKNOWLEDGE = 2
+    SPLIT = 3
+
+
+class Judgement(NamedTuple):
+    """What idempotence has to say about a batch that came back."""
+
+    #: None: an error like any other, which the retry policy judges.
+    fate: Fate | None
+    #: Whether the batch may be in the log, counting all its attempts.
+    maybe_written: bool
+
+
+class _Trouble:
+    """What a partition that is not SENDING remembers."""
+
+    __slots__ = ("gap_id", "lost_id", "state")
+
+    def __init__(self) -> None:
+        self.state = State.SENDING
+        #: The youngest batch that was given up without knowing; -1: none.
+        self.lost_id = -1
+        #: The oldest batch that is certainly absent; everything from it on is.
+        self.gap_id = -1
+
+
+class Order(NamedTuple):
+    """An action, and what it is about: for STRIP, the first batch to lose its sequences."""
+
+    action: Action
+    from_id: int = -1
+
+
+class Idempotence:
+    """The identity, and the partitions in trouble. See the module's rules."""
+
+    def __init__(self) -> None:
+        self.state = State.NO_ID
+        #: -1 while there is none.
+        self.producer_id = -1
+        self.epoch = -1
+        self._troubles: dict[Place, _Trouble] = {}
+
+    # The identity
+
+    def _identity(self, event: Event) -> tuple[Action, ...]:
+        self.state, actions = TABLE[self.state, event]
+        return actions
+
+    def want(self) -> bool:
+        """Whether InitProducerId is to be sent now; then one of the three below has to follow."""
+        return self.state is State.NO_ID and Action.ASK in self._identity(Event.WANTED)
+
+    def granted(self, producer_id: int, epoch: int) -> None:
+        """The broker gave an id."""
+        self._identity(Event.GRANTED)
+        self.producer_id, self.epoch = producer_id, epoch
+
+    def not_granted(self) -> None:
+        """The request failed; it is to be repeated."""
+        self._identity(Event.NOT_GRANTED)
+
+    def denied(self) -> None:
+        """The cluster will not give an id."""
+        self._identity(Event.DENIED)
+
+    def _forget_id(self) -> None:
+        self.producer_id = self.epoch = -1
+
+    def _bump(self) -> None:
+        worn_out = self.state is State.HOLDING and self.epoch == LAST_EPOCH
+        for action in self._identity(Event.WORN_OUT if worn_out else Event.BUMP):
+            if action is Action.NEXT_EPOCH:
+                self.epoch += 1
+            else:
+                self._forget_id()
+
+    # A batch
+
+    def judge(self, batch: BatchFacts, error_code: int, written: bool) -> Judgement:
+        """What an attempt's end means.
+
+        Args:
+            batch: the batch.
+            error_code: the broker's; 0 where there was no answer.
+            written: whether the request was written whole.
+        """
+        ambiguous = written and error_code not in CERTAIN_REFUSALS
+        maybe = batch.ambiguous or ambiguous
+        if not batch.sequenced:
+            return Judgement(None, maybe)
+        if error_code == DUPLICATE_SEQUENCE_NUMBER:
+            return Judgement(Fate.ACKNOWLEDGE, True)
+        if error_code in SEQUENCE_ERRORS:
+            # The first of its kind and maybe written: no other sequences may be given to it.
+            return Judgement(Fate.FAIL if batch.first and maybe else Fate.RETRY, maybe)
+        return Judgement(None, maybe)
+
+    def on_fate(
+        self, batch: BatchFacts, error_code: int, fate: Fate, maybe_written: bool
+    ) -> tuple[Action, ...]:
+        """Takes what was decided about a batch; returns what its partition has to do."""
+        if not batch.sequenced or fate is Fate.ACKNOWLEDGE:
+            return ()
+        if error_code == INVALID_PRODUCER_EPOCH and batch.first:
+            for _ in self._identity(Event.FENCED):
+                self._forget_id()
+        if fate is Fate.RETRY and not (error_code in SEQUENCE_ERRORS and batch.first):
+            return ()
+        place = Place(batch.topic, batch.partition)
+        trouble = self._troubles.setdefault(place, _Trouble())
+        if maybe_written:
+            trouble.lost_id = max(trouble.lost_id, batch.id)
+            event = Event.LOST
+        else:
+            trouble.gap_id = batch.id if trouble.gap_id < 0 else min(trouble.gap_id, batch.id)
+            event = Event.ABSENT
+        trouble.state, actions = TABLE[trouble.state, event]
+        return actions
+
+    # A partition
+
+    def on_progress(
+        self, place: Place, on_wire: int, unsettled: int, current: bool, acknowledged_id: int = -1
+    ) -> list[Order]:
+        """A batch of a partition that is held back came to its end; returns what to do, in order.
+
+        Args:
+            place: the partition.
+            on_wire: its batches in requests without an answer.
+            unsettled: its batches that have sequences and no outcome.
+            current: whether the partition's epoch is the newest: then it takes a bump to leave it.
+            acknowledged_id: the batch that was acknowledged; -1: none was.
+        """
+        trouble = self._troubles.get(place)
+        if trouble is None:
+            return []
+        if trouble.state is State.GAP:
+            if on_wire:
+                return []
+            event = Event.QUIET
+        elif acknowledged_id > trouble.lost_id:
+            event = Event.LATER_ACKNOWLEDGED
+        elif unsettled == 0:
+            event = Event.SETTLED
+        else:
+            return []
+        trouble.state, actions = TABLE[trouble.state, event]
+        orders = [Order(action, trouble.gap_id) for action in actions]
+        if event is Event.QUIET:
+            # An acknowledged batch before the gap says nothing about what is behind it.
+            trouble.lost_id, trouble.gap_id = max(trouble.lost_id, trouble.gap_id), -1
+        if trouble.state is State.SENDING:
+            del self._troubles[place]
+        if Action.BUMP_EPOCH in actions and current:
+            self._bump()
+        return orders
+
+    def partition_state(self, place: Place) -> State:
+        """The state of a partition."""
+        trouble = self._troubles.get(place)
+        return State.SENDING if trouble is None else trouble.state
+
+
+class Verdict(NamedTuple):
+    """What becomes of a batch: see ``Fate``; ``at_ms`` for RETRY, ``error`` for FAIL."""
+
+    fate: Fate
+    at_ms: float = 0.0
+    error: BaseException | None = None
+    maybe_written: bool = False

@@ -1,0 +1,10 @@
+from libc.stdint cimport int64_t
+
+from cyproducer.buffers.structures cimport Batch, Partition
+from cyproducer.network.send_loop cimport SendLoop
+
+
+cdef class Outcomes(SendLoop):
+    cdef object _facts(self, const Batch* b)
+    cdef int _put_back(self, Batch* b, double at_ms, int64_t now) except -1
+    cdef Partition* _find(self, str topic, int partition) except NULL

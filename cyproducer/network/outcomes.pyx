@@ -1,0 +1,153 @@
+"""Batches that came back without success, or ran out of time: what the control plane decides is done here.
+
+Owns: putting the facts before the control plane (``ClusterClient``) and carrying out its verdict: again, failed,
+split, or good after all. Does not own: the decision (``control/idempotence``, ``control/retry``), nor the
+connections (``sender``). In the sender's turn, with the GIL.
+"""
+
+import heapq
+import logging
+
+from libc.stdint cimport int16_t, int32_t, int64_t
+
+from cyproducer.buffers.sequencing cimport set_gate, set_identity, strip_sequences
+from cyproducer.buffers.splitting cimport split
+from cyproducer.buffers.structures cimport GATE_OPEN, GATE_SHUT, GATE_UNSETTLED
+from cyproducer.buffers.sync cimport FAR_NS
+from cyproducer.buffers.topology cimport TopicState
+from cyproducer.network.produce_codec cimport Request, free_request
+from cyproducer.network.send_loop cimport EXPIRY_INTERVAL_NS
+
+from cyproducer.control.idempotence import Action, BatchFacts, Fate, Verdict
+
+log = logging.getLogger("cyproducer")
+
+
+cdef int RETRY = Fate.RETRY
+cdef int ACKNOWLEDGE = Fate.ACKNOWLEDGE
+cdef int SPLIT = Fate.SPLIT
+
+GATES = {Action.RELEASE: GATE_OPEN, Action.HOLD_NEW: GATE_UNSETTLED, Action.HOLD_ALL: GATE_SHUT}
+
+
+cdef class Outcomes(SendLoop):
+    """The loop, and what it does with batches that did not simply succeed. See ``SendLoop``."""
+
+    cdef object _facts(self, const Batch* b):
+        cdef const Partition* p = b.partition
+        return BatchFacts(
+            p.topic.name[:p.topic.name_size].decode(),
+            p.index,
+            b.id,
+            b.count,
+            b.attempts,
+            b.created_ns / 1e6,
+            b.base_sequence >= 0,
+            p.unsettled_count > 0 and p.unsettled[0] == b,
+            bool(b.ambiguous),
+            bool(b.abandoned),
+        )
+
+    cdef int _expire(self, int64_t now) except -1 nogil:
+        """Fails the batches whose delivery_timeout_ms has run out, on the wire or not."""
+        cdef Batch* b
+        cdef Partition* p
+        self.next_expiry_ns = now + EXPIRY_INTERVAL_NS
+        while True:
+            b = self.accumulator.overdue(now - self.delivery_timeout_ns)
+            if b == NULL:
+                # An idle producer sleeps.
+                if self.accumulator.c.oldest == NULL:
+                    self.next_expiry_ns = FAR_NS
+                return 0
+            p = b.partition
+            with gil:
+                error = self.control.on_batch_overdue(self._facts(b), bool(b.in_request), now / 1e6)
+                if b.in_request:
+                    self.accumulator.abandon(b, error)
+                else:
+                    self.accumulator.fail(b, error)
+                    if p.gate != GATE_OPEN:
+                        self._progress(p, -1)
+
+    cdef int _resolve(self, Batch* b, int error_code, object message, object cause, bint written) except -1:
+        """See ``SendLoop``."""
+        cdef int64_t now = self.clock.now_ns()
+        cdef Partition* p = b.partition
+        cdef int64_t acknowledged = -1
+        try:
+            verdict = self.control.on_batch_error(
+                self._facts(b), error_code, message, cause, bool(written), now / 1e6
+            )
+        except Exception as problem:
+            log.exception("deciding about a failed batch failed")
+            verdict = Verdict(Fate.FAIL, error=problem, maybe_written=True)
+        b.ambiguous = verdict.maybe_written
+        fate = verdict.fate
+        if fate == ACKNOWLEDGE:
+            acknowledged = b.id
+            self.accumulator.complete(b, -1, -1)
+        elif fate == RETRY:
+            self._put_back(b, verdict.at_ms, now)
+        elif fate == SPLIT:
+            try:
+                split(self.accumulator, b)
+            except MemoryError as problem:
+                self.accumulator.fail(b, problem)
+        else:
+            self.accumulator.fail(b, verdict.error)
+        if p.gate != GATE_OPEN:
+            self._progress(p, acknowledged)
+        return 0
+
+    cdef int _put_back(self, Batch* b, double at_ms, int64_t now) except -1:
+        """Queues a batch again, its partition backing off until ``at_ms``."""
+        cdef Partition* p = b.partition
+        self.accumulator.requeue(b, max(now + 1, <int64_t>(at_ms * 1e6)))
+        self.backoff_number += 1
+        heapq.heappush(self.backing_off, (p.retry_at_ns, self.backoff_number, <size_t>p))
+        self.next_control_ns = min(self.next_control_ns, p.retry_at_ns)
+        return 0
+
+    cdef int _give_up(self, Request* r, object cause) except -1:
+        """See ``SendLoop``."""
+        cdef int32_t i
+        # What was not written whole, no broker can have read whole.
+        cdef bint written = r.unwritten == 0
+        for i in range(r.count):
+            self._resolve(r.batches[i], 0, None, cause, written)
+        free_request(r)
+        return 0
+
+    cdef int _progress(self, Partition* p, int64_t acknowledged_id) except -1:
+        """See ``SendLoop``."""
+        self.control.on_progress(
+            p.topic.name[:p.topic.name_size].decode(),
+            p.index,
+            p.in_flight,
+            p.unsettled_count,
+            p.producer_id == self.accumulator.c.producer_id
+            and p.producer_epoch == self.accumulator.c.producer_epoch,
+            acknowledged_id,
+        )
+        return 0
+
+    # What the control plane orders
+
+    cdef Partition* _find(self, str topic, int partition) except NULL:
+        cdef TopicState state = self.accumulator.topic(topic)
+        if not 0 <= partition < state.c.partition_room:
+            raise IndexError(f"{topic}-{partition}: no such partition")
+        return state.c.partitions[partition]
+
+    def set_gate(self, str topic, int partition, action):
+        """Carries out RELEASE, HOLD_NEW or HOLD_ALL for a partition."""
+        set_gate(&self.accumulator.c, self._find(topic, partition), GATES[action])
+
+    def strip_sequences(self, str topic, int partition, int64_t from_id):
+        """Takes their sequences from a partition's absent batches; returns how many unsettled ones remain."""
+        return strip_sequences(&self.accumulator.c, self._find(topic, partition), from_id)
+
+    def set_identity(self, int64_t producer_id, int epoch):
+        """Says what producer id and epoch new batches get; -1: none, they wait for one."""
+        set_identity(&self.accumulator.c, producer_id, <int16_t>epoch)
