@@ -18,7 +18,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from cyproducer.buffers.accumulator import RecordAccumulator
 from cyproducer.buffers.buffer_pool import BufferPool
@@ -26,9 +26,12 @@ from cyproducer.buffers.clock import ManualClock
 from cyproducer.buffers.completion import CompletionQueue
 from cyproducer.buffers.delivery import RecordFuture
 from cyproducer.buffers.send_path import SendPath
+from cyproducer.config import ProducerConfig
 from cyproducer.control.idempotence import BatchFacts, Fate, Verdict
+from cyproducer.control.metadata import ClusterMetadata
 from cyproducer.errors import DeliveryTimeoutError, KafkaTimeoutError, ProducerClosedError, for_code
 from cyproducer.network.connection import Connection
+from cyproducer.network.deliveries import Deliveries
 from cyproducer.network.sender import Sender
 from tests.reference_records import (
     Batch,
@@ -150,6 +153,46 @@ class Control:
         raise AssertionError("nobody closes a gate here")
 
 
+class _NoMetadata:
+    """Metadata as far as ``Deliveries`` asks: partitions have leaders, and updates are counted."""
+
+    def __init__(self) -> None:
+        self.updates = 0
+
+    def request_update(self, reason: str) -> None:
+        self.updates += 1
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        return 1
+
+
+class CountedControl(Control):
+    """A control plane whose decisions about batches are the product's."""
+
+    def __init__(self, rig: "Rig", config: ProducerConfig) -> None:
+        super().__init__(rig)
+        self.metadata = _NoMetadata()
+        self.deliveries = Deliveries(
+            config,
+            rig.sender,
+            cast(ClusterMetadata, self.metadata),
+            lambda: 0.5,
+            request=lambda *request: None,
+            diagnosis=lambda: "nothing is known",
+            warn=lambda *text: None,
+        )
+
+    def on_batch_error(self, batch: BatchFacts, error_code: int, *rest: Any) -> Verdict:
+        self.batch_errors.append(((batch.topic, batch.partition), error_code, batch.attempts))
+        return self.deliveries.on_batch_error(batch, error_code, *rest)
+
+    def on_batch_overdue(self, batch: BatchFacts, on_wire: bool, now_ms: float) -> BaseException:
+        return self.deliveries.on_batch_overdue(batch, on_wire, now_ms)
+
+    def on_progress(self, *facts: Any) -> None:
+        self.deliveries.on_progress(*facts)
+
+
 class Rig:
     """See the module. Options are the producer's; ``topics``: leaders by partition (-1: none)."""
 
@@ -211,6 +254,15 @@ class Rig:
             receive_max=1 << 20,
         )
         self.control = Control(self)
+        if idempotent:
+            self.control = CountedControl(
+                self,
+                ProducerConfig(
+                    delivery_timeout_ms=delivery_timeout_ms,
+                    request_timeout_ms=min(request_timeout_ms, delivery_timeout_ms),
+                    retry_backoff_max_ms=100,
+                ),
+            )
         self.sender.attach_control(self.control)
         self.path = SendPath()
         self.path._open_path(self.accumulator, max_request_size, max_block_ms, extension)

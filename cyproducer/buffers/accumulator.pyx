@@ -93,8 +93,9 @@ cdef class RecordAccumulator:
     """Records that were accepted and are not yet acknowledged. Thread-safe.
 
     ``batch_size`` and ``linger_ms`` are the options of that name; ``compressor`` is a ``Compressor`` or
-    None; ``spec`` a ``PartitionerSpec``: how keys hash and where keyless records go. ``idempotent``: batches get
-    sequences, once there is a producer id. ``ordered``: without that, a partition has one batch in flight.
+    None; ``spec`` a ``PartitionerSpec``: how keys hash and where keyless records go. ``idempotent``:
+    batches get sequences, once there is a producer id. ``ordered``: without that, a partition has one batch
+    in flight.
     """
 
     def __cinit__(
@@ -438,7 +439,7 @@ cdef class RecordAccumulator:
         return 0
 
     cdef int abandon(self, Batch* b, object error) except -1:
-        """A batch on the wire runs out of time: its records fail now, its memory stays until the request is over.
+        """A batch on the wire runs out of time: its records fail now, its memory stays till the request ends.
 
         Its sequences stay taken; the answer, if one comes, says what became of them.
         """

@@ -1,8 +1,8 @@
 """Batches that turn out too large for a topic: each is cut in two, with order and futures kept.
 
 Owns: cutting, and what a topic learns from it. Does not own: how large batches may grow otherwise, and the
-estimate of compression (``accumulator``), nor the decision to split (``control/idempotence``). On the sender, with
-the GIL, which a compressed batch needs anyway.
+estimate of compression (``accumulator``), nor the decision to split (``network/deliveries``). On the sender,
+with the GIL, which a compressed batch needs anyway.
 
 Halves, not ``batch_size``: that is what the batch was allowed to have, and it was too large. Every cut makes
 progress, and the topic's next batches start from what is left, so a topic with a small limit costs a few
@@ -12,7 +12,7 @@ requests once and not one a batch.
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.buffer cimport PyBUF_READ
-from libc.stdint cimport int8_t, int32_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 

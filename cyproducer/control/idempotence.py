@@ -389,3 +389,7 @@ class Verdict(NamedTuple):
     at_ms: float = 0.0
     error: BaseException | None = None
     maybe_written: bool = False
+
+
+if __name__ == "__main__":
+    print(diagram(), end="")

@@ -9,7 +9,6 @@ import copy
 import logging
 import math
 from collections.abc import Callable, Collection
-from typing import Any
 
 from cyproducer import errors
 from cyproducer.config import ProducerConfig
@@ -117,8 +116,8 @@ class Deliveries:
             return
         if isinstance(error, errors.AuthorizationError):
             error = type(error)(
-                "the cluster refuses a producer id: grant IdempotentWrite on the cluster, or Write on a topic, "
-                "to this principal, or set enable_idempotence=False"
+                "the cluster refuses a producer id: grant this principal IdempotentWrite on the cluster, or Write "
+                "on a topic, or set enable_idempotence=False"
             )
         self._deny(error)
 

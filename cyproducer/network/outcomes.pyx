@@ -1,6 +1,6 @@
 """Batches that came back without success, or ran out of time: what the control plane decides is done here.
 
-Owns: putting the facts before the control plane (``ClusterClient``) and carrying out its verdict: again, failed,
+Owns: putting the facts before the control plane (``deliveries``) and carrying out its verdict: again, failed,
 split, or good after all. Does not own: the decision (``control/idempotence``, ``control/retry``), nor the
 connections (``sender``). In the sender's turn, with the GIL.
 """
@@ -151,3 +151,7 @@ cdef class Outcomes(SendLoop):
     def set_identity(self, int64_t producer_id, int epoch):
         """Says what producer id and epoch new batches get; -1: none, they wait for one."""
         set_identity(&self.accumulator.c, producer_id, <int16_t>epoch)
+
+    def set_next_sequence(self, str topic, int partition, int32_t sequence):
+        """Makes a partition that has no batch under way go on from this sequence; for tests of the wrap."""
+        self._find(topic, partition).next_sequence = sequence

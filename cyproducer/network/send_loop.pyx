@@ -65,7 +65,6 @@ cdef extern from "<unistd.h>" nogil:
 log = logging.getLogger("cyproducer")
 
 
-
 cdef void wake_sender(void* context) noexcept nogil:
     """Ends the sender's wait for events. Any thread, with or without the GIL."""
     cdef uint64_t one = 1
@@ -503,8 +502,8 @@ cdef class SendLoop:
     cdef int _resolve(self, Batch* b, int error_code, object message, object cause, bint written) except -1:
         """A batch came back without success: does with it what the control plane decides.
 
-        ``error_code``: the broker's, or 0 where ``cause`` says what happened instead. ``written``: the request
-        was written whole, so that the broker may have it.
+        ``error_code``: the broker's, or 0 where ``cause`` says what happened instead. ``written``: the
+        request was written whole, so that the broker may have it.
         """
         return 0
 
