@@ -45,7 +45,7 @@ class Sent:
     @property
     def maybe_written(self) -> bool:
         """What the error says of the log; nothing said is the less certain of the two."""
-        return bool(getattr(self.error, "maybe_written", True))
+        return getattr(self.error, "maybe_written", None) is not False
 
 
 class Complaints(logging.Handler):
@@ -90,6 +90,8 @@ class Client:
             batch_size=config.batch_size,
             linger_ms=config.linger_ms,
             compressor=compressor,
+            idempotent=config.enable_idempotence,
+            ordered=config.acks != 0,
             seed=seed,
         )
         self.sender = Sender(
@@ -127,8 +129,9 @@ class Client:
         parked = self.accumulator.parked_records
         try:
             future = self.path.send(topic, value, key, partition=partition)
-        except errors.ProducerClosedError:
-            assert self.closing
+        except errors.KafkaError as error:
+            # The cluster has refused a producer id, once and for all.
+            assert self.accumulator.refusal is not None, f"send() raised {error!r}"
             return
         parked = self.accumulator.parked_records - parked
         sent = Sent(number, topic, partition, value, self.world.now_ns, future, bool(parked))

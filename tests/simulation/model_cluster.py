@@ -107,8 +107,7 @@ class Partition:
         last = state.batches[-1].last
         if batch.first_sequence == (last + 1) % SEQUENCES:
             return NO_ERROR, None
-        # No sequence wraps within a history, so the lower one is the older one.
-        if tells_duplicates and batch.last_sequence < state.batches[0].first:
+        if tells_duplicates and any(entry.header == batch for entry in self.entries):
             return DUPLICATE_SEQUENCE, None
         return OUT_OF_ORDER, None
 
