@@ -3,7 +3,8 @@
 Owns: the promises, each in a function that returns its violations as sentences. Does not own: the history.
 
 Without idempotence a retry may write twice, and what failed while a broker still held a request of it may be
-written late, behind younger records: the order is that of the records whose outcome was told.
+written late, behind younger records: the order is that of the records whose outcome was told. So it is with
+idempotence where the epochs run out, since a new producer id fences nothing that was sent under the old one.
 """
 
 import struct
@@ -187,13 +188,14 @@ def _order(simulation: "Simulation", log: Log) -> Iterator[str]:
     if config.acks == 0:
         return
     records = simulation.client.records
+    only_told = not config.enable_idempotence or simulation.history.manners.first_epoch > 0
     for place, found in log.items():
         newest, seen = -1, set()
         for offset, number in found:
             if number in seen:
                 continue
             seen.add(number)
-            if not config.enable_idempotence and records[number].metadata is None:
+            if only_told and records[number].metadata is None:
                 continue
             if number < newest:
                 yield f"record {number} is at {place} {offset}, behind {newest}: ORDER"

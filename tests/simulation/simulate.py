@@ -50,6 +50,7 @@ class Simulation:
             world.after(history.closes_at_ms, self.end)
         world.after(LONGEST_MS, self.end)
         world.after_step.append(self._see_whether_done)
+        world.after_events.append(self._see_whether_done)
 
     def run(self) -> None:
         """Runs to the end, and a little beyond: what brokers hold is handled although the client is gone."""

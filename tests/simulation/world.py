@@ -40,8 +40,10 @@ class World:
         #: Ends the sender's waits: the history is over.
         self.over = False
         self.events_run = 0
-        #: Called whenever the client had a chance to do something.
+        #: Called when the client had a chance to do something.
         self.after_step: list[Callable[[], None]] = []
+        #: Called when something happened that was not the client's doing.
+        self.after_events: list[Callable[[], None]] = []
         self._events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = itertools.count()
         self._trace = trace
@@ -125,10 +127,12 @@ class WorldSelector(selectors.DefaultSelector):
         until_ns = world.now_ns + round((timeout or 0.0) * 1e9)
         if self._step_ms and world.chance(0.2):
             world.move_to(world.now_ns + int(world.between((0.0, self._step_ms)) * NS_PER_MS))
+        for act in world.after_step:
+            act()
         while True:
-            for act in world.after_step:
-                act()
-            world.run_due()
+            if world.run_due():
+                for act in world.after_events:
+                    act()
             ready = super().select(0)
             if world.over:
                 return ready
