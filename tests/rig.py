@@ -178,7 +178,7 @@ class CountedControl(Control):
             cast(ClusterMetadata, self.metadata),
             lambda: 0.5,
             request=lambda *request: None,
-            diagnosis=lambda: "nothing is known",
+            diagnosis=lambda known: known or "nothing is known",
             warn=lambda *text: None,
         )
 
@@ -221,6 +221,7 @@ class Rig:
         auto_connect: bool = True,
         extension: Callable[..., RecordFuture] | None = None,
         completions: CompletionQueue | None = None,
+        selector: selectors.BaseSelector | None = None,
     ) -> None:
         self.clock = ManualClock(START_NS)
         self.pool = BufferPool(buffer_memory)
@@ -240,7 +241,7 @@ class Rig:
             idempotent=idempotent,
             ordered=ordered,
         )
-        self.selector = selectors.DefaultSelector()
+        self.selector = selector or selectors.DefaultSelector()
         self.sender = Sender(
             self.accumulator,
             self.selector,

@@ -36,6 +36,11 @@ from cyproducer.buffers.structures cimport (
 )
 
 
+# Brokers forget idle producers after producer.id.expiration.ms, a day by default. To suppose it early costs one
+# round trip after such a pause.
+cdef int64_t FORGOTTEN_NS = 60_000_000_000
+
+
 cdef inline PartitionList* list_of(Accumulator* a, Partition* p) noexcept nogil:
     if p.membership == LINGERING:
         return &a.lingering
@@ -103,7 +108,7 @@ cdef inline bint may_send(Accumulator* a, Partition* p) noexcept nogil:
         # It counts as ready while there is no connection, so that one is made before the id is there.
         return p.node.link == NULL
     return p.unsettled_count == 0 or (
-        p.producer_id == a.producer_id and p.producer_epoch == a.producer_epoch
+        p.known and p.producer_id == a.producer_id and p.producer_epoch == a.producer_epoch
     )
 
 
@@ -231,8 +236,16 @@ cdef bint dequeue(Partition* p, Batch* b) noexcept nogil:
     return True
 
 
-cdef inline void give_sequence(Accumulator* a, Partition* p, Batch* b) noexcept nogil:
-    """Gives a batch the next sequences of its partition, from 0 where the identity is a new one."""
+cdef inline void give_sequence(Accumulator* a, Partition* p, Batch* b, int64_t now) noexcept nogil:
+    """Gives a batch the next sequences of its partition, from 0 where the identity is a new one.
+
+    A broker that knows nothing of a producer id takes any first sequence:
+    1. Batches 0 and 1 are on the wire.  2. The broker refuses 0, its replicas are too few.  3. They are back,
+    and it takes 1.  4. 0, sent again, is out of order.  So the first batch goes alone till it is acknowledged.
+    """
+    if p.producer_id != a.producer_id or (p.unsettled_count == 0 and now - p.sequenced_ns > FORGOTTEN_NS):
+        p.known = 0
+    p.sequenced_ns = now
     if p.producer_id != a.producer_id or p.producer_epoch != a.producer_epoch:
         p.producer_id = a.producer_id
         p.producer_epoch = a.producer_epoch
@@ -273,7 +286,7 @@ cdef int32_t drain(
         if b.state == OPEN:
             close_batch(a, b)
         if a.idempotent and b.base_sequence < 0:
-            give_sequence(a, p, b)
+            give_sequence(a, p, b, now)
         if b.attempts == 0:
             a.queue_ns += now - b.created_ns
             if now - b.created_ns > a.queue_ns_max:

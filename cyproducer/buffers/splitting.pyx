@@ -22,7 +22,6 @@ from cyproducer.buffers.delivery cimport (
     delivery_forward,
     delivery_new,
     delivery_ref,
-    delivery_unref,
 )
 from cyproducer.buffers.readiness cimport enqueue_sorted, refresh, withdraw
 from cyproducer.buffers.sequencing cimport settle, take_off_wire
@@ -171,15 +170,7 @@ cdef int split(RecordAccumulator acc, Batch* b) except -1:
         parts[k].raw_size = parts[k].size
         if b.codec:
             acc.compress(parts[k])
-    try:
-        delivery_forward(b.delivery, targets)
-    except MemoryError:
-        for i in range(b.count):
-            delivery_unref(targets[i].to)
-        free(targets)
-        acc._free(parts[0])
-        acc._free(parts[1])
-        raise
+    delivery_forward(b.delivery, targets)
     pthread_mutex_lock(&a.lock)
     learn(acc, b)
     p.recovering = 1

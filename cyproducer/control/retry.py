@@ -1,7 +1,8 @@
 """When to try again, and when to give up.
 
 Owns the backoff formula and the retry decision of one batch or request; does not own the clock, the
-source of randomness or the queue of what waits. Immutable once made, callable from any thread.
+source of randomness or the queue of what waits. Immutable once made, callable from any thread; all but
+``LastErrors``, which keeps what batches failed with until they are given up.
 """
 
 import math
@@ -125,3 +126,34 @@ class RetryPolicy:
                 f"after delivery_timeout_ms={self.delivery_timeout_ms:g}",
             )
         return RetryDecision(True, at_ms, f"attempt {attempts + 1} in {at_ms - now_ms:.0f} ms")
+
+
+class LastErrors:
+    """What batches last came back with, by partition, for the error of a batch that runs out of time.
+
+    An error is kept for ``keep_ms`` milliseconds at least: as long as a batch of that time can be waiting.
+    For one thread.
+    """
+
+    __slots__ = ("_errors", "_keep_ms")
+
+    def __init__(self, keep_ms: float) -> None:
+        self._keep_ms = keep_ms
+        # The oldest first.
+        self._errors: dict[tuple[str, int], tuple[float, Exception]] = {}
+
+    def note(self, topic: str, partition: int, error: Exception, now_ms: float) -> None:
+        """A batch of the partition came back with ``error``; what is older than ``keep_ms`` is forgotten."""
+        errors = self._errors
+        errors.pop((topic, partition), None)
+        errors[topic, partition] = now_ms, error
+        while errors[oldest := next(iter(errors))][0] < now_ms - self._keep_ms:
+            del errors[oldest]
+
+    def since(self, topic: str, partition: int, from_ms: float) -> Exception | None:
+        """The partition's last error, unless it is from before ``from_ms``."""
+        at_ms, error = self._errors.get((topic, partition), (-math.inf, None))
+        return error if at_ms >= from_ms else None
+
+    def __len__(self) -> int:
+        return len(self._errors)

@@ -10,7 +10,6 @@ call the methods under "From application threads", which hand over and wake the 
 
 import logging
 import math
-import random
 import socket
 import threading
 import time
@@ -45,7 +44,7 @@ class ClusterClient:
         sender: Sender,
         clock: Clock,
         *,
-        rng: Callable[[], float] = random.random,
+        rng: Callable[[], float] | None = None,
         open_socket: Callable[[Address], socket.socket] | None = None,
         resolver: Resolver | None = None,
     ) -> None:
@@ -54,10 +53,16 @@ class ClusterClient:
             config: the producer's options.
             sender: the loop this serves.
             clock: the loop's clock.
-            rng: a float in [0, 1), for jitter and the choice among brokers.
+            rng: a float in [0, 1), for jitter and the choice among brokers; by default ``random.random``.
             open_socket: makes a non-blocking, connecting socket; for tests and simulators.
             resolver: for tests and simulators.
         """
+        if rng is None:
+            # Imported here, as in other places what only a producer needs that is made: programs that import
+            # this package just in case pay for each module.
+            import random
+
+            rng = random.random
         self._config = config
         self._sender = sender
         self._clock = clock
@@ -160,15 +165,11 @@ class ClusterClient:
         """Whether a connection to a broker is up, handshake included."""
         return self._connector.any_ready()
 
-    def diagnosis(self) -> str:
-        """Why nothing comes forward: each address with its last failure, and the last metadata error."""
-        now_ms = self._now_ms()
-        parts = [self._connector.diagnosis(), self._metadata.describe_last_error(now_ms) or ""]
-        text = "; ".join(part for part in parts if part)
-        if text:
-            return text
+    def diagnosis(self, known: str = "") -> str:
+        """Why nothing comes forward: what is ``known``, what each address met, the last metadata error."""
         servers = ", ".join(f"{host}:{port}" for host, port in self._config.bootstrap_addresses)
-        return f"no failure so far, still trying {servers}"
+        parts = (known, self._connector.diagnosis(), self._metadata.describe_last_error(self._now_ms()))
+        return "; ".join(filter(None, parts)) or f"no failure so far, still trying {servers}"
 
     # In the sender's turn
 
@@ -334,7 +335,7 @@ class ClusterClient:
         with self._changed:
             self._topic_errors[name] = error
             self._changed.notify_all()
-        failed = self._sender.fail_parked(name, error)
+        failed = self._sender.fail_parked(name, errors.told(error, False))
         if failed:
             log.error("%d records failed: %s", failed, error)
 
@@ -347,7 +348,7 @@ class ClusterClient:
                 f"no metadata of topic {name!r} within max_block_ms={self._config.max_block_ms:g}: "
                 f"{said}{self.diagnosis()}"
             )
-            failed = self._sender.fail_parked(name, error, now_ms)
+            failed = self._sender.fail_parked(name, errors.told(error, False), now_ms)
             if failed:
                 self._asked.discard(name)
                 log.error("%d records failed: %s", failed, error)

@@ -5,7 +5,6 @@ out what the idempotence table orders. Does not own: the table and its rules (``
 backoff (``control/retry``), metadata or connections. Everything runs in the sender's turn.
 """
 
-import copy
 import logging
 import math
 from collections.abc import Callable, Collection
@@ -24,7 +23,7 @@ from cyproducer.control.idempotence import (
     Verdict,
 )
 from cyproducer.control.metadata import ClusterMetadata
-from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
+from cyproducer.control.retry import ExponentialBackoff, LastErrors, RetryPolicy
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
 from cyproducer.network.sender import Sender
@@ -46,7 +45,7 @@ class Deliveries:
         rng: Callable[[], float],
         *,
         request: Callable[[Connection, int, int, int, bytes], None],
-        diagnosis: Callable[[], str],
+        diagnosis: Callable[[str], str],
         warn: Callable[..., None],
     ) -> None:
         """
@@ -56,7 +55,7 @@ class Deliveries:
             metadata: asked for leaders, and told when it is out of date.
             rng: a float in [0, 1), for jitter.
             request: sends a request on a connection: connection, API key, version, correlation id, frame.
-            diagnosis: why nothing comes forward, for errors.
+            diagnosis: why nothing comes forward, given what is known already, for errors.
             warn: logs a warning unless one was logged a moment ago.
         """
         self._config = config
@@ -69,6 +68,7 @@ class Deliveries:
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         self._policy = RetryPolicy(config.retries, config.delivery_timeout_ms, self._backoff)
         self._idempotence = Idempotence()
+        self._last_errors = LastErrors(config.delivery_timeout_ms)
         #: The connection on which a producer id was asked for and no answer came yet.
         self.asked_on: Connection | None = None
         self._refusals = 0
@@ -150,7 +150,7 @@ class Deliveries:
     def _deny(self, error: BaseException) -> None:
         self._idempotence.denied()
         log.error("no record can be sent: %s", error)
-        self._sender.refuse_all(_told(error, False))
+        self._sender.refuse_all(errors.told(error, False))
 
     def _tell_identity(self) -> None:
         self._sender.set_identity(self._idempotence.producer_id, self._idempotence.epoch)
@@ -175,6 +175,7 @@ class Deliveries:
         """
         where = f"{batch.topic}-{batch.partition}"
         error: Exception = cause or errors.for_code(error_code)(f"{where}: {message}" if message else where)
+        self._last_errors.note(batch.topic, batch.partition, error, now_ms)
         if getattr(error, "invalid_metadata", False):
             self._metadata.request_update(f"{where}: {type(error).__name__}")
         fate, maybe = self._idempotence.judge(batch, error_code, written)
@@ -210,14 +211,12 @@ class Deliveries:
             return Verdict(Fate.RETRY, decision.at_ms, None, maybe)
         if not retriable or batch.attempts > self._policy.retries:
             return None
-        late = self._overdue(batch, maybe, now_ms)
-        late.__cause__ = error
-        return Verdict(Fate.FAIL, 0, late, maybe)
+        return Verdict(Fate.FAIL, 0, self._overdue(batch, maybe, now_ms), maybe)
 
     def _final(self, batch: BatchFacts, where: str, error: Exception, maybe: bool) -> BaseException:
         """The error of records that fail for good; logged here."""
         log.error("%d records for %s failed: %s; %s", batch.records, where, error, _outcome(maybe))
-        return _told(error, maybe)
+        return errors.told(error, maybe)
 
     def on_batch_overdue(self, batch: BatchFacts, on_wire: bool, now_ms: float) -> BaseException:
         """The error of a batch whose delivery_timeout_ms has run out, on the wire or in its queue."""
@@ -229,13 +228,17 @@ class Deliveries:
         return self._overdue(batch, maybe, now_ms)
 
     def _overdue(self, batch: BatchFacts, maybe: bool, now_ms: float) -> BaseException:
+        """Its cause is the partition's last error, where there was one since the batch was begun."""
+        cause = self._last_errors.since(batch.topic, batch.partition, batch.created_ms)
+        known = "" if cause is None else f"the partition's last request failed with {cause}"
         leader = self._metadata.leader(batch.topic, batch.partition)
         whom = "it has no leader" if leader is None else f"its leader is broker {leader}"
         error = errors.DeliveryTimeoutError(
             f"{batch.records} records for {batch.topic}-{batch.partition} were not delivered within "
             f"delivery_timeout_ms={self._config.delivery_timeout_ms:g} ({now_ms - batch.created_ms:.0f} ms "
-            f"old, {batch.attempts} requests tried, {whom}; {_outcome(maybe)}): {self._diagnosis()}"
+            f"old, {batch.attempts} requests tried, {whom}; {_outcome(maybe)}): {self._diagnosis(known)}"
         )
+        error.__cause__ = cause
         error.maybe_written = maybe
         log.error("%s", error)
         return error
@@ -259,11 +262,3 @@ class Deliveries:
 
 def _outcome(maybe_written: bool) -> str:
     return "they may have been written" if maybe_written else "they were not written"
-
-
-def _told(error: BaseException, maybe_written: bool) -> BaseException:
-    """A copy that says whether the records may be in the log: one cause serves many batches."""
-    twin = copy.copy(error)
-    twin.__cause__ = error.__cause__
-    twin.__dict__["maybe_written"] = maybe_written
-    return twin

@@ -36,7 +36,7 @@ from cyproducer.network.link cimport (
 from cyproducer.network.produce_codec cimport Request
 from cyproducer.network.outcomes cimport Outcomes
 
-from cyproducer.errors import KafkaConnectionError, KafkaTimeoutError
+from cyproducer.errors import KafkaConnectionError, KafkaTimeoutError, told
 
 log = logging.getLogger("cyproducer")
 
@@ -194,35 +194,33 @@ cdef class Sender(Outcomes):
 
     def refuse_all(self, error):
         """Fails every record, those to come too: the cluster will take none from this producer."""
-        cdef Batch* b
         self.accumulator.refusal = error
         self.accumulator.close()
+        self._fail_rest(error)
+
+    cdef int _fail_rest(self, object error) except -1:
+        """Fails what waits, for metadata or in a queue, and gives up on what is on the wire."""
+        cdef Batch* b
+        absent, unknown = told(error, False), told(error, True)
         for name in self.parked_topics():
-            self.fail_parked(name, error)
+            self.fail_parked(name, absent)
         while True:
             b = self.accumulator.overdue(FAR_NS)
             if b == NULL:
-                break
+                return 0
             if b.in_request:
-                self.accumulator.abandon(b, error)
+                self.accumulator.abandon(b, unknown)
             else:
-                self.accumulator.fail(b, error)
+                self.accumulator.fail(b, unknown if b.ambiguous else absent)
 
     def abort(self, error):
         """Fails everything that is not complete, in flight or not, and closes every connection.
 
         A batch that an application thread compresses right now is failed once that thread is done with it.
         """
-        cdef Batch* b
         for connection in list(self.connections):
             self.close_connection(connection, error)
-        for name in self.parked_topics():
-            self.fail_parked(name, error)
-        while True:
-            b = self.accumulator.overdue(FAR_NS)
-            if b == NULL:
-                break
-            self.accumulator.fail(b, error)
+        self._fail_rest(error)
         return self.accumulator.c.incomplete
 
     def release(self):

@@ -70,7 +70,11 @@ def test_a_partition_is_held_back_in_every_state_but_sending() -> None:
     """Whatever leads out of SENDING closes the gate, whatever leads back opens it."""
     for (state, _), (to, actions) in TABLE.items():
         if state in PARTITION and state is not to:
-            gate = {State.SENDING: Action.RELEASE, State.UNRESOLVED: Action.HOLD_NEW, State.GAP: Action.HOLD_ALL}
+            gate = {
+                State.SENDING: Action.RELEASE,
+                State.UNRESOLVED: Action.HOLD_NEW,
+                State.GAP: Action.HOLD_ALL,
+            }
             assert actions[-1] is gate[to], (state, to)
 
 

@@ -11,7 +11,15 @@ from cyproducer.control.idempotence import State
 from cyproducer.errors import DeliveryTimeoutError, OutOfOrderSequenceNumberError
 from tests.rig import CountedControl, Rig, Seen
 
-NOT_LEADER, TOO_LARGE, NOT_AUTHORIZED, OUT_OF_ORDER, DUPLICATE, STALE_EPOCH = 6, 10, 29, 45, 46, 47
+NOT_LEADER, TOO_LARGE, NOT_ENOUGH_REPLICAS, NOT_AUTHORIZED, OUT_OF_ORDER, DUPLICATE, STALE_EPOCH = (
+    6,
+    10,
+    19,
+    29,
+    45,
+    46,
+    47,
+)
 PRODUCER = 4711
 
 
@@ -46,11 +54,24 @@ def grant(rig: Rig, producer_id: int = PRODUCER, epoch: int = 0) -> None:
     rig.sender.set_identity(producer_id, epoch)
 
 
+def introduce(rig: Rig, partitions: int = 1) -> None:
+    """The brokers know the producer, and its sequences begin at 0."""
+    grant(rig)
+    for partition in range(partitions):
+        rig.send("t", b"hello", partition=partition)
+    rig.step()
+    rig.clock.advance_ms(1)
+    rig.answer_all()
+    rig.log.clear()
+    for partition in range(partitions):
+        rig.sender.set_next_sequence("t", partition, 0)
+
+
 @pytest.fixture
 def rig() -> Iterator[Rig]:
     """One record a batch, three partitions on broker 1."""
     with Rig({"t": [1, 1, 1]}, idempotent=True, batch_size=0) as made:
-        grant(made)
+        introduce(made, 3)
         yield made
 
 
@@ -68,12 +89,33 @@ def test_nothing_goes_without_a_producer_id_but_a_connection_is_made() -> None:
         assert rig.requests() == []
         assert list(rig.peers) == [1]
         grant(rig)
-        assert on_wire(rig) == [(0, 0), (0, 1)]
+        assert on_wire(rig) == [(0, 0)]
+
+
+@pytest.mark.parametrize("pause_s", [0, 59, 61])
+def test_the_first_batch_goes_alone_until_the_broker_knows_the_producer(pause_s: int) -> None:
+    """It takes any first sequence: the second batch too, while the first has to be sent again."""
+    with Rig({"t": [1]}, idempotent=True, batch_size=0) as rig:
+        grant(rig)
+        send(rig, 3)
+        assert on_wire(rig) == [(0, 0)]
+        answer_next(rig, NOT_ENOUGH_REPLICAS)
+        rig.clock.advance_ms(200)
+        assert on_wire(rig) == [(0, 0)]
+        answer_next(rig, 0)
+        assert on_wire(rig) == [(0, 1), (0, 2)]
+        rig.answer_all()
+        # Brokers forget who was idle for long.
+        rig.clock.advance_ms(1000 * pause_s)
+        send(rig, 2, start=3)
+        assert on_wire(rig) == ([(0, 3)] if pause_s > 60 else [(0, 3), (0, 4)])
+        rig.answer_all()
+        assert rig.values("t") == [b"%d" % n for n in range(5)]
 
 
 def test_sequences_count_records_for_each_partition() -> None:
     with Rig({"t": [1, 1]}, idempotent=True) as rig:
-        grant(rig)
+        introduce(rig, 2)
         for size in (3, 1, 4):
             for i in range(size):
                 rig.send("t", b"%d" % i, partition=0)
@@ -91,11 +133,8 @@ def test_sequences_count_records_for_each_partition() -> None:
 @pytest.mark.parametrize("records", [1, 2, 5])
 def test_sequences_wrap_behind_2147483647_inside_a_batch_too(records: int) -> None:
     with Rig({"t": [1]}, idempotent=True, linger_ms=1) as rig:
-        grant(rig)
+        introduce(rig)
         start = 0x7FFFFFFF - 1
-        rig.send("t", b"first")
-        rig.advance_ms(1)
-        rig.answer_all()
         rig.sender.set_next_sequence("t", 0, start)
         for size in (records, 1):
             for _ in range(size):
@@ -106,7 +145,7 @@ def test_sequences_wrap_behind_2147483647_inside_a_batch_too(records: int) -> No
 
 def test_a_partition_has_at_most_five_batches_without_outcome() -> None:
     with Rig({"t": [1]}, idempotent=True, batch_size=0, max_in_flight=100) as rig:
-        grant(rig)
+        introduce(rig)
         send(rig, 9)
         assert on_wire(rig) == [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4)]
         answer_next(rig, 0)
@@ -238,12 +277,14 @@ def test_a_stale_epoch_waits_for_another_id(rig: Rig) -> None:
     assert rig.requests() == []
     grant(rig, PRODUCER + 1)
     rig.requests()
-    assert [identities(seen) for seen in rig.pending] == [(PRODUCER + 1, 0, 0), (PRODUCER + 1, 0, 1)]
+    assert [identities(seen) for seen in rig.pending] == [(PRODUCER + 1, 0, 0)]
+    rig.answer_all()
+    assert rig.values("t") == [b"0", b"1"]
 
 
 def test_the_halves_of_a_batch_that_is_too_large_go_with_new_sequences() -> None:
     with Rig({"t": [1]}, idempotent=True, linger_ms=1) as rig:
-        grant(rig)
+        introduce(rig)
         for i in range(4):
             rig.send("t", b"%d" % i, partition=0)
         rig.advance_ms(1)
@@ -260,8 +301,10 @@ def test_the_halves_of_a_batch_that_is_too_large_go_with_new_sequences() -> None
 @pytest.fixture
 def hasty() -> Iterator[Rig]:
     """As ``rig``, with a delivery timeout of a second."""
-    with Rig({"t": [1]}, idempotent=True, batch_size=0, delivery_timeout_ms=1000, request_timeout_ms=900) as made:
-        grant(made)
+    with Rig(
+        {"t": [1]}, idempotent=True, batch_size=0, delivery_timeout_ms=1000, request_timeout_ms=900
+    ) as made:
+        introduce(made)
         yield made
 
 

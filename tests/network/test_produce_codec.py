@@ -91,7 +91,7 @@ def test_a_request_is_what_the_reference_reads(version: int, acks: int) -> None:
         seen = only(rig)
         request = seen.request
         assert (request.api_version, request.client_id, request.transactional_id) == (version, "rig", None)
-        assert (request.acks, request.timeout_ms) == (acks, 30_000)
+        assert (request.acks, request.timeout_ms) == (acks, 29_000)
         found = {
             (topic, index): [
                 record.value for batch in decode_batches(data or b"") for record in batch.records
