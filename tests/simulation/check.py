@@ -16,6 +16,7 @@ from cyproducer.errors import KafkaError
 from tests.reference_records import CODEC_MASK, MalformedError, decompress
 from tests.reference_wire import Reader
 from tests.simulation.client import Sent
+from tests.simulation.history import PROBE
 from tests.simulation.model_cluster import Entry
 from tests.simulation.world import NS_PER_MS, START_NS
 
@@ -43,6 +44,7 @@ def check(simulation: "Simulation") -> list[str]:
     wrong += _failed(simulation, log)
     wrong += _repeated(simulation, log)
     wrong += _order(simulation, log)
+    wrong += _probe(simulation)
     return wrong
 
 
@@ -201,3 +203,9 @@ def _order(simulation: "Simulation", log: Log) -> Iterator[str]:
                 yield f"record {number} is at {place} {offset}, behind {newest}: ORDER"
                 break
             newest = number
+
+
+def _probe(simulation: "Simulation") -> Iterator[str]:
+    for sent in simulation.client.records:
+        if sent.error is not None and sent.value.endswith(b":" + PROBE):
+            yield f"record {sent.number} failed although all trouble had ended long before: {sent.error!r}"

@@ -49,6 +49,9 @@ class History:
 
 
 ALL, LEADER, NOBODY = -1, 1, 0
+PROBE = b"probe"
+FORGETS_AFTER_MS = 70_000.0
+"""How long a producer must be idle before brokers forget it: for them a day, for the client a minute."""
 
 # (error code, whether the records are in the log all the same, how often)
 FAULTS_OF_ALL = [
@@ -103,6 +106,8 @@ def history_of(seed: int, idempotence: bool | None = None) -> History:
         history.closes_at_ms = rng.uniform(0, length_ms * 1.5)
     if rng.random() < 0.1:
         _add_idleness(rng, history)
+    elif rng.random() < 0.5:
+        _add_probe(history)
     history.events.sort(key=lambda event: event.at_ms)
     return history
 
@@ -156,7 +161,7 @@ def _manners(rng: random.Random, options: dict[str, Any], idempotent: bool) -> M
         tells_leader=rng.random() < 0.5,
         throttles=rng.choice((0.0, 0.0, 0.0, 0.3)),
         throttle_ms=rng.choice((5, 50)),
-        faults=[fault for fault in FAULTS_OF_ALL if options.get("acks", ALL) == ALL or fault[0] not in (7, 19, 20)],
+        faults=[f for f in FAULTS_OF_ALL if options.get("acks", ALL) == ALL or f[0] not in (7, 19, 20)],
         fault_rate=rng.choice((0.0, 0.0, 0.05, 0.3)),
     )
     if rng.random() < 0.1:
@@ -225,7 +230,23 @@ def _add_trouble(rng: random.Random, history: History, length_ms: float) -> None
 
 def _add_idleness(rng: random.Random, history: History) -> None:
     """Long after everything else, brokers have forgotten the producer, and it sends again."""
-    later_ms = 20_000.0
+    later_ms = FORGETS_AFTER_MS + 20_000.0
+    history.options["metadata_max_age_ms"] = 300_000
     history.events.append(Event(later_ms - 1, "expire", ()))
     for _ in range(rng.choice((1, 5))):
         history.events.append(Event(later_ms + rng.random(), "send", ("t", b"late", None, None)))
+
+
+def _add_probe(history: History) -> None:
+    """A record that must arrive: everything is well again, and there is time for what is not known yet."""
+    options, manners = history.options, history.manners
+    has_time = options["delivery_timeout_ms"] - options["request_timeout_ms"] >= 2000
+    if (
+        history.closes_at_ms is None
+        and history.heals_at_ms < float("inf")
+        and has_time
+        and options.get("retries", 100) > 5
+        and manners.replication_ms[1] <= options["request_timeout_ms"] / 4
+    ):
+        options["metadata_max_age_ms"] = max(options["metadata_max_age_ms"], 1000)
+        history.events.append(Event(history.heals_at_ms + 5000, "send", ("t", PROBE, None, 0)))

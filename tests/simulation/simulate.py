@@ -11,13 +11,13 @@ from collections.abc import Callable
 from cyproducer.config import ProducerConfig
 from tests.simulation.check import check
 from tests.simulation.client import Client
-from tests.simulation.history import History, history_of
+from tests.simulation.history import FORGETS_AFTER_MS, History, history_of
 from tests.simulation.model_broker import Broker
 from tests.simulation.model_cluster import Cluster
 from tests.simulation.network import Network
 from tests.simulation.world import NS_PER_MS, START_NS, World
 
-LONGEST_MS = 120_000.0
+LONGEST_MS = 200_000.0
 """No history may take longer."""
 
 
@@ -141,7 +141,7 @@ class Simulation:
 
     def expire(self) -> None:
         """Brokers forget the producers of which they have heard nothing for long."""
-        self.cluster.expire_producers(self.world.now_ns - 10_000 * NS_PER_MS)
+        self.cluster.expire_producers(self.world.now_ns - int(FORGETS_AFTER_MS * NS_PER_MS))
 
     def heal(self) -> None:
         """The end of all trouble; connections that swallow everything stay for the client to find out."""
