@@ -246,6 +246,7 @@ def _add_probe(history: History) -> None:
         and history.heals_at_ms < float("inf")
         and has_time
         and options.get("retries", 100) > 5
+        and options["request_timeout_ms"] >= 150
         and manners.replication_ms[1] <= options["request_timeout_ms"] / 4
     ):
         options["metadata_max_age_ms"] = max(options["metadata_max_age_ms"], 1000)
