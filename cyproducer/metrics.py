@@ -33,6 +33,8 @@ def snapshot(accumulator: RecordAccumulator, sender: Sender) -> dict[str, dict[s
             "requests-in-flight": requests["in_flight"],
             "request-latency-avg": average(requests["latency_ns"] / 1e6, requests["responses"]),
             "request-latency-max": requests["latency_max_ns"] / 1e6,
+            "produce-throttle-time-avg": average(requests["throttle_ms"], requests["responses"]),
+            "produce-throttle-time-max": requests["throttle_max_ms"],
             "connection-count": requests["connections"],
             "wakeup-total": requests["wakeups"],
             "buffer-total-bytes": pool.total_bytes,

@@ -93,6 +93,8 @@ class Control:
         self.retries = 2**31
         self.broken: list[tuple[int, BaseException | None]] = []
         self.batch_errors: list[tuple[Place, int, int]] = []
+        #: What ``on_leaders`` was told.
+        self.leaders: list[tuple[int, list[tuple[str, int, int, int]], bytes | None]] = []
         #: Takes over ``on_batch_error`` where it is set.
         self.decide: Callable[..., Decision] | None = None
         #: Called at the begin of ``on_batch_overdue``.
@@ -117,6 +119,11 @@ class Control:
     def on_broken(self, connection: Connection, cause: BaseException | None, now_ms: float) -> None:
         self.broken.append((connection.node_id, cause))
         self.rig.peers.pop(connection.node_id).sock.close()
+
+    def on_leaders(
+        self, connection: Connection, leaders: list[tuple[str, int, int, int]], endpoints: bytes | None
+    ) -> None:
+        self.leaders.append((connection.node_id, leaders, endpoints))
 
     def on_batch_error(
         self,
@@ -149,6 +156,9 @@ class Control:
             f"{batch.records} records for {batch.topic}-{batch.partition} after {age_ms:g} ms"
         )
 
+    def on_batch_gone(self, batch: BatchFacts) -> BaseException:
+        return LookupError(f"{batch.topic}-{batch.partition}")
+
     def on_progress(self, *facts: Any) -> None:
         raise AssertionError("nobody closes a gate here")
 
@@ -164,6 +174,9 @@ class _NoMetadata:
 
     def leader(self, topic: str, partition: int) -> int | None:
         return 1
+
+    def is_gone(self, topic: str, partition: int) -> bool:
+        return False
 
 
 class CountedControl(Control):

@@ -39,7 +39,15 @@ from cyproducer.buffers.sync cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
-from cyproducer.buffers.topology cimport assign_leader, list_available, make_node, unpark, widen
+from cyproducer.buffers.topology cimport (
+    assign_leader,
+    list_available,
+    make_node,
+    orphan,
+    take_id,
+    unpark,
+    widen,
+)
 
 from cyproducer.errors import UnknownTopicOrPartitionError
 
@@ -142,9 +150,10 @@ cdef int apply_topic(RecordAccumulator acc, TopicState state, bytes topic_id, li
         if not failed:
             for i in range(count):
                 wake |= assign_leader(&acc.c, t, i, nodes[i])
+            orphan(&acc.c, t, count)
             list_available(t, count)
             if len(topic_id) == 16:
-                memcpy(t.id, <const char*>topic_id, 16)
+                take_id(&acc.c, t, <const uint8_t*><const char*>topic_id)
             if t.partition_count > 0:
                 t.partition_count = count
         pthread_mutex_unlock(&acc.c.lock)

@@ -36,8 +36,8 @@ from cyproducer.buffers.structures cimport (
 )
 
 
-# Brokers forget idle producers after producer.id.expiration.ms, a day by default. To suppose it early costs one
-# round trip after such a pause.
+# Brokers forget idle producers after producer.id.expiration.ms, a day by default. To suppose it early costs
+# one round trip after such a pause.
 cdef int64_t FORGOTTEN_NS = 60_000_000_000
 
 
@@ -241,7 +241,7 @@ cdef inline void give_sequence(Accumulator* a, Partition* p, Batch* b, int64_t n
 
     A broker that knows nothing of a producer id takes any first sequence:
     1. Batches 0 and 1 are on the wire.  2. The broker refuses 0, its replicas are too few.  3. They are back,
-    and it takes 1.  4. 0, sent again, is out of order.  So the first batch goes alone till it is acknowledged.
+    and it takes 1.  4. 0, sent again, is out of order.  So the first goes alone till it is acknowledged.
     """
     if p.producer_id != a.producer_id or (p.unsettled_count == 0 and now - p.sequenced_ns > FORGOTTEN_NS):
         p.known = 0

@@ -1,9 +1,9 @@
 """What idempotence keeps in C: the unsettled batches of a partition, its gate, and the producer's identity.
 
 Owns: how these change when a batch leaves the wire or gets its outcome, and when the control plane
-(``control/idempotence``, which has the rules) says so. Does not own: giving sequences and holding batches back,
-which is part of draining (``readiness``). On the sender; ``take_off_wire`` and ``settle`` run
-under the accumulator's lock, the others take it.
+(``control/idempotence``, which has the rules) says so. Does not own: giving sequences and holding batches
+back, which is part of draining (``readiness``). On the sender; ``take_off_wire`` and ``settle`` run under the
+accumulator's lock, the others take it.
 """
 
 from cyproducer.buffers.readiness cimport refresh

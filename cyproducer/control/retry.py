@@ -102,6 +102,8 @@ class RetryPolicy:
         created_ms: float,
         now_ms: float,
         random: Callable[[], float],
+        *,
+        at_once: bool = False,
     ) -> RetryDecision:
         """What to do after an attempt failed.
 
@@ -111,13 +113,14 @@ class RetryPolicy:
             created_ms: when the record or request came into being, on the caller's clock.
             now_ms: the same clock now.
             random: returns a float in [0, 1).
+            at_once: the failure told what to do instead, so that there is nothing to wait for.
         """
         if not retriable:
             return RetryDecision(False, None, "the error is not retriable")
         if attempts > self.retries:
             return RetryDecision(False, None, f"attempt {attempts} failed and retries={self.retries:g}")
         deadline_ms = created_ms + self.delivery_timeout_ms
-        at_ms = now_ms + self.backoff.delay_ms(attempts, random)
+        at_ms = now_ms if at_once else now_ms + self.backoff.delay_ms(attempts, random)
         if at_ms >= deadline_ms:
             return RetryDecision(
                 False,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 
 from cyproducer import errors
 from cyproducer.config import ProducerConfig
-from cyproducer.control.api_versions import INIT_PRODUCER_ID
+from cyproducer.control.api_versions import INIT_PRODUCER_ID, client_throttles
 from cyproducer.control.idempotence import (
     TOO_LARGE_ERRORS,
     Action,
@@ -71,6 +71,8 @@ class Deliveries:
         self._last_errors = LastErrors(config.delivery_timeout_ms)
         #: The connection on which a producer id was asked for and no answer came yet.
         self.asked_on: Connection | None = None
+        #: Partitions whose new leader the response at hand named: there is nothing to wait for (KIP-951).
+        self.led: set[tuple[str, int]] = set()
         self._refusals = 0
         self._lacking = 0
         self._not_before_ms = -math.inf
@@ -78,15 +80,17 @@ class Deliveries:
     # The producer id
 
     def tick(self, now_ms: float, connections: Collection[Connection]) -> float:
-        """Asks for a producer id where one is needed; returns the milliseconds until the next try."""
+        """Asks for a producer id where one is needed; returns the milliseconds until the next try.
+
+        ``connections``: those that take requests now.
+        """
         if not self._config.enable_idempotence or self._idempotence.state is not State.NO_ID:
             return math.inf
         if now_ms < self._not_before_ms:
             return self._not_before_ms - now_ms
-        ready = [connection for connection in connections if connection.ready]
-        if not ready:
+        if not connections:
             return math.inf
-        connection = min(ready, key=lambda c: (c.in_flight, self._rng()))
+        connection = min(connections, key=lambda c: (c.in_flight, self._rng()))
         self._idempotence.want()
         version = connection.handshake.init_producer_id_version
         if version is None:
@@ -102,8 +106,11 @@ class Deliveries:
 
     def on_producer_id(self, connection: Connection, version: int, frame: bytes, now_ms: float) -> None:
         """The answer to InitProducerId."""
-        self.asked_on = None
         response = protocol.decode_init_producer_id(version, frame)
+        # Not before: whoever sent nonsense loses the connection, and that asks again.
+        self.asked_on = None
+        if client_throttles(INIT_PRODUCER_ID, version):
+            connection.throttle(response.throttle_time_ms, now_ms)
         if response.error_code == 0:
             self._refusals = 0
             self._idempotence.granted(response.producer_id, response.producer_epoch)
@@ -116,8 +123,8 @@ class Deliveries:
             return
         if isinstance(error, errors.AuthorizationError):
             error = type(error)(
-                "the cluster refuses a producer id: grant this principal IdempotentWrite on the cluster, or Write "
-                "on a topic, or set enable_idempotence=False"
+                "the cluster refuses a producer id: grant this principal IdempotentWrite on the cluster, or "
+                "Write on a topic, or set enable_idempotence=False"
             )
         self._deny(error)
 
@@ -187,6 +194,8 @@ class Deliveries:
         elif error_code in TOO_LARGE_ERRORS and batch.records > 1 and not maybe:
             log.info("%s: %d records are too large together: %s", where, batch.records, error)
             verdict = Verdict(Fate.SPLIT)
+        elif self._metadata.is_gone(batch.topic, batch.partition):
+            error = self._gone(batch)
         elif fate is not Fate.FAIL:
             retriable = fate is Fate.RETRY or isinstance(error, errors.KafkaProtocolError)
             retriable |= bool(getattr(error, "retriable", False))
@@ -205,7 +214,11 @@ class Deliveries:
         self, batch: BatchFacts, where: str, error: Exception, retriable: bool, maybe: bool, now_ms: float
     ) -> Verdict | None:
         """The verdict of the retry policy; None where the batch fails with ``error`` itself."""
-        decision = self._policy.decide(retriable, batch.attempts, batch.created_ms, now_ms, self._rng)
+        place = batch.topic, batch.partition
+        decision = self._policy.decide(
+            retriable, batch.attempts, batch.created_ms, now_ms, self._rng, at_once=place in self.led
+        )
+        self.led.discard(place)
         if decision.at_ms is not None:
             self._warn(now_ms, "%d records for %s: %s; %s", batch.records, where, error, decision.reason)
             return Verdict(Fate.RETRY, decision.at_ms, None, maybe)
@@ -217,6 +230,18 @@ class Deliveries:
         """The error of records that fail for good; logged here."""
         log.error("%d records for %s failed: %s; %s", batch.records, where, error, _outcome(maybe))
         return errors.told(error, maybe)
+
+    def on_batch_gone(self, batch: BatchFacts) -> BaseException:
+        """The error of a queued batch whose partition is no more."""
+        for action in self._idempotence.on_fate(batch, 0, Fate.FAIL, batch.ambiguous):
+            self._sender.set_gate(batch.topic, batch.partition, action)
+        return self._final(batch, f"{batch.topic}-{batch.partition}", self._gone(batch), batch.ambiguous)
+
+    def _gone(self, batch: BatchFacts) -> Exception:
+        count = self._metadata.partition_count(batch.topic)
+        return errors.UnknownTopicOrPartitionError(
+            f"{batch.topic}-{batch.partition} is no more: the topic was created anew with {count} partitions"
+        )
 
     def on_batch_overdue(self, batch: BatchFacts, on_wire: bool, now_ms: float) -> BaseException:
         """The error of a batch whose delivery_timeout_ms has run out, on the wire or in its queue."""

@@ -119,6 +119,15 @@ def test_an_attempt_that_would_come_after_the_delivery_timeout_is_not_waited_for
     )
 
 
+def test_where_the_failure_told_what_to_do_there_is_no_backoff() -> None:
+    decision = POLICY.decide(True, 2, 1000, 3000, never, at_once=True)
+    assert decision == RetryDecision(True, 3000, "attempt 3 in 0 ms")
+    assert POLICY.decide(True, 1, 500, 10_499, never, at_once=True).retry
+    assert not POLICY.decide(True, 1, 500, 10_500, never, at_once=True).retry
+    assert not POLICY.decide(True, 4, 0, 0, never, at_once=True).retry
+    assert not POLICY.decide(False, 1, 0, 0, never, at_once=True).retry
+
+
 def test_a_partitions_last_error_counts_from_when_it_happened() -> None:
     errors = LastErrors(1000)
     first, second = OSError("first"), OSError("second")

@@ -1,4 +1,4 @@
-"""Sequences on the wire: given at the first drain, kept by retries, given anew only to what is certainly absent.
+"""Sequences on the wire: given at the first drain, kept by retries, given anew only to what is absent.
 
 The broker of these tests answers what a test says; that it keeps the server's rules is for the simulator.
 """

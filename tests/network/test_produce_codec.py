@@ -322,7 +322,8 @@ def test_one_wrong_byte_anywhere_ends_in_an_outcome_or_a_closed_connection(versi
             rig.control.broken.clear()
             survived += bool(done)
             if done:
-                rig.clock.advance_ms(100)
+                throttled_ms = rig.peers[1].connection.throttled_ms(rig.clock.monotonic_ns() / 1e6)
+                rig.clock.advance_ms(100 + throttled_ms)
                 for left in rig.requests():
                     respond(rig, left, encode(left.request, answers_to(left.request)))
                 assert all(future.succeeded() for future in futures)
