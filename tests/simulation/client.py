@@ -131,7 +131,8 @@ class Client:
             future = self.path.send(topic, value, key, partition=partition)
         except errors.KafkaError as error:
             # The cluster has refused a producer id, once and for all.
-            assert self.accumulator.refusal is not None, f"send() raised {error!r}"
+            if self.accumulator.refusal is None:
+                raise AssertionError(f"send() raised {error!r}") from error
             return
         parked = self.accumulator.parked_records - parked
         sent = Sent(number, topic, partition, value, self.world.now_ns, future, bool(parked))

@@ -28,14 +28,14 @@ Waiter = Callable[[int], None]
 class Header(NamedTuple):
     """What a broker looks at in a batch."""
 
-    count: int
+    records: int
     producer_id: int
     epoch: int
     first_sequence: int
 
     @property
     def last_sequence(self) -> int:
-        return (self.first_sequence + self.count - 1) % SEQUENCES
+        return (self.first_sequence + self.records - 1) % SEQUENCES
 
 
 class Entry(NamedTuple):
@@ -47,7 +47,7 @@ class Entry(NamedTuple):
 
     @property
     def end(self) -> int:
-        return self.offset + self.header.count
+        return self.offset + self.header.records
 
 
 class Written(NamedTuple):
@@ -146,7 +146,7 @@ class Partition:
             waiter(NO_ERROR)
 
     def elect(self, leader: int, keep: int, now_ns: int) -> int:
-        """Another leader, whose log ends at ``keep`` or a little below; returns how many batches that loses."""
+        """Another leader, whose log ends at ``keep`` or a little below; returns how many batches are lost."""
         kept = [entry for entry in self.entries if entry.end <= max(keep, self.synced)]
         gone = self.entries[len(kept) :]
         if gone:

@@ -54,8 +54,8 @@ class Answer:
         response = PartitionResponse(index, code, offset if code == 0 else -1)
         broker = self.broker
         if code == NOT_LEADER and broker.manners.tells_leader and self.request.api_version >= 10:
-            topic = broker.cluster.by_id.get(key) if isinstance(key, uuid.UUID) else broker.cluster.topics[key]
-            assert topic is not None
+            cluster = broker.cluster
+            topic = cluster.by_id[key] if isinstance(key, uuid.UUID) else cluster.topics[key]
             view = broker.cluster.view(broker.node, topic.partitions[index])
             response = response._replace(current_leader=view)
         self.parts[key, index] = response

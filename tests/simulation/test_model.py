@@ -113,6 +113,9 @@ def test_a_selector_waits_in_simulated_time() -> None:
 
 
 def test_asking_without_end_is_found() -> None:
-    with WorldSelector(World(1)) as selector, pytest.raises(SpinningError):
+    def ask() -> None:
         for _ in range(2000):
             selector.select(0)
+
+    with WorldSelector(World(1)) as selector, pytest.raises(SpinningError):
+        ask()

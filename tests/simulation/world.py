@@ -44,7 +44,7 @@ class World:
         self.after_step: list[Callable[[], None]] = []
         #: Called when something happened that was not the client's doing.
         self.after_events: list[Callable[[], None]] = []
-        self._events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._events: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
         self._numbers = itertools.count()
         self._trace = trace
         self.tracing = trace is not None
@@ -66,11 +66,11 @@ class World:
         low, high = span
         return low if low == high else low + (high - low) * self.random.random()
 
-    def after(self, delay_ms: float, act: Callable[..., None], *args: Any) -> int:
+    def after(self, delay_ms: float, act: Callable[..., object], *args: Any) -> int:
         """Has ``act(*args)`` called in so many milliseconds; returns the time in ns."""
         return self.at(self.now_ns + int(delay_ms * NS_PER_MS), act, *args)
 
-    def at(self, when_ns: int, act: Callable[..., None], *args: Any) -> int:
+    def at(self, when_ns: int, act: Callable[..., object], *args: Any) -> int:
         """Has ``act(*args)`` called at a time, after what is due at that time already."""
         when_ns = max(when_ns, self.now_ns)
         heapq.heappush(self._events, (when_ns, next(self._numbers), act, args))
