@@ -101,7 +101,7 @@ cdef inline bint may_send(Accumulator* a, Partition* p) noexcept nogil:
     if not a.idempotent:
         return True
     if b.base_sequence >= 0:
-        return p.gate != GATE_SHUT
+        return p.gate != GATE_SHUT and (p.known or p.in_flight == 0)
     if p.gate != GATE_OPEN or p.unsettled_count == MOST_UNSETTLED:
         return False
     if a.producer_id < 0:

@@ -126,6 +126,7 @@ cdef void take_id(Accumulator* a, Topic* t, const uint8_t* topic_id) noexcept no
         return
     memcpy(t.id, topic_id, 16)
     for i in range(t.partition_room):
+        t.partitions[i].known = 0
         if t.partitions[i].in_flight > 0:
             t.partitions[i].recovering = 1
             refresh(a, t.partitions[i])
