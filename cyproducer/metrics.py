@@ -22,6 +22,7 @@ def snapshot(accumulator: RecordAccumulator, sender: Sender) -> dict[str, dict[s
             "record-error-total": batches["records_failed"],
             "record-retry-total": batches["records_retried"],
             "batch-total": batches["batches_sent"],
+            "batch-split-total": batches["batches_split"],
             "byte-total": batches["batch_bytes"],
             "batch-size-avg": average(batches["batch_bytes"], batches["batches_sent"]),
             "batch-size-max": batches["batch_bytes_max"],

@@ -3,11 +3,12 @@
 Owns: the producer's life (construction, flush, close, exit), serializers, interceptors and custom
 partitioners. Does not own: anything a record goes through after that: see ``docs/design.md`` for its way.
 
-Every method is thread-safe.
+Every method is thread-safe. What a fork does to a producer is in ``forking.py``.
 """
 
 import logging
 import selectors
+import sys
 import threading
 import time
 import weakref
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from cyproducer import errors
+from cyproducer import errors, forking
 from cyproducer.buffers.accumulator import RecordAccumulator
 from cyproducer.buffers.buffer_pool import BufferPool
 from cyproducer.buffers.clock import Clock
@@ -32,6 +33,13 @@ log = logging.getLogger("cyproducer")
 
 #: How long a wait without a timeout of its own may take: forever, in effect.
 _LONG_S = 1e9
+#: How long the sender may take to end when the time of a close() is over: it takes a millisecond, unless the
+#: machine is overloaded. Futures without an outcome would be worse than a close() that is late.
+_END_S = 1.0
+#: How long callbacks may take then that tell of what close() has failed.
+_CALLBACKS_S = 0.05
+#: How often a draining close() looks whether another thread is in a greater hurry.
+_SLICE_S = 0.05
 
 
 class ProducerRecord(NamedTuple):
@@ -48,11 +56,12 @@ class ProducerRecord(NamedTuple):
 class _Machinery:
     """Everything a producer runs on. It does not know the producer, which may be collected any time."""
 
-    def __init__(self, config: ProducerConfig) -> None:
+    def __init__(
+        self, config: ProducerConfig, partitioner: PartitionerSpec | CustomPartitioner
+    ) -> None:
         self.config = config
         self.clock = Clock()
         self.callbacks = CallbackThread(f"cyproducer-callbacks | {config.client_id}")
-        self.partitioner = resolve_partitioner(config.partitioner, config.partitioner_ignore_keys)
         compressor = None
         if config.compression_type:
             # Imported here: the codecs' libraries are as heavy as all the rest.
@@ -69,7 +78,7 @@ class _Machinery:
             idempotent=config.enable_idempotence,
             # Without acknowledgements nothing is sent again.
             ordered=config.acks != 0,
-            spec=self.partitioner if isinstance(self.partitioner, PartitionerSpec) else None,
+            spec=partitioner if isinstance(partitioner, PartitionerSpec) else None,
             adaptive=config.partitioner_adaptive_partitioning_enable,
             availability_timeout_ms=config.partitioner_availability_timeout_ms,
             single_broker_ms=config.partitioner_single_broker_ms,
@@ -87,15 +96,26 @@ class _Machinery:
             delivery_timeout_ms=config.delivery_timeout_ms,
             receive_max=config.receive_message_max_bytes,
         )
+        forking.machines.add(self)
         self.client = ClusterClient(config, self.sender, self.clock)
         self.sender.attach_control(self.client)
         self.accumulator.on_topic_needed = self.client.want_topic
         self._close_lock = threading.Lock()
+        self._deadlines: list[float] = []
+        self._end_error: Exception | None = None
+        self.closing = False
         self.closed = False
         self.thread = threading.Thread(
             target=self._run, name=f"cyproducer-sender | {config.client_id}", daemon=True
         )
-        self.thread.start()
+
+    def start(self) -> None:
+        """Starts to send."""
+        try:
+            self.thread.start()
+        except BaseException:
+            self.close(0)
+            raise
 
     def _run(self) -> None:
         try:
@@ -104,59 +124,118 @@ class _Machinery:
             # A bug of ours, but nobody may wait forever for it.
             log.exception("the sender failed: every record that is not acknowledged fails")
             self.accumulator.close()
-            self.sender.abort(errors.KafkaError(f"the sender thread failed: {error!r}"))
+            self._end_error = errors.KafkaError(f"the sender thread failed: {error!r}")
+        self._end()
 
-    def flush(self, timeout_s: float) -> bool:
-        """Waits for everything accepted so far, callbacks included; False when the time ran out."""
+    def _end(self) -> None:
+        """Fails what is left and lets go of every descriptor.
+
+        On the sender's thread, where no Ctrl-C breaks in: half of it done would leave futures without an outcome.
+        """
+        try:
+            while self.sender.abort(self._end_error or errors.ProducerClosedError("the producer was closed")):
+                # A batch is being compressed by a thread in send(); it will be done with it.
+                self.accumulator.flush(0.01)
+        finally:
+            self.sender.release()
+            self.selector.close()
+
+    def flush(self, timeout_s: float) -> str | None:
+        """Waits for everything accepted so far, callbacks included; what is left when the time ran out."""
         deadline = time.monotonic() + timeout_s
-        return self.accumulator.flush(timeout_s) and self.callbacks.wait_idle(
-            max(0.0, deadline - time.monotonic())
-        )
+        if not self.accumulator.flush(timeout_s):
+            return (
+                f"{self.accumulator.incomplete_batches} batches and {self.accumulator.parked_records} records "
+                f"without metadata are not complete: {self.client.diagnosis()}"
+            )
+        if not self.callbacks.wait_idle(max(0.0, deadline - time.monotonic())):
+            return "every record is acknowledged or failed, but some of their callbacks have not returned"
+        return None
 
     def close(self, timeout_s: float) -> int:
-        """Drains for up to ``timeout_s`` seconds, fails the rest, ends the threads; returns records lost."""
+        """Drains for up to ``timeout_s`` seconds, fails the rest, ends the threads; returns records lost.
+
+        Where several threads close, the one in the greatest hurry decides for all.
+        """
         deadline = time.monotonic() + timeout_s
-        with self._close_lock:
-            if self.closed:
+        self.closing = True
+        self._deadlines.append(deadline)
+        try:
+            if not self._close_lock.acquire(timeout=timeout_s + _END_S):
+                log.error("another thread is closing the producer and has not come to an end in time")
                 return 0
-            self.accumulator.close()
-            failed_before = self.accumulator.counters()["records_failed"]
-            # A loop that has ended, such as in a close() that was interrupted, drains nothing.
-            done = self.thread.is_alive() and self.accumulator.flush(timeout_s)
-            self.sender.stop()
-            self.thread.join(max(1.0, deadline - time.monotonic()))
-            lost = 0
-            if self.thread.is_alive():
-                log.error("the sender thread did not end; its sockets are left to the exit of the process")
-            else:
-                error = errors.ProducerClosedError(
-                    f"the producer was closed before the record was acknowledged (timeout {timeout_s:g} s)"
-                )
-                while self.sender.abort(error):
-                    # A batch is being compressed by a thread in send(); it will be done with it.
-                    self.accumulator.flush(0.01)
-                if not done:
-                    lost = self.accumulator.counters()["records_failed"] - failed_before
-                self.sender.release()
-                self.selector.close()
-            self.client.close()
-            self.callbacks.close(max(0.1, deadline - time.monotonic()))
-            # Last: where Ctrl-C ends the wait above, another close() or the exit goes on with it.
-            self.closed = True
-            return lost
+            try:
+                return 0 if self.closed else self._close(timeout_s)
+            finally:
+                self._close_lock.release()
+        finally:
+            self._deadlines.remove(deadline)
+
+    def _close(self, timeout_s: float) -> int:
+        self.accumulator.close()
+        failed_before = self.accumulator.counters()["records_failed"]
+        done = False
+        # A loop that has ended, such as in a close() that was interrupted, drains nothing.
+        while self.thread.is_alive() and not done:
+            left = min(self._deadlines) - time.monotonic()
+            done = self.accumulator.flush(max(0.0, min(left, _SLICE_S)))
+            if left <= 0:
+                break
+        lost = 0
+        if not self._end_error:
+            self._end_error = errors.ProducerClosedError(
+                f"the producer was closed before the record was acknowledged (timeout {timeout_s:g} s)"
+            )
+        self.sender.stop()
+        if self.thread.ident is None:
+            self._end()
+        else:
+            self.thread.join(_END_S)
+        if self.thread.is_alive():
+            log.error("the sender thread did not end; its sockets are left to the exit of the process")
+        elif not done:
+            lost = self.accumulator.counters()["records_failed"] - failed_before
+        self.client.close()
+        self.callbacks.close(max(_CALLBACKS_S, min(self._deadlines) - time.monotonic()))
+        # Last: where Ctrl-C ends the wait above, another close() or the exit goes on with it.
+        self.closed = True
+        return lost
+
+    def disown(self) -> None:
+        """In a forked child: see ``network/forking``."""
+        forking.disown(self.sender)
+        self.closing = self.closed = True
 
 
 def _finish(machinery: _Machinery) -> None:
-    """Closes a producer that nobody closed: at exit, or when it is collected."""
+    """Closes a producer that nobody closed, when it is collected."""
     if machinery.closed:
         return
     if threading.current_thread() is machinery.thread or machinery.callbacks.is_current():
         # The collector may run on any thread, also on one that closing would wait for.
         threading.Thread(target=_finish, args=(machinery,), name="cyproducer-close").start()
         return
-    lost = machinery.close(machinery.config.close_timeout_ms / 1000)
+    _drain(machinery, time.monotonic())
+
+
+def _drain(machinery: _Machinery, began: float) -> None:
+    """Closes within close_timeout_ms from ``began`` on, and says what was lost."""
+    lost = machinery.close(max(0.0, began + machinery.config.close_timeout_ms / 1000 - time.monotonic()))
     if lost:
         log.error("%d records were lost: not acknowledged within close_timeout_ms at exit", lost)
+
+
+def _at_exit() -> None:
+    """Closes every producer that is there when the process ends, all of them at the same time."""
+    began = time.monotonic()
+    left = [machinery for machinery in list(forking.machines) if not machinery.closed]
+    for machinery in left:
+        machinery.accumulator.close()
+    for machinery in left:
+        _drain(machinery, began)
+
+
+forking.at_exit(_at_exit)
 
 
 class KafkaProducer(SendPath):
@@ -167,16 +246,28 @@ class KafkaProducer(SendPath):
     connects in the background: ``wait_ready()`` waits for that and says what fails.
 
     Raises ``KafkaConfigurationError`` for an option that is unknown or not allowed. Thread-safe; share one.
+
+    After a fork the child's copy works as well: it connects anew when it is used first, and leaves alone what the
+    parent has accepted. Interceptors, serializers and a partitioner of your own are not made anew: the child has
+    copies of the objects as they were. A producer that was closed stays closed. Pickled, a producer is its
+    options: where it is unpickled a new one is made.
     """
+
+    #: None until it is made: in the constructor, and in a forked child when it is first needed.
+    _running: _Machinery | None = None
 
     def __init__(self, **configs: Any) -> None:
         self.config = ProducerConfig(**configs)
         self.config.reject_unsupported()
         # First, because they may raise, and then there must be no thread yet.
         self._interceptors = [i() if isinstance(i, type) else i for i in self.config.interceptors]
-        self._machinery = _Machinery(self.config)
-        custom = self._machinery.partitioner
-        self._custom = custom if isinstance(custom, CustomPartitioner) else None
+        self._partitioner = resolve_partitioner(
+            self.config.partitioner, self.config.partitioner_ignore_keys
+        )
+        self._custom = self._partitioner if isinstance(self._partitioner, CustomPartitioner) else None
+        extras = (*self._interceptors, self.config.key_serializer, self.config.value_serializer)
+        #: What close() closes, each by whoever pops it.
+        self._extras = [extra for extra in (*reversed(extras), self._custom) if hasattr(extra, "close")]
         extended = (
             self._custom is not None
             or self._interceptors
@@ -191,13 +282,49 @@ class KafkaProducer(SendPath):
             assert producer is not None
             return producer._send_extended(ProducerRecord(*record))
 
-        self._open_path(
-            self._machinery.accumulator,
-            self.config.max_request_size,
-            self.config.max_block_ms,
-            extension if extended else None,
-        )
-        self._finalizer = weakref.finalize(self, _finish, self._machinery)
+        self._extension = extension if extended else None
+        self._closed = False
+        self._forked()
+        self._make()
+        forking.producers.add(self)
+
+    # What it runs on
+
+    @property
+    def _machinery(self) -> _Machinery:
+        return self._running or self._make()
+
+    def _make(self) -> _Machinery:
+        """Makes the machinery, in the constructor and when a forked child first needs it."""
+        with self._making:
+            if self._running is not None:
+                return self._running
+            machinery = _Machinery(self.config, self._partitioner)
+            if self._closed:
+                machinery.close(0)
+            else:
+                machinery.start()
+                # Not at exit: there all are closed at the same time.
+                self._finalizer = weakref.finalize(self, _finish, machinery)
+                self._finalizer.atexit = False
+                forking.watch_worker_exit()
+            self._open_path(
+                machinery.accumulator, self.config.max_request_size, self.config.max_block_ms, self._extension
+            )
+            self._running = machinery
+            return machinery
+
+    def _forked(self) -> None:
+        """In a child: has no machinery. Locks are new ones: another thread may have held the old ones."""
+        if self._running is not None:
+            self._closed = self._running.closing
+            self._finalizer.detach()
+        self._making = threading.RLock()
+        self._running = None
+        self._forget_path()
+
+    def _reopen(self) -> None:
+        self._make()
 
     # Sending
 
@@ -289,39 +416,42 @@ class KafkaProducer(SendPath):
         ``KafkaTimeoutError`` when the time ran out, ``IllegalStateError`` in a callback.
         """
         self._not_in_callback("flush")
-        if not self._machinery.flush(_seconds("timeout", timeout)):
-            raise errors.KafkaTimeoutError(
-                f"flush({timeout}): {self._machinery.accumulator.incomplete_batches} batches and "
-                f"{self._machinery.accumulator.parked_records} records without metadata are not complete: "
-                f"{self._machinery.client.diagnosis()}"
-            )
+        seconds = _seconds("timeout", timeout)
+        if self._running is not None and (left := self._running.flush(seconds)):
+            raise errors.KafkaTimeoutError(f"flush({timeout}): {left}")
 
     def close(self, timeout: float | None = None) -> None:
         """Delivers what was accepted, for up to ``timeout`` seconds in all, and ends the producer.
 
         What is not acknowledged by then fails with ``ProducerClosedError``. None: as long as
         ``delivery_timeout_ms`` allows; 0: at once. Idempotent. Raises ``IllegalStateError`` in a callback.
+
+        Callbacks that have not returned when the time is over run on; what is failed then is called back too.
+        Ctrl-C ends the wait and leaves the producer to another close(), or to the exit of the process.
         """
         self._not_in_callback("close")
-        lost = self._machinery.close(_seconds("timeout", timeout))
-        if self._finalizer.detach() is None:
-            return
-        if self._custom is not None:
-            self._custom.close()
-        for interceptor in self._interceptors:
-            if hasattr(interceptor, "close"):
-                try:
-                    interceptor.close()
-                except Exception:
-                    log.exception("interceptor %r raised in close", interceptor)
-        for serializer in (self.config.key_serializer, self.config.value_serializer):
-            if serializer is not None and hasattr(serializer, "close"):
-                serializer.close()
+        seconds = _seconds("timeout", timeout)
+        lost = 0
+        with self._making:
+            self._closed = True
+            running = self._running
+        if running is not None:
+            lost = running.close(seconds)
+            self._finalizer.detach()
+        while self._extras:
+            try:
+                extra = self._extras.pop()
+            except IndexError:
+                break
+            try:
+                extra.close()
+            except Exception:
+                log.exception("%r raised in close", extra)
         if lost:
             log.warning("close(%s): %d records were not acknowledged in time and failed", timeout, lost)
 
     def _not_in_callback(self, method: str) -> None:
-        if self._machinery.callbacks.is_current():
+        if self._running is not None and self._running.callbacks.is_current():
             raise errors.IllegalStateError(
                 f"{method}() in a callback would wait for itself: call it from another thread"
             )
@@ -367,15 +497,38 @@ class KafkaProducer(SendPath):
         return snapshot(machinery.accumulator, machinery.sender)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _from_options, (type(self), self.config.given())
+        options = self.config.given()
+        for name, value in options.items():
+            _check_pickles(name, value)
+        return _from_options, (type(self), options)
 
     def __repr__(self) -> str:
-        state = "closed" if self._machinery.closed else "open"
+        state = "closed" if self._closed else "open"
         return f"<{type(self).__name__} {self.config.client_id!r} {state}>"
 
 
 def _from_options(kind: type[KafkaProducer], options: dict[str, Any]) -> KafkaProducer:
     return kind(**options)
+
+
+def _check_pickles(name: str, value: Any) -> None:
+    """Raises ``PicklingError`` naming the option: pickle itself names only what is in it."""
+    # Imported here: it takes longer than the rest of this module.
+    import pickle
+
+    problem = None
+    # Nobody says which pickler asks. PySpark's and cloudpickle's take lambdas and what is defined in __main__.
+    for module in ("pickle", "cloudpickle", "pyspark.cloudpickle"):
+        if module in sys.modules:
+            try:
+                sys.modules[module].dumps(value)
+                return
+            except Exception as error:
+                problem = problem or error
+    raise pickle.PicklingError(
+        f"a producer is pickled as its options, and {name}={value!r} can't be: {problem}. Functions and classes "
+        "have to be those of a module that can be imported; or make the producer where it is used"
+    ) from problem
 
 
 def _seconds(name: str, value: float | None) -> float:

@@ -27,7 +27,7 @@ from cyproducer.buffers.completion import CompletionQueue
 from cyproducer.buffers.delivery import RecordFuture
 from cyproducer.buffers.send_path import SendPath
 from cyproducer.config import ProducerConfig
-from cyproducer.control.idempotence import BatchFacts, Fate, Verdict
+from cyproducer.control.idempotence import TOO_LARGE_ERRORS, BatchFacts, Fate, Verdict
 from cyproducer.control.metadata import ClusterMetadata
 from cyproducer.errors import DeliveryTimeoutError, KafkaTimeoutError, ProducerClosedError, for_code
 from cyproducer.network.connection import Connection
@@ -140,6 +140,8 @@ class Control:
             at_ms, final = self.decide(batch.topic, batch.partition, batch.attempts, error, now_ms)
         elif batch.abandoned:
             at_ms, final = None, error
+        elif error_code in TOO_LARGE_ERRORS and batch.records > 1 and not batch.ambiguous:
+            return Verdict(Fate.SPLIT)
         elif getattr(error, "retriable", False) and batch.attempts <= self.retries:
             at_ms, final = now_ms + self.retry_backoff_ms, None
         else:

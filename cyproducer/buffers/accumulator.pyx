@@ -272,6 +272,7 @@ cdef class RecordAccumulator:
         delivery_ref(b.delivery)
         b.count += 1
         b.delivery.count = b.count
+        p.records += 1
         a.records_appended += 1
         return APPENDED
 
@@ -298,6 +299,7 @@ cdef class RecordAccumulator:
         b.size = BATCH_HEADER
         b.limit = max(batch_limit(a, p.topic), least)
         b.id = a.next_id
+        b.first_record = p.records
         a.next_id += 1
         b.created_ns = now
         b.base_sequence = -1
@@ -569,6 +571,18 @@ cdef class RecordAccumulator:
         opens = last == NULL or last.state != OPEN or last.size + bound > last.limit
         pthread_mutex_unlock(&self.c.lock)
         return opens
+
+    def topic_estimates(self, str name not None):
+        """What a topic's new batches are cut by: ``compression_ratio``, compressed to raw size, and
+        ``batch_limit``, the bytes one may have as it goes. None for a topic without records so far."""
+        cdef TopicState state = self.topics.get(name)
+        if state is None:
+            return None
+        pthread_mutex_lock(&self.c.lock)
+        ratio = state.c.compression_ratio
+        limit = state.c.batch_limit
+        pthread_mutex_unlock(&self.c.lock)
+        return {"compression_ratio": ratio, "batch_limit": limit or self.c.batch_size}
 
     @property
     def incomplete_batches(self):

@@ -14,6 +14,7 @@ from cyproducer.buffers.sync cimport (
     cyp_cond_init,
     cyp_cond_wait_until,
     cyp_monotonic_ns,
+    cyp_store64,
     cyp_swap32,
     pthread_cond_broadcast,
     pthread_cond_destroy,
@@ -24,6 +25,9 @@ from cyproducer.buffers.sync cimport (
 )
 
 import logging
+
+cdef extern from "<Python.h>":
+    unsigned long PyThread_get_thread_ident() nogil
 
 log = logging.getLogger("cyproducer")
 
@@ -38,7 +42,7 @@ cdef class CompletionQueue:
     def __cinit__(self, start=None):
         pthread_mutex_init(&self.entries.lock, NULL)
         cyp_cond_init(&self.entries.filled)
-        cyp_cond_init(&self.entries.idle)
+        cyp_cond_init(&self.entries.ran)
         self.entries.owner = <void*>self
         self.start = start
 
@@ -54,7 +58,7 @@ cdef class CompletionQueue:
             self.entries.first = d.next
             delivery_unref(d)
         pthread_cond_destroy(&self.entries.filled)
-        pthread_cond_destroy(&self.entries.idle)
+        pthread_cond_destroy(&self.entries.ran)
         pthread_mutex_destroy(&self.entries.lock)
 
     def close(self):
@@ -64,22 +68,44 @@ cdef class CompletionQueue:
         pthread_cond_broadcast(&self.entries.filled)
         pthread_mutex_unlock(&self.entries.lock)
 
+    def disown(self):
+        """In a forked child: what is queued is the parent's. Takes no lock, which the parent's threads may hold.
+
+        Without callbacks to run; the thread that forked may be one that runs them.
+        """
+        pthread_mutex_init(&self.entries.lock, NULL)
+        cyp_cond_init(&self.entries.filled)
+        cyp_cond_init(&self.entries.ran)
+        self.entries.first = NULL
+        self.entries.last = NULL
+        self.entries.handled = self.entries.handed_in
+        self.entries.closed = 1
+        self.entries.foreign = 1
+
     def wait_idle(self, double timeout_s):
-        """Waits until nothing is left to run; False when ``timeout_s`` seconds were over first."""
+        """Waits until the callbacks of everything that has come here so far have run.
+
+        False when ``timeout_s`` seconds were over first. What comes later is not waited for: under load the
+        queue need never be empty.
+        """
         cdef int64_t deadline = cyp_monotonic_ns() + <int64_t>(min(timeout_s, 1e9) * 1e9)
-        cdef bint idle
+        cdef int64_t target
+        cdef bint done
         cdef int64_t until
+        pthread_mutex_lock(&self.entries.lock)
+        target = self.entries.handed_in
+        pthread_mutex_unlock(&self.entries.lock)
         while True:
             until = min(deadline, cyp_monotonic_ns() + SIGNAL_SLICE_NS)
             with nogil:
                 pthread_mutex_lock(&self.entries.lock)
-                while self.entries.first != NULL or self.entries.running:
-                    if cyp_cond_wait_until(&self.entries.idle, &self.entries.lock, until):
+                while self.entries.handled < target:
+                    if cyp_cond_wait_until(&self.entries.ran, &self.entries.lock, until):
                         break
-                idle = self.entries.first == NULL and not self.entries.running
+                done = self.entries.handled >= target
                 pthread_mutex_unlock(&self.entries.lock)
-            if idle or cyp_monotonic_ns() >= deadline:
-                return bool(idle)
+            if done or cyp_monotonic_ns() >= deadline:
+                return bool(done)
             PyErr_CheckSignals()
 
     def run_next(self, double timeout_s=0.0):
@@ -100,17 +126,18 @@ cdef class CompletionQueue:
                 self.entries.first = d.next
                 if d.next == NULL:
                     self.entries.last = NULL
-                self.entries.running = 1
             closed = self.entries.closed
             pthread_mutex_unlock(&self.entries.lock)
         if d == NULL:
             return None if closed else 0
+        cyp_store64(&self.entries.runner, <int64_t>PyThread_get_thread_ident())
         try:
             return self._run(d)
         finally:
+            cyp_store64(&self.entries.runner, 0)
             pthread_mutex_lock(&self.entries.lock)
-            self.entries.running = 0
-            pthread_cond_broadcast(&self.entries.idle)
+            self.entries.handled += 1
+            pthread_cond_broadcast(&self.entries.ran)
             pthread_mutex_unlock(&self.entries.lock)
 
     cdef int _run(self, Delivery* d) except -1:

@@ -33,12 +33,15 @@ cdef struct Delivery:
 cdef struct CompletionList:
     pthread_mutex_t lock  # guards the fields below
     pthread_cond_t filled
-    pthread_cond_t idle   # the last callback that was due has run
-    int32_t running       # whether callbacks run right now
+    pthread_cond_t ran    # the callbacks of a delivery have run
+    int64_t handed_in     # deliveries that came here, ever
+    int64_t handled       # those whose callbacks have run
+    int64_t runner        # the thread that runs callbacks right now; 0: none. Atomic, written by itself
     Delivery* first
     Delivery* last
     int32_t closed
     int32_t started       # whether somebody runs callbacks
+    int32_t foreign       # in a forked child: the records are the parent's; nothing completes here
     void* owner           # the CompletionQueue this is part of, borrowed
 
 
@@ -55,6 +58,7 @@ cdef class RecordFuture:
     cdef object refusal           # None, or the exception the record was refused with
     cdef int _settle(self) noexcept
     cdef int _wait(self, int64_t deadline) except -1
+    cdef int _refuse_foreign(self) except -1
     cdef object _pass_to(self, object future)
     cdef object _error(self)
     cdef object _metadata(self)

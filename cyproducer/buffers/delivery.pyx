@@ -34,6 +34,7 @@ from cyproducer.buffers.sync cimport (
     cyp_cond_init,
     cyp_cond_wait_until,
     cyp_load32,
+    cyp_load64,
     cyp_monotonic_ns,
     cyp_store32,
     pthread_cond_broadcast,
@@ -43,8 +44,11 @@ from cyproducer.buffers.sync cimport (
     pthread_mutex_unlock,
 )
 
-from cyproducer.errors import KafkaTimeoutError
+from cyproducer.errors import IllegalStateError, KafkaTimeoutError
 from cyproducer.structs import RecordMetadata, TopicPartition
+
+cdef extern from "<Python.h>":
+    unsigned long PyThread_get_thread_ident() nogil
 
 log = logging.getLogger("cyproducer")
 
@@ -67,11 +71,18 @@ cdef Stripe stripes[STRIPES]
 # Guards the step in which a future moves from a forwarded delivery to the one it was forwarded to.
 cdef pthread_mutex_t forward_lock
 
-cdef int _stripe
-for _stripe in range(STRIPES):
-    pthread_mutex_init(&stripes[_stripe].lock, NULL)
-    cyp_cond_init(&stripes[_stripe].done)
-pthread_mutex_init(&forward_lock, NULL)
+
+def renew_locks():
+    """Makes the locks that all futures share; again in a forked child, where some may be held by threads
+    that exist in the parent only."""
+    cdef int i
+    for i in range(STRIPES):
+        pthread_mutex_init(&stripes[i].lock, NULL)
+        cyp_cond_init(&stripes[i].done)
+    pthread_mutex_init(&forward_lock, NULL)
+
+
+renew_locks()
 
 
 cdef inline Stripe* stripe_of(Delivery* d) noexcept nogil:
@@ -134,6 +145,7 @@ cdef void settled(Delivery* d, int32_t state) noexcept nogil:
     else:
         queue.last.next = d
     queue.last = d
+    queue.handed_in += 1
     pthread_cond_signal(&queue.filled)
     pthread_mutex_unlock(&queue.lock)
 
@@ -366,13 +378,15 @@ cdef class RecordFuture:
 
         Returns the ``RecordMetadata``. Raises the record's own error, or ``KafkaTimeoutError`` when the
         time runs out first: the record stays accepted then, and may still be delivered. The wait is
-        bounded in any case, by ``delivery_timeout_ms``.
+        bounded in any case, by ``delivery_timeout_ms``. Raises ``IllegalStateError`` instead of waiting in
+        a callback of the same producer, and in a forked child for a record of the parent's.
         """
         cdef int state = self._settle()
         cdef int64_t deadline = FAR_NS
         if state == PENDING:
             if timeout is not None:
                 deadline = cyp_monotonic_ns() + <int64_t>(max(0.0, min(<double>timeout, 1e9)) * 1e9)
+            self._refuse_wait("get()")
             state = self._wait(deadline)
             if state == PENDING:
                 raise KafkaTimeoutError(
@@ -382,6 +396,25 @@ cdef class RecordFuture:
         if state == ACKNOWLEDGED:
             return self._metadata()
         raise fresh(self._error())
+
+    def _refuse_wait(self, str what not None):
+        """Raises ``IllegalStateError`` where waiting for this record would never end, or hold up others."""
+        if self._settle() != PENDING:
+            return
+        self._refuse_foreign()
+        if cyp_load64(&self.delivery.queue.runner) == <int64_t>PyThread_get_thread_ident():
+            raise IllegalStateError(
+                f"{what} in a callback, of a record for topic {self.topic!r} that is pending: every other "
+                "callback would wait with it. Add a callback to the record, or wait in another thread"
+            )
+
+    cdef int _refuse_foreign(self) except -1:
+        if self.delivery.queue.foreign:
+            raise IllegalStateError(
+                f"this record for topic {self.topic!r} was sent before a fork and belongs to the parent process: "
+                "only there will its outcome be known"
+            )
+        return 0
 
     cdef int _wait(self, int64_t deadline) except -1:
         cdef Delivery* d
@@ -409,6 +442,8 @@ cdef class RecordFuture:
                 if cyp_monotonic_ns() >= deadline:
                     break
                 PyErr_CheckSignals()
+                # A signal's handler may have forked.
+                self._refuse_foreign()
         return state
 
     # Being told
@@ -442,6 +477,8 @@ cdef class RecordFuture:
 
     cdef object _add(self, int kind, object function):
         cdef Delivery* d
+        if self._settle() == PENDING:
+            self._refuse_foreign()
         if self.callbacks is None:
             self.callbacks = []
         # Each entry is run by whoever pops it: this thread or the callbacks' one, never both.
@@ -481,9 +518,9 @@ cdef class RecordFuture:
         It runs from the start (``cancel()`` has no effect): an accepted record is not taken back.
         """
         # Imported here: asyncio and concurrent.futures would double what importing this package costs.
-        from concurrent.futures import Future
+        from cyproducer.buffers.concurrent_future import ConcurrentFuture
 
-        future = Future()
+        future = ConcurrentFuture(self)
         future.set_running_or_notify_cancel()
         return self._pass_to(future)
 
@@ -497,6 +534,7 @@ cdef class RecordFuture:
         cdef int state = self._settle()
         if state != PENDING:
             return _completed(self).__await__()
+        self._refuse_wait("await")
         import asyncio
 
         loop = asyncio.get_running_loop()

@@ -199,15 +199,15 @@ cdef void enqueue(Partition* p, Batch* b) noexcept nogil:
 
 
 cdef void enqueue_sorted(Partition* p, Batch* b) noexcept nogil:
-    """Puts a batch that comes back before every younger one, and behind what has the same number."""
+    """Puts a batch that comes back, or a part of one, before everything that was sent after it."""
     cdef Batch* at = p.first
-    if at == NULL or at.id > b.id:
+    if at == NULL or at.first_record > b.first_record:
         b.next = at
         p.first = b
         if at == NULL:
             p.last = b
     else:
-        while at.next != NULL and at.next.id <= b.id:
+        while at.next != NULL and at.next.first_record < b.first_record:
             at = at.next
         b.next = at.next
         at.next = b

@@ -11,6 +11,7 @@ cdef class SendPath:
     # Of the last send: most programs write one topic in a row. Borrowed, the accumulator keeps every topic:
     # a counted reference, stored by two threads at once without a GIL, would be counted wrongly.
     cdef void* last_topic
+    cdef bint forked                # the accumulator is the parent process's
     cdef bint plain                 # no serializer, interceptor or partitioner of the user's
     cdef int64_t max_request_size
     cdef int64_t max_block_ns

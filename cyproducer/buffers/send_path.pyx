@@ -174,6 +174,17 @@ cdef class SendPath:
         self.extension = extension
         self.plain = extension is None
         self.last_topic = NULL
+        self.forked = False
+
+    def _forget_path(self):
+        """In a forked child: no record may go the parent's way; the next one calls ``_reopen()`` first."""
+        # The accumulator stays: whoever forked in the middle of a send() goes on with it, and finds it closed.
+        self.last_topic = NULL
+        self.forked = True
+
+    def _reopen(self):
+        """Calls ``_open_path`` anew, in a forked child; for whoever inherits from this."""
+        raise NotImplementedError("a SendPath in a forked child needs a new accumulator")
 
     def send(self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None):
         """Accepts a record and returns its future; the record is sent in the background.
@@ -213,6 +224,8 @@ cdef class SendPath:
         cdef TopicState state
         if self.accumulator is None:
             raise ProducerClosedError("this producer's constructor failed or was not called")
+        if self.forked:
+            self._reopen()
         if not PyUnicode_CheckExact(name) and not isinstance(name, str):
             raise TypeError(f"topic: must be a str, not {type(name).__name__}")
         state = self.accumulator.topics.get(name)

@@ -213,6 +213,8 @@ class BatchFacts(NamedTuple):
     ambiguous: bool
     #: Whether its records have failed already, at their deadline.
     abandoned: bool
+    #: Bytes, as it went.
+    size: int = 0
 
 
 class Fate(enum.IntEnum):

@@ -42,8 +42,6 @@ class CallbackThread:
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Waits until the callbacks of everything completed so far have run; False when the time ran out."""
-        if self._thread is None or self.is_current():
-            return True
         return self.queue.wait_idle(timeout_s)
 
     def close(self, timeout_s: float) -> None:

@@ -181,7 +181,11 @@ class Deliveries:
         ``written``: the request was written whole.
         """
         where = f"{batch.topic}-{batch.partition}"
-        error: Exception = cause or errors.for_code(error_code)(f"{where}: {message}" if message else where)
+        what = where
+        if error_code in TOO_LARGE_ERRORS:
+            # The only one that knows how large, and the likeliest question.
+            what += f": {batch.records} records in a batch of {batch.size} bytes"
+        error: Exception = cause or errors.for_code(error_code)(f"{what}: {message}" if message else what)
         self._last_errors.note(batch.topic, batch.partition, error, now_ms)
         if getattr(error, "invalid_metadata", False):
             self._metadata.request_update(f"{where}: {type(error).__name__}")

@@ -38,7 +38,7 @@ cdef class Outcomes(SendLoop):
         return BatchFacts(
             p.topic.name[:p.topic.name_size].decode(),
             p.index,
-            b.id,
+            b.first_record,
             b.count,
             b.attempts,
             b.created_ns / 1e6,
@@ -46,6 +46,7 @@ cdef class Outcomes(SendLoop):
             p.unsettled_count > 0 and p.unsettled[0] == b,
             bool(b.ambiguous),
             bool(b.abandoned),
+            b.size,
         )
 
     cdef int _expire(self, int64_t now) except -1 nogil:
@@ -85,14 +86,16 @@ cdef class Outcomes(SendLoop):
         b.ambiguous = verdict.maybe_written
         fate = verdict.fate
         if fate == ACKNOWLEDGE:
-            acknowledged = b.id
+            acknowledged = b.first_record
             self.accumulator.complete(b, -1, -1)
         elif fate == RETRY:
             self._put_back(b, verdict.at_ms, now)
         elif fate == SPLIT:
             try:
                 split(self.accumulator, b)
-            except MemoryError as problem:
+            except Exception as problem:
+                log.exception("splitting a batch of %d records failed; they fail", b.count)
+                problem.maybe_written = False
                 self.accumulator.fail(b, problem)
         else:
             self.accumulator.fail(b, verdict.error)

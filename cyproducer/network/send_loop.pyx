@@ -465,11 +465,11 @@ cdef class SendLoop:
     cdef int _complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) except -1 nogil:
         """A batch was acknowledged, also one whose records had to fail before."""
         cdef Partition* p = b.partition
-        cdef int64_t id = b.id
+        cdef int64_t first_record = b.first_record
         self.accumulator.complete(b, base_offset, log_append_ms)
         if p.gate != GATE_OPEN:
             with gil:
-                self._progress(p, id)
+                self._progress(p, first_record)
         return 0
 
     cpdef object close_connection(self, Connection connection, object cause):

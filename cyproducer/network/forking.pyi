@@ -1,0 +1,3 @@
+from cyproducer.network.send_loop import SendLoop
+
+def disown(sender: SendLoop) -> None: ...
