@@ -1,13 +1,9 @@
 """Producers that nobody closes: collected, or there when the process ends."""
 
 import gc
-import os
 import selectors
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +12,9 @@ from cyproducer.producer import KafkaProducer
 from tests.network.odd_servers import refusing_address
 from tests.network.producing import WAIT_S, options
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
+from tests.programs import run_to_exit
 
 pytestmark = pytest.mark.timeout(60)
-ROOT = Path(__file__).parent.parent
 
 
 # What nobody closed
@@ -92,20 +88,6 @@ def test_a_producer_that_is_collected_on_a_thread_of_its_own_drains(where: str) 
             assert not thread.is_alive()
     finally:
         gc.enable()
-
-
-def run_to_exit(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = dict(os.environ)
-    if "CYPRODUCER_TEST_INSTALLED" not in environment:
-        environment["PYTHONPATH"] = str(ROOT)
-    return subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=50,
-        env=environment,
-        check=False,
-    )
 
 
 SENDS = """
