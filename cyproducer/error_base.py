@@ -8,6 +8,7 @@ them; the register is filled while ``error_codes`` is imported and only looked u
 Names and hierarchy are kafka-python's, so that ``except`` clauses written for it keep working.
 """
 
+import copy
 from typing import ClassVar
 
 
@@ -35,6 +36,14 @@ class KafkaError(Exception):
         # The arguments may be unhashable, and an error must always fit into a set or a dict:
         # the standard library's traceback and context handling put it there.
         return hash(type(self))
+
+
+def told(error: BaseException, maybe_written: bool) -> BaseException:
+    """A copy of ``error`` for records, with its ``maybe_written``: one cause may serve many batches."""
+    twin = copy.copy(error)
+    twin.__cause__ = error.__cause__
+    twin.__dict__["maybe_written"] = maybe_written
+    return twin
 
 
 class RetriableError(KafkaError):
@@ -85,5 +94,9 @@ class AuthorizationError(BrokerResponseError):
 kafka_errors: dict[int, type[BrokerResponseError]] = {}
 
 
+# A table and not a loop: 135 names are turned at each import.
+_UNDERSCORES = {code: f"_{code:c}" for code in range(ord("A"), ord("Z") + 1)}
+
+
 def _capitals(name: str) -> str:
-    return "".join(f"_{letter}" if letter.isupper() else letter for letter in name).upper().lstrip("_")
+    return name.translate(_UNDERSCORES).upper().lstrip("_")

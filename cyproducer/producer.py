@@ -390,7 +390,7 @@ class KafkaProducer(SendPath):
             asked = (topic, record.key, key, record.value, value, view)
             partition = self._custom.choose(*asked)
             # A partitioner that sticks may move on where its partition's batch is full (KIP-480).
-            opens = key is None and self._machinery.accumulator.opens_batch(topic, partition)
+            opens = key is None and self._opens_batch(topic, value, record.headers, partition)
             if opens and self._custom.on_new_batch(topic, view, partition):
                 partition = self._custom.choose(*asked)
         return self._send_serialized(topic, value, key, record.headers, partition, record.timestamp_ms)

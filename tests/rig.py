@@ -18,7 +18,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from cyproducer.buffers.accumulator import RecordAccumulator
 from cyproducer.buffers.buffer_pool import BufferPool
@@ -26,9 +26,12 @@ from cyproducer.buffers.clock import ManualClock
 from cyproducer.buffers.completion import CompletionQueue
 from cyproducer.buffers.delivery import RecordFuture
 from cyproducer.buffers.send_path import SendPath
-from cyproducer.control.idempotence import BatchFacts, Fate, Verdict
+from cyproducer.config import ProducerConfig
+from cyproducer.control.idempotence import TOO_LARGE_ERRORS, BatchFacts, Fate, Verdict
+from cyproducer.control.metadata import ClusterMetadata
 from cyproducer.errors import DeliveryTimeoutError, KafkaTimeoutError, ProducerClosedError, for_code
 from cyproducer.network.connection import Connection
+from cyproducer.network.deliveries import Deliveries
 from cyproducer.network.sender import Sender
 from tests.reference_records import (
     Batch,
@@ -90,6 +93,8 @@ class Control:
         self.retries = 2**31
         self.broken: list[tuple[int, BaseException | None]] = []
         self.batch_errors: list[tuple[Place, int, int]] = []
+        #: What ``on_leaders`` was told.
+        self.leaders: list[tuple[int, list[tuple[str, int, int, int]], bytes | None]] = []
         #: Takes over ``on_batch_error`` where it is set.
         self.decide: Callable[..., Decision] | None = None
         #: Called at the begin of ``on_batch_overdue``.
@@ -115,6 +120,11 @@ class Control:
         self.broken.append((connection.node_id, cause))
         self.rig.peers.pop(connection.node_id).sock.close()
 
+    def on_leaders(
+        self, connection: Connection, leaders: list[tuple[str, int, int, int]], endpoints: bytes | None
+    ) -> None:
+        self.leaders.append((connection.node_id, leaders, endpoints))
+
     def on_batch_error(
         self,
         batch: BatchFacts,
@@ -130,6 +140,8 @@ class Control:
             at_ms, final = self.decide(batch.topic, batch.partition, batch.attempts, error, now_ms)
         elif batch.abandoned:
             at_ms, final = None, error
+        elif error_code in TOO_LARGE_ERRORS and batch.records > 1 and not batch.ambiguous:
+            return Verdict(Fate.SPLIT)
         elif getattr(error, "retriable", False) and batch.attempts <= self.retries:
             at_ms, final = now_ms + self.retry_backoff_ms, None
         else:
@@ -146,8 +158,54 @@ class Control:
             f"{batch.records} records for {batch.topic}-{batch.partition} after {age_ms:g} ms"
         )
 
+    def on_batch_gone(self, batch: BatchFacts) -> BaseException:
+        return LookupError(f"{batch.topic}-{batch.partition}")
+
     def on_progress(self, *facts: Any) -> None:
         raise AssertionError("nobody closes a gate here")
+
+
+class _NoMetadata:
+    """Metadata as far as ``Deliveries`` asks: partitions have leaders, and updates are counted."""
+
+    def __init__(self) -> None:
+        self.updates = 0
+
+    def request_update(self, reason: str) -> None:
+        self.updates += 1
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        return 1
+
+    def is_gone(self, topic: str, partition: int) -> bool:
+        return False
+
+
+class CountedControl(Control):
+    """A control plane whose decisions about batches are the product's."""
+
+    def __init__(self, rig: "Rig", config: ProducerConfig) -> None:
+        super().__init__(rig)
+        self.metadata = _NoMetadata()
+        self.deliveries = Deliveries(
+            config,
+            rig.sender,
+            cast(ClusterMetadata, self.metadata),
+            lambda: 0.5,
+            request=lambda *request: None,
+            diagnosis=lambda known: known or "nothing is known",
+            warn=lambda *text: None,
+        )
+
+    def on_batch_error(self, batch: BatchFacts, error_code: int, *rest: Any) -> Verdict:
+        self.batch_errors.append(((batch.topic, batch.partition), error_code, batch.attempts))
+        return self.deliveries.on_batch_error(batch, error_code, *rest)
+
+    def on_batch_overdue(self, batch: BatchFacts, on_wire: bool, now_ms: float) -> BaseException:
+        return self.deliveries.on_batch_overdue(batch, on_wire, now_ms)
+
+    def on_progress(self, *facts: Any) -> None:
+        self.deliveries.on_progress(*facts)
 
 
 class Rig:
@@ -178,6 +236,7 @@ class Rig:
         auto_connect: bool = True,
         extension: Callable[..., RecordFuture] | None = None,
         completions: CompletionQueue | None = None,
+        selector: selectors.BaseSelector | None = None,
     ) -> None:
         self.clock = ManualClock(START_NS)
         self.pool = BufferPool(buffer_memory)
@@ -197,7 +256,7 @@ class Rig:
             idempotent=idempotent,
             ordered=ordered,
         )
-        self.selector = selectors.DefaultSelector()
+        self.selector = selector or selectors.DefaultSelector()
         self.sender = Sender(
             self.accumulator,
             self.selector,
@@ -211,6 +270,15 @@ class Rig:
             receive_max=1 << 20,
         )
         self.control = Control(self)
+        if idempotent:
+            self.control = CountedControl(
+                self,
+                ProducerConfig(
+                    delivery_timeout_ms=delivery_timeout_ms,
+                    request_timeout_ms=min(request_timeout_ms, delivery_timeout_ms),
+                    retry_backoff_max_ms=100,
+                ),
+            )
         self.sender.attach_control(self.control)
         self.path = SendPath()
         self.path._open_path(self.accumulator, max_request_size, max_block_ms, extension)

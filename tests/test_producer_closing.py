@@ -3,8 +3,7 @@
 import gc
 import logging
 import os
-import subprocess
-import sys
+import signal
 import threading
 import time
 import warnings
@@ -18,6 +17,7 @@ from cyproducer.producer import KafkaProducer
 from tests.network.odd_servers import refusing_address
 from tests.network.producing import WAIT_S, options, producing
 from tests.network.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
+from tests.until import until, until_blocked
 
 pytestmark = pytest.mark.timeout(60)
 ROOT = Path(__file__).parent.parent
@@ -243,23 +243,24 @@ def test_close_ends_waits_for_metadata_and_memory() -> None:
     assert [type(error) for error in outcomes] == [errors.ProducerClosedError] * 2
 
 
-def test_an_interrupted_close_can_be_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_close_can_be_gone_on_with() -> None:
     held = threading.Event()
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         producer.partitions_for("orders")
         cluster.act(PRODUCE, Act(hold=held))
         future = producer.send("orders", b"1")
         cluster.wait_for_requests(PRODUCE, 1)
-        interrupt = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                f"import os,signal,time; time.sleep(.3); os.kill({os.getpid()}, signal.SIGINT)",
-            ]
-        )
+
+        def interrupt() -> None:
+            until(lambda: producer._machinery.accumulator.closed, "the close")
+            until_blocked(threading.main_thread())
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
         with pytest.raises(KeyboardInterrupt):
             producer.close()
-        interrupt.wait(WAIT_S)
+        interrupting.join(WAIT_S)
         assert not future.is_done
         held.set()
         producer.close()

@@ -13,6 +13,7 @@ from tests.network.scripted_broker import METADATA, NO_LEADER, PRODUCE, Act, Rec
 
 pytestmark = pytest.mark.timeout(60)
 
+NOT_LEADER_OR_FOLLOWER = 6
 NOT_ENOUGH_REPLICAS = 19
 
 
@@ -165,6 +166,30 @@ def test_a_partition_that_stays_without_leader_times_out_and_says_so() -> None:
             with pytest.raises(errors.DeliveryTimeoutError, match="it has no leader"):
                 producer.send("orders", b"1").get(WAIT_S)
             assert time.monotonic() - began < 5
+
+
+def test_what_times_out_in_the_queue_names_the_last_error_of_its_partition() -> None:
+    """1. A batch comes back.  2. Its partition has no leader any more.  3. Its time runs out."""
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, request_timeout_ms=100, delivery_timeout_ms=400) as producer,
+    ):
+
+        def depose(received: Received) -> Act | None:
+            if received.api_key == PRODUCE:
+                cluster.topics["orders"].partitions[0].leader = NO_LEADER
+                return Act(error=NOT_LEADER_OR_FOLLOWER)
+            return None
+
+        cluster.script = depose
+        with pytest.raises(errors.DeliveryTimeoutError) as caught:
+            producer.send("orders", b"1").get(WAIT_S)
+    assert "requests tried, it has no leader" in str(caught.value)
+    assert "the partition's last request failed with [Error 6] NotLeaderForPartitionError: orders-0" in str(
+        caught.value
+    )
+    assert "no failure so far" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, errors.NotLeaderForPartitionError)
 
 
 def test_a_leader_that_metadata_list_later_gets_what_waits_for_it() -> None:

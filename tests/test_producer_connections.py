@@ -14,7 +14,7 @@ from cyproducer.network.dns import Resolver
 from tests.network import odd_servers
 from tests.network.odd_servers import odd_server, refusing_address
 from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
+from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -98,6 +98,23 @@ def test_a_connection_with_a_request_under_way_is_not_idle() -> None:
         assert not held.wait(0.3)
         assert not request.connection.closed
         held.set()
+        assert future.get(WAIT_S).offset == 0
+
+
+def test_a_connection_with_metadata_under_way_is_not_idle() -> None:
+    with (
+        ScriptedCluster(orders=1, late=1) as cluster,
+        producing(cluster, connections_max_idle_ms=60) as producer,
+    ):
+        producer.send("orders", b"1").get(WAIT_S)
+        hold = threading.Event()
+        cluster.act(METADATA, Act(hold=hold))
+        future = producer.send("late", b"1")
+        cluster.wait_for(lambda: cluster.received(METADATA)[-1].topics == ["late"])
+        connection = cluster.received(METADATA)[-1].connection
+        assert not threading.Event().wait(0.2)
+        assert not connection.closed
+        hold.set()
         assert future.get(WAIT_S).offset == 0
 
 

@@ -288,3 +288,18 @@ def test_a_partitioner_hears_of_new_batches_and_is_asked_again() -> None:
         producer.flush(WAIT_S)
     assert turning.told == [0, 1]
     assert [future.get(0).partition for future in [*together, keyed, after]] == [1, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("headers", [None, [("name", bytes(400))]])
+def test_a_partitioner_hears_of_a_record_that_does_not_fit_the_open_batch(headers: Any) -> None:
+    turning = Turning()
+    size = 100 if headers else 500
+    with (
+        ScriptedCluster(orders=3) as cluster,
+        producing(cluster, partitioner=turning, linger_ms=5000, batch_size=1200) as producer,
+    ):
+        futures = [producer.send("orders", bytes(size), headers=headers) for _ in range(5)]
+        producer.flush(WAIT_S)
+    # Two records a batch.
+    assert turning.told == [0, 1, 2]
+    assert [future.get(0).partition for future in futures] == [1, 1, 2, 2, 0]

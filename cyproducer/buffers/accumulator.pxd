@@ -49,7 +49,7 @@ cdef class RecordAccumulator:
     ) noexcept nogil
     cdef Batch* _new_batch(self, Partition* p, int64_t capacity, int64_t least, int64_t now) noexcept nogil
     cdef bint _parked_before(self, int64_t id) noexcept nogil
-    cdef bint _grow(self, Batch* b, int64_t size) noexcept nogil
+    cdef bint _grow(self, Batch* b, int64_t size, bint force) noexcept nogil
     cdef int seal(self, Batch* b) except -1
     cdef int compress(self, Batch* b) except -1
     cdef void wake(self) noexcept nogil

@@ -10,6 +10,7 @@ waiting or asking for the GIL.
 """
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
@@ -37,6 +38,7 @@ from cyproducer.buffers.readiness cimport (
 from cyproducer.buffers.sequencing cimport settle, take_off_wire
 from cyproducer.buffers.structures cimport NOWHERE, OPEN, SEALED, SEALING, Node
 from cyproducer.buffers.sync cimport (
+    SIGNAL_SLICE_NS,
     cyp_cond_init,
     cyp_cond_wait_until,
     cyp_load32,
@@ -57,9 +59,6 @@ import logging
 import os
 
 log = logging.getLogger("cyproducer")
-
-cdef extern from "<Python.h>":
-    int PyErr_CheckSignals() except -1
 
 cdef double RATIO_MARGIN = 1.05   # the estimate is an average: most batches are to fit
 
@@ -93,8 +92,9 @@ cdef class RecordAccumulator:
     """Records that were accepted and are not yet acknowledged. Thread-safe.
 
     ``batch_size`` and ``linger_ms`` are the options of that name; ``compressor`` is a ``Compressor`` or
-    None; ``spec`` a ``PartitionerSpec``: how keys hash and where keyless records go. ``idempotent``: batches get
-    sequences, once there is a producer id. ``ordered``: without that, a partition has one batch in flight.
+    None; ``spec`` a ``PartitionerSpec``: how keys hash and where keyless records go. ``idempotent``:
+    batches get sequences, once there is a producer id. ``ordered``: without that, a partition has one batch
+    in flight.
     """
 
     def __cinit__(
@@ -225,7 +225,7 @@ cdef class RecordAccumulator:
         b = p.last
         # Not the capacity alone: that is a power of two, and may be well above batch_size.
         if b != NULL and b.state == OPEN and b.size + bound > min(b.capacity, b.limit):
-            if b.size + bound > b.limit or not self._grow(b, b.size + bound):
+            if b.size + bound > b.limit or not self._grow(b, b.size + bound, force):
                 close_batch(a, b)
                 if b.state == SEALING:
                     out.sealing = b
@@ -272,6 +272,7 @@ cdef class RecordAccumulator:
         delivery_ref(b.delivery)
         b.count += 1
         b.delivery.count = b.count
+        p.records += 1
         a.records_appended += 1
         return APPENDED
 
@@ -298,6 +299,7 @@ cdef class RecordAccumulator:
         b.size = BATCH_HEADER
         b.limit = max(batch_limit(a, p.topic), least)
         b.id = a.next_id
+        b.first_record = p.records
         a.next_id += 1
         b.created_ns = now
         b.base_sequence = -1
@@ -312,11 +314,16 @@ cdef class RecordAccumulator:
         a.incomplete += 1
         return b
 
-    cdef bint _grow(self, Batch* b, int64_t size) noexcept nogil:
-        """Moves an open batch into a buffer of at least ``size`` bytes; False where the pool has none."""
+    cdef bint _grow(self, Batch* b, int64_t size, bint force) noexcept nogil:
+        """Moves an open batch into a buffer of at least ``size`` bytes; False where the pool has none.
+        ``force``: beyond the budget if need be, see ``append``."""
         cdef int64_t capacity = buffer_capacity(min(max(size, b.capacity * 2), b.limit))
         cdef uint8_t* data
-        if capacity < size or not self.pool.try_reserve(capacity):
+        if capacity < size:
+            return False
+        if force:
+            self.pool.reserve_now(capacity)
+        elif not self.pool.try_reserve(capacity):
             return False
         data = self.pool.allocate(capacity)
         if data == NULL:
@@ -404,6 +411,7 @@ cdef class RecordAccumulator:
         pthread_mutex_lock(&a.lock)
         take_off_wire(a, b)
         settle(b)
+        b.partition.known = 1
         if not b.abandoned:
             a.records_sent += b.count
             a.batches_sent += 1
@@ -438,7 +446,7 @@ cdef class RecordAccumulator:
         return 0
 
     cdef int abandon(self, Batch* b, object error) except -1:
-        """A batch on the wire runs out of time: its records fail now, its memory stays until the request is over.
+        """A batch on the wire runs out of time: its records fail now, its memory stays till the request ends.
 
         Its sequences stay taken; the answer, if one comes, says what became of them.
         """
@@ -510,7 +518,7 @@ cdef class RecordAccumulator:
         try:
             while not done and not late:
                 with nogil:
-                    until = min(deadline, cyp_monotonic_ns() + 50_000_000)
+                    until = min(deadline, cyp_monotonic_ns() + SIGNAL_SLICE_NS)
                     pthread_mutex_lock(&a.lock)
                     while True:
                         if not placed and not self._parked_before(target):
@@ -551,8 +559,8 @@ cdef class RecordAccumulator:
         """Whether ``close()`` was called."""
         return bool(self.c.closed)
 
-    def opens_batch(self, str name not None, int32_t partition):
-        """Whether the next record for a partition would begin a new batch."""
+    def opens_batch(self, str name not None, int32_t partition, int64_t bound):
+        """Whether a record of at most ``bound`` bytes would begin a new batch: none is open, or has room."""
         cdef TopicState state = self.topics.get(name)
         cdef Batch* last = NULL
         if state is None:
@@ -560,9 +568,21 @@ cdef class RecordAccumulator:
         pthread_mutex_lock(&self.c.lock)
         if 0 <= partition < state.c.partition_count:
             last = state.c.partitions[partition].last
-        opens = last == NULL or last.state != OPEN
+        opens = last == NULL or last.state != OPEN or last.size + bound > last.limit
         pthread_mutex_unlock(&self.c.lock)
         return opens
+
+    def topic_estimates(self, str name not None):
+        """What a topic's new batches are cut by: ``compression_ratio``, compressed to raw size, and
+        ``batch_limit``, the bytes one may have as it goes. None for a topic without records so far."""
+        cdef TopicState state = self.topics.get(name)
+        if state is None:
+            return None
+        pthread_mutex_lock(&self.c.lock)
+        ratio = state.c.compression_ratio
+        limit = state.c.batch_limit
+        pthread_mutex_unlock(&self.c.lock)
+        return {"compression_ratio": ratio, "batch_limit": limit or self.c.batch_size}
 
     @property
     def incomplete_batches(self):

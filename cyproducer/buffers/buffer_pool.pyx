@@ -17,6 +17,7 @@ Any thread may call anything here, with or without the GIL.
 from libc.stdlib cimport free, malloc
 
 from cyproducer.buffers.sync cimport (
+    SIGNAL_SLICE_NS,
     cyp_cond_init,
     cyp_cond_wait_until,
     cyp_load32,
@@ -33,9 +34,6 @@ from cyproducer.buffers.sync cimport (
 
 cdef extern from "<Python.h>":
     int PyErr_CheckSignals()
-
-cdef enum:
-    SIGNAL_SLICE_NS = 50_000_000   # how often a waiting thread looks for Ctrl-C
 
 
 cdef int check_signals() noexcept nogil:

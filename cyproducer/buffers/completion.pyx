@@ -5,11 +5,12 @@ nor when a batch completes (``delivery``). The sender fills the queue without th
 empties it.
 """
 
-from cpython.ref cimport Py_DECREF
-from libc.stdint cimport int32_t, int64_t
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t
 
-from cyproducer.buffers.delivery cimport Delivery, RecordFuture, delivery_unref
+from cyproducer.buffers.delivery cimport Delivery, RecordFuture, delivery_unref, take_callbacks
 from cyproducer.buffers.sync cimport (
+    SIGNAL_SLICE_NS,
     cyp_cond_init,
     cyp_cond_wait_until,
     cyp_monotonic_ns,
@@ -26,13 +27,9 @@ from cyproducer.buffers.sync cimport (
 import logging
 
 cdef extern from "<Python.h>":
-    int PyErr_CheckSignals() except -1
     unsigned long PyThread_get_thread_ident() nogil
 
 log = logging.getLogger("cyproducer")
-
-cdef enum:
-    SIGNAL_SLICE_NS = 50_000_000   # how often a waiting thread looks for Ctrl-C
 
 
 cdef class CompletionQueue:
@@ -145,12 +142,7 @@ cdef class CompletionQueue:
 
     cdef int _run(self, Delivery* d) except -1:
         """Runs the callbacks of one delivery, whose reference it takes; returns the number of records."""
-        cdef int32_t i
-        cdef list waiting = []
-        for i in range(d.callback_count):
-            waiting.append(<RecordFuture>d.callbacks[i])
-            Py_DECREF(<object>d.callbacks[i])
-        d.callback_count = 0
+        cdef list waiting = take_callbacks(d)
         delivery_unref(d)
         waiting.sort(key=_place_in_batch)
         for future in waiting:

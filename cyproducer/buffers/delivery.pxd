@@ -20,13 +20,12 @@ cdef struct Delivery:
     int32_t interested    # threads and callbacks that want to hear of the completion
     int32_t count         # records
     int32_t partition
-    int32_t callback_count
-    int32_t callback_room
     int64_t base_offset   # -1 where the broker did not say (acks=0)
     int64_t log_append_ms  # the broker's timestamp, -1 where the records keep their own
     void* error           # FAILED: the exception, a strong reference
     Forward* forward      # FORWARDED: `count` entries
-    void** callbacks      # RecordFutures with callbacks, strong references
+    void* first_callback  # RecordFutures with callbacks, strong references, linked through `listed`
+    void* last_callback
     CompletionList* queue  # where callbacks are run from; outlives every pending delivery
     Delivery* next        # in that list
 
@@ -52,7 +51,7 @@ cdef class RecordFuture:
     cdef int32_t key_size         # bytes, -1 for None; likewise below
     cdef int32_t value_size
     cdef int32_t header_size
-    cdef int32_t registered       # whether the delivery lists this future among its callbacks
+    cdef void* listed             # NULL, or the next of its delivery's callbacks; the last one's is itself
     cdef int64_t timestamp_ms     # the record's own
     cdef object topic             # str
     cdef object callbacks         # None, or a list of (kind, function)
@@ -71,7 +70,8 @@ cdef Delivery* delivery_new(int32_t partition, CompletionList* queue) noexcept n
 cdef void delivery_ref(Delivery* d) noexcept nogil
 cdef void delivery_unref(Delivery* d) noexcept nogil
 cdef void delivery_acknowledge(Delivery* d, int64_t base_offset, int64_t log_append_ms) noexcept nogil
-cdef int delivery_forward(Delivery* d, Forward* targets) except -1
+cdef void delivery_forward(Delivery* d, Forward* targets) noexcept
 cdef void delivery_fail(Delivery* d, object error)
+cdef list take_callbacks(Delivery* d)
 cdef object fresh(object error)
 cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms)

@@ -21,13 +21,15 @@ the interest and comes for the lock, or the waiter sees the state.
 import copy
 import logging
 
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free
 
 cimport cython
 
 from cyproducer.buffers.sync cimport (
     FAR_NS,
+    SIGNAL_SLICE_NS,
     cyp_add32,
     cyp_cond_init,
     cyp_cond_wait_until,
@@ -46,7 +48,6 @@ from cyproducer.errors import IllegalStateError, KafkaTimeoutError
 from cyproducer.structs import RecordMetadata, TopicPartition
 
 cdef extern from "<Python.h>":
-    int PyErr_CheckSignals() except -1
     unsigned long PyThread_get_thread_ident() nogil
 
 log = logging.getLogger("cyproducer")
@@ -55,7 +56,6 @@ log = logging.getLogger("cyproducer")
 # instead, by the delivery's address; a wake-up that was meant for a neighbour finds PENDING and waits on.
 cdef enum:
     STRIPES = 64
-    SIGNAL_SLICE_NS = 50_000_000   # how often a waiting thread looks for Ctrl-C
 
 
 cdef enum:
@@ -118,7 +118,6 @@ cdef void delivery_unref(Delivery* d) noexcept nogil:
             if d.forward[i].to != NULL:
                 delivery_unref(d.forward[i].to)
         free(d.forward)
-    free(d.callbacks)
     free(d)
 
 
@@ -133,7 +132,7 @@ cdef void settled(Delivery* d, int32_t state) noexcept nogil:
     stripe = stripe_of(d)
     pthread_mutex_lock(&stripe.lock)
     pthread_cond_broadcast(&stripe.done)
-    listed = d.callback_count > 0
+    listed = d.first_callback != NULL
     pthread_mutex_unlock(&stripe.lock)
     if not listed:
         return
@@ -166,29 +165,54 @@ cdef void delivery_fail(Delivery* d, object error):
         settled(d, FAILED)
 
 
-cdef bint list_callback(Delivery* d, void* future) noexcept nogil:
-    """Lists a future, whose reference it takes, among those to be called back; False where the outcome is
-    known already, or there is no memory."""
+cdef void enlist(Delivery* d, RecordFuture future) noexcept:
+    """Puts a future, whose reference it takes, behind those to be called back. The stripe's lock is held.
+
+    The list runs through the futures themselves: nothing is allocated that could fail, and a callback that
+    was accepted is never lost.
+    """
+    future.listed = <void*>future
+    if d.last_callback == NULL:
+        d.first_callback = <void*>future
+    else:
+        (<RecordFuture>d.last_callback).listed = <void*>future
+    d.last_callback = <void*>future
+
+
+cdef bint list_callback(Delivery* d, RecordFuture future) noexcept:
+    """Sees to it that a future is among those to be called back; False where the outcome is known already."""
     cdef Stripe* stripe = stripe_of(d)
-    cdef void** grown = d.callbacks
-    cdef bint listed = False
+    cdef bint pending
     cyp_add32(&d.interested, 1)
     pthread_mutex_lock(&stripe.lock)
-    if cyp_load32(&d.state) == PENDING:
-        if d.callback_count == d.callback_room:
-            grown = <void**>realloc(d.callbacks, sizeof(void*) * max(16, d.callback_room * 2))
-            if grown != NULL:
-                d.callbacks = grown
-                d.callback_room = max(16, d.callback_room * 2)
-        if d.callback_count < d.callback_room:
-            d.callbacks[d.callback_count] = future
-            d.callback_count += 1
-            listed = True
+    pending = cyp_load32(&d.state) == PENDING
+    if pending and future.listed == NULL:
+        Py_INCREF(future)
+        enlist(d, future)
     pthread_mutex_unlock(&stripe.lock)
-    return listed
+    return pending
 
 
-cdef int delivery_forward(Delivery* d, Forward* targets) except -1:
+cdef void* next_listed(RecordFuture future) noexcept:
+    """What follows a future in its delivery's list of callbacks; NULL at the end."""
+    return future.listed if future.listed != <void*>future else NULL
+
+
+cdef list take_callbacks(Delivery* d):
+    """The futures that a completed delivery lists, which it lists no longer."""
+    cdef list taken = []
+    cdef RecordFuture future
+    while d.first_callback != NULL:
+        future = <RecordFuture>d.first_callback
+        taken.append(future)
+        d.first_callback = next_listed(future)
+        future.listed = NULL
+        Py_DECREF(future)
+    d.last_callback = NULL
+    return taken
+
+
+cdef void delivery_forward(Delivery* d, Forward* targets) noexcept:
     """The records went elsewhere, each to its target; takes the array and its references over.
 
     Called before any target can complete, by the thread that completes them. The callbacks go along here and
@@ -196,34 +220,26 @@ cdef int delivery_forward(Delivery* d, Forward* targets) except -1:
     find it complete and run at once, before the former: out of order.
     """
     cdef Stripe* stripe = stripe_of(d)
-    cdef void** moved
-    cdef Delivery** to
-    cdef int32_t count
-    cdef int32_t i
+    cdef RecordFuture future
+    cdef void* at
     pthread_mutex_lock(&stripe.lock)
-    count = d.callback_count
-    moved = d.callbacks
-    to = <Delivery**>malloc(sizeof(Delivery*) * max(1, count))
-    if to != NULL:
-        for i in range(count):
-            # Read before the state is published: then a future follows by itself, and its index changes.
-            to[i] = targets[(<RecordFuture>moved[i]).index].to
-        d.callbacks = NULL
-        d.callback_count = 0
-        d.callback_room = 0
-        d.forward = targets
-        cyp_store32(&d.state, FORWARDED)
-        pthread_cond_broadcast(&stripe.done)
+    at = d.first_callback
+    d.first_callback = NULL
+    d.last_callback = NULL
+    d.forward = targets
+    cyp_store32(&d.state, FORWARDED)
+    pthread_cond_broadcast(&stripe.done)
     pthread_mutex_unlock(&stripe.lock)
-    if to == NULL:
-        raise MemoryError("no memory to forward the outcome of records")
-    for i in range(count):
-        if not list_callback(to[i], moved[i]):
-            # No memory: called back when the future is asked for something next.
-            Py_DECREF(<object>moved[i])
-    free(to)
-    free(moved)
-    return 0
+    while at != NULL:
+        future = <RecordFuture>at
+        # Never NULL in between: whoever adds a callback meanwhile finds the future listed, as it will be.
+        at = next_listed(future)
+        future._settle()
+        stripe = stripe_of(future.delivery)
+        cyp_add32(&future.delivery.interested, 1)
+        pthread_mutex_lock(&stripe.lock)
+        enlist(future.delivery, future)
+        pthread_mutex_unlock(&stripe.lock)
 
 
 cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms):
@@ -291,7 +307,6 @@ cdef class RecordFuture:
                 delivery_ref(target.to)
                 self.delivery = target.to
                 self.index = target.index
-                self.registered = 0
             pthread_mutex_unlock(&forward_lock)
             if old != NULL:
                 delivery_unref(old)
@@ -470,14 +485,8 @@ cdef class RecordFuture:
         self.callbacks.append((kind, function))
         while self._settle() == PENDING:
             d = self.delivery
-            if not self.registered:
-                Py_INCREF(self)
-                if not list_callback(d, <void*>self):
-                    Py_DECREF(self)
-                    if cyp_load32(&d.state) == PENDING:
-                        raise MemoryError("no memory to register a callback")
-                    continue
-                self.registered = 1
+            if self.listed == NULL and not list_callback(d, self):
+                continue
             if not d.queue.started:
                 (<object>d.queue.owner).ensure_started()
             return self

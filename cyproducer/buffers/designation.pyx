@@ -39,7 +39,15 @@ from cyproducer.buffers.sync cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
-from cyproducer.buffers.topology cimport assign_leader, list_available, make_node, unpark, widen
+from cyproducer.buffers.topology cimport (
+    assign_leader,
+    list_available,
+    make_node,
+    orphan,
+    take_id,
+    unpark,
+    widen,
+)
 
 from cyproducer.errors import UnknownTopicOrPartitionError
 
@@ -124,29 +132,35 @@ cdef int apply_topic(RecordAccumulator acc, TopicState state, bytes topic_id, li
     """
     cdef Topic* t = &state.c
     cdef int count = len(leaders)
-    cdef int i
+    cdef Node** nodes = <Node**>calloc(max(1, count), sizeof(Node*))
     cdef bint wake = False
     cdef int failed
-    cdef Node* node
     cdef int leader
-    pthread_mutex_lock(&acc.c.lock)
-    failed = widen(&acc.c, t, count)
-    pthread_mutex_unlock(&acc.c.lock)
+    cdef int i
+    if nodes == NULL:
+        raise MemoryError(f"no memory for the leaders of topic {state.name!r}")
+    try:
+        for i in range(count):
+            leader = leaders[i]
+            if leader >= 0:
+                nodes[i] = make_node(&acc.c, leader)
+        # One critical section: whoever places a record takes it that available partitions have a leader.
+        pthread_mutex_lock(&acc.c.lock)
+        failed = widen(&acc.c, t, count)
+        if not failed:
+            for i in range(count):
+                wake |= assign_leader(&acc.c, t, i, nodes[i])
+            orphan(&acc.c, t, count)
+            list_available(t, count)
+            if len(topic_id) == 16:
+                take_id(&acc.c, t, <const uint8_t*><const char*>topic_id)
+            if t.partition_count > 0:
+                t.partition_count = count
+        pthread_mutex_unlock(&acc.c.lock)
+    finally:
+        free(nodes)
     if failed:
         raise MemoryError(f"no memory for the {count} partitions of topic {state.name!r}")
-    for i in range(count):
-        leader = leaders[i]
-        node = make_node(&acc.c, leader) if leader >= 0 else NULL
-        pthread_mutex_lock(&acc.c.lock)
-        wake |= assign_leader(&acc.c, t, i, node)
-        pthread_mutex_unlock(&acc.c.lock)
-    pthread_mutex_lock(&acc.c.lock)
-    if len(topic_id) == 16:
-        memcpy(t.id, <const char*>topic_id, 16)
-    if t.partition_count > 0:
-        t.partition_count = count
-        list_available(t, count)
-    pthread_mutex_unlock(&acc.c.lock)
     if t.partition_count == 0:
         designate(acc, state, count)
     if wake:
@@ -164,7 +178,6 @@ cdef int designate(RecordAccumulator acc, TopicState state, int count) except -1
     cdef int result
     pthread_mutex_lock(&acc.c.lock)
     t.designating = count
-    list_available(t, count)
     pthread_mutex_unlock(&acc.c.lock)
     while True:
         pthread_mutex_lock(&acc.c.lock)
@@ -175,27 +188,39 @@ cdef int designate(RecordAccumulator acc, TopicState state, int count) except -1
             pthread_mutex_unlock(&acc.c.lock)
             return 0
         pthread_mutex_unlock(&acc.c.lock)
+        out.sealing = NULL
+        result = OUT_OF_MEMORY
+        # Before the record is in a batch: from there on nothing may fail, or it would be sent as well.
         target = <Forward*>calloc(1, sizeof(Forward))
-        grant = 0
-        result = acc.append(t, k.partition, &k.record, &grant, True, &out)
-        if target != NULL and result == APPENDED:
+        if target != NULL:
+            grant = 0
+            result = acc.append(t, k.partition, &k.record, &grant, True, &out)
+        if result == APPENDED:
             target.to = out.delivery
             target.index = out.index
             delivery_forward(k.delivery, target)
-            if out.sealing != NULL:
-                acc.seal(out.sealing)
         else:
             free(target)
             pthread_mutex_lock(&acc.c.lock)
             acc.c.records_failed += 1
             pthread_mutex_unlock(&acc.c.lock)
-            if result == NO_SUCH_PARTITION:
-                delivery_fail(k.delivery, UnknownTopicOrPartitionError(
-                    f"topic {state.name!r} has no partition {k.partition}: it has {count}, 0 to {count - 1}"
-                ))
-            else:
-                delivery_fail(k.delivery, MemoryError("no memory to place a record"))
+            delivery_fail(k.delivery, why_not_placed(result, state, k.partition, count))
         discard(acc, k)
+        # Also where the record that made room for itself then found no memory.
+        if out.sealing != NULL:
+            acc.seal(out.sealing)
+
+
+cdef object why_not_placed(int result, TopicState state, int partition, int count):
+    """The error of a parked record that no batch took. Raises nothing: some error the record must have."""
+    try:
+        if result == NO_SUCH_PARTITION:
+            return UnknownTopicOrPartitionError(
+                f"topic {state.name!r} has no partition {partition}: it has {count}, 0 to {count - 1}"
+            )
+        return MemoryError("no memory to place a record")
+    except MemoryError as error:
+        return error
 
 
 cdef int discard(RecordAccumulator acc, Parked* k) except -1:

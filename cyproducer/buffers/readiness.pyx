@@ -36,6 +36,11 @@ from cyproducer.buffers.structures cimport (
 )
 
 
+# Brokers forget idle producers after producer.id.expiration.ms, a day by default. To suppose it early costs
+# one round trip after such a pause.
+cdef int64_t FORGOTTEN_NS = 60_000_000_000
+
+
 cdef inline PartitionList* list_of(Accumulator* a, Partition* p) noexcept nogil:
     if p.membership == LINGERING:
         return &a.lingering
@@ -96,14 +101,14 @@ cdef inline bint may_send(Accumulator* a, Partition* p) noexcept nogil:
     if not a.idempotent:
         return True
     if b.base_sequence >= 0:
-        return p.gate != GATE_SHUT
+        return p.gate != GATE_SHUT and (p.known or p.in_flight == 0)
     if p.gate != GATE_OPEN or p.unsettled_count == MOST_UNSETTLED:
         return False
     if a.producer_id < 0:
         # It counts as ready while there is no connection, so that one is made before the id is there.
         return p.node.link == NULL
     return p.unsettled_count == 0 or (
-        p.producer_id == a.producer_id and p.producer_epoch == a.producer_epoch
+        p.known and p.producer_id == a.producer_id and p.producer_epoch == a.producer_epoch
     )
 
 
@@ -194,15 +199,15 @@ cdef void enqueue(Partition* p, Batch* b) noexcept nogil:
 
 
 cdef void enqueue_sorted(Partition* p, Batch* b) noexcept nogil:
-    """Puts a batch that comes back before every younger one, and behind what has the same number."""
+    """Puts a batch that comes back, or a part of one, before everything that was sent after it."""
     cdef Batch* at = p.first
-    if at == NULL or at.id > b.id:
+    if at == NULL or at.first_record > b.first_record:
         b.next = at
         p.first = b
         if at == NULL:
             p.last = b
     else:
-        while at.next != NULL and at.next.id <= b.id:
+        while at.next != NULL and at.next.first_record < b.first_record:
             at = at.next
         b.next = at.next
         at.next = b
@@ -231,8 +236,16 @@ cdef bint dequeue(Partition* p, Batch* b) noexcept nogil:
     return True
 
 
-cdef inline void give_sequence(Accumulator* a, Partition* p, Batch* b) noexcept nogil:
-    """Gives a batch the next sequences of its partition, from 0 where the identity is a new one."""
+cdef inline void give_sequence(Accumulator* a, Partition* p, Batch* b, int64_t now) noexcept nogil:
+    """Gives a batch the next sequences of its partition, from 0 where the identity is a new one.
+
+    A broker that knows nothing of a producer id takes any first sequence:
+    1. Batches 0 and 1 are on the wire.  2. The broker refuses 0, its replicas are too few.  3. They are back,
+    and it takes 1.  4. 0, sent again, is out of order.  So the first goes alone till it is acknowledged.
+    """
+    if p.producer_id != a.producer_id or (p.unsettled_count == 0 and now - p.sequenced_ns > FORGOTTEN_NS):
+        p.known = 0
+    p.sequenced_ns = now
     if p.producer_id != a.producer_id or p.producer_epoch != a.producer_epoch:
         p.producer_id = a.producer_id
         p.producer_epoch = a.producer_epoch
@@ -273,7 +286,7 @@ cdef int32_t drain(
         if b.state == OPEN:
             close_batch(a, b)
         if a.idempotent and b.base_sequence < 0:
-            give_sequence(a, p, b)
+            give_sequence(a, p, b, now)
         if b.attempts == 0:
             a.queue_ns += now - b.created_ns
             if now - b.created_ns > a.queue_ns_max:

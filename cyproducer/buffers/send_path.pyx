@@ -209,6 +209,17 @@ cdef class SendPath:
         """``send()`` behind the serializers, interceptors and partitioners."""
         return self._send(topic, value, key, headers, partition, timestamp_ms)
 
+    def _opens_batch(self, topic, value, headers, partition):
+        """Whether a record without a key would begin a new batch in its partition (KIP-480)."""
+        cdef Held held
+        cdef int64_t headers_size = 1
+        cdef int64_t payload
+        if headers:
+            free(encode_headers(headers, &headers_size, &payload))
+        hold(value, &held, "value")
+        let_go(&held)
+        return self.accumulator.opens_batch(topic, partition, record_bound(-1, held.size, headers_size))
+
     cdef TopicState _topic(self, object name):
         cdef TopicState state
         if self.accumulator is None:

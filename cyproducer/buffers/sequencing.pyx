@@ -1,8 +1,8 @@
 """What idempotence keeps in C: the unsettled batches of a partition, its gate, and the producer's identity.
 
 Owns: how these change when a batch leaves the wire or gets its outcome, and when the control plane
-(``control/idempotence``, which has the rules) says so. Does not own: giving sequences and holding batches back,
-which is part of draining (``readiness``). All on the sender; ``take_off_wire`` and ``settle`` under the
+(``control/idempotence``, which has the rules) says so. Does not own: giving sequences and holding batches
+back, which is part of draining (``readiness``). On the sender; ``take_off_wire`` and ``settle`` run under the
 accumulator's lock, the others take it.
 """
 
@@ -37,8 +37,8 @@ cdef void settle(Batch* b) noexcept nogil:
         i += 1
 
 
-cdef int32_t strip_sequences(Accumulator* a, Partition* p, int64_t from_id) noexcept nogil:
-    """Takes their sequences from the batches from ``from_id`` on, which are certainly not in the log.
+cdef int32_t strip_sequences(Accumulator* a, Partition* p, int64_t from_record) noexcept nogil:
+    """Takes their sequences from the batches from ``from_record`` on, which are certainly not in the log.
 
     None of them is on the wire. Returns how many unsettled batches remain.
     """
@@ -48,7 +48,7 @@ cdef int32_t strip_sequences(Accumulator* a, Partition* p, int64_t from_id) noex
     pthread_mutex_lock(&a.lock)
     for i in range(p.unsettled_count):
         b = p.unsettled[i]
-        if b.id >= from_id:
+        if b.first_record >= from_record:
             b.base_sequence = -1
             b.ambiguous = 0
         else:

@@ -1,18 +1,19 @@
-"""Batches that turn out too large for a topic: each is cut in two, with order and futures kept.
+"""Batches that turn out too large for a topic: each is cut into parts, with order and futures kept.
 
 Owns: cutting, and what a topic learns from it. Does not own: how large batches may grow otherwise, and the
-estimate of compression (``accumulator``), nor the decision to split (``control/idempotence``). On the sender, with
-the GIL, which a compressed batch needs anyway.
+estimate of compression (``accumulator``), nor the decision to split (``network/deliveries``). On the sender,
+with the GIL, which a compressed batch needs anyway.
 
 Halves, not ``batch_size``: that is what the batch was allowed to have, and it was too large. Every cut makes
-progress, and the topic's next batches start from what is left, so a topic with a small limit costs a few
-requests once and not one a batch.
+progress, and the topic's next batches start from what is left. Batches that were filled before the topic was
+known to take less are cut into as many parts as it takes. So a small limit costs a few requests once, one
+for each batch that waited then, and none afterwards.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.buffer cimport PyBUF_READ
-from libc.stdint cimport int8_t, int32_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
@@ -22,7 +23,6 @@ from cyproducer.buffers.delivery cimport (
     delivery_forward,
     delivery_new,
     delivery_ref,
-    delivery_unref,
 )
 from cyproducer.buffers.readiness cimport enqueue_sorted, refresh, withdraw
 from cyproducer.buffers.sequencing cimport settle, take_off_wire
@@ -62,12 +62,21 @@ cdef void read_record(const uint8_t* p, Encoded* r) noexcept nogil:
     r.rest = read_varint(p, &r.offset_delta)
 
 
-cdef uint8_t* put_moved(uint8_t* to, const Encoded* r, int32_t offset_delta) noexcept nogil:
-    """Writes a record again with a smaller offset delta: it never takes more bytes than before."""
+cdef inline int64_t moved_size(
+    const Encoded* r, int64_t timestamp_delta, int32_t offset_delta
+) noexcept nogil:
+    """What follows the length of a record that gets other deltas."""
+    return 1 + varint_size(timestamp_delta) + varint_size(offset_delta) + (r.end - r.rest)
+
+
+cdef uint8_t* put_moved(
+    uint8_t* to, const Encoded* r, int64_t timestamp_delta, int32_t offset_delta
+) noexcept nogil:
+    """Writes a record again, with other deltas."""
     cdef int64_t rest = r.end - r.rest
-    to = put_varint(to, 1 + varint_size(r.timestamp_delta) + varint_size(offset_delta) + rest)
+    to = put_varint(to, moved_size(r, timestamp_delta, offset_delta))
     to[0] = 0
-    to = put_varint(to + 1, r.timestamp_delta)
+    to = put_varint(to + 1, timestamp_delta)
     to = put_varint(to, offset_delta)
     memcpy(to, r.rest, rest)
     return to + rest
@@ -93,8 +102,6 @@ cdef Batch* new_part(RecordAccumulator acc, const Batch* b, int64_t size) noexce
     part.state = SEALED
     part.id = b.id
     part.created_ns = b.created_ns
-    part.base_timestamp = b.base_timestamp
-    part.max_timestamp = b.base_timestamp
     part.size = BATCH_HEADER
     part.base_sequence = -1
     part.producer_id = -1
@@ -102,100 +109,168 @@ cdef Batch* new_part(RecordAccumulator acc, const Batch* b, int64_t size) noexce
     return part
 
 
-cdef int learn(RecordAccumulator acc, const Batch* b) noexcept nogil:
+cdef Batch* cut_off(
+    RecordAccumulator acc, const Batch* b, const uint8_t** at, int32_t most, int64_t target
+) noexcept nogil:
+    """The next part of ``b``, from ``at`` on, which moves behind it; NULL: no memory.
+
+    It ends with the record that makes ``target`` bytes full, or with its ``most``-th.
+    """
+    cdef const uint8_t* p = at[0]
+    cdef int64_t size = BATCH_HEADER
+    cdef int64_t body
+    cdef int64_t base = 0
+    cdef int64_t timestamp
+    cdef int32_t count = 0
+    cdef int32_t i
+    cdef Encoded r
+    cdef Batch* part
+    while count < most and (count == 0 or p - at[0] < target):
+        read_record(p, &r)
+        timestamp = b.base_timestamp + r.timestamp_delta
+        if count == 0:
+            base = timestamp
+        # Measured, for a delta to another base may take more bytes than the one before.
+        body = moved_size(&r, timestamp - base, count)
+        size += varint_size(body) + body
+        p = r.end
+        count += 1
+    part = new_part(acc, b, size)
+    if part == NULL:
+        return NULL
+    part.base_timestamp = base
+    part.max_timestamp = base
+    p = at[0]
+    for i in range(count):
+        read_record(p, &r)
+        timestamp = b.base_timestamp + r.timestamp_delta
+        part.max_timestamp = max(part.max_timestamp, timestamp)
+        part.size = put_moved(part.data + part.size, &r, timestamp - base, i) - part.data
+        p = r.end
+    part.raw_size = part.size
+    part.count = count
+    part.delivery.count = count
+    at[0] = p
+    return part
+
+
+cdef int64_t smaller_limit(const Accumulator* a, const Batch* b) noexcept nogil:
+    """How large a topic's batches may be, now that this one was too large."""
+    cdef int64_t limit = b.partition.topic.batch_limit
+    if limit == 0:
+        limit = a.batch_size
+    return min(limit, max((b.size + 1) // 2, BATCH_HEADER + 1))
+
+
+cdef void learn(RecordAccumulator acc, const Batch* b, int64_t limit) noexcept nogil:
     """The topic takes smaller batches than this one. The lock is held."""
     cdef Topic* t = b.partition.topic
-    cdef int64_t half = max(b.size // 2, BATCH_HEADER + 1)
-    if t.batch_limit == 0 or half < t.batch_limit:
-        t.batch_limit = half
+    # A batch that outgrew batch_size, since it was packed worse than expected, says nothing about that.
+    if limit < acc.c.batch_size:
+        t.batch_limit = limit
     if acc.c.codec:
         t.compression_ratio = max(1.0, <double>(b.size - BATCH_HEADER) / max(1, b.raw_size - BATCH_HEADER))
     acc.c.batches_split += 1
-    return 0
 
 
-cdef int split(RecordAccumulator acc, Batch* b) except -1:
-    """Puts two halves of a batch that is in a request in its place, without sequences; frees it.
-
-    The halves go before everything younger. Their records' futures and callbacks follow. Raises MemoryError
-    with the batch as it was. The batch has at least two records.
-    """
-    cdef Accumulator* a = &acc.c
-    cdef Partition* p = b.partition
-    cdef Batch* parts[2]
-    cdef Batch* part
-    cdef Forward* targets
-    cdef const uint8_t* start = b.data + BATCH_HEADER
-    cdef const uint8_t* at
+cdef Batch* cut(RecordAccumulator acc, const Batch* b, int64_t limit) except NULL:
+    """The parts of a batch, at least two, closed and compressed, the first first, chained by ``next``."""
+    cdef const uint8_t* at = b.data + BATCH_HEADER
     cdef int64_t size = b.size - BATCH_HEADER
-    cdef Encoded r
-    cdef uint8_t* to
-    cdef int32_t first = 0
-    cdef int32_t i
-    cdef int32_t k
+    cdef int64_t parts = max(2, (b.size + limit - 1) // limit)
+    cdef int32_t done = 0
+    cdef Batch* first = NULL
+    cdef Batch* last = NULL
+    cdef Batch* part
     cdef bytes raw
     if b.codec:
         from cyproducer.records.compression import decompress
 
-        raw = decompress(b.codec, PyMemoryView_FromMemory(<char*>start, size, PyBUF_READ), b.raw_size)
-        start = <const uint8_t*>PyBytes_AS_STRING(raw)
+        raw = decompress(b.codec, PyMemoryView_FromMemory(<char*>at, size, PyBUF_READ), b.raw_size)
+        at = <const uint8_t*>PyBytes_AS_STRING(raw)
         size = len(raw)
-    at = start
-    while first < b.count - 1 and (first == 0 or at - start < size // 2):
-        read_record(at, &r)
-        at = r.end
-        first += 1
-    parts[0] = new_part(acc, b, BATCH_HEADER + (at - start))
-    parts[1] = new_part(acc, b, BATCH_HEADER + size - (at - start))
-    targets = <Forward*>calloc(b.count, sizeof(Forward))
-    if parts[0] == NULL or parts[1] == NULL or targets == NULL:
-        for k in range(2):
-            if parts[k] != NULL:
-                acc._free(parts[k])
-        free(targets)
-        raise MemoryError(f"no memory to split a batch of {b.count} records")
-    at = start
-    for i in range(b.count):
-        part = parts[i >= first]
-        read_record(at, &r)
-        to = part.data + part.size
-        part.size += put_moved(to, &r, part.count) - to
-        part.max_timestamp = max(part.max_timestamp, b.base_timestamp + r.timestamp_delta)
-        targets[i].to = part.delivery
-        targets[i].index = part.count
-        delivery_ref(part.delivery)
-        part.count += 1
-        part.delivery.count = part.count
-        at = r.end
-    for k in range(2):
-        parts[k].raw_size = parts[k].size
-        if b.codec:
-            acc.compress(parts[k])
     try:
-        delivery_forward(b.delivery, targets)
+        while done < b.count:
+            part = cut_off(acc, b, &at, b.count - max(1, done), (size + parts - 1) // parts)
+            if part == NULL:
+                raise MemoryError(f"no memory to split a batch of {b.count} records")
+            part.first_record = b.first_record + done
+            done += part.count
+            if last == NULL:
+                first = part
+            else:
+                last.next = part
+            last = part
+            if acc.c.codec:
+                acc.compress(part)
+    except BaseException:
+        drop(acc, first)
+        raise
+    return first
+
+
+cdef void drop(RecordAccumulator acc, Batch* part) noexcept:
+    """Frees parts that nobody knows of."""
+    cdef Batch* following
+    while part != NULL:
+        following = part.next
+        acc._free(part)
+        part = following
+
+
+cdef int forward(const Batch* b, Batch* part) except -1:
+    """Points the outcome of a batch's records to its parts."""
+    cdef Forward* targets = <Forward*>calloc(b.count, sizeof(Forward))
+    cdef int32_t done = 0
+    cdef int32_t i
+    if targets == NULL:
+        raise MemoryError(f"no memory to split a batch of {b.count} records")
+    while part != NULL:
+        for i in range(part.count):
+            targets[done].to = part.delivery
+            targets[done].index = i
+            delivery_ref(part.delivery)
+            done += 1
+        part = part.next
+    delivery_forward(b.delivery, targets)
+    return 0
+
+
+cdef int split(RecordAccumulator acc, Batch* b) except -1:
+    """Puts the parts of a batch that is in a request in its place, without sequences; frees it.
+
+    They go before everything younger. Their records' futures and callbacks follow. What is raised
+    (MemoryError, or what decompression raises, which is out of memory too in its words) leaves the batch
+    as it was. The batch has at least two records.
+    """
+    cdef Accumulator* a = &acc.c
+    cdef Partition* p = b.partition
+    cdef int64_t limit = smaller_limit(a, b)
+    cdef Batch* part = cut(acc, b, limit)
+    cdef Batch* following
+    try:
+        forward(b, part)
     except MemoryError:
-        for i in range(b.count):
-            delivery_unref(targets[i].to)
-        free(targets)
-        acc._free(parts[0])
-        acc._free(parts[1])
+        drop(acc, part)
         raise
     pthread_mutex_lock(&a.lock)
-    learn(acc, b)
+    learn(acc, b, limit)
     p.recovering = 1
     take_off_wire(a, b)
     settle(b)
     withdraw(a, p)
-    for k in range(2):
-        enqueue_sorted(p, parts[k])
-        parts[k].newer = b
-        parts[k].older = b.older
+    while part != NULL:
+        following = part.next
+        enqueue_sorted(p, part)
+        part.newer = b
+        part.older = b.older
         if b.older != NULL:
-            b.older.newer = parts[k]
+            b.older.newer = part
         else:
-            a.oldest = parts[k]
-        b.older = parts[k]
+            a.oldest = part
+        b.older = part
         a.incomplete += 1
+        part = following
     acc._forget(b)
     refresh(a, p)
     pthread_mutex_unlock(&a.lock)

@@ -36,7 +36,8 @@ cdef struct Batch:
     int64_t size              # bytes of data that are used
     int64_t limit             # size at which the batch is full
     int64_t raw_size          # size before compression
-    int64_t id                # counts up with creation; order within a partition
+    int64_t id                # counts up with creation; the parts of a batch that was split share it
+    int64_t first_record      # the number of its first record in its partition: their order, and unique
     int64_t created_ns
     int64_t drained_ns        # when it was last put into a request
     int64_t base_timestamp
@@ -76,7 +77,9 @@ cdef struct Partition:
     int64_t mark              # GATHERING: goes when its node has answered this many requests
     int64_t retry_at_ns       # backing off until then; 0: not
     int64_t hint              # size of the batch that was closed last: how large the next one starts
+    int64_t records           # appended to it, ever
     int64_t producer_id       # whom its sequences belong to; meaningless before the first batch
+    int64_t sequenced_ns      # when a batch got its sequences last
     Batch* unsettled[MOST_UNSETTLED]  # with a sequence and without an outcome, in the order of both
     int32_t unsettled_count
     int32_t next_sequence
@@ -85,6 +88,7 @@ cdef struct Partition:
     int32_t in_flight         # batches in requests that are not answered
     int8_t membership
     int8_t gate               # a Gate: the control plane's word on what may go
+    int8_t known              # its broker has acknowledged a batch of this producer id, and remembers it
     int8_t recovering         # a batch came back, or the leader moved: what is in flight ends first
     int16_t producer_epoch
 

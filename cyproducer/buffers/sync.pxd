@@ -34,3 +34,6 @@ cdef extern from "sync.h" nogil:
     int64_t cyp_wall_ms()
     int cyp_cond_init(pthread_cond_t* c)
     int cyp_cond_wait_until(pthread_cond_t* c, pthread_mutex_t* m, int64_t deadline_ns)
+
+cdef enum:
+    SIGNAL_SLICE_NS = 50_000_000   # how often a waiting thread looks for Ctrl-C

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from cyproducer.buffers.structures cimport Accumulator, Node, Parked, Partition, Topic
 
@@ -12,6 +12,8 @@ cdef TopicState make_topic(Accumulator* a, str name, int32_t key_hash, int32_t k
 cdef Node* find_node(Accumulator* a, int32_t node_id) noexcept nogil
 cdef Node* make_node(Accumulator* a, int32_t node_id) except NULL
 cdef int assign_leader(Accumulator* a, Topic* t, int32_t index, Node* node) noexcept nogil
+cdef void take_id(Accumulator* a, Topic* t, const uint8_t* topic_id) noexcept nogil
+cdef void orphan(Accumulator* a, Topic* t, int32_t count) noexcept nogil
 cdef int widen(Accumulator* a, Topic* t, int32_t count) noexcept nogil
 cdef int list_available(Topic* t, int32_t count) noexcept nogil
 cdef Parked* unpark(Accumulator* a, Topic* t) noexcept nogil

@@ -5,6 +5,7 @@ Owns: the structures' life, and which broker a partition's queue belongs to. Doe
 """
 
 from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcmp, memcpy
 
 from cyproducer.buffers.delivery cimport delivery_unref
 from cyproducer.buffers.readiness cimport refresh, withdraw
@@ -112,6 +113,30 @@ cdef int assign_leader(Accumulator* a, Topic* t, int32_t index, Node* node) noex
     # What the old leader has not answered comes first: it may have to be sent again.
     p.recovering = p.in_flight > 0
     return refresh(a, p)
+
+
+cdef void take_id(Accumulator* a, Topic* t, const uint8_t* topic_id) noexcept nogil:
+    """Gives a topic its id, 16 bytes. The lock is held.
+
+    With another id it is another topic: what is on the wire will be refused and go again, and until then
+    nothing may overtake it.
+    """
+    cdef int32_t i
+    if memcmp(t.id, topic_id, 16) == 0:
+        return
+    memcpy(t.id, topic_id, 16)
+    for i in range(t.partition_room):
+        t.partitions[i].known = 0
+        if t.partitions[i].in_flight > 0:
+            t.partitions[i].recovering = 1
+            refresh(a, t.partitions[i])
+
+
+cdef void orphan(Accumulator* a, Topic* t, int32_t count) noexcept nogil:
+    """Takes their leaders from the partitions from ``count`` on: the topic has no more. The lock is held."""
+    cdef int32_t i
+    for i in range(count, t.partition_room):
+        assign_leader(a, t, i, NULL)
 
 
 cdef int list_available(Topic* t, int32_t count) noexcept nogil:

@@ -34,6 +34,10 @@ _NAMES = {
 _PRODUCE_BY_TOPIC_ID = 13
 _METADATA_WITH_TOPIC_ID = 10
 
+#: API key -> first version in whose responses a throttle time means that the client has to wait: before,
+#: the broker did, and answered late (KIP-219).
+_CLIENT_THROTTLES = {PRODUCE: 6, METADATA: 6, API_VERSIONS: 2, INIT_PRODUCER_ID: 1}
+
 #: Kafka release -> highest Produce, Metadata, ApiVersions and InitProducerId version it speaks.
 #: A release that is not listed speaks what the next older one does.
 _RELEASES: Mapping[tuple[int, int], tuple[int, int, int, int]] = {
@@ -100,6 +104,11 @@ def negotiate(theirs: Mapping[int, tuple[int, int]]) -> NegotiatedVersions:
             INIT_PRODUCER_ID, theirs[INIT_PRODUCER_ID], IMPLEMENTED[INIT_PRODUCER_ID]
         )
     return NegotiatedVersions(produce, metadata, init_producer_id)
+
+
+def client_throttles(api_key: int, version: int) -> bool:
+    """Whether a throttle time in such a response asks the client to send nothing for so long (KIP-219)."""
+    return version >= _CLIENT_THROTTLES[api_key]
 
 
 def fallback_for(api_version: tuple[int, ...] | None) -> dict[int, tuple[int, int]]:

@@ -75,6 +75,7 @@ class _Node:
         "setup_timeout_ms",
         "state",
         "tried",
+        "unreachable",
     )
 
     def __init__(self, host: str, port: int) -> None:
@@ -86,6 +87,8 @@ class _Node:
         self.tried = 0
         #: Rounds (all addresses, or a lost connection) that failed in a row.
         self.attempts = 0
+        #: Whether a round failed to make a connection since there was one.
+        self.unreachable = False
         self.retry_at_ms = -math.inf
         self.deadline_ms = math.inf
         self.setup_timeout_ms = 0.0
@@ -131,6 +134,8 @@ class Connections:
         self._setup_timeout = ExponentialBackoff(setup_timeout_ms, setup_timeout_max_ms)
         self._max_idle_ms = math.inf if connections_max_idle_ms < 0 else connections_max_idle_ms
         self._nodes: dict[int, _Node] = {}
+        #: Nodes that may come back as they were; see ``retire``.
+        self._retired: dict[int, _Node] = {}
 
     def add(self, node_id: int, host: str, port: int) -> bool:
         """Makes a node known, or takes over its new address.
@@ -142,8 +147,28 @@ class Connections:
         node = self._nodes.get(node_id)
         if node is not None and (node.host, node.port) == (host, port):
             return False
-        self._nodes[node_id] = _Node(host, port)
+        known = self._retired.pop(node_id, None)
+        if known is None or (known.host, known.port) != (host, port):
+            known = _Node(host, port)
+        self._nodes[node_id] = known
         return True
+
+    def retire(self, node_id: int) -> None:
+        """Forgets a node like ``remove``, but for its backoff, should it come back at the same address.
+
+        So it is with a rebootstrap: a cluster that names brokers nobody can reach is asked again at the
+        pace of their backoff, not in a loop.
+        """
+        node = self._nodes.pop(node_id, None)
+        if node is None:
+            return
+        if node.state is not ConnectionState.BACKING_OFF:
+            node.state = ConnectionState.DISCONNECTED
+        node.addresses = ()
+        node.deadline_ms = math.inf
+        # Whether it can be reached is to be found out anew: it may be the same address of another host.
+        node.unreachable = False
+        self._retired[node_id] = node
 
     def remove(self, node_id: int) -> None:
         """Forgets a node; closing its connection is the caller's. An unknown node is no error."""
@@ -208,6 +233,7 @@ class Connections:
         """The name could not be resolved: backs off."""
         node = self._nodes[node_id]
         self._note(node, None, cause, now_ms)
+        node.unreachable = True
         self._back_off(node, now_ms)
 
     def begin_connect(self, node_id: int, now_ms: float) -> Address:
@@ -242,6 +268,7 @@ class Connections:
         node.deadline_ms = math.inf
         node.last_active_ms = now_ms
         node.attempts = 0
+        node.unreachable = False
         node.failures.clear()
 
     def active(self, node_id: int, now_ms: float) -> None:
@@ -273,6 +300,8 @@ class Connections:
             node.state = ConnectionState.DISCONNECTED
             node.deadline_ms = math.inf
             return
+        if node.state in _SETTING_UP:
+            node.unreachable = True
         self._back_off(node, now_ms)
 
     def closed(self, node_id: int) -> None:
@@ -316,12 +345,14 @@ class Connections:
         return max(0.0, due_ms - now_ms)
 
     def all_failing(self, node_ids: Iterable[int]) -> bool:
-        """Whether each of these nodes failed its last round: time to rebootstrap (KIP-899).
+        """Whether no connection to any of these nodes could be made: time to rebootstrap (KIP-899).
 
-        False where there are none, or where one of them is unknown here and so was never tried.
+        A connection that was lost says nothing yet: brokers restart, and close what was idle. What counts
+        is an attempt that failed since. False where there are no nodes, or where one of them is unknown
+        here and so was never tried.
         """
         nodes = [self._nodes.get(node_id) for node_id in node_ids]
-        return bool(nodes) and all(node is not None and node.attempts > 0 for node in nodes)
+        return bool(nodes) and all(node is not None and node.unreachable for node in nodes)
 
     def diagnosis(self, now_ms: float) -> str:
         """Each node that is in trouble, with each address and its last failure; empty without trouble.

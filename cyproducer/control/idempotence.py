@@ -21,12 +21,14 @@ this id: it is given up for a new one. Where the cluster refuses to give ids, ev
 *unsettled* until its outcome is known. A partition has up to five unsettled batches, as many as a
 broker remembers to recognise a batch that it has. It takes a new epoch only when it has none: batches of two
 epochs are never under way together. So do partitions that were idle during the bump, with their next batch.
+A broker that knows nothing of the producer id takes any first sequence; until it has acknowledged a batch, or
+after a long pause in which it may have forgotten, one batch goes alone.
 
 **What is certain.** An attempt is *ambiguous* when its request was written whole and no answer came, or the
 answer is one that brokers also give after appending. One ambiguous attempt makes the batch so until it is
 acknowledged, whatever later attempts say: the earlier request may still wait in a broker's queue. Two things
 are certain. A batch whose attempts were all refused before appending is absent. And behind an absent batch
-everything of the epoch is absent too, since brokers append without gaps.
+everything of the epoch is absent too, since brokers that know the producer append without gaps.
 
 **Never again.** Sequences whose outcome is unknown are not given to other records, and an ambiguous batch is
 not sent under other sequences. The first would lose records, the second double them.
@@ -211,6 +213,8 @@ class BatchFacts(NamedTuple):
     ambiguous: bool
     #: Whether its records have failed already, at their deadline.
     abandoned: bool
+    #: Bytes, as it went.
+    size: int = 0
 
 
 class Fate(enum.IntEnum):
@@ -389,3 +393,7 @@ class Verdict(NamedTuple):
     at_ms: float = 0.0
     error: BaseException | None = None
     maybe_written: bool = False
+
+
+if __name__ == "__main__":
+    print(diagram(), end="")

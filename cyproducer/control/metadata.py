@@ -45,7 +45,7 @@ class MetadataRequest(NamedTuple):
 class MetadataChange(NamedTuple):
     """What a response changed."""
 
-    #: Topics whose partitions became known, grew or were replaced.
+    #: Topics whose partitions became known, grew or were replaced, or whose id became known.
     topics_changed: list[str]
     #: Those of them that exist under another topic id than before: deleted and created again.
     topics_recreated: list[str]
@@ -78,6 +78,7 @@ class ClusterMetadata:
         metadata_max_idle_ms: float = 300_000,
         retry_backoff_ms: float = 100,
         retry_backoff_max_ms: float = 1_000,
+        rebootstrap: bool = True,
         rebootstrap_trigger_ms: float = 300_000,
     ) -> None:
         """
@@ -88,6 +89,7 @@ class ClusterMetadata:
             metadata_max_idle_ms: a topic is forgotten after this long without use.
             retry_backoff_ms: first wait after a failure, and least time between full updates.
             retry_backoff_max_ms: longest wait after a failure.
+            rebootstrap: whether ever to start over from the bootstrap addresses.
             rebootstrap_trigger_ms: updates that fail for this long call for a rebootstrap (KIP-1102).
         """
         self.bootstrap_addresses = tuple(bootstrap)
@@ -99,9 +101,12 @@ class ClusterMetadata:
         self._random = random
         self._max_age_ms = metadata_max_age_ms
         self._max_idle_ms = metadata_max_idle_ms
+        self._may_rebootstrap = rebootstrap
         self._rebootstrap_trigger_ms = rebootstrap_trigger_ms
         self._backoff = ExponentialBackoff(retry_backoff_ms, retry_backoff_max_ms)
         self._brokers: dict[int, BrokerMetadata] = {}
+        #: Brokers that a Produce response named and no metadata has listed yet.
+        self._unlisted: set[int] = set()
         self._topics: dict[str, TopicState] = {}
         self._view: ClusterView | None = None
         self._in_flight: MetadataRequest | None = None
@@ -161,6 +166,15 @@ class ClusterMetadata:
         """How many partitions a topic has; None while that is unknown."""
         state = self._topics.get(topic)
         return None if state is None or not state.leaders else len(state.leaders)
+
+    def is_gone(self, topic: str, partition: int) -> bool:
+        """Whether a partition that was there once is no more for certain.
+
+        Topics don't shrink, they are deleted and created anew, and only the id tells that from an answer
+        of a broker that lags behind (KIP-516).
+        """
+        count = self.partition_count(topic)
+        return count is not None and partition >= count and self.topic_id(topic) is not None
 
     def topic_id(self, topic: str) -> bytes | None:
         """The topic's 16-byte id; None where it is unknown (KIP-516)."""
@@ -283,7 +297,8 @@ class ClusterMetadata:
                 else "metadata response without brokers",
                 now_ms,
             )
-            if response.error_code == REBOOTSTRAP_REQUIRED:
+            # Not over and over: where nothing is known, what says so is a bootstrap server.
+            if response.error_code == REBOOTSTRAP_REQUIRED and self._may_rebootstrap and self._brokers:
                 change.brokers_removed.update(self.rebootstrap())
             return change
         self._in_flight = None
@@ -294,6 +309,12 @@ class ClusterMetadata:
             self._last_full_ms = now_ms
         self._take_brokers(response, change)
         unresolved = self._take_topics(request, response, change, now_ms)
+        if self._unlisted:
+            leading = {node_id for state in self._topics.values() for node_id in state.leaders.values()}
+            for node_id in self._unlisted - leading:
+                self._unlisted.remove(node_id)
+                del self._brokers[node_id]
+                change.brokers_removed.add(node_id)
         for topic in request.topics:
             self._again.pop(topic, None)
         if unresolved:
@@ -331,6 +352,8 @@ class ClusterMetadata:
         ):
             return False
         if endpoint is not None and endpoint.nodeId == node_id:
+            if node_id not in self._brokers:
+                self._unlisted.add(node_id)
             self._brokers[node_id] = endpoint
         state.move_leader(partition, node_id, leader_epoch)
         self._view = None
@@ -342,9 +365,10 @@ class ClusterMetadata:
         """Why to start over from the bootstrap addresses; None where there is no reason (KIP-899, KIP-1102).
 
         Args:
-            all_unreachable: whether the last connection attempts to every known broker failed.
+            all_unreachable: whether a connection attempt to every known broker failed since it was last
+                reachable.
         """
-        if not self._brokers:
+        if not self._brokers or not self._may_rebootstrap:
             return None
         if all_unreachable:
             return f"all {len(self._brokers)} known brokers are unreachable"
@@ -360,6 +384,7 @@ class ClusterMetadata:
         """
         forgotten = set(self._brokers)
         self._brokers.clear()
+        self._unlisted.clear()
         self._not_before_ms = -math.inf
         self._last_full_ms = -math.inf
         self.update_reason = "rebootstrap"
@@ -384,6 +409,9 @@ class ClusterMetadata:
 
     def _take_brokers(self, response: MetadataResponse, change: MetadataChange) -> None:
         brokers = {info.node_id: BrokerMetadata(*info) for info in response.brokers}
+        self._unlisted -= brokers.keys()
+        # Whoever answers may not have heard yet of a broker that leads a partition already.
+        brokers.update((node_id, self._brokers[node_id]) for node_id in self._unlisted)
         for node_id, broker in brokers.items():
             known = self._brokers.get(node_id)
             if known is None:

@@ -1,7 +1,8 @@
 """When to try again, and when to give up.
 
 Owns the backoff formula and the retry decision of one batch or request; does not own the clock, the
-source of randomness or the queue of what waits. Immutable once made, callable from any thread.
+source of randomness or the queue of what waits. Immutable once made, callable from any thread; all but
+``LastErrors``, which keeps what batches failed with until they are given up.
 """
 
 import math
@@ -101,6 +102,8 @@ class RetryPolicy:
         created_ms: float,
         now_ms: float,
         random: Callable[[], float],
+        *,
+        at_once: bool = False,
     ) -> RetryDecision:
         """What to do after an attempt failed.
 
@@ -110,13 +113,14 @@ class RetryPolicy:
             created_ms: when the record or request came into being, on the caller's clock.
             now_ms: the same clock now.
             random: returns a float in [0, 1).
+            at_once: the failure told what to do instead, so that there is nothing to wait for.
         """
         if not retriable:
             return RetryDecision(False, None, "the error is not retriable")
         if attempts > self.retries:
             return RetryDecision(False, None, f"attempt {attempts} failed and retries={self.retries:g}")
         deadline_ms = created_ms + self.delivery_timeout_ms
-        at_ms = now_ms + self.backoff.delay_ms(attempts, random)
+        at_ms = now_ms if at_once else now_ms + self.backoff.delay_ms(attempts, random)
         if at_ms >= deadline_ms:
             return RetryDecision(
                 False,
@@ -125,3 +129,34 @@ class RetryPolicy:
                 f"after delivery_timeout_ms={self.delivery_timeout_ms:g}",
             )
         return RetryDecision(True, at_ms, f"attempt {attempts + 1} in {at_ms - now_ms:.0f} ms")
+
+
+class LastErrors:
+    """What batches last came back with, by partition, for the error of a batch that runs out of time.
+
+    An error is kept for ``keep_ms`` milliseconds at least: as long as a batch of that time can be waiting.
+    For one thread.
+    """
+
+    __slots__ = ("_errors", "_keep_ms")
+
+    def __init__(self, keep_ms: float) -> None:
+        self._keep_ms = keep_ms
+        # The oldest first.
+        self._errors: dict[tuple[str, int], tuple[float, Exception]] = {}
+
+    def note(self, topic: str, partition: int, error: Exception, now_ms: float) -> None:
+        """A batch of the partition came back with ``error``; what is older than ``keep_ms`` is forgotten."""
+        errors = self._errors
+        errors.pop((topic, partition), None)
+        errors[topic, partition] = now_ms, error
+        while errors[oldest := next(iter(errors))][0] < now_ms - self._keep_ms:
+            del errors[oldest]
+
+    def since(self, topic: str, partition: int, from_ms: float) -> Exception | None:
+        """The partition's last error, unless it is from before ``from_ms``."""
+        at_ms, error = self._errors.get((topic, partition), (-math.inf, None))
+        return error if at_ms >= from_ms else None
+
+    def __len__(self) -> int:
+        return len(self._errors)

@@ -14,7 +14,7 @@ from cyproducer.control.messages import NO_TOPIC_ID, TopicInfo
 class Merged(NamedTuple):
     """What an answer changed."""
 
-    #: Whether the set of partitions is another one, or the topic is.
+    #: Whether the set of partitions is another one, or the topic is, or its id became known.
     changed: bool
     #: Whether the topic exists under another id than before: deleted and created again.
     recreated: bool
@@ -85,7 +85,8 @@ class TopicState:
             # The same topic loses no partitions: this broker lags behind the one that told of more.
             leaders = {**old_leaders, **leaders}
             epochs = {**old_epochs, **epochs}
-        changed = recreated or leaders.keys() != self.leaders.keys()
+        identified = self.topic_id == NO_TOPIC_ID != info.topic_id
+        changed = recreated or identified or leaders.keys() != self.leaders.keys()
         self.leaders = leaders
         self.epochs = epochs
         self.is_internal = info.is_internal

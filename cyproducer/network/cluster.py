@@ -10,7 +10,6 @@ call the methods under "From application threads", which hand over and wake the 
 
 import logging
 import math
-import random
 import socket
 import threading
 import time
@@ -21,8 +20,8 @@ from typing import Any
 from cyproducer import errors
 from cyproducer.buffers.clock import Clock
 from cyproducer.config import ProducerConfig
-from cyproducer.control.api_versions import API_VERSIONS, INIT_PRODUCER_ID, METADATA
-from cyproducer.control.cluster_view import ClusterView
+from cyproducer.control.api_versions import API_VERSIONS, INIT_PRODUCER_ID, METADATA, client_throttles
+from cyproducer.control.cluster_view import BrokerMetadata, ClusterView
 from cyproducer.control.connections import Address
 from cyproducer.control.messages import MetadataResponse
 from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, ClusterMetadata
@@ -35,6 +34,9 @@ from cyproducer.network.sender import Sender
 
 log = logging.getLogger("cyproducer")
 
+COMPRESSING_MS = 5
+"""When to look again for a batch that a thread is compressing."""
+
 
 class ClusterClient:
     """Keeps the sender supplied with leaders and connections, and decides what failed batches do."""
@@ -45,7 +47,7 @@ class ClusterClient:
         sender: Sender,
         clock: Clock,
         *,
-        rng: Callable[[], float] = random.random,
+        rng: Callable[[], float] | None = None,
         open_socket: Callable[[Address], socket.socket] | None = None,
         resolver: Resolver | None = None,
     ) -> None:
@@ -54,10 +56,16 @@ class ClusterClient:
             config: the producer's options.
             sender: the loop this serves.
             clock: the loop's clock.
-            rng: a float in [0, 1), for jitter and the choice among brokers.
+            rng: a float in [0, 1), for jitter and the choice among brokers; by default ``random.random``.
             open_socket: makes a non-blocking, connecting socket; for tests and simulators.
             resolver: for tests and simulators.
         """
+        if rng is None:
+            # Imported here, as in other places what only a producer needs that is made: programs that import
+            # this package just in case pay for each module.
+            import random
+
+            rng = random.random
         self._config = config
         self._sender = sender
         self._clock = clock
@@ -69,6 +77,7 @@ class ClusterClient:
             metadata_max_idle_ms=config.metadata_max_idle_ms,
             retry_backoff_ms=config.retry_backoff_ms,
             retry_backoff_max_ms=config.retry_backoff_max_ms,
+            rebootstrap=config.metadata_recovery_strategy == "rebootstrap",
             rebootstrap_trigger_ms=config.metadata_recovery_rebootstrap_trigger_ms,
         )
         self._connector = Connector(
@@ -92,8 +101,11 @@ class ClusterClient:
         # The sender asks about batches there.
         self.on_batch_error = self._deliveries.on_batch_error
         self.on_batch_overdue = self._deliveries.on_batch_overdue
+        self.on_batch_gone = self._deliveries.on_batch_gone
         self.on_progress = self._deliveries.on_progress
         self._metadata_on: Connection | None = None
+        # Topics that were created anew with fewer partitions, while batches for the others are there.
+        self._shrunk: set[str] = set()
         self._topic_errors: dict[str, Exception] = {}
         self._last_warning_ms = -math.inf
         self._warnings_held = 0
@@ -160,31 +172,34 @@ class ClusterClient:
         """Whether a connection to a broker is up, handshake included."""
         return self._connector.any_ready()
 
-    def diagnosis(self) -> str:
-        """Why nothing comes forward: each address with its last failure, and the last metadata error."""
-        now_ms = self._now_ms()
-        parts = [self._connector.diagnosis(), self._metadata.describe_last_error(now_ms) or ""]
-        text = "; ".join(part for part in parts if part)
-        if text:
-            return text
+    def diagnosis(self, known: str = "") -> str:
+        """Why nothing comes forward: what is ``known``, what each address met, the last metadata error."""
         servers = ", ".join(f"{host}:{port}" for host, port in self._config.bootstrap_addresses)
-        return f"no failure so far, still trying {servers}"
+        parts = (known, self._connector.diagnosis(), self._metadata.describe_last_error(self._now_ms()))
+        return "; ".join(filter(None, parts)) or f"no failure so far, still trying {servers}"
 
     # In the sender's turn
 
     def tick(self, now_ms: float) -> float:
         """Does what is due; returns the milliseconds until something is due again."""
-        connections_ms = self._connector.tick(now_ms, self._metadata_on)
+        connections_ms = self._connector.tick(now_ms, (self._metadata_on, self._deliveries.asked_on))
         self._track_topics(now_ms)
+        for name in list(self._shrunk):
+            self._apply(name)
         overdue_ms = self._sender.close_overdue(now_ms)
         self._rebootstrap(now_ms)
         for node_id in self._sender.nodes_without_connection():
             self._connector.connect_to(node_id, now_ms)
-        identity_ms = self._deliveries.tick(now_ms, self._connector.connections.values())
+        identity_ms = self._deliveries.tick(now_ms, self._connector.free(now_ms))
         metadata_ms = self._update_metadata(now_ms)
         self._fail_parked(now_ms)
         # What was just done may have set a timeout that the first call could not know of.
         connections_ms = min(connections_ms, self._connector.states.next_event_ms(now_ms))
+        if identity_ms == math.inf:
+            # Perhaps because every broker throttles.
+            identity_ms = self._connector.throttled_ms(now_ms)
+        if self._shrunk:
+            connections_ms = min(connections_ms, COMPRESSING_MS)
         return max(0.0, min(overdue_ms, identity_ms, metadata_ms, connections_ms))
 
     def _now_ms(self) -> float:
@@ -212,7 +227,10 @@ class ClusterClient:
                     self._connector.close_bootstrap((self._metadata_on, self._deliveries.asked_on))
             elif api_key == METADATA:
                 self._metadata_on = None
-                self._on_metadata(protocol.decode_metadata(version, frame), now_ms)
+                response = protocol.decode_metadata(version, frame)
+                if client_throttles(METADATA, version):
+                    connection.throttle(response.throttle_time_ms, now_ms)
+                self._on_metadata(response, now_ms)
             elif api_key == INIT_PRODUCER_ID:
                 self._deliveries.on_producer_id(connection, version, frame, now_ms)
         except errors.KafkaError as error:
@@ -238,16 +256,17 @@ class ClusterClient:
         self._warn(now_ms, "%s", cause)
 
     def _rebootstrap(self, now_ms: float) -> None:
-        if self._config.metadata_recovery_strategy != "rebootstrap":
-            return
         reason = self._metadata.rebootstrap_reason(
             now_ms, self._connector.states.all_failing(self._metadata.broker_ids())
         )
         if reason is None:
             return
+        self._start_over(reason, self._metadata.rebootstrap())
+
+    def _start_over(self, reason: str, brokers: set[int]) -> None:
         log.warning("starting over from bootstrap_servers: %s", reason)
-        for node_id in self._metadata.rebootstrap():
-            self._connector.drop(node_id)
+        for node_id in brokers:
+            self._connector.drop(node_id, "is given up: starting over from bootstrap_servers", retire=True)
 
     # Metadata
 
@@ -271,10 +290,11 @@ class ClusterClient:
         delay_ms = self._metadata.next_update_ms(now_ms)
         if delay_ms > 0:
             return delay_ms
-        ready = [c for c in self._connector.connections.values() if c.ready]
+        ready = self._connector.free(now_ms)
         if not ready:
+            # Where all that are connected throttle, another broker may be asked.
             self._connector.seek(list(self._metadata.broker_ids()) or self._connector.bootstrap, now_ms)
-            return math.inf
+            return self._connector.throttled_ms(now_ms)
         connection = min(ready, key=lambda c: (c.in_flight, self._rng()))
         self._metadata.touch(self._used_since(now_ms - self._config.metadata_max_idle_ms), now_ms)
         request = self._metadata.begin_request(now_ms)
@@ -299,12 +319,15 @@ class ClusterClient:
 
     def _on_metadata(self, response: MetadataResponse, now_ms: float) -> None:
         change = self._metadata.on_response(response, now_ms)
+        if response.error_code and change.brokers_removed:
+            self._start_over("a broker asked for it", change.brokers_removed)
+            change.brokers_removed.clear()
         for node_id in change.brokers_removed | change.brokers_moved:
             self._connector.drop(node_id)
         for node_id in self._metadata.broker_ids():
             broker = self._metadata.broker(node_id)
             if broker is not None:
-                self._connector.states.add(node_id, broker.host, broker.port)
+                self._connector.know(node_id, broker.host, broker.port)
         names = [*change.topics_changed, *(name for name, _ in change.leaders_moved)]
         if change.brokers_added or change.brokers_removed:
             # A leader counts only while its broker is listed, and may be the same before and after.
@@ -323,10 +346,14 @@ class ClusterClient:
         if not count:
             return
         leaders = [self._metadata.leader(name, index) for index in range(count)]
-        self._sender.apply_topic(
-            name, self._metadata.topic_id(name) or b"", [-1 if node is None else node for node in leaders]
-        )
+        topic_id = self._metadata.topic_id(name)
+        self._sender.apply_topic(name, topic_id or b"", [-1 if node is None else node for node in leaders])
         self._asked.discard(name)
+        self._shrunk.discard(name)
+        # Without ids nobody can tell a smaller topic from a broker that has not heard of the growth: what
+        # is queued then waits for its partition to show again, or for its delivery_timeout_ms.
+        if topic_id is not None and self._sender.fail_beyond(name, count):
+            self._shrunk.add(name)
 
     def _refuse_topic(self, name: str, error: Exception) -> None:
         """The broker's final word on a topic: nothing will be written to it."""
@@ -334,7 +361,7 @@ class ClusterClient:
         with self._changed:
             self._topic_errors[name] = error
             self._changed.notify_all()
-        failed = self._sender.fail_parked(name, error)
+        failed = self._sender.fail_parked(name, errors.told(error, False))
         if failed:
             log.error("%d records failed: %s", failed, error)
 
@@ -347,10 +374,48 @@ class ClusterClient:
                 f"no metadata of topic {name!r} within max_block_ms={self._config.max_block_ms:g}: "
                 f"{said}{self.diagnosis()}"
             )
-            failed = self._sender.fail_parked(name, error, now_ms)
+            failed = self._sender.fail_parked(name, errors.told(error, False), now_ms)
             if failed:
                 self._asked.discard(name)
                 log.error("%d records failed: %s", failed, error)
+
+    def on_leaders(
+        self, connection: Connection, leaders: list[tuple[str, int, int, int]], endpoints: bytes | None
+    ) -> None:
+        """A Produce response refuses batches and names who leads their partitions (KIP-951).
+
+        Comes before ``on_batch_error`` for each of them, which then sends it there at once.
+
+        Args:
+            connection: the broker that answered.
+            leaders: topic, partition, node id and leader epoch.
+            endpoints: where these nodes are, as the response has it; None where it does not say.
+        """
+        self._deliveries.led.clear()
+        nodes: dict[int, BrokerMetadata] = {}
+        try:
+            if endpoints is not None:
+                told = protocol.decode_node_endpoints(endpoints)
+                nodes = {info.node_id: BrokerMetadata(*info) for info in told}
+        except errors.KafkaProtocolError as error:
+            # The metadata, which are asked for in any case, will tell.
+            log.warning("%s names new leaders, but not where they are: %s", connection.where, error)
+        changed: dict[str, None] = {}
+        for topic, partition, node_id, epoch in leaders:
+            if node_id == connection.node_id:
+                continue
+            if self._metadata.update_leader(topic, partition, node_id, epoch, nodes.get(node_id)):
+                changed[topic] = None
+                broker = self._metadata.broker(node_id)
+                assert broker is not None
+                self._connector.know(node_id, broker.host, broker.port)
+            # Of several batches that come back, only the first brings news.
+            if self._metadata.leader(topic, partition) == node_id:
+                self._deliveries.led.add((topic, partition))
+        for topic in changed:
+            self._apply(topic)
+        if changed:
+            self._announce()
 
     def _warn(self, now_ms: float, text: str, *args: Any) -> None:
         """Logs a warning, at most one a second: a broker's restart is one event, not thousands."""

@@ -7,7 +7,7 @@ The sender's turn only.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t
 
-from cyproducer.network.link cimport READY, link_free, link_new, link_next_id, link_push
+from cyproducer.network.link cimport READY, link_free, link_new, link_next_id, link_push, link_throttle
 from cyproducer.network.produce_codec cimport Request, whole_request
 
 
@@ -32,6 +32,14 @@ cdef class Connection:
             raise MemoryError(f"no memory for a request of {len(frame)} bytes")
         r.sent_ns = now_ns
         link_push(self.link, r, True)
+
+    def throttle(self, int32_t throttle_ms, double now_ms):
+        """The broker wants no requests for so long; never shortens what it asked for before."""
+        link_throttle(self.link, <int64_t>(now_ms * 1e6) + throttle_ms * <int64_t>1_000_000)
+
+    def throttled_ms(self, double now_ms):
+        """For how long the broker wants no requests; 0 where it takes them."""
+        return max(0.0, self.link.throttled_until_ns / 1e6 - now_ms)
 
     @property
     def ready(self):

@@ -8,6 +8,7 @@ Runs in the sender's turn; ``diagnosis`` and ``any_ready`` may be called from an
 
 import errno
 import logging
+import math
 import os
 import socket
 from collections.abc import Callable, Container, Sequence
@@ -15,7 +16,7 @@ from collections.abc import Callable, Container, Sequence
 from cyproducer import errors
 from cyproducer.buffers.clock import Clock
 from cyproducer.config import ProducerConfig
-from cyproducer.control.api_versions import API_VERSIONS, fallback_for, negotiate
+from cyproducer.control.api_versions import API_VERSIONS, client_throttles, fallback_for, negotiate
 from cyproducer.control.connections import Address, Connections, ConnectionState
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
@@ -38,6 +39,7 @@ class Handshake:
     def __init__(self) -> None:
         self.version = 4
         self.metadata_version = -1
+        #: None where the broker hands out no producer ids.
         self.init_producer_id_version: int | None = None
 
 
@@ -96,11 +98,26 @@ class Connector:
 
     def diagnosis(self) -> str:
         """Each address in trouble with its last failure; empty without trouble."""
-        return self.states.diagnosis(self._clock.monotonic_ns() / 1e6)
+        now_ms = self._clock.monotonic_ns() / 1e6
+        parts = [self.states.diagnosis(now_ms)]
+        for connection in list(self.connections.values()):
+            wait_ms = connection.throttled_ms(now_ms)
+            if wait_ms > 0:
+                parts.append(f"{connection.where} throttles this client for another {wait_ms / 1000:.1f} s")
+        return "; ".join(part for part in parts if part)
+
+    def free(self, now_ms: float) -> list[Connection]:
+        """The connections that take a request now: handshake done, and the broker doesn't throttle."""
+        return [c for c in list(self.connections.values()) if c.ready and c.throttled_ms(now_ms) <= 0]
+
+    def throttled_ms(self, now_ms: float) -> float:
+        """How long until the first of the brokers that throttle takes requests; infinity where none does."""
+        waits = [c.throttled_ms(now_ms) for c in list(self.connections.values()) if c.ready]
+        return min((wait for wait in waits if wait > 0), default=math.inf)
 
     # Opening
 
-    def tick(self, now_ms: float, busy: Connection | None) -> float:
+    def tick(self, now_ms: float, busy: Container[Connection | None]) -> float:
         """Takes resolved names, gives up what took too long, closes what is idle (but not ``busy``).
 
         Returns the milliseconds until something is due.
@@ -231,6 +248,8 @@ class Connector:
             return
         if response.error_code:
             raise errors.for_code(response.error_code)(f"{connection.where} refused the handshake")
+        if client_throttles(API_VERSIONS, version):
+            connection.throttle(response.throttle_time_ms, now_ms)
         self._hand_over(connection, response.api_versions, now_ms)
 
     def _hand_over(self, connection: Connection, versions: dict[int, tuple[int, int]], now_ms: float) -> None:
@@ -242,6 +261,12 @@ class Connector:
         self._sender.ready(connection, chosen.produce)
         self._sender.request_control()
 
+    def know(self, node_id: int, host: str, port: int) -> None:
+        """Makes a broker known; where it was known at another address, its connection is closed."""
+        if node_id in self.states and self.states.endpoint(node_id) != (host, port):
+            self.drop(node_id)
+        self.states.add(node_id, host, port)
+
     # Closing
 
     def close_bootstrap(self, busy: Container[Connection | None]) -> None:
@@ -251,14 +276,20 @@ class Connector:
             if spare is not None and spare.ready and spare not in busy:
                 self._sender.close_connection(spare, None)
 
-    def drop(self, node_id: int) -> None:
-        """Forgets a broker, and closes its connection where there is one."""
+    def drop(self, node_id: int, why: str = "is no longer in the metadata", retire: bool = False) -> None:
+        """Forgets a broker, and closes its connection where there is one.
+
+        ``retire``: but not its backoff; see ``Connections.retire``.
+        """
         connection = self.connections.get(node_id)
         if connection is not None:
             self._sender.close_connection(
-                connection, errors.KafkaConnectionError(f"{connection.where} is no longer in the metadata")
+                connection, errors.KafkaConnectionError(f"{connection.where} {why}")
             )
-        self.states.remove(node_id)
+        if retire:
+            self.states.retire(node_id)
+        else:
+            self.states.remove(node_id)
 
     def on_broken(self, connection: Connection, cause: Exception | None, now_ms: float) -> Exception | None:
         """A connection was closed: on purpose (``cause`` None), or by a failure, which is returned."""
@@ -287,13 +318,13 @@ class Connector:
             f"{self._config.security_protocol} listener on this port?"
         )
 
-    def _close_idle(self, now_ms: float, busy: Connection | None) -> None:
+    def _close_idle(self, now_ms: float, busy: Container[Connection | None]) -> None:
         for node_id, connection in list(self.connections.items()):
             if connection.ready and connection.last_used_ns:
                 self.states.active(node_id, connection.last_used_ns / 1e6)
         for node_id in self.states.idle(now_ms):
             connection = self.connections[node_id]
-            if connection.in_flight == 0 and connection is not busy:
+            if connection.in_flight == 0 and connection not in busy:
                 log.debug("closing the idle connection to %s", connection.where)
                 self._sender.close_connection(connection, None)
             else:

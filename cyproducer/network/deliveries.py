@@ -5,15 +5,13 @@ out what the idempotence table orders. Does not own: the table and its rules (``
 backoff (``control/retry``), metadata or connections. Everything runs in the sender's turn.
 """
 
-import copy
 import logging
 import math
 from collections.abc import Callable, Collection
-from typing import Any
 
 from cyproducer import errors
 from cyproducer.config import ProducerConfig
-from cyproducer.control.api_versions import INIT_PRODUCER_ID
+from cyproducer.control.api_versions import INIT_PRODUCER_ID, client_throttles
 from cyproducer.control.idempotence import (
     TOO_LARGE_ERRORS,
     Action,
@@ -25,7 +23,7 @@ from cyproducer.control.idempotence import (
     Verdict,
 )
 from cyproducer.control.metadata import ClusterMetadata
-from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
+from cyproducer.control.retry import ExponentialBackoff, LastErrors, RetryPolicy
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
 from cyproducer.network.sender import Sender
@@ -47,7 +45,7 @@ class Deliveries:
         rng: Callable[[], float],
         *,
         request: Callable[[Connection, int, int, int, bytes], None],
-        diagnosis: Callable[[], str],
+        diagnosis: Callable[[str], str],
         warn: Callable[..., None],
     ) -> None:
         """
@@ -57,7 +55,7 @@ class Deliveries:
             metadata: asked for leaders, and told when it is out of date.
             rng: a float in [0, 1), for jitter.
             request: sends a request on a connection: connection, API key, version, correlation id, frame.
-            diagnosis: why nothing comes forward, for errors.
+            diagnosis: why nothing comes forward, given what is known already, for errors.
             warn: logs a warning unless one was logged a moment ago.
         """
         self._config = config
@@ -70,8 +68,11 @@ class Deliveries:
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         self._policy = RetryPolicy(config.retries, config.delivery_timeout_ms, self._backoff)
         self._idempotence = Idempotence()
+        self._last_errors = LastErrors(config.delivery_timeout_ms)
         #: The connection on which a producer id was asked for and no answer came yet.
         self.asked_on: Connection | None = None
+        #: Partitions whose new leader the response at hand named: there is nothing to wait for (KIP-951).
+        self.led: set[tuple[str, int]] = set()
         self._refusals = 0
         self._lacking = 0
         self._not_before_ms = -math.inf
@@ -79,15 +80,17 @@ class Deliveries:
     # The producer id
 
     def tick(self, now_ms: float, connections: Collection[Connection]) -> float:
-        """Asks for a producer id where one is needed; returns the milliseconds until the next try."""
+        """Asks for a producer id where one is needed; returns the milliseconds until the next try.
+
+        ``connections``: those that take requests now.
+        """
         if not self._config.enable_idempotence or self._idempotence.state is not State.NO_ID:
             return math.inf
         if now_ms < self._not_before_ms:
             return self._not_before_ms - now_ms
-        ready = [connection for connection in connections if connection.ready]
-        if not ready:
+        if not connections:
             return math.inf
-        connection = min(ready, key=lambda c: (c.in_flight, self._rng()))
+        connection = min(connections, key=lambda c: (c.in_flight, self._rng()))
         self._idempotence.want()
         version = connection.handshake.init_producer_id_version
         if version is None:
@@ -103,8 +106,11 @@ class Deliveries:
 
     def on_producer_id(self, connection: Connection, version: int, frame: bytes, now_ms: float) -> None:
         """The answer to InitProducerId."""
-        self.asked_on = None
         response = protocol.decode_init_producer_id(version, frame)
+        # Not before: whoever sent nonsense loses the connection, and that asks again.
+        self.asked_on = None
+        if client_throttles(INIT_PRODUCER_ID, version):
+            connection.throttle(response.throttle_time_ms, now_ms)
         if response.error_code == 0:
             self._refusals = 0
             self._idempotence.granted(response.producer_id, response.producer_epoch)
@@ -117,8 +123,8 @@ class Deliveries:
             return
         if isinstance(error, errors.AuthorizationError):
             error = type(error)(
-                "the cluster refuses a producer id: grant IdempotentWrite on the cluster, or Write on a topic, "
-                "to this principal, or set enable_idempotence=False"
+                "the cluster refuses a producer id: grant this principal IdempotentWrite on the cluster, or "
+                "Write on a topic, or set enable_idempotence=False"
             )
         self._deny(error)
 
@@ -151,7 +157,7 @@ class Deliveries:
     def _deny(self, error: BaseException) -> None:
         self._idempotence.denied()
         log.error("no record can be sent: %s", error)
-        self._sender.refuse_all(_told(error, False))
+        self._sender.refuse_all(errors.told(error, False))
 
     def _tell_identity(self) -> None:
         self._sender.set_identity(self._idempotence.producer_id, self._idempotence.epoch)
@@ -175,7 +181,12 @@ class Deliveries:
         ``written``: the request was written whole.
         """
         where = f"{batch.topic}-{batch.partition}"
-        error: Exception = cause or errors.for_code(error_code)(f"{where}: {message}" if message else where)
+        what = where
+        if error_code in TOO_LARGE_ERRORS:
+            # The only one that knows how large, and the likeliest question.
+            what += f": {batch.records} records in a batch of {batch.size} bytes"
+        error: Exception = cause or errors.for_code(error_code)(f"{what}: {message}" if message else what)
+        self._last_errors.note(batch.topic, batch.partition, error, now_ms)
         if getattr(error, "invalid_metadata", False):
             self._metadata.request_update(f"{where}: {type(error).__name__}")
         fate, maybe = self._idempotence.judge(batch, error_code, written)
@@ -187,6 +198,8 @@ class Deliveries:
         elif error_code in TOO_LARGE_ERRORS and batch.records > 1 and not maybe:
             log.info("%s: %d records are too large together: %s", where, batch.records, error)
             verdict = Verdict(Fate.SPLIT)
+        elif self._metadata.is_gone(batch.topic, batch.partition):
+            error = self._gone(batch)
         elif fate is not Fate.FAIL:
             retriable = fate is Fate.RETRY or isinstance(error, errors.KafkaProtocolError)
             retriable |= bool(getattr(error, "retriable", False))
@@ -205,20 +218,34 @@ class Deliveries:
         self, batch: BatchFacts, where: str, error: Exception, retriable: bool, maybe: bool, now_ms: float
     ) -> Verdict | None:
         """The verdict of the retry policy; None where the batch fails with ``error`` itself."""
-        decision = self._policy.decide(retriable, batch.attempts, batch.created_ms, now_ms, self._rng)
+        place = batch.topic, batch.partition
+        decision = self._policy.decide(
+            retriable, batch.attempts, batch.created_ms, now_ms, self._rng, at_once=place in self.led
+        )
+        self.led.discard(place)
         if decision.at_ms is not None:
             self._warn(now_ms, "%d records for %s: %s; %s", batch.records, where, error, decision.reason)
             return Verdict(Fate.RETRY, decision.at_ms, None, maybe)
         if not retriable or batch.attempts > self._policy.retries:
             return None
-        late = self._overdue(batch, maybe, now_ms)
-        late.__cause__ = error
-        return Verdict(Fate.FAIL, 0, late, maybe)
+        return Verdict(Fate.FAIL, 0, self._overdue(batch, maybe, now_ms), maybe)
 
     def _final(self, batch: BatchFacts, where: str, error: Exception, maybe: bool) -> BaseException:
         """The error of records that fail for good; logged here."""
         log.error("%d records for %s failed: %s; %s", batch.records, where, error, _outcome(maybe))
-        return _told(error, maybe)
+        return errors.told(error, maybe)
+
+    def on_batch_gone(self, batch: BatchFacts) -> BaseException:
+        """The error of a queued batch whose partition is no more."""
+        for action in self._idempotence.on_fate(batch, 0, Fate.FAIL, batch.ambiguous):
+            self._sender.set_gate(batch.topic, batch.partition, action)
+        return self._final(batch, f"{batch.topic}-{batch.partition}", self._gone(batch), batch.ambiguous)
+
+    def _gone(self, batch: BatchFacts) -> Exception:
+        count = self._metadata.partition_count(batch.topic)
+        return errors.UnknownTopicOrPartitionError(
+            f"{batch.topic}-{batch.partition} is no more: the topic was created anew with {count} partitions"
+        )
 
     def on_batch_overdue(self, batch: BatchFacts, on_wire: bool, now_ms: float) -> BaseException:
         """The error of a batch whose delivery_timeout_ms has run out, on the wire or in its queue."""
@@ -230,13 +257,17 @@ class Deliveries:
         return self._overdue(batch, maybe, now_ms)
 
     def _overdue(self, batch: BatchFacts, maybe: bool, now_ms: float) -> BaseException:
+        """Its cause is the partition's last error, where there was one since the batch was begun."""
+        cause = self._last_errors.since(batch.topic, batch.partition, batch.created_ms)
+        known = "" if cause is None else f"the partition's last request failed with {cause}"
         leader = self._metadata.leader(batch.topic, batch.partition)
         whom = "it has no leader" if leader is None else f"its leader is broker {leader}"
         error = errors.DeliveryTimeoutError(
             f"{batch.records} records for {batch.topic}-{batch.partition} were not delivered within "
             f"delivery_timeout_ms={self._config.delivery_timeout_ms:g} ({now_ms - batch.created_ms:.0f} ms "
-            f"old, {batch.attempts} requests tried, {whom}; {_outcome(maybe)}): {self._diagnosis()}"
+            f"old, {batch.attempts} requests tried, {whom}; {_outcome(maybe)}): {self._diagnosis(known)}"
         )
+        error.__cause__ = cause
         error.maybe_written = maybe
         log.error("%s", error)
         return error
@@ -260,11 +291,3 @@ class Deliveries:
 
 def _outcome(maybe_written: bool) -> str:
     return "they may have been written" if maybe_written else "they were not written"
-
-
-def _told(error: BaseException, maybe_written: bool) -> BaseException:
-    """A copy that says whether the records may be in the log: one cause serves many batches."""
-    twin = copy.copy(error)
-    twin.__cause__ = error.__cause__
-    twin.__dict__["maybe_written"] = maybe_written
-    return twin

@@ -13,7 +13,6 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from cyproducer.control.connections import Address, cause_text
@@ -56,6 +55,9 @@ class Resolver:
             getaddrinfo: for tests.
             getnameinfo: for tests.
         """
+        # Imported here: it takes longer than this module.
+        from queue import SimpleQueue
+
         self._wake = wake
         self._getaddrinfo = getaddrinfo
         self._getnameinfo = getnameinfo

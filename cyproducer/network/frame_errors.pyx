@@ -1,6 +1,7 @@
 """What went wrong on a connection, in words: the errors that end one.
 
-Owns: the texts and classes of these errors. Does not own: finding the faults (``link``, ``send_loop``). With the GIL.
+Owns: the texts and classes of these errors. Does not own: finding the faults
+(``link``, ``send_loop``). With the GIL.
 """
 
 import os

@@ -34,6 +34,7 @@ cdef struct Link:
     int32_t correlation_id    # of the last request
     int32_t in_flight         # Produce requests without an answer
     int64_t last_used_ns
+    int64_t throttled_until_ns    # the broker asked for no requests before this time (KIP-219)
     Request* first_out        # not written whole yet
     Request* last_out
     Request* first_written    # written whole, no answer to come: acks=0 is as good as done
@@ -60,4 +61,6 @@ cdef Request* link_pop_awaiting(Link* link) noexcept nogil
 cdef int64_t link_flush(Link* link, int64_t now) noexcept nogil
 cdef int64_t link_receive(Link* link) noexcept nogil
 cdef FrameResult link_frame(Link* link, int64_t at, const uint8_t** frame, int64_t* size) noexcept nogil
+cdef void link_throttle(Link* link, int64_t until) noexcept nogil
+cdef int64_t throttled_until(Link** links, int count, int64_t until, int64_t now) noexcept nogil
 cdef void link_consume(Link* link, int64_t size) noexcept nogil

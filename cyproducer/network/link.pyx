@@ -220,3 +220,20 @@ cdef void link_consume(Link* link, int64_t size) noexcept nogil:
     link.inbox_used -= size
     if link.inbox_used > 0 and size > 0:
         memmove(link.inbox, link.inbox + size, link.inbox_used)
+
+
+cdef void link_throttle(Link* link, int64_t until) noexcept nogil:
+    """The broker wants no requests until then; never shortens what it asked for before."""
+    link.throttled_until_ns = max(link.throttled_until_ns, until)
+
+
+cdef int64_t throttled_until(Link** links, int count, int64_t until, int64_t now) noexcept nogil:
+    """When the first broker that throttles now may be sent something again; ``until`` at the latest.
+
+    New work for it wakes nobody meanwhile, so that the sender has to look by itself then.
+    """
+    cdef int i
+    for i in range(count):
+        if links[i].throttled_until_ns > now:
+            until = min(until, links[i].throttled_until_ns)
+    return until

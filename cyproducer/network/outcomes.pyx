@@ -1,6 +1,6 @@
 """Batches that came back without success, or ran out of time: what the control plane decides is done here.
 
-Owns: putting the facts before the control plane (``ClusterClient``) and carrying out its verdict: again, failed,
+Owns: putting the facts before the control plane (``deliveries``) and carrying out its verdict: again, failed,
 split, or good after all. Does not own: the decision (``control/idempotence``, ``control/retry``), nor the
 connections (``sender``). In the sender's turn, with the GIL.
 """
@@ -38,7 +38,7 @@ cdef class Outcomes(SendLoop):
         return BatchFacts(
             p.topic.name[:p.topic.name_size].decode(),
             p.index,
-            b.id,
+            b.first_record,
             b.count,
             b.attempts,
             b.created_ns / 1e6,
@@ -46,6 +46,7 @@ cdef class Outcomes(SendLoop):
             p.unsettled_count > 0 and p.unsettled[0] == b,
             bool(b.ambiguous),
             bool(b.abandoned),
+            b.size,
         )
 
     cdef int _expire(self, int64_t now) except -1 nogil:
@@ -85,14 +86,16 @@ cdef class Outcomes(SendLoop):
         b.ambiguous = verdict.maybe_written
         fate = verdict.fate
         if fate == ACKNOWLEDGE:
-            acknowledged = b.id
+            acknowledged = b.first_record
             self.accumulator.complete(b, -1, -1)
         elif fate == RETRY:
             self._put_back(b, verdict.at_ms, now)
         elif fate == SPLIT:
             try:
                 split(self.accumulator, b)
-            except MemoryError as problem:
+            except Exception as problem:
+                log.exception("splitting a batch of %d records failed; they fail", b.count)
+                problem.maybe_written = False
                 self.accumulator.fail(b, problem)
         else:
             self.accumulator.fail(b, verdict.error)
@@ -151,3 +154,7 @@ cdef class Outcomes(SendLoop):
     def set_identity(self, int64_t producer_id, int epoch):
         """Says what producer id and epoch new batches get; -1: none, they wait for one."""
         set_identity(&self.accumulator.c, producer_id, <int16_t>epoch)
+
+    def set_next_sequence(self, str topic, int partition, int32_t sequence):
+        """Makes a partition that has no batch under way go on from this sequence; for tests of the wrap."""
+        self._find(topic, partition).next_sequence = sequence

@@ -32,6 +32,7 @@ cdef struct Request:
     int64_t size                  # bytes in all
     int64_t unwritten             # of these
     Batch** batches               # sorted by topic, then partition; owned, as are the batches
+    uint8_t* ids                  # version 13: each batch's topic id as it was sent; behind the batches
     int32_t count
 
 # What a response says of one batch.
@@ -45,6 +46,11 @@ cdef struct Outcome:
     int16_t error_code
     int16_t seen                  # whether the response has the batch at all
 
+# Where the brokers are that the outcomes name as leaders (KIP-951); not decoded yet.
+cdef struct Endpoints:
+    const uint8_t* data           # points into the response; NULL where it tells none
+    int64_t size
+
 cdef Request* encode_produce(
     const ProduceSettings* settings, int16_t version, int32_t correlation_id, Batch** batches, int32_t count
 ) noexcept nogil
@@ -52,5 +58,8 @@ cdef Request* whole_request(int16_t api_key, int16_t version, int32_t correlatio
                             int64_t size) noexcept nogil
 cdef void free_request(Request* r) noexcept nogil
 cdef int parse_produce(
-    const Request* r, const uint8_t* frame, int64_t size, Outcome* outcomes, int32_t* throttle_ms
+    const Request* r, const uint8_t* frame, int64_t size, Outcome* outcomes, int32_t* throttle_ms,
+    Endpoints* endpoints
 ) noexcept nogil
+cdef bint names_leader(const Outcome* o) noexcept nogil
+cdef bint client_throttles(const Request* r) noexcept nogil

@@ -22,6 +22,11 @@ cdef enum:
     TOPIC_IDS = 13            # first version that names topics by id
     PER_TOPIC = 32            # most bytes around a topic, but for its name
     PER_BATCH = 16            # most bytes around a batch
+    ID_SIZE = 16
+    NODE_ENDPOINTS_TAG = 0
+    NOT_LEADER_OR_FOLLOWER = 6
+    FENCED_LEADER_EPOCH = 74
+    CLIENT_THROTTLES = 6      # first version whose throttle time is the client's to keep
 
 
 cdef int by_topic_and_partition(const void* left, const void* right) noexcept nogil:
@@ -53,12 +58,21 @@ cdef inline uint8_t* put_text(uint8_t* p, const char* text, int32_t size, bint f
     return p
 
 
+cdef bint has_id(const Topic* t) noexcept nogil:
+    cdef int i
+    for i in range(ID_SIZE):
+        if t.id[i]:
+            return True
+    return False
+
+
 cdef Request* encode_produce(
     const ProduceSettings* settings, int16_t version, int32_t correlation_id, Batch** batches, int32_t count
 ) noexcept nogil:
     """The request for these batches, whose headers are written; NULL where there is no memory.
 
-    Takes the batches, not the array; sorts the array.
+    Takes the batches, not the array; sorts the array. ``version`` is the highest to use: while a topic's
+    id is unknown, since a broker older than Metadata 10 told of it, the request names topics as before 13.
     """
     cdef bint flexible = version >= FLEXIBLE
     cdef Request* r = <Request*>calloc(1, sizeof(Request))
@@ -78,10 +92,12 @@ cdef Request* encode_produce(
         if i == 0 or batches[i - 1].partition.topic != t:
             topics += 1
             room += PER_TOPIC + t.name_size
+            if version >= TOPIC_IDS and not has_id(t):
+                version = TOPIC_IDS - 1
         room += PER_BATCH
     r.frame = <uint8_t*>malloc(room)
     r.parts = <iovec*>malloc(sizeof(iovec) * (2 * count + 1))
-    r.batches = <Batch**>malloc(sizeof(Batch*) * count)
+    r.batches = <Batch**>malloc((sizeof(Batch*) + (ID_SIZE if version >= TOPIC_IDS else 0)) * count)
     if r.frame == NULL or r.parts == NULL or r.batches == NULL:
         free_request(r)
         return NULL
@@ -89,6 +105,11 @@ cdef Request* encode_produce(
     r.count = count
     r.version = version
     r.correlation_id = correlation_id
+    if version >= TOPIC_IDS:
+        # A topic that is created anew has another id by the time the answer comes, which has this one.
+        r.ids = <uint8_t*>(r.batches + count)
+        for i in range(count):
+            memcpy(r.ids + i * ID_SIZE, batches[i].partition.topic.id, ID_SIZE)
     p = r.frame + 4
     put_u16(p, 0)   # Produce
     put_u16(p + 2, version)
@@ -109,8 +130,8 @@ cdef Request* encode_produce(
                 p[0] = 0   # the last topic's tags
                 p += 1
             if version >= TOPIC_IDS:
-                memcpy(p, t.id, 16)
-                p += 16
+                memcpy(p, t.id, ID_SIZE)
+                p += ID_SIZE
             else:
                 p = put_text(p, t.name, t.name_size, flexible)
             in_topic = 1
@@ -271,9 +292,39 @@ cdef void read_partition_tags(Cursor* c, Outcome* o) noexcept nogil:
         n -= 1
 
 
-cdef inline bint is_topic(const Topic* t, int16_t version, const uint8_t* name, int64_t size) noexcept nogil:
-    if version >= TOPIC_IDS:
-        return memcmp(t.id, name, 16) == 0
+cdef void read_response_tags(Cursor* c, Endpoints* endpoints) noexcept nogil:
+    """The response's tags: 0 tells where the new leaders are (KIP-951)."""
+    cdef int64_t n = read_uvarint(c)
+    cdef int64_t tag
+    cdef int64_t size
+    cdef const uint8_t* data
+    while n > 0 and not c.bad:
+        tag = read_uvarint(c)
+        size = read_uvarint(c)
+        data = take(c, size)
+        if tag == NODE_ENDPOINTS_TAG and data != NULL:
+            endpoints.data = data
+            endpoints.size = size
+        n -= 1
+
+
+cdef bint client_throttles(const Request* r) noexcept nogil:
+    """Whether a throttle time in the answer asks for silence: before, the broker kept it (KIP-219)."""
+    return r.version >= CLIENT_THROTTLES
+
+
+cdef bint names_leader(const Outcome* o) noexcept nogil:
+    """Whether the broker refused a batch and said who would take it."""
+    return o.leader_id >= 0 and (
+        o.error_code == NOT_LEADER_OR_FOLLOWER or o.error_code == FENCED_LEADER_EPOCH
+    )
+
+
+cdef inline bint is_topic(const Request* r, int32_t i, const uint8_t* name, int64_t size) noexcept nogil:
+    """Whether the topic of batch ``i`` is the one that a response names so."""
+    cdef const Topic* t = r.batches[i].partition.topic
+    if r.version >= TOPIC_IDS:
+        return memcmp(r.ids + i * ID_SIZE, name, ID_SIZE) == 0
     return size == t.name_size and memcmp(t.name, name, size) == 0
 
 
@@ -287,7 +338,7 @@ cdef int32_t find_topic(const Request* r, const uint8_t* name, int64_t size, int
     cdef const Topic* t
     while left > 0:
         t = r.batches[i].partition.topic
-        if is_topic(t, r.version, name, size):
+        if is_topic(r, i, name, size):
             # The hint may lie inside the topic's batches.
             while i > 0 and r.batches[i - 1].partition.topic == t:
                 i -= 1
@@ -322,7 +373,8 @@ cdef int32_t find_partition(const Request* r, int32_t start, int32_t index, int3
 
 
 cdef int parse_produce(
-    const Request* r, const uint8_t* frame, int64_t size, Outcome* outcomes, int32_t* throttle_ms
+    const Request* r, const uint8_t* frame, int64_t size, Outcome* outcomes, int32_t* throttle_ms,
+    Endpoints* endpoints
 ) noexcept nogil:
     """Reads the response to ``r`` from its correlation id on; 0, or -1 where it is malformed.
 
@@ -339,6 +391,8 @@ cdef int parse_produce(
     cdef int32_t i
     cdef const uint8_t* name
     cdef Outcome* o
+    endpoints.data = NULL
+    endpoints.size = 0
     for i in range(r.count):
         outcomes[i].seen = 0
     c.at = frame + 4
@@ -349,7 +403,7 @@ cdef int parse_produce(
     topics = read_count(&c, flexible) if not c.bad else 0
     while topics > 0 and not c.bad:
         if r.version >= TOPIC_IDS:
-            name = take(&c, 16)
+            name = take(&c, ID_SIZE)
         else:
             name = read_text(&c, flexible, &length)
         if name == NULL:
@@ -392,7 +446,7 @@ cdef int parse_produce(
         topics -= 1
     throttle_ms[0] = <int32_t>read_i32(&c)
     if flexible:
-        skip_tags(&c)
+        read_response_tags(&c, endpoints)
     if c.bad or c.at != c.end:
         return -1
     for i in range(r.count):

@@ -1,6 +1,11 @@
 from collections.abc import Sequence
 
-from cyproducer.control.messages import ApiVersionsResponse, InitProducerIdResponse, MetadataResponse
+from cyproducer.control.messages import (
+    ApiVersionsResponse,
+    BrokerInfo,
+    InitProducerIdResponse,
+    MetadataResponse,
+)
 
 _Frame = bytes | bytearray | memoryview
 
@@ -68,6 +73,12 @@ def decode_metadata(version: int, frame: _Frame) -> MetadataResponse:
     """Reads a Metadata response v1-v13; what versions lack is None, -1, 0 or the zero topic id.
 
     A second, empty set of tagged fields at the end is let pass: librdkafka's mock cluster sends it.
+    """
+
+def decode_node_endpoints(field: _Frame) -> list[BrokerInfo]:
+    """Reads where the leaders are that a Produce response names: its tagged field 0, v10 on (KIP-951).
+
+    Besides what is wrong in any frame, an address nobody can connect to is refused here.
     """
 
 def decode_init_producer_id(version: int, frame: _Frame) -> InitProducerIdResponse:

@@ -1,9 +1,10 @@
 """The wire form of every Kafka message but Produce: ApiVersions, Metadata, InitProducerId.
 
-Owns the byte layout of these requests and responses, for each version the package implements. Owns
-neither the primitive types (``wire.pyx``) nor sockets nor the choice of a version
-(``control/api_versions.py``); matching a response to its request by correlation id is the caller's.
-Runs on the sender thread, under the GIL; every function is pure and may be called from any thread.
+Owns the byte layout of these requests and responses, for each version the package implements, and the one
+field of Produce responses that tells of brokers. Owns neither the primitive types (``wire.pyx``) nor sockets
+nor the choice of a version (``control/api_versions.py``); matching a response to its request by correlation
+id is the caller's. Runs on the sender thread, under the GIL; every function is pure and may be called from
+any thread.
 
 Layouts follow Apache Kafka's message schemas (protocol guide; KIP-482 for flexible versions).
 """
@@ -266,6 +267,25 @@ def decode_metadata(int version, object frame):
         reader.skip_tags()
     reader.finish()
     return MetadataResponse(throttle_time_ms, brokers, cluster_id, controller_id, topics, error_code)
+
+
+def decode_node_endpoints(object field):
+    cdef Reader reader = Reader(field, "Produce response: node_endpoints", True)
+    cdef list brokers = []
+    for _ in range(reader.count("node_endpoints", 11)):
+        node_id = reader.int32("node_id")
+        host = reader.string("host")
+        port = reader.int32("port")
+        if not host or not 1 <= port <= 65535:
+            raise KafkaProtocolError(
+                f"{reader.message}: {host!r}:{port} of node {node_id} is no address: a host and a port from "
+                "1 to 65535 are needed"
+            )
+        rack = reader.nullable_string("rack")
+        reader.skip_tags()
+        brokers.append(BrokerInfo(node_id, host, port, rack))
+    reader.finish()
+    return brokers
 
 
 def decode_init_producer_id(int version, object frame):

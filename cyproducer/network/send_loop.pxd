@@ -7,7 +7,7 @@ from cyproducer.buffers.sync cimport pthread_mutex_t
 from cyproducer.network.connection cimport Connection
 from cyproducer.network.link cimport Link
 from cyproducer.network.poller cimport Poller, Ready
-from cyproducer.network.produce_codec cimport Outcome, ProduceSettings, Request
+from cyproducer.network.produce_codec cimport Endpoints, Outcome, ProduceSettings, Request
 
 cdef enum:
     MOST_BATCHES = 1024           # batches in one request
@@ -47,6 +47,8 @@ cdef class SendLoop:
     cdef int64_t latency_ns
     cdef int64_t latency_max_ns
     cdef int64_t wakeups
+    cdef int64_t throttle_ms      # what brokers asked for, added up
+    cdef int64_t throttle_max_ms
 
     cdef int step(self, int64_t max_wait_ns) except -1 nogil
     cdef int _control(self, int64_t now) except -1
@@ -57,6 +59,7 @@ cdef class SendLoop:
         self, Link* link, Request* r, const unsigned char* frame, int64_t size, int64_t now
     ) except -1 nogil
     cdef int64_t _sleep_until(self, int64_t until, int64_t now) noexcept nogil
+    cdef int _learn_leaders(self, Link* link, Request* r, const Endpoints* endpoints) except -1
     cdef int _complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) except -1 nogil
     cdef int _progress(self, Partition* p, int64_t acknowledged_id) except -1
     cdef int _resolve(self, Batch* b, int error_code, object message, object cause, bint written) except -1

@@ -50,9 +50,18 @@ from cyproducer.network.link cimport (
     link_pop_written,
     link_push,
     link_receive,
+    link_throttle,
+    throttled_until,
 )
 from cyproducer.network.poller cimport MOST_READY
-from cyproducer.network.produce_codec cimport encode_produce, free_request, parse_produce
+from cyproducer.network.produce_codec cimport (
+    Endpoints,
+    client_throttles,
+    encode_produce,
+    free_request,
+    names_leader,
+    parse_produce,
+)
 from cyproducer.records.big_endian cimport get_u32
 from cyproducer.records.record_batch cimport put_batch_header
 
@@ -63,7 +72,6 @@ cdef extern from "<unistd.h>" nogil:
     ssize_t c_read "read"(int fd, void* data, size_t size)
 
 log = logging.getLogger("cyproducer")
-
 
 
 cdef void wake_sender(void* context) noexcept nogil:
@@ -105,7 +113,8 @@ cdef class SendLoop:
         self.settings.client_id = self.client_id
         self.settings.client_id_size = <int32_t>len(self.client_id)
         self.settings.acks = <int16_t>acks
-        self.settings.timeout_ms = <int32_t>min(request_timeout_ms, 0x7FFFFFFF)
+        # The broker's patience ends before ours, so that its answer, which says more than none, arrives.
+        self.settings.timeout_ms = <int32_t>min(request_timeout_ms - min(request_timeout_ms / 10, 1000), 1e9)
         self.max_in_flight = max_in_flight
         self.max_request_size = max_request_size
         self.request_timeout_ns = <int64_t>(request_timeout_ms * 1e6)
@@ -188,7 +197,7 @@ cdef class SendLoop:
             # _fill may have broken this connection, which moves the next one here.
             if i < self.link_count and self.links[i] == link:
                 i += 1
-        until = self.next_control_ns
+        until = throttled_until(self.links, self.link_count, self.next_control_ns, now)
         if max_wait_ns < FAR_NS - now:
             until = min(until, now + max_wait_ns)
         n = self.poller.wait(self._sleep_until(until, now) - now, ready)
@@ -276,7 +285,8 @@ cdef class SendLoop:
         cdef int32_t i
         cdef int fd = link.fd
         cdef Node* node = link.node
-        while link.in_flight < self.max_in_flight and link.first_out == NULL:
+        cdef bint throttled = link.throttled_until_ns > now
+        while not throttled and link.in_flight < self.max_in_flight and link.first_out == NULL:
             pthread_mutex_lock(&self.accumulator.c.lock)
             count = drain(
                 &self.accumulator.c, node, self.max_request_size, self.drained, MOST_BATCHES, now
@@ -316,7 +326,7 @@ cdef class SendLoop:
             if self._link_of(fd) != link:
                 return 0
         pthread_mutex_lock(&self.accumulator.c.lock)
-        node.takes = link.in_flight < self.max_in_flight and link.first_out == NULL
+        node.takes = not throttled and link.in_flight < self.max_in_flight and link.first_out == NULL
         pthread_mutex_unlock(&self.accumulator.c.lock)
         return 0
 
@@ -406,6 +416,8 @@ cdef class SendLoop:
         cdef int32_t i
         cdef int rc
         cdef Outcome* o
+        cdef Endpoints endpoints
+        cdef bint learned = False
         if r.api_key != 0:
             with gil:
                 key, version = r.api_key, r.version
@@ -413,13 +425,18 @@ cdef class SendLoop:
                 body = PyBytes_FromStringAndSize(<const char*>frame, size)
                 self._tell(self.control.on_frame, <Connection>link.owner, (key, version, body, now / 1e6))
             return 0
-        rc = parse_produce(r, frame, size, self.outcomes, &throttle_ms)
+        rc = parse_produce(r, frame, size, self.outcomes, &throttle_ms, &endpoints)
         link.in_flight -= 1
         self._answered(link)
         self.responses += 1
         self.latency_ns += now - r.sent_ns
         if now - r.sent_ns > self.latency_max_ns:
             self.latency_max_ns = now - r.sent_ns
+        if rc == 0 and throttle_ms > 0:
+            self.throttle_ms += throttle_ms
+            self.throttle_max_ms = max(self.throttle_max_ms, <int64_t>throttle_ms)
+            if client_throttles(r):
+                link_throttle(link, now + throttle_ms * <int64_t>1_000_000)
         if rc != 0:
             with gil:
                 cause = KafkaProtocolError(
@@ -435,6 +452,9 @@ cdef class SendLoop:
                 self._complete(r.batches[i], o.base_offset, o.log_append_ms)
             else:
                 with gil:
+                    if not learned and names_leader(o):
+                        learned = True
+                        self._learn_leaders(link, r, &endpoints)
                     message = None
                     if o.message_size >= 0:
                         message = o.message[:o.message_size].decode("utf-8", "replace")
@@ -445,15 +465,19 @@ cdef class SendLoop:
     cdef int _complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) except -1 nogil:
         """A batch was acknowledged, also one whose records had to fail before."""
         cdef Partition* p = b.partition
-        cdef int64_t id = b.id
+        cdef int64_t first_record = b.first_record
         self.accumulator.complete(b, base_offset, log_append_ms)
         if p.gate != GATE_OPEN:
             with gil:
-                self._progress(p, id)
+                self._progress(p, first_record)
         return 0
 
     cpdef object close_connection(self, Connection connection, object cause):
         """Closes a socket and hands its requests back; ``Sender`` does it."""
+        raise NotImplementedError("a SendLoop is used through Sender")
+
+    cdef int _learn_leaders(self, Link* link, Request* r, const Endpoints* endpoints) except -1:
+        """A response names new leaders; ``Sender`` tells of them."""
         raise NotImplementedError("a SendLoop is used through Sender")
 
     # What needs a decision
@@ -503,8 +527,8 @@ cdef class SendLoop:
     cdef int _resolve(self, Batch* b, int error_code, object message, object cause, bint written) except -1:
         """A batch came back without success: does with it what the control plane decides.
 
-        ``error_code``: the broker's, or 0 where ``cause`` says what happened instead. ``written``: the request
-        was written whole, so that the broker may have it.
+        ``error_code``: the broker's, or 0 where ``cause`` says what happened instead. ``written``: the
+        request was written whole, so that the broker may have it.
         """
         return 0
 

@@ -11,12 +11,13 @@ import logging
 import os
 import selectors
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport realloc
 
 from cyproducer.buffers.designation cimport apply_topic, fail_parked, forget_topic
 from cyproducer.buffers.readiness cimport has_work
-from cyproducer.buffers.structures cimport Batch, Node
+from cyproducer.buffers.structures cimport GATE_OPEN, OPEN, SEALED, SEALING, Batch, Node, Partition
 from cyproducer.buffers.sync cimport (
     FAR_NS,
     cyp_store32,
@@ -33,10 +34,10 @@ from cyproducer.network.link cimport (
     link_pop_unwritten,
     link_pop_written,
 )
-from cyproducer.network.produce_codec cimport Request
 from cyproducer.network.outcomes cimport Outcomes
+from cyproducer.network.produce_codec cimport Endpoints, Outcome, Request, names_leader
 
-from cyproducer.errors import KafkaConnectionError, KafkaTimeoutError
+from cyproducer.errors import KafkaConnectionError, KafkaTimeoutError, told
 
 log = logging.getLogger("cyproducer")
 
@@ -131,6 +132,27 @@ cdef class Sender(Outcomes):
             r = link_pop_awaiting(link)
         cyp_store32(&self.attention, 1)
 
+    cdef int _learn_leaders(self, Link* link, Request* r, const Endpoints* endpoints) except -1:
+        """Tells the control plane of all leaders that a response names, before its batches come back."""
+        cdef int32_t i
+        cdef Outcome* o
+        cdef Partition* p
+        leaders = []
+        for i in range(r.count):
+            o = &self.outcomes[i]
+            if names_leader(o):
+                p = r.batches[i].partition
+                name = p.topic.name[:p.topic.name_size].decode()
+                leaders.append((name, p.index, o.leader_id, o.leader_epoch))
+        where = None
+        if endpoints.data != NULL:
+            where = PyBytes_FromStringAndSize(<const char*>endpoints.data, endpoints.size)
+        try:
+            self.control.on_leaders(<Connection>link.owner, leaders, where)
+        except Exception:
+            log.exception("taking leaders from a response failed")
+        return 0
+
     def close_overdue(self, double now_ms):
         """Closes connections whose oldest request has had no answer for request_timeout_ms.
 
@@ -172,6 +194,35 @@ cdef class Sender(Outcomes):
         """A topic's partitions: ``leaders[i]`` is the broker of partition i, -1 without one."""
         apply_topic(self.accumulator, self.accumulator.topic(name), topic_id, leaders)
 
+    def fail_beyond(self, str name, int count):
+        """Fails what is queued for a topic's partitions from ``count`` on: they are no more.
+
+        Returns whether a batch could not be failed yet, since a thread is compressing it.
+        """
+        cdef TopicState state = self.accumulator.topic(name)
+        cdef Partition* p
+        cdef Batch* b
+        cdef int i
+        busy = False
+        for i in range(count, state.c.partition_room):
+            p = state.c.partitions[i]
+            while True:
+                pthread_mutex_lock(&self.accumulator.c.lock)
+                b = p.first
+                if b != NULL and b.state == OPEN:
+                    # No append may fill it any more and hand it to its thread.
+                    b.state = SEALED
+                pthread_mutex_unlock(&self.accumulator.c.lock)
+                if b == NULL:
+                    break
+                if b.state == SEALING:
+                    busy = True
+                    break
+                self.accumulator.fail(b, self.control.on_batch_gone(self._facts(b)))
+                if p.gate != GATE_OPEN:
+                    self._progress(p, -1)
+        return busy
+
     def forget_topic(self, str name):
         """The topic's metadata was dropped."""
         forget_topic(self.accumulator, self.accumulator.topic(name))
@@ -194,35 +245,33 @@ cdef class Sender(Outcomes):
 
     def refuse_all(self, error):
         """Fails every record, those to come too: the cluster will take none from this producer."""
-        cdef Batch* b
         self.accumulator.refusal = error
         self.accumulator.close()
+        self._fail_rest(error)
+
+    cdef int _fail_rest(self, object error) except -1:
+        """Fails what waits, for metadata or in a queue, and gives up on what is on the wire."""
+        cdef Batch* b
+        absent, unknown = told(error, False), told(error, True)
         for name in self.parked_topics():
-            self.fail_parked(name, error)
+            self.fail_parked(name, absent)
         while True:
             b = self.accumulator.overdue(FAR_NS)
             if b == NULL:
-                break
+                return 0
             if b.in_request:
-                self.accumulator.abandon(b, error)
+                self.accumulator.abandon(b, unknown)
             else:
-                self.accumulator.fail(b, error)
+                self.accumulator.fail(b, unknown if b.ambiguous else absent)
 
     def abort(self, error):
         """Fails everything that is not complete, in flight or not, and closes every connection.
 
         A batch that an application thread compresses right now is failed once that thread is done with it.
         """
-        cdef Batch* b
         for connection in list(self.connections):
             self.close_connection(connection, error)
-        for name in self.parked_topics():
-            self.fail_parked(name, error)
-        while True:
-            b = self.accumulator.overdue(FAR_NS)
-            if b == NULL:
-                break
-            self.accumulator.fail(b, error)
+        self._fail_rest(error)
         return self.accumulator.c.incomplete
 
     def release(self):
@@ -247,6 +296,8 @@ cdef class Sender(Outcomes):
             "latency_ns": self.latency_ns,
             "latency_max_ns": self.latency_max_ns,
             "wakeups": self.wakeups,
+            "throttle_ms": self.throttle_ms,
+            "throttle_max_ms": self.throttle_max_ms,
             "connections": self.link_count,
             "in_flight": sum([(<Connection>c).link.in_flight for c in self.connections]),
         }

@@ -198,7 +198,8 @@ def test_threads_send_while_everything_fails_and_no_byte_is_lost() -> None:
             rig.requests()
             for seen in list(rig.pending):
                 if seen in rig.pending:
-                    rig.answer(seen, rng.choice([0, 0, 0, *CODES]))
+                    # Not 10: splitting may exceed the budget, and here nothing should.
+                    rig.answer(seen, rng.choice([0, 0, 0, 6, 7, 19, 29, 2]))
             if rng.random() < 0.05 and rig.peers:
                 rig.cut(rng.choice(list(rig.peers)))
             rig.advance_ms(10)

@@ -1,6 +1,7 @@
 """Batches: how they grow, fill, linger, gather and hurry, and whose turn it is."""
 
 import queue
+import selectors
 import threading
 import time
 
@@ -146,14 +147,22 @@ def test_a_batch_that_waited_for_its_leader_lingers_no_longer_than_the_others() 
 
 def test_the_sender_sleeps_through_a_linger_and_wakes_at_its_end() -> None:
     """With the sender waiting on its selector: a first record wakes it, its companions do not."""
-    with Rig({"t": [1]}, linger_ms=50) as rig:
+    asleep = threading.Event()
+
+    class Telling(selectors.DefaultSelector):
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            if timeout is None or timeout > 0:
+                asleep.set()
+            return super().select(timeout)
+
+    with Rig({"t": [1]}, linger_ms=50, selector=Telling()) as rig:
         rig.control.delay_ms = 1e6
         rig.connect(1)
         rig.requests()
         began = rig.sender.counters()["wakeups"]
         stepping = threading.Thread(target=rig.step, args=(PATIENCE_S * 1000,))
         stepping.start()
-        time.sleep(0.05)  # so that it is likely to sleep already; either way the result is the same
+        assert asleep.wait(PATIENCE_S)
         rig.send("t", b"v")
         stepping.join(PATIENCE_S)
         assert not stepping.is_alive()

@@ -1,11 +1,14 @@
 """Records whose topic has no metadata yet: they wait in order, follow to their partitions, or expire."""
 
+import contextlib
+import math
 import threading
 from typing import Any
 
 import pytest
 
 from cyproducer.errors import (
+    BufferExhaustedError,
     KafkaTimeoutError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
@@ -228,6 +231,23 @@ def test_memory_beyond_the_total_is_not_kept() -> None:
         rig.answer_all()
         assert rig.pool.used_bytes == 0
         assert 0 < rig.pool.cached_bytes <= rig.pool.total_bytes
+
+
+def test_parked_records_that_hold_all_memory_fill_batches() -> None:
+    """Their batches may not have what they need: it is theirs already, in another place."""
+    with Rig(buffer_memory=64 * 1024, batch_size=4096, max_block_ms=0) as rig:
+        record = bytes(100)
+        with contextlib.suppress(BufferExhaustedError):
+            for _ in iter(int, 1):
+                rig.send("t", record)
+        sent = rig.accumulator.parked_records
+        rig.sender.apply_topic("t", b"", [1])
+        assert rig.accumulator.incomplete_batches == math.ceil(sent / (4096 // 110))
+        # Each record gave its first place back when it had its second.
+        assert rig.pool.used_bytes < rig.pool.total_bytes
+        assert rig.pool.peak_bytes < rig.pool.total_bytes + 2 * 4096
+        rig.answer_all()
+        assert (len(rig.values("t")), rig.pool.used_bytes) == (sent, 0)
 
 
 def test_callbacks_keep_the_records_order_when_the_batch_completes_while_they_follow() -> None:

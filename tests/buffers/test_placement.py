@@ -1,6 +1,7 @@
 """Where records without a key go: sticky, adaptive, round robin, random, one broker at a time."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -164,6 +165,24 @@ def test_without_any_leader_every_partition_is_as_good(policy: PartitionerSpec) 
         rig.sender.apply_topic("t", b"", [1] * 3)
         rig.answer_all()
         assert {f.get(0).partition for f in futures} == {0, 1, 2}
+
+
+def test_leaders_change_all_at_once() -> None:
+    """1. A partition loses its leader.  2. While the next one's is read, a record is sent: it finds what was
+    before, and goes.  Half the change would have it wait where no broker is."""
+    reached: list[int] = []
+
+    class Leader:
+        def __int__(self) -> int:
+            rig.send("t", b"v")
+            reached.extend(seen.node for seen in rig.requests())
+            return 2
+
+    with Rig({"t": [1, 2]}, spec=ROUND_ROBIN) as rig:
+        leaders: list[Any] = [-1, Leader()]
+        rig.sender.apply_topic("t", b"", leaders)
+        assert reached == [1]
+        assert set(placed(rig, 4)) == {1}
 
 
 def test_round_robin_is_even_and_in_turn() -> None:

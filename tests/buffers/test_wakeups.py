@@ -14,7 +14,7 @@ import pytest
 
 from cyproducer.buffers.buffer_pool import BufferPool
 from tests.rig import Rig
-from tests.until import PATIENCE_S, until
+from tests.until import PATIENCE_S, until, until_blocked
 
 TRIES = 8
 SLICE_S = 0.05
@@ -33,7 +33,7 @@ def quickest(wait: Callable[[], object], event: Callable[[], object], ready: Cal
         thread = threading.Thread(target=waiting)
         thread.start()
         until(ready, "the wait")
-        time.sleep(0.005)  # so that it waits for certain
+        until_blocked(thread)
         began = time.perf_counter()
         event()
         thread.join(PATIENCE_S)

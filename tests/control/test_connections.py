@@ -206,6 +206,76 @@ def test_all_nodes_failing_calls_for_a_rebootstrap() -> None:
     assert not connections.all_failing([1, 2])
 
 
+def test_a_lost_connection_is_no_reason_to_rebootstrap_but_a_failed_attempt_after_it_is() -> None:
+    connections = ready()
+    connections.failed(1, "connection reset", 1000)
+    assert not connections.all_failing([1])
+    connections.resolved(1, [FIRST, SECOND])
+    connections.begin_connect(1, 2000)
+    connections.failed(1, REFUSED, 2000)
+    # There is another address.
+    assert not connections.all_failing([1])
+    connections.begin_connect(1, 2000)
+    connections.connected(1, 2000)
+    connections.failed(1, "no completed handshake", 2000)
+    assert connections.all_failing([1])
+
+
+def test_a_node_that_comes_back_after_a_rebootstrap_has_its_backoff_still() -> None:
+    connections = with_node()
+    for now_ms in (0, 1000, 2000):
+        fail_round(connections, now_ms)
+    connections.retire(1)
+    assert 1 not in connections
+    assert connections.next_event_ms(2000) == math.inf
+    connections.retire(1)
+    assert connections.add(1, "broker1", 9092)
+    assert connections.connect_delay_ms(1, 2000) == pytest.approx(200)
+    assert not connections.all_failing([1])
+    fail_round(connections, 3000)
+    assert connections.connect_delay_ms(1, 3000) == pytest.approx(400)
+    assert connections.all_failing([1])
+
+
+def test_a_node_that_comes_back_elsewhere_starts_afresh() -> None:
+    connections = with_node()
+    fail_round(connections, 0)
+    connections.retire(1)
+    connections.add(1, "elsewhere", 9092)
+    assert connections.connect_delay_ms(1, 0) == 0
+    connections.remove(1)
+    connections.add(1, "broker1", 9092)
+    assert connections.connect_delay_ms(1, 0) == 0
+
+
+def test_a_node_retired_amid_a_connection_comes_back_without_one() -> None:
+    connections = ready()
+    connections.retire(1)
+    connections.add(1, "broker1", 9092)
+    assert connections.connect_delay_ms(1, 0) == 0
+    assert connections.needs_addresses(1)
+    connections.resolved(1, [FIRST])
+    connections.begin_connect(1, 0)
+    connections.retire(1)
+    connections.add(1, "broker1", 9092)
+    assert connections.timed_out(1_000_000) == []
+
+
+def test_backoff_is_each_nodes_own_and_has_jitter() -> None:
+    draws = iter([0.0, 0.0, 0.999, 0.999])
+    connections = Connections(lambda: next(draws))
+    for node_id in (1, 2, 3):
+        connections.add(node_id, "broker", 9092 + node_id)
+    # One draw for the setup timeout, one for the backoff.
+    for node_id in (1, 2):
+        connections.resolved(node_id, [FIRST])
+        connections.begin_connect(node_id, 0)
+        connections.failed(node_id, REFUSED, 0)
+    assert connections.connect_delay_ms(1, 0) == pytest.approx(40)
+    assert connections.connect_delay_ms(2, 0) == pytest.approx(60, abs=0.1)
+    assert connections.connect_delay_ms(3, 0) == 0
+
+
 # Timeouts and idleness
 
 

@@ -397,6 +397,28 @@ def test_a_broker_may_ask_for_a_rebootstrap() -> None:
     assert metadata.next_update_ms(200) == 0
 
 
+def test_a_cluster_that_always_asks_for_a_rebootstrap_is_asked_at_the_pace_of_the_backoff() -> None:
+    metadata = known(topic())
+    metadata.request_update("test")
+    for _ in range(2):
+        assert metadata.next_update_ms(200) == 0
+        metadata.begin_request(200)
+        metadata.on_response(response(error_code=129), 200)
+    assert metadata.next_update_ms(200) == pytest.approx(200)
+
+
+def test_without_the_strategy_there_is_no_rebootstrap() -> None:
+    metadata = ClusterMetadata([("seed", 9092)], lambda: 0.5, rebootstrap=False)
+    metadata.begin_request(0)
+    metadata.on_response(response(), 0)
+    assert metadata.rebootstrap_reason(0, True) is None
+    metadata.request_update("test")
+    metadata.begin_request(200)
+    assert metadata.on_response(response(error_code=129), 200).brokers_removed == set()
+    assert sorted(metadata.broker_ids()) == [1, 2, 3]
+    assert metadata.rebootstrap_reason(1_000_000, False) is None
+
+
 # Brokers
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cyproducer.control.retry import ExponentialBackoff, RetryDecision, RetryPolicy
+from cyproducer.control.retry import ExponentialBackoff, LastErrors, RetryDecision, RetryPolicy
 
 
 def middle() -> float:
@@ -117,3 +117,40 @@ def test_an_attempt_that_would_come_after_the_delivery_timeout_is_not_waited_for
         None,
         "9900 ms after its creation, attempt 2 would come after delivery_timeout_ms=10000",
     )
+
+
+def test_where_the_failure_told_what_to_do_there_is_no_backoff() -> None:
+    decision = POLICY.decide(True, 2, 1000, 3000, never, at_once=True)
+    assert decision == RetryDecision(True, 3000, "attempt 3 in 0 ms")
+    assert POLICY.decide(True, 1, 500, 10_499, never, at_once=True).retry
+    assert not POLICY.decide(True, 1, 500, 10_500, never, at_once=True).retry
+    assert not POLICY.decide(True, 4, 0, 0, never, at_once=True).retry
+    assert not POLICY.decide(False, 1, 0, 0, never, at_once=True).retry
+
+
+def test_a_partitions_last_error_counts_from_when_it_happened() -> None:
+    errors = LastErrors(1000)
+    first, second = OSError("first"), OSError("second")
+    errors.note("t", 0, first, 100)
+    errors.note("t", 0, second, 200)
+    assert errors.since("t", 0, 200) is second
+    assert errors.since("t", 0, 201) is None
+    assert errors.since("t", 1, 0) is None
+    assert errors.since("u", 0, 0) is None
+
+
+def test_old_errors_are_forgotten() -> None:
+    errors = LastErrors(1000)
+    for partition in range(5):
+        errors.note("t", partition, OSError(), 100 * partition)
+    errors.note("t", 0, OSError(), 500)
+    errors.note("t", 5, OSError(), 1200)
+    assert [errors.since("t", partition, 0) is None for partition in range(6)] == [
+        False,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
+    assert len(errors) == 5

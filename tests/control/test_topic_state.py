@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from cyproducer.control.cluster_view import BrokerMetadata
 from cyproducer.control.messages import NO_TOPIC_ID, PartitionInfo, TopicInfo
 from cyproducer.control.topic_state import Merged, TopicState
-from tests.control.test_metadata import ID_A, ID_B, known, refresh, topic
+from tests.control.test_metadata import ID_A, ID_B, known, refresh, response, topic
 
 
 def test_an_older_epoch_never_replaces_a_newer_one() -> None:
@@ -66,8 +66,14 @@ def test_a_topic_under_a_new_id_is_another_topic() -> None:
 def test_an_id_that_becomes_known_is_no_other_topic() -> None:
     metadata = known(topic(epochs=(5, 5), topic_id=NO_TOPIC_ID))
     assert metadata.topic_id("t") is None
+    assert not metadata.is_gone("t", 2)
     change = refresh(metadata, topic(epochs=(4, 4), topic_id=ID_A), now_ms=200)
     assert change.topics_recreated == []
+    # The accumulator has to hear of the id.
+    assert change.topics_changed == ["t"]
+    assert metadata.is_gone("t", 2)
+    assert not metadata.is_gone("t", 1)
+    assert not metadata.is_gone("u", 0)
     assert metadata.leader_epoch("t", 0) == 5
     assert metadata.topic_id("t") == ID_A
     # A broker too old to tell ids takes nothing away.
@@ -249,3 +255,27 @@ def test_ten_thousand_partitions_are_merged_and_seen() -> None:
     )
     assert metadata.partition_count("t") == 10_000
     assert len(metadata.view().available_partitions_for_topic("t")) == 10_000
+
+
+def test_a_broker_that_a_response_named_stays_while_it_leads_though_metadata_do_not_list_it() -> None:
+    metadata = known(topic(leaders=(1, 2), epochs=(5, 5)))
+    metadata.update_leader("t", 0, 8, 6, BrokerMetadata(8, "eight", 9092, None))
+    change = refresh(metadata, topic(leaders=(1, 2), epochs=(5, 5)), now_ms=200)
+    assert (change.brokers_removed, metadata.leader("t", 0)) == (set(), 8)
+    assert metadata.broker(8) == BrokerMetadata(8, "eight", 9092, None)
+    change = refresh(metadata, topic(leaders=(2, 2), epochs=(7, 5)), now_ms=400)
+    assert (change.brokers_removed, metadata.broker(8)) == ({8}, None)
+
+
+def test_a_broker_once_listed_goes_when_it_is_listed_no_more() -> None:
+    metadata = known(topic(leaders=(1, 2), epochs=(5, 5)))
+    metadata.update_leader("t", 0, 8, 6, BrokerMetadata(8, "eight", 9092, None))
+    metadata.request_update("test")
+    metadata.begin_request(200)
+    metadata.on_response(response(topic(leaders=(8, 2), epochs=(6, 5)), brokers=(1, 2, 8)), 200)
+    change = refresh(metadata, topic(leaders=(8, 2), epochs=(6, 5)), now_ms=400)
+    assert (change.brokers_removed, metadata.leader("t", 0)) == ({8}, None)
+    metadata.update_leader("t", 0, 9, 7, BrokerMetadata(9, "nine", 9092, None))
+    metadata.rebootstrap()
+    refresh(metadata, topic(leaders=(9, 2), epochs=(7, 5)), now_ms=600)
+    assert metadata.broker(9) is None

@@ -25,6 +25,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.integration.kafka_install import classpath
 from tests.integration.kafka_node import KafkaNode, KafkaStartError, java
+from tests.until import looks
 
 PORTS = range(20_000, 32_000)
 """Below what Linux and macOS hand out to outgoing connections, which could otherwise take a port away
@@ -160,13 +161,12 @@ class KafkaCluster:
     def leader(self, topic: str, partition: int, timeout_s: float = 10) -> int:
         """The id of the node that leads a partition; -1 where none does."""
         admin = self._admin()
-        deadline = time.monotonic() + timeout_s
-        while True:
+        for _ in looks(timeout_s):
             found = admin.list_topics(topic, timeout=timeout_s).topics[topic].partitions
             # The node that answers may not have heard of a new topic yet.
-            if partition in found or time.monotonic() > deadline:
+            if partition in found:
                 return found[partition].leader
-            _breathe()
+        raise TimeoutError(f"no node has heard of {topic}-{partition} after {timeout_s} s")
 
     def create_topic(
         self,
@@ -185,13 +185,11 @@ class KafkaCluster:
         admin = self._admin()
         created = admin.create_topics([topic], operation_timeout=timeout_s, request_timeout=timeout_s)
         created[name].result()
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
+        for _ in looks(timeout_s):
             with contextlib.suppress(KafkaException):
                 found = admin.list_topics(name, timeout=1).topics[name].partitions.values()
                 if len(found) == partitions and all(p.leader > 0 and len(p.isrs) == replicas for p in found):
                     return
-            _breathe()
         raise KafkaStartError(f"topic {name!r} was created but is not complete after {timeout_s} s")
 
     def dump_log(self, topic: str, partition: int, node_id: int | None = None) -> str:
@@ -296,14 +294,13 @@ class KafkaCluster:
         expected = {node.node_id for node in self._nodes.values() if node.running and not node.paused}
         down = set(self._nodes) - expected
         admin = self._admin()
-        while time.monotonic() < deadline:
+        for _ in looks(deadline - time.monotonic()):
             for node in self._nodes.values():
                 if not node.running and node.node_id not in down:
                     raise KafkaStartError(f"node {node.node_id} ended while starting:\n{node.logs()}")
             with contextlib.suppress(KafkaException):
                 if expected <= set(admin.list_topics(timeout=1).brokers):
                     return
-            _breathe()
         logs = "\n".join(f"node {node.node_id}:\n{node.logs()}" for node in self._nodes.values())
         raise KafkaStartError(f"the nodes {sorted(expected)} did not all answer in time:\n{logs}")
 
@@ -318,11 +315,6 @@ class KafkaCluster:
                 "log_level": 0,
             }
         )
-
-
-def _breathe() -> None:
-    """Between two looks at a cluster that offers no event to wait for."""
-    time.sleep(0.05)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from tests.integration.kafka_cluster import KafkaCluster, free_ports
 from tests.integration.kafka_install import classpath
 from tests.integration.kafka_node import KafkaNode, KafkaStartError
+from tests.until import looks
 
 POMS = Path(__file__).with_name("old")
 LOG4J1 = """\
@@ -48,16 +48,14 @@ class OldKafka(NamedTuple):
 
     def requests(self, client_id: str, until: str) -> set[tuple[str, int]]:
         """API and version of a client's requests as the broker noted them, to the first of API ``until``."""
-        deadline = time.monotonic() + 15
         found: set[tuple[str, int]] = set()
-        while time.monotonic() < deadline:
+        for _ in looks(15):
             for line in self.log.read_text().splitlines():
                 header = HEADERS[self.version].search(line)
                 if header is not None and header["client"] == client_id:
                     found.add((header["api"], int(header["version"])))
                     if header["api"] == until:
                         return found
-            time.sleep(0.05)
         raise TimeoutError(f"Kafka {self.version} noted no {until} of {client_id!r}, only {found}")
 
 
@@ -124,8 +122,9 @@ def _with_zookeeper(directory: Path, jars: str, options: list[str]) -> Iterator[
 
 def _await_broker(bootstrap: str, nodes: list[KafkaNode]) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 100, "log_level": 0})
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and all(node.running for node in nodes):
+    for _ in looks(60):
+        if not all(node.running for node in nodes):
+            break
         with contextlib.suppress(KafkaException):
             if admin.list_topics(timeout=1).brokers:
                 return

@@ -5,7 +5,6 @@ Duplicates are allowed: a retry may repeat what a leader had written before it d
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -16,6 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 from cyproducer import KafkaProducer
 from tests.integration.kafka_cluster import KafkaCluster
 from tests.integration.traffic import Traffic
+from tests.until import looks
 
 pytestmark = [
     pytest.mark.kafka,
@@ -77,10 +77,12 @@ def reassign(kafka_cluster: KafkaCluster) -> Iterator[Reassign]:
 
 
 def await_leader(cluster: KafkaCluster, topic: str, partition: int, wanted: int) -> None:
-    deadline = time.monotonic() + 30
-    while (leader := cluster.leader(topic, partition)) != wanted:
-        assert time.monotonic() < deadline, f"{topic}-{partition} is led by {leader}, not by {wanted}"
-        time.sleep(0.05)
+    leader = -1
+    for _ in looks(30):
+        leader = cluster.leader(topic, partition)
+        if leader == wanted:
+            return
+    raise AssertionError(f"{topic}-{partition} is led by {leader}, not by {wanted}")
 
 
 def test_nothing_is_lost_when_a_leader_is_killed_and_partitions_elsewhere_go_on(

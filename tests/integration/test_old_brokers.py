@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +14,7 @@ from tests.integration.consume import Fetched, read_all
 from tests.integration.kafka_install import missing_tools
 from tests.integration.old_kafka import POMS, OldKafka, old_kafka
 from tests.integration.record_shapes import all_shapes
+from tests.until import looks
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -44,16 +44,15 @@ def admin(old: OldKafka) -> AdminClient:
 
 def create(admin: AdminClient, topic: str, partitions: int) -> None:
     new = NewTopic(topic, partitions, 1, config=KEPT_FOR_EVER)
-    deadline = time.monotonic() + 30
-    while True:
+    for _ in looks(30):
         try:
             admin.create_topics([new], operation_timeout=30)[topic].result(30)
             return
         except KafkaException as error:
             # ZooKeeper's brokers say that a topic is deleted while they are still about it.
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
-            time.sleep(0.05)
+    raise TimeoutError(f"topic {topic!r} is still there")
 
 
 def test_the_newest_versions_it_knows_are_used(old: OldKafka, admin: AdminClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from cyproducer import KafkaProducer, errors
 from tests.integration.consume import read_all
 from tests.integration.kafka_cluster import KafkaCluster
+from tests.until import looks
 
 pytestmark = pytest.mark.kafka
 
@@ -100,8 +102,8 @@ def requests_until(log: Path, client_id: str, api: str) -> list[tuple[str, int]]
 
     It notes a request once it is answered, and some time after that.
     """
-    deadline = time.monotonic() + 15
-    while time.monotonic() < deadline:
+    found: list[tuple[str, int]] = []
+    for _ in looks(15):
         found = []
         for line in log.read_text().splitlines():
             if f'"clientId":"{client_id}"' in line and line.endswith("}"):
@@ -109,7 +111,6 @@ def requests_until(log: Path, client_id: str, api: str) -> list[tuple[str, int]]
                 found.append((header["requestApiKeyName"], header["requestApiVersion"]))
                 if found[-1][0] == api:
                     return found
-        time.sleep(0.05)
     raise TimeoutError(f"the broker noted no {api} request of {client_id!r}, only {found}")
 
 
@@ -201,10 +202,8 @@ def test_a_topic_hidden_while_in_use_fails_and_comes_back(restricted: KafkaClust
 
 def _offset_once_allowed(producer: KafkaProducer, topic: str) -> int:
     """The offset of a record sent as often as it is refused: a refusal is believed for retry_backoff_ms."""
-    deadline = time.monotonic() + 15
-    while True:
-        try:
+    for _ in looks(15):
+        with contextlib.suppress(errors.TopicAuthorizationFailedError):
             offset: int = producer.send(topic, b"allowed").get(30).offset
             return offset
-        except errors.TopicAuthorizationFailedError:
-            assert time.monotonic() < deadline
+    raise TimeoutError(f"records for {topic!r} are still refused")

@@ -209,6 +209,7 @@ class ScriptedCluster:
         self.auto_create = 0
         """Partitions of topics that come into being when they are asked for; 0: they don't."""
         self.tells_leader = False
+        """Whether a refusal names the leader, and where it is (KIP-951)."""
         self.unlisted: set[int] = set()
         """Nodes that metadata do not list, though partitions may name them."""
         self.script: Callable[[Received], Act | None] = lambda received: None
@@ -332,9 +333,10 @@ class ScriptedCluster:
         error = act.error if isinstance(act.error, int) else 0
         if header.api_key == API_VERSIONS:
             wire.read_api_versions(header)
-            return wire.write_api_versions(version, correlation_id, node.versions, error), act
+            answer = wire.write_api_versions(version, correlation_id, node.versions, error, act.throttle_ms)
+            return answer, act
         wire.read_init_producer_id(header)
-        return wire.write_init_producer_id(version, correlation_id, 4711, 0, error), act
+        return wire.write_init_producer_id(version, correlation_id, 4711, 0, error, act.throttle_ms), act
 
     def _metadata(
         self, version: int, correlation_id: int, names: list[str] | None, create: bool, act: Act
@@ -357,13 +359,16 @@ class ScriptedCluster:
             (node.id, node.host, node.port) for node in self.nodes.values() if node.id not in self.unlisted
         ]
         error = act.error if isinstance(act.error, int) else 0
-        return wire.write_metadata(version, correlation_id, brokers, answers, "scripted", error)
+        return wire.write_metadata(
+            version, correlation_id, brokers, answers, "scripted", error, act.throttle_ms
+        )
 
     def _produce(self, received: Received, act: Act) -> bytes:
         request = received.produce
         assert request is not None
         by_id = {topic.id: topic for topic in self.topics.values()}
         answers: Answers = []
+        named: set[int] = set()
         for key, partitions in request.topics:
             topic = by_id.get(key) if isinstance(key, uuid.UUID) else self.topics.get(key)
             parts = []
@@ -381,12 +386,17 @@ class ScriptedCluster:
                 if error == NOT_LEADER and self.tells_leader and request.api_version >= 10 and topic:
                     partition = topic.partitions[index]
                     answer = answer._replace(current_leader=(partition.leader, partition.epoch))
+                    named.add(partition.leader)
                 parts.append(answer)
             answers.append((key, parts))
         if act.edit is not None:
             answers = act.edit(answers)
         return encode_produce_response(
-            request.api_version, request.correlation_id, answers, throttle_ms=act.throttle_ms
+            request.api_version,
+            request.correlation_id,
+            answers,
+            act.throttle_ms,
+            [(node.id, node.host, node.port, None) for node in self.nodes.values() if node.id in named],
         )
 
     def _error_for(self, received: Received, act: Act, topic: TopicModel | None, index: int) -> int:

@@ -112,7 +112,11 @@ def framed(correlation_id: int, body: bytes, tagged_header: bool) -> bytes:
 
 
 def write_api_versions(
-    version: int, correlation_id: int, ranges: Mapping[int, tuple[int, int]], error: int = 0
+    version: int,
+    correlation_id: int,
+    ranges: Mapping[int, tuple[int, int]],
+    error: int = 0,
+    throttle_ms: int = 0,
 ) -> bytes:
     flexible = version >= 3
     tags = b"\x00" if flexible else b""
@@ -121,7 +125,7 @@ def write_api_versions(
         list(ranges.items()), flexible, lambda entry: struct.pack(">hhh", entry[0], *entry[1]) + tags
     )
     if version >= 1:
-        body += struct.pack(">i", 0)
+        body += struct.pack(">i", throttle_ms)
     # The header of this one response has no tags in any version: the client does not know yet who answers.
     return framed(correlation_id, body + tags, tagged_header=False)
 
@@ -133,6 +137,7 @@ def write_metadata(
     topics: Sequence[TopicAnswer],
     cluster_id: str,
     error: int = 0,
+    throttle_ms: int = 0,
 ) -> bytes:
     flexible = version >= 9
     tags = b"\x00" if flexible else b""
@@ -164,7 +169,7 @@ def write_metadata(
             out += struct.pack(">i", -(2**31))
         return out + tags
 
-    body = struct.pack(">i", 0) if version >= 3 else b""
+    body = struct.pack(">i", throttle_ms) if version >= 3 else b""
     body += encode_array(brokers, flexible, broker)
     if version >= 2:
         body += encode_string(cluster_id, flexible)
@@ -179,8 +184,8 @@ def write_metadata(
 
 
 def write_init_producer_id(
-    version: int, correlation_id: int, producer_id: int, epoch: int, error: int = 0
+    version: int, correlation_id: int, producer_id: int, epoch: int, error: int = 0, throttle_ms: int = 0
 ) -> bytes:
     flexible = version >= 2
-    body = struct.pack(">ihqh", 0, error, producer_id, epoch) + (b"\x00" if flexible else b"")
+    body = struct.pack(">ihqh", throttle_ms, error, producer_id, epoch) + (b"\x00" if flexible else b"")
     return framed(correlation_id, body, tagged_header=flexible)

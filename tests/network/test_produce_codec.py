@@ -91,7 +91,7 @@ def test_a_request_is_what_the_reference_reads(version: int, acks: int) -> None:
         seen = only(rig)
         request = seen.request
         assert (request.api_version, request.client_id, request.transactional_id) == (version, "rig", None)
-        assert (request.acks, request.timeout_ms) == (acks, 30_000)
+        assert (request.acks, request.timeout_ms) == (acks, 29_000)
         found = {
             (topic, index): [
                 record.value for batch in decode_batches(data or b"") for record in batch.records
@@ -322,7 +322,8 @@ def test_one_wrong_byte_anywhere_ends_in_an_outcome_or_a_closed_connection(versi
             rig.control.broken.clear()
             survived += bool(done)
             if done:
-                rig.clock.advance_ms(100)
+                throttled_ms = rig.peers[1].connection.throttled_ms(rig.clock.monotonic_ns() / 1e6)
+                rig.clock.advance_ms(100 + throttled_ms)
                 for left in rig.requests():
                     respond(rig, left, encode(left.request, answers_to(left.request)))
                 assert all(future.succeeded() for future in futures)

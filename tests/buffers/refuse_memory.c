@@ -1,0 +1,52 @@
+/* Preloaded, it refuses allocations that cyproducer's extensions ask for, when told to. glibc only.
+ *
+ * The interpreter's own allocations are left alone: what it does without memory is not what is tested.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+#include <string.h>
+
+extern void *__libc_malloc(size_t size);
+extern void *__libc_calloc(size_t count, size_t size);
+extern void *__libc_realloc(void *data, size_t size);
+
+static long to_pass;  /* allocations that still succeed */
+static long to_refuse;  /* refused after those; 0: nothing is counted */
+
+/* The next `pass` allocations succeed, the `refuse` after them don't; returns how many were left to refuse. */
+long refuse_memory(long pass, long refuse)
+{
+    long left = to_refuse;
+    to_pass = pass;
+    to_refuse = refuse;
+    return left;
+}
+
+static int refused(void *caller)
+{
+    Dl_info info;
+    if (to_refuse == 0 || !dladdr(caller, &info) || !strstr(info.dli_fname, "/cyproducer/"))
+        return 0;
+    if (to_pass > 0) {
+        to_pass--;
+        return 0;
+    }
+    to_refuse--;
+    return 1;
+}
+
+void *malloc(size_t size)
+{
+    return refused(__builtin_return_address(0)) ? NULL : __libc_malloc(size);
+}
+
+void *calloc(size_t count, size_t size)
+{
+    return refused(__builtin_return_address(0)) ? NULL : __libc_calloc(count, size);
+}
+
+void *realloc(void *data, size_t size)
+{
+    return refused(__builtin_return_address(0)) ? NULL : __libc_realloc(data, size);
+}

@@ -1,0 +1,90 @@
+"""When a producer starts over from its bootstrap servers (KIP-899, KIP-1102), and when it had better not."""
+
+import threading
+
+import pytest
+
+from tests.network.producing import WAIT_S, producing
+from tests.network.scripted_broker import METADATA, Act, Received, ScriptedCluster
+
+pytestmark = pytest.mark.timeout(60)
+
+NEVER_MS = 3_600_000
+STARTING_OVER = "starting over from bootstrap_servers"
+
+
+def test_a_lost_connection_is_no_reason_to_start_over(caplog: pytest.LogCaptureFixture) -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        producer.send("orders", b"1").get(WAIT_S)
+        cluster.nodes[1].drop_connections()
+        assert producer.send("orders", b"2").get(WAIT_S).offset == 1
+    assert STARTING_OVER not in caplog.text
+
+
+def test_a_producer_finds_a_cluster_that_moved_as_a_whole(caplog: pytest.LogCaptureFixture) -> None:
+    with ScriptedCluster(orders=1) as old, ScriptedCluster(orders=1) as new:
+        new.nodes[1].stop()
+        with producing(bootstrap_servers=old.bootstrap_servers + new.bootstrap_servers) as producer:
+            producer.send("orders", b"1").get(WAIT_S)
+            old.nodes[1].stop()
+            new.nodes[1].start()
+            producer.send("orders", b"2").get(WAIT_S)
+        assert new.topics["orders"].values == [b"2"]
+    assert f"{STARTING_OVER}: all 1 known brokers are unreachable" in caplog.text
+
+
+def test_without_the_strategy_a_producer_stays_with_the_brokers_it_knows() -> None:
+    with ScriptedCluster(orders=1) as old, ScriptedCluster(orders=1) as new:
+        new.nodes[1].stop()
+        servers = old.bootstrap_servers + new.bootstrap_servers
+        with producing(bootstrap_servers=servers, metadata_recovery_strategy="none") as producer:
+            producer.send("orders", b"1").get(WAIT_S)
+            old.nodes[1].stop()
+            new.nodes[1].start()
+            future = producer.send("orders", b"2")
+            new.changed.acquire()
+            came = new.changed.wait_for(lambda: new.requests, 0.5)
+            new.changed.release()
+            assert not came
+            old.nodes[1].start()
+            assert future.get(WAIT_S).offset == 1
+
+
+def test_a_cluster_that_names_a_broker_nobody_reaches_is_not_asked_in_a_loop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with ScriptedCluster(2) as cluster:
+        cluster.create_topic("orders", 1, [2])
+        cluster.unlisted.add(1)
+        cluster.nodes[2].stop()
+        with producing(
+            bootstrap_servers=[cluster.nodes[1].address],
+            reconnect_backoff_ms=NEVER_MS,
+            reconnect_backoff_max_ms=NEVER_MS,
+            delivery_timeout_ms=10_000,
+        ) as producer:
+            producer.send("orders", b"1")
+            cluster.wait_for(lambda: STARTING_OVER in caplog.text or len(cluster.received(METADATA)) > 3)
+            assert not threading.Event().wait(0.4)
+        assert caplog.text.count(STARTING_OVER) == 1
+
+
+def test_a_broker_may_ask_for_a_new_beginning(caplog: pytest.LogCaptureFixture) -> None:
+    asked = threading.Event()
+
+    def script(received: Received) -> Act | None:
+        if received.api_key != METADATA or received.topics != ["late"] or asked.is_set():
+            return None
+        asked.set()
+        return Act(error=129)
+
+    with ScriptedCluster(orders=1, late=1) as cluster, producing(cluster) as producer:
+        cluster.nodes[1].versions[METADATA] = (0, 13)
+        producer.send("orders", b"1").get(WAIT_S)
+        cluster.wait_for(lambda: cluster.nodes[1].connections[0].closed)
+        cluster.script = script
+        producer.send("late", b"1").get(WAIT_S)
+        assert asked.is_set()
+        # One for the bootstrap address and one for the broker, and both again.
+        assert len(cluster.nodes[1].connections) == 4
+    assert f"{STARTING_OVER}: a broker asked for it" in caplog.text

@@ -1,0 +1,233 @@
+"""Brokers that throttle (KIP-219): silence as long as they ask for, towards them alone, no busy wait."""
+
+import re
+import selectors
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from cyproducer import errors
+from tests.network.producing import WAIT_S, producing
+from tests.network.scripted_broker import (
+    API_VERSIONS,
+    METADATA,
+    PRODUCE,
+    Act,
+    Received,
+    ScriptedCluster,
+)
+from tests.reference_records import PartitionResponse, encode_produce_response
+from tests.rig import Rig, Seen
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def respond(rig: Rig, seen: Seen, throttle_ms: int) -> None:
+    """Success for everything in the request, and a throttle time."""
+    rig.pending.remove(seen)
+    topics: dict[str, list[PartitionResponse]] = {}
+    for topic, index in seen.places:
+        topics.setdefault(topic, []).append(PartitionResponse(index, base_offset=0))
+    request = seen.request
+    seen.peer.sock.sendall(
+        encode_produce_response(
+            request.api_version, request.correlation_id, list(topics.items()), throttle_ms
+        )
+    )
+    rig.step()
+
+
+def throttled(rig: Rig, throttle_ms: int) -> None:
+    """Has broker 1 answer a record, and throttle."""
+    future = rig.send("t", b"first", partition=0)
+    (seen,) = rig.requests()
+    respond(rig, seen, throttle_ms)
+    assert future.succeeded()
+
+
+def values(rig: Rig) -> list[list[bytes | None]]:
+    return [seen.values() for seen in rig.requests()]
+
+
+# Produce
+
+
+@pytest.mark.parametrize("version", range(6, 13))
+def test_a_broker_that_throttles_is_sent_nothing_until_that_is_over(version: int) -> None:
+    with Rig({"t": [1, 2]}, produce_version=version) as rig:
+        throttled(rig, 500)
+        rig.send("t", b"later", partition=0)
+        assert values(rig) == []
+        rig.clock.advance_ms(499)
+        assert values(rig) == []
+        rig.send("t", b"elsewhere", partition=1)
+        assert values(rig) == [[b"elsewhere"]]
+        rig.clock.advance_ms(1)
+        assert values(rig) == [[b"later"]]
+
+
+@pytest.mark.parametrize("version", range(3, 6))
+def test_before_version_6_the_broker_has_waited_itself(version: int) -> None:
+    with Rig({"t": [1]}, produce_version=version) as rig:
+        throttled(rig, 500)
+        rig.send("t", b"later")
+        assert values(rig) == [[b"later"]]
+        assert rig.sender.counters()["throttle_ms"] == 500
+
+
+@pytest.mark.parametrize("throttle_ms", [0, -1, -(2**31)])
+def test_no_time_is_no_throttle(throttle_ms: int) -> None:
+    with Rig({"t": [1]}) as rig:
+        throttled(rig, throttle_ms)
+        rig.send("t", b"later")
+        assert values(rig) == [[b"later"]]
+        assert rig.sender.counters()["throttle_ms"] == 0
+
+
+def test_a_shorter_time_does_not_cut_a_longer_one() -> None:
+    with Rig({"t": [1, 1]}, max_in_flight=2) as rig:
+        rig.send("t", b"0", partition=0)
+        (first,) = rig.requests()
+        rig.send("t", b"1", partition=1)
+        # linger 0 lets the second gather until the first is answered, unless somebody hurries.
+        rig.clock.advance_ms(1)
+        respond(rig, first, 500)
+        rig.peers[1].connection.throttle(100, rig.clock.monotonic_ns() / 1e6)
+        assert rig.peers[1].connection.throttled_ms(rig.clock.monotonic_ns() / 1e6) == 500
+        rig.clock.advance_ms(499)
+        assert values(rig) == []
+        rig.clock.advance_ms(1)
+        assert values(rig) == [[b"1"]]
+
+
+def test_throttle_times_are_counted() -> None:
+    with Rig({"t": [1]}) as rig:
+        for throttle_ms in (300, 0, 100):
+            throttled(rig, throttle_ms)
+            rig.clock.advance_ms(300)
+        assert rig.sender.counters()["throttle_ms"] == 400
+        assert rig.sender.counters()["throttle_max_ms"] == 300
+
+
+class RecordingSelector(selectors.SelectSelector):
+    """Notes how long the sender wants to sleep."""
+
+    waits: list[float]
+
+    def select(self, timeout: float | None = None) -> Any:
+        assert timeout is not None
+        self.waits.append(timeout)
+        return super().select(0)
+
+
+def test_the_sender_sleeps_until_the_throttle_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither busily, with a batch at hand that may not go, nor on, though nobody wakes it then."""
+    waits: list[float] = []
+    RecordingSelector.waits = waits
+    monkeypatch.setattr(selectors, "DefaultSelector", RecordingSelector)
+    with Rig({"t": [1]}, request_timeout_ms=1e9, delivery_timeout_ms=1e9) as rig:
+        throttled(rig, 500)
+        rig.control.delay_ms = 1e9
+        rig.step(1e9)
+        waits.clear()
+        rig.send("t", b"later")
+        rig.step(1e9)
+        rig.step(1e9)
+        # Batches are looked after every 20 ms while there are any.
+        assert all(0.019 <= wait <= 0.5 for wait in waits)
+        rig.clock.advance_ms(490)
+        rig.step(1e9)
+        assert waits[-1] == pytest.approx(0.010)
+        rig.clock.advance_ms(10)
+        assert values(rig) == [[b"later"]]
+
+
+def test_without_a_batch_at_hand_the_sender_wakes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    RecordingSelector.waits = waits
+    monkeypatch.setattr(selectors, "DefaultSelector", RecordingSelector)
+    with Rig({"t": [1]}, request_timeout_ms=1e9, delivery_timeout_ms=1e9) as rig:
+        throttled(rig, 500)
+        rig.control.delay_ms = 1e9
+        rig.advance_ms(100)
+        rig.step(1e9)
+        assert waits[-1] == pytest.approx(0.4)
+        rig.clock.advance_ms(400)
+        rig.step(1e9)
+        assert waits[-1] > 1000
+
+
+# The other requests
+
+
+def test_a_throttle_shows_in_metrics_and_in_errors() -> None:
+    with ScriptedCluster(orders=1) as cluster:
+        given = {"delivery_timeout_ms": 300, "request_timeout_ms": 200, "linger_ms": 0}
+        with producing(cluster, **given) as producer:
+            cluster.act(PRODUCE, Act(throttle_ms=60_000))
+            assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+            where = f"{cluster.nodes[1].address} throttles this client for another 59."
+            with pytest.raises(errors.DeliveryTimeoutError, match=re.escape(where)):
+                producer.send("orders", b"2").get(WAIT_S)
+            metrics = producer.metrics()["producer-metrics"]
+            assert metrics["produce-throttle-time-avg"] == metrics["produce-throttle-time-max"] == 60_000
+        assert len(cluster.received(PRODUCE)) == 1
+
+
+def test_metadata_are_asked_of_a_broker_that_does_not_throttle() -> None:
+    with ScriptedCluster(2) as cluster:
+        cluster.create_topic("orders", 1, [1])
+        cluster.create_topic("other", 1, [1])
+        with producing(cluster, bootstrap_servers=[cluster.nodes[1].address]) as producer:
+            producer.send("orders", b"1").get(WAIT_S)
+            cluster.wait_for(lambda: cluster.nodes[1].connections[0].closed)
+            cluster.act(PRODUCE, Act(throttle_ms=3_600_000))
+            producer.send("orders", b"1").get(WAIT_S)
+            assert producer.partitions_for("other") == {0}
+            assert cluster.received(METADATA)[-1].connection.node.id == 2
+
+
+def test_where_every_broker_throttles_metadata_are_asked_once_that_is_over() -> None:
+    with ScriptedCluster(orders=1, other=1) as cluster, producing(cluster) as producer:
+        producer.send("orders", b"1").get(WAIT_S)
+        cluster.wait_for(lambda: cluster.nodes[1].connections[0].closed)
+        cluster.act(PRODUCE, Act(throttle_ms=300))
+        producer.send("orders", b"1").get(WAIT_S)
+        answered = time.monotonic()
+        assert producer.partitions_for("other") == {0}
+        assert 0.2 <= time.monotonic() - answered < WAIT_S / 4
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version", "waits"),
+    [(API_VERSIONS, 1, False), (API_VERSIONS, 2, True), (METADATA, 5, False), (METADATA, 6, True)],
+)
+def test_other_answers_throttle_too(api_key: int, version: int, waits: bool) -> None:
+    """The broker's connection is the second; the first one, to the bootstrap address, is another."""
+    times: dict[int, float] = {}
+    answered = threading.Event()
+
+    def script(received: Received) -> Act | None:
+        times[received.api_key] = time.monotonic()
+        if received.api_key != api_key or received.header.version != version or answered.is_set():
+            return None
+        if api_key == METADATA and received.topics != ["late"]:
+            return None
+        if api_key == API_VERSIONS and received.connection is cluster.nodes[1].connections[0]:
+            return None
+        answered.set()
+        return Act(throttle_ms=700)
+
+    with ScriptedCluster(orders=1, late=1) as cluster:
+        cluster.nodes[1].versions[api_key] = (0, version)
+        cluster.script = script
+        with producing(cluster) as producer:
+            if api_key == METADATA:
+                producer.send("orders", b"1").get(WAIT_S)
+                cluster.wait_for(lambda: cluster.nodes[1].connections[0].closed)
+                producer.partitions_for("late")
+            producer.send("orders", b"1").get(WAIT_S)
+        assert answered.is_set()
+        assert (times[PRODUCE] - times[api_key] >= 0.7) == waits
