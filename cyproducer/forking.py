@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakSet
 
 from cyproducer.buffers.delivery import renew_locks
@@ -71,13 +71,20 @@ def at_exit(finish: Callable[[], None]) -> None:
 def watch_worker_exit() -> None:
     """Has it called at the end of a multiprocessing child too: such a child leaves by ``os._exit``, without
     ``atexit``. To be called for each machine that starts."""
-    global _worker_hooked
     util = sys.modules.get("multiprocessing.util")
     # Where that is not imported, this is none of its children.
     if util is None or _worker_hooked:
         return
+    _hook_worker(util)
+    # A child forgets the hook before it runs what it was made for: also where its arguments, a producer among
+    # them, were unpickled before that.
+    util.register_after_fork(_hook_worker, lambda hook: hook(util))
+
+
+def _hook_worker(util: Any) -> None:
+    global _worker_hooked
     _worker_hooked = True
-    # Any priority means: at the exit. Queues flush theirs at -5, after this.
+    # Any priority means: at the exit. Queues write theirs at -5, after this.
     util.Finalize(None, _finish_worker, exitpriority=10)
 
 

@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -98,7 +99,8 @@ class _Machinery:
         self.client = ClusterClient(config, self.sender, self.clock)
         self.sender.attach_control(self.client)
         self.accumulator.on_topic_needed = self.client.want_topic
-        self._close_lock = threading.Lock()
+        # Reentrant: a signal's handler may close in the middle of a close().
+        self._close_lock = threading.RLock()
         self._deadlines: list[float] = []
         self._end_error: Exception | None = None
         self.closing = False
@@ -157,17 +159,18 @@ class _Machinery:
         """
         deadline = time.monotonic() + timeout_s
         self.closing = True
-        self._deadlines.append(deadline)
         try:
+            self._deadlines.append(deadline)
             if not self._close_lock.acquire(timeout=timeout_s + _END_S):
                 log.error("another thread is closing the producer and has not come to an end in time")
                 return 0
-            try:
-                return 0 if self.closed else self._close(timeout_s)
-            finally:
-                self._close_lock.release()
+            return 0 if self.closed else self._close(timeout_s)
         finally:
-            self._deadlines.remove(deadline)
+            # Ctrl-C may come between any two steps: nothing is sure to have been done, and to be undone.
+            with suppress(ValueError):
+                self._deadlines.remove(deadline)
+            with suppress(RuntimeError):
+                self._close_lock.release()
 
     def _close(self, timeout_s: float) -> int:
         self.accumulator.close()
