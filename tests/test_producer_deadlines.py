@@ -138,7 +138,9 @@ def test_64_threads_share_a_producer() -> None:
     each = 50
     with (
         ScriptedCluster(orders=3) as cluster,
-        producing(cluster, batch_size=2000, delivery_timeout_ms=60_000, request_timeout_ms=30_000) as producer,
+        producing(
+            cluster, batch_size=2000, delivery_timeout_ms=60_000, request_timeout_ms=30_000
+        ) as producer,
     ):
         start = threading.Barrier(64)
 

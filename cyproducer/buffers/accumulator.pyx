@@ -373,18 +373,6 @@ cdef class RecordAccumulator(Incomplete):
         pthread_mutex_unlock(&self.c.lock)
         return opens
 
-    def topic_estimates(self, str name not None):
-        """What a topic's new batches are cut by: ``compression_ratio``, compressed to raw size, and
-        ``batch_limit``, the bytes one may have as it goes. None for a topic without records so far."""
-        cdef TopicState state = self.topics.get(name)
-        if state is None:
-            return None
-        pthread_mutex_lock(&self.c.lock)
-        ratio = state.c.compression_ratio
-        limit = state.c.batch_limit
-        pthread_mutex_unlock(&self.c.lock)
-        return {"compression_ratio": ratio, "batch_limit": limit or self.c.batch_size}
-
     def counters(self):
         """The counters behind ``metrics()``, as a dict of totals since the start."""
         cdef Accumulator* a = &self.c

@@ -28,6 +28,7 @@ from cyproducer.buffers.readiness cimport enqueue_sorted, refresh, withdraw
 from cyproducer.buffers.sequencing cimport settle, take_off_wire
 from cyproducer.buffers.structures cimport SEALED, Accumulator, Partition, Topic
 from cyproducer.buffers.sync cimport pthread_mutex_lock, pthread_mutex_unlock
+from cyproducer.buffers.topology cimport TopicState
 from cyproducer.records.record_batch cimport BATCH_HEADER
 from cyproducer.records.varint cimport put_varint, varint_size
 
@@ -276,3 +277,17 @@ cdef int split(RecordAccumulator acc, Batch* b) except -1:
     pthread_mutex_unlock(&a.lock)
     acc._free(b)
     return 0
+
+
+def topic_estimates(RecordAccumulator accumulator not None, str name not None):
+    """What a topic's new batches are cut by; any thread.
+
+    ``compression_ratio``: compressed to raw size, as expected. ``batch_limit``: bytes one may have as it
+    goes. A topic that is new starts with 1.0 and ``batch_size``.
+    """
+    cdef TopicState state = accumulator.topic(name)
+    pthread_mutex_lock(&accumulator.c.lock)
+    ratio = state.c.compression_ratio
+    limit = state.c.batch_limit
+    pthread_mutex_unlock(&accumulator.c.lock)
+    return {"compression_ratio": ratio, "batch_limit": limit or accumulator.c.batch_size}
