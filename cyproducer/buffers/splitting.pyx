@@ -159,6 +159,7 @@ cdef int64_t smaller_limit(const Accumulator* a, const Batch* b) noexcept nogil:
     """How large a topic's batches may be, now that this one was too large."""
     cdef int64_t limit = b.partition.topic.batch_limit
     if limit == 0:
+        # A batch may have outgrown it, packed worse than expected: half of that is no limit.
         limit = a.batch_size
     return min(limit, max((b.size + 1) // 2, BATCH_HEADER + 1))
 
@@ -166,9 +167,7 @@ cdef int64_t smaller_limit(const Accumulator* a, const Batch* b) noexcept nogil:
 cdef void learn(RecordAccumulator acc, const Batch* b, int64_t limit) noexcept nogil:
     """The topic takes smaller batches than this one. The lock is held."""
     cdef Topic* t = b.partition.topic
-    # A batch that outgrew batch_size, since it was packed worse than expected, says nothing about that.
-    if limit < acc.c.batch_size:
-        t.batch_limit = limit
+    t.batch_limit = limit
     if acc.c.codec:
         t.compression_ratio = max(1.0, <double>(b.size - BATCH_HEADER) / max(1, b.raw_size - BATCH_HEADER))
     acc.c.batches_split += 1

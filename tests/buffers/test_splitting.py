@@ -255,6 +255,22 @@ def test_a_part_that_may_be_in_the_log_keeps_its_sequence_when_the_next_is_certa
         assert rig.values("t") == [b"zeroth", b"first"]
 
 
+def test_a_batch_that_was_split_is_unsettled_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    unsettled: list[int] = []
+    with rigged(idempotent=True) as rig:
+        progress = rig.control.on_progress
+
+        def watched(topic: str, partition: int, on_wire: int, left: int, *facts: Any) -> None:
+            unsettled.append(left)
+            progress(topic, partition, on_wire, left, *facts)
+
+        monkeypatch.setattr(rig.control, "on_progress", watched)
+        rig.sender.set_identity(7, 0)
+        fill(rig, [b"a", b"b"])
+        refuse_large(rig, rig.requests()[0], 70)
+        assert unsettled == [0]
+
+
 def test_parts_are_told_apart_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """By which the control plane says from where on sequences are to be given up."""
     numbers: list[int] = []
