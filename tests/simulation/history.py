@@ -106,7 +106,7 @@ def history_of(seed: int, idempotence: bool | None = None) -> History:
         history.closes_at_ms = rng.uniform(0, length_ms * 1.5)
     if rng.random() < 0.1:
         _add_idleness(rng, history)
-    elif rng.random() < 0.5:
+    else:
         _add_probe(history)
     history.events.sort(key=lambda event: event.at_ms)
     return history
@@ -240,7 +240,8 @@ def _add_idleness(rng: random.Random, history: History) -> None:
 def _add_probe(history: History) -> None:
     """A record that must arrive: everything is well again, and there is time for what is not known yet."""
     options, manners = history.options, history.manners
-    has_time = options["delivery_timeout_ms"] - options["request_timeout_ms"] >= 2000
+    # For one request on a connection that swallows it, for another connection and another request.
+    has_time = options["delivery_timeout_ms"] >= 2 * options["request_timeout_ms"] + 300
     if (
         history.closes_at_ms is None
         and history.heals_at_ms < float("inf")

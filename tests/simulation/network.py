@@ -7,6 +7,7 @@ time, and nothing after it. So a request may arrive and its answer not, and half
 broker has read it may handle long after the connection is gone (``model_broker``): TCP promises nothing else.
 """
 
+import selectors
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -76,9 +77,7 @@ class Wire:
             except OSError:
                 data = b""
             if not data:
-                self.is_open = False
-                self.sock.close()
-                self.network.forget(self)
+                self._shut()
                 self.world.say(f"{self} closed by the client")
                 self.world.at(self._due(self._up_free_ns), self._hung_up)
                 return
@@ -143,10 +142,13 @@ class Wire:
             self.ear.receive(up)
         if down:
             self._give(down)
-        self.is_open = False
-        self.sock.close()
-        self.network.forget(self)
+        self._shut()
         self.ear.gone()
+
+    def _shut(self) -> None:
+        self.is_open = False
+        self.network.forget(self)
+        self.sock.close()
 
     def _part(self, under_way: deque[bytes]) -> bytes:
         data = b"".join(under_way)
@@ -179,10 +181,13 @@ class Network:
         self.refuses = 0.0
         self.narrow = False
         self.connections = 0
+        self._readable = selectors.DefaultSelector()
         world.after_step.append(self.pump)
 
     def pump(self) -> None:
-        for wire in list(self.wires):
+        """Takes what the client has written to any connection, or that it has closed it."""
+        ready = self._readable.select(0)
+        for wire in sorted((key.data for key, _ in ready), key=lambda wire: wire.number):
             wire.pump()
 
     def open_socket(self, address: Address) -> socket.socket:
@@ -194,12 +199,13 @@ class Network:
         self.connections += 1
         wire = Wire(self, listener, self.connections)
         self.wires.append(wire)
+        self._readable.register(wire.sock, selectors.EVENT_READ, wire)
         self.world.say(f"{wire} opened")
         return wire.client_end
 
     def forget(self, wire: Wire) -> None:
-        if wire in self.wires:
-            self.wires.remove(wire)
+        self.wires.remove(wire)
+        self._readable.unregister(wire.sock)
 
     def wires_to(self, node: int) -> list[Wire]:
         return [wire for wire in self.wires if wire.node == node]
@@ -209,6 +215,7 @@ class Network:
             wire.is_open = False
             wire.sock.close()
         self.wires.clear()
+        self._readable.close()
 
 
 class Names(Resolver):
