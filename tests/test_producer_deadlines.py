@@ -138,7 +138,9 @@ def test_64_threads_share_a_producer() -> None:
     each = 50
     with (
         ScriptedCluster(orders=3) as cluster,
-        producing(cluster, batch_size=2000, delivery_timeout_ms=60_000, request_timeout_ms=30_000) as producer,
+        producing(
+            cluster, batch_size=2000, delivery_timeout_ms=60_000, request_timeout_ms=30_000
+        ) as producer,
     ):
         start = threading.Barrier(64)
 
@@ -154,7 +156,7 @@ def test_64_threads_share_a_producer() -> None:
             thread.join(2 * WAIT_S)
         producer.flush()
         for index, partition in enumerate(cluster.topics["orders"].partitions):
-            numbers = [tuple(map(int, value.split())) for value in partition.values]
+            numbers = [tuple(map(int, (value or b"").split())) for value in partition.values]
             assert sorted(numbers) == [(n, i) for n in range(64) for i in range(each) if i % 3 == index]
             for number in range(64):
                 mine = [i for n, i in numbers if n == number]
