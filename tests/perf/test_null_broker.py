@@ -1,0 +1,305 @@
+"""The null broker: it counts what arrives, once, by Kafka's rules, and breaks as it was told."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cyproducer import KafkaProducer
+from perf import null_broker
+from perf.null_broker import NullBroker, NullBrokerError
+from tests.perf.produce import Connection, batch
+from tests.until import until
+
+NOT_LEADER, CORRUPT, UNKNOWN_TOPIC = 6, 2, 3
+OUT_OF_ORDER, DUPLICATE, INVALID_EPOCH = 45, 46, 47
+LAST_SEQUENCE = 2**31 - 1
+
+pytestmark = pytest.mark.skipif(null_broker.unavailable() is not None, reason=str(null_broker.unavailable()))
+
+
+@pytest.fixture
+def broker() -> Iterator[NullBroker]:
+    with NullBroker(2, topics={"t": 2}, check=True) as broker:
+        yield broker
+
+
+@pytest.fixture
+def connection(broker: NullBroker) -> Iterator[Connection]:
+    """To the broker that leads t-0."""
+    with Connection(broker.ports[0]) as connection:
+        yield connection
+
+
+def numbers(count: int, sender: int = 0) -> list[bytes]:
+    return [(sender << 56 | n).to_bytes(8, "big") for n in range(count)]
+
+
+# With clients
+
+
+@pytest.mark.parametrize("version", [3, 5, 7, 8, 9, 10, 11, 12, 13])
+def test_our_producer_is_served_in_each_version(version: int) -> None:
+    with (
+        NullBroker(2, partitions=3, produce_version=version, check=True) as broker,
+        KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer,
+    ):
+        futures = [producer.send("new", value, partition=0) for value in numbers(1000)]
+        assert [future.get(20).offset for future in futures] == list(range(1000))
+        report = broker.report()
+
+    assert len(report.topics["new"]) == 3
+    assert report.records("new") == producer.metrics()["producer-metrics"]["record-send-total"] == 1000
+    assert report.total("new", "bytes") == producer.metrics()["producer-metrics"]["byte-total"]
+    assert report.total("new", "corrupt") == report.total("new", "disorder") == 0
+
+
+def test_librdkafka_is_served(broker: NullBroker) -> None:
+    confluent_kafka = pytest.importorskip("confluent_kafka")
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True}
+    )
+    for value in numbers(1000):
+        producer.produce("t", value)
+
+    assert producer.flush(20) == 0
+    assert (broker.report().records("t"), broker.report().total("t", "corrupt")) == (1000, 0)
+
+
+def test_kafka_python_is_served(broker: NullBroker) -> None:
+    kafka = pytest.importorskip("kafka")
+    producer = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+    for value in numbers(1000):
+        producer.send("t", value)
+    producer.flush(20)
+    producer.close()
+
+    assert (broker.report().records("t"), broker.report().total("t", "corrupt")) == (1000, 0)
+
+
+# Counting
+
+
+def test_records_without_a_producer_id_are_counted_each_time(
+    broker: NullBroker, connection: Connection
+) -> None:
+    assert connection.produce("t", 0, batch(3)) == (0, 0)
+    assert connection.produce("t", 0, batch(3)) == (0, 3)
+    assert broker.report().records("t") == 6
+
+
+def test_each_of_the_last_five_batches_is_recognised(broker: NullBroker, connection: Connection) -> None:
+    batches = [batch(2, producer_id=1, epoch=0, sequence=2 * n) for n in range(6)]
+    for number, one in enumerate(batches):
+        assert connection.produce("t", 0, one) == (0, 2 * number)
+
+    for number, one in list(enumerate(batches))[1:]:
+        assert connection.produce("t", 0, one) == (0, 2 * number)
+    assert connection.produce("t", 0, batches[0]).error_code == DUPLICATE
+
+    report = broker.report()
+    assert (report.records("t"), report.total("t", "duplicates"), report.stale) == (12, 5, 1)
+
+
+def test_a_gap_in_sequences_is_refused(broker: NullBroker, connection: Connection) -> None:
+    connection.produce("t", 0, batch(2, producer_id=1, epoch=0, sequence=0))
+
+    assert connection.produce("t", 0, batch(1, producer_id=1, epoch=0, sequence=3)) == (OUT_OF_ORDER, -1)
+    report = broker.report()
+    assert (report.records("t"), report.total("t", "out_of_order")) == (2, 1)
+
+
+def test_producers_and_partitions_have_sequences_of_their_own(
+    broker: NullBroker, connection: Connection
+) -> None:
+    assert connection.produce("t", 0, batch(2, producer_id=1, epoch=0, sequence=0)) == (0, 0)
+    assert connection.produce("t", 0, batch(2, producer_id=2, epoch=0, sequence=0)) == (0, 2)
+    with Connection(broker.ports[1]) as other:
+        assert other.produce("t", 1, batch(2, producer_id=1, epoch=0, sequence=0)) == (0, 0)
+
+
+def test_a_new_epoch_begins_at_zero_and_ends_the_old_one(connection: Connection) -> None:
+    connection.produce("t", 0, batch(2, producer_id=1, epoch=0, sequence=0))
+
+    assert connection.produce("t", 0, batch(1, producer_id=1, epoch=1, sequence=2)).error_code == OUT_OF_ORDER
+    assert connection.produce("t", 0, batch(1, producer_id=1, epoch=1, sequence=0)) == (0, 2)
+    assert (
+        connection.produce("t", 0, batch(1, producer_id=1, epoch=0, sequence=2)).error_code == INVALID_EPOCH
+    )
+
+
+def test_sequences_wrap_inside_a_batch(connection: Connection) -> None:
+    connection.produce("t", 0, batch(1, producer_id=1, epoch=0, sequence=LAST_SEQUENCE - 1))
+
+    assert connection.produce("t", 0, batch(3, producer_id=1, epoch=0, sequence=LAST_SEQUENCE)) == (0, 1)
+    assert connection.produce("t", 0, batch(1, producer_id=1, epoch=0, sequence=2)) == (0, 4)
+    assert connection.produce("t", 0, batch(3, producer_id=1, epoch=0, sequence=LAST_SEQUENCE)) == (0, 1)
+
+
+def test_only_the_leader_takes_records(broker: NullBroker, connection: Connection) -> None:
+    assert connection.produce("t", 1, batch(1)).error_code == NOT_LEADER
+    assert connection.produce("t", 2, batch(1)).error_code == UNKNOWN_TOPIC
+    assert connection.produce("nothing", 0, batch(1)).error_code == UNKNOWN_TOPIC
+    assert broker.report().records("t") == 0
+
+
+def test_a_batch_with_a_wrong_checksum_is_refused(broker: NullBroker, connection: Connection) -> None:
+    assert connection.produce("t", 0, batch(1)[:-1] + b"\xff").error_code == CORRUPT
+    assert (broker.report().records("t"), broker.report().total("t", "corrupt")) == (0, 1)
+
+
+def test_numbers_in_values_are_added_up(broker: NullBroker, connection: Connection) -> None:
+    connection.produce("t", 0, batch(numbers(100)))
+    connection.produce("t", 0, batch(numbers(50, sender=3)))
+
+    counted = [*range(100), *range(50)]
+    assert broker.report().sums("t") == tuple(sum(n**power for n in counted) for power in (1, 2, 3))
+    assert broker.report().total("t", "disorder") == broker.report().total("t", "unnumbered") == 0
+
+
+def test_a_number_that_does_not_grow_is_noticed(broker: NullBroker, connection: Connection) -> None:
+    one, two = numbers(2)
+    connection.produce("t", 0, batch([two, one, one]))
+
+    assert broker.report().total("t", "disorder") == 2
+
+
+def test_values_without_a_number_are_noticed(broker: NullBroker, connection: Connection) -> None:
+    connection.produce("t", 0, batch([b"short", b"\xffno sender"]))
+
+    assert broker.report().total("t", "unnumbered") == 2
+
+
+# Faults
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *("cut_in", "cut_out", "lose", "stall", "delay", "split", "throttle"),
+        *("refuse", "after", "move", "down", "leaderless", "no_id"),
+    ],
+)
+def test_each_fault_happens_and_loses_nothing(broker: NullBroker, fault: str) -> None:
+    broker.faults(**{fault: 0.3}, seed=5, delay_ms=5, stall_ms=50, down_ms=20)
+    options: dict[str, Any] = {
+        "bootstrap_servers": broker.bootstrap_servers,
+        "retry_backoff_ms": 1,
+        "reconnect_backoff_ms": 1,
+        "reconnect_backoff_max_ms": 10,
+        "request_timeout_ms": 200 if fault == "lose" else 5000,
+    }
+    sent = 0
+
+    def happened() -> int:
+        nonlocal sent
+        # A producer each time, since some faults are met at its start only.
+        with KafkaProducer(**options) as producer:
+            producer.send("t", sent.to_bytes(8, "big")).get(60)
+        sent += 1
+        return broker.report().faults[fault]
+
+    until(happened, fault)
+    report = broker.report()
+
+    assert [name for name, count in report.faults.items() if count] == [fault]
+    assert report.records("t") == sent
+    assert report.total("t", "disorder") == 0
+
+
+def test_a_seed_makes_the_same_faults_again() -> None:
+    def outcomes(seed: int) -> list[int]:
+        with NullBroker(topics={"t": 1}) as broker, Connection(broker.ports[0]) as connection:
+            broker.faults(seed=seed, refuse=0.5)
+            return [connection.produce("t", 0, batch(1)).error_code for _ in range(50)]
+
+    assert outcomes(1) == outcomes(1)
+    assert outcomes(1) != outcomes(2)
+    assert {0, 3, 7, 19, 56} >= set(outcomes(1)) > {0}
+
+
+def test_an_answer_can_be_lost_after_counting(broker: NullBroker, connection: Connection) -> None:
+    broker.faults(cut_out=1)
+    with pytest.raises(ConnectionError):
+        connection.produce("t", 0, batch(1, producer_id=1, epoch=0, sequence=0))
+    assert broker.report().records("t") == 1
+
+    broker.faults()
+    with Connection(broker.ports[0]) as again:
+        assert again.produce("t", 0, batch(1, producer_id=1, epoch=0, sequence=0)) == (0, 0)
+    assert broker.report().records("t") == 1
+
+
+def test_a_request_that_is_cut_off_is_not_counted(broker: NullBroker, connection: Connection) -> None:
+    broker.faults(cut_in=1)
+    with pytest.raises(ConnectionError):
+        connection.produce("t", 0, batch(1))
+
+    assert broker.report().records("t") == 0
+
+
+# The process
+
+
+def test_a_request_that_makes_no_sense_ends_the_connection_only(
+    broker: NullBroker, connection: Connection
+) -> None:
+    with Connection(broker.ports[0]) as other:
+        other.send(struct.pack(">hhih", 0, 7, 1, 500))
+        with pytest.raises(ConnectionError):
+            other.receive()
+
+    assert connection.produce("t", 0, batch(1)) == (0, 0)
+
+
+def test_orders_that_are_none_are_an_error(broker: NullBroker) -> None:
+    with pytest.raises(NullBrokerError, match="rain=1"):
+        broker.faults(rain=1)
+    with pytest.raises(NullBrokerError, match="topic t 1"):
+        broker.topic("t", 1)
+
+
+def test_the_process_ends_with_the_block() -> None:
+    with NullBroker() as broker:
+        assert Path(f"/proc/{broker.pid}").exists()
+
+    assert not Path(f"/proc/{broker.pid}").exists()
+
+
+def test_the_process_ends_with_its_parent() -> None:
+    program = (
+        "from perf.null_broker import NullBroker\nimport os\nprint(NullBroker().pid, flush=True)\nos._exit(1)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONSAFEPATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    pid = int(done.stdout)
+
+    def gone() -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        except FileNotFoundError:
+            return True
+
+    until(gone, "the end of the null broker")
+
+
+def test_a_machine_without_a_compiler_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+
+    assert (
+        null_broker.unavailable() == "the null broker needs a C compiler: cc, gcc, clang, or one named by $CC"
+    )
+    with pytest.raises(NullBrokerError, match="needs a C compiler"):
+        NullBroker()

@@ -1,0 +1,214 @@
+"""The soak: a short one as `make soak` runs the long one, and that it notices what it is there to notice."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perf import footprint, null_broker, soak
+from perf.footprint import Held, Medians
+from perf.soak import CHURN_TOPIC, TOPIC, Run
+from perf.soak_plan import make_plan
+
+PROGRAM = Path(soak.__file__)
+
+pytestmark = pytest.mark.skipif(null_broker.unavailable() is not None, reason=str(null_broker.unavailable()))
+
+
+@pytest.mark.slow
+def test_two_million_records_arrive_once_in_order_and_leave_nothing_behind(tmp_path: Path) -> None:
+    figures_file = tmp_path / "figures.json"
+    # In so short a run memory is still growing to what the options allow.
+    options = (
+        "--records 2000000 --producers 20 --strength 3 --seed 7 --growth-mb 8 --warm-up 0.3 --sample-s 0.02"
+    )
+
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), *options.split(), "--json", str(figures_file)],
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads(figures_file.read_text())
+    assert figures["metrics"]["record-send-total"] == figures["plan"]["records"] == 2_000_000
+    assert sum(figures["faults"].values()) > 20
+    assert figures["duplicate_batches"] > 0
+    assert figures["futures_looked_at"] == 1000
+    assert set(figures["verdicts"].values()) == {True}
+
+
+def test_a_plan_comes_from_its_seed_alone() -> None:
+    assert make_plan(1, 10, 10, 1) == make_plan(1, 10, 10, 1)
+    assert make_plan(1, 10, 10, 1) != make_plan(2, 10, 10, 1)
+
+
+def test_sums_of_powers_are_those_of_the_numbers_sent() -> None:
+    numbers = [*range(1000), *range(77)]
+
+    assert soak.power_sums([1000, 77]) == tuple(sum(n**power for n in numbers) for power in (1, 2, 3))
+    assert soak.power_sums([2**40])[2] == (2**39 * (2**40 - 1)) ** 2 % 2**64
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    run = soak.soak(make_plan(3, 40_000, 4, 2), 0.1, 0.001, 1)
+    # What else this process does is no concern of these tests, nor what so short a run shows of memory.
+    run.left_threads = run.left_descriptors = 0
+    run.held = [Held(0, 0)] * 4
+    run.memory = (Medians(70e6, 50e6), Medians(70e6, 50e6))
+    assert [what for what, holds in run.verdicts().items() if not holds] == []
+    return run
+
+
+def _lose(run: Run) -> None:
+    run.report.topics[TOPIC][0]["records"] -= 1
+
+
+def _double(run: Run) -> None:
+    run.report.topics[TOPIC][0]["sums"][0] += 1
+
+
+def _disorder(run: Run) -> None:
+    run.report.topics[TOPIC][0]["disorder"] = 1
+
+
+def _damage(run: Run) -> None:
+    run.report.topics[TOPIC][0]["corrupt"] = 1
+
+
+def _unnumber(run: Run) -> None:
+    run.report.topics[TOPIC][0]["unnumbered"] = 1
+
+
+def _other_batches(run: Run) -> None:
+    run.report.topics[TOPIC][0]["batches"] += 1
+
+
+def _other_bytes(run: Run) -> None:
+    run.report.topics[TOPIC][0]["bytes"] += 1
+
+
+def _lose_from_short_lived(run: Run) -> None:
+    run.report.topics[CHURN_TOPIC][0]["records"] -= 1
+
+
+def _fail_a_future(run: Run) -> None:
+    run.tally.failures["error"] = 1
+
+
+def _miss_a_callback(run: Run) -> None:
+    run.tally.callbacks -= 1
+
+
+def _send_less(run: Run) -> None:
+    run.tally.sent[0] -= 1
+
+
+def _fail_a_record(run: Run) -> None:
+    run.metrics["record-error-total"] = 1
+
+
+def _acknowledge_less(run: Run) -> None:
+    run.metrics["record-send-total"] -= 1
+
+
+def _more_requests_than_sent(run: Run) -> None:
+    run.report.requests["produce"] = int(run.metrics["request-total"]) + 1
+
+
+def _stay_in_flight(run: Run) -> None:
+    run.metrics["requests-in-flight"] = 1
+
+
+def _keep_a_buffer(run: Run) -> None:
+    run.metrics["buffer-available-bytes"] -= 512
+
+
+def _grow(run: Run) -> None:
+    run.growth_bytes = 1e6
+    run.memory = (Medians(70e6, 50e6), Medians(70e6, 51.1e6))
+
+
+def _grow_by_gaps(run: Run) -> None:
+    run.growth_bytes = 1e6
+    run.memory = (Medians(70e6, 50e6), Medians(74e6, 50e6))
+
+
+def _hold_memory(run: Run) -> None:
+    run.held[1] = Held(footprint.LEFT_BYTES + 1, 0)
+
+
+def _hold_objects_of_short_lived(run: Run) -> None:
+    run.held[3] = Held(0, footprint.LEFT_BLOCKS + 1)
+
+
+def _leave_a_thread(run: Run) -> None:
+    run.left_threads = 1
+
+
+def _leave_a_descriptor(run: Run) -> None:
+    run.left_descriptors = 1
+
+
+def _log_an_error(run: Run) -> None:
+    run.log.errors.append("the sender failed")
+
+
+@pytest.mark.parametrize(
+    ("harm", "noticed"),
+    [
+        (_lose, "the broker has as many"),
+        (_double, "each of them once"),
+        (_disorder, "in order within each partition"),
+        (_damage, "none of them damaged"),
+        (_unnumber, "none of them damaged"),
+        (_other_batches, "batches: metrics and broker agree"),
+        (_other_bytes, "bytes: metrics and broker agree"),
+        (_lose_from_short_lived, "short-lived producers: each record once"),
+        (_fail_a_future, "every kept future succeeded"),
+        (_miss_a_callback, "every callback was called"),
+        (_send_less, "every record was sent"),
+        (_fail_a_record, "no record failed"),
+        (_acknowledge_less, "every record was acknowledged"),
+        (_more_requests_than_sent, "requests: no more arrived than went"),
+        (_stay_in_flight, "nothing is in flight"),
+        (_keep_a_buffer, "the pool is whole"),
+        (_grow, "memory in use is flat"),
+        (_grow_by_gaps, "resident memory is flat, but for gaps"),
+        (_hold_memory, "everything was freed"),
+        (_hold_objects_of_short_lived, "short-lived producers: everything was freed"),
+        (_leave_a_thread, "no thread is left"),
+        (_leave_a_descriptor, "no descriptor is left"),
+        (_log_an_error, "no error was logged"),
+    ],
+)
+def test_it_notices(run: Run, harm: Callable[[Run], None], noticed: str) -> None:
+    log, run.log = run.log, soak.Log()
+    harmed = copy.copy(run)
+    harmed.report, harmed.tally = copy.deepcopy(run.report), copy.deepcopy(run.tally)
+    harmed.metrics, harmed.held = dict(run.metrics), list(run.held)
+    run.log = log
+
+    harm(harmed)
+
+    assert not harmed.verdicts()[noticed]
+
+
+def test_memory_that_is_held_is_seen_to_the_byte() -> None:
+    before = Held.now()
+    if not before.bytes:
+        pytest.skip("this C library does not tell what it holds")
+    kept = bytes(1_000_000)
+    after = Held.now()
+
+    assert 1_000_000 <= after.bytes - before.bytes < 1_100_000
+    assert before.grew(after)
+    del kept
+    assert not before.grew(Held.now())
