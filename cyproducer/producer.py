@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -41,6 +41,10 @@ _END_S = 1.0
 _CALLBACKS_S = 0.05
 #: How often a draining close() looks whether another thread is in a greater hurry.
 _SLICE_S = 0.05
+
+
+#: Also those whose producer is being collected just now.
+_machines: weakref.WeakSet["_Machinery"] = weakref.WeakSet()
 
 
 class ProducerRecord(NamedTuple):
@@ -95,7 +99,7 @@ class _Machinery:
             delivery_timeout_ms=config.delivery_timeout_ms,
             receive_max=config.receive_message_max_bytes,
         )
-        forking.machines.add(self)
+        _machines.add(self)
         self.client = ClusterClient(config, self.sender, self.clock)
         self.sender.attach_control(self.client)
         self.accumulator.on_topic_needed = self.client.want_topic
@@ -130,7 +134,7 @@ class _Machinery:
     def _end(self) -> None:
         """Fails what is left and lets go of every descriptor.
 
-        On the sender's thread, where no Ctrl-C breaks in: half of it done would leave futures without an outcome.
+        On the sender's thread, where no Ctrl-C breaks in: half of it done would leave futures pending.
         """
         try:
             while self.sender.abort(self._end_error or errors.ProducerClosedError("the producer was closed")):
@@ -145,8 +149,8 @@ class _Machinery:
         deadline = time.monotonic() + timeout_s
         if not self.accumulator.flush(timeout_s):
             return (
-                f"{self.accumulator.incomplete_batches} batches and {self.accumulator.parked_records} records "
-                f"without metadata are not complete: {self.client.diagnosis()}"
+                f"{self.accumulator.incomplete_batches} batches and {self.accumulator.parked_records} "
+                f"records without metadata are not complete: {self.client.diagnosis()}"
             )
         if not self.callbacks.wait_idle(max(0.0, deadline - time.monotonic())):
             return "every record is acknowledged or failed, but some of their callbacks have not returned"
@@ -229,13 +233,23 @@ def _drain(machinery: _Machinery, began: float) -> None:
 def _at_exit() -> None:
     """Closes every producer that is there when the process ends, all of them at the same time."""
     began = time.monotonic()
-    left = [machinery for machinery in list(forking.machines) if not machinery.closed]
+    left = [machinery for machinery in list(_machines) if not machinery.closed]
     for machinery in left:
         machinery.accumulator.close()
     for machinery in left:
         _drain(machinery, began)
 
 
+def _in_child() -> None:
+    """After a fork: producers forget their machinery, which lets go of what is the parent's."""
+    for producer in list(_producers):
+        producer._forked()
+    for machinery in list(_machines):
+        machinery.disown()
+        _machines.discard(machinery)
+
+
+forking.in_child(_in_child)
 forking.at_exit(_at_exit)
 
 
@@ -248,10 +262,10 @@ class KafkaProducer(SendPath):
 
     Raises ``KafkaConfigurationError`` for an option that is unknown or not allowed. Thread-safe; share one.
 
-    After a fork the child's copy works as well: it connects anew when it is used first, and leaves alone what the
-    parent has accepted. Interceptors, serializers and a partitioner of your own are not made anew: the child has
-    copies of the objects as they were. A producer that was closed stays closed. Pickled, a producer is its
-    options: where it is unpickled a new one is made.
+    After a fork the child's copy works as well: it connects anew when it is used first, and leaves alone what
+    the parent has accepted. Interceptors, serializers and a partitioner of your own are not made anew: the
+    child has copies of the objects as they were. A producer that was closed stays closed. Pickled, a producer
+    is its options: where it is unpickled a new one is made.
     """
 
     #: None until it is made: in the constructor, and in a forked child when it is first needed.
@@ -283,9 +297,10 @@ class KafkaProducer(SendPath):
 
         self._extension = extension if extended else None
         self._closed = False
+        self._making: AbstractContextManager[bool]
         self._forked()
         self._make()
-        forking.producers.add(self)
+        _producers.add(self)
 
     # What it runs on
 
@@ -506,6 +521,9 @@ class KafkaProducer(SendPath):
         return f"<{type(self).__name__} {self.config.client_id!r} {state}>"
 
 
+_producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet()
+
+
 def _from_options(kind: type[KafkaProducer], options: dict[str, Any]) -> KafkaProducer:
     return kind(**options)
 
@@ -516,7 +534,7 @@ def _check_pickles(name: str, value: Any) -> None:
     import pickle
 
     problem = None
-    # Nobody says which pickler asks. PySpark's and cloudpickle's take lambdas and what is defined in __main__.
+    # Nobody says which pickler asks. PySpark's and cloudpickle's take lambdas, and what __main__ defines.
     for module in ("pickle", "cloudpickle", "pyspark.cloudpickle"):
         if module in sys.modules:
             try:
@@ -525,8 +543,8 @@ def _check_pickles(name: str, value: Any) -> None:
             except Exception as error:
                 problem = problem or error
     raise pickle.PicklingError(
-        f"a producer is pickled as its options, and {name}={value!r} can't be: {problem}. Functions and classes "
-        "have to be those of a module that can be imported; or make the producer where it is used"
+        f"a producer is pickled as its options, and {name}={value!r} can't be: {problem}. Functions and "
+        "classes have to be those of a module that can be imported; or make the producer where it is used"
     ) from problem
 
 

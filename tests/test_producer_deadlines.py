@@ -156,7 +156,7 @@ def test_64_threads_share_a_producer() -> None:
             thread.join(2 * WAIT_S)
         producer.flush()
         for index, partition in enumerate(cluster.topics["orders"].partitions):
-            numbers = [tuple(map(int, value.split())) for value in partition.values]
+            numbers = [tuple(map(int, (value or b"").split())) for value in partition.values]
             assert sorted(numbers) == [(n, i) for n in range(64) for i in range(each) if i % 3 == index]
             for number in range(64):
                 mine = [i for n, i in numbers if n == number]

@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -69,13 +70,18 @@ def test_a_producer_goes_on_after_ctrl_c_in_a_wait(wait: str, interrupt: Callabl
 @pytest.mark.parametrize("stuck", ["broker", "callback"])
 def test_close_goes_on_where_ctrl_c_ended_it(stuck: str, interrupt: Callable[[], None]) -> None:
     held, running = threading.Event(), threading.Event()
+
+    def stay(metadata: Any) -> None:
+        running.set()
+        held.wait(WAIT_S)
+
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         producer.partitions_for("orders")
         if stuck == "broker":
             cluster.act(PRODUCE, Act(hold=held))
         future = producer.send("orders", b"0")
         if stuck == "callback":
-            future.add_callback(lambda metadata: held.wait(WAIT_S) if running.set() is None else None)
+            future.add_callback(stay)
             assert running.wait(WAIT_S)
         else:
             cluster.wait_for_requests(PRODUCE, 1)
