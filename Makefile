@@ -5,7 +5,7 @@ VENV = .venv
 TOX_VENV = .cache/tox
 SOURCES = pyproject.toml setup.py $(shell find cyproducer -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: help demo test lint soak clean
+.PHONY: help demo test simulate lint fuzz soak clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 12
@@ -17,8 +17,14 @@ demo: $(VENV)/stamp  ## produce Python's standard library to an embedded broker
 test: $(TOX_VENV)/stamp  ## everything: lint, types, all tests on every Python of this machine
 	@$(TOX_VENV)/bin/python tools/run_tox.py
 
+simulate: $(TOX_VENV)/stamp  ## 100,000 simulated histories, half an hour; CYPRODUCER_HISTORIES=N for others
+	@$(TOX_VENV)/bin/python tools/run_tox.py -e simulate
+
 lint: $(TOX_VENV)/stamp  ## ruff, cython-lint, mypy and stubtest
 	@$(TOX_VENV)/bin/python tools/run_tox.py -e lint,types
+
+fuzz: $(TOX_VENV)/stamp  ## ten million inputs for all that reads what a broker sends, under sanitizers
+	@$(TOX_VENV)/bin/python tools/run_tox.py -e fuzz -- --inputs 10000000
 
 soak: $(VENV)/stamp  ## 200 million records against a broker that breaks all the time (some minutes)
 	@$(VENV)/bin/python -P perf/soak.py $(SOAK)

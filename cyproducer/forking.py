@@ -1,7 +1,7 @@
-"""Processes that come and go: what a fork does to producers, and what the end of a process does.
+"""The beginning and the end of processes: the hooks into the interpreter and into multiprocessing.
 
-Owns: the list of what there is, and the hooks into the interpreter and multiprocessing. Does not own: how a
-producer lets go of its machinery (``producer.py``, ``network/forking.pyx``).
+Owns: calling what is to be done in a forked child, and at the end of a process. Does not own: what that is
+(``producer.py``, ``network/forking.pyx``).
 
 After ``os.fork()`` the child has a copy of everything but the other threads. They may have held any lock and
 may have been in the middle of anything. So the child takes nothing over: it closes its copies of the sockets,
@@ -10,55 +10,36 @@ none gets no thread. The parent notices nothing.
 """
 
 import atexit
-import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import Protocol
-from weakref import WeakSet
+from typing import Any
 
 from cyproducer.buffers.delivery import renew_locks
 from cyproducer.network.forking import disown as disown
 
-log = logging.getLogger("cyproducer")
-
-
-class Machine(Protocol):
-    """What a producer runs on."""
-
-    def disown(self) -> None:
-        """Lets go of what is the parent's; in the child."""
-
-
-class Forkable(Protocol):
-    """A producer."""
-
-    def _forked(self) -> None:
-        """Forgets its machine; in the child, after all machines."""
-
-
-machines: WeakSet[Machine] = WeakSet()
-"""Also those whose producer is being collected just now, in a thread that the child has not got."""
-producers: WeakSet[Forkable] = WeakSet()
-
+_begin: Callable[[], None] | None = None
 _finish: Callable[[], None] | None = None
 _worker_hooked = False
 
 
-def _in_child() -> None:
+def _after_fork() -> None:
     global _worker_hooked
     # multiprocessing forgets in its children what was to be done at the parent's exit.
     _worker_hooked = False
     renew_locks()
-    for producer in list(producers):
-        producer._forked()
-    for machine in list(machines):
-        machine.disown()
-        machines.discard(machine)
+    if _begin is not None:
+        _begin()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def in_child(begin: Callable[[], None]) -> None:
+    """Has ``begin`` called in each forked child before anything else of the child's; once."""
+    global _begin
+    _begin = begin
 
 
 def at_exit(finish: Callable[[], None]) -> None:
@@ -71,13 +52,20 @@ def at_exit(finish: Callable[[], None]) -> None:
 def watch_worker_exit() -> None:
     """Has it called at the end of a multiprocessing child too: such a child leaves by ``os._exit``, without
     ``atexit``. To be called for each machine that starts."""
-    global _worker_hooked
     util = sys.modules.get("multiprocessing.util")
     # Where that is not imported, this is none of its children.
     if util is None or _worker_hooked:
         return
+    _hook_worker(util)
+    # A child forgets the hook before it runs what it was made for: also where its arguments, a producer among
+    # them, were unpickled before that.
+    util.register_after_fork(_hook_worker, lambda hook: hook(util))
+
+
+def _hook_worker(util: Any) -> None:
+    global _worker_hooked
     _worker_hooked = True
-    # Any priority means: at the exit. Queues flush theirs at -5, after this.
+    # Any priority means: at the exit. Queues write theirs at -5, after this.
     util.Finalize(None, _finish_worker, exitpriority=10)
 
 

@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -42,6 +43,10 @@ _CALLBACKS_S = 0.05
 _SLICE_S = 0.05
 
 
+#: Also those whose producer is being collected just now.
+_machines: weakref.WeakSet["_Machinery"] = weakref.WeakSet()
+
+
 class ProducerRecord(NamedTuple):
     """One message, as interceptors see it and ``send_all`` takes it; the fields are ``send``'s arguments."""
 
@@ -56,9 +61,7 @@ class ProducerRecord(NamedTuple):
 class _Machinery:
     """Everything a producer runs on. It does not know the producer, which may be collected any time."""
 
-    def __init__(
-        self, config: ProducerConfig, partitioner: PartitionerSpec | CustomPartitioner
-    ) -> None:
+    def __init__(self, config: ProducerConfig, partitioner: PartitionerSpec | CustomPartitioner) -> None:
         self.config = config
         self.clock = Clock()
         self.callbacks = CallbackThread(f"cyproducer-callbacks | {config.client_id}")
@@ -96,11 +99,12 @@ class _Machinery:
             delivery_timeout_ms=config.delivery_timeout_ms,
             receive_max=config.receive_message_max_bytes,
         )
-        forking.machines.add(self)
+        _machines.add(self)
         self.client = ClusterClient(config, self.sender, self.clock)
         self.sender.attach_control(self.client)
         self.accumulator.on_topic_needed = self.client.want_topic
-        self._close_lock = threading.Lock()
+        # Reentrant: a signal's handler may close in the middle of a close().
+        self._close_lock = threading.RLock()
         self._deadlines: list[float] = []
         self._end_error: Exception | None = None
         self.closing = False
@@ -130,7 +134,7 @@ class _Machinery:
     def _end(self) -> None:
         """Fails what is left and lets go of every descriptor.
 
-        On the sender's thread, where no Ctrl-C breaks in: half of it done would leave futures without an outcome.
+        On the sender's thread, where no Ctrl-C breaks in: half of it done would leave futures pending.
         """
         try:
             while self.sender.abort(self._end_error or errors.ProducerClosedError("the producer was closed")):
@@ -145,8 +149,8 @@ class _Machinery:
         deadline = time.monotonic() + timeout_s
         if not self.accumulator.flush(timeout_s):
             return (
-                f"{self.accumulator.incomplete_batches} batches and {self.accumulator.parked_records} records "
-                f"without metadata are not complete: {self.client.diagnosis()}"
+                f"{self.accumulator.incomplete_batches} batches and {self.accumulator.parked_records} "
+                f"records without metadata are not complete: {self.client.diagnosis()}"
             )
         if not self.callbacks.wait_idle(max(0.0, deadline - time.monotonic())):
             return "every record is acknowledged or failed, but some of their callbacks have not returned"
@@ -159,17 +163,18 @@ class _Machinery:
         """
         deadline = time.monotonic() + timeout_s
         self.closing = True
-        self._deadlines.append(deadline)
         try:
+            self._deadlines.append(deadline)
             if not self._close_lock.acquire(timeout=timeout_s + _END_S):
                 log.error("another thread is closing the producer and has not come to an end in time")
                 return 0
-            try:
-                return 0 if self.closed else self._close(timeout_s)
-            finally:
-                self._close_lock.release()
+            return 0 if self.closed else self._close(timeout_s)
         finally:
-            self._deadlines.remove(deadline)
+            # Ctrl-C may come between any two steps: nothing is sure to have been done, and to be undone.
+            with suppress(ValueError):
+                self._deadlines.remove(deadline)
+            with suppress(RuntimeError):
+                self._close_lock.release()
 
     def _close(self, timeout_s: float) -> int:
         self.accumulator.close()
@@ -228,13 +233,23 @@ def _drain(machinery: _Machinery, began: float) -> None:
 def _at_exit() -> None:
     """Closes every producer that is there when the process ends, all of them at the same time."""
     began = time.monotonic()
-    left = [machinery for machinery in list(forking.machines) if not machinery.closed]
+    left = [machinery for machinery in list(_machines) if not machinery.closed]
     for machinery in left:
         machinery.accumulator.close()
     for machinery in left:
         _drain(machinery, began)
 
 
+def _in_child() -> None:
+    """After a fork: producers forget their machinery, which lets go of what is the parent's."""
+    for producer in list(_producers):
+        producer._forked()
+    for machinery in list(_machines):
+        machinery.disown()
+        _machines.discard(machinery)
+
+
+forking.in_child(_in_child)
 forking.at_exit(_at_exit)
 
 
@@ -247,10 +262,10 @@ class KafkaProducer(SendPath):
 
     Raises ``KafkaConfigurationError`` for an option that is unknown or not allowed. Thread-safe; share one.
 
-    After a fork the child's copy works as well: it connects anew when it is used first, and leaves alone what the
-    parent has accepted. Interceptors, serializers and a partitioner of your own are not made anew: the child has
-    copies of the objects as they were. A producer that was closed stays closed. Pickled, a producer is its
-    options: where it is unpickled a new one is made.
+    After a fork the child's copy works as well: it connects anew when it is used first, and leaves alone what
+    the parent has accepted. Interceptors, serializers and a partitioner of your own are not made anew: the
+    child has copies of the objects as they were. A producer that was closed stays closed. Pickled, a producer
+    is its options: where it is unpickled a new one is made.
     """
 
     #: None until it is made: in the constructor, and in a forked child when it is first needed.
@@ -261,9 +276,7 @@ class KafkaProducer(SendPath):
         self.config.reject_unsupported()
         # First, because they may raise, and then there must be no thread yet.
         self._interceptors = [i() if isinstance(i, type) else i for i in self.config.interceptors]
-        self._partitioner = resolve_partitioner(
-            self.config.partitioner, self.config.partitioner_ignore_keys
-        )
+        self._partitioner = resolve_partitioner(self.config.partitioner, self.config.partitioner_ignore_keys)
         self._custom = self._partitioner if isinstance(self._partitioner, CustomPartitioner) else None
         extras = (*self._interceptors, self.config.key_serializer, self.config.value_serializer)
         #: What close() closes, each by whoever pops it.
@@ -284,9 +297,10 @@ class KafkaProducer(SendPath):
 
         self._extension = extension if extended else None
         self._closed = False
+        self._making: AbstractContextManager[bool]
         self._forked()
         self._make()
-        forking.producers.add(self)
+        _producers.add(self)
 
     # What it runs on
 
@@ -507,6 +521,9 @@ class KafkaProducer(SendPath):
         return f"<{type(self).__name__} {self.config.client_id!r} {state}>"
 
 
+_producers: weakref.WeakSet[KafkaProducer] = weakref.WeakSet()
+
+
 def _from_options(kind: type[KafkaProducer], options: dict[str, Any]) -> KafkaProducer:
     return kind(**options)
 
@@ -517,7 +534,7 @@ def _check_pickles(name: str, value: Any) -> None:
     import pickle
 
     problem = None
-    # Nobody says which pickler asks. PySpark's and cloudpickle's take lambdas and what is defined in __main__.
+    # Nobody says which pickler asks. PySpark's and cloudpickle's take lambdas, and what __main__ defines.
     for module in ("pickle", "cloudpickle", "pyspark.cloudpickle"):
         if module in sys.modules:
             try:
@@ -526,8 +543,8 @@ def _check_pickles(name: str, value: Any) -> None:
             except Exception as error:
                 problem = problem or error
     raise pickle.PicklingError(
-        f"a producer is pickled as its options, and {name}={value!r} can't be: {problem}. Functions and classes "
-        "have to be those of a module that can be imported; or make the producer where it is used"
+        f"a producer is pickled as its options, and {name}={value!r} can't be: {problem}. Functions and "
+        "classes have to be those of a module that can be imported; or make the producer where it is used"
     ) from problem
 
 

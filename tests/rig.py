@@ -234,6 +234,7 @@ class Rig:
         delivery_timeout_ms: float = 120_000,
         produce_version: int = 9,
         auto_connect: bool = True,
+        receive_max: int = 1 << 20,
         extension: Callable[..., RecordFuture] | None = None,
         completions: CompletionQueue | None = None,
         selector: selectors.BaseSelector | None = None,
@@ -267,7 +268,7 @@ class Rig:
             max_request_size=max_request_size,
             request_timeout_ms=request_timeout_ms,
             delivery_timeout_ms=delivery_timeout_ms,
-            receive_max=1 << 20,
+            receive_max=receive_max,
         )
         self.control = Control(self)
         if idempotent:

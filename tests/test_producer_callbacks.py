@@ -1,7 +1,9 @@
 """Callbacks of a producer: where they run, in which order, and what they may do."""
 
+import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -106,6 +108,99 @@ def test_a_callback_may_not_wait_for_itself(method: str) -> None:
         assert producer.send("orders", b"1").get(WAIT_S).offset == 1
 
 
+WAITS: dict[str, Callable[[RecordFuture], object]] = {
+    "get()": lambda future: future.get(),
+    "get() with a timeout": lambda future: future.get(WAIT_S),
+    "result()": lambda future: future.as_concurrent().result(),
+    "result() with a timeout": lambda future: future.as_concurrent().result(WAIT_S),
+    "exception()": lambda future: future.as_concurrent().exception(),
+    "await": lambda future: asyncio.run(awaited(future)),
+}
+
+
+async def awaited(future: RecordFuture) -> object:
+    return await future
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_callback_may_not_wait_for_a_pending_record_but_may_ask_one_that_is_done(wait: str) -> None:
+    held, asked = threading.Event(), threading.Event()
+    outcome: list[object] = []
+
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        producer.partitions_for("orders")
+        done = producer.send("orders", b"0")
+        done.get(WAIT_S)
+
+        def ask(metadata: Any) -> None:
+            cluster.act(PRODUCE, Act(hold=held))
+            pending = producer.send("orders", b"2")
+            for future in (pending, done):
+                try:
+                    outcome.append(WAITS[wait](future))
+                except BaseException as error:
+                    outcome.append(error)
+            outcome.append(pending)
+            asked.set()
+
+        producer.send("orders", b"1").add_callback(ask)
+        assert asked.wait(WAIT_S)
+        held.set()
+        refusal, answer, pending = outcome
+        assert isinstance(refusal, errors.IllegalStateError)
+        assert f"{wait.split(' ')[0]} in a callback" in str(refusal)
+        assert answer is None if wait == "exception()" else answer.offset == 0  # type: ignore[attr-defined]
+        assert isinstance(pending, RecordFuture)
+        # Elsewhere it may be waited for.
+        assert pending.get(WAIT_S).offset == 2
+
+
+def test_a_concurrent_future_made_elsewhere_is_refused_in_a_callback_while_its_record_is_pending() -> None:
+    held, asked = threading.Event(), threading.Event()
+    outcome: list[object] = []
+    waiting: list[Any] = []
+
+    def ask(metadata: Any) -> None:
+        for future in waiting:
+            try:
+                outcome.append(future.result().offset)
+            except errors.IllegalStateError as error:
+                outcome.append(error)
+        asked.set()
+
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        cluster.act(PRODUCE, Act(hold=held))
+        first = producer.send("orders", b"0").add_callback(ask)
+        cluster.wait_for_requests(PRODUCE, 1)
+        again = threading.Event()
+        cluster.act(PRODUCE, Act(hold=again))
+        second = producer.send("orders", b"1")
+        # The first record's own is set by a callback that comes after this one.
+        waiting += [first.as_concurrent(), second.as_concurrent()]
+        held.set()
+        assert asked.wait(WAIT_S)
+        assert outcome[0] == 0
+        assert isinstance(outcome[1], errors.IllegalStateError)
+        again.set()
+        assert [future.result(WAIT_S).offset for future in waiting] == [0, 1]
+
+
+def test_a_callback_may_wait_for_another_producers_record() -> None:
+    offsets: list[int] = []
+    done = threading.Event()
+
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as other, producing(cluster) as producer:
+
+        def copy(metadata: Any) -> None:
+            offsets.append(other.send("orders", b"copy").get(WAIT_S).offset)
+            other.flush(WAIT_S)
+            done.set()
+
+        producer.send("orders", b"0").add_callback(copy)
+        assert done.wait(WAIT_S)
+        assert offsets == [1]
+
+
 def test_a_slow_callback_stops_neither_sending_nor_waiting() -> None:
     release, running = threading.Event(), threading.Event()
 
@@ -151,11 +246,19 @@ def test_a_callback_added_late_runs_at_once_on_the_callers_thread() -> None:
 
 def test_close_runs_the_callbacks_of_what_it_fails() -> None:
     seen: list[type[BaseException]] = []
+    called = threading.Semaphore(0)
+
+    def note(error: BaseException) -> None:
+        seen.append(type(error))
+        called.release()
+
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         producer.partitions_for("orders")
         cluster.script = lambda received: Act(silent=True) if received.api_key == PRODUCE else None
         for _ in range(3):
-            producer.send("orders", b"0").add_errback(lambda error: seen.append(type(error)))
-        producer.send("missing", b"0").add_errback(lambda error: seen.append(type(error)))
+            producer.send("orders", b"0").add_errback(note)
+        producer.send("missing", b"0").add_errback(note)
         producer.close(0)
+        for _ in range(4):
+            assert called.acquire(timeout=WAIT_S)
     assert seen == [errors.ProducerClosedError] * 4

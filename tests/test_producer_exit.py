@@ -1,13 +1,9 @@
 """Producers that nobody closes: collected, or there when the process ends."""
 
 import gc
-import os
 import selectors
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +12,10 @@ from cyproducer.producer import KafkaProducer
 from tests.network.odd_servers import refusing_address
 from tests.network.producing import WAIT_S, options
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
+from tests.programs import run_to_exit
+from tests.until import until
 
 pytestmark = pytest.mark.timeout(60)
-ROOT = Path(__file__).parent.parent
 
 
 # What nobody closed
@@ -94,20 +91,6 @@ def test_a_producer_that_is_collected_on_a_thread_of_its_own_drains(where: str) 
         gc.enable()
 
 
-def run_to_exit(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = dict(os.environ)
-    if "CYPRODUCER_TEST_INSTALLED" not in environment:
-        environment["PYTHONPATH"] = str(ROOT)
-    return subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=50,
-        env=environment,
-        check=False,
-    )
-
-
 SENDS = """
 import logging, sys
 from cyproducer.producer import KafkaProducer
@@ -132,3 +115,120 @@ def test_the_exit_of_a_process_says_what_was_lost() -> None:
     assert time.monotonic() - began < 30
     assert done.returncode == 0
     assert "1000 records were lost" in done.stderr
+
+
+SEVERAL = """
+import logging, sys
+from cyproducer.producer import KafkaProducer
+logging.basicConfig()
+producers = [KafkaProducer(bootstrap_servers=[sys.argv[1]], close_timeout_ms=3000) for _ in range(8)]
+for producer in producers:
+    producer.send("orders", b"1")
+"""
+
+
+def test_at_the_exit_all_producers_drain_at_the_same_time() -> None:
+    began = time.monotonic()
+    done = run_to_exit(SEVERAL, refusing_address())
+    # One after the other they would take 24 s.
+    assert 3 <= time.monotonic() - began < 15
+    assert done.returncode == 0
+    assert done.stderr.count("1 records were lost") == 8
+
+
+SENDING = """
+import logging, sys, threading
+from cyproducer import errors
+from cyproducer.producer import KafkaProducer
+logging.basicConfig()
+producer = KafkaProducer(bootstrap_servers=sys.argv[1].split(","), close_timeout_ms=20000)
+futures, sending = [], threading.Event()
+def send():
+    try:
+        while True:
+            futures.append(producer.send("orders", b"%d" % len(futures)))
+            if len(futures) == 1000:
+                sending.set()
+    except errors.ProducerClosedError:
+        # The interpreter goes on to its end meanwhile, and may stop this thread anywhere.
+        if all(future.succeeded() for future in futures):
+            print(len(futures), flush=True)
+threading.Thread(target=send, daemon=True).start()
+sending.wait()
+"""
+
+
+def test_the_exit_while_another_thread_sends_delivers_what_was_accepted() -> None:
+    with ScriptedCluster(orders=1) as cluster:
+        done = run_to_exit(SENDING, ",".join(cluster.bootstrap_servers))
+        assert (done.returncode, done.stderr) == (0, "")
+        values = cluster.topics["orders"].values
+        assert len(values) >= 1000
+        assert values == [b"%d" % i for i in range(len(values))]
+        assert not done.stdout or int(done.stdout) == len(values)
+
+
+WAITING = """
+import sys, threading
+from cyproducer import errors
+from cyproducer.producer import KafkaProducer
+producer = KafkaProducer(
+    bootstrap_servers=[sys.argv[1]], close_timeout_ms=float(sys.argv[2]), max_block_ms=600000
+)
+future = producer.send("orders", b"1")
+if sys.argv[3] == "callback":
+    held = threading.Event()
+    future.add_errback(lambda error: held.wait())
+waiting = threading.Event()
+def wait():
+    waiting.set()
+    try:
+        future.get()
+    except errors.ProducerClosedError:
+        pass
+    if sys.argv[3] == "again":
+        threading.Event().wait()
+for _ in range(5):
+    threading.Thread(target=wait, daemon=True).start()
+waiting.wait()
+"""
+
+
+@pytest.mark.parametrize("what", ["once", "again", "callback"])
+@pytest.mark.parametrize("close_timeout_ms", [0, 300])
+def test_the_interpreter_ends_while_daemon_threads_wait_for_records(what: str, close_timeout_ms: int) -> None:
+    began = time.monotonic()
+    done = run_to_exit(WAITING, refusing_address(), str(close_timeout_ms), what)
+    assert time.monotonic() - began < 30
+    assert done.returncode == 0
+    assert done.stderr.strip().splitlines()[-1:] == [
+        "1 records were lost: not acknowledged within close_timeout_ms at exit"
+    ]
+
+
+def test_a_forgotten_producer_is_closed_with_callbacks_due_and_cycles_through_them() -> None:
+    seen: list[int] = []
+    held = threading.Event()
+    with ScriptedCluster(orders=1) as cluster:
+        producer = KafkaProducer(**options(cluster, close_timeout_ms=2 * WAIT_S * 1000))
+        thread = producer._machinery.thread
+        callbacks = producer._machinery.callbacks
+        cluster.act(PRODUCE, Act(hold=held))
+        first = producer.send("orders", b"0")
+
+        def again(metadata: Any, producer: KafkaProducer | None = producer) -> None:
+            seen.append(metadata.offset)
+
+        first.add_callback(again)
+        cluster.wait_for_requests(PRODUCE, 1)
+        second = producer.send("orders", b"1").add_callback(again)
+        del producer, again
+        gc.collect()
+        # The records keep the producer until they are complete.
+        assert thread.is_alive()
+        held.set()
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+        assert (first.get(0).offset, second.get(0).offset) == (0, 1)
+        until(lambda: not callbacks._thread or not callbacks._thread.is_alive(), "the callbacks' end")
+        assert seen == [0, 1]

@@ -47,10 +47,12 @@ def main(arguments: list[str]) -> int:
     for leftover in (ROOT / "build").glob("lib.*"):
         shutil.rmtree(leftover)
     discover = [str(python) for python in pyenv_pythons()]
-    command = [sys.executable, "-m", "tox", "run", "-c", str(ROOT / "tox.ini"), *arguments]
+    behind = arguments.index("--") if "--" in arguments else len(arguments)
+    command = [sys.executable, "-m", "tox", "run", "-c", str(ROOT / "tox.ini"), *arguments[:behind]]
     if discover:
-        # Last, as it takes every word that follows.
+        # The last option, as it takes every word that follows, up to what the environments' commands get.
         command += ["--discover", *discover]
+    command += arguments[behind:]
     status = subprocess.run(command, cwd=ROOT, check=False).returncode
     for report in sorted(REPORTS.glob("*.xml")):
         print(counts(report), flush=True)

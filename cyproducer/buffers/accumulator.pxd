@@ -1,10 +1,8 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
-from cyproducer.buffers.buffer_pool cimport BufferPool
-from cyproducer.buffers.clock cimport Clock
-from cyproducer.buffers.completion cimport CompletionQueue
 from cyproducer.buffers.delivery cimport Delivery
-from cyproducer.buffers.structures cimport Accumulator, Batch, Partition, RecordView, Topic
+from cyproducer.buffers.incomplete cimport Incomplete
+from cyproducer.buffers.structures cimport Batch, Partition, RecordView, Topic
 from cyproducer.buffers.topology cimport TopicState
 
 cdef enum AppendResult:
@@ -22,19 +20,10 @@ cdef struct Appended:
     Batch* sealing        # NULL, or a batch that the caller must pass to seal()
     bint wake             # whether the sender sleeps and should not
 
-# How the accumulator wakes the sender: it knows no sockets itself.
-ctypedef void (*WakeFunction)(void* context) noexcept nogil
 
-
-cdef class RecordAccumulator:
-    cdef Accumulator c
-    cdef readonly BufferPool pool
-    cdef readonly Clock clock
-    cdef readonly CompletionQueue completions
+cdef class RecordAccumulator(Incomplete):
     cdef readonly object compressor
     cdef dict topics                # name -> TopicState
-    cdef WakeFunction wake_function
-    cdef void* wake_context
     cdef int32_t key_hash           # what topics are made with: a KeyHash
     cdef int32_t keyless            # and a Keyless
     cdef public object refusal      # None, or why no record is taken any more
@@ -48,15 +37,6 @@ cdef class RecordAccumulator:
         self, Topic* t, int32_t partition, const RecordView* r, int64_t* grant, bint force, Appended* out
     ) noexcept nogil
     cdef Batch* _new_batch(self, Partition* p, int64_t capacity, int64_t least, int64_t now) noexcept nogil
-    cdef bint _parked_before(self, int64_t id) noexcept nogil
     cdef bint _grow(self, Batch* b, int64_t size, bint force) noexcept nogil
     cdef int seal(self, Batch* b) except -1
     cdef int compress(self, Batch* b) except -1
-    cdef void wake(self) noexcept nogil
-    cdef void _forget(self, Batch* b) noexcept nogil
-    cdef void _free(self, Batch* b) noexcept nogil
-    cdef void complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) noexcept nogil
-    cdef int fail(self, Batch* b, object error) except -1
-    cdef int abandon(self, Batch* b, object error) except -1
-    cdef int requeue(self, Batch* b, int64_t retry_at_ns) except -1
-    cdef Batch* overdue(self, int64_t created_before_ns) noexcept nogil

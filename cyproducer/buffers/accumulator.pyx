@@ -10,41 +10,28 @@ waiting or asking for the GIL.
 """
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.exc cimport PyErr_CheckSignals
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 cimport cython
 
-from cyproducer.buffers.buffer_pool cimport buffer_capacity
-from cyproducer.buffers.delivery cimport (
-    delivery_acknowledge,
-    delivery_fail,
-    delivery_new,
-    delivery_ref,
-    delivery_unref,
-)
+from cyproducer.buffers.buffer_pool cimport BufferPool, buffer_capacity
+from cyproducer.buffers.clock cimport Clock
+from cyproducer.buffers.completion cimport CompletionQueue
+from cyproducer.buffers.delivery cimport delivery_new, delivery_ref
 from cyproducer.buffers.placement cimport STICKY, place
 from cyproducer.buffers.readiness cimport (
     close_batch,
-    dequeue,
     enqueue,
-    enqueue_sorted,
     hurry,
     refresh,
-    withdraw,
 )
-from cyproducer.buffers.sequencing cimport settle, take_off_wire
-from cyproducer.buffers.structures cimport NOWHERE, OPEN, SEALED, SEALING, Node
+from cyproducer.buffers.structures cimport OPEN, SEALED, SEALING, Accumulator, Node
 from cyproducer.buffers.sync cimport (
-    SIGNAL_SLICE_NS,
     cyp_cond_init,
-    cyp_cond_wait_until,
     cyp_load32,
-    cyp_monotonic_ns,
     cyp_store32,
-    pthread_cond_broadcast,
     pthread_cond_destroy,
     pthread_mutex_destroy,
     pthread_mutex_init,
@@ -88,7 +75,7 @@ cdef void learn_ratio(Accumulator* a, Topic* t, double actual) noexcept nogil:
 
 
 @cython.no_gc_clear
-cdef class RecordAccumulator:
+cdef class RecordAccumulator(Incomplete):
     """Records that were accepted and are not yet acknowledged. Thread-safe.
 
     ``batch_size`` and ``linger_ms`` are the options of that name; ``compressor`` is a ``Compressor`` or
@@ -156,10 +143,6 @@ cdef class RecordAccumulator:
             n = following
         pthread_cond_destroy(&self.c.progress)
         pthread_mutex_destroy(&self.c.lock)
-
-    cdef void wake(self) noexcept nogil:
-        if self.wake_function != NULL:
-            self.wake_function(self.wake_context)
 
     cdef TopicState topic(self, str name):
         """The topic of that name, made without partitions where it is new. Called with the GIL."""
@@ -377,188 +360,6 @@ cdef class RecordAccumulator:
         )
         return 0
 
-    # Completing
-
-    cdef void _forget(self, Batch* b) noexcept nogil:
-        """Takes a batch out of the list of the incomplete ones. The lock is held."""
-        cdef Accumulator* a = &self.c
-        if b.older != NULL:
-            b.older.newer = b.newer
-        else:
-            a.oldest = b.newer
-        if b.newer != NULL:
-            b.newer.older = b.older
-        else:
-            a.newest = b.older
-        b.older = NULL
-        b.newer = NULL
-        a.incomplete -= 1
-        if a.flushing:
-            pthread_cond_broadcast(&a.progress)
-
-    cdef void _free(self, Batch* b) noexcept nogil:
-        """Gives a batch's memory back. No lock is held, no queue, request or list knows it any more."""
-        self.pool.release(b.data, b.capacity)
-        delivery_unref(b.delivery)
-        free(b)
-
-    cdef void complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) noexcept nogil:
-        """The broker acknowledged a batch that was in a request; without the GIL."""
-        cdef Accumulator* a = &self.c
-        # First the outcome, then the accounts: a flush that returns finds every future done.
-        if not b.abandoned:
-            delivery_acknowledge(b.delivery, base_offset, log_append_ms)
-        pthread_mutex_lock(&a.lock)
-        take_off_wire(a, b)
-        settle(b)
-        b.partition.known = 1
-        if not b.abandoned:
-            a.records_sent += b.count
-            a.batches_sent += 1
-            a.batch_bytes += b.size
-            a.raw_bytes += b.raw_size
-            if b.size > a.batch_bytes_max:
-                a.batch_bytes_max = b.size
-            self._forget(b)
-        if b.partition.first != NULL and b.partition.membership == NOWHERE:
-            refresh(a, b.partition)
-        pthread_mutex_unlock(&a.lock)
-        self._free(b)
-
-    cdef int fail(self, Batch* b, object error) except -1:
-        """A batch fails for good: it was in a request that is over, or waits in its queue."""
-        cdef Accumulator* a = &self.c
-        if not b.abandoned:
-            delivery_fail(b.delivery, error)
-        pthread_mutex_lock(&a.lock)
-        if b.in_request:
-            take_off_wire(a, b)
-        else:
-            withdraw(a, b.partition)
-            dequeue(b.partition, b)
-        settle(b)
-        refresh(a, b.partition)
-        if not b.abandoned:
-            a.records_failed += b.count
-            self._forget(b)
-        pthread_mutex_unlock(&a.lock)
-        self._free(b)
-        return 0
-
-    cdef int abandon(self, Batch* b, object error) except -1:
-        """A batch on the wire runs out of time: its records fail now, its memory stays till the request ends.
-
-        Its sequences stay taken; the answer, if one comes, says what became of them.
-        """
-        delivery_fail(b.delivery, error)
-        pthread_mutex_lock(&self.c.lock)
-        b.abandoned = 1
-        self.c.records_failed += b.count
-        self._forget(b)
-        pthread_mutex_unlock(&self.c.lock)
-        return 0
-
-    cdef int requeue(self, Batch* b, int64_t retry_at_ns) except -1:
-        """A batch goes back to the front of its partition's queue, to be sent again at ``retry_at_ns``."""
-        cdef Accumulator* a = &self.c
-        cdef Partition* p = b.partition
-        pthread_mutex_lock(&a.lock)
-        # What else is on the wire ends first: younger batches that were written must not be followed by this
-        # one, and those that were not come back and go behind it.
-        p.recovering = 1
-        take_off_wire(a, b)
-        withdraw(a, p)
-        enqueue_sorted(p, b)
-        if retry_at_ns > p.retry_at_ns:
-            p.retry_at_ns = retry_at_ns
-        refresh(a, p)
-        a.records_retried += b.count
-        pthread_mutex_unlock(&a.lock)
-        return 0
-
-    cdef Batch* overdue(self, int64_t created_before_ns) noexcept nogil:
-        """The oldest batch from before that time, on the wire or not; NULL where there is none.
-
-        It is closed here, in the section that finds it: left open, an append could fill it and hand it to
-        its thread to be compressed while the caller fails and frees it. One that is being compressed
-        is passed over until that is done.
-        """
-        cdef Batch* b
-        cdef Batch* found = NULL
-        pthread_mutex_lock(&self.c.lock)
-        b = self.c.oldest
-        while b != NULL and b.created_ns <= created_before_ns:
-            if b.state != SEALING:
-                found = b
-                if b.state == OPEN:
-                    b.state = SEALED
-                break
-            b = b.newer
-        pthread_mutex_unlock(&self.c.lock)
-        return found
-
-    # Flushing and closing
-
-    def flush(self, double timeout_s):
-        """Waits until everything accepted before the call is complete; False when the time ran out first."""
-        cdef Accumulator* a = &self.c
-        cdef int64_t deadline = cyp_monotonic_ns() + <int64_t>(min(timeout_s, 1e9) * 1e9)
-        cdef int64_t until
-        cdef int64_t target
-        cdef bint placed = False
-        cdef bint done = False
-        cdef bint late = False
-        pthread_mutex_lock(&a.lock)
-        a.flushing += 1
-        hurry(a)
-        target = a.next_id
-        placed = not self._parked_before(target)
-        pthread_mutex_unlock(&a.lock)
-        self.wake()
-        try:
-            while not done and not late:
-                with nogil:
-                    until = min(deadline, cyp_monotonic_ns() + SIGNAL_SLICE_NS)
-                    pthread_mutex_lock(&a.lock)
-                    while True:
-                        if not placed and not self._parked_before(target):
-                            # What was parked is in batches now, with later numbers than its own.
-                            placed = True
-                            target = a.next_id
-                        done = placed and (a.oldest == NULL or a.oldest.id >= target)
-                        if done or cyp_cond_wait_until(&a.progress, &a.lock, until):
-                            break
-                    pthread_mutex_unlock(&a.lock)
-                    late = cyp_monotonic_ns() >= deadline
-                PyErr_CheckSignals()
-        finally:
-            pthread_mutex_lock(&a.lock)
-            a.flushing -= 1
-            pthread_mutex_unlock(&a.lock)
-        return done
-
-    cdef bint _parked_before(self, int64_t id) noexcept nogil:
-        """Whether a record with a number below ``id`` is still parked. The lock is held."""
-        cdef Topic* t = self.c.topics
-        while self.c.parked > 0 and t != NULL:
-            if t.first_parked != NULL and t.first_parked.id < id:
-                return True
-            t = t.next
-        return False
-
-    def close(self):
-        """Takes no more records and hurries those that are there. Idempotent."""
-        pthread_mutex_lock(&self.c.lock)
-        self.c.closed = 1
-        hurry(&self.c)
-        pthread_mutex_unlock(&self.c.lock)
-        self.wake()
-
-    @property
-    def closed(self):
-        """Whether ``close()`` was called."""
-        return bool(self.c.closed)
-
     def opens_batch(self, str name not None, int32_t partition, int64_t bound):
         """Whether a record of at most ``bound`` bytes would begin a new batch: none is open, or has room."""
         cdef TopicState state = self.topics.get(name)
@@ -571,28 +372,6 @@ cdef class RecordAccumulator:
         opens = last == NULL or last.state != OPEN or last.size + bound > last.limit
         pthread_mutex_unlock(&self.c.lock)
         return opens
-
-    def topic_estimates(self, str name not None):
-        """What a topic's new batches are cut by: ``compression_ratio``, compressed to raw size, and
-        ``batch_limit``, the bytes one may have as it goes. None for a topic without records so far."""
-        cdef TopicState state = self.topics.get(name)
-        if state is None:
-            return None
-        pthread_mutex_lock(&self.c.lock)
-        ratio = state.c.compression_ratio
-        limit = state.c.batch_limit
-        pthread_mutex_unlock(&self.c.lock)
-        return {"compression_ratio": ratio, "batch_limit": limit or self.c.batch_size}
-
-    @property
-    def incomplete_batches(self):
-        """Batches that are queued or in flight."""
-        return self.c.incomplete
-
-    @property
-    def parked_records(self):
-        """Records whose topic has no metadata yet."""
-        return self.c.parked
 
     def counters(self):
         """The counters behind ``metrics()``, as a dict of totals since the start."""

@@ -69,9 +69,10 @@ cdef class CompletionQueue:
         pthread_mutex_unlock(&self.entries.lock)
 
     def disown(self):
-        """In a forked child: what is queued is the parent's. Takes no lock, which the parent's threads may hold.
+        """In a forked child: what is queued is the parent's, and none of it is run here.
 
-        Without callbacks to run; the thread that forked may be one that runs them.
+        Takes no lock, which a thread of the parent's may have held. The thread that forked may be the one
+        that runs callbacks: it finds the queue closed and empty.
         """
         pthread_mutex_init(&self.entries.lock, NULL)
         cyp_cond_init(&self.entries.filled)

@@ -1,7 +1,8 @@
 """A record's outcome as a ``concurrent.futures.Future``.
 
-Owns: refusing waits that could never end. Does not own: the outcome (``delivery``), nor the thread that passes
-it on. A module of its own because ``concurrent.futures`` takes long to import. Any thread may call anything.
+Owns: refusing waits that could never end. Does not own: the outcome (``delivery``), nor the thread that
+passes it on. A module of its own because ``concurrent.futures`` takes long to import. Any thread may call
+anything.
 """
 
 from concurrent.futures import Future
@@ -13,8 +14,8 @@ from cyproducer.structs import RecordMetadata
 class ConcurrentFuture(Future[RecordMetadata]):
     """What ``RecordFuture.as_concurrent()`` returns.
 
-    It is set by a callback. So in a callback, or in a forked child, nothing would ever set it: there the record
-    itself is asked, which knows its outcome or refuses to wait.
+    It is set by a callback. So in a callback, or in a forked child, nothing would ever set it: there the
+    record itself is asked, which knows its outcome or refuses to wait.
     """
 
     def __init__(self, record: RecordFuture) -> None:

@@ -411,8 +411,8 @@ cdef class RecordFuture:
     cdef int _refuse_foreign(self) except -1:
         if self.delivery.queue.foreign:
             raise IllegalStateError(
-                f"this record for topic {self.topic!r} was sent before a fork and belongs to the parent process: "
-                "only there will its outcome be known"
+                f"this record for topic {self.topic!r} was sent before a fork and belongs to the parent "
+                "process: only there will its outcome be known"
             )
         return 0
 

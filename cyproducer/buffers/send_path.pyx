@@ -178,7 +178,8 @@ cdef class SendPath:
 
     def _forget_path(self):
         """In a forked child: no record may go the parent's way; the next one calls ``_reopen()`` first."""
-        # The accumulator stays: whoever forked in the middle of a send() goes on with it, and finds it closed.
+        # The accumulator stays: whoever forked in the middle of a send() goes on with it, and finds it
+        # closed.
         self.last_topic = NULL
         self.forked = True
 

@@ -28,6 +28,7 @@ from cyproducer.buffers.readiness cimport enqueue_sorted, refresh, withdraw
 from cyproducer.buffers.sequencing cimport settle, take_off_wire
 from cyproducer.buffers.structures cimport SEALED, Accumulator, Partition, Topic
 from cyproducer.buffers.sync cimport pthread_mutex_lock, pthread_mutex_unlock
+from cyproducer.buffers.topology cimport TopicState
 from cyproducer.records.record_batch cimport BATCH_HEADER
 from cyproducer.records.varint cimport put_varint, varint_size
 
@@ -158,6 +159,7 @@ cdef int64_t smaller_limit(const Accumulator* a, const Batch* b) noexcept nogil:
     """How large a topic's batches may be, now that this one was too large."""
     cdef int64_t limit = b.partition.topic.batch_limit
     if limit == 0:
+        # A batch may have outgrown it, packed worse than expected: half of that is no limit.
         limit = a.batch_size
     return min(limit, max((b.size + 1) // 2, BATCH_HEADER + 1))
 
@@ -165,9 +167,7 @@ cdef int64_t smaller_limit(const Accumulator* a, const Batch* b) noexcept nogil:
 cdef void learn(RecordAccumulator acc, const Batch* b, int64_t limit) noexcept nogil:
     """The topic takes smaller batches than this one. The lock is held."""
     cdef Topic* t = b.partition.topic
-    # A batch that outgrew batch_size, since it was packed worse than expected, says nothing about that.
-    if limit < acc.c.batch_size:
-        t.batch_limit = limit
+    t.batch_limit = limit
     if acc.c.codec:
         t.compression_ratio = max(1.0, <double>(b.size - BATCH_HEADER) / max(1, b.raw_size - BATCH_HEADER))
     acc.c.batches_split += 1
@@ -276,3 +276,17 @@ cdef int split(RecordAccumulator acc, Batch* b) except -1:
     pthread_mutex_unlock(&a.lock)
     acc._free(b)
     return 0
+
+
+def topic_estimates(RecordAccumulator accumulator not None, str name not None):
+    """What a topic's new batches are cut by; any thread.
+
+    ``compression_ratio``: compressed to raw size, as expected. ``batch_limit``: bytes one may have as it
+    goes. A topic that is new starts with 1.0 and ``batch_size``.
+    """
+    cdef TopicState state = accumulator.topic(name)
+    pthread_mutex_lock(&accumulator.c.lock)
+    ratio = state.c.compression_ratio
+    limit = state.c.batch_limit
+    pthread_mutex_unlock(&accumulator.c.lock)
+    return {"compression_ratio": ratio, "batch_limit": limit or accumulator.c.batch_size}

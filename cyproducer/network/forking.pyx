@@ -1,12 +1,12 @@
 """What a forked child does with the machinery it has inherited: lets go of it.
 
-Owns: closing the child's copies of descriptors, and leaving everything else where it lies. Does not own: which
-machinery there is and what comes instead (``producer.py``). Runs in the child, on its only thread, before
-anything else of the child's.
+Owns: closing the child's copies of descriptors, and leaving everything else where it lies. Does not own:
+which machinery there is and what comes instead (``producer.py``). Runs in the child, on its only thread,
+before anything else of the child's.
 
-The state is that of an instant in the middle of other threads' work. Any mutex may be held by one of them, which
-in this process never lets it go, and any list may be half linked. So nothing here takes a lock, walks a C
-structure or frees one. The memory is lost to the child: copies that cost nothing until they are written to.
+The state is that of an instant in the middle of other threads' work. Any mutex may be held by one of them,
+which in this process never lets it go, and any list may be half linked. So nothing here takes a lock, walks a
+C structure or frees one. The memory is lost to the child: copies that cost nothing until they are written to.
 """
 
 import os
@@ -39,8 +39,8 @@ def disown(SendLoop sender not None):
     accumulator.c.incomplete = 0
     accumulator.c.parked = 0
     accumulator.completions.disown()
-    # Only the child's descriptor of it. Unregistering a socket would reach into the epoll instance itself, which
-    # is the parent's too.
+    # Only the child's descriptor of it. Unregistering a socket would reach into the epoll instance itself,
+    # which is the parent's too.
     with suppress(Exception):
         sender.poller.selector.close()
     for connection in sender.connections:

@@ -49,6 +49,8 @@ _XERIAL_HEADER = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") + (1).to_bytes(4, "b
 # Readers take any size: each block states its own. The bound keeps their buffers in proportion.
 _XERIAL_BLOCK_BYTES = 1024 * 1024
 _LZ4_LARGEST_RATIO = 255
+# What RFC 8878 (3.1.1.1.2) asks every decoder to support, however little comes out in the end.
+_ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
 
 
 class DecompressionError(ValueError):
@@ -122,7 +124,8 @@ def decompress(codec_id: int, data: BytesLike, max_size: int) -> bytes:
     """The bytes that were compressed to ``data``, which is trusted in nothing.
 
     Sizes found in the data are checked against ``max_size`` before memory is taken for them, and
-    decompression stops at it, so that a small input can't take more than about ``max_size`` bytes.
+    decompression stops at it, so that a small input can't take more than about ``max_size`` bytes,
+    or 8 MiB for zstd's window where that is more.
 
     Args:
         codec_id: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
@@ -278,7 +281,9 @@ def _zstd_decompress(data: BytesLike, max_size: int) -> bytes:
         raise _too_large("zstd", stated, max_size)
     # Where no size is stated this bounds it; to the library 0 would mean that there is no bound.
     bound = max_size or 1
-    return zstandard.ZstdDecompressor().decompress(data, max_output_size=bound, allow_extra_data=False)
+    # It also takes memory for the window that the frame states, which has nothing to do with its size.
+    frame = zstandard.ZstdDecompressor(max_window_size=max(max_size, _ZSTD_WINDOW_BYTES))
+    return frame.decompress(data, max_output_size=bound, allow_extra_data=False)
 
 
 @dataclass(frozen=True, slots=True)

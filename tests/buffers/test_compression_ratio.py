@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from cyproducer.buffers.splitting import topic_estimates
 from cyproducer.records.compression import compressor_for
 from tests.buffers.small_topic import assert_nothing_left, fill, refuse_large, sent_size, serve
 from tests.rig import Rig
@@ -34,7 +35,7 @@ def rigged(compressor: Any, **options: Any) -> Rig:
 
 
 def estimate(rig: Rig) -> float:
-    return float((rig.accumulator.topic_estimates("t") or {})["compression_ratio"])
+    return float(topic_estimates(rig.accumulator, "t")["compression_ratio"])
 
 
 def close_batches(rig: Rig, packing: Packing, count: int) -> list[float]:
@@ -84,7 +85,7 @@ def test_each_topic_has_an_estimate_of_its_own() -> None:
         rig.sender.apply_topic("other", b"", [1])
         rig.send("other", b"x", partition=0)
         close_batches(rig, packing, 10)
-        assert rig.accumulator.topic_estimates("other") == {
+        assert topic_estimates(rig.accumulator, "other") == {
             "compression_ratio": 1.0,
             "batch_limit": BATCH_SIZE,
         }
@@ -135,7 +136,7 @@ def test_a_split_puts_the_estimate_back_to_one() -> None:
         fill(rig, [bytes(90)] * 50)
         refuse_large(rig, rig.requests()[0], 0)
         assert estimate(rig) == 1.0
-        limit = (rig.accumulator.topic_estimates("t") or {})["batch_limit"]
+        limit = topic_estimates(rig.accumulator, "t")["batch_limit"]
         assert 61 < limit < 200
         rig.answer_all()
 
@@ -160,7 +161,7 @@ def test_a_batch_that_outgrew_batch_size_does_not_raise_it() -> None:
         whole = rig.requests()[0]
         assert sent_size(whole.batches["t", 0]) > 3 * BATCH_SIZE
         refuse_large(rig, whole, BATCH_SIZE + SLACK)
-        assert (rig.accumulator.topic_estimates("t") or {})["batch_limit"] == BATCH_SIZE
+        assert topic_estimates(rig.accumulator, "t")["batch_limit"] == BATCH_SIZE
         assert estimate(rig) == 1.0
         came = serve(rig, BATCH_SIZE + SLACK)
         assert rig.accumulator.counters()["batches_split"] <= 1 + len(came) // 4

@@ -213,6 +213,27 @@ def test_the_queue_is_not_idle_while_a_callback_runs() -> None:
         assert rig.completions.wait_idle(0)
 
 
+def test_callbacks_that_come_up_later_are_not_waited_for() -> None:
+    with Rig({"t": [1]}) as rig:
+        rig.send("t", b"v").add_callback(str)
+        rig.answer_all()
+        waiting = threading.Thread(target=rig.completions.wait_idle, args=(10 * PATIENCE_S,))
+        waiting.start()
+
+        def run_one_of_two() -> bool:
+            # The queue is not empty at any time.
+            rig.send("t", b"v").add_callback(str)
+            rig.answer_all()
+            assert rig.completions.run_next(0) == 1
+            return not waiting.is_alive()
+
+        try:
+            until(run_one_of_two, "the end of the wait")
+        finally:
+            rig.run_callbacks()
+            waiting.join(PATIENCE_S)
+
+
 def test_batches_without_callbacks_do_not_enter_the_queue() -> None:
     with Rig({"t": [1]}) as rig:
         future = rig.send("t", b"v")

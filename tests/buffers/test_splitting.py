@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cyproducer.buffers.splitting import topic_estimates
 from cyproducer.errors import MessageSizeTooLargeError
 from cyproducer.records.compression import compressor_for
 from tests.buffers.small_topic import assert_nothing_left, fill, refuse_large, sent_size, serve
@@ -162,16 +163,16 @@ def test_batches_that_waited_are_cut_into_as_many_parts_as_it_takes() -> None:
 def test_the_next_batches_of_the_topic_are_smaller_and_those_of_others_are_not() -> None:
     with rigged(batch_size=16_000) as rig:
         rig.sender.apply_topic("other", b"", [1])
-        assert rig.accumulator.topic_estimates("t") == {"compression_ratio": 1.0, "batch_limit": 16_000}
+        assert topic_estimates(rig.accumulator, "t") == {"compression_ratio": 1.0, "batch_limit": 16_000}
         fill(rig, [bytes(100)] * 140)
         whole = sent_size(rig.requests()[0].batches["t", 0])
         refuse_large(rig, rig.pending[0], 5000)
-        assert rig.accumulator.topic_estimates("t") == {
+        assert topic_estimates(rig.accumulator, "t") == {
             "compression_ratio": 1.0,
             "batch_limit": (whole + 1) // 2,
         }
         serve(rig, 5000)
-        limit = (rig.accumulator.topic_estimates("t") or {})["batch_limit"]
+        limit = topic_estimates(rig.accumulator, "t")["batch_limit"]
         assert whole // 4 - 200 < limit <= whole // 4 + 200
         for partition in (0, 1):
             for _ in range(300):
@@ -187,8 +188,7 @@ def test_the_next_batches_of_the_topic_are_smaller_and_those_of_others_are_not()
                 assert not refuse_large(rig, seen, 1 << 20)
         assert limit - 200 < sizes["t"] <= limit
         assert 15_800 < sizes["other"] <= 16_000
-        assert (rig.accumulator.topic_estimates("t") or {})["batch_limit"] == limit
-        assert rig.accumulator.topic_estimates("unheard of") is None
+        assert topic_estimates(rig.accumulator, "t")["batch_limit"] == limit
 
 
 # Order
@@ -253,6 +253,22 @@ def test_a_part_that_may_be_in_the_log_keeps_its_sequence_when_the_next_is_certa
         assert (batch.producer_epoch, batch.base_sequence) == (before.producer_epoch, before.base_sequence)
         rig.answer_all()
         assert rig.values("t") == [b"zeroth", b"first"]
+
+
+def test_a_batch_that_was_split_is_unsettled_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    unsettled: list[int] = []
+    with rigged(idempotent=True) as rig:
+        progress = rig.control.on_progress
+
+        def watched(topic: str, partition: int, on_wire: int, left: int, *facts: Any) -> None:
+            unsettled.append(left)
+            progress(topic, partition, on_wire, left, *facts)
+
+        monkeypatch.setattr(rig.control, "on_progress", watched)
+        rig.sender.set_identity(7, 0)
+        fill(rig, [b"a", b"b"])
+        refuse_large(rig, rig.requests()[0], 70)
+        assert unsettled == [0]
 
 
 def test_parts_are_told_apart_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

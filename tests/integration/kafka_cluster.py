@@ -39,6 +39,8 @@ class KafkaCluster:
         nodes: How many; killing a minority leaves a working quorum.
         properties: Broker properties that override the defaults below.
         listeners: Further listeners, name to security protocol, beside PLAINTEXT; see `bootstrap`.
+        advertised: Ports that clients of a further listener are told instead of its own, where something
+            stands in between: listener to node id to port.
         jvm_options: Further options of the brokers' JVMs.
         directory: Where data and logs go; default a temporary directory, removed by `stop`.
         pom: Which Kafka, from 3.0 on, as `kafka_install` takes it; default the one of ``pom.xml``.
@@ -50,6 +52,7 @@ class KafkaCluster:
         properties: Mapping[str, object] | None = None,
         *,
         listeners: Mapping[str, str] | None = None,
+        advertised: Mapping[str, Mapping[int, int]] | None = None,
         jvm_options: Sequence[str] = (),
         directory: Path | None = None,
         pom: Path | None = None,
@@ -57,6 +60,7 @@ class KafkaCluster:
         self._pom = pom
         self._properties = dict(properties or {})
         self._listeners = {"PLAINTEXT": "PLAINTEXT", **(listeners or {})}
+        self._advertised = dict(advertised or {})
         self._jvm_options = jvm_options
         self._own_directory = directory is None
         self._directory = directory
@@ -257,6 +261,8 @@ class KafkaCluster:
         in_sync = min(2, self._node_count)
         protocols = {**self._listeners, "CONTROLLER": "PLAINTEXT"}
         addresses = {name: f"{name}://127.0.0.1:{port}" for name, port in node.ports.items()}
+        told = {name: node.ports[name] for name in self._listeners}
+        told |= {name: ports[node.node_id] for name, ports in self._advertised.items()}
         return {
             "process.roles": "broker,controller",
             "node.id": node.node_id,
@@ -264,7 +270,7 @@ class KafkaCluster:
                 f"{peer.node_id}@127.0.0.1:{peer.ports['CONTROLLER']}" for peer in self._nodes.values()
             ),
             "listeners": ",".join(addresses.values()),
-            "advertised.listeners": ",".join(addresses[name] for name in self._listeners),
+            "advertised.listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in told.items()),
             "listener.security.protocol.map": ",".join(f"{name}:{protocols[name]}" for name in addresses),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",

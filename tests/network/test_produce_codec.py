@@ -149,6 +149,22 @@ def test_each_partition_gets_its_own_outcome(version: int, order: Callable[[Answ
         assert rig.control.broken == []
 
 
+def test_an_answer_names_the_topic_id_of_its_request_though_the_topic_was_made_again_since() -> None:
+    with rig_at(13) as rig:
+        futures = send_to_all(rig)
+        seen = only(rig)
+        rig.sender.apply_topic("b", uuid.UUID(int=99).bytes, [1, 1, 1])
+        respond(rig, seen, encode(seen.request, answers_to(seen.request)))
+        assert all(future.succeeded() for future in futures.values())
+        assert rig.control.broken == []
+
+        futures = send_to_all(rig)
+        again = only(rig)
+        assert {topic for topic, _ in again.request.topics} == {IDS["aa"], IDS["ccc"], uuid.UUID(int=99)}
+        respond(rig, again, encode(again.request, answers_to(again.request)))
+        assert all(future.succeeded() for future in futures.values())
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_everything_a_partition_may_be_told_is_read(version: int) -> None:
     refused: list[tuple[str, int, str]] = []

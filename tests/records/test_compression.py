@@ -360,6 +360,11 @@ def test_an_empty_zstd_frame_without_its_size_fits_a_bound_of_nothing() -> None:
     assert decompress(4, empty, 0) == b""
 
 
+def test_a_zstd_frame_that_asks_for_a_window_of_128_mib_gets_none() -> None:
+    with pytest.raises(DecompressionError, match="requires too much memory"):
+        decompress(4, bytes.fromhex("28b52ffd008894ecff0404"), MIB)
+
+
 @pytest.mark.parametrize("codec", NAMES)
 def test_decompressing_keeps_nothing_of_its_input(codec: str | None) -> None:
     compressor = compressor_for(codec)

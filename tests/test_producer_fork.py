@@ -36,7 +36,7 @@ def read_back(broker: EmbeddedBroker, topic: str, count: int) -> Counter[bytes]:
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
         found: Counter[bytes] = Counter()
-        ended = set()
+        ended: set[int | None] = set()
         while len(ended) < PARTITIONS or found.total() < count:
             message = consumer.poll(WAIT_S)
             assert message is not None, f"{found.total()} of {count} records came"
@@ -71,8 +71,8 @@ def test_children_of_a_process_that_sends_at_full_speed_send_their_own(
                     # Callbacks and waits too: their locks are taken at any moment.
                     future.add_callback(lambda metadata: None).get(WAIT_S)
 
-        def send_as_a_child() -> list[int]:
-            futures = [producer.send(topic, b"child %d %d" % (round_, i)) for i in range(20)]
+        def send_as_a_child(number: int) -> list[int]:
+            futures = [producer.send(topic, b"child %d %d" % (number, i)) for i in range(20)]
             offsets = [future.get(WAIT_S).offset for future in futures]
             producer.close()
             return offsets
@@ -82,7 +82,7 @@ def test_children_of_a_process_that_sends_at_full_speed_send_their_own(
             thread.start()
         try:
             for round_ in range(rounds):
-                assert len(in_child(send_as_a_child)) == 20
+                assert len(in_child(lambda number=round_: send_as_a_child(number))) == 20  # type: ignore[misc]
         finally:
             stop.set()
             for thread in threads:

@@ -1,0 +1,28 @@
+from libc.stdint cimport int64_t
+
+from cyproducer.buffers.buffer_pool cimport BufferPool
+from cyproducer.buffers.clock cimport Clock
+from cyproducer.buffers.completion cimport CompletionQueue
+from cyproducer.buffers.structures cimport Accumulator, Batch
+
+# How the accumulator wakes the sender: it knows no sockets itself.
+ctypedef void (*WakeFunction)(void* context) noexcept nogil
+
+
+cdef class Incomplete:
+    cdef Accumulator c
+    cdef readonly BufferPool pool
+    cdef readonly Clock clock
+    cdef readonly CompletionQueue completions
+    cdef WakeFunction wake_function
+    cdef void* wake_context
+
+    cdef void wake(self) noexcept nogil
+    cdef bint _parked_before(self, int64_t id) noexcept nogil
+    cdef void _forget(self, Batch* b) noexcept nogil
+    cdef void _free(self, Batch* b) noexcept nogil
+    cdef void complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) noexcept nogil
+    cdef int fail(self, Batch* b, object error) except -1
+    cdef int abandon(self, Batch* b, object error) except -1
+    cdef int requeue(self, Batch* b, int64_t retry_at_ns) except -1
+    cdef Batch* overdue(self, int64_t created_before_ns) noexcept nogil

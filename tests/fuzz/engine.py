@@ -1,0 +1,89 @@
+"""One target under libFuzzer, in a process of its own. ``run.py`` starts it, with what must be preloaded:
+
+    python tests/fuzz/engine.py TARGET [libFuzzer's arguments]
+
+libFuzzer itself comes from the atheris wheel. Of atheris only that is used: between two inputs no Python
+runs, unless the target is Python itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from pathlib import Path
+
+MODULES = ("fuzz_network", "fuzz_records", "fuzz_buffers")
+COMPARISONS = [f"{kind}cmp{size}" for kind in ("", "const_") for size in (1, 2, 4, 8)]
+
+
+def load_libfuzzer() -> ctypes.CDLL:
+    """The extension of the wheel that has libFuzzer inside, loaded as the plain library it also is."""
+    spec = importlib.util.find_spec("atheris")
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("libFuzzer is missing: pip install atheris")
+    (found,) = Path(spec.submodule_search_locations[0]).glob("core_with_libfuzzer*.so")
+    return ctypes.CDLL(str(found))
+
+
+def attach(libfuzzer: ctypes.CDLL) -> None:
+    """Shows libFuzzer the counters of the preloaded ``coverage.c``."""
+    names = ["8bit_counters_init", *(f"trace_{name}" for name in COMPARISONS), "trace_switch"]
+    functions = [
+        ctypes.cast(getattr(libfuzzer, f"__sanitizer_cov_{name}"), ctypes.c_void_p).value for name in names
+    ]
+    ctypes.CDLL(None).cyp_fuzz_attach((ctypes.c_void_p * len(functions))(*functions))
+
+
+def play_rig(data: int, size: int) -> int:
+    """The target that is Python. What it raises ends the process, as a failed check in the others does."""
+    try:
+        # Only here: importing all that a rig needs takes longer than many a run of the other targets.
+        from tests.fuzz import fuzz_rig
+
+        fuzz_rig.play(ctypes.string_at(data, size))
+    except BaseException:
+        traceback.print_exc()
+        os.abort()
+    return 0
+
+
+RIG = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)(play_rig)
+
+
+# Rigs are cycles: without this, LeakSanitizer would meet those that nobody has collected yet.
+COLLECT = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: gc.collect() and None)
+
+
+def address_of(target: str) -> int:
+    if target == "rig":
+        return ctypes.cast(RIG, ctypes.c_void_p).value or 0
+    for name in MODULES:
+        address = importlib.import_module(name).address(target)
+        if address:
+            return int(address)
+    raise SystemExit(f"there is no target {target!r}")
+
+
+def main(arguments: list[str]) -> int:
+    target, *options = arguments
+    address = address_of(target)
+    libfuzzer = load_libfuzzer()
+    attach(libfuzzer)
+    # libFuzzer ends by exit(), so nothing of Python's own runs at the end; LeakSanitizer comes after this.
+    ctypes.CDLL(None).__cxa_atexit(COLLECT, None, None)
+    # By this name libFuzzer would start itself again, to merge.
+    itself = os.environ.get("CYPRODUCER_FUZZ_COMMAND", target)
+    words = [itself.encode(), *(option.encode() for option in options)]
+    argc = ctypes.c_int(len(words))
+    argv = ctypes.cast((ctypes.c_char_p * (len(words) + 1))(*words, None), ctypes.POINTER(ctypes.c_char_p))
+    run = libfuzzer.LLVMFuzzerRunDriver
+    return int(run(ctypes.byref(argc), ctypes.byref(argv), ctypes.c_void_p(address)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

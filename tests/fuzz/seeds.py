@@ -1,0 +1,86 @@
+"""What a corpus begins with: valid messages of every version, from codecs that are not the package's.
+
+    python -m tests.fuzz.seeds      puts them into corpus/, in place of the seeds there
+
+Only for when a target's input has changed its form. Merging keeps them: each line has a comment.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import sys
+from collections.abc import Iterator
+
+from cyproducer.network import protocol
+from cyproducer.records.compression import compressor_for
+from tests.fuzz import corpus
+from tests.fuzz.fuzz_rig import IDS, NAMES
+from tests.network.test_protocol_malformed import CASES
+from tests.reference_records import PartitionResponse, Topic, encode_produce_response
+
+MARK = "  # a seed"
+DECODERS = [protocol.decode_api_versions, protocol.decode_metadata, protocol.decode_init_producer_id]
+LOWEST = [0, 1, 0]
+
+
+def produce() -> Iterator[bytes]:
+    """Byte 0 is the version, byte 1 how many topics were asked for; the correlation id is left out."""
+    for version in range(3, 14):
+        for count in (1, 3):
+            rich = PartitionResponse(2, 6, 7, 8, 9)
+            if version >= 8:
+                rich = rich._replace(record_errors=[(0, "bad"), (1, None)], error_message="not the leader")
+            if version >= 10:
+                rich = rich._replace(current_leader=(3, 4))
+            for last in (PartitionResponse(2, 0, 5), rich):
+                answers = [PartitionResponse(0, 0, 1), PartitionResponse(1, 0, 2), last]
+                keys: list[Topic] = [IDS[i] if version >= 13 else NAMES[i] for i in range(count)]
+                nodes = [(3, "host", 9092, "rack")] if version >= 10 else []
+                whole = encode_produce_response(version, 0, [(key, answers) for key in keys], 1, nodes)
+                yield bytes([version - 3, count - 1]) + whole[8:]
+
+
+def messages() -> Iterator[bytes]:
+    for decode, version, frame in CASES:
+        kind = DECODERS.index(decode)
+        yield bytes([kind, version - LOWEST[kind]]) + frame
+
+
+def frames() -> Iterator[bytes]:
+    """Byte 0 chooses receive_message_max_bytes, byte 1 how the stream is cut."""
+    sizes = ([4], [5, 4, 100], [300, 20, 4], [-1], [0], [3], [2**31 - 1], [101], [4, 4, 4, 8193])
+    for choice in range(8):
+        for number, stream in enumerate(sizes):
+            yield bytes([choice, number]) + b"".join(
+                struct.pack(">i", size) + bytes(max(0, min(size, 300))) for size in stream
+            )
+
+
+def compression() -> Iterator[bytes]:
+    """Byte 0 is the codec (with 7 after division by 8: compress first), byte 1 the bound."""
+    for codec, name in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
+        for data in (b"", b"a", b"abc" * 50, bytes(range(100))):
+            for bound in (2, 4):
+                yield bytes([codec, bound]) + compressor_for(name).compress(data)
+
+
+def rig() -> Iterator[bytes]:
+    """Anything is a valid input; these are long ones."""
+    chosen = random.Random(5)
+    for _ in range(20):
+        yield chosen.randbytes(chosen.randrange(20, 250))
+
+
+SEEDS = {"produce": produce, "messages": messages, "frames": frames, "compression": compression, "rig": rig}
+
+
+def main() -> int:
+    for target, seeds in SEEDS.items():
+        kept = [line for line in corpus.lines_of(target) if not line.endswith(MARK)]
+        corpus.write(target, [*(data.hex() + MARK for data in dict.fromkeys(seeds())), *kept])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

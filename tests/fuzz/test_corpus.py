@@ -1,0 +1,124 @@
+"""Every input that fuzzing has kept, played against the package as it is installed, without sanitizers.
+
+What a target checks in C is checked here where it can be seen from Python.
+"""
+
+import struct
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cyproducer import errors
+from cyproducer.network import protocol
+from cyproducer.records.compression import DecompressionError, compressor_for, decompress
+from tests.fuzz import corpus, fuzz_rig
+from tests.fuzz.fuzz_rig import IDS, NAMES, acknowledge, retry_all
+from tests.rig import Rig
+
+BOUNDS = (0, 1, 100, 4096, 65536, 1 << 20)
+LIMITS = (4, 5, 100, 8192, 16384, 1 << 20, 100 << 20, 0x7FFFFFFF)
+DECODERS = (
+    (protocol.decode_api_versions, 0, 5),
+    (protocol.decode_metadata, 1, 13),
+    (protocol.decode_init_producer_id, 0, 6),
+)
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def two_byte_inputs(target: str) -> list[bytes]:
+    return [data for data in corpus.inputs(target) if len(data) >= 2]
+
+
+@pytest.mark.parametrize("target", ["produce", "frames", "messages", "compression", "rig"])
+def test_inputs_are_kept(target: str) -> None:
+    assert len(corpus.inputs(target)) >= 10
+
+
+def test_a_produce_response_is_taken_or_ends_the_connection_and_the_batches_go_again() -> None:
+    taken = refused = 0
+    for data in two_byte_inputs("produce"):
+        names = NAMES[: 1 + data[1] % len(NAMES)]
+        with Rig(produce_version=3 + data[0] % 11, linger_ms=1, seed=1) as rig:
+            rig.control.decide = retry_all
+            for name in names:
+                rig.sender.apply_topic(name, IDS[NAMES.index(name)].bytes, [1, 1, 1])
+            futures = [rig.send(name, b"v", partition=index) for name in names for index in range(3)]
+            rig.clock.advance_ms(1)
+            (seen,) = rig.requests()
+            frame = struct.pack(">i", seen.request.correlation_id) + data[2:]
+            fuzz_rig.respond(rig, seen, struct.pack(">i", len(frame)) + frame)
+            if rig.control.broken:
+                refused += 1
+                ((node, cause),) = rig.control.broken
+                assert (node, type(cause)) == (1, errors.KafkaProtocolError)
+                assert "response of broker-1" in str(cause)
+                assert not any(future.is_done for future in futures)
+            else:
+                taken += 1
+            rig.clock.advance_ms(100)
+            for again in rig.requests():
+                acknowledge(rig, again)
+            assert all(future.succeeded() for future in futures)
+    assert taken >= 10
+    assert refused >= 10
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_stream_gives_its_frames_or_ends_the_connection(limit: int) -> None:
+    for data in two_byte_inputs("frames"):
+        if LIMITS[data[0] % 8] != limit:
+            continue
+        with Rig({"t": [1]}, linger_ms=1, receive_max=limit) as rig:
+            rig.control.decide = retry_all
+            future = rig.send("t", b"value")
+            rig.clock.advance_ms(1)
+            (seen,) = rig.requests()
+            fuzz_rig.respond(rig, seen, data[2:])
+            length = int.from_bytes(data[2:6], "big", signed=True)
+            waits = len(data) < 6 or (4 <= length <= limit and len(data) - 6 < length)
+            assert bool(rig.control.broken) is not waits
+            # No answer to the request is among them; in time the connection ends in any case.
+            rig.advance_ms(31_000)
+            ((node, cause),) = rig.control.broken
+            assert node == 1
+            assert "broker-1" in str(cause)
+            assert not future.is_done
+
+
+def test_messages_give_a_result_or_an_error_that_says_where() -> None:
+    read = refused = 0
+    for data in two_byte_inputs("messages"):
+        decode, lowest, versions = DECODERS[data[0] % 3]
+        problem = None
+        try:
+            assert decode(lowest + data[1] % versions, data[2:]) is not None
+            read += 1
+        except errors.KafkaProtocolError as error:
+            problem = str(error)
+            refused += 1
+        assert problem is None or "bytes remain at offset" in problem
+    assert read >= 10
+    assert refused >= 10
+
+
+def test_compressed_data_gives_a_result_within_the_bound_or_an_error() -> None:
+    names = ("none", "gzip", "snappy", "lz4", "zstd")
+    for data in two_byte_inputs("compression"):
+        codec, bound = data[0] % 5, BOUNDS[data[1] % len(BOUNDS)]
+        packed = compressor_for(names[codec]).compress(data[2:])
+        assert decompress(codec, packed, len(data) - 2) == data[2:]
+        with suppress(DecompressionError):
+            assert len(decompress(codec, data[2:], bound)) <= bound
+
+
+def test_a_broker_that_answers_anything_loses_its_connection_and_no_record() -> None:
+    assert sum(fuzz_rig.play(data) for data in corpus.inputs("rig")) > 10
+
+
+@settings(max_examples=150)
+@given(data=st.binary(min_size=3, max_size=200))
+def test_nothing_a_broker_answers_loses_a_record(data: bytes) -> None:
+    fuzz_rig.play(data)

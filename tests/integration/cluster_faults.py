@@ -1,0 +1,115 @@
+"""What a test does to a `KafkaCluster` while records flow, each deed with a line in a `FaultLog`.
+
+Owns the clients that move partitions and make topics. Decides nothing: tests do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.integration.fault_log import FaultLog
+from tests.integration.kafka_cluster import KafkaCluster
+
+SETTLING_S = 40
+
+
+class ClusterFaults:
+    """Harm to a cluster of three nodes. At the end of ``with`` the cluster is whole again."""
+
+    def __init__(self, cluster: KafkaCluster, log: FaultLog) -> None:
+        # Here, where tests can ignore what its import warns of: kafka-python reads its messages so.
+        import kafka  # type: ignore[import-untyped]
+
+        self._cluster = cluster
+        self._log = log
+        self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+        # librdkafka's admin client cannot reassign partitions.
+        self._mover = kafka.KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+        self._partition = kafka.TopicPartition
+
+    def __enter__(self) -> ClusterFaults:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._mover.close()
+        for node in self._cluster.node_ids:
+            if self._cluster.pid(node) is None:
+                self._cluster.restart(node)
+            self._cluster.resume(node)
+
+    def kill(self, node: int) -> None:
+        self._log.add(f"node {node}: SIGKILL")
+        self._cluster.kill(node)
+
+    def restart(self, node: int) -> None:
+        """Returns once the node is back among the brokers."""
+        self._log.add(f"node {node}: start")
+        self._cluster.restart(node)
+        self._log.add(f"node {node}: is back")
+
+    def pause(self, node: int) -> None:
+        self._cluster.pause(node)
+        self._log.add(f"node {node}: SIGSTOP")
+
+    def resume(self, node: int) -> None:
+        self._log.add(f"node {node}: SIGCONT")
+        self._cluster.resume(node)
+
+    def create(self, topic: str, partitions: int) -> None:
+        """Makes a topic of three replicas, two of which must have a record before it is acknowledged."""
+        self._cluster.create_topic(topic, partitions, 3, {"min.insync.replicas": "2"})
+        self._log.add(f"topic {topic}: made")
+
+    def delete(self, topic: str) -> None:
+        self._log.add(f"topic {topic}: deletion begins")
+        self._admin.delete_topics([topic])[topic].result(30)
+        self._log.add(f"topic {topic}: deleted")
+
+    def create_at_once(self, topic: str, partitions: int) -> None:
+        """Makes a topic as soon as it can be made and returns at once, before its leaders are ready."""
+        deadline = time.monotonic() + SETTLING_S
+        while True:
+            new = NewTopic(topic, partitions, 3, config={"min.insync.replicas": "2"})
+            try:
+                self._admin.create_topics([new])[topic].result(30)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+            else:
+                self._log.add(f"topic {topic}: made")
+                return
+
+    def move(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
+        """Begins to give each partition these replicas, the first of which is to be preferred as leader."""
+        self._log.add(f"topic {topic}: replicas become {replicas}")
+        wanted = {self._partition(topic, index): list(nodes) for index, nodes in enumerate(replicas)}
+        assert set(self._mover.alter_partition_reassignments(wanted).values()) == {None}
+
+    def elect(self, topic: str, partitions: int) -> None:
+        """Makes the preferred replicas leaders, where they are not."""
+        self._log.add(f"topic {topic}: elect the preferred leaders")
+        wanted = [TopicPartition(topic, index) for index in range(partitions)]
+        self._admin.elect_leaders(ElectionType.PREFERRED, wanted).result(30)
+
+    def leaders(self, topic: str, partitions: int) -> list[int]:
+        return [self._cluster.leader(topic, index) for index in range(partitions)]
+
+    def await_in_sync(self, topic: str) -> None:
+        """Waits until each partition has a leader and as many replicas in sync as it has."""
+        deadline = time.monotonic() + SETTLING_S
+        while True:
+            found = self._admin.list_topics(topic, timeout=10).topics[topic].partitions.values()
+            if found and all(p.leader > 0 and set(p.isrs) == set(p.replicas) for p in found):
+                self._log.add(f"topic {topic}: all replicas are in sync")
+                return
+            assert time.monotonic() < deadline, f"{topic} is not in sync again:\n{self._log}"
+            time.sleep(0.1)

@@ -1,0 +1,299 @@
+"""A TCP proxy between a producer and Kafka's brokers that loses, cuts and holds back what passes it.
+
+Owns its listening sockets, one for each node, and two threads for each connection. It reads both
+directions frame by frame, so that it can act on a Produce request as a whole; it changes no byte. What it
+does to each connection is for a `Mischief` to say, and stands in the log. Clients that use acks=0, where a
+request has no answer, are beyond it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+
+from tests.integration.fault_log import FaultLog
+from tests.integration.mischief import GENTLE, Fault, Mischief, Plan
+
+PRODUCE = 0
+TICK_S = 0.2
+"""How long a thread that waits for bytes may take to notice that its connection was cut."""
+PATIENCE_S = 10
+"""How long a broker may take to answer what reached it after its client had gone."""
+
+
+class Proxy:
+    """Listens on a port for each node and passes connections on. Usable as a context manager.
+
+    Changes nothing but for the time within `misbehaving`. Its methods are for one thread.
+    """
+
+    def __init__(self, nodes: Iterable[int]) -> None:
+        self._listeners = {node: socket.create_server(("127.0.0.1", 0)) for node in nodes}
+        self.ports: dict[int, int] = {
+            node: listener.getsockname()[1] for node, listener in self._listeners.items()
+        }
+        """Where clients reach each node: what the brokers are to advertise."""
+        self._targets: dict[int, int] = {}
+        self._lock = threading.Lock()  # guards the three below, which accepting reads and writes
+        self._mischief: Mischief | None = None
+        self._log = FaultLog("none")
+        self._links: list[_Link] = []
+        self._end, self._ended = socket.socketpair()
+        self._accepting = threading.Thread(target=self._accept, name="proxy")
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    def forward_to(self, targets: Mapping[int, int]) -> None:
+        """Begins: ``targets`` says where each node listens, as a port of 127.0.0.1."""
+        self._targets = dict(targets)
+        self._accepting.start()
+
+    @contextlib.contextmanager
+    def misbehaving(self, mischief: Mischief, log: FaultLog) -> Iterator[None]:
+        """Cuts what is there and lets new connections suffer; at the end spares those that still would."""
+        with self._lock:
+            self._mischief, self._log = mischief, log
+        self.cut_all()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._mischief = None
+                links = list(self._links)
+            for link in links:
+                link.spare()
+            log.add("the proxy is gentle again")
+
+    def cut_all(self) -> None:
+        """Cuts every connection."""
+        with self._lock:
+            links = list(self._links)
+        for link in links:
+            link.cut()
+
+    def close(self) -> None:
+        """Cuts every connection and ends every thread."""
+        self._end.close()
+        if self._accepting.ident is not None:
+            self._accepting.join()
+        self.cut_all()
+        for link in self._links:
+            link.join()
+        for listener in (*self._listeners.values(), self._ended):
+            listener.close()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._ended, selectors.EVENT_READ)
+            for node, listener in self._listeners.items():
+                selector.register(listener, selectors.EVENT_READ, node)
+            while True:
+                for key, _ in selector.select():
+                    if key.data is None:
+                        return
+                    client, _ = self._listeners[key.data].accept()
+                    self._connect(key.data, client)
+
+    def _connect(self, node: int, client: socket.socket) -> None:
+        try:
+            broker = socket.create_connection(("127.0.0.1", self._targets[node]), timeout=2)
+        except OSError:
+            # A dead node: the client's connection ends as soon as it stands.
+            client.close()
+            return
+        with self._lock:
+            number, plan = (0, GENTLE) if self._mischief is None else self._mischief.next_plan(node)
+            link = _Link(f"connection {number} to node {node}", client, broker, plan, self._log)
+            self._links.append(link)
+        link.start()
+
+
+class _Link:
+    """One connection: the client's socket, the broker's, and what happens to what passes between them."""
+
+    def __init__(
+        self, name: str, client: socket.socket, broker: socket.socket, plan: Plan, log: FaultLog
+    ) -> None:
+        self._name = name
+        self._client = client
+        self._broker = broker
+        self._plan = plan
+        self._log = log
+        self._over = threading.Event()
+        self._cutting = threading.Lock()
+        self._client_gone = False
+        # What the broker has, or is about to get, and has not answered: correlation id, and for a Produce
+        # its number, else 0.
+        self._unanswered: deque[tuple[int, int]] = deque()
+        self._answered = threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._pump, args=(direction,), name=f"proxy {name}")
+            for direction in (self._pass_requests, self._pass_answers)
+        ]
+        for end in (client, broker):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            end.settimeout(TICK_S)
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def spare(self) -> None:
+        """Forgets what was still to happen."""
+        self._plan = GENTLE
+
+    def cut(self, reason: str = "", abrupt: bool = False) -> None:
+        """Ends both connections; does nothing where that was done."""
+        with self._cutting:
+            if self._over.is_set():
+                return
+            self._over.set()
+        if reason:
+            self._note(f"{'reset' if abrupt else 'cut'}: {reason}")
+        _end(self._client, abrupt)
+        _end(self._broker, abrupt)
+        with self._answered:
+            self._answered.notify_all()
+
+    def _note(self, what: str) -> None:
+        self._log.add(f"{self._name}: {what}")
+
+    def _pump(self, direction: Callable[[], None]) -> None:
+        try:
+            direction()
+        finally:
+            self.cut()
+
+    def _pass_requests(self) -> None:
+        passed = produced = 0
+        while (frame := self._frame(self._client)) is not None:
+            api_key, _, correlation_id = struct.unpack_from(">hhi", frame, 4)
+            produced += api_key == PRODUCE
+            number = produced if api_key == PRODUCE else 0
+            fault, at, hold_s, abrupt, _ = self._plan
+            kind = f"Produce {number}" if number else f"a request with API key {api_key}"
+            if fault is Fault.CUT_REQUESTS and passed + len(frame) > at:
+                self._write(self._broker, frame[: at - passed])
+                self.cut(f"{at - passed} of the {len(frame)} bytes of {kind} reached the broker", abrupt)
+                return
+            self._unanswered.append((correlation_id, number))
+            if fault is Fault.SLOW:
+                self._over.wait(hold_s)
+            elif number != 0 and number == at and fault is Fault.LATE_REQUEST:
+                self._note(f"client cut; {kind} reaches the broker in {hold_s:.3f} s")
+                self._client_gone = True
+                _end(self._client, abrupt)
+                self._over.wait(hold_s)
+            elif number != 0 and number == at and fault is Fault.STALL_REQUESTS:
+                self._note(f"{kind}, and what follows, reaches the broker {hold_s:.3f} s late")
+                self._over.wait(hold_s)
+            if not self._write(self._broker, frame):
+                return
+            passed += len(frame)
+        if self._plan.fault in (Fault.LATE_REQUEST, Fault.STALL_REQUESTS):
+            self._await_answers()
+
+    def _await_answers(self) -> None:
+        """The client has gone, not what it sent: a broker may drop the requests of a closed connection."""
+        with self._answered:
+            answered = self._answered.wait_for(
+                lambda: self._over.is_set() or not self._unanswered, timeout=PATIENCE_S
+            )
+        if not answered:
+            self._note(f"no answer within {PATIENCE_S} s to what the client had sent before it went")
+
+    def _pass_answers(self) -> None:
+        passed = 0
+        while (frame := self._frame(self._broker)) is not None:
+            (correlation_id,) = struct.unpack_from(">i", frame, 4)
+            with self._answered:
+                expected, number = self._unanswered.popleft()
+                self._answered.notify_all()
+            assert correlation_id == expected, f"{self._name}: answer {correlation_id}, expected {expected}"
+            fault, at, hold_s, abrupt, last = self._plan
+            if number != 0 and (number == last or (fault is Fault.LOSE_ANSWER and number == at)):
+                self.cut(f"the answer to Produce {number} was lost", abrupt)
+                return
+            if fault is Fault.CUT_ANSWERS and passed + len(frame) > at:
+                self._write(self._client, frame[: at - passed])
+                kind = f"Produce {number}" if number else "another request"
+                self.cut(f"{at - passed} of {len(frame)} bytes of the answer to {kind} came through", abrupt)
+                return
+            if fault is Fault.SLOW:
+                self._over.wait(hold_s)
+            elif fault is Fault.STALL_ANSWERS and number != 0 and number == at:
+                self._note(f"the answer to Produce {number}, and what follows, is {hold_s:.3f} s late")
+                self._over.wait(hold_s)
+            if self._client_gone:
+                self._note(f"Produce {number} was answered after the client had gone")
+            elif not self._write(self._client, frame):
+                self._client_gone = True
+            passed += len(frame)
+
+    def _frame(self, end: socket.socket) -> bytes | None:
+        """The next request or answer with its size in front; ``None`` at the connection's end."""
+        size = self._read(end, 4)
+        if size is None:
+            return None
+        rest = self._read(end, int.from_bytes(size))
+        return None if rest is None else size + rest
+
+    def _read(self, end: socket.socket, size: int) -> bytes | None:
+        got = bytearray()
+        while len(got) < size:
+            try:
+                part = end.recv(min(size - len(got), 1 << 16))
+            except TimeoutError:
+                if self._over.is_set():
+                    return None
+                continue
+            except OSError:
+                return None
+            if not part:
+                return None
+            got += part
+        return bytes(got)
+
+    def _write(self, end: socket.socket, data: bytes) -> bool:
+        """Whether all of it could be sent."""
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[end.send(left) :]
+            except TimeoutError:
+                if self._over.is_set():
+                    return False
+            except OSError:
+                return False
+        return True
+
+
+def _end(end: socket.socket, abrupt: bool) -> None:
+    with contextlib.suppress(OSError):
+        if abrupt:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            # Wakes whoever reads here, and sends nothing: the reset comes with close.
+            end.shutdown(socket.SHUT_RD)
+        else:
+            end.shutdown(socket.SHUT_RDWR)
+    end.close()

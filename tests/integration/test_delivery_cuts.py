@@ -1,0 +1,159 @@
+"""Connections that are cut, stall, and lose answers while records flow through a proxy to three nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.cluster_faults import ClusterFaults
+from tests.integration.delivery_rig import (
+    PARTITIONS,
+    PATIENCE,
+    SEED,
+    Way,
+    idempotent,
+    repeating,
+    settle,
+    writing,
+)
+from tests.integration.fault_log import FaultLog
+from tests.integration.kafka_cluster import KafkaCluster
+from tests.integration.mischief import Fault, Mischief
+from tests.integration.proxy import Proxy
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    # kafka-python's way of reading its message definitions.
+    pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),
+]
+
+NODES = (1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[Proxy]:
+    with Proxy(NODES) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def cluster(proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Three nodes whose listener PROXIED sends clients to the proxy; nodes and tests talk past it."""
+    nodes = KafkaCluster(
+        len(NODES),
+        listeners={"PROXIED": "PLAINTEXT"},
+        advertised={"PROXIED": proxy.ports},
+        directory=tmp_path_factory.mktemp("kafka-behind-proxy"),
+    )
+    with nodes:
+        proxy.forward_to({node: nodes.port(node, "PROXIED") for node in NODES})
+        yield nodes
+
+
+@pytest.fixture
+def log(request: pytest.FixtureRequest) -> Iterator[FaultLog]:
+    with FaultLog(f"{SEED}/{request.node.name}") as log:
+        yield log
+
+
+@pytest.fixture
+def faults(cluster: KafkaCluster, log: FaultLog) -> Iterator[ClusterFaults]:
+    with ClusterFaults(cluster, log) as faults:
+        yield faults
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        *(idempotent(codec) for codec in (None, "gzip", "snappy", "lz4", "zstd")),
+        repeating("all"),
+        repeating(1, "lz4"),
+    ],
+    ids=lambda way: way.name,
+)
+def test_cut_and_stalled_connections(
+    cluster: KafkaCluster, proxy: Proxy, faults: ClusterFaults, log: FaultLog, way: Way
+) -> None:
+    topic = f"cut-{way.name}"
+    faults.create(topic, PARTITIONS)
+    with contextlib.ExitStack() as trouble:
+        # The producer's very first requests are met by it too.
+        trouble.enter_context(proxy.misbehaving(Mischief(log.seed), log))
+        with writing(proxy.bootstrap_servers, way, topic, log) as writer:
+            time.sleep(6 * PATIENCE)
+            trouble.close()
+            writer.pass_by()
+
+    settle(cluster, faults, writer, way, deaths=False)
+
+
+def test_answers_lost_in_a_row(
+    cluster: KafkaCluster, proxy: Proxy, faults: ClusterFaults, log: FaultLog
+) -> None:
+    faults.create("lost-answers", PARTITIONS)
+    way = idempotent("lz4")
+    kinds = {Fault.LOSE_ANSWER: 1.0, Fault.LATE_REQUEST: 1.0}
+    with contextlib.ExitStack() as trouble:
+        trouble.enter_context(proxy.misbehaving(Mischief(log.seed, kinds), log))
+        with writing(proxy.bootstrap_servers, way, "lost-answers", log) as writer:
+            time.sleep(6 * PATIENCE)
+            trouble.close()
+            writer.pass_by()
+
+    settle(cluster, faults, writer, way, deaths=False)
+    assert log.count("was lost") > 20
+
+
+@pytest.mark.parametrize("way", [idempotent("lz4"), repeating("all")], ids=lambda way: way.name)
+def test_records_that_ran_out_of_time(
+    cluster: KafkaCluster, proxy: Proxy, faults: ClusterFaults, log: FaultLog, way: Way
+) -> None:
+    topic = f"late-{way.name}"
+    faults.create(topic, PARTITIONS)
+    times = {"delivery_timeout_ms": 600, "request_timeout_ms": 500}
+    with writing(proxy.bootstrap_servers, way, topic, log, **times) as writer:
+        with proxy.misbehaving(Mischief(log.seed), log):
+            time.sleep(8 * PATIENCE)
+        # Those that failed leave nothing behind that harms those to come.
+        time.sleep(1)
+        began_s = log.now_s()
+        writer.pass_by()
+
+    reckoning = settle(cluster, faults, writer, way, deaths=False, failed_until_s=began_s)
+    assert sum(reckoning.failures().values()) > 100
+
+
+def test_everything_at_once(
+    cluster: KafkaCluster, proxy: Proxy, faults: ClusterFaults, log: FaultLog
+) -> None:
+    rng = random.Random(log.seed)
+    way = idempotent("zstd")
+    faults.create("everything", PARTITIONS)
+    ends_s = log.now_s() + 25 * PATIENCE
+    with writing(proxy.bootstrap_servers, way, "everything", log) as writer:
+        with proxy.misbehaving(Mischief(log.seed), log):
+            while log.now_s() < ends_s:
+                victim = rng.choice(NODES)
+                deed = rng.choice(("kill", "pause", "move", "move", "elect", "elect"))
+                if deed == "kill":
+                    faults.kill(victim)
+                    time.sleep(rng.uniform(0, 6))
+                    faults.restart(victim)
+                elif deed == "pause":
+                    faults.pause(victim)
+                    time.sleep(rng.uniform(0.5, 6))
+                    faults.resume(victim)
+                elif deed == "move":
+                    faults.move("everything", [rng.sample(NODES, 3) for _ in range(PARTITIONS)])
+                else:
+                    faults.elect("everything", PARTITIONS)
+                faults.await_in_sync("everything")
+                time.sleep(rng.uniform(0, 2))
+        writer.pass_by()
+
+    settle(cluster, faults, writer, way)

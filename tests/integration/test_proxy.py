@@ -1,0 +1,251 @@
+"""What the proxy of the fault tests does to a connection: each fault alone, before a server of frames."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import socketserver
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.fault_log import FaultLog
+from tests.integration.mischief import ALL, GENTLE, Fault, Mischief, Plan
+from tests.integration.proxy import Proxy
+
+NODE = 7
+PRODUCE, METADATA = 0, 3
+ANSWER = b"answer" * 10
+
+
+class Server(socketserver.ThreadingTCPServer):
+    """Answers each frame with its correlation id; keeps what it got."""
+
+    daemon_threads = False
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.got = bytearray()
+        self.answered = 0
+        self.closed = threading.Semaphore(0)
+
+
+class Handler(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        server = self.server
+        assert isinstance(server, Server)
+        pending = b""
+        with contextlib.suppress(ConnectionError):
+            while data := self.request.recv(65_536):
+                server.got += data
+                pending += data
+                while len(pending) >= 4 and len(pending) >= 4 + (size := int.from_bytes(pending[:4])):
+                    answer = pending[8:12] + ANSWER
+                    pending = pending[4 + size :]
+                    self.request.sendall(struct.pack(">i", len(answer)) + answer)
+                    server.answered += 1
+        server.closed.release()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    with Proxy([NODE]) as proxy:
+        proxy.forward_to({NODE: server.server_address[1]})
+        yield proxy
+
+
+class OnePlan(Mischief):
+    """The plan given for the first connection, none for those to come."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__("")
+        self.plans = [plan]
+
+    def next_plan(self, node: int) -> tuple[int, Plan]:
+        return 1, self.plans.pop() if self.plans else GENTLE
+
+
+@pytest.fixture
+def log() -> FaultLog:
+    return FaultLog("seed")
+
+
+def frame(api_key: int, correlation_id: int, size: int = 20) -> bytes:
+    return struct.pack(">ihhi", size - 4, api_key, 0, correlation_id).ljust(size, b".")
+
+
+def answer(correlation_id: int) -> bytes:
+    return struct.pack(">ii", 4 + len(ANSWER), correlation_id) + ANSWER
+
+
+@contextlib.contextmanager
+def connected(proxy: Proxy) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", proxy.ports[NODE]), timeout=10) as client:
+        yield client
+
+
+def received(client: socket.socket, size: int = 10_000) -> bytes:
+    """What comes until the connection's end, or ``size`` bytes."""
+    got = b""
+    with contextlib.suppress(ConnectionResetError):
+        while len(got) < size and (part := client.recv(size - len(got))):
+            got += part
+    return got
+
+
+def test_a_gentle_proxy_passes_all_on_in_both_directions(proxy: Proxy, server: Server) -> None:
+    sent = frame(METADATA, 1) + frame(PRODUCE, 2, 300_000) + frame(PRODUCE, 3)
+    with connected(proxy) as client:
+        client.sendall(sent)
+        expected = answer(1) + answer(2) + answer(3)
+        assert received(client, len(expected)) == expected
+    assert server.closed.acquire(timeout=10)
+    assert server.got == sent
+
+
+@pytest.mark.parametrize("abrupt", [False, True])
+def test_requests_are_cut_at_the_byte(proxy: Proxy, server: Server, log: FaultLog, abrupt: bool) -> None:
+    plan = Plan(Fault.CUT_REQUESTS, at=33, abrupt=abrupt)
+    with proxy.misbehaving(OnePlan(plan), log), connected(proxy) as client:
+        client.sendall(frame(METADATA, 1))
+        assert received(client, len(answer(1))) == answer(1)
+        client.sendall(frame(PRODUCE, 2) + frame(PRODUCE, 3))
+        assert received(client) == b""
+        assert server.closed.acquire(timeout=10)
+    whole = frame(METADATA, 1) + frame(PRODUCE, 2)
+    # A reset may overtake the bytes before it.
+    assert server.got == whole[:33] or (abrupt and server.got == whole[:20])
+    assert log.count("13 of the 20 bytes of Produce 1") == 1
+
+
+def test_answers_are_cut_at_the_byte(proxy: Proxy, server: Server, log: FaultLog) -> None:
+    plan = Plan(Fault.CUT_ANSWERS, at=len(answer(1)) + 5)
+    with proxy.misbehaving(OnePlan(plan), log), connected(proxy) as client:
+        client.sendall(frame(PRODUCE, 1) + frame(PRODUCE, 2))
+        assert received(client) == answer(1) + answer(2)[:5]
+        assert server.closed.acquire(timeout=10)
+    assert server.answered == 2
+
+
+@pytest.mark.parametrize("plan", [Plan(Fault.LOSE_ANSWER, at=2), Plan(Fault.SLOW, last=2)])
+def test_an_answer_is_lost_after_the_request_was_carried_out(
+    proxy: Proxy, server: Server, log: FaultLog, plan: Plan
+) -> None:
+    with proxy.misbehaving(OnePlan(plan), log), connected(proxy) as client:
+        client.sendall(frame(METADATA, 1) + frame(PRODUCE, 2) + frame(PRODUCE, 3))
+        assert received(client) == answer(1) + answer(2)
+        assert server.closed.acquire(timeout=10)
+    assert server.answered == 3
+    assert log.count("the answer to Produce 2 was lost") == 1
+
+
+def test_a_late_request_arrives_after_its_client_was_cut(proxy: Proxy, server: Server, log: FaultLog) -> None:
+    plan = Plan(Fault.LATE_REQUEST, at=1, hold_s=0.3)
+    with proxy.misbehaving(OnePlan(plan), log), connected(proxy) as client:
+        client.sendall(frame(METADATA, 1))
+        assert received(client, len(answer(1))) == answer(1)
+        client.sendall(frame(PRODUCE, 2))
+        assert received(client) == b""
+        assert server.got == frame(METADATA, 1)
+        assert server.closed.acquire(timeout=10)
+    assert server.got == frame(METADATA, 1) + frame(PRODUCE, 2)
+    assert log.count("Produce 1 was answered after the client had gone") == 1
+
+
+def test_stalled_requests_arrive_though_their_client_gave_up(
+    proxy: Proxy, server: Server, log: FaultLog
+) -> None:
+    plan = Plan(Fault.STALL_REQUESTS, at=1, hold_s=0.3)
+    with proxy.misbehaving(OnePlan(plan), log):
+        with connected(proxy) as client:
+            client.sendall(frame(PRODUCE, 1) + frame(PRODUCE, 2))
+        assert server.got == b""
+        assert server.closed.acquire(timeout=10)
+    assert server.got == frame(PRODUCE, 1) + frame(PRODUCE, 2)
+    assert server.answered == 2
+
+
+@pytest.mark.parametrize(
+    ("plan", "least_s"),
+    [
+        (Plan(Fault.STALL_REQUESTS, at=1, hold_s=0.2), 0.2),
+        (Plan(Fault.STALL_ANSWERS, at=1, hold_s=0.2), 0.2),
+        # Once on the way there and once on the way back.
+        (Plan(Fault.SLOW, hold_s=0.1), 0.2),
+    ],
+)
+def test_what_is_held_back_comes_whole(proxy: Proxy, log: FaultLog, plan: Plan, least_s: float) -> None:
+    with proxy.misbehaving(OnePlan(plan), log), connected(proxy) as client:
+        began_s = time.monotonic()
+        client.sendall(frame(PRODUCE, 1))
+        assert received(client, len(answer(1))) == answer(1)
+        assert time.monotonic() - began_s >= least_s
+
+
+def test_connections_from_before_are_cut_when_the_faults_begin(proxy: Proxy, log: FaultLog) -> None:
+    with connected(proxy) as client:
+        client.sendall(frame(METADATA, 1))
+        assert received(client, len(answer(1))) == answer(1)
+        with proxy.misbehaving(OnePlan(GENTLE), log):
+            assert received(client) == b""
+
+
+def test_connections_whose_fault_was_still_to_come_are_spared(proxy: Proxy, log: FaultLog) -> None:
+    plan = Plan(Fault.LOSE_ANSWER, at=2)
+    with contextlib.ExitStack() as stack:
+        with proxy.misbehaving(OnePlan(plan), log):
+            client = stack.enter_context(connected(proxy))
+            client.sendall(frame(PRODUCE, 1))
+            assert received(client, len(answer(1))) == answer(1)
+        client.sendall(frame(PRODUCE, 2))
+        assert received(client, len(answer(2))) == answer(2)
+
+
+def test_a_node_that_is_down_ends_its_clients_connections(server: Server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    with Proxy([NODE]) as proxy:
+        proxy.forward_to({NODE: port})
+        with connected(proxy) as client:
+            assert received(client) == b""
+
+
+def test_closing_ends_every_thread(server: Server) -> None:
+    before = set(threading.enumerate())
+    with Proxy([NODE]) as proxy:
+        proxy.forward_to({NODE: server.server_address[1]})
+        with connected(proxy) as client:
+            client.sendall(frame(METADATA, 1))
+            assert received(client, len(answer(1))) == answer(1)
+            proxy.close()
+            assert received(client) == b""
+    assert server.closed.acquire(timeout=10)
+    assert not [t for t in threading.enumerate() if t not in before and t.name.startswith("proxy")]
+
+
+def test_a_seed_gives_each_connection_the_same_plan_again() -> None:
+    def plans(seed: str, nodes: list[int]) -> dict[tuple[int, int], Plan]:
+        mischief = Mischief(seed)
+        made = {}
+        for node in nodes:
+            number, plan = mischief.next_plan(node)
+            made[node, number] = plan
+        return made
+
+    # Which node's connections come first is up to the threads.
+    assert plans("1", [1, 2] * 200) == plans("1", [1] * 200 + [2] * 200)
+    assert plans("1", [1] * 10) != plans("2", [1] * 10)
+    assert {plan.fault for plan in plans("1", [1] * 200).values()} == set(ALL)

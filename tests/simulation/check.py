@@ -1,0 +1,211 @@
+"""What must hold after a history, whatever happened in it.
+
+Owns: the promises, each in a function that returns its violations as sentences. Does not own: the history.
+
+Without idempotence a retry may write twice, and what failed while a broker still held a request of it may be
+written late, behind younger records: the order is that of the records whose outcome was told. So it is with
+idempotence where the epochs run out, since a new producer id fences nothing that was sent under the old one.
+"""
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cyproducer.errors import KafkaError
+from tests.reference_records import CODEC_MASK, MalformedError, decompress
+from tests.reference_wire import Reader
+from tests.simulation.client import Sent
+from tests.simulation.history import PROBE
+from tests.simulation.model_cluster import Entry
+from tests.simulation.world import NS_PER_MS, START_NS
+
+if TYPE_CHECKING:
+    from tests.simulation.simulate import Simulation
+
+SLACK_MS = 25.0
+"""How late a record may fail: the sender looks every 20 ms."""
+
+Place = tuple[str, int]
+Log = dict[Place, list[tuple[int, int]]]
+"""(offset, record's number) in the order of offsets."""
+
+
+def check(simulation: "Simulation") -> list[str]:
+    """Everything that is wrong; empty where all is well."""
+    wrong = list(_outcomes(simulation))
+    wrong += _resources(simulation)
+    wrong += simulation.client.complaints.found
+    try:
+        log = _read_log(simulation)
+    except (MalformedError, AssertionError, IndexError) as error:
+        return [*wrong, f"the log can't be read: {error}"]
+    wrong += _acknowledged(simulation, log)
+    wrong += _failed(simulation, log)
+    wrong += _repeated(simulation, log)
+    wrong += _order(simulation, log)
+    wrong += _probe(simulation)
+    return wrong
+
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+
+
+def numbers_of(entry: Entry, records: list[Sent]) -> list[int]:
+    """The numbers of a batch's records, whose values must be the ones that were sent.
+
+    Its checksum was looked at when it was appended. Of times only the largest is: a base time need not be the
+    first record's where a batch was split.
+    """
+    data = entry.data
+    _, length, _, magic, _, attributes, last_delta, base_ms, most_ms, *_, count = _HEADER.unpack_from(data)
+    assert (magic, length, last_delta) == (2, len(data) - 12, count - 1), "a batch's header is wrong"
+    reader = Reader(decompress(attributes & CODEC_MASK, data[_HEADER.size :]))
+    numbers, latest = [], -(2**63)
+    for delta in range(count):
+        record = Reader(reader.take(reader.varint()))
+        assert record.int8() == 0, "a record has attributes"
+        latest = max(latest, base_ms + record.varint(64))
+        assert record.varint() == delta, "offset deltas have a gap"
+        record.varint_bytes("key")
+        value = record.varint_bytes("value")
+        assert record.varint() == 0, "a record has headers"
+        record.expect_end("header")
+        assert value is not None
+        number = int(value.split(b":", 1)[0])
+        assert value == records[number].value, f"the value of record {number} is not what was sent"
+        numbers.append(number)
+    reader.expect_end("record")
+    assert most_ms == latest, f"max timestamp {most_ms} is not {latest}"
+    return numbers
+
+
+def _read_log(simulation: "Simulation") -> Log:
+    log: Log = {}
+    for partition in simulation.cluster.partitions():
+        found: list[tuple[int, int]] = []
+        for entry in partition.entries:
+            assert entry.offset == len(found)
+            for number in numbers_of(entry, simulation.client.records):
+                sent = simulation.client.records[number]
+                assert sent.topic == partition.topic, f"record {number} is in topic {partition.topic}"
+                assert sent.partition in (None, partition.index), (
+                    f"record {number} for partition {sent.partition} is in {partition.index}"
+                )
+                found.append((len(found), number))
+        log[partition.place] = found
+    return log
+
+
+def _outcomes(simulation: "Simulation") -> Iterator[str]:
+    options = simulation.client.config
+    for sent in simulation.client.records:
+        if not sent.future.is_done:
+            yield f"record {sent.number} has no outcome"
+            continue
+        if sent.calls != 1:
+            yield f"record {sent.number} was called back {sent.calls} times"
+        if sent.error is not None and not isinstance(sent.error, KafkaError):
+            yield f"record {sent.number} failed with {sent.error!r}"
+        if sent.error is not None and not isinstance(getattr(sent.error, "maybe_written", None), bool):
+            yield f"record {sent.number} failed with {sent.error!r}, which has no maybe_written"
+        if sent.by_close:
+            continue
+        limit_ms = options.delivery_timeout_ms + SLACK_MS + 2 * simulation.history.step_ms
+        if sent.parked:
+            limit_ms += options.max_block_ms
+        took_ms = (sent.done_ns - sent.sent_ns) / NS_PER_MS
+        begun_ms, done_ms = (sent.sent_ns - START_NS) / NS_PER_MS, (sent.done_ns - START_NS) / NS_PER_MS
+        for start, end in simulation.history.frozen:
+            limit_ms += max(0.0, min(end, done_ms) - max(start, begun_ms))
+        if took_ms > limit_ms:
+            yield (
+                f"record {sent.number} took {took_ms:.3f} ms; delivery_timeout_ms="
+                f"{options.delivery_timeout_ms}, {limit_ms:.3f} ms with all that is allowed for"
+            )
+
+
+def _resources(simulation: "Simulation") -> Iterator[str]:
+    client = simulation.client
+    if client.pool.used_bytes:
+        yield f"{client.pool.used_bytes} bytes of the pool are used after close"
+    if client.accumulator.incomplete_batches:
+        yield f"{client.accumulator.incomplete_batches} batches are incomplete after close"
+    if client.accumulator.parked_records:
+        yield f"{client.accumulator.parked_records} records are parked after close"
+    counters = client.accumulator.counters()
+    failed = sum(1 for sent in client.records if sent.error is not None)
+    told = {"records_failed": failed, "records_sent": len(client.records) - failed}
+    for name, expected in told.items():
+        if counters[name] < expected:
+            yield f"{name} is {counters[name]}, and {expected} records were"
+
+
+def _acknowledged(simulation: "Simulation", log: Log) -> Iterator[str]:
+    acks, idempotent = simulation.client.config.acks, simulation.client.config.enable_idempotence
+    lost: set[int] = set()
+    if acks != -1:
+        for partition in simulation.cluster.partitions():
+            for entry in partition.lost:
+                lost.update(numbers_of(entry, simulation.client.records))
+    in_log = {place: {number for _, number in found} for place, found in log.items()}
+    for sent in simulation.client.records:
+        if sent.metadata is None or acks == 0:
+            continue
+        place, offset = (sent.topic, sent.metadata.partition), sent.metadata.offset
+        if sent.number in lost:
+            continue
+        if sent.number not in in_log[place]:
+            yield f"record {sent.number} was acknowledged and is not in {place}: LOST"
+        elif offset == -1:
+            if not (idempotent and simulation.history.manners.tells_duplicates):
+                yield f"record {sent.number} was acknowledged without an offset"
+        elif offset >= len(log[place]) or log[place][offset][1] != sent.number:
+            at = [where for where, number in log[place] if number == sent.number]
+            yield f"record {sent.number} was acknowledged at {place} {offset} and is at {at}"
+
+
+def _failed(simulation: "Simulation", log: Log) -> Iterator[str]:
+    in_log = {number for found in log.values() for _, number in found}
+    for sent in simulation.client.records:
+        if sent.error is not None and not sent.maybe_written and sent.number in in_log:
+            yield f"record {sent.number} is in the log, and its error says that it is not: {sent.error!r}"
+
+
+def _repeated(simulation: "Simulation", log: Log) -> Iterator[str]:
+    config = simulation.client.config
+    if not config.enable_idempotence and config.retries:
+        return
+    places: dict[int, list[tuple[Place, int]]] = defaultdict(list)
+    for place, found in log.items():
+        for offset, number in found:
+            places[number].append((place, offset))
+    for number, where in places.items():
+        if len(where) > 1:
+            yield f"record {number} is in the log {len(where)} times: {where}: DUPLICATE"
+
+
+def _order(simulation: "Simulation", log: Log) -> Iterator[str]:
+    config = simulation.client.config
+    if config.acks == 0:
+        return
+    records = simulation.client.records
+    only_told = not config.enable_idempotence or simulation.history.manners.first_epoch > 0
+    for place, found in log.items():
+        newest, seen = -1, set()
+        for offset, number in found:
+            if number in seen:
+                continue
+            seen.add(number)
+            if only_told and records[number].metadata is None:
+                continue
+            if number < newest:
+                yield f"record {number} is at {place} {offset}, behind {newest}: ORDER"
+                break
+            newest = number
+
+
+def _probe(simulation: "Simulation") -> Iterator[str]:
+    for sent in simulation.client.records:
+        if sent.error is not None and sent.value.endswith(b":" + PROBE):
+            yield f"record {sent.number} failed although all trouble had ended long before: {sent.error!r}"

@@ -1,0 +1,180 @@
+"""The product, wired to a simulated world: everything a ``KafkaProducer`` runs on, but its threads.
+
+Owns: the wiring, sending records and noting what becomes of each. Does not own: what should become of them
+(``check``). One thread; the sender runs in ``step()``, callbacks between its steps.
+"""
+
+import logging
+import random
+from dataclasses import dataclass
+
+from cyproducer import errors
+from cyproducer.buffers.accumulator import RecordAccumulator
+from cyproducer.buffers.buffer_pool import BufferPool
+from cyproducer.buffers.completion import CompletionQueue
+from cyproducer.buffers.delivery import RecordFuture
+from cyproducer.buffers.send_path import SendPath
+from cyproducer.config import ProducerConfig
+from cyproducer.network.cluster import ClusterClient
+from cyproducer.network.sender import Sender
+from cyproducer.records.compression import compressor_for
+from cyproducer.structs import RecordMetadata
+from tests.simulation.network import Names, Network
+from tests.simulation.world import World, WorldSelector
+
+
+@dataclass(eq=False)
+class Sent:
+    """A record that ``send()`` accepted, and its outcome."""
+
+    number: int
+    topic: str
+    partition: int | None
+    value: bytes
+    sent_ns: int
+    future: RecordFuture
+    #: Its topic's metadata were not there.
+    parked: bool
+    #: Whether the client was closed when it was done.
+    by_close: bool = False
+    done_ns: int = 0
+    calls: int = 0
+    metadata: RecordMetadata | None = None
+    error: BaseException | None = None
+
+    @property
+    def maybe_written(self) -> bool:
+        """What the error says of the log; nothing said is the less certain of the two."""
+        return getattr(self.error, "maybe_written", None) is not False
+
+
+class Complaints(logging.Handler):
+    """Keeps what the product logs with a traceback: that is a bug in it, whatever came of it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.DEBUG if world.tracing else logging.WARNING)
+        self._world = world
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            kind, error, _ = record.exc_info
+            self.found.append(f"{record.getMessage()}: {kind.__name__ if kind else ''}: {error}")
+            self._world.say(f"client logs a traceback: {logging.Formatter().format(record)}")
+        elif self._world.tracing:
+            self._world.say(f"client logs: {record.getMessage()}")
+
+
+class Client:
+    """See the module. ``config`` as a producer has it; ``step_ms``: as of ``WorldSelector``."""
+
+    def __init__(
+        self, world: World, network: Network, config: ProducerConfig, seed: int, step_ms: float = 0.0
+    ) -> None:
+        self.world = world
+        self.config = config
+        self.records: list[Sent] = []
+        self.open: list[Sent] = []
+        self.closing = False
+        self.completions = CompletionQueue()
+        self.complaints = Complaints(world)
+        self.selector = WorldSelector(world, step_ms)
+        compressor = None
+        if config.compression_type:
+            compressor = compressor_for(config.compression_type, config.effective_compression_level)
+        self.pool = BufferPool(config.buffer_memory)
+        self.accumulator = RecordAccumulator(
+            self.pool,
+            world.clock,
+            self.completions,
+            batch_size=config.batch_size,
+            linger_ms=config.linger_ms,
+            compressor=compressor,
+            idempotent=config.enable_idempotence,
+            ordered=config.acks != 0,
+            seed=seed,
+        )
+        self.sender = Sender(
+            self.accumulator,
+            self.selector,
+            world.clock,
+            client_id=config.client_id,
+            acks=config.acks,
+            max_in_flight=config.max_in_flight_requests_per_connection,
+            max_request_size=config.max_request_size,
+            request_timeout_ms=config.request_timeout_ms,
+            delivery_timeout_ms=config.delivery_timeout_ms,
+            receive_max=config.receive_message_max_bytes,
+        )
+        self.control = ClusterClient(
+            config,
+            self.sender,
+            world.clock,
+            rng=random.Random(seed).random,
+            open_socket=network.open_socket,
+            resolver=Names(self.sender.request_control),
+        )
+        self.sender.attach_control(self.control)
+        self.accumulator.on_topic_needed = self.control.want_topic
+        self.path = SendPath()
+        self.path._open_path(self.accumulator, config.max_request_size, config.max_block_ms, None)
+        world.after_step.append(self.run_callbacks)
+
+    # Sending
+
+    def send(self, topic: str, value: bytes, key: bytes | None, partition: int | None) -> None:
+        """Sends a record, whose value begins with its number."""
+        number = len(self.records)
+        value = b"%d:%b" % (number, value)
+        parked = self.accumulator.parked_records
+        try:
+            future = self.path.send(topic, value, key, partition=partition)
+        except errors.KafkaError as error:
+            # The cluster has refused a producer id, once and for all.
+            if self.accumulator.refusal is None:
+                raise AssertionError(f"send() raised {error!r}") from error
+            return
+        parked = self.accumulator.parked_records - parked
+        sent = Sent(number, topic, partition, value, self.world.now_ns, future, bool(parked))
+        self.records.append(sent)
+        self.open.append(sent)
+        if self.world.tracing:
+            self.world.say(f"send {number} to {topic}-{partition}, {len(value)} bytes")
+        future.add_both(self._done, sent)
+
+    def _done(self, sent: Sent, outcome: RecordMetadata | BaseException) -> None:
+        sent.calls += 1
+        sent.done_ns = self.world.now_ns
+        sent.by_close = self.closing
+        self.open.remove(sent)
+        if isinstance(outcome, BaseException):
+            sent.error = outcome
+            self.world.say(f"{sent.number} fails, maybe_written={sent.maybe_written}: {outcome}")
+        else:
+            sent.metadata = outcome
+            self.world.say(f"{sent.number} acknowledged: {outcome.partition} at {outcome.offset}")
+
+    def run_callbacks(self) -> None:
+        # Asking an empty queue is a wait, if a short one: too slow for each step.
+        while any(sent.future.is_done for sent in self.open) and self.completions.run_next(0):
+            pass
+
+    # Running
+
+    def step(self) -> None:
+        """One step of the sender, which sleeps as long as it likes."""
+        self.sender.run_once(1e12)
+        self.run_callbacks()
+
+    def close(self) -> None:
+        """Ends as ``KafkaProducer.close(0)`` does: what is not complete fails."""
+        self.closing = True
+        self.world.say("close")
+        self.accumulator.close()
+        error = errors.ProducerClosedError("the producer was closed before the record was acknowledged")
+        assert self.sender.abort(error) == 0, "a batch is left after abort()"
+        self.sender.release()
+        self.selector.close()
+        self.control.close()
+        self.run_callbacks()
+        self.completions.close()

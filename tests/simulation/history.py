@@ -1,0 +1,254 @@
+"""From a seed to a history: a configuration, a cluster, and what happens when.
+
+Owns: every choice that is made beforehand. Does not own: carrying it out (``simulate``). What happens depends
+on the seed alone, as long as neither the product nor the model changes.
+
+Times are milliseconds from the beginning. A history is short and full of trouble: timeouts are a fraction of
+what anybody would use, so that every one of them runs out now and then.
+"""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tests.network.scripted_wire import API_VERSIONS, INIT_PRODUCER_ID, METADATA, PRODUCE
+from tests.simulation.model_broker import Manners
+
+
+class Event(NamedTuple):
+    """Something that happens at a time: the name of a method of ``simulate.Simulation``, its arguments."""
+
+    at_ms: float
+    name: str
+    args: tuple[Any, ...] = ()
+
+
+@dataclass
+class History:
+    """Everything that is known of a history before it begins."""
+
+    seed: int
+    options: dict[str, Any]
+    manners: Manners
+    nodes: int
+    topics: dict[str, tuple[int, float]]
+    """Partitions of each topic, and when it comes into being."""
+    events: list[Event] = field(default_factory=list)
+    delay_ms: tuple[float, float] = (0.0, 0.0)
+    splits: float = 0.0
+    narrow: bool = False
+    step_ms: float = 0.0
+    lag_ms: tuple[float, float] = (0.0, 0.0)
+    """How long brokers need to hear of a new leader."""
+    heals_at_ms: float = 0.0
+    """When all trouble ends; infinite where it never does."""
+    closes_at_ms: float | None = None
+    """When the client is closed whatever is under way; None: once every record is done."""
+    frozen: list[tuple[float, float]] = field(default_factory=list)
+    """From when to when the client's process does not run."""
+
+
+ALL, LEADER, NOBODY = -1, 1, 0
+PROBE = b"probe"
+FORGETS_AFTER_MS = 70_000.0
+"""How long a producer must be idle before brokers forget it: for them a day, for the client a minute."""
+
+# (error code, whether the records are in the log all the same, how often)
+FAULTS_OF_ALL = [
+    (19, False, 3),  # NOT_ENOUGH_REPLICAS
+    (20, True, 3),  # NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    (7, True, 3),  # REQUEST_TIMED_OUT
+    (7, False, 1),
+    (-1, True, 1),  # UNKNOWN_SERVER_ERROR
+    (-1, False, 1),
+    (6, False, 2),  # NOT_LEADER_OR_FOLLOWER
+    (6, True, 2),
+    (56, False, 1),  # KAFKA_STORAGE_ERROR
+    (56, True, 1),
+    (3, False, 1),  # UNKNOWN_TOPIC_OR_PARTITION
+    (2, False, 1),  # CORRUPT_MESSAGE
+]
+REFUSALS = [(29, False, 1), (87, False, 1)]  # TOPIC_AUTHORIZATION_FAILED, INVALID_RECORD
+
+
+def history_of(seed: int, idempotence: bool | None = None) -> History:
+    """The history of a seed; ``idempotence``: whether the client has it, None: drawn."""
+    rng = random.Random(seed)
+    idempotent = rng.random() < 0.6
+    if idempotence is not None:
+        idempotent = idempotence
+    options = _options(rng, idempotent)
+    nodes = rng.choice((1, 2, 3, 3))
+    options["bootstrap_servers"] = [f"b{node}:9092" for node in range(1, nodes + 1)]
+    history = History(
+        seed=seed,
+        options=options,
+        manners=_manners(rng, options, idempotent),
+        nodes=nodes,
+        topics={"t": (rng.choice((1, 1, 2, 3)), 0.0)},
+        delay_ms=rng.choice(((0.01, 0.01), (0.1, 0.5), (0.1, 5.0), (1.0, 20.0))),
+        splits=rng.choice((0.0, 0.0, 0.2)),
+        narrow=rng.random() < 0.1,
+        step_ms=rng.choice((0.0, 0.0, 0.05, 2.0)),
+        lag_ms=rng.choice(((0.0, 0.0), (0.0, 10.0), (0.0, 100.0))),
+    )
+    if rng.random() < 0.2:
+        born_ms = rng.choice((0.0, rng.uniform(0, 100), rng.uniform(0, options["max_block_ms"] * 1.2)))
+        history.topics["u"] = (rng.choice((1, 2)), born_ms)
+    length_ms = rng.choice((50.0, 200.0, 600.0, 1500.0))
+    _add_sends(rng, history, length_ms)
+    history.heals_at_ms = length_ms + rng.choice((0.0, 0.0, 200.0))
+    if rng.random() < 0.1:
+        history.heals_at_ms = float("inf")
+    if rng.random() < 0.9:
+        _add_trouble(rng, history, length_ms)
+    if rng.random() < 0.1:
+        history.closes_at_ms = rng.uniform(0, length_ms * 1.5)
+    if rng.random() < 0.1:
+        _add_idleness(rng, history)
+    else:
+        _add_probe(history)
+    history.events.sort(key=lambda event: event.at_ms)
+    return history
+
+
+def _options(rng: random.Random, idempotent: bool) -> dict[str, Any]:
+    linger_ms = rng.choice((0, 0, 1, 5, 20))
+    request_timeout_ms = rng.choice((30, 60, 150, 400))
+    options: dict[str, Any] = {
+        "client_id": "sim",
+        "linger_ms": linger_ms,
+        "batch_size": rng.choice((0, 200, 300, 600, 2000, 16384)),
+        "compression_type": rng.choice((None, None, None, "lz4", "gzip", "snappy", "zstd")),
+        "max_in_flight_requests_per_connection": rng.choice((1, 2, 3, 5, 5, 5)),
+        "request_timeout_ms": request_timeout_ms,
+        "delivery_timeout_ms": linger_ms + request_timeout_ms + rng.choice((0, 20, 200, 500, 2000)),
+        "retry_backoff_ms": rng.choice((0, 1, 10, 40)),
+        "retry_backoff_max_ms": rng.choice((40, 100)),
+        "reconnect_backoff_ms": rng.choice((1, 1, 10, 40)),
+        "reconnect_backoff_max_ms": rng.choice((40, 150)),
+        "socket_connection_setup_timeout_ms": rng.choice((50, 150)),
+        "socket_connection_setup_timeout_max_ms": rng.choice((150, 300)),
+        "metadata_max_age_ms": rng.choice((100, 500, 300_000)),
+        "max_block_ms": rng.choice((100, 500, 2000)),
+        "connections_max_idle_ms": rng.choice((50, 300, 540_000)),
+        "enable_idempotence": idempotent,
+    }
+    if not idempotent:
+        options["acks"] = rng.choice((ALL, ALL, LEADER, LEADER, NOBODY))
+        options["retries"] = rng.choice((0, 1, 3, 2**31 - 1, 2**31 - 1))
+    elif rng.random() < 0.2:
+        options["retries"] = rng.choice((1, 3, 10))
+    return options
+
+
+def _manners(rng: random.Random, options: dict[str, Any], idempotent: bool) -> Manners:
+    produce = rng.choice((9, 10, 12, 13, 13))
+    manners = Manners(
+        versions={
+            PRODUCE: (3, produce),
+            METADATA: (1, 13 if produce == 13 else rng.choice((9, 12, 13))),
+            API_VERSIONS: (0, 4),
+            INIT_PRODUCER_ID: (0, rng.choice((0, 1, 3, 4, 5))),
+        },
+        handling_ms=rng.choice(((0.0, 0.0), (0.0, 1.0), (0.0, 10.0), (5.0, 40.0))),
+        zombie_ms=rng.choice(((0.0, 5.0), (0.0, 100.0), (0.0, 1000.0))),
+        zombies=rng.choice((0.0, 0.5, 1.0)),
+        replication_ms=rng.choice(((0.0, 0.0), (0.0, 5.0), (0.0, options["request_timeout_ms"] * 1.3))),
+        message_max_bytes=rng.choice((1 << 20, 1 << 20, 1 << 20, 700, 400)),
+        old_rules=rng.random() < 0.2,
+        tells_duplicates=rng.random() < 0.2,
+        tells_leader=rng.random() < 0.5,
+        throttles=rng.choice((0.0, 0.0, 0.0, 0.3)),
+        throttle_ms=rng.choice((5, 50)),
+        faults=[f for f in FAULTS_OF_ALL if options.get("acks", ALL) == ALL or f[0] not in (7, 19, 20)],
+        fault_rate=rng.choice((0.0, 0.0, 0.05, 0.3)),
+    )
+    if rng.random() < 0.1:
+        manners.faults = manners.faults + REFUSALS
+    if idempotent:
+        # COORDINATOR_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, CLUSTER_AUTHORIZATION_FAILED
+        manners.id_faults = rng.choice(([15], [14, 15], [15]))
+        manners.id_fault_rate = rng.choice((0.0, 0.0, 0.3))
+        if rng.random() < 0.02:
+            manners.id_faults, manners.id_fault_rate = [31], 0.7
+        if rng.random() < 0.1:
+            manners.first_epoch = rng.choice((32765, 32766, 32767))
+    return manners
+
+
+def _add_sends(rng: random.Random, history: History, length_ms: float) -> None:
+    count = rng.choice((1, 5, 15, 30, 50))
+    largest = rng.choice((10, 60, 60, 250, 800))
+    keyed, placed = rng.choice((0.0, 0.5, 1.0)), rng.choice((0.0, 0.0, 0.5, 1.0))
+    at_ms, bursts = 0.0, rng.choice((0.0, 0.5, 0.9))
+    names = list(history.topics)
+    for _ in range(count):
+        if rng.random() >= bursts:
+            at_ms = rng.uniform(0, length_ms)
+        topic = rng.choice(names)
+        partition = rng.randrange(history.topics[topic][0]) if rng.random() < placed else None
+        key = b"k%d" % rng.randrange(6) if rng.random() < keyed else None
+        value = b"x" * rng.randrange(largest)
+        if rng.random() < 0.3:
+            value = rng.randbytes(len(value))
+        history.events.append(Event(at_ms, "send", (topic, value, key, partition)))
+
+
+def _add_trouble(rng: random.Random, history: History, length_ms: float) -> None:
+    add = history.events.append
+    kinds = rng.sample(
+        ("cut", "move", "crash", "pause", "stall", "swallow", "refuse", "freeze", "wall", "grow"),
+        rng.choice((1, 2, 3, 5)),
+    )
+    for _ in range(rng.choice((1, 2, 4, 8))):
+        at_ms, kind = rng.uniform(0, length_ms), rng.choice(kinds)
+        node = rng.randint(1, history.nodes)
+        span_ms = rng.choice((5.0, 50.0, 200.0, 500.0)) * rng.random()
+        if kind in ("cut", "swallow"):
+            for again in range(rng.choice((1, 1, 3))):
+                add(Event(at_ms + again * span_ms, kind, (node,)))
+        elif kind == "move":
+            add(Event(at_ms, "move", (rng.random(), node, rng.random() < 0.6)))
+            if rng.random() < 0.3:
+                add(Event(at_ms + span_ms, "move", (rng.random(), rng.randint(1, history.nodes), True)))
+        elif kind == "crash":
+            add(Event(at_ms, "crash", (node,)))
+            if rng.random() < 0.8:
+                add(Event(at_ms + span_ms * rng.random(), "fail_over", (node, rng.random() < 0.5)))
+            add(Event(at_ms + span_ms, "start", (node,)))
+        elif kind == "freeze":
+            history.frozen.append((at_ms, at_ms + span_ms))
+            add(Event(at_ms, "freeze", (span_ms,)))
+        elif kind == "wall":
+            add(Event(at_ms, "wall", (rng.choice((-3_600_000, -50, 50, 3_600_000)),)))
+        elif kind == "grow":
+            add(Event(at_ms, "grow", ()))
+        else:
+            add(Event(at_ms, kind, (node, span_ms)))
+
+
+def _add_idleness(rng: random.Random, history: History) -> None:
+    """Long after everything else, brokers have forgotten the producer, and it sends again."""
+    later_ms = FORGETS_AFTER_MS + 20_000.0
+    history.options["metadata_max_age_ms"] = 300_000
+    history.events.append(Event(later_ms - 1, "expire", ()))
+    for _ in range(rng.choice((1, 5))):
+        history.events.append(Event(later_ms + rng.random(), "send", ("t", b"late", None, None)))
+
+
+def _add_probe(history: History) -> None:
+    """A record that must arrive: everything is well again, and there is time for what is not known yet."""
+    options, manners = history.options, history.manners
+    # For one request on a connection that swallows it, for another connection and another request.
+    has_time = options["delivery_timeout_ms"] >= 2 * options["request_timeout_ms"] + 300
+    if (
+        history.closes_at_ms is None
+        and history.heals_at_ms < float("inf")
+        and has_time
+        and options.get("retries", 100) > 5
+        and options["request_timeout_ms"] >= 150
+        and manners.replication_ms[1] <= options["request_timeout_ms"] / 4
+    ):
+        options["metadata_max_age_ms"] = max(options["metadata_max_age_ms"], 1000)
+        history.events.append(Event(history.heals_at_ms + 5000, "send", ("t", PROBE, None, 0)))

@@ -1,0 +1,214 @@
+"""One broker of the model: reads requests, handles them one after the other, answers.
+
+Owns: framing, the order of a connection's requests, and what this broker answers to each kind of request.
+Does not own: logs and leaders (``model_cluster``), nor the way of the bytes (``network``).
+
+Like a real one it handles one request of a connection at a time, waits with the answer until the replicas
+have the records where acks=all, and forgets what it has read only in a crash: requests of a connection that
+is gone are handled all the same, some of them much later.
+"""
+
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+
+from tests.network import scripted_wire as wire_format
+from tests.network.scripted_wire import API_VERSIONS, INIT_PRODUCER_ID, METADATA, PRODUCE
+from tests.reference_produce import ProduceRequest, decode_produce_request
+from tests.simulation.model_cluster import Cluster
+from tests.simulation.model_produce import answer_produce
+from tests.simulation.network import PORT, Network, Wire
+from tests.simulation.world import NS_PER_MS, World
+
+UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE = 3, 5
+
+
+@dataclass
+class Manners:
+    """How brokers behave in a history; times in milliseconds."""
+
+    versions: dict[int, tuple[int, int]]
+    handling_ms: tuple[float, float] = (0.0, 0.0)
+    #: How long a request of a closed connection may lie in the queue.
+    zombie_ms: tuple[float, float] = (0.0, 0.0)
+    #: How often a closed connection's requests are handled at all.
+    zombies: float = 0.0
+    replication_ms: tuple[float, float] = (0.0, 0.0)
+    message_max_bytes: int = 1 << 20
+    old_rules: bool = False
+    tells_duplicates: bool = False
+    tells_leader: bool = False
+    throttles: float = 0.0
+    throttle_ms: int = 0
+    #: (error code, whether the batch is appended all the same, relative frequency)
+    faults: list[tuple[int, bool, int]] = field(default_factory=list)
+    fault_rate: float = 0.0
+    #: Errors of InitProducerId, and how often.
+    id_faults: list[int] = field(default_factory=list)
+    id_fault_rate: float = 0.0
+    first_epoch: int = 0
+
+
+class Conversation:
+    """A broker's end of one connection."""
+
+    def __init__(self, broker: "Broker", wire: Wire) -> None:
+        self.broker = broker
+        self.wire = wire
+        self.world = broker.world
+        self.life = broker.life
+        self.inbox = bytearray()
+        self.queue: deque[bytes] = deque()
+        self.busy = False
+        self.is_gone = False
+        self.muted_until_ns = 0
+
+    def receive(self, data: bytes) -> None:
+        if self.life != self.broker.life:
+            return
+        inbox = self.inbox
+        inbox += data
+        while len(inbox) >= 4:
+            size = 4 + int.from_bytes(inbox[:4], "big")
+            if len(inbox) < size:
+                break
+            self.queue.append(bytes(inbox[:size]))
+            del inbox[:size]
+        self._go_on()
+
+    def gone(self) -> None:
+        """The client's end is closed, or the connection was cut."""
+        if self.is_gone or self.life != self.broker.life:
+            return
+        self.is_gone = True
+        if self.queue and not self.world.chance(self.broker.manners.zombies):
+            self.queue.clear()
+
+    def _go_on(self) -> None:
+        if self.busy or not self.queue:
+            return
+        self.busy = True
+        manners = self.broker.manners
+        delay_ms = self.world.between(manners.zombie_ms if self.is_gone else manners.handling_ms)
+        due = self.world.now_ns + int(delay_ms * NS_PER_MS)
+        self.world.at(max(due, self.muted_until_ns), self._handle)
+
+    def _handle(self) -> None:
+        if self.life != self.broker.life:
+            return
+        if self.world.now_ns < self.broker.paused_until_ns:
+            self.world.at(self.broker.paused_until_ns, self._handle)
+            return
+        if not self.queue:
+            self.busy = False
+            return
+        self.broker.handle(self, self.queue.popleft())
+
+    def answer(self, response: bytes | None, throttle_ms: int = 0) -> None:
+        """The request is done with; ``response`` None: nothing is said."""
+        if self.life != self.broker.life:
+            return
+        if response is not None and not self.is_gone:
+            self.wire.send(response)
+        if throttle_ms:
+            self.muted_until_ns = self.world.now_ns + throttle_ms * NS_PER_MS
+        self.busy = False
+        self._go_on()
+
+    def hang_up(self) -> None:
+        self.wire.cut()
+
+
+class Broker:
+    """See the module."""
+
+    def __init__(self, node: int, cluster: Cluster, network: Network, manners: Manners) -> None:
+        self.node = node
+        self.cluster = cluster
+        self.network = network
+        self.world: World = cluster.world
+        self.manners = manners
+        self.host = f"b{node}"
+        self.is_up = True
+        #: Counts crashes: what was begun in an earlier life is not ended.
+        self.life = 0
+        self.paused_until_ns = 0
+        network.listeners[self.host] = self
+
+    @property
+    def listens(self) -> bool:
+        return self.is_up
+
+    def accept(self, wire: Wire) -> Conversation:
+        return Conversation(self, wire)
+
+    def crash(self) -> None:
+        """The process ends: connections break, what it had read is forgotten."""
+        self.world.say(f"broker {self.node} crashes")
+        self.is_up = False
+        self.life += 1
+        self.paused_until_ns = 0
+        for wire in self.network.wires_to(self.node):
+            wire.cut()
+
+    def start(self) -> None:
+        if not self.is_up:
+            self.world.say(f"broker {self.node} starts")
+            self.is_up = True
+
+    # Requests
+
+    def handle(self, conversation: Conversation, frame: bytes) -> None:
+        key, version, correlation_id = struct.unpack_from(">hhi", frame, 4)
+        low, high = self.manners.versions[key]
+        if key == PRODUCE:
+            assert low <= version <= high, f"Produce v{version} was not offered"
+            request = decode_produce_request(frame)
+            answer_produce(self, conversation, request)
+            return
+        header = wire_format.read_header(frame[4:])
+        if key == API_VERSIONS:
+            wire_format.read_api_versions(header)
+            response = wire_format.write_api_versions(version, correlation_id, self.manners.versions)
+        elif key == METADATA:
+            assert low <= version <= high, f"Metadata v{version} was not offered"
+            response = self._metadata(version, correlation_id, wire_format.read_metadata(header)[0])
+        else:
+            assert key == INIT_PRODUCER_ID
+            response = self._init_producer_id(version, correlation_id, header)
+        conversation.answer(response)
+
+    def _metadata(self, version: int, correlation_id: int, names: list[str] | None) -> bytes:
+        cluster = self.cluster
+        answers = []
+        for name in cluster.topics if names is None else names:
+            topic = cluster.topics.get(name)
+            if topic is None or self.world.now_ns < topic.exists_from_ns:
+                answers.append(wire_format.TopicAnswer(name, error=UNKNOWN_TOPIC))
+                continue
+            partitions = []
+            for partition in topic.partitions:
+                leader, epoch = cluster.view(self.node, partition)
+                error = LEADER_NOT_AVAILABLE if leader < 0 else 0
+                partitions.append(wire_format.PartitionAnswer(partition.index, leader, epoch, error))
+            answers.append(wire_format.TopicAnswer(name, topic.id, 0, partitions))
+        brokers = [(node, f"b{node}", PORT) for node in cluster.nodes]
+        if self.world.tracing:
+            leaders = {a.name: [(p.leader, p.epoch) for p in a.partitions] for a in answers}
+            self.world.say(f"broker {self.node} tells metadata: {leaders}")
+        return wire_format.write_metadata(version, correlation_id, brokers, answers, "model")
+
+    def _init_producer_id(self, version: int, correlation_id: int, header: wire_format.Header) -> bytes:
+        transactional_id, *_ = wire_format.read_init_producer_id(header)
+        assert transactional_id is None
+        manners = self.manners
+        if manners.id_faults and self.world.chance(manners.id_fault_rate):
+            error = self.world.random.choice(manners.id_faults)
+            self.world.say(f"broker {self.node} refuses a producer id: error {error}")
+            return wire_format.write_init_producer_id(version, correlation_id, -1, -1, error)
+        producer_id = self.cluster.new_producer_id()
+        self.world.say(f"broker {self.node} gives producer id {producer_id}")
+        return wire_format.write_init_producer_id(version, correlation_id, producer_id, manners.first_epoch)
+
+
+__all__ = ["Broker", "Conversation", "Manners", "ProduceRequest"]

@@ -1,0 +1,243 @@
+"""A cluster's truth: partitions with their logs, producer states and leaders, and how they change.
+
+Owns: what is in a log, which of it is replicated, what a leader change loses, and the sequence numbers'
+rules (KIP-98, as brokers from 2.5 on keep them; ``old_rules`` are those before). Does not own: requests and
+connections (``model_broker``), nor when anything happens (``history``).
+
+Replication is one number a partition: what lies below ``synced`` is with every replica and stays for good.
+With acks=all that is what is acknowledged. A leader that crashes may take what lies above along.
+"""
+
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tests.simulation.world import World
+
+NO_ERROR = 0
+NOT_LEADER = 6
+OUT_OF_ORDER, DUPLICATE_SEQUENCE, INVALID_EPOCH, UNKNOWN_PRODUCER = 45, 46, 47, 59
+SEQUENCES = 2**31
+
+Waiter = Callable[[int], None]
+"""Told of the outcome of an append: an error code."""
+
+
+class Header(NamedTuple):
+    """What a broker looks at in a batch."""
+
+    records: int
+    producer_id: int
+    epoch: int
+    first_sequence: int
+
+    @property
+    def last_sequence(self) -> int:
+        return (self.first_sequence + self.records - 1) % SEQUENCES
+
+
+class Entry(NamedTuple):
+    """A batch in a log."""
+
+    offset: int
+    header: Header
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.header.records
+
+
+class Written(NamedTuple):
+    """One of the last batches of a producer."""
+
+    first: int
+    last: int
+    entry: Entry
+
+
+@dataclass
+class ProducerState:
+    epoch: int
+    last_ns: int
+    batches: deque[Written] = field(default_factory=lambda: deque(maxlen=5))
+
+
+@dataclass(eq=False)
+class Partition:
+    """One partition as it really is, whatever brokers think."""
+
+    topic: str
+    index: int
+    leader: int
+    epoch: int = 0
+    entries: list[Entry] = field(default_factory=list)
+    synced: int = 0
+    producers: dict[int, ProducerState] = field(default_factory=dict)
+    #: Appended once, and gone with a leader.
+    lost: list[Entry] = field(default_factory=list)
+    waiting: list[tuple[int, Waiter]] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        return self.entries[-1].end if self.entries else 0
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.topic, self.index
+
+    def check(self, batch: Header, old_rules: bool, tells_duplicates: bool) -> tuple[int, Entry | None]:
+        """What the sequence numbers say: an error, or the batch that is in the log already, or neither."""
+        if batch.producer_id < 0:
+            return NO_ERROR, None
+        state = self.producers.get(batch.producer_id)
+        if state is None:
+            if old_rules and batch.first_sequence != 0:
+                return UNKNOWN_PRODUCER, None
+            return NO_ERROR, None
+        if batch.epoch < state.epoch:
+            return INVALID_EPOCH, None
+        if batch.epoch > state.epoch:
+            return (NO_ERROR if batch.first_sequence == 0 else OUT_OF_ORDER), None
+        for written in state.batches:
+            if (written.first, written.last) == (batch.first_sequence, batch.last_sequence):
+                return NO_ERROR, written.entry
+        last = state.batches[-1].last
+        if batch.first_sequence == (last + 1) % SEQUENCES:
+            return NO_ERROR, None
+        if tells_duplicates and any(entry.header == batch for entry in self.entries):
+            return DUPLICATE_SEQUENCE, None
+        return OUT_OF_ORDER, None
+
+    def append(self, batch: Header, data: bytes, now_ns: int) -> Entry:
+        """Adds a batch that was checked to the log."""
+        entry = Entry(self.end, batch, data)
+        self.entries.append(entry)
+        self._remember(entry, now_ns)
+        return entry
+
+    def _remember(self, entry: Entry, now_ns: int) -> None:
+        header = entry.header
+        if header.producer_id < 0:
+            return
+        state = self.producers.get(header.producer_id)
+        if state is None or state.epoch != header.epoch:
+            state = self.producers[header.producer_id] = ProducerState(header.epoch, now_ns)
+        state.last_ns = now_ns
+        state.batches.append(Written(header.first_sequence, header.last_sequence, entry))
+
+    def wait_synced(self, end: int, waiter: Waiter) -> None:
+        """Calls back once everything below ``end`` is replicated, or won't be."""
+        if end <= self.synced:
+            waiter(NO_ERROR)
+        else:
+            self.waiting.append((end, waiter))
+
+    def sync(self, epoch: int, end: int) -> None:
+        """The followers of that epoch's leader have everything below ``end``."""
+        if epoch != self.epoch or end <= self.synced:
+            return
+        self.synced = end
+        done = [waiter for until, waiter in self.waiting if until <= end]
+        self.waiting = [(until, waiter) for until, waiter in self.waiting if until > end]
+        for waiter in done:
+            waiter(NO_ERROR)
+
+    def elect(self, leader: int, keep: int, now_ns: int) -> int:
+        """Another leader, whose log ends at ``keep`` or a little below; returns how many batches are lost."""
+        kept = [entry for entry in self.entries if entry.end <= max(keep, self.synced)]
+        gone = self.entries[len(kept) :]
+        if gone:
+            self.lost.extend(gone)
+            self.entries = kept
+            # A follower knows of producers what its log says.
+            self.producers = {}
+            for entry in kept:
+                self._remember(entry, now_ns)
+        self.leader = leader
+        self.epoch += 1
+        waiting, self.waiting = self.waiting, []
+        self.synced = self.end
+        for _, waiter in waiting:
+            # The old leader was deposed while it waited; what it appended may be in the log all the same.
+            waiter(NOT_LEADER)
+        return len(gone)
+
+
+@dataclass(eq=False)
+class Topic:
+    name: str
+    id: uuid.UUID
+    partitions: list[Partition]
+    #: Metadata know nothing of it before.
+    exists_from_ns: int = 0
+
+
+class Cluster:
+    """All topics, and each broker's idea of who leads what."""
+
+    def __init__(self, world: World, nodes: int) -> None:
+        self.world = world
+        self.nodes = list(range(1, nodes + 1))
+        self.topics: dict[str, Topic] = {}
+        self.by_id: dict[uuid.UUID, Topic] = {}
+        self.next_producer_id = 1000
+        #: (broker, topic, partition) -> what that broker believes: leader and epoch.
+        self.views: dict[tuple[int, str, int], tuple[int, int]] = {}
+
+    def create_topic(self, name: str, partitions: int, exists_from_ms: float = 0) -> Topic:
+        topic_id = uuid.UUID(int=self.world.random.getrandbits(120) | 1 << 100)
+        topic = Topic(name, topic_id, [], self.world.now_ns + int(exists_from_ms * 1e6))
+        self.topics[name] = self.by_id[topic_id] = topic
+        self.add_partitions(name, partitions)
+        return topic
+
+    def add_partitions(self, name: str, count: int) -> None:
+        topic = self.topics[name]
+        for _ in range(count):
+            index = len(topic.partitions)
+            topic.partitions.append(Partition(name, index, self.world.random.choice(self.nodes)))
+            self.learn(topic.partitions[index], self.nodes)
+
+    def partitions(self) -> list[Partition]:
+        return [partition for topic in self.topics.values() for partition in topic.partitions]
+
+    def learn(self, partition: Partition, nodes: list[int]) -> None:
+        """These brokers hear who leads the partition now."""
+        for node in nodes:
+            self.views[node, partition.topic, partition.index] = (partition.leader, partition.epoch)
+
+    def view(self, node: int, partition: Partition) -> tuple[int, int]:
+        return self.views[node, partition.topic, partition.index]
+
+    def move(self, partition: Partition, leader: int, clean: bool, lag_ms: tuple[float, float]) -> None:
+        """Gives a partition another leader (or the same in a new epoch); brokers hear of it one by one."""
+        world = self.world
+        keep = partition.end
+        if clean:
+            partition.sync(partition.epoch, partition.end)
+        else:
+            keep = world.random.randint(partition.synced, partition.end)
+        lost = partition.elect(leader, keep, world.now_ns)
+        if world.tracing:
+            how = f"{'' if clean else 'un'}cleanly, {lost} batches lost, end {partition.end}"
+            world.say(f"leader of {partition.topic}-{partition.index}: {leader} {how}")
+        for node in self.nodes:
+            delay_ms = world.between(lag_ms)
+            if node == leader:
+                delay_ms /= 4
+            world.after(delay_ms, self.learn, partition, [node])
+
+    def new_producer_id(self) -> int:
+        self.next_producer_id += 1
+        return self.next_producer_id
+
+    def expire_producers(self, before_ns: int) -> None:
+        """Forgets producers that have written nothing since."""
+        for partition in self.partitions():
+            for producer_id, state in list(partition.producers.items()):
+                if state.last_ns < before_ns:
+                    del partition.producers[producer_id]
+                    self.world.say(f"producer {producer_id} expired in {partition.topic}-{partition.index}")

@@ -1,0 +1,176 @@
+"""How a broker of the model handles a Produce request.
+
+Owns: the checks in their order, appending, waiting for replicas, and the answer. Does not own: the rules of
+sequence numbers (``model_cluster.Partition.check``), nor when the request's turn comes (``model_broker``).
+
+A broker that has not heard yet that it leads no more ("deposed") takes records into a log that nobody will
+ever read: with acks=1 it even acknowledges them.
+"""
+
+import struct
+import uuid
+from typing import TYPE_CHECKING
+
+import crc32c
+
+from tests.reference_produce import PartitionResponse, ProduceRequest, Topic, encode_produce_response
+from tests.simulation.model_cluster import Entry, Header, Partition
+
+if TYPE_CHECKING:
+    from tests.simulation.model_broker import Broker, Conversation
+
+MESSAGE_TOO_LARGE, REQUEST_TIMED_OUT, UNKNOWN_TOPIC, NOT_LEADER = 10, 7, 3, 6
+NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+UNKNOWN_TOPIC_ID = 100
+CORRUPT_MESSAGE = 2
+
+_CRC = struct.Struct(">I")
+_COUNT = struct.Struct(">i")
+_PRODUCER = struct.Struct(">qhi")
+
+
+def header_of(data: bytes) -> Header | None:
+    """What a broker looks at; None where the checksum is wrong."""
+    if _CRC.unpack_from(data, 17)[0] != crc32c.crc32c(data[21:]):
+        return None
+    return Header(_COUNT.unpack_from(data, 57)[0], *_PRODUCER.unpack_from(data, 43))
+
+
+class Answer:
+    """A request's answer, while its partitions' parts are gathered."""
+
+    def __init__(self, broker: "Broker", conversation: "Conversation", request: ProduceRequest) -> None:
+        self.broker = broker
+        self.conversation = conversation
+        self.request = request
+        self.missing = sum(len(partitions) for _, partitions in request.topics)
+        self.parts: dict[tuple[Topic, int], PartitionResponse] = {}
+        self.sent = False
+
+    def put(self, key: Topic, index: int, code: int, offset: int = -1) -> None:
+        """A partition's part; the first one counts."""
+        if (key, index) in self.parts or self.sent:
+            return
+        response = PartitionResponse(index, code, offset if code == 0 else -1)
+        broker = self.broker
+        if code == NOT_LEADER and broker.manners.tells_leader and self.request.api_version >= 10:
+            cluster = broker.cluster
+            topic = cluster.by_id[key] if isinstance(key, uuid.UUID) else cluster.topics[key]
+            view = broker.cluster.view(broker.node, topic.partitions[index])
+            response = response._replace(current_leader=view)
+        self.parts[key, index] = response
+        self.missing -= 1
+        if self.missing == 0:
+            self._send()
+
+    def time_out(self) -> None:
+        """The replicas did not follow within the request's timeout."""
+        for key, partitions in self.request.topics:
+            for index, _ in partitions:
+                self.put(key, index, REQUEST_TIMED_OUT)
+
+    def _send(self) -> None:
+        self.sent = True
+        broker, request = self.broker, self.request
+        world = broker.world
+        if world.tracing:
+            told = {f"{key}-{i}": (p.error_code, p.base_offset) for (key, i), p in self.parts.items()}
+            lost = " to nobody" if self.conversation.is_gone else ""
+            world.say(f"broker {broker.node} answers request {request.correlation_id}{lost}: {told}")
+        if request.acks == 0:
+            if any(part.error_code for part in self.parts.values()):
+                # There is no other way to tell the client.
+                self.conversation.hang_up()
+            self.conversation.answer(None)
+            return
+        throttle_ms = broker.manners.throttle_ms if world.chance(broker.manners.throttles) else 0
+        topics = [
+            (key, [self.parts[key, index] for index, _ in partitions]) for key, partitions in request.topics
+        ]
+        response = encode_produce_response(request.api_version, request.correlation_id, topics, throttle_ms)
+        self.conversation.answer(response, throttle_ms)
+
+
+def answer_produce(broker: "Broker", conversation: "Conversation", request: ProduceRequest) -> None:
+    """Handles a request; its answer goes out when everything is known."""
+    answer = Answer(broker, conversation, request)
+    for key, partitions in request.topics:
+        cluster = broker.cluster
+        topic = cluster.by_id.get(key) if isinstance(key, uuid.UUID) else cluster.topics.get(key)
+        for index, data in partitions:
+            if topic is None:
+                code = UNKNOWN_TOPIC_ID if isinstance(key, uuid.UUID) else UNKNOWN_TOPIC
+                answer.put(key, index, code)
+            elif index >= len(topic.partitions):
+                answer.put(key, index, UNKNOWN_TOPIC)
+            else:
+                _take(broker, answer, key, topic.partitions[index], data or b"")
+    if not answer.sent and request.acks == -1:
+        broker.world.after(request.timeout_ms, answer.time_out)
+
+
+def _take(broker: "Broker", answer: Answer, key: Topic, partition: Partition, data: bytes) -> None:
+    world, manners, index = broker.world, broker.manners, partition.index
+    acks = answer.request.acks
+    batch = header_of(data)
+    if world.tracing:
+        zombie = "zombie " if answer.conversation.is_gone else ""
+        world.say(
+            f"broker {broker.node} handles {zombie}request {answer.request.correlation_id}: "
+            f"{partition.topic}-{index} {batch}"
+        )
+    if batch is None:
+        raise AssertionError(f"a batch for {partition.topic}-{index} has a wrong checksum")
+    leader, _ = broker.cluster.view(broker.node, partition)
+    if leader != broker.node:
+        answer.put(key, index, NOT_LEADER)
+        return
+    fault, appends = _fault(broker)
+    if fault and not appends:
+        answer.put(key, index, fault)
+        return
+    if len(data) > manners.message_max_bytes:
+        answer.put(key, index, MESSAGE_TOO_LARGE)
+        return
+    if partition.leader != broker.node:
+        _take_deposed(broker, answer, key, partition, batch, data)
+        return
+    code, known = partition.check(batch, manners.old_rules, manners.tells_duplicates)
+    if code:
+        answer.put(key, index, code)
+        return
+    entry = known or partition.append(batch, data, world.now_ns)
+    epoch = partition.epoch
+    if known is None:
+        world.after(world.between(manners.replication_ms), partition.sync, epoch, entry.end)
+    if fault:
+        answer.put(key, index, fault)
+    elif acks == -1:
+        partition.wait_synced(entry.end, lambda code: answer.put(key, index, code, entry.offset))
+    else:
+        answer.put(key, index, 0, entry.offset)
+
+
+def _take_deposed(
+    broker: "Broker", answer: Answer, key: Topic, partition: Partition, batch: Header, data: bytes
+) -> None:
+    entry = Entry(partition.end, batch, data)
+    partition.lost.append(entry)
+    if answer.request.acks != -1:
+        answer.put(key, partition.index, 0, entry.offset)
+    elif broker.world.chance(0.5):
+        answer.put(key, partition.index, NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    else:
+        # It hears of its successor while it waits for followers that are no longer its own.
+        delay_ms = broker.world.between((0.0, answer.request.timeout_ms * 1.5))
+        broker.world.after(delay_ms, answer.put, key, partition.index, NOT_LEADER)
+
+
+def _fault(broker: "Broker") -> tuple[int, bool]:
+    manners = broker.manners
+    if not manners.faults or not broker.world.chance(manners.fault_rate):
+        return 0, False
+    code, appends, _ = broker.world.random.choices(
+        manners.faults, [weight for _, _, weight in manners.faults]
+    )[0]
+    return code, appends

@@ -1,0 +1,192 @@
+"""Breaks the product on purpose, and counts the histories until the simulator notices.
+
+``python -m tests.simulation.mutate [NAME ...] --most N``: copies the tree to a temporary directory, changes
+one line of it, builds what that touches, and runs histories there until one fails. What the simulator does
+not find is a hole in it. Needs what building needs; a mutation takes a minute or two.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("cyproducer", "tests", "build", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+
+
+class Mutation(NamedTuple):
+    """``old`` stands once in the file; what breaks with ``new`` is said in ``why``."""
+
+    name: str
+    why: str
+    path: str
+    old: str
+    new: str
+
+
+MUTATIONS = [
+    Mutation(
+        "lost-answer",
+        "a request without an answer counts as not written",
+        "cyproducer/network/outcomes.pyx",
+        "cdef bint written = r.unwritten == 0",
+        "cdef bint written = False",
+    ),
+    Mutation(
+        "certain-not-leader",
+        "NOT_LEADER_OR_FOLLOWER counts as a refusal before appending",
+        "cyproducer/control/idempotence.py",
+        "        2,  # CORRUPT_MESSAGE\n",
+        "        2,  # CORRUPT_MESSAGE\n        6,\n",
+    ),
+    Mutation(
+        "pipelined-retry",
+        "a batch is sent again while younger ones are on the wire",
+        "cyproducer/buffers/accumulator.pyx",
+        "        p.recovering = 1\n        take_off_wire(a, b)\n",
+        "        take_off_wire(a, b)\n",
+    ),
+    Mutation(
+        "unknown-producer",
+        "the first batches of a producer are pipelined",
+        "cyproducer/buffers/readiness.pyx",
+        "p.known and p.producer_id == a.producer_id",
+        "p.producer_id == a.producer_id",
+    ),
+    Mutation(
+        "epochs-together",
+        "a partition takes a new epoch while batches of the old one are unsettled",
+        "cyproducer/buffers/readiness.pyx",
+        "    return p.unsettled_count == 0 or (",
+        "    return p.unsettled_count < 4 or (",
+    ),
+    Mutation(
+        "count-batches",
+        "a sequence counts batches instead of records",
+        "cyproducer/buffers/readiness.pyx",
+        "<uint32_t>p.next_sequence + <uint32_t>b.count",
+        "<uint32_t>p.next_sequence + 1",
+    ),
+    Mutation(
+        "lost-and-on",
+        "new batches follow one that was given up without knowing",
+        "cyproducer/control/idempotence.py",
+        "(_S.SENDING, _E.LOST): Transition(_S.UNRESOLVED, (_A.HOLD_NEW,))",
+        "(_S.SENDING, _E.LOST): Transition(_S.UNRESOLVED)",
+    ),
+    Mutation(
+        "no-bump",
+        "a partition goes on in the old epoch after a gap",
+        "cyproducer/control/idempotence.py",
+        "(_S.UNRESOLVED, _E.SETTLED): Transition(_S.SENDING, (_A.BUMP_EPOCH, _A.RELEASE))",
+        "(_S.UNRESOLVED, _E.SETTLED): Transition(_S.SENDING, (_A.RELEASE,))",
+    ),
+    Mutation(
+        "strip-ambiguous",
+        "batches before the gap get new sequences too",
+        "cyproducer/buffers/sequencing.pyx",
+        "        if b.id >= from_id:",
+        "        if True:",
+    ),
+    Mutation(
+        "resend-ambiguous",
+        "a batch whose sequences don't fit is sent under others although it may be in the log",
+        "cyproducer/control/idempotence.py",
+        "Judgement(Fate.FAIL if batch.first and maybe else Fate.RETRY, maybe)",
+        "Judgement(Fate.RETRY, False)",
+    ),
+    Mutation(
+        "several-without-ids",
+        "without idempotence a partition has several batches in flight",
+        "cyproducer/buffers/accumulator.pyx",
+        "self.c.one_in_flight = ordered and not idempotent",
+        "self.c.one_in_flight = 0",
+    ),
+    Mutation(
+        "late-deadline",
+        "the look for overdue batches comes once in 200 ms",
+        "cyproducer/network/send_loop.pxd",
+        "EXPIRY_INTERVAL_NS = 20_000_000",
+        "EXPIRY_INTERVAL_NS = 200_000_000",
+    ),
+    Mutation(
+        "long-sleep",
+        "the sender sleeps past its next look",
+        "cyproducer/network/send_loop.pyx",
+        "        until = min(until, self.next_expiry_ns)\n",
+        "",
+    ),
+    Mutation(
+        "leak",
+        "a batch that comes back at its deadline is not freed",
+        "cyproducer/network/outcomes.pyx",
+        "                    self.accumulator.fail(b, error)\n                    if p.gate",
+        "                    if p.gate",
+    ),
+    Mutation(
+        "deaf-to-leaders",
+        "metadata that move a leader are not applied",
+        "cyproducer/network/cluster.py",
+        "names = [*change.topics_changed, *(name for name, _ in change.leaders_moved)]",
+        "names = [*change.topics_changed]",
+    ),
+]
+
+
+def break_and_run(mutation: Mutation, most: int, first: int) -> str:
+    """The mutation's fate, in words."""
+    with tempfile.TemporaryDirectory(prefix="mutation-") as name:
+        tree = Path(name)
+        for part in PARTS:
+            source = ROOT / part
+            if source.is_dir():
+                shutil.copytree(source, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+            elif source.exists():
+                shutil.copy2(source, tree / part)
+        path = tree / mutation.path
+        text = path.read_text()
+        if text.count(mutation.old) != 1:
+            return f"does not apply: {mutation.old!r} is {text.count(mutation.old)} times in {mutation.path}"
+        path.write_text(text.replace(mutation.old, mutation.new))
+        if path.suffix in (".pyx", ".pxd"):
+            built = subprocess.run(
+                [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+                cwd=tree,
+                capture_output=True,
+                text=True,
+            )
+            if built.returncode:
+                return f"does not build: {built.stderr[-500:]}"
+        command = [sys.executable, "-m", "tests.simulation", str(first), "--count", str(most), "--most", "1"]
+        try:
+            run = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=600)
+        except subprocess.TimeoutExpired:
+            return "hangs"
+        lines = run.stdout.splitlines()
+        if run.returncode == 0:
+            return f"NOT FOUND in {most} histories"
+        if not lines or "histories" not in lines[-1]:
+            return f"ends the run: {run.stderr[-300:]}"
+        return f"found by history {lines[-1].split()[0]}: {lines[0]}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutate", description=__doc__)
+    parser.add_argument("names", nargs="*", help="which mutations; all without")
+    parser.add_argument("--most", type=int, default=3000, help="histories to run at most")
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    given = parser.parse_args()
+    missed = 0
+    for mutation in MUTATIONS:
+        if not given.names or mutation.name in given.names:
+            fate = break_and_run(mutation, given.most, given.first)
+            missed += not fate.startswith(("found", "ends", "hangs"))
+            print(f"{mutation.name}: {mutation.why}\n    {fate[:300]}", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

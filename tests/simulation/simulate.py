@@ -1,0 +1,170 @@
+"""Runs one history: the product against the model, from the first record to the last zombie.
+
+Owns: carrying out a history's events, and its end. Does not own: what happens when (``history``), nor the
+judgement (``check``).
+"""
+
+import logging
+import math
+from collections.abc import Callable
+
+from cyproducer.config import ProducerConfig
+from tests.simulation.check import check
+from tests.simulation.client import Client
+from tests.simulation.history import FORGETS_AFTER_MS, History, history_of
+from tests.simulation.model_broker import Broker
+from tests.simulation.model_cluster import Cluster
+from tests.simulation.network import Network
+from tests.simulation.world import NS_PER_MS, START_NS, World
+
+LONGEST_MS = 200_000.0
+"""No history may take longer."""
+
+
+class Simulation:
+    """One history under way; its events are methods."""
+
+    def __init__(self, history: History, trace: Callable[[str], None] | None = None) -> None:
+        self.history = history
+        world = self.world = World(history.seed, trace)
+        self.cluster = Cluster(world, history.nodes)
+        self.network = Network(world)
+        self.network.delay_ms = history.delay_ms
+        self.network.splits = history.splits
+        self.network.narrow = history.narrow
+        self.brokers = {
+            node: Broker(node, self.cluster, self.network, history.manners) for node in self.cluster.nodes
+        }
+        for name, (partitions, born_ms) in history.topics.items():
+            self.cluster.create_topic(name, partitions, born_ms)
+        config = ProducerConfig(**history.options)
+        self.client = Client(world, self.network, config, history.seed, history.step_ms)
+        self.sends_left = 0
+        for event in history.events:
+            self.sends_left += event.name == "send"
+            world.at(START_NS + int(event.at_ms * NS_PER_MS), getattr(self, event.name), *event.args)
+        self.healed = math.isinf(history.heals_at_ms)
+        if not self.healed:
+            world.after(history.heals_at_ms, self.heal)
+        if history.closes_at_ms is not None:
+            world.after(history.closes_at_ms, self.end)
+        world.after(LONGEST_MS, self.end)
+        world.after_step.append(self._see_whether_done)
+        world.after_events.append(self._see_whether_done)
+
+    def run(self) -> None:
+        """Runs to the end, and a little beyond: what brokers hold is handled although the client is gone."""
+        logger = logging.getLogger("cyproducer")
+        propagate, level = logger.propagate, logger.level
+        logger.propagate = False
+        logger.setLevel(self.client.complaints.level)
+        logger.addHandler(self.client.complaints)
+        try:
+            while not self.world.over:
+                self.client.step()
+            self.client.close()
+            self.network.pump()
+            self.world.run_out()
+        finally:
+            logger.removeHandler(self.client.complaints)
+            logger.propagate = propagate
+            logger.setLevel(level)
+            self.network.close()
+
+    def _see_whether_done(self) -> None:
+        if not self.sends_left and not self.client.open:
+            self.end()
+
+    def end(self) -> None:
+        self.world.over = True
+
+    # Events
+
+    def send(self, topic: str, value: bytes, key: bytes | None, partition: int | None) -> None:
+        self.sends_left -= 1
+        if not self.client.closing:
+            self.client.send(topic, value, key, partition)
+
+    def cut(self, node: int) -> None:
+        for wire in self.network.wires_to(node):
+            wire.cut()
+
+    def swallow(self, node: int) -> None:
+        for wire in self.network.wires_to(node):
+            wire.swallow()
+
+    def stall(self, node: int, span_ms: float) -> None:
+        self.world.say(f"connections to broker {node} stall for {span_ms:.0f} ms")
+        for wire in self.network.wires_to(node):
+            wire.stall(self.world.now_ns + int(span_ms * NS_PER_MS))
+
+    def refuse(self, node: int, span_ms: float) -> None:
+        self.world.say(f"every other connection is refused for {span_ms:.0f} ms")
+        self.network.refuses = 0.5
+        self.world.after(span_ms, setattr, self.network, "refuses", 0.0)
+
+    def move(self, which: float, node: int, clean: bool) -> None:
+        partitions = self.cluster.partitions()
+        partition = partitions[int(which * len(partitions))]
+        self.cluster.move(partition, node, clean, self.history.lag_ms)
+
+    def crash(self, node: int) -> None:
+        self.brokers[node].crash()
+
+    def start(self, node: int) -> None:
+        self.brokers[node].start()
+
+    def fail_over(self, node: int, clean: bool) -> None:
+        """Another broker takes over what a crashed one led."""
+        up = [broker.node for broker in self.brokers.values() if broker.is_up and broker.node != node]
+        if self.brokers[node].is_up or not up:
+            return
+        for partition in self.cluster.partitions():
+            if partition.leader == node:
+                self.cluster.move(partition, self.world.random.choice(up), clean, self.history.lag_ms)
+
+    def pause(self, node: int, span_ms: float) -> None:
+        """A broker does nothing for a while, and then goes on where it was."""
+        self.world.say(f"broker {node} pauses for {span_ms:.0f} ms")
+        self.brokers[node].paused_until_ns = self.world.now_ns + int(span_ms * NS_PER_MS)
+
+    def freeze(self, span_ms: float) -> None:
+        """The client's process does not run for a while: to it the clock jumps."""
+        self.world.say(f"the client freezes for {span_ms:.0f} ms")
+        self.world.frozen_until_ns = self.world.now_ns + int(span_ms * NS_PER_MS)
+
+    def wall(self, jump_ms: int) -> None:
+        self.world.clock.set_unix_ms(self.world.clock.unix_ms() + jump_ms)
+
+    def grow(self) -> None:
+        self.cluster.add_partitions("t", 1)
+
+    def expire(self) -> None:
+        """Brokers forget the producers of which they have heard nothing for long."""
+        self.cluster.expire_producers(self.world.now_ns - int(FORGETS_AFTER_MS * NS_PER_MS))
+
+    def heal(self) -> None:
+        """The end of all trouble; connections that swallow everything stay for the client to find out."""
+        self.world.say("all trouble ends")
+        self.healed = True
+        self.history.manners.fault_rate = self.history.manners.id_fault_rate = 0.0
+        self.network.refuses = 0.0
+        for broker in self.brokers.values():
+            broker.start()
+            broker.paused_until_ns = 0
+        for wire in self.network.wires:
+            wire.stalled_until_ns = 0
+        for partition in self.cluster.partitions():
+            self.cluster.learn(partition, self.cluster.nodes)
+
+
+def run_history(
+    seed: int, idempotence: bool | None = None, trace: Callable[[str], None] | None = None
+) -> list[str]:
+    """Runs the history of a seed; returns what was wrong with it, a sentence each."""
+    simulation = Simulation(history_of(seed, idempotence), trace)
+    try:
+        simulation.run()
+    except AssertionError as error:
+        return [f"{type(error).__name__}: {error}"]
+    return check(simulation)

@@ -1,0 +1,121 @@
+"""The model itself: a broker's rules for sequences, what a leader change loses, and simulated time."""
+
+import os
+
+import pytest
+
+from tests.simulation.model_cluster import (
+    DUPLICATE_SEQUENCE,
+    INVALID_EPOCH,
+    NO_ERROR,
+    NOT_LEADER,
+    OUT_OF_ORDER,
+    UNKNOWN_PRODUCER,
+    Header,
+    Partition,
+)
+from tests.simulation.world import START_NS, SpinningError, World, WorldSelector
+
+
+def partition_with(*batches: Header) -> Partition:
+    partition = Partition("t", 0, 1)
+    for batch in batches:
+        assert partition.check(batch, False, False) == (NO_ERROR, None)
+        partition.append(batch, b"", START_NS)
+    return partition
+
+
+def judged(partition: Partition, batch: Header, old: bool = False, tells: bool = False) -> tuple[int, int]:
+    """The error, and the offset of the batch that is there already."""
+    code, entry = partition.check(batch, old, tells)
+    return code, -1 if entry is None else entry.offset
+
+
+def test_sequences_go_on_where_the_last_batch_ended() -> None:
+    partition = partition_with(Header(3, 7, 0, 0), Header(1, 7, 0, 3))
+    assert judged(partition, Header(1, 7, 0, 4)) == (NO_ERROR, -1)
+    assert judged(partition, Header(1, 7, 0, 5)) == (OUT_OF_ORDER, -1)
+    assert judged(partition, Header(2, 7, 0, 2)) == (OUT_OF_ORDER, -1)
+    # Another producer has sequences of its own.
+    assert judged(partition, Header(1, 8, 0, 0)) == (NO_ERROR, -1)
+
+
+def test_sequences_wrap() -> None:
+    partition = partition_with(Header(3, 7, 0, 2**31 - 2))
+    assert judged(partition, Header(1, 7, 0, 1)) == (NO_ERROR, -1)
+    assert judged(partition, Header(1, 7, 0, 0)) == (OUT_OF_ORDER, -1)
+
+
+def test_one_of_the_last_five_batches_is_recognised() -> None:
+    batches = [Header(2, 7, 0, 2 * i) for i in range(6)]
+    partition = partition_with(*batches)
+    assert [judged(partition, batch) for batch in batches[1:]] == [(NO_ERROR, 2 * i) for i in range(1, 6)]
+    assert judged(partition, batches[0]) == (OUT_OF_ORDER, -1)
+    assert judged(partition, batches[0], tells=True) == (DUPLICATE_SEQUENCE, -1)
+    assert judged(partition, Header(1, 7, 0, 0), tells=True) == (OUT_OF_ORDER, -1)
+
+
+def test_an_epoch_begins_with_sequence_zero_and_ends_the_one_before() -> None:
+    partition = partition_with(Header(1, 7, 3, 0))
+    assert judged(partition, Header(1, 7, 4, 0)) == (NO_ERROR, -1)
+    assert judged(partition, Header(1, 7, 4, 1)) == (OUT_OF_ORDER, -1)
+    assert judged(partition, Header(1, 7, 2, 0)) == (INVALID_EPOCH, -1)
+
+
+def test_an_unknown_producer_may_begin_anywhere_but_with_old_brokers() -> None:
+    partition = partition_with()
+    assert judged(partition, Header(1, 7, 0, 9)) == (NO_ERROR, -1)
+    assert judged(partition, Header(1, 7, 0, 9), old=True) == (UNKNOWN_PRODUCER, -1)
+    assert judged(partition, Header(1, 7, 0, 0), old=True) == (NO_ERROR, -1)
+
+
+def test_a_leader_change_loses_what_was_not_replicated_and_who_wrote_it() -> None:
+    partition = partition_with(Header(1, 7, 0, 0), Header(1, 7, 0, 1), Header(1, 8, 0, 0))
+    told: list[int] = []
+    partition.sync(0, 1)
+    partition.wait_synced(1, told.append)
+    assert told == [NO_ERROR]
+    partition.wait_synced(2, told.append)
+    assert partition.elect(2, 0, START_NS) == 2
+    assert told == [NO_ERROR, NOT_LEADER]
+    assert [entry.offset for entry in partition.entries] == [0]
+    assert [entry.header.producer_id for entry in partition.lost] == [7, 8]
+    assert list(partition.producers) == [7]
+    assert judged(partition, Header(1, 7, 0, 1)) == (NO_ERROR, -1)
+    # The old leader's followers count no more.
+    partition.append(Header(1, 7, 0, 1), b"", START_NS)
+    partition.sync(0, 2)
+    assert partition.synced == 1
+
+
+def test_events_come_in_the_order_of_their_times_and_of_their_making() -> None:
+    world, seen = World(1), list[str]()
+    world.after(2, seen.append, "late")
+    world.after(1, seen.append, "first")
+    world.after(1, seen.append, "second")
+    world.run_out()
+    assert seen == ["first", "second", "late"]
+    assert world.now_ns == START_NS + 2_000_000 == world.clock.monotonic_ns()
+
+
+def test_a_selector_waits_in_simulated_time() -> None:
+    world = World(1)
+    read_end, write_end = os.pipe()
+    with WorldSelector(world) as selector:
+        selector.register(read_end, 1)
+        world.after(7, os.write, write_end, b"x")
+        assert selector.select(0.005) == []
+        assert world.now_ms == 5
+        assert [key.fd for key, _ in selector.select(1)] == [read_end]
+        assert world.now_ms == 7
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_asking_without_end_is_found() -> None:
+    def ask() -> None:
+        for _ in range(2000):
+            selector.select(0)
+
+    with WorldSelector(World(1)) as selector, pytest.raises(SpinningError):
+        ask()

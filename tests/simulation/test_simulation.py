@@ -1,0 +1,68 @@
+"""Thousands of histories, each of which must keep every promise; see README.md."""
+
+import os
+
+import pytest
+
+from tests.simulation.simulate import run_history
+
+HISTORIES = int(os.environ.get("CYPRODUCER_HISTORIES", "2000"))
+"""How many; ``make simulate`` runs 100,000."""
+FIRST = int(os.environ.get("CYPRODUCER_FIRST_HISTORY", "1"))
+CHUNKS = 40
+
+
+def chunk(number: int) -> range:
+    size = -(-HISTORIES // CHUNKS)
+    return range(FIRST + number * size, FIRST + min(HISTORIES, (number + 1) * size))
+
+
+@pytest.mark.parametrize("number", range(CHUNKS))
+def test_whatever_happens_the_promises_hold(number: int) -> None:
+    broken = []
+    for seed in chunk(number):
+        if wrong := run_history(seed):
+            broken.append(f"python -m tests.simulation {seed} --trace\n    " + "\n    ".join(wrong))
+    assert not broken, f"{len(broken)} histories\n" + "\n".join(broken[:10])
+
+
+@pytest.mark.parametrize("seed", [3, 82, 333])
+def test_a_seed_is_one_history(seed: int) -> None:
+    """Else a failure could not be replayed."""
+    first: list[str] = []
+    second: list[str] = []
+    run_history(seed, trace=first.append)
+    run_history(seed, trace=second.append)
+    assert len(first) > 10
+    assert first == second
+
+
+def test_the_histories_meet_every_kind_of_trouble() -> None:
+    """A promise that nothing threatens is not tested."""
+    lines: list[str] = []
+    for seed in range(1, 200):
+        run_history(seed, trace=lines.append)
+    text = "\n".join(lines)
+    for trouble in (
+        "bytes still reach the broker",
+        "swallows everything",
+        "stall for",
+        "refuses a connection",
+        "crashes",
+        "pauses for",
+        "the client freezes",
+        "uncleanly, 1 batches lost",
+        "handles zombie request",
+        "to nobody: {",
+        "gives producer id",
+        "refuses a producer id",
+        "expired in",
+        "sequences start over",
+        "are too large together",
+        "they may have been written",
+        "they were not written",
+        "no metadata of topic",
+        "at -1",
+        *(f"({code}, -1)" for code in (-1, 2, 3, 6, 7, 10, 19, 20, 45, 47, 56, 59)),
+    ):
+        assert trouble in text, trouble

@@ -1,0 +1,165 @@
+"""Time, chance and the order of events of one simulated history.
+
+Owns: the manual clock, the queue of events to come, the source of randomness, the trace. Does not own: what
+an event does. One thread runs everything; nothing here reads a real clock.
+
+``WorldSelector`` is where the product meets it: the sender, asking its selector to wait, has the world go on
+instead, until a socket is ready or the time it asked for is over. So events come while the sender sleeps and
+between its steps, as they do to a thread, and a sender that sleeps too long, or not at all, is found.
+"""
+
+import heapq
+import itertools
+import random
+import selectors
+from collections.abc import Callable
+from typing import Any
+
+from cyproducer.buffers.clock import ManualClock
+
+START_NS = 1_000_000_000_000
+NS_PER_MS = 1_000_000
+NS_PER_STEP = 1000
+MOST_IDLE_STEPS = 1000
+"""Steps one after the other that wait for nothing, and without any event, that count as spinning."""
+
+
+class SpinningError(AssertionError):
+    """The sender asks again and again, and nothing happens."""
+
+
+class World:
+    """Simulated time and what happens in it."""
+
+    def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
+        self.random = random.Random(seed)
+        self.clock = ManualClock(START_NS)
+        self.now_ns = START_NS
+        #: The process of the client does not run until then.
+        self.frozen_until_ns = 0
+        #: Ends the sender's waits: the history is over.
+        self.over = False
+        self.events_run = 0
+        #: Called when the client had a chance to do something.
+        self.after_step: list[Callable[[], None]] = []
+        #: Called when something happened that was not the client's doing.
+        self.after_events: list[Callable[[], None]] = []
+        self._events: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._numbers = itertools.count()
+        self._trace = trace
+        self.tracing = trace is not None
+
+    @property
+    def now_ms(self) -> float:
+        """Milliseconds since the history began."""
+        return (self.now_ns - START_NS) / NS_PER_MS
+
+    def say(self, text: str) -> None:
+        """A line of the trace."""
+        if self._trace is not None:
+            self._trace(f"{self.now_ms:10.3f}  {text}")
+
+    def chance(self, probability: float) -> bool:
+        return probability > 0 and self.random.random() < probability
+
+    def between(self, span: tuple[float, float]) -> float:
+        low, high = span
+        return low if low == high else low + (high - low) * self.random.random()
+
+    def after(self, delay_ms: float, act: Callable[..., object], *args: Any) -> int:
+        """Has ``act(*args)`` called in so many milliseconds; returns the time in ns."""
+        return self.at(self.now_ns + int(delay_ms * NS_PER_MS), act, *args)
+
+    def at(self, when_ns: int, act: Callable[..., object], *args: Any) -> int:
+        """Has ``act(*args)`` called at a time, after what is due at that time already."""
+        when_ns = max(when_ns, self.now_ns)
+        heapq.heappush(self._events, (when_ns, next(self._numbers), act, args))
+        return when_ns
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next event is due."""
+        return self._events[0][0] if self._events else None
+
+    def move_to(self, when_ns: int) -> None:
+        if when_ns > self.now_ns:
+            # Half a nanosecond more: the clock cuts off what a float makes of the milliseconds.
+            self.clock.advance_ms((when_ns - self.now_ns + 0.5) / NS_PER_MS)
+            self.now_ns = self.clock.monotonic_ns()
+
+    def run_due(self) -> bool:
+        """Runs the events that are due; whether there were any."""
+        events, ran = self._events, False
+        while events and events[0][0] <= self.now_ns:
+            _, _, act, args = heapq.heappop(events)
+            self.events_run += 1
+            act(*args)
+            ran = True
+        return ran
+
+    def run_out(self) -> None:
+        """Runs every event that is left, in its time: what the network and the brokers still hold."""
+        while self._events:
+            self.move_to(self._events[0][0])
+            self.run_due()
+
+
+class WorldSelector(selectors.DefaultSelector):
+    """A selector that waits in simulated time. Sockets come in the order in which they were registered."""
+
+    def __init__(self, world: World, step_ms: float = 0.0) -> None:
+        """``step_ms``: how long the client's own work takes at most, from one wait to the next."""
+        super().__init__()
+        self._world = world
+        self._step_ms = step_ms
+        self._order: dict[int, int] = {}
+        self._registered = itertools.count()
+        self._idle = 0
+        self._events_seen = 0
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = super().register(fileobj, events, data)
+        self._order[key.fd] = next(self._registered)
+        return key
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        world = self._world
+        until_ns = world.now_ns + round((timeout or 0.0) * 1e9)
+        if self._step_ms and world.chance(0.2):
+            world.move_to(world.now_ns + int(world.between((0.0, self._step_ms)) * NS_PER_MS))
+        for act in world.after_step:
+            act()
+        while True:
+            if world.run_due():
+                for act in world.after_events:
+                    act()
+            ready = super().select(0)
+            if world.over:
+                return ready
+            if world.now_ns < world.frozen_until_ns:
+                world.move_to(min(world.frozen_until_ns, world.next_ns or world.frozen_until_ns))
+                continue
+            if ready:
+                self._idle = 0
+                if len(ready) > 1:
+                    ready.sort(key=self._place)
+                return ready
+            if world.now_ns >= until_ns:
+                if not timeout:
+                    self._watch_idling()
+                else:
+                    self._idle = 0
+                return []
+            world.move_to(min(until_ns, world.next_ns or until_ns))
+
+    def _place(self, entry: tuple[selectors.SelectorKey, int]) -> int:
+        return self._order[entry[0].fd]
+
+    def _watch_idling(self) -> None:
+        """Work takes time, if a little; a sender that works on and on while nothing happens is wrong."""
+        world = self._world
+        self._idle = self._idle + 1 if world.events_run == self._events_seen else 0
+        self._events_seen = world.events_run
+        if self._idle > MOST_IDLE_STEPS:
+            raise SpinningError("the sender steps without end, and nothing happens in between")
+        world.move_to(world.now_ns + NS_PER_STEP)
