@@ -5,7 +5,7 @@ VENV = .venv
 TOX_VENV = .cache/tox
 SOURCES = pyproject.toml setup.py $(shell find cyproducer -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: help demo test simulate lint fuzz clean
+.PHONY: help demo test simulate lint fuzz soak clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 12
@@ -26,9 +26,12 @@ lint: $(TOX_VENV)/stamp  ## ruff, cython-lint, mypy and stubtest
 fuzz: $(TOX_VENV)/stamp  ## ten million inputs for all that reads what a broker sends, under sanitizers
 	@$(TOX_VENV)/bin/python tools/run_tox.py -e fuzz -- --inputs 10000000
 
+soak: $(VENV)/stamp  ## 200 million records against a broker that breaks all the time (some minutes)
+	@$(VENV)/bin/python -P perf/soak.py $(SOAK)
+
 clean:  ## remove what was built, installed and downloaded
 	rm -rf build dist *.egg-info .venv .tox .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find cyproducer tests tools -name __pycache__ -prune -exec rm -rf {} +
+	find cyproducer perf tests tools -name __pycache__ -prune -exec rm -rf {} +
 	find cyproducer \( -name '*.so' -o -name '*.c' \) -exec rm -f {} +
 
 $(VENV)/stamp: $(SOURCES) tools/find_python.sh tools/check_python.py

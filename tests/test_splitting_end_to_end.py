@@ -44,11 +44,13 @@ def test_a_batch_that_is_too_large_arrives_in_parts(
         called.append(told.offset)
 
     sent = [b"%d " % i * 20 for i in range(1000)]
-    given: dict[str, Any] = {"compression_type": codec, "linger_ms": 10, "batch_size": 20_000}
+    # Only full batches go before the flush, however slow this machine is: a lone record can't be split.
+    given: dict[str, Any] = {"compression_type": codec, "linger_ms": 60_000, "batch_size": 20_000}
     # One at a time: this broker does not look at sequences, and takes what follows a refused batch.
     given["max_in_flight_requests_per_connection"] = 1
     with producing(bootstrap_servers=broker.bootstrap_servers, **given) as producer:
-        producer.send(topic, b"first").get(WAIT_S)
+        producer.send(topic, b"first")
+        producer.flush(WAIT_S)
         assert counters(producer)["batch-split-total"] == 0
         broker.fail_next(PRODUCE, code, code, 0, code)
         futures = [producer.send(topic, value).add_callback(note) for value in sent]
@@ -65,11 +67,13 @@ def test_a_record_that_is_too_large_fails_alone_and_its_error_names_the_size(
     broker: EmbeddedBroker,
 ) -> None:
     broker.create_topic("alone", 1)
-    with producing(bootstrap_servers=broker.bootstrap_servers, linger_ms=20) as producer:
-        producer.send("alone", b"first").get(WAIT_S)
+    with producing(bootstrap_servers=broker.bootstrap_servers, linger_ms=60_000) as producer:
+        producer.send("alone", b"first")
+        producer.flush(WAIT_S)
         # The batch of two, then its first part.
         broker.fail_next(PRODUCE, TOO_LARGE, TOO_LARGE)
         large, small = producer.send("alone", bytes(5000)), producer.send("alone", b"small")
+        producer.flush(WAIT_S)
         with pytest.raises(errors.MessageSizeTooLargeError, match=r"alone-0: 1 records .* 507\d b") as told:
             large.get(WAIT_S)
         assert told.value.maybe_written is False
@@ -80,12 +84,15 @@ def test_a_record_that_is_too_large_fails_alone_and_its_error_names_the_size(
 
 def test_close_with_no_time_fails_the_parts(broker: EmbeddedBroker) -> None:
     broker.create_topic("closed", 1)
-    with producing(bootstrap_servers=broker.bootstrap_servers, linger_ms=20) as producer:
-        producer.send("closed", b"first").get(WAIT_S)
+    with producing(bootstrap_servers=broker.bootstrap_servers, linger_ms=60_000) as producer:
+        producer.send("closed", b"first")
+        producer.flush(WAIT_S)
         broker.fail_next(PRODUCE, *[TOO_LARGE] * 4)
         broker.delay(1, 200)
         try:
             futures = [producer.send("closed", b"%d" % i) for i in range(64)]
+            with pytest.raises(errors.KafkaTimeoutError):
+                producer.flush(0)  # sends them all in one batch
             while not counters(producer)["batch-split-total"]:
                 assert not futures[0].is_done
             producer.close(0)

@@ -30,6 +30,14 @@ def batch(values: int | list[bytes], *, producer_id: int = -1, epoch: int = -1, 
     )
 
 
+def produce_request(topic: str, partition: int, records: bytes, *, acks: int = -1, number: int = 0) -> bytes:
+    """Without the size before it."""
+    name = topic.encode()
+    header = struct.pack(">hhihhhi", 0, VERSION, number, -1, -1, acks, 10_000)
+    place = struct.pack(f">ih{len(name)}sii", 1, len(name), name, 1, partition)
+    return header + place + struct.pack(">i", len(records)) + records
+
+
 class Connection:
     """To one broker; asks and waits for the answer."""
 
@@ -40,16 +48,9 @@ class Connection:
     def produce(self, topic: str, partition: int, records: bytes) -> Answer:
         """Raises ``ConnectionError`` where the connection ends instead."""
         self._number += 1
-        name = topic.encode()
-        self.send(
-            struct.pack(">hhihhhii", 0, VERSION, self._number, -1, -1, -1, 10_000, 1)
-            + struct.pack(">h", len(name))
-            + name
-            + struct.pack(">iii", 1, partition, len(records))
-            + records
-        )
+        self.send(produce_request(topic, partition, records, number=self._number))
         answer = self.receive()
-        fields = struct.unpack_from(">ihqqq", answer, 4 + 4 + 2 + len(name) + 4)
+        fields = struct.unpack_from(">ihqqq", answer, 4 + 4 + 2 + len(topic) + 4)
         assert struct.unpack_from(">i", answer)[0] == self._number
         assert fields[0] == partition
         return Answer(fields[1], fields[2])
@@ -60,6 +61,15 @@ class Connection:
     def receive(self) -> bytes:
         (size,) = struct.unpack(">i", self._exactly(4))
         return self._exactly(size)
+
+    def is_silent(self) -> bool:
+        """Whether nothing has come, not even the connection's end; for when it should be there by now."""
+        self._socket.setblocking(False)
+        try:
+            self._socket.recv(1)
+        except BlockingIOError:
+            return True
+        return False
 
     def _exactly(self, size: int) -> bytes:
         found = b""

@@ -15,7 +15,7 @@ import pytest
 from cyproducer import KafkaProducer
 from perf import null_broker
 from perf.null_broker import NullBroker, NullBrokerError
-from tests.perf.produce import Connection, batch
+from tests.perf.produce import Connection, batch, produce_request
 from tests.until import until
 
 NOT_LEADER, CORRUPT, UNKNOWN_TOPIC = 6, 2, 3
@@ -243,6 +243,40 @@ def test_a_request_that_is_cut_off_is_not_counted(broker: NullBroker, connection
         connection.produce("t", 0, batch(1))
 
     assert broker.report().records("t") == 0
+
+
+def test_a_connection_that_lost_an_answer_gives_no_other(broker: NullBroker, connection: Connection) -> None:
+    broker.faults(lose=1)
+    connection.send(produce_request("t", 0, batch(1)))
+    until(lambda: broker.report().records("t") == 1, "the first batch")
+    broker.faults()
+    connection.send(produce_request("t", 0, batch(2)))
+    until(lambda: broker.report().records("t") == 3, "the second batch")
+
+    assert connection.is_silent()
+
+
+def test_a_broker_that_is_down_ends_connections_at_once(broker: NullBroker, connection: Connection) -> None:
+    broker.faults(down=1, down_ms=1_000_000_000)
+    with pytest.raises(ConnectionError):
+        connection.produce("t", 0, batch(1))
+    broker.faults()
+
+    with pytest.raises(ConnectionError), Connection(broker.ports[0]) as again:
+        again.produce("t", 0, batch(1))
+    with Connection(broker.ports[1]) as other:
+        assert other.produce("t", 1, batch(1)).error_code == 0
+
+
+def test_without_acknowledgements_an_error_ends_the_connection(
+    broker: NullBroker, connection: Connection
+) -> None:
+    connection.send(produce_request("t", 0, batch(1), acks=0))
+    connection.send(produce_request("t", 1, batch(1), acks=0))
+
+    with pytest.raises(ConnectionError):
+        connection.receive()
+    assert broker.report().records("t") == 1
 
 
 # The process
