@@ -107,7 +107,6 @@ class _Machinery:
         self._close_lock = threading.RLock()
         self._deadlines: list[float] = []
         self._end_error: Exception | None = None
-        self.closing = False
         self.closed = False
         self.thread = threading.Thread(
             target=self._run, name=f"cyproducer-sender | {config.client_id}", daemon=True
@@ -162,7 +161,6 @@ class _Machinery:
         Where several threads close, the one in the greatest hurry decides for all.
         """
         deadline = time.monotonic() + timeout_s
-        self.closing = True
         try:
             self._deadlines.append(deadline)
             if not self._close_lock.acquire(timeout=timeout_s + _END_S):
@@ -209,7 +207,7 @@ class _Machinery:
     def disown(self) -> None:
         """In a forked child: see ``network/forking``."""
         forking.disown(self.sender)
-        self.closing = self.closed = True
+        self.closed = True
 
 
 def _finish(machinery: _Machinery) -> None:
@@ -331,7 +329,6 @@ class KafkaProducer(SendPath):
     def _forked(self) -> None:
         """In a child: has no machinery. Locks are new ones: another thread may have held the old ones."""
         if self._running is not None:
-            self._closed = self._running.closing
             self._finalizer.detach()
         self._making = threading.RLock()
         self._running = None
