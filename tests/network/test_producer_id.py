@@ -1,4 +1,4 @@
-"""Getting a producer id: when it is asked for, what delays it, and what happens where there is none to be had."""
+"""Getting a producer id: when it is asked for, what delays it, and what happens where there is none."""
 
 import threading
 
@@ -53,8 +53,8 @@ def test_a_request_without_an_answer_is_repeated_after_its_time() -> None:
 
 
 def test_where_ids_are_refused_every_record_fails_and_says_what_to_do() -> None:
+    sent = threading.Event()
     with ScriptedCluster(orders=1) as cluster:
-        sent = threading.Event()
         cluster.act(INIT_PRODUCER_ID, Act(error=NOT_AUTHORIZED, hold=sent))
         with producing(cluster) as producer:
             future = producer.send("orders", b"v")
@@ -74,9 +74,9 @@ def test_where_ids_are_refused_every_record_fails_and_says_what_to_do() -> None:
 def test_where_no_broker_offers_ids_every_record_fails_and_says_what_to_do() -> None:
     with ScriptedCluster(orders=1) as cluster:
         cluster.nodes[1].versions.pop(INIT_PRODUCER_ID)
-        with producing(cluster) as producer:
-            # From the future, or from send() itself where that comes after the third broker was asked.
-            with pytest.raises(errors.UnsupportedVersionError, match="set enable_idempotence=False"):
-                producer.send("orders", b"v").get(WAIT_S)
+        refused = pytest.raises(errors.UnsupportedVersionError, match="set enable_idempotence=False")
+        # From the future, or from send() itself where that comes after the third connection.
+        with producing(cluster) as producer, refused:
+            producer.send("orders", b"v").get(WAIT_S)
         with producing(cluster, enable_idempotence=False) as producer:
             assert producer.send("orders", b"v").get(WAIT_S).offset == 0
