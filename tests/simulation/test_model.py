@@ -51,7 +51,9 @@ def test_one_of_the_last_five_batches_is_recognised() -> None:
     partition = partition_with(*batches)
     assert [judged(partition, batch) for batch in batches[1:]] == [(NO_ERROR, 2 * i) for i in range(1, 6)]
     assert judged(partition, batches[0]) == (OUT_OF_ORDER, -1)
-    assert judged(partition, batches[0], tells=True) == (DUPLICATE_SEQUENCE, -1)
+    assert judged(partition, batches[0], tells=True) == (DUPLICATE_SEQUENCE, 0)
+    assert judged(partition, batches[4], tells=True) == (DUPLICATE_SEQUENCE, 8)
+    assert judged(partition, batches[5], tells=True) == (NO_ERROR, 10)
     assert judged(partition, Header(1, 7, 0, 0), tells=True) == (OUT_OF_ORDER, -1)
 
 
