@@ -131,7 +131,7 @@ class BufferExhaustedError(KafkaTimeoutError):
 
 
 class DeliveryTimeoutError(KafkaTimeoutError):
-    """The record was not acknowledged within ``delivery_timeout_ms``; it may have been written still."""
+    """It was not acknowledged within ``delivery_timeout_ms``; ``maybe_written`` tells what is known."""
 
 
 class KafkaConnectionError(InvalidMetadataError):

@@ -1,50 +1,32 @@
-"""``KafkaProducer``: the public API, and the wiring of what is behind it.
+"""``KafkaProducer``: the public API.
 
-Owns: the producer's life (construction, flush, close, exit), serializers, interceptors and custom
-partitioners. Does not own: anything a record goes through after that: see ``docs/design.md`` for its way.
+Owns: serializers, interceptors, custom partitioners, and what the public methods promise. Does not own: what
+it all runs on (``machinery``), nor anything a record goes through: see ``docs/design.md`` for its way.
 
 Every method is thread-safe. What a fork does to a producer is in ``forking.py``.
 """
 
 import logging
-import selectors
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from cyproducer import errors, forking
-from cyproducer.buffers.accumulator import RecordAccumulator
-from cyproducer.buffers.buffer_pool import BufferPool
-from cyproducer.buffers.clock import Clock
 from cyproducer.buffers.delivery import RecordFuture, failed_future
 from cyproducer.buffers.send_path import SendPath
 from cyproducer.config import ProducerConfig
-from cyproducer.control.partitioners import CustomPartitioner, PartitionerSpec, resolve_partitioner
-from cyproducer.network.callbacks import CallbackThread
-from cyproducer.network.cluster import ClusterClient
-from cyproducer.network.sender import Sender
+from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
+from cyproducer.machinery import Machinery, close_all, disown_all, finish
 from cyproducer.structs import RecordMetadata, TopicPartition
 
 log = logging.getLogger("cyproducer")
 
 #: How long a wait without a timeout of its own may take: forever, in effect.
 _LONG_S = 1e9
-#: How long the sender may take to end when the time of a close() is over: it takes a millisecond, unless the
-#: machine is overloaded. Futures without an outcome would be worse than a close() that is late.
-_END_S = 1.0
-#: How long callbacks may take then that tell of what close() has failed.
-_CALLBACKS_S = 0.05
-#: How often a draining close() looks whether another thread is in a greater hurry.
-_SLICE_S = 0.05
-
-
-#: Also those whose producer is being collected just now.
-_machines: weakref.WeakSet["_Machinery"] = weakref.WeakSet()
 
 
 class ProducerRecord(NamedTuple):
@@ -58,199 +40,15 @@ class ProducerRecord(NamedTuple):
     timestamp_ms: int | None = None
 
 
-class _Machinery:
-    """Everything a producer runs on. It does not know the producer, which may be collected any time."""
-
-    def __init__(self, config: ProducerConfig, partitioner: PartitionerSpec | CustomPartitioner) -> None:
-        self.config = config
-        self.clock = Clock()
-        self.callbacks = CallbackThread(f"cyproducer-callbacks | {config.client_id}")
-        compressor = None
-        if config.compression_type:
-            # Imported here: the codecs' libraries are as heavy as all the rest.
-            from cyproducer.records.compression import compressor_for
-
-            compressor = compressor_for(config.compression_type, config.effective_compression_level)
-        self.accumulator = RecordAccumulator(
-            BufferPool(config.buffer_memory),
-            self.clock,
-            self.callbacks.queue,
-            batch_size=config.batch_size,
-            linger_ms=config.linger_ms,
-            compressor=compressor,
-            idempotent=config.enable_idempotence,
-            # Without acknowledgements nothing is sent again.
-            ordered=config.acks != 0,
-            spec=partitioner if isinstance(partitioner, PartitionerSpec) else None,
-            adaptive=config.partitioner_adaptive_partitioning_enable,
-            availability_timeout_ms=config.partitioner_availability_timeout_ms,
-            single_broker_ms=config.partitioner_single_broker_ms,
-        )
-        self.selector = (config.selector or selectors.DefaultSelector)()
-        self.sender = Sender(
-            self.accumulator,
-            self.selector,
-            self.clock,
-            client_id=config.client_id,
-            acks=config.acks,
-            max_in_flight=config.max_in_flight_requests_per_connection,
-            max_request_size=config.max_request_size,
-            request_timeout_ms=config.request_timeout_ms,
-            delivery_timeout_ms=config.delivery_timeout_ms,
-            receive_max=config.receive_message_max_bytes,
-        )
-        _machines.add(self)
-        self.client = ClusterClient(config, self.sender, self.clock)
-        self.sender.attach_control(self.client)
-        self.accumulator.on_topic_needed = self.client.want_topic
-        # Reentrant: a signal's handler may close in the middle of a close().
-        self._close_lock = threading.RLock()
-        self._deadlines: list[float] = []
-        self._end_error: Exception | None = None
-        self.closing = False
-        self.closed = False
-        self.thread = threading.Thread(
-            target=self._run, name=f"cyproducer-sender | {config.client_id}", daemon=True
-        )
-
-    def start(self) -> None:
-        """Starts to send."""
-        try:
-            self.thread.start()
-        except BaseException:
-            self.close(0)
-            raise
-
-    def _run(self) -> None:
-        try:
-            self.sender.run()
-        except BaseException as error:
-            # A bug of ours, but nobody may wait forever for it.
-            log.exception("the sender failed: every record that is not acknowledged fails")
-            self.accumulator.close()
-            self._end_error = errors.KafkaError(f"the sender thread failed: {error!r}")
-        self._end()
-
-    def _end(self) -> None:
-        """Fails what is left and lets go of every descriptor.
-
-        On the sender's thread, where no Ctrl-C breaks in: half of it done would leave futures pending.
-        """
-        try:
-            while self.sender.abort(self._end_error or errors.ProducerClosedError("the producer was closed")):
-                # A batch is being compressed by a thread in send(); it will be done with it.
-                self.accumulator.flush(0.01)
-        finally:
-            self.sender.release()
-            self.selector.close()
-
-    def flush(self, timeout_s: float) -> str | None:
-        """Waits for everything accepted so far, callbacks included; what is left when the time ran out."""
-        deadline = time.monotonic() + timeout_s
-        if not self.accumulator.flush(timeout_s):
-            return (
-                f"{self.accumulator.incomplete_batches} batches and {self.accumulator.parked_records} "
-                f"records without metadata are not complete: {self.client.diagnosis()}"
-            )
-        if not self.callbacks.wait_idle(max(0.0, deadline - time.monotonic())):
-            return "every record is acknowledged or failed, but some of their callbacks have not returned"
-        return None
-
-    def close(self, timeout_s: float) -> int:
-        """Drains for up to ``timeout_s`` seconds, fails the rest, ends the threads; returns records lost.
-
-        Where several threads close, the one in the greatest hurry decides for all.
-        """
-        deadline = time.monotonic() + timeout_s
-        self.closing = True
-        try:
-            self._deadlines.append(deadline)
-            if not self._close_lock.acquire(timeout=timeout_s + _END_S):
-                log.error("another thread is closing the producer and has not come to an end in time")
-                return 0
-            return 0 if self.closed else self._close(timeout_s)
-        finally:
-            # Ctrl-C may come between any two steps: nothing is sure to have been done, and to be undone.
-            with suppress(ValueError):
-                self._deadlines.remove(deadline)
-            with suppress(RuntimeError):
-                self._close_lock.release()
-
-    def _close(self, timeout_s: float) -> int:
-        self.accumulator.close()
-        failed_before = self.accumulator.counters()["records_failed"]
-        done = False
-        # A loop that has ended, such as in a close() that was interrupted, drains nothing.
-        while self.thread.is_alive() and not done:
-            left = min(self._deadlines) - time.monotonic()
-            done = self.accumulator.flush(max(0.0, min(left, _SLICE_S)))
-            if left <= 0:
-                break
-        lost = 0
-        if not self._end_error:
-            self._end_error = errors.ProducerClosedError(
-                f"the producer was closed before the record was acknowledged (timeout {timeout_s:g} s)"
-            )
-        self.sender.stop()
-        if self.thread.ident is None:
-            self._end()
-        else:
-            self.thread.join(_END_S)
-        if self.thread.is_alive():
-            log.error("the sender thread did not end; its sockets are left to the exit of the process")
-        elif not done:
-            lost = self.accumulator.counters()["records_failed"] - failed_before
-        self.client.close()
-        self.callbacks.close(max(_CALLBACKS_S, min(self._deadlines) - time.monotonic()))
-        # Last: where Ctrl-C ends the wait above, another close() or the exit goes on with it.
-        self.closed = True
-        return lost
-
-    def disown(self) -> None:
-        """In a forked child: see ``network/forking``."""
-        forking.disown(self.sender)
-        self.closing = self.closed = True
-
-
-def _finish(machinery: _Machinery) -> None:
-    """Closes a producer that nobody closed, when it is collected."""
-    if machinery.closed:
-        return
-    if threading.current_thread() is machinery.thread or machinery.callbacks.is_current():
-        # The collector may run on any thread, also on one that closing would wait for.
-        threading.Thread(target=_finish, args=(machinery,), name="cyproducer-close").start()
-        return
-    _drain(machinery, time.monotonic())
-
-
-def _drain(machinery: _Machinery, began: float) -> None:
-    """Closes within close_timeout_ms from ``began`` on, and says what was lost."""
-    lost = machinery.close(max(0.0, began + machinery.config.close_timeout_ms / 1000 - time.monotonic()))
-    if lost:
-        log.error("%d records were lost: not acknowledged within close_timeout_ms at exit", lost)
-
-
-def _at_exit() -> None:
-    """Closes every producer that is there when the process ends, all of them at the same time."""
-    began = time.monotonic()
-    left = [machinery for machinery in list(_machines) if not machinery.closed]
-    for machinery in left:
-        machinery.accumulator.close()
-    for machinery in left:
-        _drain(machinery, began)
-
-
 def _in_child() -> None:
     """After a fork: producers forget their machinery, which lets go of what is the parent's."""
     for producer in list(_producers):
         producer._forked()
-    for machinery in list(_machines):
-        machinery.disown()
-        _machines.discard(machinery)
+    disown_all()
 
 
 forking.in_child(_in_child)
-forking.at_exit(_at_exit)
+forking.at_exit(close_all)
 
 
 class KafkaProducer(SendPath):
@@ -269,7 +67,7 @@ class KafkaProducer(SendPath):
     """
 
     #: None until it is made: in the constructor, and in a forked child when it is first needed.
-    _running: _Machinery | None = None
+    _running: Machinery | None = None
 
     def __init__(self, **configs: Any) -> None:
         self.config = ProducerConfig(**configs)
@@ -305,21 +103,21 @@ class KafkaProducer(SendPath):
     # What it runs on
 
     @property
-    def _machinery(self) -> _Machinery:
+    def _machinery(self) -> Machinery:
         return self._running or self._make()
 
-    def _make(self) -> _Machinery:
+    def _make(self) -> Machinery:
         """Makes the machinery, in the constructor and when a forked child first needs it."""
         with self._making:
             if self._running is not None:
                 return self._running
-            machinery = _Machinery(self.config, self._partitioner)
+            machinery = Machinery(self.config, self._partitioner)
             if self._closed:
                 machinery.close(0)
             else:
                 machinery.start()
                 # Not at exit: there all are closed at the same time.
-                self._finalizer = weakref.finalize(self, _finish, machinery)
+                self._finalizer = weakref.finalize(self, finish, machinery)
                 self._finalizer.atexit = False
                 forking.watch_worker_exit()
             self._open_path(
@@ -331,7 +129,6 @@ class KafkaProducer(SendPath):
     def _forked(self) -> None:
         """In a child: has no machinery. Locks are new ones: another thread may have held the old ones."""
         if self._running is not None:
-            self._closed = self._running.closing
             self._finalizer.detach()
         self._making = threading.RLock()
         self._running = None

@@ -121,16 +121,21 @@ SEVERAL = """
 import logging, sys
 from cyproducer.producer import KafkaProducer
 logging.basicConfig()
-producers = [KafkaProducer(bootstrap_servers=[sys.argv[1]], close_timeout_ms=3000) for _ in range(8)]
+options = {"close_timeout_ms": 3000, "linger_ms": 60000, "delivery_timeout_ms": 120000}
+producers = [KafkaProducer(bootstrap_servers=server, **options) for server in sys.argv[1:] * 8]
 for producer in producers:
     producer.send("orders", b"1")
+# Half of them can send, and linger.
+[producer.partitions_for("orders") for producer in producers[1::2]]
 """
 
 
 def test_at_the_exit_all_producers_drain_at_the_same_time() -> None:
     began = time.monotonic()
-    done = run_to_exit(SEVERAL, refusing_address())
-    # One after the other they would take 24 s.
+    with ScriptedCluster(orders=1) as cluster:
+        done = run_to_exit(SEVERAL, refusing_address(), cluster.bootstrap_servers[0])
+        assert cluster.topics["orders"].values == [b"1"] * 8
+    # One after the other they would take 24 s, or those that come last would have no time left.
     assert 3 <= time.monotonic() - began < 15
     assert done.returncode == 0
     assert done.stderr.count("1 records were lost") == 8

@@ -211,6 +211,46 @@ def test_a_record_of_the_parents_is_refused_in_the_child_while_it_is_pending() -
         assert [metadata.offset for metadata in called] == [offset]
 
 
+def test_a_child_waits_for_its_records_whatever_threads_of_the_parents_waited_for() -> None:
+    partitions = 100
+
+    def parents_wait(received: Received) -> Act | None:
+        values = [record.value for batch in received.batches.values() for record in batch.records]
+        return Act(silent=True) if b"parent" in values else None
+
+    with (
+        ScriptedCluster(orders=partitions) as cluster,
+        producing(cluster, request_timeout_ms=60_000, delivery_timeout_ms=120_000) as producer,
+    ):
+        producer.partitions_for("orders")
+        cluster.script = lambda received: parents_wait(received) if received.api_key == PRODUCE else None
+        futures = [producer.send("orders", b"parent", partition=i) for i in range(partitions)]
+        entered = threading.Semaphore(0)
+
+        def wait(future: RecordFuture) -> None:
+            entered.release()
+            with pytest.raises(errors.ProducerClosedError):
+                future.get()
+
+        threads = [threading.Thread(target=wait, args=(future,)) for future in futures]
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            entered.acquire()
+
+        def send() -> int:
+            for i in range(400):
+                producer.send("orders", b"child", partition=i % partitions).get(WAIT_S)
+            producer.close()
+            return i
+
+        assert in_child(send) == 399
+        producer.close(0)
+        for thread in threads:
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
+
+
 def test_callbacks_that_are_due_run_in_the_parent_alone() -> None:
     release, running = threading.Event(), threading.Event()
     seen: list[int] = []

@@ -14,8 +14,10 @@ The rules
 **Identity.** A producer id and an epoch come from InitProducerId; until then nothing that needs a sequence
 goes. An epoch ends by a bump: the same id, epoch + 1, and every partition counts from 0 again. That takes no
 request, for brokers keep epochs by partition and take a higher one from its first batch on. After epoch 32767
-a new id is asked for. A broker that calls the epoch stale (INVALID_PRODUCER_EPOCH) has seen somebody else use
-this id: it is given up for a new one. Where the cluster refuses to give ids, every record fails.
+a new id is asked for. A broker that calls the epoch stale (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED) has seen
+somebody else use this id: it is given up for a new one. A new id, unlike a new epoch, does not fence what is
+still under way with the old one: what was given up as maybe written may then arrive behind younger records.
+Where the cluster refuses to give ids, every record fails.
 
 **Sequences.** A batch gets the next sequences of its partition when it is drained for the first time, and is
 *unsettled* until its outcome is known. A partition has up to five unsettled batches, as many as a
@@ -58,8 +60,12 @@ OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 DUPLICATE_SEQUENCE_NUMBER = 46
 INVALID_PRODUCER_EPOCH = 47
 UNKNOWN_PRODUCER_ID = 59
+PRODUCER_FENCED = 90
 
-SEQUENCE_ERRORS = frozenset({OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, UNKNOWN_PRODUCER_ID})
+FENCING_ERRORS = frozenset({INVALID_PRODUCER_EPOCH, PRODUCER_FENCED})
+"""Codes that say that somebody else uses this producer's id, with a newer epoch."""
+
+SEQUENCE_ERRORS = FENCING_ERRORS | {OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID}
 """Codes that say that the sequences don't fit, not that the records are bad."""
 
 TOO_LARGE_ERRORS = frozenset({10, 18})
@@ -88,7 +94,7 @@ CERTAIN_REFUSALS = frozenset(
         76,  # UNSUPPORTED_COMPRESSION_TYPE
         87,  # INVALID_RECORD
         89,  # THROTTLING_QUOTA_EXCEEDED
-        90,  # PRODUCER_FENCED
+        PRODUCER_FENCED,
         100,  # UNKNOWN_TOPIC_ID
     }
 )
@@ -117,7 +123,7 @@ class Event(enum.Enum):
     DENIED = "InitProducerId was refused"
     BUMP = "a partition needs a new epoch"
     WORN_OUT = "a bump at epoch 32767"
-    FENCED = "INVALID_PRODUCER_EPOCH"
+    FENCED = "INVALID_PRODUCER_EPOCH or PRODUCER_FENCED"
     LOST = "a batch was given up, maybe written"
     ABSENT = "a batch is certainly not in the log"
     LATER_ACKNOWLEDGED = "a batch behind the lost one is acknowledged"
@@ -326,7 +332,7 @@ class Idempotence:
         """Takes what was decided about a batch; returns what its partition has to do."""
         if not batch.sequenced or fate is Fate.ACKNOWLEDGE:
             return ()
-        if error_code == INVALID_PRODUCER_EPOCH and batch.first:
+        if error_code in FENCING_ERRORS and batch.first:
             for _ in self._identity(Event.FENCED):
                 self._forget_id()
         if fate is Fate.RETRY and not (error_code in SEQUENCE_ERRORS and batch.first):

@@ -35,7 +35,7 @@ cdef class Connection:
 
     def throttle(self, int32_t throttle_ms, double now_ms):
         """The broker wants no requests for so long; never shortens what it asked for before."""
-        link_throttle(self.link, <int64_t>(now_ms * 1e6) + throttle_ms * <int64_t>1_000_000)
+        link_throttle(self.link, throttle_ms, <int64_t>(now_ms * 1e6))
 
     def throttled_ms(self, double now_ms):
         """For how long the broker wants no requests; 0 where it takes them."""

@@ -61,6 +61,6 @@ cdef Request* link_pop_awaiting(Link* link) noexcept nogil
 cdef int64_t link_flush(Link* link, int64_t now) noexcept nogil
 cdef int64_t link_receive(Link* link) noexcept nogil
 cdef FrameResult link_frame(Link* link, int64_t at, const uint8_t** frame, int64_t* size) noexcept nogil
-cdef void link_throttle(Link* link, int64_t until) noexcept nogil
+cdef void link_throttle(Link* link, int64_t throttle_ms, int64_t now) noexcept nogil
 cdef int64_t throttled_until(Link** links, int count, int64_t until, int64_t now) noexcept nogil
 cdef void link_consume(Link* link, int64_t size) noexcept nogil

@@ -32,6 +32,7 @@ cdef extern from *:
 cdef enum:
     MOST_PARTS = 512          # slices per sendmsg; IOV_MAX is 1024 on Linux and macOS
     FIRST_INBOX = 8192
+    MOST_THROTTLE_MS = 60_000
 
 
 cdef int64_t send_plain(Link* link, const iovec* parts, int count) noexcept nogil:
@@ -222,9 +223,15 @@ cdef void link_consume(Link* link, int64_t size) noexcept nogil:
         memmove(link.inbox, link.inbox + size, link.inbox_used)
 
 
-cdef void link_throttle(Link* link, int64_t until) noexcept nogil:
-    """The broker wants no requests until then; never shortens what it asked for before."""
-    link.throttled_until_ns = max(link.throttled_until_ns, until)
+cdef void link_throttle(Link* link, int64_t throttle_ms, int64_t now) noexcept nogil:
+    """The broker wants no requests for so long; never shortens what it asked for before.
+
+    A minute is believed. Brokers ask for 11 s at most unless their quota windows are changed, and a wrong
+    answer could say 24 days; one that means it does not read the connection meanwhile anyway.
+    """
+    link.throttled_until_ns = max(
+        link.throttled_until_ns, now + min(throttle_ms, MOST_THROTTLE_MS) * <int64_t>1_000_000
+    )
 
 
 cdef int64_t throttled_until(Link** links, int count, int64_t until, int64_t now) noexcept nogil:

@@ -27,7 +27,7 @@ cdef int RETRY = Fate.RETRY
 cdef int ACKNOWLEDGE = Fate.ACKNOWLEDGE
 cdef int SPLIT = Fate.SPLIT
 
-GATES = {Action.RELEASE: GATE_OPEN, Action.HOLD_NEW: GATE_UNSETTLED, Action.HOLD_ALL: GATE_SHUT}
+_GATES = {Action.RELEASE: GATE_OPEN, Action.HOLD_NEW: GATE_UNSETTLED, Action.HOLD_ALL: GATE_SHUT}
 
 
 cdef class Outcomes(SendLoop):
@@ -145,7 +145,7 @@ cdef class Outcomes(SendLoop):
 
     def set_gate(self, str topic, int partition, action):
         """Carries out RELEASE, HOLD_NEW or HOLD_ALL for a partition."""
-        set_gate(&self.accumulator.c, self._find(topic, partition), GATES[action])
+        set_gate(&self.accumulator.c, self._find(topic, partition), _GATES[action])
 
     def strip_sequences(self, str topic, int partition, int64_t from_id):
         """Takes their sequences from a partition's absent batches; returns how many unsettled ones remain."""

@@ -436,7 +436,7 @@ cdef class SendLoop:
             self.throttle_ms += throttle_ms
             self.throttle_max_ms = max(self.throttle_max_ms, <int64_t>throttle_ms)
             if client_throttles(r):
-                link_throttle(link, now + throttle_ms * <int64_t>1_000_000)
+                link_throttle(link, throttle_ms, now)
         if rc != 0:
             with gil:
                 cause = KafkaProtocolError(

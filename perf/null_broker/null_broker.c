@@ -50,7 +50,7 @@ static uint64_t rnd(void) {   /* splitmix64 */
 static uint64_t below(uint64_t n) { return n ? rnd() % n : 0; }
 
 /* Probabilities are per request unless it says otherwise. */
-typedef struct { const char *name; const char *per; double chance; long happened; } Fault;
+typedef struct { const char *name; double chance; long happened; } Fault;
 enum { CUT_IN, CUT_OUT, LOSE, STALL, DELAY, SPLIT, THROTTLE, REFUSE, AFTER, MOVE, DOWN, LEADERLESS, NO_ID, FAULTS };
 static Fault faults[FAULTS] = {
     [CUT_IN] = {.name = "cut_in"},          /* the connection ends after a random byte of the request */

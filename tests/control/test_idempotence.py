@@ -10,8 +10,9 @@ from cyproducer.control.idempotence import (
     INVALID_PRODUCER_EPOCH,
     LAST_EPOCH,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
+    PRODUCER_FENCED,
+    SEQUENCE_ERRORS,
     TABLE,
-    UNKNOWN_PRODUCER_ID,
     Action,
     BatchFacts,
     Event,
@@ -140,9 +141,10 @@ def test_a_partition_behind_the_newest_epoch_needs_no_bump_of_its_own() -> None:
     assert orders[-1].action is Action.RELEASE
 
 
-def test_a_stale_epoch_gives_the_id_up() -> None:
+@pytest.mark.parametrize("code", [INVALID_PRODUCER_EPOCH, PRODUCER_FENCED])
+def test_a_stale_epoch_gives_the_id_up(code: int) -> None:
     machine = holding(5)
-    machine.on_fate(facts(), INVALID_PRODUCER_EPOCH, Fate.RETRY, False)
+    machine.on_fate(facts(), code, Fate.RETRY, False)
     assert (machine.producer_id, machine.state) == (-1, State.NO_ID)
     assert [o.action for o in machine.on_progress(PLACE, 0, 1, True)] == [Action.STRIP, Action.HOLD_NEW]
     assert machine.want()
@@ -179,7 +181,7 @@ def test_an_attempt_is_ambiguous_unless_it_was_refused_before_appending(
         assert judged.maybe_written == (maybe or before)
 
 
-@pytest.mark.parametrize("code", [OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH])
+@pytest.mark.parametrize("code", sorted(SEQUENCE_ERRORS))
 def test_sequences_that_do_not_fit_are_no_final_error(code: int) -> None:
     machine = holding()
     assert machine.judge(facts(first=False), code, True).fate is Fate.RETRY

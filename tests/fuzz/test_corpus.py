@@ -58,7 +58,8 @@ def test_a_produce_response_is_taken_or_ends_the_connection_and_the_batches_go_a
                 assert not any(future.is_done for future in futures)
             else:
                 taken += 1
-            rig.clock.advance_ms(100)
+            # Past the backoff, and past any time the answer may have asked to be left alone.
+            rig.clock.advance_ms(60_100)
             for again in rig.requests():
                 acknowledge(rig, again)
             assert all(future.succeeded() for future in futures)

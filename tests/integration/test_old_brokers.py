@@ -20,8 +20,20 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 VERSIONS = {
     # The handshake begins with version 4; a refusal names the versions to go on with since Kafka 2.4.
-    "2.1.1": {("API_VERSIONS", 4), ("API_VERSIONS", 0), ("METADATA", 7), ("PRODUCE", 7)},
-    "3.7.2": {("API_VERSIONS", 4), ("API_VERSIONS", 3), ("METADATA", 12), ("PRODUCE", 10)},
+    "2.1.1": {
+        ("API_VERSIONS", 4),
+        ("API_VERSIONS", 0),
+        ("METADATA", 7),
+        ("INIT_PRODUCER_ID", 1),
+        ("PRODUCE", 7),
+    },
+    "3.7.2": {
+        ("API_VERSIONS", 4),
+        ("API_VERSIONS", 3),
+        ("METADATA", 12),
+        ("INIT_PRODUCER_ID", 4),
+        ("PRODUCE", 10),
+    },
 }
 RECORDS = 1_000
 # 1970 is long past any retention; a record of the far future needs no rule in these versions.

@@ -120,7 +120,7 @@ def test_the_newest_versions_of_kafka_4_1_are_used(restricted: KafkaCluster) -> 
         assert producer.send("versions", b"x").get(30).offset == 0
 
     requests = requests_until(restricted.broker_log(1), "versions", "PRODUCE")
-    assert set(requests) == {("API_VERSIONS", 4), ("METADATA", 13), ("PRODUCE", 13)}
+    assert set(requests) == {("API_VERSIONS", 4), ("METADATA", 13), ("INIT_PRODUCER_ID", 5), ("PRODUCE", 13)}
 
 
 def test_a_topic_that_is_not_made_fails_in_bounded_time_and_says_why(restricted: KafkaCluster) -> None:

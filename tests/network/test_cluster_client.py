@@ -110,7 +110,7 @@ def test_one_wrong_byte_in_an_answer_never_ends_the_producer(api_key: int) -> No
         def spoil(response: bytes) -> bytes:
             nonlocal at
             at += 1
-            # All but the throttle time: that is to be believed, and silences the client for days.
+            # All but the throttle time: that is to be believed, and silences the client for a minute.
             throttle = range(9, 13) if api_key == METADATA else range(len(response) - 5, len(response) - 1)
             places = [place for place in range(8, len(response)) if place not in throttle]
             place = places[at % len(places)]

@@ -86,6 +86,17 @@ def test_no_time_is_no_throttle(throttle_ms: int) -> None:
         assert rig.sender.counters()["throttle_ms"] == 0
 
 
+def test_no_more_than_a_minute_is_believed() -> None:
+    """One wrong byte in an answer would silence the producer for weeks."""
+    with Rig({"t": [1]}) as rig:
+        throttled(rig, 2**31 - 1)
+        rig.send("t", b"later")
+        rig.clock.advance_ms(59_999)
+        assert values(rig) == []
+        rig.clock.advance_ms(1)
+        assert values(rig) == [[b"later"]]
+
+
 def test_a_shorter_time_does_not_cut_a_longer_one() -> None:
     with Rig({"t": [1, 1]}, max_in_flight=2) as rig:
         rig.send("t", b"0", partition=0)

@@ -138,7 +138,7 @@ def _grow(run: Run) -> None:
 
 def _grow_by_gaps(run: Run) -> None:
     run.growth_bytes = 1e6
-    run.memory = (Medians(70e6, 50e6), Medians(74e6, 50e6))
+    run.memory = (Medians(70e6, 50e6), Medians(70e6 + run.plan.options["buffer_memory"] / 2, 50e6))
 
 
 def _hold_memory(run: Run) -> None:

@@ -1,0 +1,222 @@
+"""What a producer runs on: the wiring of accumulator, sender and threads, and their end.
+
+Owns: making these parts, flushing, closing, the end of a process, and what a forked child lets go of. Does
+not own: the public API (``producer``), which may be collected while this is still closing.
+"""
+
+import logging
+import selectors
+import threading
+import time
+import weakref
+from contextlib import suppress
+
+from cyproducer import errors, forking
+from cyproducer.buffers.accumulator import RecordAccumulator
+from cyproducer.buffers.buffer_pool import BufferPool
+from cyproducer.buffers.clock import Clock
+from cyproducer.config import ProducerConfig
+from cyproducer.control.partitioners import CustomPartitioner, PartitionerSpec
+from cyproducer.network.callbacks import CallbackThread
+from cyproducer.network.cluster import ClusterClient
+from cyproducer.network.sender import Sender
+
+log = logging.getLogger("cyproducer")
+
+#: How long the sender may take to end when the time of a close() is over: it takes a millisecond, unless the
+#: machine is overloaded. Futures without an outcome would be worse than a close() that is late.
+_END_S = 1.0
+#: How long callbacks may take then that tell of what close() has failed.
+_CALLBACKS_S = 0.05
+#: How often a draining close() looks whether another thread is in a greater hurry.
+_SLICE_S = 0.05
+
+#: Also those whose producer is being collected just now.
+_machines: weakref.WeakSet["Machinery"] = weakref.WeakSet()
+
+
+class Machinery:
+    """Everything a producer runs on. It does not know the producer, which may be collected any time."""
+
+    def __init__(self, config: ProducerConfig, partitioner: PartitionerSpec | CustomPartitioner) -> None:
+        self.config = config
+        self.clock = Clock()
+        self.callbacks = CallbackThread(f"cyproducer-callbacks | {config.client_id}")
+        compressor = None
+        if config.compression_type:
+            # Imported here: the codecs' libraries are as heavy as all the rest.
+            from cyproducer.records.compression import compressor_for
+
+            compressor = compressor_for(config.compression_type, config.effective_compression_level)
+        self.accumulator = RecordAccumulator(
+            BufferPool(config.buffer_memory),
+            self.clock,
+            self.callbacks.queue,
+            batch_size=config.batch_size,
+            linger_ms=config.linger_ms,
+            compressor=compressor,
+            idempotent=config.enable_idempotence,
+            # Without acknowledgements nothing is sent again.
+            ordered=config.acks != 0,
+            spec=partitioner if isinstance(partitioner, PartitionerSpec) else None,
+            adaptive=config.partitioner_adaptive_partitioning_enable,
+            availability_timeout_ms=config.partitioner_availability_timeout_ms,
+            single_broker_ms=config.partitioner_single_broker_ms,
+        )
+        self.selector = (config.selector or selectors.DefaultSelector)()
+        self.sender = Sender(
+            self.accumulator,
+            self.selector,
+            self.clock,
+            client_id=config.client_id,
+            acks=config.acks,
+            max_in_flight=config.max_in_flight_requests_per_connection,
+            max_request_size=config.max_request_size,
+            request_timeout_ms=config.request_timeout_ms,
+            delivery_timeout_ms=config.delivery_timeout_ms,
+            receive_max=config.receive_message_max_bytes,
+        )
+        _machines.add(self)
+        self.client = ClusterClient(config, self.sender, self.clock)
+        self.sender.attach_control(self.client)
+        self.accumulator.on_topic_needed = self.client.want_topic
+        # Reentrant: a signal's handler may close in the middle of a close().
+        self._close_lock = threading.RLock()
+        self._deadlines: list[float] = []
+        self._end_error: Exception | None = None
+        self.closed = False
+        self.thread = threading.Thread(
+            target=self._run, name=f"cyproducer-sender | {config.client_id}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Starts to send."""
+        try:
+            self.thread.start()
+        except BaseException:
+            self.close(0)
+            raise
+
+    def _run(self) -> None:
+        try:
+            self.sender.run()
+        except BaseException as error:
+            # A bug of ours, but nobody may wait forever for it.
+            log.exception("the sender failed: every record that is not acknowledged fails")
+            self.accumulator.close()
+            self._end_error = errors.KafkaError(f"the sender thread failed: {error!r}")
+        self._end()
+
+    def _end(self) -> None:
+        """Fails what is left and lets go of every descriptor.
+
+        On the sender's thread, where no Ctrl-C breaks in: half of it done would leave futures pending.
+        """
+        try:
+            while self.sender.abort(self._end_error or errors.ProducerClosedError("the producer was closed")):
+                # A batch is being compressed by a thread in send(); it will be done with it.
+                self.accumulator.flush(0.01)
+        finally:
+            self.sender.release()
+            self.selector.close()
+
+    def flush(self, timeout_s: float) -> str | None:
+        """Waits for everything accepted so far, callbacks included; what is left when the time ran out."""
+        deadline = time.monotonic() + timeout_s
+        if not self.accumulator.flush(timeout_s):
+            return (
+                f"{self.accumulator.incomplete_batches} batches and {self.accumulator.parked_records} "
+                f"records without metadata are not complete: {self.client.diagnosis()}"
+            )
+        if not self.callbacks.wait_idle(max(0.0, deadline - time.monotonic())):
+            return "every record is acknowledged or failed, but some of their callbacks have not returned"
+        return None
+
+    def close(self, timeout_s: float) -> int:
+        """Drains for up to ``timeout_s`` seconds, fails the rest, ends the threads; returns records lost.
+
+        Where several threads close, the one in the greatest hurry decides for all.
+        """
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._deadlines.append(deadline)
+            if not self._close_lock.acquire(timeout=timeout_s + _END_S):
+                log.error("another thread is closing the producer and has not come to an end in time")
+                return 0
+            return 0 if self.closed else self._close(timeout_s)
+        finally:
+            # Ctrl-C may come between any two steps: nothing is sure to have been done, and to be undone.
+            with suppress(ValueError):
+                self._deadlines.remove(deadline)
+            with suppress(RuntimeError):
+                self._close_lock.release()
+
+    def _close(self, timeout_s: float) -> int:
+        self.accumulator.close()
+        failed_before = self.accumulator.counters()["records_failed"]
+        done = False
+        # A loop that has ended, such as in a close() that was interrupted, drains nothing.
+        while self.thread.is_alive() and not done:
+            left = min(self._deadlines) - time.monotonic()
+            done = self.accumulator.flush(max(0.0, min(left, _SLICE_S)))
+            if left <= 0:
+                break
+        lost = 0
+        if not self._end_error:
+            self._end_error = errors.ProducerClosedError(
+                f"the producer was closed before the record was acknowledged (timeout {timeout_s:g} s)"
+            )
+        self.sender.stop()
+        if self.thread.ident is None:
+            self._end()
+        else:
+            self.thread.join(_END_S)
+        if self.thread.is_alive():
+            log.error("the sender thread did not end; its sockets are left to the exit of the process")
+        elif not done:
+            lost = self.accumulator.counters()["records_failed"] - failed_before
+        self.client.close()
+        self.callbacks.close(max(_CALLBACKS_S, min(self._deadlines) - time.monotonic()))
+        # Last: where Ctrl-C ends the wait above, another close() or the exit goes on with it.
+        self.closed = True
+        return lost
+
+    def disown(self) -> None:
+        """In a forked child: see ``network/forking``."""
+        forking.disown(self.sender)
+        self.closed = True
+
+
+def finish(machinery: Machinery) -> None:
+    """Closes a producer that nobody closed, when it is collected."""
+    if machinery.closed:
+        return
+    if threading.current_thread() is machinery.thread or machinery.callbacks.is_current():
+        # The collector may run on any thread, also on one that closing would wait for.
+        threading.Thread(target=finish, args=(machinery,), name="cyproducer-close").start()
+        return
+    drain(machinery, time.monotonic())
+
+
+def drain(machinery: Machinery, began: float) -> None:
+    """Closes within close_timeout_ms from ``began`` on, and says what was lost."""
+    lost = machinery.close(max(0.0, began + machinery.config.close_timeout_ms / 1000 - time.monotonic()))
+    if lost:
+        log.error("%d records were lost: not acknowledged within close_timeout_ms at exit", lost)
+
+
+def close_all() -> None:
+    """Closes every producer that is there when the process ends, all of them at the same time."""
+    began = time.monotonic()
+    left = [machinery for machinery in list(_machines) if not machinery.closed]
+    for machinery in left:
+        machinery.accumulator.close()
+    for machinery in left:
+        drain(machinery, began)
+
+
+def disown_all() -> None:
+    """In a forked child: every machinery lets go of what is the parent's."""
+    for machinery in list(_machines):
+        machinery.disown()
+        _machines.discard(machinery)

@@ -1,0 +1,82 @@
+"""Getting a producer id: when it is asked for, what delays it, and what happens where there is none."""
+
+import threading
+
+import pytest
+
+from cyproducer import errors
+from tests.network.producing import WAIT_S, producing
+from tests.network.scripted_broker import ScriptedCluster
+from tests.network.scripted_model import Act
+from tests.network.scripted_wire import INIT_PRODUCER_ID, PRODUCE
+
+STILL_LOADING, REBALANCING, NOT_AUTHORIZED, UNKNOWN = 14, 15, 31, -1
+
+
+def test_an_id_is_asked_for_once_and_stands_in_every_batch() -> None:
+    with ScriptedCluster(orders=3) as cluster, producing(cluster) as producer:
+        for i in range(6):
+            producer.send("orders", b"v", partition=i % 3).get(WAIT_S)
+        assert len(cluster.received(INIT_PRODUCER_ID)) == 1
+        batches = [b for received in cluster.received(PRODUCE) for b in received.batches.values()]
+        assert len({(b.producer_id, b.producer_epoch) for b in batches}) == 1
+        assert batches[0].producer_id >= 0
+        assert sorted(b.base_sequence for b in batches) == [0, 0, 0, 1, 1, 1]
+
+
+def test_without_idempotence_none_is_asked_for() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, enable_idempotence=False) as producer:
+        producer.send("orders", b"v").get(WAIT_S)
+        assert cluster.received(INIT_PRODUCER_ID) == []
+        (batch,) = cluster.received(PRODUCE)[0].batches.values()
+        assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (-1, -1, -1)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [Act(error=STILL_LOADING), Act(error=REBALANCING), Act(error=UNKNOWN), Act(drop=True), Act(cut=7)],
+)
+def test_a_request_that_fails_for_now_is_repeated(trouble: Act) -> None:
+    with ScriptedCluster(orders=1) as cluster:
+        cluster.act(INIT_PRODUCER_ID, trouble, trouble)
+        with producing(cluster) as producer:
+            assert producer.send("orders", b"v").get(WAIT_S).offset == 0
+        assert len(cluster.received(INIT_PRODUCER_ID)) == 3
+
+
+def test_a_request_without_an_answer_is_repeated_after_its_time() -> None:
+    with ScriptedCluster(orders=1) as cluster:
+        cluster.act(INIT_PRODUCER_ID, Act(silent=True))
+        with producing(cluster, request_timeout_ms=200) as producer:
+            assert producer.send("orders", b"v").get(WAIT_S).offset == 0
+        assert len(cluster.received(INIT_PRODUCER_ID)) == 2
+
+
+def test_where_ids_are_refused_every_record_fails_and_says_what_to_do() -> None:
+    sent = threading.Event()
+    with ScriptedCluster(orders=1) as cluster:
+        cluster.act(INIT_PRODUCER_ID, Act(error=NOT_AUTHORIZED, hold=sent))
+        with producing(cluster) as producer:
+            future = producer.send("orders", b"v")
+            sent.set()
+            with pytest.raises(
+                errors.ClusterAuthorizationFailedError, match="enable_idempotence=False"
+            ) as told:
+                future.get(WAIT_S)
+            assert told.value.maybe_written is False
+            with pytest.raises(errors.ClusterAuthorizationFailedError, match="IdempotentWrite"):
+                producer.send("orders", b"w")
+            producer.flush(WAIT_S)
+        assert cluster.received(PRODUCE) == []
+        assert len(cluster.received(INIT_PRODUCER_ID)) == 1
+
+
+def test_where_no_broker_offers_ids_every_record_fails_and_says_what_to_do() -> None:
+    with ScriptedCluster(orders=1) as cluster:
+        cluster.nodes[1].versions.pop(INIT_PRODUCER_ID)
+        refused = pytest.raises(errors.UnsupportedVersionError, match="set enable_idempotence=False")
+        # From the future, or from send() itself where that comes after the third connection.
+        with producing(cluster) as producer, refused:
+            producer.send("orders", b"v").get(WAIT_S)
+        with producing(cluster, enable_idempotence=False) as producer:
+            assert producer.send("orders", b"v").get(WAIT_S).offset == 0
