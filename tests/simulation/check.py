@@ -206,6 +206,8 @@ def _order(simulation: "Simulation", log: Log) -> Iterator[str]:
 
 
 def _probe(simulation: "Simulation") -> Iterator[str]:
+    if any(value.endswith(b":" + PROBE) for value in simulation.client.turned_away):
+        yield "there is no memory for a record although all trouble had ended long before"
     for sent in simulation.client.records:
         if sent.error is not None and sent.value.endswith(b":" + PROBE):
             yield f"record {sent.number} failed although all trouble had ended long before: {sent.error!r}"

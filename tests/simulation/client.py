@@ -6,6 +6,7 @@ Owns: the wiring, sending records and noting what becomes of each. Does not own:
 
 import logging
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cyproducer import errors
@@ -21,6 +22,9 @@ from cyproducer.records.compression import compressor_for
 from cyproducer.structs import RecordMetadata
 from tests.simulation.network import Names, Network
 from tests.simulation.world import World, WorldSelector
+
+ENOUGH_BYTES = 4096
+"""No record of a history, with all that its batch needs, takes more."""
 
 
 @dataclass(eq=False)
@@ -76,6 +80,10 @@ class Client:
         self.records: list[Sent] = []
         self.open: list[Sent] = []
         self.closing = False
+        #: Values for which there was no memory: they must not be in any log.
+        self.turned_away: list[bytes] = []
+        #: Called with each record that is acknowledged.
+        self.on_acknowledged: Callable[[Sent], object] = lambda sent: None
         self.completions = CompletionQueue()
         self.complaints = Complaints(world)
         self.selector = WorldSelector(world, step_ms)
@@ -118,6 +126,9 @@ class Client:
         self.accumulator.on_topic_needed = self.control.want_topic
         self.path = SendPath()
         self.path._open_path(self.accumulator, config.max_request_size, config.max_block_ms, None)
+        # Waiting for memory takes real time, in which nothing becomes free: whoever might have to, doesn't.
+        self.hasty_path = SendPath()
+        self.hasty_path._open_path(self.accumulator, config.max_request_size, 0.0, None)
         world.after_step.append(self.run_callbacks)
 
     # Sending
@@ -127,8 +138,15 @@ class Client:
         number = len(self.records)
         value = b"%d:%b" % (number, value)
         parked = self.accumulator.parked_records
+        has_memory = self.pool.used_bytes + ENOUGH_BYTES <= self.config.buffer_memory
+        path = self.path if has_memory else self.hasty_path
         try:
-            future = self.path.send(topic, value, key, partition=partition)
+            future = path.send(topic, value, key, partition=partition)
+        except errors.BufferExhaustedError:
+            assert not has_memory, f"{self.pool.used_bytes} bytes are used, and send() found none"
+            self.turned_away.append(value)
+            self.world.say(f"no memory for a record of {len(value)} bytes")
+            return
         except errors.KafkaError as error:
             # The cluster has refused a producer id, once and for all.
             if self.accumulator.refusal is None:
@@ -153,6 +171,7 @@ class Client:
         else:
             sent.metadata = outcome
             self.world.say(f"{sent.number} acknowledged: {outcome.partition} at {outcome.offset}")
+            self.on_acknowledged(sent)
 
     def run_callbacks(self) -> None:
         # Asking an empty queue is a wait, if a short one: too slow for each step.

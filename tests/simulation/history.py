@@ -46,6 +46,8 @@ class History:
     """When the client is closed whatever is under way; None: once every record is done."""
     frozen: list[tuple[float, float]] = field(default_factory=list)
     """From when to when the client's process does not run."""
+    sequences_left: int = 0
+    """How many sequences a partition has before they wrap, once its first batch is acknowledged; 0: 2**31."""
 
 
 ALL, LEADER, NOBODY = -1, 1, 0
@@ -108,6 +110,7 @@ def history_of(seed: int, idempotence: bool | None = None) -> History:
         _add_idleness(rng, history)
     else:
         _add_probe(history)
+    _add_limits(random.Random(~seed), history)
     history.events.sort(key=lambda event: event.at_ms)
     return history
 
@@ -235,6 +238,18 @@ def _add_idleness(rng: random.Random, history: History) -> None:
     history.events.append(Event(later_ms - 1, "expire", ()))
     for _ in range(rng.choice((1, 5))):
         history.events.append(Event(later_ms + rng.random(), "send", ("t", b"late", None, None)))
+
+
+def _add_limits(rng: random.Random, history: History) -> None:
+    """What few producers ever come near: the last sequence, and the end of the memory.
+
+    Drawn apart, so that all other histories are the ones they were before there was this.
+    """
+    if history.options["enable_idempotence"] and rng.random() < 0.15:
+        history.sequences_left = rng.choice((1, 2, 4, 9))
+    if rng.random() < 0.08:
+        history.options["buffer_memory"] = rng.choice((6000, 10_000, 20_000))
+        history.options["batch_size"] = min(history.options["batch_size"], 2000)
 
 
 def _add_probe(history: History) -> None:

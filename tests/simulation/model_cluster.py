@@ -89,7 +89,11 @@ class Partition:
         return self.topic, self.index
 
     def check(self, batch: Header, old_rules: bool, tells_duplicates: bool) -> tuple[int, Entry | None]:
-        """What the sequence numbers say: an error, or the batch that is in the log already, or neither."""
+        """What the sequence numbers say: an error, or the batch that is in the log already, or neither.
+
+        ``tells_duplicates``: as Kafka 0.11, which recognised the very last batch only; of those before it
+        said DUPLICATE_SEQUENCE_NUMBER.
+        """
         if batch.producer_id < 0:
             return NO_ERROR, None
         state = self.producers.get(batch.producer_id)
@@ -101,14 +105,16 @@ class Partition:
             return INVALID_EPOCH, None
         if batch.epoch > state.epoch:
             return (NO_ERROR if batch.first_sequence == 0 else OUT_OF_ORDER), None
-        for written in state.batches:
+        for written in list(state.batches)[-1 if tells_duplicates else 0 :]:
             if (written.first, written.last) == (batch.first_sequence, batch.last_sequence):
                 return NO_ERROR, written.entry
         last = state.batches[-1].last
         if batch.first_sequence == (last + 1) % SEQUENCES:
             return NO_ERROR, None
-        if tells_duplicates and any(entry.header == batch for entry in self.entries):
-            return DUPLICATE_SEQUENCE, None
+        if tells_duplicates:
+            for entry in self.entries:
+                if entry.header == batch:
+                    return DUPLICATE_SEQUENCE, entry
         return OUT_OF_ORDER, None
 
     def append(self, batch: Header, data: bytes, now_ns: int) -> Entry:
@@ -127,6 +133,16 @@ class Partition:
             state = self.producers[header.producer_id] = ProducerState(header.epoch, now_ns)
         state.last_ns = now_ns
         state.batches.append(Written(header.first_sequence, header.last_sequence, entry))
+
+    def wind(self, last: int) -> bool:
+        """Has the newest batch end with this sequence; False where its producer is not known."""
+        if not self.entries or self.entries[-1].header.producer_id not in self.producers:
+            return False
+        entry = self.entries[-1]
+        first = last - entry.header.records + 1
+        entry = self.entries[-1] = entry._replace(header=entry.header._replace(first_sequence=first))
+        self.producers[entry.header.producer_id].batches[-1] = Written(first, last, entry)
+        return True
 
     def wait_synced(self, end: int, waiter: Waiter) -> None:
         """Calls back once everything below ``end`` is replicated, or won't be."""

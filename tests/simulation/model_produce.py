@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import crc32c
 
 from tests.reference_produce import PartitionResponse, ProduceRequest, Topic, encode_produce_response
-from tests.simulation.model_cluster import Entry, Header, Partition
+from tests.simulation.model_cluster import SEQUENCES, Entry, Header, Partition
 
 if TYPE_CHECKING:
     from tests.simulation.model_broker import Broker, Conversation
@@ -136,12 +136,18 @@ def _take(broker: "Broker", answer: Answer, key: Topic, partition: Partition, da
         _take_deposed(broker, answer, key, partition, batch, data)
         return
     code, known = partition.check(batch, manners.old_rules, manners.tells_duplicates)
+    if code and known and acks == -1:
+        # What the client takes for an acknowledgement has to be as good as one.
+        partition.wait_synced(known.end, lambda synced: answer.put(key, index, synced or code))
+        return
     if code:
         answer.put(key, index, code)
         return
     entry = known or partition.append(batch, data, world.now_ns)
     epoch = partition.epoch
     if known is None:
+        if batch.first_sequence + batch.records >= SEQUENCES:
+            world.say(f"the sequences of {partition.topic}-{index} wrap")
         world.after(world.between(manners.replication_ms), partition.sync, epoch, entry.end)
     if fault:
         answer.put(key, index, fault)

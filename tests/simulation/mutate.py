@@ -43,11 +43,18 @@ MUTATIONS = [
         "        2,  # CORRUPT_MESSAGE\n        6,\n",
     ),
     Mutation(
-        "pipelined-retry",
-        "a batch is sent again while younger ones are on the wire",
-        "cyproducer/buffers/accumulator.pyx",
-        "        p.recovering = 1\n        take_off_wire(a, b)\n",
-        "        take_off_wire(a, b)\n",
+        "forgotten-attempt",
+        "only the last attempt counts, whatever an earlier one left open",
+        "cyproducer/control/idempotence.py",
+        "maybe = batch.ambiguous or ambiguous",
+        "maybe = ambiguous",
+    ),
+    Mutation(
+        "duplicate-fails",
+        "DUPLICATE_SEQUENCE_NUMBER counts as a refusal",
+        "cyproducer/control/idempotence.py",
+        "return Judgement(Fate.ACKNOWLEDGE, True)",
+        "return Judgement(Fate.FAIL, False)",
     ),
     Mutation(
         "unknown-producer",
@@ -60,8 +67,17 @@ MUTATIONS = [
         "epochs-together",
         "a partition takes a new epoch while batches of the old one are unsettled",
         "cyproducer/buffers/readiness.pyx",
-        "    return p.unsettled_count == 0 or (",
-        "    return p.unsettled_count < 4 or (",
+        "    return p.unsettled_count == 0 or (\n"
+        "        p.known and p.producer_id == a.producer_id and p.producer_epoch == a.producer_epoch\n"
+        "    )\n",
+        "    return p.unsettled_count == 0 or p.known\n",
+    ),
+    Mutation(
+        "sequences-go-on",
+        "an epoch goes on with the sequences of the one before",
+        "cyproducer/buffers/readiness.pyx",
+        "        p.next_sequence = 0\n",
+        "",
     ),
     Mutation(
         "count-batches",
@@ -71,11 +87,11 @@ MUTATIONS = [
         "<uint32_t>p.next_sequence + 1",
     ),
     Mutation(
-        "lost-and-on",
-        "new batches follow one that was given up without knowing",
-        "cyproducer/control/idempotence.py",
-        "(_S.SENDING, _E.LOST): Transition(_S.UNRESOLVED, (_A.HOLD_NEW,))",
-        "(_S.SENDING, _E.LOST): Transition(_S.UNRESOLVED)",
+        "no-wrap",
+        "behind sequence 2147483647 comes no 0",
+        "cyproducer/buffers/readiness.pyx",
+        "<uint32_t>b.count) & 0x7FFFFFFF)",
+        "<uint32_t>b.count))",
     ),
     Mutation(
         "no-bump",
@@ -88,7 +104,7 @@ MUTATIONS = [
         "strip-ambiguous",
         "batches before the gap get new sequences too",
         "cyproducer/buffers/sequencing.pyx",
-        "        if b.id >= from_id:",
+        "        if b.first_record >= from_record:",
         "        if True:",
     ),
     Mutation(
@@ -97,6 +113,28 @@ MUTATIONS = [
         "cyproducer/control/idempotence.py",
         "Judgement(Fate.FAIL if batch.first and maybe else Fate.RETRY, maybe)",
         "Judgement(Fate.RETRY, False)",
+    ),
+    Mutation(
+        "new-sequences",
+        "a batch that is sent again gets new sequences",
+        "cyproducer/buffers/incomplete.pyx",
+        "        p.recovering = 1\n        take_off_wire(a, b)\n",
+        "        p.recovering = 1\n        take_off_wire(a, b)\n"
+        "        settle(b)\n        b.base_sequence = -1\n",
+    ),
+    Mutation(
+        "behind-the-next",
+        "a batch that is sent again goes behind the next one",
+        "cyproducer/buffers/readiness.pyx",
+        "if at == NULL or at.first_record > b.first_record:",
+        "if at == NULL:",
+    ),
+    Mutation(
+        "split-backwards",
+        "the parts of a batch that was too large go in the wrong order",
+        "cyproducer/buffers/splitting.pyx",
+        "part.first_record = b.first_record + done",
+        "part.first_record = b.first_record + b.count - done",
     ),
     Mutation(
         "several-without-ids",
@@ -108,9 +146,16 @@ MUTATIONS = [
     Mutation(
         "late-deadline",
         "the look for overdue batches comes once in 200 ms",
-        "cyproducer/network/send_loop.pxd",
-        "EXPIRY_INTERVAL_NS = 20_000_000",
-        "EXPIRY_INTERVAL_NS = 200_000_000",
+        "cyproducer/network/outcomes.pyx",
+        "now + EXPIRY_INTERVAL_NS",
+        "now + 10 * EXPIRY_INTERVAL_NS",
+    ),
+    Mutation(
+        "wire-deadline",
+        "the look for overdue batches passes over what is on the wire",
+        "cyproducer/buffers/incomplete.pyx",
+        "            if b.state != SEALING:\n",
+        "            if b.state != SEALING and not b.in_request:\n",
     ),
     Mutation(
         "long-sleep",
@@ -121,10 +166,12 @@ MUTATIONS = [
     ),
     Mutation(
         "leak",
-        "a batch that comes back at its deadline is not freed",
-        "cyproducer/network/outcomes.pyx",
-        "                    self.accumulator.fail(b, error)\n                    if p.gate",
-        "                    if p.gate",
+        "a batch that comes back after its deadline is not freed",
+        "cyproducer/buffers/incomplete.pyx",
+        "            self._forget(b)\n        pthread_mutex_unlock(&a.lock)\n"
+        "        self._free(b)\n        return 0\n",
+        "            self._forget(b)\n        pthread_mutex_unlock(&a.lock)\n"
+        "        if not b.abandoned:\n            self._free(b)\n        return 0\n",
     ),
     Mutation(
         "deaf-to-leaders",
@@ -136,47 +183,52 @@ MUTATIONS = [
 ]
 
 
+def build(mutation: Mutation, tree: Path) -> str:
+    """Makes a broken copy in the directory ``tree``; returns what went wrong with that, or nothing."""
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+        elif source.exists():
+            shutil.copy2(source, tree / part)
+    path = tree / mutation.path
+    text = path.read_text()
+    if text.count(mutation.old) != 1:
+        return f"does not apply: {mutation.old!r} is {text.count(mutation.old)} times in {mutation.path}"
+    path.write_text(text.replace(mutation.old, mutation.new))
+    if path.suffix == ".py":
+        return ""
+    built = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=tree, capture_output=True, text=True
+    )
+    return f"does not build: {built.stderr[-500:]}" if built.returncode else ""
+
+
+def run(tree: Path, most: int, first: int) -> str:
+    """What becomes of the histories in a broken copy, in words."""
+    command = [sys.executable, "-m", "tests.simulation", str(first), "--count", str(most), "--most", "1"]
+    try:
+        ran = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=600)
+    except subprocess.TimeoutExpired:
+        return "hangs"
+    lines = ran.stdout.splitlines()
+    if ran.returncode == 0:
+        return f"NOT FOUND in {most} histories"
+    if not lines or "histories" not in lines[-1]:
+        return f"ends the run: {ran.stderr[-300:]}"
+    return f"found by history {lines[0]}"
+
+
 def break_and_run(mutation: Mutation, most: int, first: int) -> str:
     """The mutation's fate, in words."""
     with tempfile.TemporaryDirectory(prefix="mutation-") as name:
-        tree = Path(name)
-        for part in PARTS:
-            source = ROOT / part
-            if source.is_dir():
-                shutil.copytree(source, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
-            elif source.exists():
-                shutil.copy2(source, tree / part)
-        path = tree / mutation.path
-        text = path.read_text()
-        if text.count(mutation.old) != 1:
-            return f"does not apply: {mutation.old!r} is {text.count(mutation.old)} times in {mutation.path}"
-        path.write_text(text.replace(mutation.old, mutation.new))
-        if path.suffix in (".pyx", ".pxd"):
-            built = subprocess.run(
-                [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
-                cwd=tree,
-                capture_output=True,
-                text=True,
-            )
-            if built.returncode:
-                return f"does not build: {built.stderr[-500:]}"
-        command = [sys.executable, "-m", "tests.simulation", str(first), "--count", str(most), "--most", "1"]
-        try:
-            run = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=600)
-        except subprocess.TimeoutExpired:
-            return "hangs"
-        lines = run.stdout.splitlines()
-        if run.returncode == 0:
-            return f"NOT FOUND in {most} histories"
-        if not lines or "histories" not in lines[-1]:
-            return f"ends the run: {run.stderr[-300:]}"
-        return f"found by history {lines[-1].split()[0]}: {lines[0]}"
+        return build(mutation, Path(name)) or run(Path(name), most, first)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutate", description=__doc__)
     parser.add_argument("names", nargs="*", help="which mutations; all without")
-    parser.add_argument("--most", type=int, default=3000, help="histories to run at most")
+    parser.add_argument("--most", type=int, default=2000, help="histories to run at most")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     given = parser.parse_args()
     missed = 0

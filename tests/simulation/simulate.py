@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 from cyproducer.config import ProducerConfig
 from tests.simulation.check import check
-from tests.simulation.client import Client
+from tests.simulation.client import Client, Sent
 from tests.simulation.history import FORGETS_AFTER_MS, History, history_of
 from tests.simulation.model_broker import Broker
-from tests.simulation.model_cluster import Cluster
+from tests.simulation.model_cluster import SEQUENCES, Cluster
 from tests.simulation.network import Network
 from tests.simulation.world import NS_PER_MS, START_NS, World
 
@@ -39,6 +39,9 @@ class Simulation:
             self.cluster.create_topic(name, partitions, born_ms)
         config = ProducerConfig(**history.options)
         self.client = Client(world, self.network, config, history.seed, history.step_ms)
+        self.places_wound: set[tuple[str, int]] = set()
+        if history.sequences_left:
+            self.client.on_acknowledged = self.wind
         self.sends_left = 0
         for event in history.events:
             self.sends_left += event.name == "send"
@@ -142,6 +145,28 @@ class Simulation:
     def expire(self) -> None:
         """Brokers forget the producers of which they have heard nothing for long."""
         self.cluster.expire_producers(self.world.now_ns - int(FORGETS_AFTER_MS * NS_PER_MS))
+
+    def wind(self, sent: Sent) -> None:
+        """Moves the sequences of a record's partition, there and here, to just before their end.
+
+        Only where nothing of the partition is under way, and never was twice: a broker that still held an
+        old request would meet its sequences again, as no broker can in the time that 2**31 records take.
+        """
+        assert sent.metadata is not None
+        topic, index = sent.topic, sent.metadata.partition
+        counters = self.client.accumulator.counters()
+        if (
+            (topic, index) in self.places_wound
+            or counters["records_retried"]
+            or counters["records_failed"]
+            or self.client.sender.strip_sequences(topic, index, 2**62)
+        ):
+            return
+        last = SEQUENCES - 1 - self.history.sequences_left
+        if self.cluster.topics[topic].partitions[index].wind(last):
+            self.world.say(f"{topic}-{index} goes on behind sequence {last}")
+            self.client.sender.set_next_sequence(topic, index, last + 1)
+            self.places_wound.add((topic, index))
 
     def heal(self) -> None:
         """The end of all trouble; connections that swallow everything stay for the client to find out."""

@@ -11,6 +11,7 @@ from tests.simulation.model_cluster import (
     NOT_LEADER,
     OUT_OF_ORDER,
     UNKNOWN_PRODUCER,
+    Entry,
     Header,
     Partition,
 )
@@ -46,12 +47,26 @@ def test_sequences_wrap() -> None:
     assert judged(partition, Header(1, 7, 0, 0)) == (OUT_OF_ORDER, -1)
 
 
+def test_a_partition_is_wound_to_the_end_of_the_sequences() -> None:
+    partition = partition_with(Header(3, 7, 0, 0))
+    assert partition.wind(2**31 - 2)
+    for _ in range(2):
+        assert judged(partition, Header(2, 7, 0, 2**31 - 1)) == (NO_ERROR, -1)
+        assert judged(partition, Header(1, 7, 0, 3)) == (OUT_OF_ORDER, -1)
+        # Another leader knows it too: it reads its log.
+        partition.entries.append(Entry(3, Header(1, 8, 0, 0), b""))
+        partition.elect(2, 3, START_NS)
+    assert not partition_with().wind(2**31 - 2)
+
+
 def test_one_of_the_last_five_batches_is_recognised() -> None:
     batches = [Header(2, 7, 0, 2 * i) for i in range(6)]
     partition = partition_with(*batches)
     assert [judged(partition, batch) for batch in batches[1:]] == [(NO_ERROR, 2 * i) for i in range(1, 6)]
     assert judged(partition, batches[0]) == (OUT_OF_ORDER, -1)
-    assert judged(partition, batches[0], tells=True) == (DUPLICATE_SEQUENCE, -1)
+    assert judged(partition, batches[0], tells=True) == (DUPLICATE_SEQUENCE, 0)
+    assert judged(partition, batches[4], tells=True) == (DUPLICATE_SEQUENCE, 8)
+    assert judged(partition, batches[5], tells=True) == (NO_ERROR, 10)
     assert judged(partition, Header(1, 7, 0, 0), tells=True) == (OUT_OF_ORDER, -1)
 
 

@@ -58,11 +58,14 @@ def test_the_histories_meet_every_kind_of_trouble() -> None:
         "refuses a producer id",
         "expired in",
         "sequences start over",
+        "goes on behind sequence",
+        "0 wrap",
+        "no memory for a record",
         "are too large together",
         "they may have been written",
         "they were not written",
         "no metadata of topic",
         "at -1",
-        *(f"({code}, -1)" for code in (-1, 2, 3, 6, 7, 10, 19, 20, 45, 47, 56, 59)),
+        *(f"({code}, -1)" for code in (-1, 2, 3, 6, 7, 10, 19, 20, 45, 46, 47, 56, 59)),
     ):
         assert trouble in text, trouble
