@@ -2,7 +2,7 @@
 
 ``python -m tests.simulation.mutate [NAME ...] --most N``: copies the tree to a temporary directory, changes
 one line of it, builds what that touches, and runs histories there until one fails. What the simulator does
-not find is a hole in it. Needs what building needs; a mutation takes a minute or two.
+not find is a hole in it. Needs what building needs; all of them take some minutes.
 """
 
 import argparse
