@@ -89,6 +89,8 @@ class ClusterClient:
             open_socket=open_socket,
             resolver=resolver,
         )
+        # Outlives the broker it was met at, which is forgotten when all starts over.
+        self._last_failure: tuple[BaseException, float] | None = None
         self._deliveries = Deliveries(
             config,
             sender,
@@ -176,7 +178,12 @@ class ClusterClient:
         """Why nothing comes forward: what is ``known``, what each address met, the last metadata error."""
         servers = ", ".join(f"{host}:{port}" for host, port in self._config.bootstrap_addresses)
         parts = (known, self._connector.diagnosis(), self._metadata.describe_last_error(self._now_ms()))
-        return "; ".join(filter(None, parts)) or f"no failure so far, still trying {servers}"
+        if any(parts):
+            return "; ".join(filter(None, parts))
+        if self._last_failure is None:
+            return f"no failure so far, still trying {servers}"
+        cause, at_ms = self._last_failure
+        return f"trying {servers} again since {cause}, {(self._now_ms() - at_ms) / 1000:.1f} s ago"
 
     # In the sender's turn
 
@@ -253,6 +260,7 @@ class ClusterClient:
         """A broker can't be reached: its partitions may have another leader by now."""
         if self._metadata.broker_ids():
             self._metadata.request_update(f"a connection failed: {cause}")
+        self._last_failure = cause, now_ms
         self._warn(now_ms, "%s", cause)
 
     def _rebootstrap(self, now_ms: float) -> None:

@@ -261,7 +261,7 @@ class Deliveries:
         cause = self._last_errors.since(batch.topic, batch.partition, batch.created_ms)
         known = "" if cause is None else f"the partition's last request failed with {cause}"
         leader = self._metadata.leader(batch.topic, batch.partition)
-        whom = "it has no leader" if leader is None else f"its leader is broker {leader}"
+        whom = "it has no leader that is known" if leader is None else f"its leader is broker {leader}"
         error = errors.DeliveryTimeoutError(
             f"{batch.records} records for {batch.topic}-{batch.partition} were not delivered within "
             f"delivery_timeout_ms={self._config.delivery_timeout_ms:g} ({now_ms - batch.created_ms:.0f} ms "

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from cyproducer import errors
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import METADATA, Act, Received, ScriptedCluster
 
@@ -88,3 +89,19 @@ def test_a_broker_may_ask_for_a_new_beginning(caplog: pytest.LogCaptureFixture) 
         # One for the bootstrap address and one for the broker, and both again.
         assert len(cluster.nodes[1].connections) == 4
     assert f"{STARTING_OVER}: a broker asked for it" in caplog.text
+
+
+def test_what_was_met_before_starting_over_is_told_after_it(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, request_timeout_ms=500, max_block_ms=500) as producer,
+    ):
+        producer.send("orders", b"0").get(WAIT_S)
+        cluster.script = lambda received: Act(silent=True)
+        producer.send("orders", b"1")
+        cluster.wait_for(lambda: STARTING_OVER in caplog.text)
+        # The next connection has half a second to fail in turn.
+        with pytest.raises(
+            errors.KafkaTimeoutError, match=r"again since .* did not answer within request_tim"
+        ):
+            producer.flush(0)
