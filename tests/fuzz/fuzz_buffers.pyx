@@ -23,7 +23,8 @@ from cyproducer.buffers.buffer_pool cimport BufferPool
 from cyproducer.buffers.delivery cimport PENDING, Delivery, delivery_unref
 from cyproducer.buffers.designation cimport apply_topic, fail_parked, forget_topic, park, parked_size
 from cyproducer.buffers.readiness cimport drain, expire_linger, refresh
-from cyproducer.buffers.structures cimport SEALED, SEALING, Batch, Node, RecordView, Topic
+from cyproducer.buffers.sequencing cimport set_identity
+from cyproducer.buffers.structures cimport MOST_UNSETTLED, SEALED, SEALING, Batch, Node, RecordView, Topic
 from cyproducer.buffers.sync cimport FAR_NS
 from cyproducer.buffers.topology cimport TopicState, find_node, make_node
 from cyproducer.records.record_batch cimport BATCH_HEADER
@@ -44,6 +45,7 @@ cdef struct Model:
     int64_t accepted               # to batches, parked ones not counted
     int64_t ended                  # records whose batch was completed or failed
     Batch* out[MOST_OUT]
+    int abandoned                  # of these, failed at their deadline while they are out
     int out_count
     Delivery* held[MOST_HELD]
     int held_count
@@ -163,6 +165,8 @@ cdef int take(RecordAccumulator acc, Model* m, Input* i, int64_t now) except -1:
             acc.compress(b)
             b.state = SEALED
         check(b.state == SEALED and b.in_request, "a batch in a request takes no more")
+        check((b.base_sequence >= 0) == (acc.c.idempotent != 0), "sequences where they are due")
+        check(b.partition.unsettled_count <= MOST_UNSETTLED, "no more unsettled than brokers remember")
         check(b.partition.first == NULL or b.partition.first.id > b.id, "the oldest batch goes first")
         check_batch(b)
     m.out_count += count
@@ -183,11 +187,15 @@ cdef int end_one(RecordAccumulator acc, Model* m, Input* i, int64_t now, int how
     node = b.partition.node
     if node != NULL:
         node.answered += 1
-    if how == 0:
+    if how == 2 and b.abandoned:
+        how = 1   # its records have failed: nobody sends it again
+    if b.abandoned:
+        m.abandoned -= 1
+    elif how < 2:
         m.ended += b.count
+    if how == 0:
         acc.complete(b, next_byte(i), -1)
     elif how == 1:
-        m.ended += b.count
         acc.fail(b, KafkaTimeoutError("as the fuzzer likes it"))
     else:
         acc.requeue(b, 0 if next_byte(i) % 2 else now + 1_000_000)
@@ -199,7 +207,11 @@ cdef int expire(RecordAccumulator acc, Model* m, int64_t before) except -1:
     if b == NULL:
         return 0
     m.ended += b.count
-    acc.fail(b, KafkaTimeoutError("too late"))
+    if b.in_request:
+        m.abandoned += 1
+        acc.abandon(b, KafkaTimeoutError("too late"))
+    else:
+        acc.fail(b, KafkaTimeoutError("too late"))
     return 1
 
 
@@ -221,6 +233,7 @@ cdef int play(Input* i, Model* m) except -1:
         linger_ms=[0.0, 5.0][options >> 4 & 1],
         compressor=COMPRESSORS[(options >> 5) % 3],
         spec=None,
+        idempotent=options >> 7,
         adaptive=True,
         availability_timeout_ms=0.0,
         single_broker_ms=1000.0,
@@ -230,6 +243,7 @@ cdef int play(Input* i, Model* m) except -1:
     t = &topic.c
     make_node(&acc.c, 1)
     make_node(&acc.c, 2)
+    set_identity(&acc.c, 4711, 0)
     while i.at != i.end:
         op = next_byte(i) % 16
         now = acc.clock.now_ns()
@@ -260,7 +274,7 @@ cdef int play(Input* i, Model* m) except -1:
                     # As when a backoff is over.
                     t.partitions[n].retry_at_ns = 0
                     refresh(&acc.c, t.partitions[n])
-        check(acc.c.incomplete >= m.out_count, "a batch in a request is incomplete")
+        check(acc.c.incomplete >= m.out_count - m.abandoned, "a batch in a request is incomplete")
     # The end: as Sender.abort does it.
     acc.close()
     while m.out_count:

@@ -31,6 +31,7 @@ from cyproducer.network.link cimport (
     link_receive,
 )
 from cyproducer.network.produce_codec cimport (
+    Endpoints,
     Outcome,
     Request,
     free_request,
@@ -53,6 +54,7 @@ cdef Topic topics[TOPICS]
 cdef Partition partitions[TOPICS * PARTITIONS]
 cdef Batch batches[TOPICS * PARTITIONS]
 cdef Batch* in_request[TOPICS * PARTITIONS]
+cdef uint8_t ids[TOPICS * PARTITIONS * 16]
 
 
 cdef int prepare() noexcept:
@@ -69,6 +71,7 @@ cdef int prepare() noexcept:
         partitions[i].index = i % PARTITIONS
         batches[i].partition = &partitions[i]
         in_request[i] = &batches[i]
+        memcpy(&ids[16 * i], topics[i // PARTITIONS].id, 16)
     return 0
 
 
@@ -78,6 +81,7 @@ prepare()
 cdef int fuzz_produce(const uint8_t* data, size_t size) noexcept nogil:
     cdef Request r
     cdef Outcome* outcomes
+    cdef Endpoints endpoints
     cdef int32_t throttle_ms = 0
     cdef int32_t i
     cdef uint8_t* frame
@@ -87,12 +91,19 @@ cdef int fuzz_produce(const uint8_t* data, size_t size) noexcept nogil:
     r.version = <int16_t>(3 + data[0] % 11)
     r.count = (1 + data[1] % TOPICS) * PARTITIONS
     r.batches = in_request
+    r.ids = ids
     # Memory of exactly this size each, so that a read or write behind it is noticed.
     frame = <uint8_t*>malloc(size + 2)
     memset(frame, 0, 4)
     memcpy(frame + 4, data + 2, size - 2)
     outcomes = <Outcome*>calloc(r.count, sizeof(Outcome))
-    if parse_produce(&r, frame, size + 2, outcomes, &throttle_ms) == 0:
+    if parse_produce(&r, frame, size + 2, outcomes, &throttle_ms, &endpoints) == 0:
+        if endpoints.data != NULL:
+            check(
+                endpoints.size >= 0 and endpoints.data >= frame
+                and endpoints.data + endpoints.size <= frame + size + 2,
+                "the endpoints lie within the frame",
+            )
         for i in range(r.count):
             check(outcomes[i].seen == 1, "each batch has an outcome")
             if outcomes[i].message_size > 0:
