@@ -152,6 +152,7 @@ def play(data: bytes) -> int:
         batch_size=300,
         buffer_memory=1 << 20,
         max_in_flight=in_flight,
+        ordered=in_flight != 2,
         delivery_timeout_ms=1e9,
         seed=1,
     ) as rig:
@@ -190,8 +191,9 @@ def play(data: bytes) -> int:
                 ended += check_ends(rig)
         assert not rig.pending
         assert all(future.succeeded() for future in futures), "a record did not arrive"
-        for place, records in rig.log.items() if in_flight == 1 else ():
-            values = [record.value for record in records]
+        for place, records in rig.log.items() if in_flight != 2 else ():
+            # A batch whose answer was spoilt is there again, whole, before anything younger.
+            values = list(dict.fromkeys(record.value for record in records))
             assert values == sorted(values, key=lambda value: value or b""), f"{place} is out of order"
         assert rig.accumulator.incomplete_batches == 0
         assert rig.pool.used_bytes == 0, f"{rig.pool.used_bytes} bytes did not come back"
