@@ -38,10 +38,22 @@ class KafkaError(Exception):
         return hash(type(self))
 
 
+def copied(error: BaseException) -> BaseException:
+    """A copy of any exception, with its cause and without its traceback."""
+    try:
+        # The way pickle goes: OSError and UnicodeError keep what they say in fields of their own.
+        twin = copy.copy(error)
+    except Exception:
+        twin = type(error).__new__(type(error), *error.args)
+    twin.args = error.args
+    twin.__dict__.update(error.__dict__)
+    twin.__cause__ = error.__cause__
+    return twin
+
+
 def told(error: BaseException, maybe_written: bool) -> BaseException:
     """A copy of ``error`` for records, with its ``maybe_written``: one cause may serve many batches."""
-    twin = copy.copy(error)
-    twin.__cause__ = error.__cause__
+    twin = copied(error)
     twin.__dict__["maybe_written"] = maybe_written
     return twin
 

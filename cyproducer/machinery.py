@@ -15,6 +15,7 @@ from cyproducer import errors, forking
 from cyproducer.buffers.accumulator import RecordAccumulator
 from cyproducer.buffers.buffer_pool import BufferPool
 from cyproducer.buffers.clock import Clock
+from cyproducer.buffers.completion import CompletionQueue
 from cyproducer.config import ProducerConfig
 from cyproducer.control.partitioners import CustomPartitioner, PartitionerSpec
 from cyproducer.network.callbacks import CallbackThread
@@ -35,6 +36,52 @@ _SLICE_S = 0.05
 _machines: weakref.WeakSet["Machinery"] = weakref.WeakSet()
 
 
+def wire(
+    config: ProducerConfig,
+    clock: Clock,
+    selector: selectors.BaseSelector,
+    completions: CompletionQueue,
+    spec: PartitionerSpec | None,
+    seed: int | None = None,
+) -> tuple[RecordAccumulator, Sender]:
+    """Accumulator and sender as the options want them; ``seed`` decides where keyless records go."""
+    compressor = None
+    if config.compression_type:
+        # Imported here: the codecs' libraries are as heavy as all the rest.
+        from cyproducer.records.compression import compressor_for
+
+        compressor = compressor_for(config.compression_type, config.effective_compression_level)
+    accumulator = RecordAccumulator(
+        BufferPool(config.buffer_memory),
+        clock,
+        completions,
+        batch_size=config.batch_size,
+        linger_ms=config.linger_ms,
+        compressor=compressor,
+        idempotent=config.enable_idempotence,
+        # Without acknowledgements nothing is sent again.
+        ordered=config.acks != 0,
+        spec=spec,
+        adaptive=config.partitioner_adaptive_partitioning_enable,
+        availability_timeout_ms=config.partitioner_availability_timeout_ms,
+        single_broker_ms=config.partitioner_single_broker_ms,
+        seed=seed,
+    )
+    sender = Sender(
+        accumulator,
+        selector,
+        clock,
+        client_id=config.client_id,
+        acks=config.acks,
+        max_in_flight=config.max_in_flight_requests_per_connection,
+        max_request_size=config.max_request_size,
+        request_timeout_ms=config.request_timeout_ms,
+        delivery_timeout_ms=config.delivery_timeout_ms,
+        receive_max=config.receive_message_max_bytes,
+    )
+    return accumulator, sender
+
+
 class Machinery:
     """Everything a producer runs on. It does not know the producer, which may be collected any time."""
 
@@ -42,40 +89,9 @@ class Machinery:
         self.config = config
         self.clock = Clock()
         self.callbacks = CallbackThread(f"cyproducer-callbacks | {config.client_id}")
-        compressor = None
-        if config.compression_type:
-            # Imported here: the codecs' libraries are as heavy as all the rest.
-            from cyproducer.records.compression import compressor_for
-
-            compressor = compressor_for(config.compression_type, config.effective_compression_level)
-        self.accumulator = RecordAccumulator(
-            BufferPool(config.buffer_memory),
-            self.clock,
-            self.callbacks.queue,
-            batch_size=config.batch_size,
-            linger_ms=config.linger_ms,
-            compressor=compressor,
-            idempotent=config.enable_idempotence,
-            # Without acknowledgements nothing is sent again.
-            ordered=config.acks != 0,
-            spec=partitioner if isinstance(partitioner, PartitionerSpec) else None,
-            adaptive=config.partitioner_adaptive_partitioning_enable,
-            availability_timeout_ms=config.partitioner_availability_timeout_ms,
-            single_broker_ms=config.partitioner_single_broker_ms,
-        )
         self.selector = (config.selector or selectors.DefaultSelector)()
-        self.sender = Sender(
-            self.accumulator,
-            self.selector,
-            self.clock,
-            client_id=config.client_id,
-            acks=config.acks,
-            max_in_flight=config.max_in_flight_requests_per_connection,
-            max_request_size=config.max_request_size,
-            request_timeout_ms=config.request_timeout_ms,
-            delivery_timeout_ms=config.delivery_timeout_ms,
-            receive_max=config.receive_message_max_bytes,
-        )
+        spec = partitioner if isinstance(partitioner, PartitionerSpec) else None
+        self.accumulator, self.sender = wire(config, self.clock, self.selector, self.callbacks.queue, spec)
         _machines.add(self)
         self.client = ClusterClient(config, self.sender, self.clock)
         self.sender.attach_control(self.client)

@@ -31,6 +31,7 @@ from cyproducer.control.idempotence import TOO_LARGE_ERRORS, BatchFacts, Fate, V
 from cyproducer.control.metadata import ClusterMetadata
 from cyproducer.errors import DeliveryTimeoutError, KafkaTimeoutError, ProducerClosedError, for_code
 from cyproducer.network.connection import Connection
+from cyproducer.network.connector import Connector
 from cyproducer.network.deliveries import Deliveries
 from cyproducer.network.sender import Sender
 from tests.reference_records import (
@@ -192,7 +193,8 @@ class CountedControl(Control):
             rig.sender,
             cast(ClusterMetadata, self.metadata),
             lambda: 0.5,
-            request=lambda *request: None,
+            # Nobody asks for a producer id here: tests grant one.
+            connector=cast(Connector, None),
             diagnosis=lambda known: known or "nothing is known",
             warn=lambda *text: None,
         )

@@ -18,7 +18,6 @@ All four are sequentially consistent, so one of the two sees the other: either t
 the interest and comes for the lock, or the waiter sees the state.
 """
 
-import copy
 import logging
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -44,7 +43,7 @@ from cyproducer.buffers.sync cimport (
     pthread_mutex_unlock,
 )
 
-from cyproducer.errors import IllegalStateError, KafkaTimeoutError
+from cyproducer.errors import IllegalStateError, KafkaTimeoutError, copied
 from cyproducer.structs import RecordMetadata, TopicPartition
 
 cdef extern from "<Python.h>":
@@ -258,18 +257,7 @@ def failed_future(str topic not None, error not None):
 
 cdef object fresh(object error):
     """A copy to raise: one exception serves a whole batch, and each raise writes its traceback."""
-    cdef object twin
-    if error is None:
-        return None
-    try:
-        # The way pickle goes: OSError and UnicodeError keep what they say in fields of their own.
-        twin = copy.copy(error)
-    except Exception:
-        twin = type(error).__new__(type(error), *error.args)
-    twin.args = error.args
-    twin.__dict__.update(error.__dict__)
-    twin.__cause__ = error.__cause__
-    return twin
+    return None if error is None else copied(error)
 
 
 @cython.final

@@ -52,8 +52,6 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
-MOST_UNSETTLED = 5
-"""Batches a partition may have under way: as many as a broker remembers for each producer."""
 LAST_EPOCH = 32767
 
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45

@@ -96,7 +96,7 @@ class ClusterClient:
             sender,
             self._metadata,
             rng,
-            request=self._connector.request,
+            connector=self._connector,
             diagnosis=self.diagnosis,
             warn=self._warn,
         )
@@ -197,14 +197,11 @@ class ClusterClient:
         self._rebootstrap(now_ms)
         for node_id in self._sender.nodes_without_connection():
             self._connector.connect_to(node_id, now_ms)
-        identity_ms = self._deliveries.tick(now_ms, self._connector.free(now_ms))
+        identity_ms = self._deliveries.tick(now_ms)
         metadata_ms = self._update_metadata(now_ms)
         self._fail_parked(now_ms)
         # What was just done may have set a timeout that the first call could not know of.
         connections_ms = min(connections_ms, self._connector.states.next_event_ms(now_ms))
-        if identity_ms == math.inf:
-            # Perhaps because every broker throttles.
-            identity_ms = self._connector.throttled_ms(now_ms)
         if self._shrunk:
             connections_ms = min(connections_ms, COMPRESSING_MS)
         return max(0.0, min(overdue_ms, identity_ms, metadata_ms, connections_ms))

@@ -7,7 +7,7 @@ backoff (``control/retry``), metadata or connections. Everything runs in the sen
 
 import logging
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from cyproducer import errors
 from cyproducer.config import ProducerConfig
@@ -26,6 +26,7 @@ from cyproducer.control.metadata import ClusterMetadata
 from cyproducer.control.retry import ExponentialBackoff, LastErrors, RetryPolicy
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
+from cyproducer.network.connector import Connector
 from cyproducer.network.sender import Sender
 
 log = logging.getLogger("cyproducer")
@@ -44,7 +45,7 @@ class Deliveries:
         metadata: ClusterMetadata,
         rng: Callable[[], float],
         *,
-        request: Callable[[Connection, int, int, int, bytes], None],
+        connector: Connector,
         diagnosis: Callable[[str], str],
         warn: Callable[..., None],
     ) -> None:
@@ -54,7 +55,7 @@ class Deliveries:
             sender: what carries the decisions out.
             metadata: asked for leaders, and told when it is out of date.
             rng: a float in [0, 1), for jitter.
-            request: sends a request on a connection: connection, API key, version, correlation id, frame.
+            connector: what a producer id is asked for with.
             diagnosis: why nothing comes forward, given what is known already, for errors.
             warn: logs a warning unless one was logged a moment ago.
         """
@@ -62,7 +63,7 @@ class Deliveries:
         self._sender = sender
         self._metadata = metadata
         self._rng = rng
-        self._request = request
+        self._connector = connector
         self._diagnosis = diagnosis
         self._warn = warn
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
@@ -79,17 +80,16 @@ class Deliveries:
 
     # The producer id
 
-    def tick(self, now_ms: float, connections: Collection[Connection]) -> float:
-        """Asks for a producer id where one is needed; returns the milliseconds until the next try.
-
-        ``connections``: those that take requests now.
-        """
+    def tick(self, now_ms: float) -> float:
+        """Asks for a producer id where one is needed; returns the milliseconds until the next try."""
         if not self._config.enable_idempotence or self._idempotence.state is not State.NO_ID:
             return math.inf
         if now_ms < self._not_before_ms:
             return self._not_before_ms - now_ms
+        connections = self._connector.free(now_ms)
         if not connections:
-            return math.inf
+            # Perhaps because every broker throttles.
+            return self._connector.throttled_ms(now_ms)
         connection = min(connections, key=lambda c: (c.in_flight, self._rng()))
         self._idempotence.want()
         version = connection.handshake.init_producer_id_version
@@ -101,7 +101,7 @@ class Deliveries:
         frame = protocol.encode_init_producer_id(
             version, correlation_id, self._config.client_id, None, 0x7FFFFFFF
         )
-        self._request(connection, INIT_PRODUCER_ID, version, correlation_id, frame)
+        self._connector.request(connection, INIT_PRODUCER_ID, version, correlation_id, frame)
         return self._config.request_timeout_ms
 
     def on_producer_id(self, connection: Connection, version: int, frame: bytes, now_ms: float) -> None:
@@ -207,12 +207,16 @@ class Deliveries:
         if verdict is None:
             verdict = Verdict(Fate.FAIL, 0, self._final(batch, where, error, maybe), maybe)
         id_before = self._idempotence.producer_id
-        for action in self._idempotence.on_fate(batch, error_code, verdict.fate, maybe):
-            self._sender.set_gate(batch.topic, batch.partition, action)
+        self._decided(batch, error_code, verdict.fate, maybe)
         if self._idempotence.producer_id != id_before:
             log.error("%s: %s; taking a new producer id", where, error)
             self._tell_identity()
         return verdict
+
+    def _decided(self, batch: BatchFacts, error_code: int, fate: Fate, maybe: bool) -> None:
+        """Tells the table what becomes of a batch, and has the sender hold back what follows it."""
+        for action in self._idempotence.on_fate(batch, error_code, fate, maybe):
+            self._sender.set_gate(batch.topic, batch.partition, action)
 
     def _retry(
         self, batch: BatchFacts, where: str, error: Exception, retriable: bool, maybe: bool, now_ms: float
@@ -237,8 +241,7 @@ class Deliveries:
 
     def on_batch_gone(self, batch: BatchFacts) -> BaseException:
         """The error of a queued batch whose partition is no more."""
-        for action in self._idempotence.on_fate(batch, 0, Fate.FAIL, batch.ambiguous):
-            self._sender.set_gate(batch.topic, batch.partition, action)
+        self._decided(batch, 0, Fate.FAIL, batch.ambiguous)
         return self._final(batch, f"{batch.topic}-{batch.partition}", self._gone(batch), batch.ambiguous)
 
     def _gone(self, batch: BatchFacts) -> Exception:
@@ -252,8 +255,7 @@ class Deliveries:
         maybe = batch.ambiguous or on_wire
         if not on_wire:
             # What is on the wire keeps its sequences until the answer tells.
-            for action in self._idempotence.on_fate(batch, 0, Fate.FAIL, maybe):
-                self._sender.set_gate(batch.topic, batch.partition, action)
+            self._decided(batch, 0, Fate.FAIL, maybe)
         return self._overdue(batch, maybe, now_ms)
 
     def _overdue(self, batch: BatchFacts, maybe: bool, now_ms: float) -> BaseException:

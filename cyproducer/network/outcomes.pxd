@@ -4,6 +4,9 @@ from cyproducer.buffers.structures cimport Batch, Partition
 from cyproducer.network.send_loop cimport SendLoop
 
 
+cdef str topic_name(const Partition* p)
+
+
 cdef class Outcomes(SendLoop):
     cdef object _facts(self, const Batch* b)
     cdef int _put_back(self, Batch* b, double at_ms, int64_t now) except -1

@@ -19,6 +19,7 @@ from cyproducer.network.produce_codec cimport Request, free_request
 from cyproducer.network.send_loop cimport EXPIRY_INTERVAL_NS
 
 from cyproducer.control.idempotence import Action, BatchFacts, Fate, Verdict
+from cyproducer.errors import told
 
 log = logging.getLogger("cyproducer")
 
@@ -30,13 +31,17 @@ cdef int SPLIT = Fate.SPLIT
 _GATES = {Action.RELEASE: GATE_OPEN, Action.HOLD_NEW: GATE_UNSETTLED, Action.HOLD_ALL: GATE_SHUT}
 
 
+cdef str topic_name(const Partition* p):
+    return p.topic.name[:p.topic.name_size].decode()
+
+
 cdef class Outcomes(SendLoop):
     """The loop, and what it does with batches that did not simply succeed. See ``SendLoop``."""
 
     cdef object _facts(self, const Batch* b):
         cdef const Partition* p = b.partition
         return BatchFacts(
-            p.topic.name[:p.topic.name_size].decode(),
+            topic_name(p),
             p.index,
             b.first_record,
             b.count,
@@ -82,7 +87,7 @@ cdef class Outcomes(SendLoop):
             )
         except Exception as problem:
             log.exception("deciding about a failed batch failed")
-            verdict = Verdict(Fate.FAIL, error=problem, maybe_written=True)
+            verdict = Verdict(Fate.FAIL, error=told(problem, True), maybe_written=True)
         b.ambiguous = verdict.maybe_written
         fate = verdict.fate
         if fate == ACKNOWLEDGE:
@@ -95,8 +100,7 @@ cdef class Outcomes(SendLoop):
                 split(self.accumulator, b)
             except Exception as problem:
                 log.exception("splitting a batch of %d records failed; they fail", b.count)
-                problem.maybe_written = False
-                self.accumulator.fail(b, problem)
+                self.accumulator.fail(b, told(problem, False))
         else:
             self.accumulator.fail(b, verdict.error)
         if p.gate != GATE_OPEN:
@@ -125,7 +129,7 @@ cdef class Outcomes(SendLoop):
     cdef int _progress(self, Partition* p, int64_t acknowledged_id) except -1:
         """See ``SendLoop``."""
         self.control.on_progress(
-            p.topic.name[:p.topic.name_size].decode(),
+            topic_name(p),
             p.index,
             p.in_flight,
             p.unsettled_count,

@@ -34,7 +34,7 @@ from cyproducer.network.link cimport (
     link_pop_unwritten,
     link_pop_written,
 )
-from cyproducer.network.outcomes cimport Outcomes
+from cyproducer.network.outcomes cimport Outcomes, topic_name
 from cyproducer.network.produce_codec cimport Endpoints, Outcome, Request, names_leader
 
 from cyproducer.errors import KafkaConnectionError, KafkaTimeoutError, told
@@ -142,8 +142,7 @@ cdef class Sender(Outcomes):
             o = &self.outcomes[i]
             if names_leader(o):
                 p = r.batches[i].partition
-                name = p.topic.name[:p.topic.name_size].decode()
-                leaders.append((name, p.index, o.leader_id, o.leader_epoch))
+                leaders.append((topic_name(p), p.index, o.leader_id, o.leader_epoch))
         where = None
         if endpoints.data != NULL:
             where = PyBytes_FromStringAndSize(<const char*>endpoints.data, endpoints.size)

@@ -10,15 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cyproducer import errors
-from cyproducer.buffers.accumulator import RecordAccumulator
-from cyproducer.buffers.buffer_pool import BufferPool
 from cyproducer.buffers.completion import CompletionQueue
 from cyproducer.buffers.delivery import RecordFuture
 from cyproducer.buffers.send_path import SendPath
 from cyproducer.config import ProducerConfig
+from cyproducer.control.partitioners import PartitionerSpec, resolve_partitioner
+from cyproducer.machinery import wire
 from cyproducer.network.cluster import ClusterClient
-from cyproducer.network.sender import Sender
-from cyproducer.records.compression import compressor_for
 from cyproducer.structs import RecordMetadata
 from tests.simulation.network import Names, Network
 from tests.simulation.world import World, WorldSelector
@@ -87,33 +85,10 @@ class Client:
         self.completions = CompletionQueue()
         self.complaints = Complaints(world)
         self.selector = WorldSelector(world, step_ms)
-        compressor = None
-        if config.compression_type:
-            compressor = compressor_for(config.compression_type, config.effective_compression_level)
-        self.pool = BufferPool(config.buffer_memory)
-        self.accumulator = RecordAccumulator(
-            self.pool,
-            world.clock,
-            self.completions,
-            batch_size=config.batch_size,
-            linger_ms=config.linger_ms,
-            compressor=compressor,
-            idempotent=config.enable_idempotence,
-            ordered=config.acks != 0,
-            seed=seed,
-        )
-        self.sender = Sender(
-            self.accumulator,
-            self.selector,
-            world.clock,
-            client_id=config.client_id,
-            acks=config.acks,
-            max_in_flight=config.max_in_flight_requests_per_connection,
-            max_request_size=config.max_request_size,
-            request_timeout_ms=config.request_timeout_ms,
-            delivery_timeout_ms=config.delivery_timeout_ms,
-            receive_max=config.receive_message_max_bytes,
-        )
+        spec = resolve_partitioner(config.partitioner, config.partitioner_ignore_keys)
+        assert isinstance(spec, PartitionerSpec)
+        self.accumulator, self.sender = wire(config, world.clock, self.selector, self.completions, spec, seed)
+        self.pool = self.accumulator.pool
         self.control = ClusterClient(
             config,
             self.sender,
