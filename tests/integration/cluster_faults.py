@@ -5,7 +5,6 @@ Owns the clients that move partitions and make topics. Decides nothing: tests do
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from types import TracebackType
 
@@ -15,6 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.integration.fault_log import FaultLog
 from tests.integration.kafka_cluster import KafkaCluster
+from tests.until import looks
 
 SETTLING_S = 40
 
@@ -75,18 +75,17 @@ class ClusterFaults:
 
     def create_at_once(self, topic: str, partitions: int) -> None:
         """Makes a topic as soon as it can be made and returns at once, before its leaders are ready."""
-        deadline = time.monotonic() + SETTLING_S
-        while True:
-            new = NewTopic(topic, partitions, 3, config={"min.insync.replicas": "2"})
+        new = NewTopic(topic, partitions, 3, config={"min.insync.replicas": "2"})
+        for _ in looks(SETTLING_S, 0.01):
             try:
                 self._admin.create_topics([new])[topic].result(30)
             except KafkaException as error:
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
-                time.sleep(0.01)
             else:
                 self._log.add(f"topic {topic}: made")
                 return
+        raise AssertionError(f"{topic} is still there after {SETTLING_S} s:\n{self._log}")
 
     def move(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
         """Begins to give each partition these replicas, the first of which is to be preferred as leader."""
@@ -105,11 +104,9 @@ class ClusterFaults:
 
     def await_in_sync(self, topic: str) -> None:
         """Waits until each partition has a leader and as many replicas in sync as it has."""
-        deadline = time.monotonic() + SETTLING_S
-        while True:
+        for _ in looks(SETTLING_S, 0.1):
             found = self._admin.list_topics(topic, timeout=10).topics[topic].partitions.values()
             if found and all(p.leader > 0 and set(p.isrs) == set(p.replicas) for p in found):
                 self._log.add(f"topic {topic}: all replicas are in sync")
                 return
-            assert time.monotonic() < deadline, f"{topic} is not in sync again:\n{self._log}"
-            time.sleep(0.1)
+        raise AssertionError(f"{topic} is not in sync again:\n{self._log}")
