@@ -26,12 +26,11 @@ from cyproducer.buffers.readiness cimport (
     enqueue,
     hurry,
     refresh,
+    rouse,
 )
 from cyproducer.buffers.structures cimport OPEN, SEALED, SEALING, Accumulator, Node
 from cyproducer.buffers.sync cimport (
     cyp_cond_init,
-    cyp_load32,
-    cyp_store32,
     pthread_cond_destroy,
     pthread_mutex_destroy,
     pthread_mutex_init,
@@ -181,9 +180,7 @@ cdef class RecordAccumulator(Incomplete):
         else:
             result = self._append(t, partition, r, grant, False, out)
         if out.wake:
-            # One wake-up is enough for all that is appended until the sender looks again.
-            out.wake = cyp_load32(&a.sleeping) != 0
-            cyp_store32(&a.sleeping, 0)
+            out.wake = rouse(a)
         pthread_mutex_unlock(&a.lock)
         return result
 
@@ -330,9 +327,7 @@ cdef class RecordAccumulator(Incomplete):
             # Whatever happened, Ctrl-C included: a batch that stays SEALING is never sent nor failed.
             pthread_mutex_lock(&self.c.lock)
             b.state = SEALED
-            wake = refresh(&self.c, b.partition) and cyp_load32(&self.c.sleeping)
-            if wake:
-                cyp_store32(&self.c.sleeping, 0)
+            wake = refresh(&self.c, b.partition) and rouse(&self.c)
             pthread_mutex_unlock(&self.c.lock)
             if wake:
                 self.wake()

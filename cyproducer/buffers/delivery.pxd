@@ -20,6 +20,7 @@ cdef struct Delivery:
     int32_t interested    # threads and callbacks that want to hear of the completion
     int32_t count         # records
     int32_t partition
+    int32_t waiting       # threads in get(); `interested` counts them too
     int64_t base_offset   # -1 where the broker did not say (acks=0)
     int64_t log_append_ms  # the broker's timestamp, -1 where the records keep their own
     void* error           # FAILED: the exception, a strong reference
@@ -43,6 +44,7 @@ cdef struct CompletionList:
     int32_t started       # whether somebody runs callbacks
     int32_t foreign       # in a forked child: the records are the parent's; nothing completes here
     void* owner           # the CompletionQueue this is part of, borrowed
+    void* driver          # a Driver while the sender's thread runs, else NULL; the owner's, under the GIL
 
 
 cdef class RecordFuture:
@@ -71,6 +73,7 @@ cdef void delivery_ref(Delivery* d) noexcept nogil
 cdef void delivery_unref(Delivery* d) noexcept nogil
 cdef void delivery_acknowledge(Delivery* d, int64_t base_offset, int64_t log_append_ms) noexcept nogil
 cdef void delivery_forward(Delivery* d, Forward* targets) noexcept
+cdef int delivery_await(Delivery* d, int64_t until) except -1
 cdef void delivery_fail(Delivery* d, object error)
 cdef list take_callbacks(Delivery* d)
 cdef object fresh(object error)

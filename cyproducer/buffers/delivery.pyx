@@ -26,6 +26,7 @@ from libc.stdlib cimport calloc, free
 
 cimport cython
 
+from cyproducer.buffers.driving cimport Driver
 from cyproducer.buffers.sync cimport (
     FAR_NS,
     SIGNAL_SLICE_NS,
@@ -162,6 +163,38 @@ cdef void delivery_fail(Delivery* d, object error):
     d.error = <void*>error
     with nogil:
         settled(d, FAILED)
+
+
+cdef int delivery_await(Delivery* d, int64_t until) except -1:
+    """Waits for an outcome, at most until ``until``. Called with the GIL, and a reference held.
+
+    Whoever waits sends and receives itself, where nobody else does: a thread fewer to wake, twice.
+    """
+    cdef Stripe* stripe
+    cdef Driver driver
+    cdef bint drove = False
+    if d.queue.driver != NULL:
+        driver = <Driver>d.queue.driver
+        try:
+            with nogil:
+                drove = driver.drive(&d.state, until)
+        except Exception:
+            # The sender meets what was the matter too, and its end is what fails the records.
+            log.exception("sending on a waiting thread failed; the sender goes on")
+    if drove:
+        return 0
+    with nogil:
+        stripe = stripe_of(d)
+        cyp_add32(&d.interested, 1)
+        cyp_add32(&d.waiting, 1)
+        pthread_mutex_lock(&stripe.lock)
+        while cyp_load32(&d.state) == PENDING:
+            if cyp_cond_wait_until(&stripe.done, &stripe.lock, until):
+                break
+        pthread_mutex_unlock(&stripe.lock)
+        cyp_add32(&d.waiting, -1)
+        cyp_add32(&d.interested, -1)
+    return 0
 
 
 cdef void enlist(Delivery* d, RecordFuture future) noexcept:
@@ -406,24 +439,15 @@ cdef class RecordFuture:
 
     cdef int _wait(self, int64_t deadline) except -1:
         cdef Delivery* d
-        cdef Stripe* stripe
-        cdef int64_t until
         cdef int64_t now
         cdef int state = self._settle()
         while state == PENDING:
             d = self.delivery
             delivery_ref(d)
             now = cyp_monotonic_ns()
-            until = deadline if deadline - now < SIGNAL_SLICE_NS else now + SIGNAL_SLICE_NS
-            with nogil:
-                stripe = stripe_of(d)
-                cyp_add32(&d.interested, 1)
-                pthread_mutex_lock(&stripe.lock)
-                while cyp_load32(&d.state) == PENDING:
-                    if cyp_cond_wait_until(&stripe.done, &stripe.lock, until):
-                        break
-                pthread_mutex_unlock(&stripe.lock)
-                cyp_add32(&d.interested, -1)
+            try:
+                delivery_await(d, deadline if deadline - now < SIGNAL_SLICE_NS else now + SIGNAL_SLICE_NS)
+            finally:
                 delivery_unref(d)
             state = self._settle()
             if state == PENDING:

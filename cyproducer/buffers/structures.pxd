@@ -141,6 +141,12 @@ cdef struct Topic:
     Parked* last_parked
     int64_t last_used_ns
 
+cdef enum Sleep:
+    AWAKE = 0                 # it looks by itself
+    ASLEEP = 1                # waits for events; whoever wakes it makes it AWAKE
+    STANDING_BY = 2           # leaves the first record to the thread that will wait for it; see network/turns
+    LEFT_ALONE = 3            # standing by, and that record has come
+
 cdef struct Accumulator:
     pthread_mutex_t lock
     pthread_cond_t progress   # a batch completed, or a parked record found its place
@@ -159,7 +165,7 @@ cdef struct Accumulator:
     int32_t closed            # takes no more records
     int32_t flushing          # flushes under way
     const int32_t* waiting    # threads that wait for memory; the pool's
-    int32_t sleeping          # the sender waits for events; read and cleared by whoever wakes it
+    int32_t sleeping          # a Sleep: how the sender is to be told of new work
     int64_t sleeping_until_ns
     int64_t next_id
     uint64_t random           # state of the generator that places keyless records
