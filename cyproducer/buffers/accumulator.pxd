@@ -16,6 +16,7 @@ cdef enum AppendResult:
 cdef struct Appended:
     Delivery* delivery    # a reference for the caller's future
     int32_t index         # the record's place in the batch
+    int64_t timestamp_ms  # the record's
     int64_t need          # NEED_MEMORY: bytes
     Batch* sealing        # NULL, or a batch that the caller must pass to seal()
     bint wake             # whether the sender sleeps and should not

@@ -19,7 +19,7 @@ cimport cython
 from cyproducer.buffers.buffer_pool cimport BufferPool, buffer_capacity
 from cyproducer.buffers.clock cimport Clock
 from cyproducer.buffers.completion cimport CompletionQueue
-from cyproducer.buffers.delivery cimport delivery_new, delivery_ref
+from cyproducer.buffers.delivery cimport delivery_new
 from cyproducer.buffers.placement cimport STICKY, place
 from cyproducer.buffers.readiness cimport (
     close_batch,
@@ -49,7 +49,11 @@ log = logging.getLogger("cyproducer")
 cdef double RATIO_MARGIN = 1.05   # the estimate is an average: most batches are to fit
 
 cdef enum:
+    TICK_MS = 20              # more than the kernel's clock may be behind between two ticks
     FIRST_CAPACITY = 1024     # a partition's first batch; later ones start at the size of the last
+    # References that a batch takes to its delivery at the start. It hands one to each record under the lock it
+    # has anyway, and gives back what is left: an atomic operation a batch instead of one a record.
+    MOST_HELD = 1 << 30
 
 
 cdef inline int64_t batch_limit(Accumulator* a, const Topic* t) noexcept nogil:
@@ -195,6 +199,7 @@ cdef class RecordAccumulator(Incomplete):
         cdef int64_t capacity
         cdef int64_t least
         cdef int64_t written
+        cdef int64_t timestamp = r.timestamp_ms
         cdef uint8_t* at
         if partition < 0:
             partition = place(a, self.clock, t, r)
@@ -233,23 +238,34 @@ cdef class RecordAccumulator(Incomplete):
             if b == NULL:
                 self.pool.unreserve(capacity)
                 return OUT_OF_MEMORY
-            b.base_timestamp = r.timestamp_ms
-            b.max_timestamp = r.timestamp_ms
+            if timestamp < 0:
+                timestamp = self.clock.wall_ms()
+                b.clock_ms = timestamp
+            b.base_timestamp = timestamp
+            b.max_timestamp = timestamp
             t.last_used_ns = b.created_ns
             enqueue(p, b)
             if refresh(a, p):
                 out.wake = True
+        if timestamp < 0:
+            # Reading the exact time would be a tenth of what a record costs. A batch begins with the exact time,
+            # and what comes soon behind it is not older.
+            timestamp = self.clock.ticked_wall_ms()
+            if timestamp < b.clock_ms and b.clock_ms - timestamp < TICK_MS:
+                timestamp = b.clock_ms
+            b.clock_ms = timestamp
         at = b.data + b.size
         written = put_record(
-            at, r.timestamp_ms - b.base_timestamp, b.count,
+            at, timestamp - b.base_timestamp, b.count,
             r.key, r.key_size, r.value, r.value_size, r.headers, r.headers_size,
         ) - at
         b.size += written
-        if r.timestamp_ms > b.max_timestamp:
-            b.max_timestamp = r.timestamp_ms
+        if timestamp > b.max_timestamp:
+            b.max_timestamp = timestamp
         out.delivery = b.delivery
         out.index = b.count
-        delivery_ref(b.delivery)
+        out.timestamp_ms = timestamp
+        b.held -= 1
         b.count += 1
         b.delivery.count = b.count
         p.records += 1
@@ -274,6 +290,8 @@ cdef class RecordAccumulator(Incomplete):
             free(b.data)
             free(b)
             return NULL
+        b.delivery.refs = MOST_HELD
+        b.held = MOST_HELD
         b.partition = p
         b.capacity = capacity
         b.size = BATCH_HEADER

@@ -18,7 +18,7 @@ cdef struct RecordView:
     int64_t value_size        # -1: a tombstone
     const uint8_t* headers    # their count as a varint, then the headers, as the record has them
     int64_t headers_size      # at least 1: the count
-    int64_t timestamp_ms
+    int64_t timestamp_ms      # -1: now
 
 cdef enum BatchState:
     OPEN = 0                  # takes records
@@ -30,7 +30,7 @@ cdef struct Batch:
     Batch* older              # in the list of everything incomplete, by id
     Batch* newer
     Partition* partition
-    Delivery* delivery        # a reference is held
+    Delivery* delivery
     uint8_t* data             # the batch header's 61 bytes, then the records
     int64_t capacity          # of data; what the pool counts
     int64_t size              # bytes of data that are used
@@ -42,8 +42,10 @@ cdef struct Batch:
     int64_t drained_ns        # when it was last put into a request
     int64_t base_timestamp
     int64_t max_timestamp
+    int64_t clock_ms          # the last timestamp that was the clock's; 0: none
     int32_t count             # records
     int32_t attempts          # requests it was in
+    int32_t held              # references to its delivery that it has; what futures will take is among them
     int32_t base_sequence     # -1: none
     int64_t producer_id       # -1: none
     int16_t producer_epoch
