@@ -278,6 +278,13 @@ cdef class RecordFuture:
         if self.delivery != NULL:
             delivery_unref(self.delivery)
 
+    def __reduce__(self):
+        # What a worker's task returns is pickled, and a task that sends likes to return this.
+        raise TypeError(
+            f"the future of a record for topic {self.topic!r} can't be pickled: it is of use only in the "
+            f"process that sent the record. Return what its get() returns"
+        )
+
     cdef int _settle(self) noexcept:
         """The state, after following forwards to the delivery that holds this record now."""
         cdef Delivery* old
