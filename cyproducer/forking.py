@@ -66,8 +66,8 @@ def watch_worker_exit() -> None:
 
 
 def _hook_children() -> None:
-    """Has children hooked once they have forgotten the parent's hooks. They do before they run what they
-    were made for: also where their arguments, a producer among them, were unpickled before that."""
+    """Has children hooked once they have forgotten the parent's hooks. They forget them before they run what
+    they were made for: also where their arguments, a producer among them, were unpickled before that."""
     global _children_hooked
     util = sys.modules.get("multiprocessing.util")
     if util is not None and not _children_hooked:
