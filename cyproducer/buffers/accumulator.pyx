@@ -51,8 +51,8 @@ cdef double RATIO_MARGIN = 1.05   # the estimate is an average: most batches are
 cdef enum:
     TICK_MS = 20              # more than the kernel's clock may be behind between two ticks
     FIRST_CAPACITY = 1024     # a partition's first batch; later ones start at the size of the last
-    # References that a batch takes to its delivery at the start. It hands one to each record under the lock it
-    # has anyway, and gives back what is left: an atomic operation a batch instead of one a record.
+    # References that a batch takes to its delivery at the start. It hands one to each record under the lock
+    # it has anyway, and gives back what is left: an atomic operation a batch instead of one a record.
     MOST_HELD = 1 << 30
 
 
@@ -248,8 +248,8 @@ cdef class RecordAccumulator(Incomplete):
             if refresh(a, p):
                 out.wake = True
         if timestamp < 0:
-            # Reading the exact time would be a tenth of what a record costs. A batch begins with the exact time,
-            # and what comes soon behind it is not older.
+            # Reading the exact time would be a tenth of what a record costs. A batch begins with it, and what
+            # comes soon behind is not older.
             timestamp = self.clock.ticked_wall_ms()
             if timestamp < b.clock_ms and b.clock_ms - timestamp < TICK_MS:
                 timestamp = b.clock_ms

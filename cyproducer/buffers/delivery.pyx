@@ -313,6 +313,13 @@ cdef class RecordFuture:
     which every record does.
     """
 
+    def __reduce__(self):
+        # What a worker's task returns is pickled, and a task that sends likes to return this.
+        raise TypeError(
+            f"the future of a record for topic {self.topic!r} can't be pickled: it is of use only in the "
+            f"process that sent the record. Return what its get() returns"
+        )
+
     cdef int _settle(self) noexcept:
         """The state, after following forwards to the delivery that holds this record now."""
         cdef Delivery* old
@@ -568,8 +575,8 @@ cdef class RecordFuture:
         return f"<RecordFuture topic={self.topic!r} {state}>"
 
 
-# What Cython makes of a __dealloc__ saves and restores the thread's exception around it, which is a twentieth of
-# what a record costs. So the type has it put in front of its own deallocation here.
+# What Cython makes of a __dealloc__ saves and restores the thread's exception around it, a twentieth of what a
+# record costs. So it is put in front of the type's own deallocation here.
 cdef extern from *:
     """
     static destructor cyp_rest_of_future;
