@@ -575,8 +575,8 @@ cdef class RecordFuture:
         return f"<RecordFuture topic={self.topic!r} {state}>"
 
 
-# What Cython makes of a __dealloc__ saves and restores the thread's exception around it, a twentieth of what a
-# record costs. So it is put in front of the type's own deallocation here.
+# What Cython makes of a __dealloc__ saves and restores the thread's exception around it, a twentieth of what
+# a record costs. So it is put in front of the type's own deallocation here.
 cdef extern from *:
     """
     static destructor cyp_rest_of_future;
