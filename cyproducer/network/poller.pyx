@@ -37,14 +37,18 @@ cdef class Poller:
             with gil:
                 raise OSError("waiting on the selector's descriptor failed: was the selector closed?")
         with gil:
-            n = 0
-            for key, events in self.selector.select(max(0, min(timeout_ns, 3_600_000_000_000)) / 1e9):
-                if n == MOST_READY:
-                    break
-                ready[n].fd = key.fd
-                ready[n].events = (1 if events & 1 else 0) | (2 if events & 2 else 0)
-                n += 1
-            return n
+            return self._select(timeout_ns, ready)
+
+    cdef int _select(self, int64_t timeout_ns, Ready* ready) except -1:
+        """``wait`` through Python. Apart: a function with Python variables takes the GIL at its end."""
+        cdef int n = 0
+        for key, events in self.selector.select(max(0, min(timeout_ns, 3_600_000_000_000)) / 1e9):
+            if n == MOST_READY:
+                break
+            ready[n].fd = key.fd
+            ready[n].events = (1 if events & 1 else 0) | (2 if events & 2 else 0)
+            n += 1
+        return n
 
     cdef int watch_write(self, int fd, bint on) except -1 nogil:
         """Switches a registered socket's interest in writability; readability stays of interest."""

@@ -1,4 +1,4 @@
-"""The sender needs no GIL while all goes well: Python code that never lets go of it does not stop the sending."""
+"""The sender needs no GIL while all goes well: Python code that never lets go of it does not stop it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from cyproducer.producer import KafkaProducer
 from perf import null_broker
 from perf.null_broker import NullBroker
-from tests.network.producing import WAIT_S, options
+from tests.network.producing import WAIT_S
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -37,9 +37,7 @@ def test_what_was_accepted_is_acknowledged_while_python_code_holds_the_gil(
     with (
         NullBroker(brokers=2, partitions=4) as broker,
         KafkaProducer(
-            **options(
-                bootstrap_servers=broker.bootstrap_servers, enable_idempotence=idempotent, batch_size=4096
-            )
+            bootstrap_servers=broker.bootstrap_servers, enable_idempotence=idempotent, batch_size=4096
         ) as producer,
     ):
         for partition in range(4):
