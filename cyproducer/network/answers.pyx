@@ -183,6 +183,8 @@ cdef class Answers(SendLoop):
         cdef Partition* p = b.partition
         cdef int64_t first_record = b.first_record
         cdef bint awaited = self.driven or cyp_load32(&b.delivery.waiting) > 0
+        # No lock: only the sender writes it.
+        p.awaited = awaited
         self.accumulator.complete(b, base_offset, log_append_ms)
         # Read without the lock: it is a hint.
         self.lone = self.lone + 1 if awaited and self.accumulator.c.incomplete == 0 else min(self.lone, 0)
