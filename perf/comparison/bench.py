@@ -108,10 +108,12 @@ class Bench:
         return found
 
     def _round(self, case: Case, contest: Contest, number: int, results: Results) -> None:
+        bootstrap: str | None
         try:
             bootstrap = self._brokers.bootstrap(contest.broker, contest.topics)
         except NoBrokerError as reason:
             results.skipped[OWN] = str(reason)
+            bootstrap = None
         for peer, first, second in in_turn(contest, number):
             found: dict[str, Figures | None] = {}
             for client in (first, second):
@@ -120,20 +122,11 @@ class Bench:
                 where = f"{case.name}, {contest.at}, pair {number + 1}/{self._plan.pairs}: {client.name}"
                 self._watch.begins(where)
                 found[client.name] = None
-                # Without this producer's side a peer's is no pair, and whoever was skipped once will be
-                # again.
-                if OWN not in results.skipped and client.name not in results.skipped:
+                # Whoever was skipped once will be again.
+                if bootstrap is not None and client.name not in results.skipped:
                     found[client.name] = self._one(client, bootstrap, results)
                 self._watch.ended()
-            mine = found.get(OWN)
-            theirs = found.get(peer)
-            if mine is not None:
-                results.own.setdefault(peer, []).append(mine)
-            if mine is not None and theirs is not None:
-                results.peers.setdefault(peer, []).append(theirs)
-            elif mine is not None and peer != ALONE:
-                # Counted, but in no pair.
-                results.own.setdefault(ALONE, []).append(results.own[peer].pop())
+            results.add(peer, found.get(OWN), found.get(peer))
 
     def _one(self, client: Client, bootstrap: str, results: Results) -> Figures | None:
         if client.needs and importlib.util.find_spec(client.needs) is None:

@@ -87,7 +87,7 @@ class Brokers:
         from confluent_kafka.admin import AdminClient
         from confluent_kafka.cimpl import NewTopic
 
-        admin: Any = AdminClient({"bootstrap.servers": address})
+        admin: Any = AdminClient({"bootstrap.servers": address, "log_level": 0})
         try:
             admin.create_topics([NewTopic(name, partitions)], operation_timeout=CREATE_S)[name].result()
         except KafkaException as error:

@@ -43,15 +43,28 @@ class Results:
     own: dict[str, list[Figures]] = field(default_factory=dict)
     """By the peer beside it, or ``ALONE``: entry n is of the same pair as the peer's entry n."""
     peers: dict[str, list[Figures]] = field(default_factory=dict)
+    unpaired: dict[str, list[Figures]] = field(default_factory=dict)
+    """Of peers in rounds where this producer's side is missing."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Client -> why it did not run, or failed."""
+
+    def add(self, peer: str, own: Figures | None, other: Figures | None) -> None:
+        """One pair, or what there is of it: half a pair counts for medians and not for ratios."""
+        if own is not None and other is not None:
+            self.own.setdefault(peer, []).append(own)
+            self.peers.setdefault(peer, []).append(other)
+        elif own is not None:
+            self.own.setdefault(ALONE, []).append(own)
+        elif other is not None:
+            self.unpaired.setdefault(peer, []).append(other)
 
     def all_own(self, metric: str) -> list[float]:
         """Of every run of this producer."""
         return [found[metric] for runs in self.own.values() for found in runs if metric in found]
 
     def of_peer(self, peer: str, metric: str) -> list[float]:
-        return [found[metric] for found in self.peers.get(peer, []) if metric in found]
+        runs = [*self.peers.get(peer, []), *self.unpaired.get(peer, [])]
+        return [found[metric] for found in runs if metric in found]
 
     def pairs(self, peer: str, metric: str) -> list[tuple[float, float]]:
         """This producer's value and the peer's."""

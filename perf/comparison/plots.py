@@ -178,7 +178,7 @@ def memory(plt: Any, case: Case, results: dict[str, Results]) -> Any:
             )
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
-    axes.set_xlabel("s")
+    axes.set_xlabel("s since the first record")
     axes.set_ylabel("resident MB")
     axes.set_title("Memory while records stream, one line a run")
     axes.legend()
@@ -187,7 +187,9 @@ def memory(plt: Any, case: Case, results: dict[str, Results]) -> Any:
 
 def send(plt: Any, case: Case, results: dict[str, Results]) -> Any:
     """Bars on a logarithmic axis: the slowest takes a hundred times what the fastest does."""
-    figure, panels = plt.subplots(1, len(case.contests), figsize=(12, 3.8), sharey=True, squeeze=False)
+    figure, panels = plt.subplots(
+        1, len(case.contests), figsize=(12, 3.8), sharex=True, sharey=True, squeeze=False
+    )
     for axes, contest in zip(panels[0], case.contests, strict=True):
         found = results.get(contest.at, Results())
         names = [OWN, *(peer.name for peer in contest.peers)][::-1]

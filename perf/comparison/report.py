@@ -9,14 +9,11 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from perf.comparison.cases import CASES, Case, Contest
 from perf.comparison.figures import OWN, Figures, Results, Spread, ratios, table
 
 RESULTS = "results.json"
-HIDDEN = ("course",)
-"""What is in the results and would be too much for a table."""
 
 
 @dataclass
@@ -96,8 +93,9 @@ def goal_rows(store: Store) -> Iterator[list[str]]:
 
 
 def section(case: Case, taken: Taken, plot: str | None) -> list[Block]:
-    few = "" if taken.pairs >= 5 else f" Only {taken.pairs} of the five pairs that a figure to quote takes."
-    how = f"{taken.when}; {taken.machine}; {taken.versions}; {taken.pairs} pairs.{few}"
+    few = "" if taken.pairs >= 5 else " A figure to quote takes at least five."
+    pairs = f"{taken.pairs} pair{'s' if taken.pairs != 1 else ''}"
+    how = f"{taken.when}; {taken.machine}; {taken.versions}; {pairs}.{few}"
     blocks = [Block("heading2", case.title), Block("text", case.note), Block("code", taken.command)]
     blocks += [Block("text", how), Block("table", "", *case_table(case, taken.results))]
     skipped = [
@@ -213,9 +211,4 @@ def runs(contest: Contest, results: dict[str, Results], name: str) -> list[Figur
     found = results.get(contest.at, Results())
     if name == OWN:
         return [one for taken in found.own.values() for one in taken]
-    return found.peers.get(name, [])
-
-
-def shown(figures: Figures) -> dict[str, Any]:
-    """A run's figures without what is too long for people."""
-    return {name: value for name, value in figures.items() if name not in HIDDEN}
+    return [*found.peers.get(name, []), *found.unpaired.get(name, [])]

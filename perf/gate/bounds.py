@@ -65,4 +65,4 @@ class Verdict:
 
 def judge(counts: Mapping[str, float], bounds: Mapping[str, float]) -> list[Verdict]:
     """Each workload that was counted, beside its bound."""
-    return [Verdict(name, counted, bounds.get(name)) for name, counted in counts.items()]
+    return [Verdict(name, counted, bounds.get(name)) for name, counted in sorted(counts.items())]
