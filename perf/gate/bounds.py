@@ -49,7 +49,7 @@ class Verdict:
 
     @property
     def failed(self) -> bool:
-        return self.growth > TOLERANCE
+        return self.counted >= self.bound * (1 + TOLERANCE) if self.bound else False
 
     def line(self) -> str:
         told = f"{self.name:<26}{self.counted:10.1f}"
@@ -57,7 +57,7 @@ class Verdict:
             return f"{told}   nothing stored to compare with"
         told += f"   stored {self.bound:10.1f}   {self.growth:+7.1%}"
         if self.failed:
-            return f"{told}   FAILED: more than {TOLERANCE:.0%} dearer"
+            return f"{told}   FAILED: less than {TOLERANCE:.0%} is let pass"
         if self.growth < -TOLERANCE:
             return f"{told}   cheaper: store it, so that it stays so"
         return told

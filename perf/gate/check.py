@@ -1,6 +1,6 @@
 """Instructions per record beside the stored bounds.
 
-    python perf/gate/check.py            # ends with 1 where something is more than 10 % dearer
+    python perf/gate/check.py            # ends with 1 where something got 10 % dearer
     python perf/gate/check.py --update   # stores what is counted, for this Python: look at the difference in
     git
 
