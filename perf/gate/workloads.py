@@ -15,7 +15,8 @@ import importlib
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ SMALL_PARTITIONS = 200
 VALUE = b"x" * 100
 BATCH_SIZE = 131072
 PRODUCE_VERSION = 9
+MAX_REQUEST_SIZE = 1 << 20
+MAX_BLOCK_MS = 60_000
 COLUMN_ROWS = 10_000
 """Rows of one columnar call."""
 
@@ -175,25 +178,38 @@ def sender_of_single_records(callgrind: Callgrind) -> Callable[[int], None]:
 
 
 def columnar(callgrind: Callgrind) -> Callable[[int], None]:
-    """Rows handed over in columns; raises ``NotImplementedError`` where the product has no such call."""
+    """Rows handed over in columns."""
+    path = bulk_path()()
+    rows = arrow_rows()
     work = Workload(PARTITIONS)
-    send_arrow: Any = getattr(work.rig.path, "send_arrow", None)
-    if send_arrow is None:
-        raise NotImplementedError("there is no send_arrow() yet")
-    try:
-        pyarrow = importlib.import_module("pyarrow")
-    except ModuleNotFoundError as error:
-        raise NotImplementedError("pyarrow isn't installed") from error
-    rows = pyarrow.record_batch({"value": pyarrow.array([VALUE] * COLUMN_ROWS, type=pyarrow.binary())})
+    path._open_path(work.rig.accumulator, MAX_REQUEST_SIZE, MAX_BLOCK_MS, None)
 
     def run(records: int) -> None:
         with callgrind.counted():
-            for _ in range(records // COLUMN_ROWS):
-                send_arrow(TOPIC, rows)
+            for _ in repeat(None, records // COLUMN_ROWS):
+                path.send_arrow(TOPIC, rows, value="value")
         work.steps()
 
     run(records=4 * COLUMN_ROWS)
     return run
+
+
+def bulk_path() -> Any:
+    """What the producer inherits ``send_arrow()`` from; ``NotImplementedError`` where there is none."""
+    try:
+        return importlib.import_module("cyproducer.buffers.bulk_path").BulkPath
+    except ModuleNotFoundError as error:
+        raise NotImplementedError("there is no send_arrow() yet") from error
+
+
+@cache
+def arrow_rows() -> Any:
+    """As many rows as one call has."""
+    try:
+        pyarrow = importlib.import_module("pyarrow")
+    except ModuleNotFoundError as error:
+        raise NotImplementedError("pyarrow isn't installed") from error
+    return pyarrow.record_batch({"value": pyarrow.array([VALUE] * COLUMN_ROWS, type=pyarrow.binary())})
 
 
 WORKLOADS: dict[str, tuple[Callable[[Callgrind], Callable[[int], None]], int]] = {
@@ -208,6 +224,10 @@ WORKLOADS: dict[str, tuple[Callable[[Callgrind], Callable[[int], None]], int]] =
 def main(arguments: list[str]) -> int:
     callgrind = Callgrind(Path(arguments[0]))
     gc.disable()
+    with suppress(NotImplementedError):
+        # Importing takes ten times as long once instructions are counted.
+        bulk_path()
+        arrow_rows()
     callgrind.begin()
     for name, (prepare, records) in WORKLOADS.items():
         try:
