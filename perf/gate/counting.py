@@ -65,8 +65,8 @@ def count() -> Counts:
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
         "LC_ALL": "C",
-        # Freed memory is kept by size, and comes back as it went. Else what malloc and free take depends on what
-        # lies beside it, hence on the length of any text in any module: 5 % of a batch.
+        # Freed memory is kept by size, and comes back as it went. Else what malloc and free take depends on
+        # what lies beside it, hence on the length of any text in any module: 5 % of a batch.
         "GLIBC_TUNABLES": "glibc.malloc.tcache_count=60000",
     }
     with tempfile.TemporaryDirectory() as directory:
