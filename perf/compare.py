@@ -130,7 +130,9 @@ def main() -> int:
                 store.write(args.output)
         watch.close()
     write(store, args.output)
-    print(table(("what", "goal", "measured", "verdict", "case"), list(report.goal_rows(store))))
+    shown = [row for row in report.goal_rows(store) if row[-1] in (args.cases or CASES)]
+    if shown:
+        print(table(("what", "goal", "measured", "verdict", "case"), shown))
     print(f"\n{args.output / 'report.md'}, and as a page {args.output / 'report.html'}")
     return 0
 
