@@ -11,8 +11,8 @@ Every buffer's size is a power of two from 512 bytes up (``buffer_capacity``), s
 buffer fits the next batch of its class. Bytes in free lists count as available: a reservation
 trims them when the total would pass the budget.
 
-Small buffers are no better kept here than with malloc, which may give their pages back: one record for each of
-ten thousand partitions must not leave as many buffers.
+Small buffers are no better kept here than with malloc, which may give their pages back: one record for each
+of ten thousand partitions must not leave as many buffers.
 
 Any thread may call anything here, with or without the GIL.
 """
