@@ -156,7 +156,7 @@ def test_metrics_count_what_happened() -> None:
         assert found["record-send-total"] == 1
         assert found["record-error-total"] == 1
         assert found["record-retry-total"] == 1
-        assert found["request-total"] == 3
+        assert found["produce-request-total"] == 3
         assert found["requests-in-flight"] == 0
         assert found["connection-count"] == 1
         assert found["buffer-available-bytes"] == found["buffer-total-bytes"]
