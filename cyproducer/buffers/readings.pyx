@@ -74,9 +74,9 @@ TIMED_NAMES = ("queue_ns", "latency_ns", "acknowledged_ns")
 
 assert len(SUM_NAMES) == SUMS and len(PEAK_NAMES) == PEAKS and len(TIMED_NAMES) == HISTOGRAMS
 
-cdef dict SUM_OF = {name: i for i, name in enumerate(SUM_NAMES)}
-cdef dict PEAK_OF = {name: i for i, name in enumerate(PEAK_NAMES)}
-cdef dict TIMED_OF = {name: i for i, name in enumerate(TIMED_NAMES)}
+cdef dict SUM_OF = dict(zip(SUM_NAMES, range(len(SUM_NAMES))))
+cdef dict PEAK_OF = dict(zip(PEAK_NAMES, range(len(PEAK_NAMES))))
+cdef dict TIMED_OF = dict(zip(TIMED_NAMES, range(len(TIMED_NAMES))))
 # The peak that no percentile of a histogram's values may exceed.
 cdef int[HISTOGRAMS] PEAK_OF_TIMED = [QUEUE_PEAK, LATENCY_PEAK, ACKNOWLEDGED_PEAK]
 

@@ -224,7 +224,8 @@ cdef FrameResult link_frame(Link* link, int64_t at, const uint8_t** frame, int64
 
 cdef void report_traffic(Accumulator* a, Link* link, int64_t now) noexcept nogil:
     """Adds what went through the connection to the meters. The accumulator's lock is held."""
-    count_traffic(&a.meters, &link.node.meter if link.node != NULL else NULL, &link.traffic, now)
+    if link.traffic.out_bytes or link.traffic.in_bytes or link.traffic.responses:
+        count_traffic(&a.meters, &link.node.meter if link.node != NULL else NULL, &link.traffic, now)
 
 
 cdef void link_consume(Link* link, int64_t size) noexcept nogil:

@@ -145,6 +145,21 @@ def test_bytes_and_requests_are_those_of_each_broker_s_sockets() -> None:
         assert found["network-io-rate"] == pytest.approx(8 / 30, rel=1e-3)
 
 
+def test_answers_that_come_in_one_read_are_counted_each() -> None:
+    with Rig({"t": [1]}, batch_size=0) as rig:
+        # The third leaves its predecessors full, and waits until they are answered.
+        for _ in range(3):
+            rig.send("t", b"x")
+        first, second = rig.requests()
+        rig.answer(first, step=False)
+        rig.answer(second, step=False)
+        for _ in range(2):
+            rig.step()
+            assert producer(rig)["response-total"] == producer(rig)["record-send-total"] == 2
+            assert node(rig, 1)["response-total"] == 2
+        rig.answer_all()
+
+
 def test_latency_and_throttling_are_by_broker() -> None:
     with Rig({"t": [1, 2]}) as rig:
         for number in (1, 2):
