@@ -12,7 +12,7 @@ from cyproducer.errors import BufferExhaustedError
 from cyproducer.observability.definitions import NODE, TOPIC
 from cyproducer.records.compression import compressor_for
 from tests.network.sender_steps import narrow
-from tests.observability.measured import node, one, producer, registry, sent, topic
+from tests.observability.measured import WINDOW_MS, node, one, producer, registry, sent, topic
 from tests.rig import Rig
 
 TOO_LARGE, NOT_ENOUGH_REPLICAS, NOT_ALLOWED = 10, 19, 29
@@ -258,6 +258,33 @@ def test_memory_that_does_not_become_free_is_counted() -> None:
         assert found["buffer-available-bytes"] == 4096 - rig.pool.used_bytes == 0
         assert found["waiting-threads"] == 0
         rig.answer_all()
+
+
+def test_memory_that_did_not_become_free_is_forgotten_with_its_window() -> None:
+    with Rig({"t": [1]}, buffer_memory=4096, max_block_ms=1) as rig:
+        rig.send("t", bytes(3000))
+        with pytest.raises(BufferExhaustedError):
+            rig.send("t", bytes(3000))
+        # Nobody looks before: the pool's counts are taken over where windows begin.
+        rig.clock.advance_ms(WINDOW_MS)
+        rig.answer_all()
+        rig.clock.advance_ms(WINDOW_MS)
+        found = producer(rig)
+        assert (found["buffer-exhausted-total"], found["buffer-exhausted-rate"]) == (1, 0)
+
+
+def test_what_a_connection_carried_before_it_was_ready_counts() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with theirs, Rig({"t": [1]}, auto_connect=False) as rig:
+        connection = rig.sender.open_connection(ours, -1, "bootstrap")
+        rig.control.on_broken = lambda *told: None  # type: ignore[method-assign]
+        rig.sender.connected(connection)
+        connection.send(3, 0, connection.next_correlation_id(), bytes(100), rig.clock.monotonic_ns())
+        rig.sender.flush_connection(connection)
+        rig.sender.close_connection(connection, None)
+        found = producer(rig)
+        assert (found["request-total"], found["outgoing-byte-total"]) == (1, 100)
 
 
 def accounts(rig: Rig) -> None:

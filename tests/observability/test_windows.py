@@ -6,7 +6,7 @@ import random
 import pytest
 
 from cyproducer.buffers.readings import Reading, read_node, read_producer, read_topic
-from tests.observability.measured import WINDOW_MS, one, producer, sent, topic
+from tests.observability.measured import WINDOW_MS, node, one, producer, sent, topic
 from tests.rig import Rig
 
 APPROXIMATELY = 1 / 64 + 1e-9
@@ -37,19 +37,39 @@ def test_a_rate_is_over_the_windows_that_are_kept_and_a_total_is_forever() -> No
 
 def test_what_happens_after_long_rest_is_counted_where_it_happens() -> None:
     """Nobody looks meanwhile, so that the event itself must turn the windows."""
-    with Rig({"t": [1]}) as rig:
+    with Rig({"t": [1]}, request_timeout_ms=1e9, delivery_timeout_ms=1e9) as rig:
         sent(rig, [b"x"] * 10)
         rig.clock.advance_ms(10 * WINDOW_MS)
         sent(rig, [b"y"] * 4)
         assert producer(rig)["record-send-rate"] == pytest.approx(4 / 30, rel=1e-3)
         rig.clock.advance_ms(WINDOW_MS)
         assert producer(rig)["record-send-rate"] == pytest.approx(4 / 30, rel=1e-3)
+        found = producer(rig)
+        assert found["records-per-request-avg"] == found["records-per-batch-avg"] == 4
+        assert found["record-queue-time-max"] == 0
+        sent(rig, [b"y"], then=lambda: rig.clock.advance_ms(10 * WINDOW_MS))
+        rig.clock.advance_ms(WINDOW_MS)
+        assert producer(rig)["request-latency-max"] == node(rig, 1)["request-latency-max"] == 10 * WINDOW_MS
         rig.clock.advance_ms(10 * WINDOW_MS)
         seen_late = rig.send("t", b"z", partition=0)
         rig.answer(one(rig), error=29)
         assert seen_late.failed()
         assert producer(rig)["record-error-rate"] == pytest.approx(1 / 30, rel=1e-3)
         assert topic(rig)["record-error-rate"] == pytest.approx(1 / 30, rel=1e-3)
+
+
+def test_what_is_written_after_long_rest_is_counted_where_it_is_written() -> None:
+    with Rig({"t": [1]}) as rig:
+        sent(rig, [b"x"])
+        before = node(rig, 1)["outgoing-byte-total"]
+        rig.clock.advance_ms(10 * WINDOW_MS)
+        rig.send("t", b"x")
+        assert len(rig.requests()) == 1
+        for of in (node(rig, 1), producer(rig)):
+            assert of["outgoing-byte-rate"] == pytest.approx(
+                (of["outgoing-byte-total"] - before) / 30, rel=1e-3
+            )
+            assert of["request-size-max"] == of["outgoing-byte-total"] - before
 
 
 def test_a_maximum_and_an_average_are_of_the_windows_that_are_kept() -> None:
