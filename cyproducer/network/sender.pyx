@@ -16,7 +16,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport realloc
 
 from cyproducer.buffers.designation cimport apply_topic, fail_parked, forget_topic
-from cyproducer.buffers.meters cimport CONNECTED, DISCONNECTED, Meters, meters_turn
+from cyproducer.buffers.meters cimport CONNECTED, DISCONNECTED, PRODUCE_REQUESTS, Meters, meters_turn
 from cyproducer.buffers.readiness cimport has_work
 from cyproducer.buffers.structures cimport GATE_OPEN, OPEN, SEALED, SEALING, Batch, Node, Partition
 from cyproducer.buffers.sync cimport (
@@ -305,8 +305,9 @@ cdef class Sender(Turns):
             os.close(fd)
 
     def counters(self):
-        """What the sender alone knows, for ``metrics()``."""
+        """What the sender does, as a dict of totals since the start; ``readings`` has all else there is."""
         return {
+            "requests": self.accumulator.c.meters.all.total[PRODUCE_REQUESTS],
             "wakeups": self.wakeups,
             "drives": self.drives,
             "left_alone": self.left_alone,
