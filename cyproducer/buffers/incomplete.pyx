@@ -66,7 +66,6 @@ cdef class Incomplete:
     cdef void complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) noexcept nogil:
         """The broker acknowledged a batch that was in a request; without the GIL."""
         cdef Accumulator* a = &self.c
-        cdef int64_t now = self.clock.now_ns()
         # First the outcome, then the accounts: a flush that returns finds every future done.
         if not b.abandoned:
             delivery_acknowledge(b.delivery, base_offset, log_append_ms)
@@ -76,8 +75,7 @@ cdef class Incomplete:
         b.partition.known = 1
         if not b.abandoned:
             count_acknowledged(
-                &a.meters, &b.partition.topic.meter, b.count, b.size, b.raw_size, b.largest,
-                now - b.created_ns, now,
+                &a.meters, &b.partition.topic.meter, b.count, b.size, b.raw_size, b.largest, b.created_ns
             )
             self._forget(b)
         if b.partition.first != NULL and b.partition.membership == NOWHERE:

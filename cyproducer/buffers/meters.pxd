@@ -72,7 +72,7 @@ cdef struct Meter:
     int32_t sums              # how many it has
     int32_t first_peak
     int32_t peaks
-    int64_t* total            # the sums; owned, with everything below
+    int64_t* total            # the sums, from the first one on; owned, with everything below
     int64_t* begun            # for each of the latest windows: the sums when it began
     int64_t* peak             # for each of the latest windows: its peaks; -1: none
 
@@ -90,6 +90,8 @@ cdef struct Meters:
     int64_t length_ns         # of a window
     int64_t ends_ns           # of the current one
     int64_t window            # the current one's number, from 0 on
+    int64_t page              # where its pages are
+    int64_t answered_ns       # when a request was answered last, or given up; its batches end then
     int32_t samples           # windows that are kept
     Meter all
     Histogram* times          # [HISTOGRAMS]; owned, as is the next
@@ -110,11 +112,9 @@ cdef void meter_roll(const Meters* ms, Meter* m) noexcept nogil
 cdef void count_records(Meters* ms, Meter* topic, int which, int64_t records, int64_t now) noexcept nogil
 cdef void count_acknowledged(
     Meters* ms, Meter* topic, int64_t records, int64_t size, int64_t raw_size, int64_t record_peak,
-    int64_t age_ns, int64_t now
+    int64_t created_ns
 ) noexcept nogil
-cdef void count_answer(
-    Meters* ms, Meter* node, int64_t latency_ns, int64_t throttle_ms, int64_t now
-) noexcept nogil
+cdef void count_answer(Meters* ms, Meter* node, int64_t latency_ns, int64_t throttle_ms) noexcept nogil
 cdef void count_traffic(Meters* ms, Meter* node, Traffic* t, int64_t now) noexcept nogil
 cdef void count_queued(Meters* ms, int64_t ns) noexcept nogil
 

@@ -56,6 +56,7 @@ cdef int meters_init(
     ms.began_ns = now
     ms.length_ns = window_ns
     ms.ends_ns = now + window_ns
+    ms.answered_ns = now
     ms.samples = samples
     ms.exhausted = exhausted
     ms.memory_wait_ns = memory_wait_ns
@@ -96,6 +97,7 @@ cdef void meters_roll(Meters* ms, int64_t now) noexcept nogil:
     take_pool(ms)
     ms.window = (now - ms.began_ns) // ms.length_ns
     ms.ends_ns = ms.began_ns + (ms.window + 1) * ms.length_ns
+    ms.page = ms.window % ms.samples
     window = max(ms.all.window + 1, ms.window - ms.samples + 1)
     while window <= ms.window:
         memcpy(
@@ -105,89 +107,102 @@ cdef void meters_roll(Meters* ms, int64_t now) noexcept nogil:
     meter_roll(ms, &ms.all)
 
 
-# Counting
+# Counting. Pointers are held in variables: the compiler would have to read them anew behind each addition.
 
-cdef inline void add(const Meters* ms, Meter* m, int which, int64_t amount) noexcept nogil:
-    m.total[which - m.first] += amount
+cdef inline int64_t* turn_both(Meters* ms, Meter* part, int64_t now) noexcept nogil:
+    """Begins the windows that have come since; returns the producer's sums."""
+    meters_turn(ms, now)
+    if part != NULL and part.window != ms.window:
+        meter_roll(ms, part)
+    return ms.all.total
 
 
-cdef inline void reach(const Meters* ms, Meter* m, int which, int64_t value) noexcept nogil:
+cdef inline int64_t* peaks_now(const Meters* ms, const Meter* m) noexcept nogil:
+    """The peaks of the current window, by their numbers."""
+    return m.peak + ms.page * m.peaks - m.first_peak
+
+
+cdef inline void reach(int64_t* peak, int64_t value) noexcept nogil:
     """A value that may be a window's greatest."""
-    cdef int64_t* peak = m.peak + (ms.window % ms.samples) * m.peaks + which - m.first_peak
     if value > peak[0]:
         peak[0] = value
 
 
-cdef inline void turn_both(Meters* ms, Meter* part, int64_t now) noexcept nogil:
-    meters_turn(ms, now)
-    if part != NULL and part.window != ms.window:
-        meter_roll(ms, part)
-
-
-cdef inline void add_both(Meters* ms, Meter* part, int which, int64_t amount) noexcept nogil:
-    add(ms, &ms.all, which, amount)
-    if part != NULL:
-        add(ms, part, which, amount)
-
-
-cdef inline void reach_both(Meters* ms, Meter* part, int which, int64_t value) noexcept nogil:
-    reach(ms, &ms.all, which, value)
-    if part != NULL:
-        reach(ms, part, which, value)
-
-
 cdef void count_records(Meters* ms, Meter* topic, int which, int64_t records, int64_t now) noexcept nogil:
     """Records of a topic: RECORDS_FAILED or RECORDS_RETRIED."""
-    turn_both(ms, topic, now)
-    add_both(ms, topic, which, records)
+    cdef int64_t* all = turn_both(ms, topic, now)
+    all[which] += records
+    topic.total[which] += records
 
 
 cdef void count_acknowledged(
     Meters* ms, Meter* topic, int64_t records, int64_t size, int64_t raw_size, int64_t record_peak,
-    int64_t age_ns, int64_t now
+    int64_t created_ns
 ) noexcept nogil:
-    """A batch of a topic was acknowledged ``age_ns`` after it was made."""
-    turn_both(ms, topic, now)
-    add_both(ms, topic, RECORDS_SENT, records)
-    add_both(ms, topic, BATCHES_SENT, 1)
-    add_both(ms, topic, BATCH_BYTES, size)
-    add_both(ms, topic, RAW_BYTES, raw_size)
-    add(ms, &ms.all, ACKNOWLEDGED_NS, age_ns)
-    reach(ms, &ms.all, BATCH_BYTES_PEAK, size)
-    reach(ms, &ms.all, RECORD_BYTES_PEAK, record_peak)
-    reach(ms, &ms.all, ACKNOWLEDGED_PEAK, age_ns)
-    count_time(&ms.times[ACKNOWLEDGEMENTS], age_ns)
+    """A batch of a topic was acknowledged, by the answer that was counted last."""
+    cdef int64_t age_ns = ms.answered_ns - created_ns
+    cdef int64_t* all = turn_both(ms, topic, ms.answered_ns)
+    cdef int64_t* part = topic.total
+    cdef int64_t* peaks = peaks_now(ms, &ms.all)
+    cdef Histogram* times = ms.times
+    all[RECORDS_SENT] += records
+    all[BATCHES_SENT] += 1
+    all[BATCH_BYTES] += size
+    all[RAW_BYTES] += raw_size
+    all[ACKNOWLEDGED_NS] += age_ns
+    part[RECORDS_SENT] += records
+    part[BATCHES_SENT] += 1
+    part[BATCH_BYTES] += size
+    part[RAW_BYTES] += raw_size
+    reach(&peaks[BATCH_BYTES_PEAK], size)
+    reach(&peaks[RECORD_BYTES_PEAK], record_peak)
+    reach(&peaks[ACKNOWLEDGED_PEAK], age_ns)
+    count_time(&times[ACKNOWLEDGEMENTS], age_ns)
 
 
 cdef void count_queued(Meters* ms, int64_t ns) noexcept nogil:
     """A batch goes into its first request; the window was turned."""
-    add(ms, &ms.all, BATCHES_QUEUED, 1)
-    add(ms, &ms.all, QUEUE_NS, ns)
-    reach(ms, &ms.all, QUEUE_PEAK, ns)
-    count_time(&ms.times[QUEUE_TIMES], ns)
+    cdef int64_t* all = ms.all.total
+    cdef Histogram* times = ms.times
+    all[BATCHES_QUEUED] += 1
+    all[QUEUE_NS] += ns
+    reach(&peaks_now(ms, &ms.all)[QUEUE_PEAK], ns)
+    count_time(&times[QUEUE_TIMES], ns)
 
 
-cdef void count_answer(
-    Meters* ms, Meter* node, int64_t latency_ns, int64_t throttle_ms, int64_t now
-) noexcept nogil:
-    """A broker answered a Produce request."""
-    turn_both(ms, node, now)
-    add_both(ms, node, PRODUCE_RESPONSES, 1)
-    add_both(ms, node, LATENCY_NS, latency_ns)
-    reach_both(ms, node, LATENCY_PEAK, latency_ns)
-    add_both(ms, node, THROTTLE_MS, throttle_ms)
-    reach_both(ms, node, THROTTLE_PEAK, throttle_ms)
-    count_time(&ms.times[LATENCIES], latency_ns)
+cdef void count_answer(Meters* ms, Meter* node, int64_t latency_ns, int64_t throttle_ms) noexcept nogil:
+    """A broker answered a Produce request, at ``answered_ns``."""
+    cdef int64_t* all = turn_both(ms, node, ms.answered_ns)
+    cdef int64_t* part = node.total - FIRST_OF_NODE
+    cdef int64_t* peaks = peaks_now(ms, &ms.all)
+    cdef int64_t* part_peaks = peaks_now(ms, node)
+    cdef Histogram* times = ms.times
+    all[PRODUCE_RESPONSES] += 1
+    all[LATENCY_NS] += latency_ns
+    all[THROTTLE_MS] += throttle_ms
+    part[PRODUCE_RESPONSES] += 1
+    part[LATENCY_NS] += latency_ns
+    part[THROTTLE_MS] += throttle_ms
+    reach(&peaks[LATENCY_PEAK], latency_ns)
+    reach(&peaks[THROTTLE_PEAK], throttle_ms)
+    reach(&part_peaks[LATENCY_PEAK], latency_ns)
+    reach(&part_peaks[THROTTLE_PEAK], throttle_ms)
+    count_time(&times[LATENCIES], latency_ns)
+
+
+cdef inline void add_traffic(int64_t* sums, int64_t* peaks, const Traffic* t) noexcept nogil:
+    sums[REQUESTS] += t.requests
+    sums[REQUEST_BYTES] += t.request_bytes
+    sums[OUT_BYTES] += t.out_bytes
+    sums[RESPONSES] += t.responses
+    sums[IN_BYTES] += t.in_bytes
+    if t.requests:
+        reach(&peaks[REQUEST_PEAK], t.request_peak)
 
 
 cdef void count_traffic(Meters* ms, Meter* node, Traffic* t, int64_t now) noexcept nogil:
     """Takes over what went through a connection; ``node`` NULL: it has no broker's meter (yet)."""
-    turn_both(ms, node, now)
-    add_both(ms, node, REQUESTS, t.requests)
-    add_both(ms, node, REQUEST_BYTES, t.request_bytes)
-    add_both(ms, node, OUT_BYTES, t.out_bytes)
-    add_both(ms, node, RESPONSES, t.responses)
-    add_both(ms, node, IN_BYTES, t.in_bytes)
-    if t.requests:
-        reach_both(ms, node, REQUEST_PEAK, t.request_peak)
+    add_traffic(turn_both(ms, node, now), peaks_now(ms, &ms.all), t)
+    if node != NULL:
+        add_traffic(node.total - FIRST_OF_NODE, peaks_now(ms, node), t)
     t[0] = Traffic(0, 0, 0, 0, 0, 0)

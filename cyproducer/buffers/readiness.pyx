@@ -325,7 +325,6 @@ cdef int32_t drain(
             give_sequence(a, p, b, now)
         if b.attempts == 0:
             count_queued(&a.meters, now - b.created_ns)
-        a.meters.all.total[RECORDS_REQUESTED] += b.count
         b.attempts += 1
         b.drained_ns = now
         b.in_request = 1
@@ -339,6 +338,7 @@ cdef int32_t drain(
     if count > 0:
         n.sent += 1
         a.meters.all.total[PRODUCE_REQUESTS] += 1
+        a.meters.all.total[RECORDS_REQUESTED] += records
         n.waiting_since_ns = 0
         # Fades in a straight line: no more than that is needed.
         n.flow = records + n.flow * max(0, FLOW_NS - (now - n.flow_ns)) // FLOW_NS

@@ -352,8 +352,9 @@ cdef class SendLoop(Driver):
         """
         pthread_mutex_lock(&self.accumulator.c.lock)
         link.node.answered += 1
+        self.accumulator.c.meters.answered_ns = now
         if latency_ns >= 0:
-            count_answer(&self.accumulator.c.meters, &link.node.meter, latency_ns, throttle_ms, now)
+            count_answer(&self.accumulator.c.meters, &link.node.meter, latency_ns, throttle_ms)
         report_traffic(&self.accumulator.c, link, now)
         pthread_mutex_unlock(&self.accumulator.c.lock)
         return 0
