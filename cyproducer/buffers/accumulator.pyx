@@ -129,6 +129,7 @@ cdef class RecordAccumulator(Incomplete):
         self.key_hash = spec.key_hash if spec is not None else KEY_HASH_JAVA
         self.keyless = spec.keyless if spec is not None else STICKY
         self.topics = {}
+        self.unused_topics = []
         self.c.batch_size = max(batch_size, BATCH_HEADER + 1)
         self.c.linger_ns = <int64_t>(linger_ms * 1e6)
         self.c.stream_linger_ns = self.c.linger_ns or <int64_t>(stream_linger_ms * 1e6)
@@ -174,11 +175,14 @@ cdef class RecordAccumulator(Incomplete):
     cdef TopicState topic(self, str name):
         """The topic of that name, made without partitions where it is new. Called with the GIL."""
         cdef TopicState state = self.topics.get(name)
+        cdef TopicState made
         if state is None:
+            made = make_topic(&self.c, name, self.key_hash, self.keyless)
             # setdefault, not assignment: two threads may meet a new topic at once.
-            state = self.topics.setdefault(
-                name, make_topic(&self.c, name, self.key_hash, self.keyless)
-            )
+            state = self.topics.setdefault(name, made)
+            if state is not made:
+                # It is in the accumulator's list already, and stays there.
+                self.unused_topics.append(made)
         return state
 
     # Appending
