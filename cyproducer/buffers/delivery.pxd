@@ -8,6 +8,12 @@ cdef enum DeliveryState:
     FAILED = 2
     FORWARDED = 3         # its records went into other batches; see Forward
 
+# When a callback is called.
+cdef enum:
+    ON_SUCCESS = 1
+    ON_FAILURE = 2
+    ON_BOTH = 3
+
 # Where one record of a forwarded delivery went.
 cdef struct Forward:
     Delivery* to          # a reference is held
@@ -75,3 +81,12 @@ cdef void delivery_fail(Delivery* d, object error)
 cdef list take_callbacks(Delivery* d)
 cdef object fresh(object error)
 cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms)
+cdef bint list_callback(Delivery* d, RecordFuture future) noexcept
+cdef object run_callbacks(list callbacks, bint succeeded, object outcome, object topic)
+cdef int wait_slice(Delivery* d, int64_t deadline) except -1
+cdef int refuse_wait(Delivery* d, str what, str whose) except -1
+cdef int refuse_foreign(Delivery* d, str whose) except -1
+# Guard what forwarding changes in futures; held for a few instructions, without asking for the GIL.
+cdef void lock_forwards() noexcept nogil
+cdef void unlock_forwards() noexcept nogil
+cdef object bound(object f, tuple args, dict kwargs)
