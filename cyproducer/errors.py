@@ -39,7 +39,7 @@ from cyproducer.error_base import *
 from cyproducer.error_codes import *
 
 if TYPE_CHECKING:
-    from cyproducer.buffers.bulk import BulkFuture, BulkMetadata
+    from cyproducer.buffers.bulk import BulkMetadata
     from cyproducer.structs import FailedRows
 
 CorruptRecordException = CorruptRecordError

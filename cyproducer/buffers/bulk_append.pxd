@@ -2,13 +2,22 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from cyproducer.buffers.accumulator cimport Appended, RecordAccumulator
 from cyproducer.buffers.segments cimport Segments
-from cyproducer.buffers.structures cimport Topic
+from cyproducer.buffers.structures cimport RecordView, Topic
 from cyproducer.records.row_source cimport Rows
 
 cdef enum BulkResult:
     # Beside the values of AppendResult.
-    MORE_PARTITIONS = 100         # the topic has more than there are segments for
+    OTHER_PARTITIONS = 100        # the topic has more or fewer than the call reckons with
     PAUSE = 101                   # a batch is to be compressed, or signals are to be looked for
+
+cdef enum:
+    READY_ROWS = 256              # that are read before the lock is taken
+
+# A row that was read.
+cdef struct Ready:
+    RecordView record
+    int32_t partition             # -1: keyless, to be placed
+    int32_t chosen                # whether by its key, or to be
 
 # How far a call has come.
 cdef struct Sending:
@@ -17,7 +26,12 @@ cdef struct Sending:
     int64_t now_ms                # timestamp of rows that have none
     int64_t timestamp_ms          # of every row; -1: the column's, or now
     int32_t partition             # of every row; -1: the column's, or to be chosen
-    uint8_t* headers              # room for those of one row, encoded
+    int32_t partitions            # that the topic has
+    int32_t ready_count
+    Ready* ready                  # READY_ROWS
+    uint8_t* headers              # room for those of the rows in ``ready``, encoded
+    int64_t headers_room          # bytes of it
+    int64_t headers_most          # that any row's headers take
     int64_t grant                 # bytes reserved for a new batch
     Appended out                  # sealing: a batch to be sealed; need: bytes, where memory is lacking
 

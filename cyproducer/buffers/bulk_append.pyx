@@ -5,7 +5,8 @@ opening and closing batches, which is the accumulator's, nor waiting for memory 
 application threads, without the GIL.
 
 A block is bounded in rows and bytes, so that neither the sender nor another thread's ``send()`` waits longer
-than some ten microseconds for the lock.
+than some ten microseconds for the lock. Columns are read and keys hashed before it is taken; values alone,
+the common and the fastest case, are written from their column.
 """
 
 from libc.string cimport memcpy
@@ -19,7 +20,7 @@ from cyproducer.buffers.accumulator cimport (
 )
 from cyproducer.buffers.placement cimport STICKY, place
 from cyproducer.buffers.segments cimport note
-from cyproducer.buffers.structures cimport OPEN, Accumulator, Batch, Partition, RecordView
+from cyproducer.buffers.structures cimport OPEN, Accumulator, Batch, Partition
 from cyproducer.buffers.sync cimport (
     SIGNAL_SLICE_NS,
     cyp_load32,
@@ -42,12 +43,18 @@ from cyproducer.records.columnar cimport (
     milliseconds_at,
     number_at,
 )
-from cyproducer.records.hashing cimport KEY_HASH_CONSISTENT, KEY_HASH_FNV1A, KEY_HASH_MURMUR2
+from cyproducer.records.hashing cimport (
+    KEY_HASH_CONSISTENT,
+    KEY_HASH_FNV1A,
+    KEY_HASH_MURMUR2,
+    KeyHash,
+    partition_for_key,
+)
 from cyproducer.records.record_batch cimport RECORD_OVERHEAD, put_record, record_bound
 from cyproducer.records.varint cimport put_varint, varint_size
 
 cdef enum:
-    BLOCK_ROWS = 512
+    BLOCK_ROWS = 512          # at most, and below: room for segments is made for as many
     BLOCK_BYTES = 65536
     STICKY_SLACK = 30         # as RecordAccumulator._append counts what sticky partitions got
 
@@ -80,18 +87,21 @@ cdef int append_block(RecordAccumulator acc, Topic* t, Segments segments, Sendin
     cdef Accumulator* a = &acc.c
     cdef int result
     cdef bint wake = False
+    cdef bint plain = is_plain(t, s)
     s.out.sealing = NULL
+    if not plain:
+        read_rows(t, s)
     pthread_mutex_lock(&a.lock)
     if a.closed:
         result = IS_CLOSED
     elif t.partition_count == 0:
         result = TOPIC_UNKNOWN
-    elif t.partition_count > segments.partition_count:
-        result = MORE_PARTITIONS
-    elif is_plain(t, s):
+    elif t.partition_count != s.partitions:
+        result = OTHER_PARTITIONS
+    elif plain:
         result = append_plain(acc, t, segments, s, &wake)
     else:
-        result = append_any(acc, t, segments, s, &wake)
+        result = append_ready(acc, t, segments, s, &wake)
     if wake:
         # One wake-up is enough for all that is appended until the sender looks again.
         wake = cyp_load32(&a.sleeping) != 0
@@ -103,51 +113,91 @@ cdef int append_block(RecordAccumulator acc, Topic* t, Segments segments, Sendin
 
 # Rows of any kind
 
-cdef inline void read_row(const Sending* s, int64_t row, RecordView* r) noexcept nogil:
+cdef inline int64_t read_row(const Sending* s, int64_t row, RecordView* r, uint8_t* headers) noexcept nogil:
+    """Fills ``r``; returns how many bytes of ``headers`` that took."""
     cdef const Rows* rows = s.rows
     cdef int64_t timestamp_ms
+    cdef int64_t used = 0
     r.key_size = cell(&rows.key, row, &r.key)
     r.value_size = cell(&rows.value, row, &r.value)
-    if rows.headers.offsets == NULL:
-        r.headers = &NO_HEADERS
-        r.headers_size = 1
-    else:
-        r.headers = s.headers
-        r.headers_size = encode_headers_at(&rows.headers, row, s.headers)
+    r.headers = &NO_HEADERS
+    r.headers_size = 1
+    if rows.headers.offsets != NULL:
+        used = encode_headers_at(&rows.headers, row, headers)
+        r.headers = headers
+        r.headers_size = used
     timestamp_ms = s.timestamp_ms
     if rows.timestamp.data != NULL:
         timestamp_ms = milliseconds_at(&rows.timestamp, row)
     r.timestamp_ms = timestamp_ms if timestamp_ms >= 0 else s.now_ms
+    return used
 
 
-cdef int append_any(
+cdef void read_rows(const Topic* t, Sending* s) noexcept nogil:
+    """Reads the next rows, and hashes their keys, before the lock is taken."""
+    cdef const Rows* rows = s.rows
+    cdef int64_t end = min(rows.count, s.row + READY_ROWS)
+    cdef int64_t headers_used = 0
+    cdef int64_t row
+    cdef Ready* to = s.ready
+    cdef RecordView* r
+    cdef bint simple = (
+        rows.value.layout == OFFSETS32
+        and rows.value.validity == NULL
+        and rows.value.indices == NULL
+        and rows.key.layout == OFFSETS32
+        and rows.key.validity == NULL
+        and rows.key.indices == NULL
+        and rows.headers.offsets == NULL
+        and rows.timestamp.data == NULL
+    )
+    for row in range(s.row, end):
+        r = &to.record
+        if simple:
+            r.key_size = cell_of(OFFSETS32, &rows.key, row, &r.key)
+            r.value_size = cell_of(OFFSETS32, &rows.value, row, &r.value)
+            r.headers = &NO_HEADERS
+            r.headers_size = 1
+            r.timestamp_ms = s.timestamp_ms if s.timestamp_ms >= 0 else s.now_ms
+        else:
+            if s.headers_room - headers_used < s.headers_most:
+                break
+            headers_used += read_row(s, row, r, s.headers + headers_used)
+        to.partition = s.partition
+        if rows.partition.data != NULL:
+            to.partition = <int32_t>number_at(&rows.partition, row)
+        to.chosen = to.partition < 0
+        if to.chosen:
+            to.partition = partition_for_key(<KeyHash>t.key_hash, r.key, r.key_size, s.partitions)
+        to += 1
+    s.ready_count = <int32_t>(to - s.ready)
+
+
+cdef int append_ready(
     RecordAccumulator acc, Topic* t, Segments segments, Sending* s, bint* wake
 ) noexcept nogil:
-    """A block of rows of any kind. The lock is held."""
+    """Appends the rows that were read. The lock is held."""
     cdef Accumulator* a = &acc.c
-    cdef const Rows* rows = s.rows
-    cdef int64_t row = s.row
-    cdef int64_t end = min(rows.count, row + BLOCK_ROWS)
     cdef int64_t bytes_left = BLOCK_BYTES
     cdef int64_t bound
+    cdef int32_t i
     cdef int32_t partition
-    cdef int result = APPENDED
-    cdef RecordView r
+    cdef int result
+    cdef Ready* from_ = s.ready
+    cdef const RecordView* r
     cdef Partition* p
     cdef Batch* b
     cdef uint8_t* at
-    while row < end and bytes_left > 0 and s.out.sealing == NULL:
-        read_row(s, row, &r)
+    for i in range(s.ready_count):
+        r = &from_.record
+        partition = from_.partition
         bound = record_bound(r.key_size, r.value_size, r.headers_size)
-        partition = s.partition
-        if rows.partition.data != NULL:
-            partition = <int32_t>number_at(&rows.partition, row)
-        if partition < 0:
-            partition = place(a, acc.clock, t, &r)
+        if from_.chosen:
+            if partition < 0:
+                partition = place(a, acc.clock, t, r)
             t.sticky_bytes += bound - STICKY_SLACK
         elif partition >= t.partition_count:
-            result = NO_SUCH_PARTITION
-            break
+            return NO_SUCH_PARTITION
         p = t.partitions[partition]
         b = p.last
         if b != NULL and b.state == OPEN and b.size + bound <= min(b.capacity, b.limit):
@@ -164,13 +214,15 @@ cdef int append_any(
             p.records += 1
             a.records_appended += 1
         else:
-            result = append_slowly(acc, t, segments, s, partition, &r, wake)
+            result = append_slowly(acc, t, segments, s, partition, r, wake)
             if result != APPENDED:
-                break
+                return result
+        from_ += 1
+        s.row += 1
         bytes_left -= bound
-        row += 1
-    s.row = row
-    return result
+        if bytes_left <= 0 or s.out.sealing != NULL:
+            break
+    return APPENDED
 
 
 cdef int append_slowly(
@@ -196,7 +248,7 @@ cdef inline bint is_plain(const Topic* t, const Sending* s) noexcept nogil:
         rows.key.layout == ABSENT
         and rows.value.validity == NULL
         and rows.value.indices == NULL
-        and rows.value.layout != SPANS
+        and not rows.value.sparse
         and rows.headers.offsets == NULL
         and rows.timestamp.data == NULL
         and rows.partition.data == NULL
@@ -231,7 +283,7 @@ cdef int append_plain(
     cdef Batch* b
     while s.row < end and bytes_left > 0 and s.out.sealing == NULL:
         # The first row by itself: it chooses the partition, and may need a new batch.
-        read_row(s, s.row, &r)
+        read_row(s, s.row, &r, NULL)
         bound = record_bound(-1, r.value_size, 1)
         partition = s.partition
         limit = bytes_left
@@ -276,6 +328,8 @@ cdef inline int32_t put_rows(
         return put_rows_of(OFFSETS64, b, values, row, end, limit, timestamp_ms, taken)
     if values.layout == VIEWS:
         return put_rows_of(VIEWS, b, values, row, end, limit, timestamp_ms, taken)
+    if values.layout == SPANS:
+        return put_rows_of(SPANS, b, values, row, end, limit, timestamp_ms, taken)
     return put_rows_of(FIXED, b, values, row, end, limit, timestamp_ms, taken)
 
 

@@ -20,7 +20,7 @@ from cyproducer.buffers.accumulator cimport (
 )
 from cyproducer.buffers.buffer_pool cimport buffer_capacity
 from cyproducer.buffers.bulk cimport bulk_future
-from cyproducer.buffers.bulk_append cimport MORE_PARTITIONS, PAUSE, append_rows
+from cyproducer.buffers.bulk_append cimport OTHER_PARTITIONS, PAUSE, READY_ROWS, Ready, append_rows
 from cyproducer.buffers.delivery cimport fresh
 from cyproducer.buffers.send_path cimport given_timestamp, wanted_partition
 from cyproducer.buffers.sync cimport (
@@ -42,6 +42,10 @@ from cyproducer.errors import (
 
 cdef extern from "<Python.h>":
     int PyErr_CheckSignals() except -1
+
+
+cdef enum:
+    HEADERS_ROOM = 65536      # for as many rows' headers as fit into it
 
 
 cdef class BulkPath(SendPath):
@@ -141,10 +145,14 @@ cdef class BulkPath(SendPath):
         memset(&s, 0, sizeof(Sending))
         s.partition = source.partition
         s.timestamp_ms = source.timestamp_ms
-        s.headers = <uint8_t*>malloc(source.headers_room)
+        s.partitions = partitions
+        s.headers_most = source.headers_room
+        s.headers_room = max(source.headers_room, HEADERS_ROOM)
+        s.headers = <uint8_t*>malloc(s.headers_room)
+        s.ready = <Ready*>malloc(READY_ROWS * sizeof(Ready))
         try:
-            if s.headers == NULL:
-                raise MemoryError(f"no memory for {source.headers_room} bytes of headers")
+            if s.headers == NULL or s.ready == NULL:
+                raise MemoryError(f"no memory for {s.headers_room} bytes of headers")
             self._append_all(state, source, segments, &s)
         except BaseException as error:
             error.accepted = segments.rows
@@ -152,6 +160,7 @@ cdef class BulkPath(SendPath):
             raise
         finally:
             free(s.headers)
+            free(s.ready)
             if s.grant:
                 acc.pool.unreserve(s.grant)
             segments.finish()
@@ -198,10 +207,9 @@ cdef class BulkPath(SendPath):
                 size = s.out.need
             self._reserve(size, deadline, state.name)
             s.grant = size
-        elif result == TOPIC_UNKNOWN:
-            segments.widen(self._known_partitions(state, deadline))
-        elif result == MORE_PARTITIONS:
-            segments.widen(state.c.partition_count)
+        elif result == TOPIC_UNKNOWN or result == OTHER_PARTITIONS:
+            s.partitions = self._known_partitions(state, deadline)
+            segments.widen(s.partitions)
         elif result == IS_CLOSED:
             if acc.refusal is not None:
                 raise fresh(acc.refusal)

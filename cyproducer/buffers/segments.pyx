@@ -58,6 +58,8 @@ cdef class Segments:
         """Makes room for the segments of as many partitions."""
         cdef int32_t* grown
         cdef int32_t i
+        if partitions <= self.partition_count:
+            return 0
         grown = <int32_t*>realloc(self.first, partitions * sizeof(int32_t))
         if grown != NULL:
             self.first = grown
@@ -68,7 +70,7 @@ cdef class Segments:
         for i in range(self.partition_count, partitions):
             self.first[i] = -1
             self.last[i] = -1
-        self.partition_count = max(self.partition_count, partitions)
+        self.partition_count = partitions
         return 0
 
     cdef bint make_room(self, int32_t more) noexcept nogil:

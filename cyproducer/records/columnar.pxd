@@ -21,6 +21,7 @@ cdef struct Span:
 cdef struct Cells:
     int32_t layout            # a Layout
     int32_t index             # of a dictionary's indices: a Number
+    int32_t sparse            # SPANS: some rows are null
     const uint8_t* validity   # a bitmap, least significant bit first; NULL: no nulls
     int64_t first_bit         # the first row's place in it
     const uint8_t* rows       # offsets, views or spans

@@ -213,7 +213,7 @@ cdef class RowSource:
 
 cdef inline bint may_lack(const Cells* c) noexcept nogil:
     """Whether a row of the column may be null."""
-    if c.layout == ABSENT or c.layout == SPANS or c.validity != NULL:
+    if c.layout == ABSENT or c.sparse or c.validity != NULL:
         return True
     return c.indices != NULL and (c.words.validity != NULL or c.words.layout == ABSENT)
 
@@ -279,17 +279,23 @@ cdef RowSource from_arrow(
     return source
 
 
-cdef int64_t hold_all(tuple items, str name, Span* spans, list kept) except -1:
-    """Fills the spans of a sequence's items; copies of those that are no bytes go to ``kept``."""
+cdef int64_t hold_all(tuple items, str name, Cells* c, Span* spans, list kept) except -1:
+    """Makes a column of a sequence's items; copies of those that are no bytes go to ``kept``.
+
+    Returns the size of the longest.
+    """
     cdef Py_ssize_t i
     cdef int64_t longest = 0
     cdef Py_buffer view
     cdef object copy
     cdef object item
+    c.layout = SPANS
+    c.rows = <const uint8_t*>spans
     for i in range(len(items)):
         item = <object>PyTuple_GET_ITEM(items, i)
         if item is None:
             spans[i].size = -1
+            c.sparse = True
             continue
         if not PyBytes_CheckExact(item):
             try:
@@ -344,13 +350,9 @@ cdef RowSource from_sequences(object values, object keys):
         raise MemoryError(f"no memory for {n} records")
     r = source.batches
     r.count = n
-    r.value.layout = SPANS
-    r.value.rows = <const uint8_t*>source.spans
-    value_most = hold_all(value_items, "values", source.spans, copies)
+    value_most = hold_all(value_items, "values", &r.value, source.spans, copies)
     if key_items is not None:
-        r.key.layout = SPANS
-        r.key.rows = <const uint8_t*>(source.spans + n)
-        key_most = hold_all(key_items, "keys", source.spans + n, copies)
+        key_most = hold_all(key_items, "keys", &r.key, source.spans + n, copies)
         source.keyed = True
     source.batch_count = 1
     source.count = n
