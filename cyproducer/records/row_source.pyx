@@ -34,7 +34,7 @@ from cyproducer.records.columnar cimport (
 from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
 from cyproducer.records.varint cimport varint_size
 
-from cyproducer.errors import RecordTooLargeError
+from cyproducer.errors import RecordTooLargeError, UnknownTopicOrPartitionError
 
 cdef int64_t MOST = 0x7FFFFFFFFFFFFFFF
 
@@ -152,10 +152,11 @@ cdef class RowSource:
                     "own is not asked for single rows: each needs its partition"
                 )
             if not ok:
-                raise ValueError(
+                said = (
                     f"{self.place(self.partition_name, before + row)}: {v} is no partition of the topic, "
                     f"which has {partitions}, 0 to {partitions - 1}"
                 )
+                raise ValueError(said) if v < 0 else UnknownTopicOrPartitionError(said)
         if r.timestamp.kind:
             with nogil:
                 most = MOST // r.timestamp.times
@@ -362,7 +363,7 @@ cdef RowSource from_sequences(object values, object keys):
 
 
 cdef int check_rows(RowSource source, int32_t partitions, int64_t max_request_size, bint given) except -1:
-    """Raises ValueError or RecordTooLargeError for the first row that can't be sent.
+    """Raises the error of the first row that can't be sent.
 
     ``partitions``: how many the topic has. ``given``: each row must name its own.
     """
