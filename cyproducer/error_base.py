@@ -27,8 +27,8 @@ class KafkaError(Exception):
     #: Of an error that a future holds: False where the record is certainly not in the log, True where it may
     #: be there, once; None where the error is not about a record.
     maybe_written: bool | None = None
-    #: Of an error that ended ``send_arrow()`` or ``send_many()`` after rows had been accepted: how many (these
-    #: are the first ones) and their future. Other exceptions, Ctrl-C's too, are given the same then.
+    #: Of an error in the middle of ``send_arrow()`` or ``send_many()``: how many rows had been accepted, the
+    #: first ones, and their future. Other exceptions, Ctrl-C's too, are given the same then.
     accepted: int | None = None
     future: "BulkFuture | None" = None
 

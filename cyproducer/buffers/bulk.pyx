@@ -43,8 +43,8 @@ cdef class RowOffsets:
 
     Whatever takes Arrow data takes it (``__arrow_c_array__``): ``pyarrow.record_batch(rows)``,
     ``polars.DataFrame(rows)``. ``partitions`` and ``offsets`` are the same as memoryviews. The offset of a
-    row that failed is null in the table and -1 in ``offsets``, and without acknowledgements (``acks=0``) it is
-    -1 in both. Immutable.
+    row that failed is null in the table and -1 in ``offsets``, and without acknowledgements (``acks=0``) it
+    is -1 in both. Immutable.
     """
 
     cdef bytes _partitions
@@ -106,8 +106,8 @@ cdef class RowOffsets:
 cdef class BulkMetadata:
     """Where the rows of a call are. Immutable.
 
-    ``topic``; ``count``: rows that were acknowledged; ``ranges``: a list of ``OffsetRange``, (partition, first
-    offset, records), sorted, neighbours as one; ``rows()``: each row by itself.
+    ``topic``; ``count``: rows that were acknowledged; ``ranges``: a list of ``OffsetRange``, (partition,
+    first offset, records), sorted, neighbours as one; ``rows()``: each row by itself.
     """
 
     cdef readonly str topic
@@ -147,8 +147,8 @@ cdef BulkFuture bulk_future(str topic, Segments segments):
 cdef class BulkFuture:
     """The outcome of all rows of one ``send_arrow()`` or ``send_many()``, now or later.
 
-    What ``RecordFuture`` is for a record, with ``BulkMetadata`` for the metadata and ``BulkSendError`` for the
-    error: it is done when every row has its outcome, and has failed where any of them has. Thread-safe.
+    What ``RecordFuture`` is for a record, with ``BulkMetadata`` for the metadata and ``BulkSendError`` for
+    the error: it is done when every row has its outcome, and has failed where any has. Thread-safe.
     """
 
     cdef bint _settled(self) except -1:
@@ -218,8 +218,8 @@ cdef class BulkFuture:
     def get(self, timeout=None):
         """Waits until every row has its outcome, up to ``timeout`` seconds (None: as long as it takes).
 
-        Returns the ``BulkMetadata``. Raises ``BulkSendError`` where rows failed, which tells which and why, or
-        ``KafkaTimeoutError`` when the time runs out first: the rows stay accepted then. The wait is bounded
+        Returns the ``BulkMetadata``. Raises ``BulkSendError`` where rows failed, which tells which and why,
+        or ``KafkaTimeoutError`` when the time runs out first: the rows stay accepted then. The wait is bounded
         in any case, by ``delivery_timeout_ms``. Raises ``IllegalStateError`` instead of waiting in a callback
         of the same producer, and in a forked child for rows of the parent's.
         """

@@ -50,7 +50,7 @@ from cyproducer.records.hashing cimport (
     KeyHash,
     partition_for_key,
 )
-from cyproducer.records.record_batch cimport RECORD_OVERHEAD, put_record, record_bound
+from cyproducer.records.record_batch cimport put_record, record_bound
 from cyproducer.records.varint cimport put_varint, varint_size
 
 cdef enum:
@@ -180,7 +180,7 @@ cdef int append_ready(
     cdef Accumulator* a = &acc.c
     cdef int64_t bytes_left = BLOCK_BYTES
     cdef int64_t bound
-    cdef int32_t i
+    cdef int32_t _i
     cdef int32_t partition
     cdef int result
     cdef Ready* from_ = s.ready
@@ -188,7 +188,7 @@ cdef int append_ready(
     cdef Partition* p
     cdef Batch* b
     cdef uint8_t* at
-    for i in range(s.ready_count):
+    for _i in range(s.ready_count):
         r = &from_.record
         partition = from_.partition
         bound = record_bound(r.key_size, r.value_size, r.headers_size)
@@ -315,7 +315,8 @@ cdef int append_plain(
 
 
 cdef inline int32_t put_rows(
-    Batch* b, const Cells* values, int64_t row, int64_t end, int64_t limit, int64_t timestamp_ms, int64_t* taken
+    Batch* b, const Cells* values, int64_t row, int64_t end, int64_t limit, int64_t timestamp_ms,
+    int64_t* taken,
 ) noexcept nogil:
     """Writes rows into a batch that has room for the first: up to ``end``, its size, or ``limit`` bytes.
 

@@ -1,8 +1,8 @@
 """``send_arrow()`` and ``send_many()``: from a caller's columns or sequences to batches and one future.
 
 Owns: the calls' arguments, the order of looking through everything before anything is sent, and what is in
-an append's way: no metadata, no memory, batches to be compressed. Does not own: columns (``records/columnar``),
-the loop over rows (``bulk_append``), the future (``bulk``). Runs on the caller's thread; the GIL is let go
+an append's way: no metadata, no memory, batches to be compressed. Does not own: columns
+(``records/columnar``), the loop over rows (``bulk_append``), the future (``bulk``). Runs on the caller's thread; the GIL is let go
 but for what needs it, a few times a megabyte.
 """
 
@@ -63,8 +63,8 @@ cdef class BulkPath(SendPath):
         ``value``, ``key``, ``headers``: names of columns, or None. Values and keys are binary or string
         columns, large, view, fixed-size and dictionary variants too; headers are lists of (key, value)
         structs. ``partition``: a number for all rows, or the name of a column of whole numbers, in which null
-        is to be chosen. ``timestamp``: milliseconds for all, or the name of a column of timestamps, or of int64
-        as milliseconds, in which null is now.
+        is to be chosen. ``timestamp``: milliseconds for all, or the name of a column of timestamps, or of
+        int64 as milliseconds, in which null is now.
 
         Blocks while the topic's metadata is not there, and while ``buffer_memory`` is full: each time up to
         ``max_block_ms``.
@@ -133,7 +133,7 @@ cdef class BulkPath(SendPath):
         if source.partition >= partitions:
             raise UnknownTopicOrPartitionError(no_partition(state, source.partition, partitions))
         if given and source.partition_name is None and source.count > 0:
-            raise ValueError("partition: must be given, since the producer's partitioner is not asked for rows")
+            raise ValueError("partition: must be given: a partitioner of your own is not asked for single rows")
         check_rows(source, partitions, self.max_request_size, given)
         least = buffer_capacity(min(source.largest + BATCH_HEADER, self.max_request_size))
         if least > acc.pool.total_bytes and source.count > 0:
@@ -216,8 +216,8 @@ cdef class BulkPath(SendPath):
             raise ProducerClosedError("the producer was closed: not all rows were accepted")
         elif result == NO_SUCH_PARTITION:
             raise UnknownTopicOrPartitionError(
-                f"topic {state.name!r} has lost partitions meanwhile, it has {state.c.partition_count} now: not "
-                "all rows were accepted"
+                f"topic {state.name!r} has lost partitions meanwhile, it has {state.c.partition_count} now: "
+                "not all rows were accepted"
             )
         else:
             raise MemoryError(f"no memory for rows of topic {state.name!r}")
@@ -234,8 +234,8 @@ cdef class BulkPath(SendPath):
             now = cyp_monotonic_ns()
             if state.c.partition_count == 0:
                 self._wait_for_topic(state.name, max(0.0, (deadline - now) / 1e9))
-            # The metadata may be there, and records that wait for it not yet be in their partitions; or an idle
-            # topic is being dropped.
+            # The metadata may be there, and records that wait for it not yet be in their partitions; or an
+            # idle topic is being dropped.
             if state.c.partition_count == 0 and acc.on_topic_needed is not None:
                 acc.on_topic_needed(state.name)
             until = min(deadline, now + SIGNAL_SLICE_NS)
@@ -254,7 +254,8 @@ cdef class BulkPath(SendPath):
             PyErr_CheckSignals()
             if cyp_monotonic_ns() >= deadline:
                 raise KafkaTimeoutError(
-                    f"no metadata of topic {state.name!r} within max_block_ms={self.max_block_ns // 1_000_000}"
+                    f"no metadata of topic {state.name!r} within "
+                    f"max_block_ms={self.max_block_ns // 1_000_000}"
                 )
 
 

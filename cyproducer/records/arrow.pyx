@@ -213,7 +213,9 @@ cdef bint fill_schema(ArrowSchema* schema) noexcept nogil:
     return True
 
 
-cdef bint fill_leaf(ArrowArray* array, int64_t rows, void* validity, void* data, int64_t nulls) noexcept nogil:
+cdef bint fill_leaf(
+    ArrowArray* array, int64_t rows, void* validity, void* data, int64_t nulls
+) noexcept nogil:
     """An array of one type over two buffers, which it owns from then on; False: no memory."""
     array.buffers = <const void**>calloc(2, sizeof(void*))
     if array.buffers == NULL:
@@ -238,7 +240,9 @@ cdef object export_schema():
     return PyCapsule_New(schema, SCHEMA_CAPSULE, drop_schema_capsule)
 
 
-cdef object export_rows(int64_t rows, int32_t* partitions, int64_t* offsets, uint8_t* validity, int64_t nulls):
+cdef object export_rows(
+    int64_t rows, int32_t* partitions, int64_t* offsets, uint8_t* validity, int64_t nulls
+):
     """Capsules with schema and array of (partition, offset) rows.
 
     The buffers, from malloc, are taken over, also where it raises MemoryError. ``validity``: a bitmap in

@@ -257,7 +257,9 @@ cdef int64_t describe_cells(
         if n > 0 and a.buffers[1] == NULL:
             raise malformed(name, "its indices are missing")
         # Never NULL: that is what tells a dictionary from others.
-        c.indices = <const uint8_t*>a.buffers[1] + first * number_size(c.index) if n > 0 else <const uint8_t*>a
+        c.indices = <const uint8_t*>a
+        if n > 0:
+            c.indices = <const uint8_t*>a.buffers[1] + first * number_size(c.index)
     elif layout == ABSENT:
         check_shape(a, 0, skip + n, name)
         return 0

@@ -197,8 +197,8 @@ cdef class RowSource:
             return 0
         if key_size < 0 and value_size < 0:
             raise ValueError(
-                f"{self.place(self.value_name or self.key_name, before + row)}: is null, and so is the key: a "
-                "record needs a value or a key (a tombstone is a key with a null value)"
+                f"{self.place(self.value_name or self.key_name, before + row)}: is null, and so is the key: "
+                "a record needs a value or a key (a tombstone is a key with a null value)"
             )
         raise RecordTooLargeError(
             f"{self.place(self.value_name or self.key_name, before + row)}: the record takes {bound} bytes, "
@@ -243,10 +243,11 @@ cdef int column_of(ArrowTable t, str role, str name) except -2:
             found.append(i)
     if len(found) == 1:
         return found[0]
-    names = ", ".join(
-        repr(t.schema.children[i].name.decode("utf-8", "replace")) if t.schema.children[i].name != NULL else "''"
-        for i in range(t.schema.n_children)
-    )
+    named = []
+    for i in range(t.schema.n_children):
+        text = t.schema.children[i].name
+        named.append(repr(text.decode("utf-8", "replace")) if text != NULL else "''")
+    names = ", ".join(named)
     if found:
         raise ValueError(f"{role}={name!r}: data has {len(found)} columns of that name: {names}")
     raise ValueError(f"{role}={name!r}: data has no column of that name; it has {names or 'none'}")

@@ -1,4 +1,4 @@
-"""Arrow's C structures through ctypes: arrays of a producer that counts releases and may say what is wrong."""
+"""Arrow's C structures through ctypes: batches that count their releases and may say what is wrong."""
 
 import ctypes
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Columns on their way into records: every type, slice and dictionary, beside what pyarrow says is in them."""
+"""Columns on their way into records: every type, slice and dictionary, beside what pyarrow says is there."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -369,7 +369,7 @@ def test_a_stream_that_fails_sends_nothing(rig: Rig) -> None:
         raise RuntimeError("the source broke")
 
     reader = pa.RecordBatchReader.from_batches(pa.schema([("value", pa.binary())]), batches())
-    with pytest.raises(OSError, match="its Arrow stream failed: .*the source broke"):
+    with pytest.raises(OSError, match=r"its Arrow stream failed: .*the source broke"):
         rig.path.send_arrow("t", reader)
     assert rig.accumulator.counters()["records_appended"] == 0
     # A capsule is read once.
