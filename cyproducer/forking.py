@@ -1,4 +1,4 @@
-"""The beginning and the end of processes: the hooks into the interpreter and into multiprocessing.
+"""The beginning and the end of processes: the hooks into the interpreter, into multiprocessing and billiard.
 
 Owns: calling what is to be done in a forked child, and at the end of a process. Does not own: what that is
 (``producer.py``, ``network/forking.pyx``).
@@ -7,6 +7,9 @@ After ``os.fork()`` the child has a copy of everything but the other threads. Th
 may have been in the middle of anything. So the child takes nothing over: it closes its copies of the sockets,
 forgets the parent's records, and each producer makes itself new machinery when it is used. A child that uses
 none gets no thread. The parent notices nothing.
+
+billiard is Celery's multiprocessing. It shares the original's finalizers and its current process, so what is
+hooked there serves both. Neither is imported from here: a process that has not done so is no child of theirs.
 """
 
 import atexit
@@ -21,6 +24,7 @@ from cyproducer.network.forking import disown as disown
 _begin: Callable[[], None] | None = None
 _finish: Callable[[], None] | None = None
 _worker_hooked = False
+_children_hooked = False
 
 
 def _after_fork() -> None:
@@ -30,6 +34,8 @@ def _after_fork() -> None:
     renew_locks()
     if _begin is not None:
         _begin()
+    # The child may need it too late to hook itself: in what it calls when it leaves.
+    _hook_children()
 
 
 if hasattr(os, "register_at_fork"):
@@ -50,16 +56,23 @@ def at_exit(finish: Callable[[], None]) -> None:
 
 
 def watch_worker_exit() -> None:
-    """Has it called at the end of a multiprocessing child too: such a child leaves by ``os._exit``, without
-    ``atexit``. To be called for each machine that starts."""
+    """Has it called at the end of a child of multiprocessing or billiard too: such a child leaves by
+    ``os._exit``, without ``atexit``. To be called for each machine that starts."""
     util = sys.modules.get("multiprocessing.util")
     # Where that is not imported, this is none of its children.
-    if util is None or _worker_hooked:
-        return
-    _hook_worker(util)
-    # A child forgets the hook before it runs what it was made for: also where its arguments, a producer among
-    # them, were unpickled before that.
-    util.register_after_fork(_hook_worker, lambda hook: hook(util))
+    if util is not None and not _worker_hooked:
+        _hook_worker(util)
+        _hook_children()
+
+
+def _hook_children() -> None:
+    """Has children hooked once they have forgotten the parent's hooks. They forget them before they run what
+    they were made for: also where their arguments, a producer among them, were unpickled before that."""
+    global _children_hooked
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and not _children_hooked:
+        _children_hooked = True
+        util.register_after_fork(_hook_worker, lambda hook: hook(util))
 
 
 def _hook_worker(util: Any) -> None:
@@ -67,9 +80,33 @@ def _hook_worker(util: Any) -> None:
     _worker_hooked = True
     # Any priority means: at the exit. Queues write theirs at -5, after this.
     util.Finalize(None, _finish_worker, exitpriority=10)
+    worker, pool = getattr(_current_process(), "_target", None), sys.modules.get("billiard.pool")
+    # Such a worker leaves in the middle of what its process runs, before any finalizer.
+    if pool is not None and isinstance(worker, pool.Worker):
+        worker.on_exit = _PoolWorkerExit(worker.on_exit)
+
+
+class _PoolWorkerExit:
+    """A pool worker's last call but one: first what it was to do then (in Celery, ``worker_process_shutdown``
+    to its receivers, which may send), then the end of the producers."""
+
+    def __init__(self, before: Callable[[int, int], object] | None) -> None:
+        self._before = before
+
+    def __call__(self, pid: int, exitcode: int) -> None:
+        try:
+            if self._before is not None:
+                self._before(pid, exitcode)
+        finally:
+            _finish_worker()
 
 
 def _finish_worker() -> None:
-    process = sys.modules.get("multiprocessing.process")
-    if process is not None and process.parent_process() is not None and _finish is not None:
+    # The main process has an ``atexit``, and is not to lose its producers to a finalizer before its turn.
+    if getattr(_current_process(), "_parent_pid", None) is not None and _finish is not None:
         _finish()
+
+
+def _current_process() -> Any:
+    process = sys.modules.get("multiprocessing.process")
+    return process and process.current_process()

@@ -77,6 +77,47 @@ def cyproducer_futures(args: argparse.Namespace) -> dict[str, Any]:
     return report(measured, rounds * len(data), batch_bytes=sent["batch-size-avg"])
 
 
+def cyproducer_columnar(args: argparse.Namespace) -> dict[str, Any]:
+    """Tables of 100,000 rows, a future for each; ``--keys`` gives every row a key of its own."""
+    import pyarrow as pa
+
+    from cyproducer import KafkaProducer
+
+    rows = min(100_000, args.records)
+    data = values(args.size)
+    columns = {"value": pa.array([data[i % len(data)] for i in range(rows)], pa.binary())}
+    if args.keys:
+        columns["key"] = pa.array([b"key-%012d" % i for i in range(rows)], pa.binary())
+    table = pa.table(columns)
+    key = "key" if args.keys else None
+    with KafkaProducer(bootstrap_servers=args.bootstrap, acks="all", **options(args.option)) as producer:
+        producer.send(args.topic, data[0]).get(30)
+        rounds = args.records // rows
+        with Measured() as measured:
+            futures = [producer.send_arrow(args.topic, table, key=key) for _ in range(rounds)]
+            producer.flush(120)
+        assert sum(future.get(0).count for future in futures) == rounds * rows
+        sent = producer.metrics()["producer-metrics"]
+    return report(measured, rounds * rows, batch_bytes=sent["batch-size-avg"])
+
+
+def cyproducer_many(args: argparse.Namespace) -> dict[str, Any]:
+    """Lists of 10,000 values, a future for each."""
+    from cyproducer import KafkaProducer
+
+    some = values(args.size)
+    rows = min(10_000, args.records)
+    data = [some[i % len(some)] for i in range(rows)]
+    with KafkaProducer(bootstrap_servers=args.bootstrap, acks="all", **options(args.option)) as producer:
+        producer.send(args.topic, data[0]).get(30)
+        rounds = args.records // rows
+        with Measured() as measured:
+            futures = [producer.send_many(args.topic, data) for _ in range(rounds)]
+            producer.flush(120)
+        assert sum(future.get(0).count for future in futures) == rounds * rows
+    return report(measured, rounds * rows)
+
+
 def cyproducer_blocking(args: argparse.Namespace) -> dict[str, Any]:
     """``send().get()``, one after the other."""
     from cyproducer import KafkaProducer
@@ -132,6 +173,24 @@ def confluent_no_callback(args: argparse.Namespace) -> dict[str, Any]:
                 produce(topic, value)
         producer.flush()
     return report(measured, rounds * len(data))
+
+
+def confluent_batches(args: argparse.Namespace) -> dict[str, Any]:
+    """``produce_batch`` of lists of dicts of 10,000 records, made before."""
+    producer = confluent(args)
+    some = values(args.size)
+    rows = min(10_000, args.records)
+    producer.produce(args.topic, some[0])
+    producer.flush()
+    batch = [{"value": some[i % len(some)]} for i in range(rows)]
+    rounds = args.records // rows
+    taken = 0
+    with Measured() as measured:
+        for _ in range(rounds):
+            taken += producer.produce_batch(args.topic, batch)
+        producer.flush()
+    assert taken == rounds * rows
+    return report(measured, taken)
 
 
 def confluent_callback(args: argparse.Namespace) -> dict[str, Any]:
@@ -218,8 +277,11 @@ def aiokafka(args: argparse.Namespace) -> dict[str, Any]:
 
 CLIENTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "cyproducer": cyproducer_futures,
+    "columnar": cyproducer_columnar,
+    "many": cyproducer_many,
     "cyproducer-blocking": cyproducer_blocking,
     "confluent": confluent_no_callback,
+    "confluent-batches": confluent_batches,
     "confluent-callback": confluent_callback,
     "confluent-blocking": confluent_blocking,
     "kafka-python": kafka_python,
@@ -234,6 +296,7 @@ def main() -> int:
     parser.add_argument("--topic", default="perf")
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=100)
+    parser.add_argument("--keys", action="store_true", help="columnar: a key for every row")
     parser.add_argument("--idempotence", action="store_true")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
     args = parser.parse_args()

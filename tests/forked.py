@@ -1,5 +1,6 @@
 """Running a function of a test in a forked child, and hearing what it returned or raised."""
 
+import importlib.util
 import os
 import pickle
 import select
@@ -17,6 +18,11 @@ PATIENCE_S = 30.0
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc to count descriptors")
+
+
+def needs_module(name: str) -> pytest.MarkDecorator:
+    """For tests whose programs import it. Not imported here: picklers that are there change what is said."""
+    return pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"needs {name}")
 
 
 class Child:

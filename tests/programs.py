@@ -1,23 +1,82 @@
 """Programs that tests run in an interpreter of their own, to see how it ends."""
 
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 ROOT = Path(__file__).parent.parent
 
 
-def run_to_exit(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs Python source with arguments until it ends by itself; 50 seconds at most."""
+def _environment() -> dict[str, str]:
     environment = dict(os.environ)
     if "CYPRODUCER_TEST_INSTALLED" not in environment:
         environment["PYTHONPATH"] = str(ROOT)
+    return environment
+
+
+def _command(script: str, arguments: tuple[str, ...]) -> list[str]:
+    return [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script, *arguments]
+
+
+def run_to_exit(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python source with arguments until it ends by itself; 50 seconds at most."""
     return subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script, *arguments],
+        _command(script, arguments),
         capture_output=True,
         text=True,
         timeout=50,
-        env=environment,
+        env=_environment(),
         check=False,
     )
+
+
+class Program:
+    """Python source that runs beside the test, with whatever processes it forks; none outlives the context.
+
+    Its output and errors are one text, read as it comes: ``said``.
+    """
+
+    def __init__(self, script: str, *arguments: str, pass_fds: tuple[int, ...] = ()) -> None:
+        self.said = ""
+        # A session of its own, so that its children can be told from everybody else's.
+        self._process = subprocess.Popen(
+            _command(script, arguments),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=_environment(),
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def hear(self, beginning: str) -> str:
+        """The rest of the next line that begins so; fails when the program ends without one."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.said += line
+            if line.startswith(beginning):
+                return line.removeprefix(beginning).strip()
+        raise AssertionError(f"no {beginning!r} in:\n{self.said}")
+
+    def end(self, with_signal: signal.Signals | None = None) -> int:
+        """Its exit status, once it and all that it forked have ended; a signal may ask for that."""
+        if with_signal is not None:
+            self._process.send_signal(with_signal)
+        assert self._process.stdout is not None
+        # To the end of the same stream: some of it may have been read ahead.
+        self.said += self._process.stdout.read()
+        return self._process.wait(50)

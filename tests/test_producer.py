@@ -3,6 +3,7 @@
 import pickle
 import selectors
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -45,6 +46,39 @@ def test_a_record_without_metadata_yet_arrives_as_it_was_given() -> None:
             assert [(r.value, r.key, r.headers, r.timestamp) for r in partition.records] == [
                 (b"%d" % i, b"k", (("h", b"1"),), i) for i in range(index, 9, 3)
             ]
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def test_a_record_on_its_own_has_the_time_of_its_send() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        producer.partitions_for("orders")
+        for _ in range(50):
+            before = now_ms()
+            metadata = producer.send("orders", b"1").get(WAIT_S)
+            assert before <= metadata.timestamp <= now_ms()
+            assert cluster.topics["orders"].partitions[0].records[-1].timestamp == metadata.timestamp
+
+
+def test_records_in_a_row_have_the_time_of_their_send_or_of_the_last_tick_of_the_clock() -> None:
+    tick_ms = 20
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, linger_ms=1000) as producer:
+        producer.partitions_for("orders")
+        futures, latest = [], []
+        earliest = now_ms()
+        began = time.monotonic()
+        while time.monotonic() - began < 0.1:
+            futures.append(producer.send("orders", b"1"))
+            latest.append(now_ms())
+        producer.flush(WAIT_S)
+        timestamps = [future.get(0).timestamp for future in futures]
+        assert timestamps == sorted(timestamps)
+        assert timestamps[0] >= earliest
+        assert all(-tick_ms <= t - late <= 0 for t, late in zip(timestamps, latest, strict=True))
+        records = cluster.topics["orders"].partitions[0].records
+        assert [record.timestamp for record in records] == timestamps
 
 
 @pytest.mark.parametrize("name", ["SelectSelector", "PollSelector", "EpollSelector", "KqueueSelector"])

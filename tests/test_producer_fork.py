@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from cyproducer import errors
 from cyproducer.buffers.delivery import RecordFuture
@@ -17,38 +16,15 @@ from cyproducer.testing import EmbeddedBroker
 from tests.forked import Child, descriptors, in_child, needs_fork, needs_proc, own_threads, tasks
 from tests.network.producing import WAIT_S, options, producing
 from tests.network.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
+from tests.reading import PARTITIONS, read_back
 
 pytestmark = [pytest.mark.timeout(120), needs_fork]
-PARTITIONS = 3
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(brokers=2) as broker:
         yield broker
-
-
-def read_back(broker: EmbeddedBroker, topic: str, count: int) -> Counter[bytes]:
-    """What is in a topic, waiting for ``count`` records, and for whatever is there beyond them."""
-    consumer = Consumer(
-        {"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader", "enable.partition.eof": True}
-    )
-    try:
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-        found: Counter[bytes] = Counter()
-        ended: set[int | None] = set()
-        while len(ended) < PARTITIONS or found.total() < count:
-            message = consumer.poll(WAIT_S)
-            assert message is not None, f"{found.total()} of {count} records came"
-            if message.error() is None:
-                value = message.value()
-                assert isinstance(value, bytes)
-                found[value] += 1
-            else:
-                ended.add(message.partition())
-        return found
-    finally:
-        consumer.close()
 
 
 @pytest.mark.parametrize("compression", [None, "lz4"])

@@ -127,6 +127,15 @@ def test_an_option_that_cannot_be_pickled_is_named(option: str) -> None:
     assert raised.value.__cause__ is not None
 
 
+def test_a_future_that_a_task_returns_to_another_process_says_what_to_return() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        future = producer.send("orders", b"1")
+        with pytest.raises(TypeError, match=r"'orders' can't be pickled: .* what its get\(\) returns"):
+            pickle.dumps(future)
+        metadata = future.get(WAIT_S)
+        assert pickle.loads(pickle.dumps(metadata)) == metadata
+
+
 def give_upper() -> Any:
     return process_work.upper
 

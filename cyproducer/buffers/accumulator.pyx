@@ -19,19 +19,18 @@ cimport cython
 from cyproducer.buffers.buffer_pool cimport BufferPool, buffer_capacity
 from cyproducer.buffers.clock cimport Clock
 from cyproducer.buffers.completion cimport CompletionQueue
-from cyproducer.buffers.delivery cimport delivery_new, delivery_ref
+from cyproducer.buffers.delivery cimport delivery_new
 from cyproducer.buffers.placement cimport STICKY, place
 from cyproducer.buffers.readiness cimport (
     close_batch,
     enqueue,
     hurry,
     refresh,
+    rouse,
 )
 from cyproducer.buffers.structures cimport OPEN, SEALED, SEALING, Accumulator, Node
 from cyproducer.buffers.sync cimport (
     cyp_cond_init,
-    cyp_load32,
-    cyp_store32,
     pthread_cond_destroy,
     pthread_mutex_destroy,
     pthread_mutex_init,
@@ -51,6 +50,9 @@ cdef double RATIO_MARGIN = 1.05   # the estimate is an average: most batches are
 
 cdef enum:
     FIRST_CAPACITY = 1024     # a partition's first batch; later ones start at the size of the last
+    # References that a batch takes to its delivery at the start. It hands one to each record under the lock
+    # it has anyway, and gives back what is left: an atomic operation a batch instead of one a record.
+    MOST_HELD = 1 << 30
 
 
 cdef inline int64_t batch_limit(Accumulator* a, const Topic* t) noexcept nogil:
@@ -181,9 +183,7 @@ cdef class RecordAccumulator(Incomplete):
         else:
             result = self._append(t, partition, r, grant, False, out)
         if out.wake:
-            # One wake-up is enough for all that is appended until the sender looks again.
-            out.wake = cyp_load32(&a.sleeping) != 0
-            cyp_store32(&a.sleeping, 0)
+            out.wake = rouse(a)
         pthread_mutex_unlock(&a.lock)
         return result
 
@@ -198,6 +198,7 @@ cdef class RecordAccumulator(Incomplete):
         cdef int64_t capacity
         cdef int64_t least
         cdef int64_t written
+        cdef int64_t timestamp = r.timestamp_ms
         cdef uint8_t* at
         if partition < 0:
             partition = place(a, self.clock, t, r)
@@ -236,23 +237,34 @@ cdef class RecordAccumulator(Incomplete):
             if b == NULL:
                 self.pool.unreserve(capacity)
                 return OUT_OF_MEMORY
-            b.base_timestamp = r.timestamp_ms
-            b.max_timestamp = r.timestamp_ms
+            if timestamp < 0:
+                timestamp = self.clock.wall_ms()
+                b.clock_ms = timestamp
+            b.base_timestamp = timestamp
+            b.max_timestamp = timestamp
             t.last_used_ns = b.created_ns
             enqueue(p, b)
             if refresh(a, p):
                 out.wake = True
+        if timestamp < 0:
+            # Reading the exact time would be a tenth of what a record costs. A batch begins with it, and what
+            # comes soon behind is not older.
+            timestamp = self.clock.ticked_wall_ms()
+            if timestamp < b.clock_ms and b.clock_ms - timestamp < TICK_MS:
+                timestamp = b.clock_ms
+            b.clock_ms = timestamp
         at = b.data + b.size
         written = put_record(
-            at, r.timestamp_ms - b.base_timestamp, b.count,
+            at, timestamp - b.base_timestamp, b.count,
             r.key, r.key_size, r.value, r.value_size, r.headers, r.headers_size,
         ) - at
         b.size += written
-        if r.timestamp_ms > b.max_timestamp:
-            b.max_timestamp = r.timestamp_ms
+        if timestamp > b.max_timestamp:
+            b.max_timestamp = timestamp
         out.delivery = b.delivery
         out.index = b.count
-        delivery_ref(b.delivery)
+        out.timestamp_ms = timestamp
+        b.held -= 1
         b.count += 1
         b.delivery.count = b.count
         p.records += 1
@@ -277,6 +289,8 @@ cdef class RecordAccumulator(Incomplete):
             free(b.data)
             free(b)
             return NULL
+        b.delivery.refs = MOST_HELD
+        b.held = MOST_HELD
         b.partition = p
         b.capacity = capacity
         b.size = BATCH_HEADER
@@ -330,9 +344,7 @@ cdef class RecordAccumulator(Incomplete):
             # Whatever happened, Ctrl-C included: a batch that stays SEALING is never sent nor failed.
             pthread_mutex_lock(&self.c.lock)
             b.state = SEALED
-            wake = refresh(&self.c, b.partition) and cyp_load32(&self.c.sleeping)
-            if wake:
-                cyp_store32(&self.c.sleeping, 0)
+            wake = refresh(&self.c, b.partition) and rouse(&self.c)
             pthread_mutex_unlock(&self.c.lock)
             if wake:
                 self.wake()

@@ -16,19 +16,15 @@ from libc.string cimport memcpy
 
 cimport cython
 
+from cyproducer.buffers.calling cimport ON_BOTH, ON_FAILURE, ON_SUCCESS, bound, run_callbacks
 from cyproducer.buffers.delivery cimport (
-    ON_BOTH,
-    ON_FAILURE,
-    ON_SUCCESS,
     Delivery,
     RecordFuture,
-    bound,
     delivery_unref,
     fresh,
     list_callback,
     refuse_foreign,
     refuse_wait,
-    run_callbacks,
     wait_slice,
 )
 from cyproducer.buffers.sync cimport FAR_NS, cyp_monotonic_ns
@@ -151,6 +147,12 @@ cdef class BulkFuture:
     the error: it is done when every row has its outcome, and has failed where any has. Thread-safe.
     """
 
+    def __reduce__(self):
+        raise TypeError(
+            f"the future of {self._called()} can't be pickled: it is of use only in the process that sent "
+            "them. Return what its get() returns"
+        )
+
     cdef bint _settled(self) except -1:
         """Whether every row has its outcome."""
         cdef int32_t index
@@ -219,9 +221,9 @@ cdef class BulkFuture:
         """Waits until every row has its outcome, up to ``timeout`` seconds (None: as long as it takes).
 
         Returns the ``BulkMetadata``. Raises ``BulkSendError`` where rows failed, which tells which and why,
-        or ``KafkaTimeoutError`` when the time runs out first: the rows stay accepted then. The wait is bounded
-        in any case, by ``delivery_timeout_ms``. Raises ``IllegalStateError`` instead of waiting in a callback
-        of the same producer, and in a forked child for rows of the parent's.
+        or ``KafkaTimeoutError`` when the time runs out first: the rows stay accepted then. The wait is
+        bounded in any case, by ``delivery_timeout_ms``. Raises ``IllegalStateError`` instead of waiting in a
+        callback of the same producer, and in a forked child for rows of the parent's.
         """
         cdef int64_t deadline = FAR_NS
         cdef int32_t index

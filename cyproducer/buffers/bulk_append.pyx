@@ -16,16 +16,16 @@ from cyproducer.buffers.accumulator cimport (
     IS_CLOSED,
     NO_SUCH_PARTITION,
     OUT_OF_MEMORY,
+    TICK_MS,
     TOPIC_UNKNOWN,
 )
 from cyproducer.buffers.placement cimport STICKY, place
+from cyproducer.buffers.readiness cimport rouse
 from cyproducer.buffers.segments cimport note
 from cyproducer.buffers.structures cimport OPEN, Accumulator, Batch, Partition
 from cyproducer.buffers.sync cimport (
     SIGNAL_SLICE_NS,
-    cyp_load32,
     cyp_monotonic_ns,
-    cyp_store32,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
@@ -103,9 +103,7 @@ cdef int append_block(RecordAccumulator acc, Topic* t, Segments segments, Sendin
     else:
         result = append_ready(acc, t, segments, s, &wake)
     if wake:
-        # One wake-up is enough for all that is appended until the sender looks again.
-        wake = cyp_load32(&a.sleeping) != 0
-        cyp_store32(&a.sleeping, 0)
+        wake = rouse(a)
     pthread_mutex_unlock(&a.lock)
     s.out.wake = wake
     return result
@@ -116,7 +114,6 @@ cdef int append_block(RecordAccumulator acc, Topic* t, Segments segments, Sendin
 cdef inline int64_t read_row(const Sending* s, int64_t row, RecordView* r, uint8_t* headers) noexcept nogil:
     """Fills ``r``; returns how many bytes of ``headers`` that took."""
     cdef const Rows* rows = s.rows
-    cdef int64_t timestamp_ms
     cdef int64_t used = 0
     r.key_size = cell(&rows.key, row, &r.key)
     r.value_size = cell(&rows.value, row, &r.value)
@@ -126,11 +123,20 @@ cdef inline int64_t read_row(const Sending* s, int64_t row, RecordView* r, uint8
         used = encode_headers_at(&rows.headers, row, headers)
         r.headers = headers
         r.headers_size = used
-    timestamp_ms = s.timestamp_ms
+    r.timestamp_ms = s.timestamp_ms
     if rows.timestamp.data != NULL:
-        timestamp_ms = milliseconds_at(&rows.timestamp, row)
-    r.timestamp_ms = timestamp_ms if timestamp_ms >= 0 else s.now_ms
+        r.timestamp_ms = milliseconds_at(&rows.timestamp, row)
     return used
+
+
+cdef inline int64_t dated(const RecordView* r, Batch* b, int64_t now_ms) noexcept nogil:
+    """The record's timestamp in a batch; now, where it has none, is not before the records in front of it."""
+    if r.timestamp_ms >= 0:
+        return r.timestamp_ms
+    if now_ms < b.clock_ms and b.clock_ms - now_ms < TICK_MS:
+        return b.clock_ms
+    b.clock_ms = now_ms
+    return now_ms
 
 
 cdef void read_rows(const Topic* t, Sending* s) noexcept nogil:
@@ -158,7 +164,7 @@ cdef void read_rows(const Topic* t, Sending* s) noexcept nogil:
             r.value_size = cell_of(OFFSETS32, &rows.value, row, &r.value)
             r.headers = &NO_HEADERS
             r.headers_size = 1
-            r.timestamp_ms = s.timestamp_ms if s.timestamp_ms >= 0 else s.now_ms
+            r.timestamp_ms = s.timestamp_ms
         else:
             if s.headers_room - headers_used < s.headers_most:
                 break
@@ -180,6 +186,7 @@ cdef int append_ready(
     cdef Accumulator* a = &acc.c
     cdef int64_t bytes_left = BLOCK_BYTES
     cdef int64_t bound
+    cdef int64_t timestamp_ms
     cdef int32_t _i
     cdef int32_t partition
     cdef int result
@@ -202,12 +209,13 @@ cdef int append_ready(
         b = p.last
         if b != NULL and b.state == OPEN and b.size + bound <= min(b.capacity, b.limit):
             at = b.data + b.size
+            timestamp_ms = dated(r, b, s.now_ms)
             b.size += put_record(
-                at, r.timestamp_ms - b.base_timestamp, b.count,
+                at, timestamp_ms - b.base_timestamp, b.count,
                 r.key, r.key_size, r.value, r.value_size, r.headers, r.headers_size,
             ) - at
-            if r.timestamp_ms > b.max_timestamp:
-                b.max_timestamp = r.timestamp_ms
+            if timestamp_ms > b.max_timestamp:
+                b.max_timestamp = timestamp_ms
             note(segments, partition, b.delivery, b.count, 1, False)
             b.count += 1
             b.delivery.count = b.count
@@ -296,7 +304,7 @@ cdef int append_plain(
         b = p.last
         taken = bound - STICKY_SLACK
         if b != NULL and b.state == OPEN and b.size + bound <= min(b.capacity, b.limit):
-            count = put_rows(b, &s.rows.value, s.row, end, limit, r.timestamp_ms, &taken)
+            count = put_rows(b, &s.rows.value, s.row, end, limit, dated(&r, b, s.now_ms), &taken)
             note(segments, partition, b.delivery, b.count, count, False)
             b.count += count
             b.delivery.count = b.count

@@ -2,8 +2,8 @@
 
 Owns: the calls' arguments, the order of looking through everything before anything is sent, and what is in
 an append's way: no metadata, no memory, batches to be compressed. Does not own: columns
-(``records/columnar``), the loop over rows (``bulk_append``), the future (``bulk``). Runs on the caller's thread; the GIL is let go
-but for what needs it, a few times a megabyte.
+(``records/columnar``), the loop over rows (``bulk_append``), the future (``bulk``). Runs on the caller's
+thread; the GIL is let go but for what needs it, a few times a megabyte.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -133,7 +133,9 @@ cdef class BulkPath(SendPath):
         if source.partition >= partitions:
             raise UnknownTopicOrPartitionError(no_partition(state, source.partition, partitions))
         if given and source.partition_name is None and source.count > 0:
-            raise ValueError("partition: must be given: a partitioner of your own is not asked for single rows")
+            raise ValueError(
+                "partition: must be given: a partitioner of your own is not asked for single rows"
+            )
         check_rows(source, partitions, self.max_request_size, given)
         least = buffer_capacity(min(source.largest + BATCH_HEADER, self.max_request_size))
         if least > acc.pool.total_bytes and source.count > 0:

@@ -6,6 +6,7 @@ cdef class Clock:
     cdef int64_t manual_wall_ms   # the same for the wall clock
     cdef int64_t now_ns(self) noexcept nogil
     cdef int64_t wall_ms(self) noexcept nogil
+    cdef int64_t ticked_wall_ms(self) noexcept nogil
 
 
 cdef class ManualClock(Clock):

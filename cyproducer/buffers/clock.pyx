@@ -4,7 +4,7 @@ Owns: reading the monotonic clock (deadlines, ages) and the wall clock (record t
 Does not own: any decision. Any thread may read; only a test or a simulator moves a manual clock.
 """
 
-from cyproducer.buffers.sync cimport cyp_monotonic_ns, cyp_wall_ms
+from cyproducer.buffers.sync cimport cyp_monotonic_ns, cyp_ticked_wall_ms, cyp_wall_ms
 
 
 cdef class Clock:
@@ -23,6 +23,12 @@ cdef class Clock:
         if self.manual_wall_ms >= 0:
             return self.manual_wall_ms
         return cyp_wall_ms()
+
+    cdef int64_t ticked_wall_ms(self) noexcept nogil:
+        """``wall_ms`` as of the kernel's last tick."""
+        if self.manual_wall_ms >= 0:
+            return self.manual_wall_ms
+        return cyp_ticked_wall_ms()
 
     def monotonic_ns(self):
         """Nanoseconds of a clock that never goes back."""

@@ -46,6 +46,11 @@ cdef class CompletionQueue:
         self.entries.owner = <void*>self
         self.start = start
 
+    def lend(self, Driver driver):
+        """Lets whoever waits for a record drive the send loop; None: no longer."""
+        self.driver = driver
+        self.entries.driver = <void*>driver if driver is not None else NULL
+
     def ensure_started(self):
         """Calls ``start``, the first time."""
         if not cyp_swap32(&self.entries.started, 1) and self.start is not None:
@@ -82,6 +87,7 @@ cdef class CompletionQueue:
         self.entries.handled = self.entries.handed_in
         self.entries.closed = 1
         self.entries.foreign = 1
+        self.lend(None)
 
     def wait_idle(self, double timeout_s):
         """Waits until the callbacks of everything that has come here so far have run.

@@ -8,12 +8,6 @@ cdef enum DeliveryState:
     FAILED = 2
     FORWARDED = 3         # its records went into other batches; see Forward
 
-# When a callback is called.
-cdef enum:
-    ON_SUCCESS = 1
-    ON_FAILURE = 2
-    ON_BOTH = 3
-
 # Where one record of a forwarded delivery went.
 cdef struct Forward:
     Delivery* to          # a reference is held
@@ -26,6 +20,7 @@ cdef struct Delivery:
     int32_t interested    # threads and callbacks that want to hear of the completion
     int32_t count         # records
     int32_t partition
+    int32_t waiting       # threads in get(); `interested` counts them too
     int64_t base_offset   # -1 where the broker did not say (acks=0)
     int64_t log_append_ms  # the broker's timestamp, -1 where the records keep their own
     void* error           # FAILED: the exception, a strong reference
@@ -49,6 +44,7 @@ cdef struct CompletionList:
     int32_t started       # whether somebody runs callbacks
     int32_t foreign       # in a forked child: the records are the parent's; nothing completes here
     void* owner           # the CompletionQueue this is part of, borrowed
+    void* driver          # a Driver while the sender's thread runs, else NULL; the owner's, under the GIL
 
 
 cdef class RecordFuture:
@@ -75,18 +71,18 @@ cdef class RecordFuture:
 cdef Delivery* delivery_new(int32_t partition, CompletionList* queue) noexcept nogil
 cdef void delivery_ref(Delivery* d) noexcept nogil
 cdef void delivery_unref(Delivery* d) noexcept nogil
+cdef void delivery_release(Delivery* d, int32_t count) noexcept nogil
 cdef void delivery_acknowledge(Delivery* d, int64_t base_offset, int64_t log_append_ms) noexcept nogil
 cdef void delivery_forward(Delivery* d, Forward* targets) noexcept
+cdef int delivery_await(Delivery* d, int64_t until) except -1
 cdef void delivery_fail(Delivery* d, object error)
 cdef list take_callbacks(Delivery* d)
 cdef object fresh(object error)
 cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms)
 cdef bint list_callback(Delivery* d, RecordFuture future) noexcept
-cdef object run_callbacks(list callbacks, bint succeeded, object outcome, object topic)
 cdef int wait_slice(Delivery* d, int64_t deadline) except -1
 cdef int refuse_wait(Delivery* d, str what, str whose) except -1
 cdef int refuse_foreign(Delivery* d, str whose) except -1
 # Guard what forwarding changes in futures; held for a few instructions, without asking for the GIL.
 cdef void lock_forwards() noexcept nogil
 cdef void unlock_forwards() noexcept nogil
-cdef object bound(object f, tuple args, dict kwargs)

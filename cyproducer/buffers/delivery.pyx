@@ -21,11 +21,14 @@ the interest and comes for the lock, or the waiter sees the state.
 import logging
 
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.object cimport PyObject, PyTypeObject, destructor
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdlib cimport calloc, free
 
 cimport cython
 
+from cyproducer.buffers.calling cimport ON_BOTH, ON_FAILURE, ON_SUCCESS, bound, run_callbacks
+from cyproducer.buffers.driving cimport Driver
 from cyproducer.buffers.sync cimport (
     FAR_NS,
     SIGNAL_SLICE_NS,
@@ -100,9 +103,14 @@ cdef void delivery_ref(Delivery* d) noexcept nogil:
 
 
 cdef void delivery_unref(Delivery* d) noexcept nogil:
-    """Drops a reference; the last one frees. No lock may be held: an error's owner needs the GIL."""
+    """Drops a reference; see ``delivery_release``."""
+    delivery_release(d, 1)
+
+
+cdef void delivery_release(Delivery* d, int32_t count) noexcept nogil:
+    """Drops references; the last one frees. No lock may be held: an error's owner needs the GIL."""
     cdef int32_t i
-    if cyp_add32(&d.refs, -1) != 0:
+    if cyp_add32(&d.refs, -count) != 0:
         return
     if d.error != NULL:
         with gil:
@@ -157,6 +165,38 @@ cdef void delivery_fail(Delivery* d, object error):
     d.error = <void*>error
     with nogil:
         settled(d, FAILED)
+
+
+cdef int delivery_await(Delivery* d, int64_t until) except -1:
+    """Waits for an outcome, at most until ``until``. Called with the GIL, and a reference held.
+
+    Whoever waits sends and receives itself, where nobody else does: a thread fewer to wake, twice.
+    """
+    cdef Stripe* stripe
+    cdef Driver driver
+    cdef bint drove = False
+    if d.queue.driver != NULL:
+        driver = <Driver>d.queue.driver
+        try:
+            with nogil:
+                drove = driver.drive(&d.state, until)
+        except Exception:
+            # The sender meets what was the matter too, and its end is what fails the records.
+            log.exception("sending on a waiting thread failed; the sender goes on")
+    if drove:
+        return 0
+    with nogil:
+        stripe = stripe_of(d)
+        cyp_add32(&d.interested, 1)
+        cyp_add32(&d.waiting, 1)
+        pthread_mutex_lock(&stripe.lock)
+        while cyp_load32(&d.state) == PENDING:
+            if cyp_cond_wait_until(&stripe.done, &stripe.lock, until):
+                break
+        pthread_mutex_unlock(&stripe.lock)
+        cyp_add32(&d.waiting, -1)
+        cyp_add32(&d.interested, -1)
+    return 0
 
 
 cdef void enlist(Delivery* d, RecordFuture future) noexcept:
@@ -238,21 +278,14 @@ cdef void delivery_forward(Delivery* d, Forward* targets) noexcept:
 
 cdef int wait_slice(Delivery* d, int64_t deadline) except -1:
     """Waits until a delivery is settled, or ``deadline``, or the next look for signals, which is taken."""
-    cdef Stripe* stripe
     cdef int64_t now = cyp_monotonic_ns()
     cdef int64_t until = deadline if deadline - now < SIGNAL_SLICE_NS else now + SIGNAL_SLICE_NS
     cdef bint pending
     delivery_ref(d)
-    with nogil:
-        stripe = stripe_of(d)
-        cyp_add32(&d.interested, 1)
-        pthread_mutex_lock(&stripe.lock)
-        while cyp_load32(&d.state) == PENDING:
-            if cyp_cond_wait_until(&stripe.done, &stripe.lock, until):
-                break
+    try:
+        delivery_await(d, until)
         pending = cyp_load32(&d.state) == PENDING
-        pthread_mutex_unlock(&stripe.lock)
-        cyp_add32(&d.interested, -1)
+    finally:
         delivery_unref(d)
     if pending and until < deadline:
         PyErr_CheckSignals()
@@ -280,22 +313,6 @@ cdef int refuse_foreign(Delivery* d, str whose) except -1:
             "be known"
         )
     return 0
-
-
-cdef object run_callbacks(list callbacks, bint succeeded, object outcome, object topic):
-    """Calls those that the outcome is for, in their order; what they raise is logged."""
-    while callbacks:
-        try:
-            kind, function = callbacks.pop(0)
-        except IndexError:
-            break
-        if not kind & (ON_SUCCESS if succeeded else ON_FAILURE):
-            continue
-        try:
-            function(outcome)
-        except Exception:
-            log.exception("a callback of a record for topic %r raised", topic)
-    return None
 
 
 cdef void lock_forwards() noexcept nogil:
@@ -339,9 +356,12 @@ cdef class RecordFuture:
     which every record does.
     """
 
-    def __dealloc__(self):
-        if self.delivery != NULL:
-            delivery_unref(self.delivery)
+    def __reduce__(self):
+        # What a worker's task returns is pickled, and a task that sends likes to return this.
+        raise TypeError(
+            f"the future of a record for topic {self.topic!r} can't be pickled: it is of use only in the "
+            f"process that sent the record. Return what its get() returns"
+        )
 
     cdef int _settle(self) noexcept:
         """The state, after following forwards to the delivery that holds this record now."""
@@ -554,9 +574,21 @@ cdef class RecordFuture:
         return f"<RecordFuture topic={self.topic!r} {state}>"
 
 
-cdef object bound(object f, tuple args, dict kwargs):
-    if not callable(f):
-        raise TypeError(f"a callback must be callable, not {type(f).__name__}")
-    if not args and not kwargs:
-        return f
-    return lambda outcome: f(*args, outcome, **kwargs)
+# What Cython makes of a __dealloc__ saves and restores the thread's exception around it, a twentieth of what
+# a record costs. So it is put in front of the type's own deallocation here.
+cdef extern from *:
+    """
+    static destructor cyp_rest_of_future;
+    """
+    destructor cyp_rest_of_future
+
+
+cdef void free_future(PyObject* future) noexcept:
+    cdef Delivery* d = (<RecordFuture>future).delivery
+    if d != NULL:
+        delivery_unref(d)
+    cyp_rest_of_future(future)
+
+
+cyp_rest_of_future = (<PyTypeObject*>RecordFuture).tp_dealloc
+(<PyTypeObject*>RecordFuture).tp_dealloc = free_future

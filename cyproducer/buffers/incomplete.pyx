@@ -11,7 +11,7 @@ guards it all; see ``accumulator``.
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdlib cimport free
 
-from cyproducer.buffers.delivery cimport delivery_acknowledge, delivery_fail, delivery_unref
+from cyproducer.buffers.delivery cimport delivery_acknowledge, delivery_fail, delivery_release
 from cyproducer.buffers.readiness cimport dequeue, enqueue_sorted, hurry, refresh, withdraw
 from cyproducer.buffers.sequencing cimport settle, take_off_wire
 from cyproducer.buffers.structures cimport NOWHERE, OPEN, SEALED, SEALING, Partition, Topic
@@ -54,7 +54,7 @@ cdef class Incomplete:
     cdef void _free(self, Batch* b) noexcept nogil:
         """Gives a batch's memory back. No lock is held, no queue, request or list knows it any more."""
         self.pool.release(b.data, b.capacity)
-        delivery_unref(b.delivery)
+        delivery_release(b.delivery, b.held)
         free(b)
 
     cdef void complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) noexcept nogil:

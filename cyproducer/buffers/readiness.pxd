@@ -4,6 +4,7 @@ from cyproducer.buffers.structures cimport Accumulator, Batch, Node, Partition
 
 cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil
 cdef void withdraw(Accumulator* a, Partition* p) noexcept nogil
+cdef bint rouse(Accumulator* a) noexcept nogil
 cdef void hurry(Accumulator* a) noexcept nogil
 cdef void expire_linger(Accumulator* a, int64_t now) noexcept nogil
 cdef int32_t drain(

@@ -20,11 +20,14 @@ the tail. So each has its turn, however much its neighbours have.
 
 from libc.stdint cimport uint32_t
 
-from cyproducer.buffers.sync cimport cyp_load32
+from cyproducer.buffers.sync cimport cyp_load32, cyp_store32
 from cyproducer.buffers.structures cimport (
+    ASLEEP,
+    AWAKE,
     GATE_OPEN,
     GATE_SHUT,
     GATHERING,
+    LEFT_ALONE,
     LINGERING,
     MOST_UNSETTLED,
     NOWHERE,
@@ -32,6 +35,7 @@ from cyproducer.buffers.structures cimport (
     SEALED,
     SEALING,
     SENDABLE,
+    STANDING_BY,
     PartitionList,
 )
 
@@ -135,6 +139,16 @@ cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
     if want == LINGERING:
         return b.created_ns + a.linger_ns < a.sleeping_until_ns
     return p.node.takes and (want == SENDABLE or p.node.answered >= p.mark)
+
+
+cdef bint rouse(Accumulator* a) noexcept nogil:
+    """Notes that there is new work; returns whether the sender has to be woken for it.
+
+    One wake-up is enough for all that is appended until it looks again.
+    """
+    cdef int32_t sleep = cyp_load32(&a.sleeping)
+    cyp_store32(&a.sleeping, LEFT_ALONE if sleep == STANDING_BY else AWAKE)
+    return sleep == ASLEEP or sleep == LEFT_ALONE
 
 
 cdef void hurry(Accumulator* a) noexcept nogil:

@@ -194,7 +194,8 @@ cdef class SendPath:
         ``value`` and ``key``: bytes, any contiguous buffer (copied before the call returns), or None; of
         any type where a serializer is configured. A record has at least one of the two: a key without a
         value is a tombstone. ``headers``: a list of (str, bytes or None); names may repeat. ``partition``:
-        chosen by the partitioner where None. ``timestamp_ms``: milliseconds since the epoch, now by default.
+        chosen by the partitioner where None. ``timestamp_ms``: milliseconds since the epoch, now by default;
+        for records that share a batch now is the kernel's last tick, up to 4 ms ago on most systems.
 
         Blocks up to ``max_block_ms`` while ``buffer_memory`` is full. A topic whose metadata is not there
         yet does not block: the record waits with those of its topic, up to ``max_block_ms`` likewise.
@@ -270,9 +271,8 @@ cdef class SendPath:
         try:
             if partition is not None:
                 wanted = wanted_partition(partition)
-            if timestamp_ms is None:
-                r.timestamp_ms = self.accumulator.clock.wall_ms()
-            else:
+            r.timestamp_ms = -1
+            if timestamp_ms is not None:
                 r.timestamp_ms = given_timestamp(timestamp_ms, "timestamp_ms")
             if headers:
                 encoded = encode_headers(headers, &r.headers_size, &headers_payload)
@@ -297,7 +297,7 @@ cdef class SendPath:
         future.key_size = <int32_t>r.key_size
         future.value_size = <int32_t>r.value_size
         future.header_size = <int32_t>headers_payload
-        future.timestamp_ms = r.timestamp_ms
+        future.timestamp_ms = out.timestamp_ms
         if out.sealing != NULL:
             self.accumulator.seal(out.sealing)
         if out.wake:
@@ -324,6 +324,7 @@ cdef class SendPath:
         cdef int64_t expiry = 0
         cdef int64_t parked
         cdef int result
+        cdef RecordView dated
         try:
             while True:
                 result = acc.append(&state.c, partition, r, &grant, False, out)
@@ -346,7 +347,12 @@ cdef class SendPath:
                     parked = parked_size(r)
                     self._reserve(parked, deadline, state.name)
                     out.index = 0
-                    result = park(acc, &state.c, partition, r, parked, expiry, &out.delivery)
+                    # It is as old as this call, not as the metadata.
+                    dated = r[0]
+                    if dated.timestamp_ms < 0:
+                        dated.timestamp_ms = acc.clock.wall_ms()
+                    out.timestamp_ms = dated.timestamp_ms
+                    result = park(acc, &state.c, partition, &dated, parked, expiry, &out.delivery)
                     if result == APPENDED:
                         if acc.on_topic_needed is not None:
                             acc.on_topic_needed(state.name)

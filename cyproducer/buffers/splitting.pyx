@@ -93,6 +93,7 @@ cdef Batch* new_part(RecordAccumulator acc, const Batch* b, int64_t size) noexce
     acc.pool.reserve_now(part.capacity)
     part.data = acc.pool.allocate(part.capacity)
     part.delivery = delivery_new(b.partition.index, acc.c.completions)
+    part.held = 1
     if part.data == NULL or part.delivery == NULL:
         acc.pool.unreserve(part.capacity)
         free(part.data)

@@ -18,7 +18,7 @@ cdef struct RecordView:
     int64_t value_size        # -1: a tombstone
     const uint8_t* headers    # their count as a varint, then the headers, as the record has them
     int64_t headers_size      # at least 1: the count
-    int64_t timestamp_ms
+    int64_t timestamp_ms      # -1: now
 
 cdef enum BatchState:
     OPEN = 0                  # takes records
@@ -30,7 +30,7 @@ cdef struct Batch:
     Batch* older              # in the list of everything incomplete, by id
     Batch* newer
     Partition* partition
-    Delivery* delivery        # a reference is held
+    Delivery* delivery
     uint8_t* data             # the batch header's 61 bytes, then the records
     int64_t capacity          # of data; what the pool counts
     int64_t size              # bytes of data that are used
@@ -42,8 +42,10 @@ cdef struct Batch:
     int64_t drained_ns        # when it was last put into a request
     int64_t base_timestamp
     int64_t max_timestamp
+    int64_t clock_ms          # the last timestamp that was the clock's; 0: none
     int32_t count             # records
     int32_t attempts          # requests it was in
+    int32_t held              # references to its delivery that it has; what futures will take is among them
     int32_t base_sequence     # -1: none
     int64_t producer_id       # -1: none
     int16_t producer_epoch
@@ -141,6 +143,12 @@ cdef struct Topic:
     Parked* last_parked
     int64_t last_used_ns
 
+cdef enum Sleep:
+    AWAKE = 0                 # it looks by itself
+    ASLEEP = 1                # waits for events; whoever wakes it makes it AWAKE
+    STANDING_BY = 2           # leaves the first record to the thread that will wait for it; see network/turns
+    LEFT_ALONE = 3            # standing by, and that record has come
+
 cdef struct Accumulator:
     pthread_mutex_t lock
     pthread_cond_t progress   # a batch completed, or a parked record found its place
@@ -159,7 +167,7 @@ cdef struct Accumulator:
     int32_t closed            # takes no more records
     int32_t flushing          # flushes under way
     const int32_t* waiting    # threads that wait for memory; the pool's
-    int32_t sleeping          # the sender waits for events; read and cleared by whoever wakes it
+    int32_t sleeping          # a Sleep: how the sender is to be told of new work
     int64_t sleeping_until_ns
     int64_t next_id
     uint64_t random           # state of the generator that places keyless records

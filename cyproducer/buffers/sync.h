@@ -40,6 +40,17 @@ static inline int64_t cyp_wall_ms(void) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
+/* The same as of the kernel's last tick, 4 ms ago at most where it ticks 250 times a second; a tenth of the cost. */
+static inline int64_t cyp_ticked_wall_ms(void) {
+#ifdef CLOCK_REALTIME_COARSE
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME_COARSE, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+#else
+    return cyp_wall_ms();
+#endif
+}
+
 /* A condition that waits on the monotonic clock, so that a clock set back does not stretch a timeout.
  * macOS has no pthread_condattr_setclock; its relative wait does the same. */
 static inline int cyp_cond_init(pthread_cond_t *c) {

@@ -32,6 +32,7 @@ cdef extern from "sync.h" nogil:
     void cyp_push(void** head, void* node, void** next_field)   # lock-free stack
     int64_t cyp_monotonic_ns()
     int64_t cyp_wall_ms()
+    int64_t cyp_ticked_wall_ms()
     int cyp_cond_init(pthread_cond_t* c)
     int cyp_cond_wait_until(pthread_cond_t* c, pthread_mutex_t* m, int64_t deadline_ns)
 

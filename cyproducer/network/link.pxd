@@ -29,6 +29,8 @@ cdef struct Link:
     SendFunction send
     ReceiveFunction receive
     int sys_errno             # of the last IO_ERROR
+    bint left_over            # the sender's thread has to go on with what is in the inbox, or with:
+    int64_t failure           # an Io that a thread in get() met; 0: none
     int16_t produce_version
     bint wants_write          # the selector watches for room in the socket
     int32_t correlation_id    # of the last request

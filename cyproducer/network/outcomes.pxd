@@ -1,13 +1,13 @@
 from libc.stdint cimport int64_t
 
 from cyproducer.buffers.structures cimport Batch, Partition
-from cyproducer.network.send_loop cimport SendLoop
+from cyproducer.network.answers cimport Answers
 
 
 cdef str topic_name(const Partition* p)
 
 
-cdef class Outcomes(SendLoop):
+cdef class Outcomes(Answers):
     cdef object _facts(self, const Batch* b)
     cdef int _put_back(self, Batch* b, double at_ms, int64_t now) except -1
     cdef Partition* _find(self, str topic, int partition) except NULL

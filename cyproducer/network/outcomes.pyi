@@ -1,7 +1,7 @@
 from cyproducer.control.idempotence import Action
-from cyproducer.network.send_loop import SendLoop
+from cyproducer.network.answers import Answers
 
-class Outcomes(SendLoop):
+class Outcomes(Answers):
     def set_gate(self, topic: str, partition: int, action: Action) -> None: ...
     def strip_sequences(self, topic: str, partition: int, from_id: int) -> int: ...
     def set_identity(self, producer_id: int, epoch: int) -> None: ...

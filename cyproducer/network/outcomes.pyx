@@ -35,7 +35,7 @@ cdef str topic_name(const Partition* p):
     return p.topic.name[:p.topic.name_size].decode()
 
 
-cdef class Outcomes(SendLoop):
+cdef class Outcomes(Answers):
     """The loop, and what it does with batches that did not simply succeed. See ``SendLoop``."""
 
     cdef object _facts(self, const Batch* b):

@@ -9,7 +9,7 @@ On Linux the selector is an epoll descriptor, and the loop waits on that one fro
 
 import selectors
 
-cdef extern from "poll.h" nogil:
+cdef extern from "polling.h" nogil:
     int CYP_HAS_EPOLL
     int cyp_epoll_wait(int epfd, int32_t* ready, int room, int ms)
     int cyp_epoll_modify(int epfd, int fd, int writable)

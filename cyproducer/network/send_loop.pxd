@@ -2,6 +2,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 
 from cyproducer.buffers.accumulator cimport RecordAccumulator
 from cyproducer.buffers.clock cimport Clock
+from cyproducer.buffers.driving cimport Driver
 from cyproducer.buffers.structures cimport Accumulator, Batch, Node, Partition
 from cyproducer.buffers.sync cimport pthread_mutex_t
 from cyproducer.network.connection cimport Connection
@@ -13,8 +14,10 @@ cdef enum:
     MOST_BATCHES = 1024           # batches in one request
     EXPIRY_INTERVAL_NS = 20_000_000   # how exact delivery_timeout_ms is
 
+cdef void wake_sender(void* context) noexcept nogil
 
-cdef class SendLoop:
+
+cdef class SendLoop(Driver):
     cdef pthread_mutex_t turn     # held by whoever runs a step
     cdef readonly RecordAccumulator accumulator
     cdef readonly Clock clock
@@ -32,6 +35,9 @@ cdef class SendLoop:
     cdef int64_t receive_max
     cdef int32_t attention        # somebody asked for the control plane; any thread sets it
     cdef int32_t stopping         # run() returns; any thread sets it
+    cdef int32_t driven           # by a thread in get(), not by the sender's; atomic
+    cdef bint left_over           # that thread leaves the next step to the sender's; see _leave()
+    cdef int32_t lone             # completions in a row that left nothing, and that a thread waited for
     cdef int64_t next_control_ns  # when the control plane wants its next tick
     cdef int64_t next_expiry_ns   # when to look for overdue batches next
     cdef list connections
@@ -55,12 +61,11 @@ cdef class SendLoop:
     cdef int _fill(self, Link* link, int64_t now) except -1 nogil
     cdef int _write(self, Link* link, int64_t now) except -1 nogil
     cdef int _read(self, Link* link, int64_t now) except -1 nogil
-    cdef int _frame(
-        self, Link* link, Request* r, const unsigned char* frame, int64_t size, int64_t now
-    ) except -1 nogil
+    cdef int _broken(self, Link* link, int64_t failure) except -1 nogil
+    cdef void _leave(self, Link* link) noexcept nogil
+    cdef int _go_on(self, int64_t now) except -1 nogil
     cdef int64_t _sleep_until(self, int64_t until, int64_t now) noexcept nogil
     cdef int _learn_leaders(self, Link* link, Request* r, const Endpoints* endpoints) except -1
-    cdef int _complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) except -1 nogil
     cdef int _progress(self, Partition* p, int64_t acknowledged_id) except -1
     cdef int _resolve(self, Batch* b, int error_code, object message, object cause, bint written) except -1
     cdef int _give_up(self, Request* r, object cause) except -1

@@ -1,12 +1,11 @@
 """The send loop: from ready batches to acknowledged ones, one ``run_once()`` after the other.
 
-Owns: the step, that is what goes into a request, writing, reading, matching answers to requests, completing
-batches. Does not own: decisions that are not a matter of course (connections, metadata, errors, retries): the
-control plane (``cluster.py``) makes them, called with the GIL, and uses ``sender`` for it. Nor time and
+Owns: the step, that is what goes into a request, writing, and waiting for events. Does not own: what comes
+back (``answers``), nor decisions that are not a matter of course (connections, metadata, errors, retries):
+the control plane (``cluster.py``) makes them, called with the GIL, and uses ``sender`` for it. Nor time and
 sockets: both come in from outside.
 
-Who runs it: whoever holds the turn. ``run()`` on the daemon thread takes it for each step; a test or a
-simulator calls ``run_once()`` instead.
+Who runs it: whoever holds the turn, see ``turns``.
 
 The happy path of a step holds no GIL at all: take batches, checksum, write, wait, read, complete. A thread
 that asks for the GIL beside a busy ``send()`` loop gets it after the interpreter's switch interval, 5 ms, in
@@ -18,13 +17,20 @@ import logging
 import os
 import selectors
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport free
 
 from cyproducer.buffers.designation cimport next_parked_deadline
+from cyproducer.buffers.driving cimport Driver
 from cyproducer.buffers.readiness cimport drain, expire_linger, has_work, refresh
-from cyproducer.buffers.structures cimport GATE_OPEN, SEALED, SEALING, Accumulator, Partition
+from cyproducer.buffers.structures cimport (
+    ASLEEP,
+    AWAKE,
+    SEALED,
+    SEALING,
+    Accumulator,
+    Partition,
+)
 from cyproducer.buffers.sync cimport (
     FAR_NS,
     cyp_load32,
@@ -35,37 +41,22 @@ from cyproducer.buffers.sync cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
-from cyproducer.network.frame_errors cimport socket_error, unmatched, wrong_length
+from cyproducer.network.frame_errors cimport socket_error
 from cyproducer.network.link cimport (
     CONNECTING,
-    FRAME_BAD_SIZE,
-    FRAME_READY,
     IO_AGAIN,
     READY,
-    link_consume,
     link_flush,
-    link_frame,
     link_next_id,
-    link_pop_awaiting,
     link_pop_written,
     link_push,
-    link_receive,
-    link_throttle,
     throttled_until,
 )
 from cyproducer.network.poller cimport MOST_READY
-from cyproducer.network.produce_codec cimport (
-    Endpoints,
-    client_throttles,
-    encode_produce,
-    free_request,
-    names_leader,
-    parse_produce,
-)
-from cyproducer.records.big_endian cimport get_u32
+from cyproducer.network.produce_codec cimport Endpoints, encode_produce, free_request
 from cyproducer.records.record_batch cimport put_batch_header
 
-from cyproducer.errors import KafkaConnectionError, KafkaProtocolError
+from cyproducer.errors import KafkaConnectionError
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t c_write "write"(int fd, const void* data, size_t size)
@@ -80,7 +71,7 @@ cdef void wake_sender(void* context) noexcept nogil:
     c_write((<int*>context)[0], &one, 8)
 
 
-cdef class SendLoop:
+cdef class SendLoop(Driver):
     """The loop over one selector. ``selector`` and ``clock`` come from the caller, which may step by hand.
 
     ``control`` is told of what needs a decision: ``tick``, ``on_socket_ready``, ``on_frame``,
@@ -136,33 +127,6 @@ cdef class SendLoop:
         free(self.links)
         pthread_mutex_destroy(&self.turn)
 
-    # The loop
-
-    def run(self):
-        """Steps until ``stop()``. What a step raises is a bug: it is logged, and ends the loop."""
-        with nogil:
-            while not cyp_load32(&self.stopping):
-                pthread_mutex_lock(&self.turn)
-                try:
-                    self.step(FAR_NS)
-                finally:
-                    pthread_mutex_unlock(&self.turn)
-
-    def run_once(self, double max_wait_ms=0.0):
-        """One step, waiting for events up to ``max_wait_ms``."""
-        cdef int64_t wait = <int64_t>(max_wait_ms * 1e6)
-        with nogil:
-            pthread_mutex_lock(&self.turn)
-            try:
-                self.step(wait)
-            finally:
-                pthread_mutex_unlock(&self.turn)
-
-    def stop(self):
-        """Lets ``run()`` return after the step under way. Any thread."""
-        cyp_store32(&self.stopping, 1)
-        self.wake()
-
     def wake(self):
         """Ends the wait for events. Any thread."""
         wake_sender(&self.wake_write_fd)
@@ -172,6 +136,8 @@ cdef class SendLoop:
         cyp_store32(&self.attention, 1)
         wake_sender(&self.wake_write_fd)
 
+    # The loop
+
     cdef int step(self, int64_t max_wait_ns) except -1 nogil:
         cdef Ready ready[MOST_READY]
         cdef int n
@@ -180,12 +146,18 @@ cdef class SendLoop:
         cdef uint64_t drained_wakeups
         cdef int64_t until
         cdef int64_t now = self.clock.now_ns()
-        if cyp_load32(&self.attention) or now >= self.next_control_ns:
-            with gil:
-                self._control(now)
-            now = self.clock.now_ns()
-        if now >= self.next_expiry_ns:
-            self._expire(now)
+        if self.left_over:
+            self._go_on(now)
+        if cyp_load32(&self.attention) or now >= min(self.next_control_ns, self.next_expiry_ns):
+            if self.driven:
+                self.left_over = True
+                return 0
+            if cyp_load32(&self.attention) or now >= self.next_control_ns:
+                with gil:
+                    self._control(now)
+                now = self.clock.now_ns()
+            if now >= self.next_expiry_ns:
+                self._expire(now)
         pthread_mutex_lock(&self.accumulator.c.lock)
         expire_linger(&self.accumulator.c, now)
         pthread_mutex_unlock(&self.accumulator.c.lock)
@@ -201,7 +173,7 @@ cdef class SendLoop:
         if max_wait_ns < FAR_NS - now:
             until = min(until, now + max_wait_ns)
         n = self.poller.wait(self._sleep_until(until, now) - now, ready)
-        cyp_store32(&self.accumulator.c.sleeping, 0)
+        cyp_store32(&self.accumulator.c.sleeping, AWAKE)
         now = self.clock.now_ns()
         for i in range(n):
             if ready[i].fd == self.wake_read_fd:
@@ -215,6 +187,9 @@ cdef class SendLoop:
             if link == NULL:
                 continue
             if link.state == CONNECTING and link.wants_write:
+                if self.driven:
+                    self._leave(link)
+                    continue
                 with gil:
                     self._tell(self.control.on_socket_ready, <Connection>link.owner, (now / 1e6,))
                 continue
@@ -271,7 +246,7 @@ cdef class SendLoop:
             until = now
         else:
             a.sleeping_until_ns = until
-            cyp_store32(&a.sleeping, 1)
+            cyp_store32(&a.sleeping, ASLEEP)
         pthread_mutex_unlock(&a.lock)
         return until
 
@@ -347,9 +322,25 @@ cdef class SendLoop:
                 link.wants_write = rc != 0
                 self.poller.watch_write(link.fd, link.wants_write)
             return 0
+        return self._broken(link, rc)
+
+    cdef int _broken(self, Link* link, int64_t failure) except -1 nogil:
+        """The socket gave an Io that ends the connection."""
+        if self.driven:
+            link.failure = failure
+            self._leave(link)
+            return 0
         with gil:
-            self.close_connection(<Connection>link.owner, socket_error(link, rc))
+            self.close_connection(<Connection>link.owner, socket_error(link, failure))
         return 0
+
+    cdef void _leave(self, Link* link) noexcept nogil:
+        """On a thread in ``get()``: leaves what needs the GIL, or a decision, to the sender's thread.
+
+        The control plane runs nowhere else: a Ctrl-C in a main thread must not end it half-way.
+        """
+        link.left_over = True
+        self.left_over = True
 
     cdef int _answered(self, Link* link) noexcept nogil:
         """A request of the connection is over: what gathered meanwhile may go."""
@@ -358,126 +349,22 @@ cdef class SendLoop:
         pthread_mutex_unlock(&self.accumulator.c.lock)
         return 0
 
-    # In
+    # What `answers` does
 
     cdef int _read(self, Link* link, int64_t now) except -1 nogil:
         """Reads what is there and handles each whole frame."""
-        cdef int64_t n
-        cdef int64_t at
-        cdef int64_t size
-        cdef const uint8_t* frame
-        cdef int result
-        cdef int fd = link.fd
-        cdef bint awaited
-        cdef Request* r
-        while True:
-            n = link_receive(link)
-            if n == IO_AGAIN:
-                return 0
-            if n < 0:
-                with gil:
-                    self.close_connection(<Connection>link.owner, socket_error(link, n))
-                return 0
-            link.last_used_ns = now
-            at = 0
-            while True:
-                result = link_frame(link, at, &frame, &size)
-                if result != FRAME_READY:
-                    break
-                r = link.first_awaiting
-                awaited = r != NULL and <int32_t>get_u32(frame) == r.correlation_id
-                if not awaited and self.settings.acks == 0:
-                    # librdkafka's mock cluster answers Produce requests that ask for no answer.
-                    at += 4 + size
-                    continue
-                if not awaited or r.unwritten:
-                    with gil:
-                        self.close_connection(<Connection>link.owner, unmatched(link, frame, size))
-                    return 0
-                link_pop_awaiting(link)
-                self._frame(link, r, frame, size, now)
-                if self._link_of(fd) != link:
-                    return 0
-                at += 4 + size
-            if result == FRAME_BAD_SIZE:
-                with gil:
-                    self.close_connection(<Connection>link.owner, wrong_length(link, at, self.receive_max))
-                return 0
-            link_consume(link, at)
-            if link.inbox_used < link.inbox_room and n < link.inbox_room - link.inbox_used:
-                # A read that did not fill its room has emptied the socket; more will be announced.
-                return 0
-
-    cdef int _frame(
-        self, Link* link, Request* r, const unsigned char* frame, int64_t size, int64_t now
-    ) except -1 nogil:
-        """Handles the answer to ``r``, which it frees."""
-        cdef int32_t throttle_ms = 0
-        cdef int32_t i
-        cdef int rc
-        cdef Outcome* o
-        cdef Endpoints endpoints
-        cdef bint learned = False
-        if r.api_key != 0:
-            with gil:
-                key, version = r.api_key, r.version
-                free_request(r)
-                body = PyBytes_FromStringAndSize(<const char*>frame, size)
-                self._tell(self.control.on_frame, <Connection>link.owner, (key, version, body, now / 1e6))
-            return 0
-        rc = parse_produce(r, frame, size, self.outcomes, &throttle_ms, &endpoints)
-        link.in_flight -= 1
-        self._answered(link)
-        self.responses += 1
-        self.latency_ns += now - r.sent_ns
-        if now - r.sent_ns > self.latency_max_ns:
-            self.latency_max_ns = now - r.sent_ns
-        if rc == 0 and throttle_ms > 0:
-            self.throttle_ms += throttle_ms
-            self.throttle_max_ms = max(self.throttle_max_ms, <int64_t>throttle_ms)
-            if client_throttles(r):
-                link_throttle(link, throttle_ms, now)
-        if rc != 0:
-            with gil:
-                cause = KafkaProtocolError(
-                    f"the Produce v{r.version} response of {(<Connection>link.owner).where}, {size} bytes, "
-                    "is malformed"
-                )
-                self._give_up(r, cause)
-                self.close_connection(<Connection>link.owner, cause)
-            return 0
-        for i in range(r.count):
-            o = &self.outcomes[i]
-            if o.error_code == 0:
-                self._complete(r.batches[i], o.base_offset, o.log_append_ms)
-            else:
-                with gil:
-                    if not learned and names_leader(o):
-                        learned = True
-                        self._learn_leaders(link, r, &endpoints)
-                    message = None
-                    if o.message_size >= 0:
-                        message = o.message[:o.message_size].decode("utf-8", "replace")
-                    self._resolve(r.batches[i], o.error_code, message, None, True)
-        free_request(r)
         return 0
 
-    cdef int _complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) except -1 nogil:
-        """A batch was acknowledged, also one whose records had to fail before."""
-        cdef Partition* p = b.partition
-        cdef int64_t first_record = b.first_record
-        self.accumulator.complete(b, base_offset, log_append_ms)
-        if p.gate != GATE_OPEN:
-            with gil:
-                self._progress(p, first_record)
+    cdef int _go_on(self, int64_t now) except -1 nogil:
+        """Goes on with what ``_leave()`` has left over."""
         return 0
-
-    cpdef object close_connection(self, Connection connection, object cause):
-        """Closes a socket and hands its requests back; ``Sender`` does it."""
-        raise NotImplementedError("a SendLoop is used through Sender")
 
     cdef int _learn_leaders(self, Link* link, Request* r, const Endpoints* endpoints) except -1:
         """A response names new leaders; ``Sender`` tells of them."""
+        raise NotImplementedError("a SendLoop is used through Sender")
+
+    cpdef object close_connection(self, Connection connection, object cause):
+        """Closes a socket and hands its requests back; ``Sender`` does it."""
         raise NotImplementedError("a SendLoop is used through Sender")
 
     # What needs a decision

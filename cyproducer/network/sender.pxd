@@ -1,7 +1,7 @@
 from cyproducer.network.connection cimport Connection
-from cyproducer.network.outcomes cimport Outcomes
+from cyproducer.network.turns cimport Turns
 
 
-cdef class Sender(Outcomes):
+cdef class Sender(Turns):
     cdef int _fail_rest(self, object error) except -1
     cpdef object close_connection(self, Connection connection, object cause)

@@ -2,9 +2,9 @@ import socket
 from typing import Any
 
 from cyproducer.network.connection import Connection
-from cyproducer.network.outcomes import Outcomes
+from cyproducer.network.turns import Turns
 
-class Sender(Outcomes):
+class Sender(Turns):
     def attach_control(self, control: Any) -> None: ...
     def open_connection(self, sock: socket.socket, node_id: int, where: str) -> Connection: ...
     def connected(self, connection: Connection) -> None: ...

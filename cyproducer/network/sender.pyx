@@ -34,15 +34,16 @@ from cyproducer.network.link cimport (
     link_pop_unwritten,
     link_pop_written,
 )
-from cyproducer.network.outcomes cimport Outcomes, topic_name
+from cyproducer.network.outcomes cimport topic_name
 from cyproducer.network.produce_codec cimport Endpoints, Outcome, Request, names_leader
+from cyproducer.network.turns cimport Turns
 
 from cyproducer.errors import KafkaConnectionError, KafkaTimeoutError, told
 
 log = logging.getLogger("cyproducer")
 
 
-cdef class Sender(Outcomes):
+cdef class Sender(Turns):
     """The loop over one selector, with everything that is not its happy path. See ``SendLoop``."""
 
     def attach_control(self, control):
@@ -295,6 +296,8 @@ cdef class Sender(Outcomes):
             "latency_ns": self.latency_ns,
             "latency_max_ns": self.latency_max_ns,
             "wakeups": self.wakeups,
+            "drives": self.drives,
+            "left_alone": self.left_alone,
             "throttle_ms": self.throttle_ms,
             "throttle_max_ms": self.throttle_max_ms,
             "connections": self.link_count,

@@ -4,7 +4,7 @@ import asyncio
 import pickle
 import threading
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -215,9 +215,10 @@ def test_waiting_in_a_callback_for_what_is_pending_is_refused(rig: Rig) -> None:
     refused: list[BaseException] = []
 
     def wait(outcome: object) -> None:
-        for what in (lambda: rows.get(1), lambda: concurrent.result(1)):
+        waits: list[Callable[[float], object]] = [rows.get, concurrent.result]
+        for what in waits:
             try:
-                what()
+                what(1)
             except errors.IllegalStateError as error:
                 refused.append(error)
 

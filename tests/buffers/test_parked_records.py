@@ -48,6 +48,17 @@ def test_parked_records_keep_everything_they_had() -> None:
         assert tombstone.get(0)[3:] == (1, 8, None, 1, -1, -1)
 
 
+def test_parked_records_are_as_old_as_their_send() -> None:
+    with Rig() as rig:
+        rig.clock.set_unix_ms(1_000_000)
+        future = rig.send("t", b"v")
+        rig.clock.set_unix_ms(1_005_000)
+        rig.sender.apply_topic("t", b"", [1])
+        rig.answer_all()
+        assert [record.timestamp for record in rig.log["t", 0]] == [1_000_000]
+        assert future.get(0).timestamp == 1_000_000
+
+
 @pytest.mark.parametrize("codec", [None, "gzip"])
 def test_records_keep_their_order_across_the_arrival_of_metadata(codec: str | None) -> None:
     compressor = compressor_for(codec) if codec else None

@@ -1,7 +1,8 @@
 /* Waiting on the descriptor of a selector without the GIL: epoll where there is one. */
-#ifndef CYPRODUCER_POLL_H
-#define CYPRODUCER_POLL_H
+#ifndef CYPRODUCER_POLLING_H
+#define CYPRODUCER_POLLING_H
 #include <errno.h>
+#include <poll.h>
 #include <stdint.h>
 #ifdef __linux__
 #include <sys/epoll.h>
@@ -37,4 +38,10 @@ static inline int cyp_epoll_modify(int epfd, int fd, int writable) {
 static inline int cyp_epoll_wait(int epfd, int32_t *ready, int room, int ms) { return -1; }
 static inline int cyp_epoll_modify(int epfd, int fd, int writable) { return -1; }
 #endif
+
+/* Whether `fd` becomes readable within `ms`. */
+static inline int cyp_await_readable(int fd, int ms) {
+    struct pollfd one = {fd, POLLIN, 0};
+    return poll(&one, 1, ms) > 0;
+}
 #endif

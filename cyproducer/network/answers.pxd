@@ -1,0 +1,15 @@
+from libc.stdint cimport int64_t
+
+from cyproducer.buffers.structures cimport Batch
+from cyproducer.network.link cimport Link
+from cyproducer.network.produce_codec cimport Request
+from cyproducer.network.send_loop cimport SendLoop
+
+
+cdef class Answers(SendLoop):
+    cdef bint _frames(self, Link* link, int64_t now) except -1 nogil
+    cdef bint _is_plain(self, Request* r, const unsigned char* frame, int64_t size) noexcept nogil
+    cdef int _frame(
+        self, Link* link, Request* r, const unsigned char* frame, int64_t size, int64_t now
+    ) except -1 nogil
+    cdef int _complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) except -1 nogil

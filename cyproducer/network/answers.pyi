@@ -1,0 +1,3 @@
+from cyproducer.network.send_loop import SendLoop
+
+class Answers(SendLoop): ...

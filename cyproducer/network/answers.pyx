@@ -1,0 +1,197 @@
+"""Answers: from bytes that a broker has sent to batches that are acknowledged.
+
+Owns: reading, matching answers to requests, completing batches. Does not own: what becomes of a batch that a
+broker refuses (``outcomes``), nor any frame that does not answer a Produce request (the control plane).
+
+In the sender's turn. Without the GIL, as long as there is nothing to decide.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, uint8_t
+
+from cyproducer.buffers.structures cimport GATE_OPEN, Partition
+from cyproducer.buffers.sync cimport cyp_load32
+from cyproducer.network.connection cimport Connection
+from cyproducer.network.frame_errors cimport unmatched, wrong_length
+from cyproducer.network.link cimport (
+    FRAME_BAD_SIZE,
+    FRAME_READY,
+    IO_AGAIN,
+    link_consume,
+    link_frame,
+    link_pop_awaiting,
+    link_receive,
+    link_throttle,
+)
+from cyproducer.network.produce_codec cimport (
+    Endpoints,
+    Outcome,
+    client_throttles,
+    free_request,
+    names_leader,
+    parse_produce,
+)
+from cyproducer.records.big_endian cimport get_u32
+
+from cyproducer.errors import KafkaProtocolError
+
+
+cdef class Answers(SendLoop):
+    """The loop, and what it does with what brokers send. See ``SendLoop``."""
+
+    cdef int _read(self, Link* link, int64_t now) except -1 nogil:
+        """Reads what is there and handles each whole frame."""
+        cdef int64_t n
+        while True:
+            n = link_receive(link)
+            if n == IO_AGAIN:
+                return 0
+            if n < 0:
+                return self._broken(link, n)
+            link.last_used_ns = now
+            if not self._frames(link, now):
+                return 0
+            if link.inbox_used < link.inbox_room and n < link.inbox_room - link.inbox_used:
+                # A read that did not fill its room has emptied the socket; more will be announced.
+                return 0
+
+    cdef bint _frames(self, Link* link, int64_t now) except -1 nogil:
+        """Handles the whole frames that were received; whether to read on from the connection."""
+        cdef int64_t at = 0
+        cdef int64_t size
+        cdef const uint8_t* frame
+        cdef int result
+        cdef int fd = link.fd
+        cdef bint awaited
+        cdef Request* r
+        while True:
+            result = link_frame(link, at, &frame, &size)
+            if result != FRAME_READY:
+                break
+            r = link.first_awaiting
+            awaited = r != NULL and <int32_t>get_u32(frame) == r.correlation_id
+            if not awaited and self.settings.acks == 0:
+                # librdkafka's mock cluster answers Produce requests that ask for no answer.
+                at += 4 + size
+                continue
+            if self.driven and (not awaited or not self._is_plain(r, frame, size)):
+                self._leave(link)
+                break
+            if not awaited or r.unwritten:
+                with gil:
+                    self.close_connection(<Connection>link.owner, unmatched(link, frame, size))
+                return False
+            link_pop_awaiting(link)
+            self._frame(link, r, frame, size, now)
+            if self._link_of(fd) != link:
+                return False
+            at += 4 + size
+        if result == FRAME_BAD_SIZE:
+            if self.driven:
+                self._leave(link)
+            else:
+                with gil:
+                    self.close_connection(<Connection>link.owner, wrong_length(link, at, self.receive_max))
+                return False
+        link_consume(link, at)
+        return not link.left_over
+
+    cdef bint _is_plain(self, Request* r, const unsigned char* frame, int64_t size) noexcept nogil:
+        """Whether a response acknowledges all it is asked to, and nobody has to decide anything."""
+        cdef int32_t throttle_ms = 0
+        cdef int32_t i
+        cdef Endpoints endpoints
+        if r.api_key != 0 or r.unwritten:
+            return False
+        if parse_produce(r, frame, size, self.outcomes, &throttle_ms, &endpoints) != 0 or throttle_ms:
+            return False
+        for i in range(r.count):
+            if self.outcomes[i].error_code != 0 or r.batches[i].partition.gate != GATE_OPEN:
+                return False
+        return True
+
+    cdef int _frame(
+        self, Link* link, Request* r, const unsigned char* frame, int64_t size, int64_t now
+    ) except -1 nogil:
+        """Handles the answer to ``r``, which it frees."""
+        cdef int32_t throttle_ms = 0
+        cdef int32_t i
+        cdef int rc
+        cdef Outcome* o
+        cdef Endpoints endpoints
+        cdef bint learned = False
+        if r.api_key != 0:
+            with gil:
+                key, version = r.api_key, r.version
+                free_request(r)
+                body = PyBytes_FromStringAndSize(<const char*>frame, size)
+                self._tell(self.control.on_frame, <Connection>link.owner, (key, version, body, now / 1e6))
+            return 0
+        rc = parse_produce(r, frame, size, self.outcomes, &throttle_ms, &endpoints)
+        link.in_flight -= 1
+        self._answered(link)
+        self.responses += 1
+        self.latency_ns += now - r.sent_ns
+        if now - r.sent_ns > self.latency_max_ns:
+            self.latency_max_ns = now - r.sent_ns
+        if rc == 0 and throttle_ms > 0:
+            self.throttle_ms += throttle_ms
+            self.throttle_max_ms = max(self.throttle_max_ms, <int64_t>throttle_ms)
+            if client_throttles(r):
+                link_throttle(link, throttle_ms, now)
+        if rc != 0:
+            with gil:
+                cause = KafkaProtocolError(
+                    f"the Produce v{r.version} response of {(<Connection>link.owner).where}, {size} bytes, "
+                    "is malformed"
+                )
+                self._give_up(r, cause)
+                self.close_connection(<Connection>link.owner, cause)
+            return 0
+        for i in range(r.count):
+            o = &self.outcomes[i]
+            if o.error_code == 0:
+                self._complete(r.batches[i], o.base_offset, o.log_append_ms)
+            else:
+                with gil:
+                    if not learned and names_leader(o):
+                        learned = True
+                        self._learn_leaders(link, r, &endpoints)
+                    message = None
+                    if o.message_size >= 0:
+                        message = o.message[:o.message_size].decode("utf-8", "replace")
+                    self._resolve(r.batches[i], o.error_code, message, None, True)
+        free_request(r)
+        return 0
+
+    cdef int _complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) except -1 nogil:
+        """A batch was acknowledged, also one whose records had to fail before."""
+        cdef Partition* p = b.partition
+        cdef int64_t first_record = b.first_record
+        cdef bint awaited = self.driven or cyp_load32(&b.delivery.waiting) > 0
+        self.accumulator.complete(b, base_offset, log_append_ms)
+        # Read without the lock: it is a hint.
+        self.lone = self.lone + 1 if awaited and self.accumulator.c.incomplete == 0 else min(self.lone, 0)
+        if p.gate != GATE_OPEN:
+            with gil:
+                self._progress(p, first_record)
+        return 0
+
+    cdef int _go_on(self, int64_t now) except -1 nogil:
+        """Goes on with what was left over."""
+        cdef int i = 0
+        cdef Link* link
+        self.left_over = False
+        while i < self.link_count:
+            link = self.links[i]
+            if not link.left_over:
+                i += 1
+                continue
+            # What happens may break connections, and move others here.
+            link.left_over = False
+            i = 0
+            if link.failure:
+                self._broken(link, link.failure)
+            else:
+                self._frames(link, now)
+        return 0

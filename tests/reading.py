@@ -1,0 +1,33 @@
+"""Reading back, with another client, what is in a topic of an embedded broker."""
+
+from collections import Counter
+
+from confluent_kafka import Consumer, TopicPartition
+
+from cyproducer.testing import EmbeddedBroker
+from tests.network.producing import WAIT_S
+
+PARTITIONS = 3
+
+
+def read_back(broker: EmbeddedBroker, topic: str, count: int) -> Counter[bytes]:
+    """What is in a topic of ``PARTITIONS``: waits for ``count`` records, and any beyond them."""
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader", "enable.partition.eof": True}
+    )
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+        found: Counter[bytes] = Counter()
+        ended: set[int | None] = set()
+        while len(ended) < PARTITIONS or found.total() < count:
+            message = consumer.poll(WAIT_S)
+            assert message is not None, f"{found.total()} of {count} records came: {sorted(found)}"
+            if message.error() is None:
+                value = message.value()
+                assert isinstance(value, bytes)
+                found[value] += 1
+            else:
+                ended.add(message.partition())
+        return found
+    finally:
+        consumer.close()
