@@ -23,6 +23,7 @@ from cyproducer.buffers.bulk cimport bulk_future
 from cyproducer.buffers.bulk_append cimport OTHER_PARTITIONS, PAUSE, READY_ROWS, Ready, append_rows
 from cyproducer.buffers.delivery cimport fresh
 from cyproducer.buffers.send_path cimport given_timestamp, wanted_partition
+from cyproducer.buffers.structures cimport Batch
 from cyproducer.buffers.sync cimport (
     SIGNAL_SLICE_NS,
     cyp_cond_wait_until,
@@ -46,6 +47,7 @@ cdef extern from "<Python.h>":
 
 cdef enum:
     HEADERS_ROOM = 65536      # for as many rows' headers as fit into it
+    HINT = 16384              # what is waited for, for the first batch of a partition
 
 
 cdef class BulkPath(SendPath):
@@ -174,6 +176,7 @@ cdef class BulkPath(SendPath):
         cdef int64_t deadline
         cdef int64_t before
         cdef int result
+        cdef Batch* sealing
         for i in range(source.batch_count):
             s.rows = &source.batches[i]
             s.row = 0
@@ -183,7 +186,9 @@ cdef class BulkPath(SendPath):
                 with nogil:
                     result = append_rows(acc, &state.c, segments, s)
                 if s.out.sealing != NULL:
-                    acc.seal(s.out.sealing)
+                    sealing = s.out.sealing
+                    s.out.sealing = NULL
+                    acc.seal(sealing)
                 if result != APPENDED and result != PAUSE:
                     # The time is that of one wait: whoever gets on is not too slow.
                     if s.row > before or deadline == 0:
@@ -204,7 +209,7 @@ cdef class BulkPath(SendPath):
                 acc.pool.unreserve(s.grant)
                 s.grant = 0
             # More than the one row needs: with buffers of its size, the batches would stay that small.
-            size = buffer_capacity(min(acc.c.batch_size, acc.pool.total_bytes // 4))
+            size = buffer_capacity(min(max(s.hint, HINT), acc.c.batch_size, acc.pool.total_bytes // 4))
             if size > acc.pool.total_bytes // 2 or size < s.out.need:
                 size = s.out.need
             self._reserve(size, deadline, state.name)
