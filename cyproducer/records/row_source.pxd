@@ -17,13 +17,13 @@ cdef struct Rows:
 cdef class RowSource:
     cdef Rows* batches
     cdef int64_t batch_count
-    cdef readonly int64_t count        # rows of all batches
+    cdef int64_t count        # rows of all batches
     cdef object kept                   # what the pointers point into
     cdef Span* spans                   # of sequences: values, then keys
-    cdef readonly int32_t partition    # of every row; -1: the column's, or to be chosen
-    cdef readonly int64_t timestamp_ms  # of every row; -1: the column's, or now
-    cdef readonly int64_t largest      # bound of the bytes of any row in a batch; see record_bound
-    cdef readonly int64_t headers_room  # bytes that any row's headers fit into, encoded
+    cdef int32_t partition    # of every row; -1: the column's, or to be chosen
+    cdef int64_t timestamp_ms  # of every row; -1: the column's, or now
+    cdef int64_t largest      # bound of the bytes of any row in a batch; see record_bound
+    cdef int64_t headers_room  # bytes that any row's headers fit into, encoded
     cdef bint keyed
     cdef str value_name                # what errors call the columns
     cdef str key_name
@@ -31,6 +31,7 @@ cdef class RowSource:
     cdef str partition_name
     cdef str timestamp_name
     cdef object _take(self, object table)
+    cdef str place(self, str column, int64_t row)
     cdef int _check_batch(
         self, Rows* r, int64_t before, int32_t partitions, int64_t max_request_size, bint given
     ) except -1

@@ -1,5 +1,4 @@
 from typing import final
 
 @final
-class RowSource:
-    count: int
+class RowSource: ...

@@ -207,7 +207,7 @@ cdef class RowSource:
             limit=max_request_size,
         )
 
-    def place(self, str column, int64_t row):
+    cdef str place(self, str column, int64_t row):
         """How errors name a row of a column."""
         return f"{column}[{row}]" if self.spans != NULL else f"column {column!r}, row {row}"
 
