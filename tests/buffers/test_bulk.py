@@ -446,6 +446,7 @@ def test_a_close_in_the_middle_of_a_call_leaves_the_accepted_rows_to_their_futur
         (error,) = raised
         assert error.future is not None
         assert error.future.get(0).count == error.accepted == len(rig.values("t"))
+        assert rig.pool.used_bytes == 0
     with pytest.raises(errors.ProducerClosedError) as at_once:
         rig.path.send_many("t", [b"x"])
     assert at_once.value.accepted == 0

@@ -85,10 +85,23 @@ def test_a_dictionary_of_any_index_arrives_as_what_it_stands_for(
 
 
 def test_a_struct_array_with_an_offset_is_read_from_its_first_row(rig: Rig) -> None:
-    array = pa.StructArray.from_arrays([pa.array([b"0", b"1", b"2", b"3"]).slice(1)], ["value"]).slice(1, 2)
+    columns = {
+        "value": pa.array([b"0", b"1", b"2", b"3"]),
+        "key": pa.array(["a", "b", "c", "a"]).dictionary_encode(),
+        "at": pa.array([10, 11, 12, 13], pa.timestamp("ms")),
+        "place": pa.array([0, 0, 1, 2], pa.int8()),
+        "headers": pa.array([[{"key": "n", "value": b"%d" % i}] for i in range(4)], pa.list_(PAIR)),
+    }
+    # The struct's own offset comes on top of each column's.
+    parts = [each.slice(1) for each in columns.values()]
+    array = pa.StructArray.from_arrays(parts, list(columns)).slice(1, 2)
     assert array.offset == 1
-    rig.path.send_arrow("t", array, partition=0)
-    assert [r.value for r in arrived(rig)] == [b"2", b"3"]
+    rig.path.send_arrow("t", array, key="key", headers="headers", partition="place", timestamp="at")
+    assert arrived(rig) == []
+    assert [(r.key, r.value, r.timestamp, r.headers) for r in arrived(rig, 1) + arrived(rig, 2)] == [
+        (b"c", b"2", 12, (("n", b"2"),)),
+        (b"a", b"3", 13, (("n", b"3"),)),
+    ]
 
 
 def test_a_key_without_values_is_a_tombstone_and_a_column_of_nulls_no_key(rig: Rig) -> None:
