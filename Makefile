@@ -5,7 +5,7 @@ VENV = .venv
 TOX_VENV = .cache/tox
 SOURCES = pyproject.toml setup.py $(shell find cyproducer -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: help demo test simulate lint fuzz soak clean
+.PHONY: help demo test simulate lint fuzz soak perf gate clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 12
@@ -29,6 +29,12 @@ fuzz: $(TOX_VENV)/stamp  ## ten million inputs for all that reads what a broker 
 soak: $(VENV)/stamp  ## 200 million records against a broker that breaks all the time (some minutes)
 	@$(VENV)/bin/python -P perf/soak.py $(SOAK)
 
+perf: $(VENV)/perf-stamp  ## this producer beside its peers: tables, plots, goals; PERF="--quick" for a short one
+	@$(VENV)/bin/python -P perf/compare.py $(PERF)
+
+gate: $(TOX_VENV)/stamp  ## instructions per record beside stored bounds, counted by valgrind
+	@$(TOX_VENV)/bin/python tools/run_tox.py -e gate
+
 clean:  ## remove what was built, installed and downloaded
 	rm -rf build dist *.egg-info .venv .tox .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find cyproducer perf tests tools -name __pycache__ -prune -exec rm -rf {} +
@@ -41,6 +47,11 @@ $(VENV)/stamp: $(SOURCES) tools/find_python.sh tools/check_python.py
 	@# setuptools packs whatever it finds in here, be it of modules that are gone from the sources.
 	@rm -rf build/lib.* build/bdist.*
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check '.[testing]'
+	@touch $@
+
+# pip finds the package of this version in place, and adds what its extra names.
+$(VENV)/perf-stamp: $(VENV)/stamp
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'cyproducer[perf]'
 	@touch $@
 
 $(TOX_VENV)/stamp: Makefile tools/find_python.sh tools/check_python.py

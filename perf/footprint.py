@@ -21,6 +21,17 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def peak_bytes() -> int:
+    """The most that this process's program occupied so far.
+
+    Not getrusage's, which begins with what the process that started this one occupied.
+    """
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status has no VmHWM")
+
+
 class _Mallinfo2(ctypes.Structure):
     # By malloc.h: all of the same type.
     _fields_ = [

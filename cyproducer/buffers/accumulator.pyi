@@ -31,6 +31,7 @@ class RecordAccumulator(Incomplete):
         *,
         batch_size: int = 16384,
         linger_ms: float = 0,
+        stream_linger_ms: float = 0,
         compressor: _Compressor | None = None,
         spec: _Spec | None = None,
         idempotent: bool = False,

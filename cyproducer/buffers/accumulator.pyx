@@ -80,10 +80,10 @@ cdef void learn_ratio(Accumulator* a, Topic* t, double actual) noexcept nogil:
 cdef class RecordAccumulator(Incomplete):
     """Records that were accepted and are not yet acknowledged. Thread-safe.
 
-    ``batch_size`` and ``linger_ms`` are the options of that name; ``compressor`` is a ``Compressor`` or
-    None; ``spec`` a ``PartitionerSpec``: how keys hash and where keyless records go. ``idempotent``:
-    batches get sequences, once there is a producer id. ``ordered``: without that, a partition has one batch
-    in flight.
+    ``batch_size`` and ``linger_ms`` are the options of that name; ``stream_linger_ms``: how long a partition
+    lingers instead where ``linger_ms`` is 0 and records stream in. ``compressor``: a ``Compressor`` or None;
+    ``spec`` a ``PartitionerSpec``: how keys hash and where keyless records go. ``idempotent``: batches get
+    sequences, once there is a producer id. ``ordered``: without that, a partition has one batch in flight.
     """
 
     def __cinit__(
@@ -94,6 +94,7 @@ cdef class RecordAccumulator(Incomplete):
         *,
         int64_t batch_size=16384,
         double linger_ms=0,
+        double stream_linger_ms=0,
         compressor=None,
         spec=None,
         bint idempotent=False,
@@ -114,6 +115,7 @@ cdef class RecordAccumulator(Incomplete):
         self.topics = {}
         self.c.batch_size = max(batch_size, BATCH_HEADER + 1)
         self.c.linger_ns = <int64_t>(linger_ms * 1e6)
+        self.c.stream_linger_ns = self.c.linger_ns or <int64_t>(stream_linger_ms * 1e6)
         self.c.availability_ns = <int64_t>(availability_timeout_ms * 1e6)
         self.c.single_broker_ns = <int64_t>(single_broker_ms * 1e6)
         self.c.single_broker_id = -1

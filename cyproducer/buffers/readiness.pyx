@@ -7,15 +7,20 @@ A partition is in one list at most, so finding work never means scanning partiti
 
     NOWHERE     nothing queued, no leader, backing off, its oldest batch is being compressed, or order and
                 sequences forbid it to go now (may_send)
-    LINGERING   linger_ms > 0 and its only batch is open and young. Sorted by the batches' age: the linger
-                is the same for all
+    LINGERING   linger_ms > 0, or records stream in, and its only batch is open and young. Sorted by the
+                batches' age: the linger is the same for all
     GATHERING   linger_ms = 0 and its only batch is open. It goes when the requests that were in flight
                 to its broker at its beginning are answered: at once on an idle connection, while under
-                load records gather meanwhile. First in, first out as well: marks only grow
+                load records gather meanwhile. First in, first out
     SENDABLE    its oldest batch is full, or lingered, or somebody flushes, closes or waits for memory
 
 A request takes one batch of each partition from the head of SENDABLE; a partition with more goes to
 the tail. So each has its turn, however much its neighbours have.
+
+A broker that answers within microseconds would get a request for every few records, which costs both sides
+more than the records do. So with linger_ms = 0 an open batch lingers too, for half a millisecond, where
+records stream: STREAM_FLOW of them went to the broker in the last FLOW_NS or so, and no thread was in
+``get()`` for one that its partition sent last.
 """
 
 from libc.stdint cimport uint32_t
@@ -43,6 +48,11 @@ from cyproducer.buffers.structures cimport (
 # Brokers forget idle producers after producer.id.expiration.ms, a day by default. To suppose it early costs
 # one round trip after such a pause.
 cdef int64_t FORGOTTEN_NS = 60_000_000_000
+
+
+cdef enum:
+    FLOW_NS = 4_000_000
+    STREAM_FLOW = 256
 
 
 cdef inline PartitionList* list_of(Accumulator* a, Partition* p) noexcept nogil:
@@ -116,6 +126,16 @@ cdef inline bint may_send(Accumulator* a, Partition* p) noexcept nogil:
     )
 
 
+cdef inline bint streams(const Accumulator* a, const Partition* p) noexcept nogil:
+    """Whether so much comes in that the partition's open batch is worth waiting for."""
+    return (
+        a.stream_linger_ns > 0
+        and p.node.flow >= STREAM_FLOW
+        and p.first.created_ns - p.node.flow_ns < FLOW_NS
+        and not p.awaited
+    )
+
+
 cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
     """Puts the partition where its queue says; returns whether a sleeping sender should be woken."""
     cdef Batch* b = p.first
@@ -123,7 +143,7 @@ cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
     if b != NULL and p.retry_at_ns == 0 and p.node != NULL and b.state != SEALING and may_send(a, p):
         if b.state == SEALED or a.flushing or a.closed or cyp_load32(a.waiting):
             want = SENDABLE
-        elif a.linger_ns > 0:
+        elif a.linger_ns > 0 or (p.membership != GATHERING and streams(a, p)):
             want = LINGERING
         else:
             want = GATHERING
@@ -133,11 +153,10 @@ cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
     withdraw(a, p)
     if want == NOWHERE:
         return False
-    if want == GATHERING:
-        p.mark = p.node.sent
+    p.mark = p.node.sent
     join(a, p, want)
     if want == LINGERING:
-        return b.created_ns + a.linger_ns < a.sleeping_until_ns
+        return b.created_ns + a.stream_linger_ns < a.sleeping_until_ns
     return p.node.takes and (want == SENDABLE or p.node.answered >= p.mark)
 
 
@@ -169,14 +188,14 @@ cdef void hurry(Accumulator* a) noexcept nogil:
 
 
 cdef void expire_linger(Accumulator* a, int64_t now) noexcept nogil:
-    """Makes sendable what lingered long enough."""
+    """Moves on what lingered long enough."""
     cdef Partition* p
     while a.lingering.first != NULL:
         p = a.lingering.first
-        if p.first.created_ns + a.linger_ns > now:
+        if p.first.created_ns + a.stream_linger_ns > now:
             return
         withdraw(a, p)
-        join(a, p, SENDABLE)
+        join(a, p, SENDABLE if a.linger_ns > 0 else GATHERING)
 
 
 cdef void promote(Accumulator* a, Node* n) noexcept nogil:
@@ -286,6 +305,7 @@ cdef int32_t drain(
     cdef int32_t i
     cdef Partition* p
     cdef Batch* b
+    cdef int64_t records = 0
     promote(a, n)
     while n.sendable.first != NULL and count < room:
         p = n.sendable.first
@@ -310,6 +330,7 @@ cdef int32_t drain(
         b.in_request = 1
         p.in_flight += 1
         total += b.size
+        records += b.count
         out[count] = b
         count += 1
     for i in range(count):
@@ -317,4 +338,7 @@ cdef int32_t drain(
     if count > 0:
         n.sent += 1
         n.waiting_since_ns = 0
+        # Fades in a straight line: no more than that is needed.
+        n.flow = records + n.flow * max(0, FLOW_NS - (now - n.flow_ns)) // FLOW_NS
+        n.flow_ns = now
     return count

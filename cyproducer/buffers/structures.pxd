@@ -65,7 +65,7 @@ cdef enum Gate:
 
 cdef enum Membership:
     NOWHERE = 0               # nothing to send, or not allowed to
-    LINGERING = 1             # an open batch waits for its linger to run out
+    LINGERING = 1             # an open batch waits for its linger, or a stream's, to run out
     GATHERING = 2             # linger 0: an open batch waits for what its broker has in flight
     SENDABLE = 3              # its oldest batch goes with the next request
 
@@ -91,6 +91,7 @@ cdef struct Partition:
     int8_t membership
     int8_t gate               # a Gate: the control plane's word on what may go
     int8_t known              # its broker has acknowledged a batch of this producer id, and remembers it
+    int8_t awaited            # a thread was in get() for a record of the batch that was acknowledged last
     int8_t recovering         # a batch came back, or the leader moved: what is in flight ends first
     int16_t producer_epoch
 
@@ -108,6 +109,8 @@ cdef struct Node:
     int64_t sent              # requests put in flight, ever
     int64_t answered          # requests answered or given up, ever
     int64_t waiting_since_ns  # since when it had something to send and sent nothing; 0: it does not
+    int64_t flow              # records that went there lately: they fade within FLOW_NS
+    int64_t flow_ns           # as of then
     PartitionList sendable
     PartitionList gathering
 
@@ -154,6 +157,7 @@ cdef struct Accumulator:
     pthread_cond_t progress   # a batch completed, or a parked record found its place
     int64_t batch_size        # bytes, with the batch header
     int64_t linger_ns
+    int64_t stream_linger_ns  # linger_ns, or where that is 0 what a stream lingers; see readiness
     int64_t availability_ns   # leave out brokers that sent nothing for so long; 0: never
     int64_t single_broker_ns  # how long SINGLE_BROKER stays with one
     int64_t single_broker_until_ns

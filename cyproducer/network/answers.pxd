@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t
 
 from cyproducer.buffers.structures cimport Batch
 from cyproducer.network.link cimport Link
-from cyproducer.network.produce_codec cimport Request
+from cyproducer.network.produce_codec cimport Outcome, Request
 from cyproducer.network.send_loop cimport SendLoop
 
 
@@ -12,4 +12,9 @@ cdef class Answers(SendLoop):
     cdef int _frame(
         self, Link* link, Request* r, const unsigned char* frame, int64_t size, int64_t now
     ) except -1 nogil
+    cdef int _pass_on(
+        self, Link* link, Request* r, const unsigned char* frame, int64_t size, int64_t now
+    ) except -1
+    cdef int _malformed(self, Link* link, Request* r, int64_t size) except -1
+    cdef int _refused(self, Batch* b, const Outcome* o) except -1
     cdef int _complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) except -1 nogil

@@ -3,7 +3,8 @@
 Owns: reading, matching answers to requests, completing batches. Does not own: what becomes of a batch that a
 broker refuses (``outcomes``), nor any frame that does not answer a Produce request (the control plane).
 
-In the sender's turn. Without the GIL, as long as there is nothing to decide.
+In the sender's turn. Without the GIL, as long as there is nothing to decide. What has Python variables is in
+functions of its own: Cython has those take the GIL when they return, whether they needed it before or not.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -122,10 +123,7 @@ cdef class Answers(SendLoop):
         cdef bint learned = False
         if r.api_key != 0:
             with gil:
-                key, version = r.api_key, r.version
-                free_request(r)
-                body = PyBytes_FromStringAndSize(<const char*>frame, size)
-                self._tell(self.control.on_frame, <Connection>link.owner, (key, version, body, now / 1e6))
+                self._pass_on(link, r, frame, size, now)
             return 0
         rc = parse_produce(r, frame, size, self.outcomes, &throttle_ms, &endpoints)
         link.in_flight -= 1
@@ -141,12 +139,7 @@ cdef class Answers(SendLoop):
                 link_throttle(link, throttle_ms, now)
         if rc != 0:
             with gil:
-                cause = KafkaProtocolError(
-                    f"the Produce v{r.version} response of {(<Connection>link.owner).where}, {size} bytes, "
-                    "is malformed"
-                )
-                self._give_up(r, cause)
-                self.close_connection(<Connection>link.owner, cause)
+                self._malformed(link, r, size)
             return 0
         for i in range(r.count):
             o = &self.outcomes[i]
@@ -157,18 +150,41 @@ cdef class Answers(SendLoop):
                     if not learned and names_leader(o):
                         learned = True
                         self._learn_leaders(link, r, &endpoints)
-                    message = None
-                    if o.message_size >= 0:
-                        message = o.message[:o.message_size].decode("utf-8", "replace")
-                    self._resolve(r.batches[i], o.error_code, message, None, True)
+                    self._refused(r.batches[i], o)
         free_request(r)
         return 0
+
+    cdef int _pass_on(
+        self, Link* link, Request* r, const unsigned char* frame, int64_t size, int64_t now
+    ) except -1:
+        """An answer to a request of the control plane's."""
+        key, version = r.api_key, r.version
+        free_request(r)
+        body = PyBytes_FromStringAndSize(<const char*>frame, size)
+        return self._tell(self.control.on_frame, <Connection>link.owner, (key, version, body, now / 1e6))
+
+    cdef int _malformed(self, Link* link, Request* r, int64_t size) except -1:
+        cause = KafkaProtocolError(
+            f"the Produce v{r.version} response of {(<Connection>link.owner).where}, {size} bytes, is "
+            "malformed"
+        )
+        self._give_up(r, cause)
+        self.close_connection(<Connection>link.owner, cause)
+        return 0
+
+    cdef int _refused(self, Batch* b, const Outcome* o) except -1:
+        message = None
+        if o.message_size >= 0:
+            message = o.message[:o.message_size].decode("utf-8", "replace")
+        return self._resolve(b, o.error_code, message, None, True)
 
     cdef int _complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) except -1 nogil:
         """A batch was acknowledged, also one whose records had to fail before."""
         cdef Partition* p = b.partition
         cdef int64_t first_record = b.first_record
         cdef bint awaited = self.driven or cyp_load32(&b.delivery.waiting) > 0
+        # No lock: only the sender writes it.
+        p.awaited = awaited
         self.accumulator.complete(b, base_offset, log_append_ms)
         # Read without the lock: it is a hint.
         self.lone = self.lone + 1 if awaited and self.accumulator.c.incomplete == 0 else min(self.lone, 0)

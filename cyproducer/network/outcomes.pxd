@@ -9,5 +9,6 @@ cdef str topic_name(const Partition* p)
 
 cdef class Outcomes(Answers):
     cdef object _facts(self, const Batch* b)
+    cdef int _overdue(self, Batch* b, int64_t now) except -1
     cdef int _put_back(self, Batch* b, double at_ms, int64_t now) except -1
     cdef Partition* _find(self, str topic, int partition) except NULL

@@ -57,7 +57,6 @@ cdef class Outcomes(Answers):
     cdef int _expire(self, int64_t now) except -1 nogil:
         """Fails the batches whose delivery_timeout_ms has run out, on the wire or not."""
         cdef Batch* b
-        cdef Partition* p
         self.next_expiry_ns = now + EXPIRY_INTERVAL_NS
         while True:
             b = self.accumulator.overdue(now - self.delivery_timeout_ns)
@@ -66,15 +65,19 @@ cdef class Outcomes(Answers):
                 if self.accumulator.c.oldest == NULL:
                     self.next_expiry_ns = FAR_NS
                 return 0
-            p = b.partition
             with gil:
-                error = self.control.on_batch_overdue(self._facts(b), bool(b.in_request), now / 1e6)
-                if b.in_request:
-                    self.accumulator.abandon(b, error)
-                else:
-                    self.accumulator.fail(b, error)
-                    if p.gate != GATE_OPEN:
-                        self._progress(p, -1)
+                self._overdue(b, now)
+
+    cdef int _overdue(self, Batch* b, int64_t now) except -1:
+        cdef Partition* p = b.partition
+        error = self.control.on_batch_overdue(self._facts(b), bool(b.in_request), now / 1e6)
+        if b.in_request:
+            self.accumulator.abandon(b, error)
+            return 0
+        self.accumulator.fail(b, error)
+        if p.gate != GATE_OPEN:
+            self._progress(p, -1)
+        return 0
 
     cdef int _resolve(self, Batch* b, int error_code, object message, object cause, bint written) except -1:
         """See ``SendLoop``."""

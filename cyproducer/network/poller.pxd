@@ -13,4 +13,5 @@ cdef class Poller:
     cdef readonly object selector
     cdef int epoll_fd             # -1: the selector is asked through Python
     cdef int wait(self, int64_t timeout_ns, Ready* ready) except -1 nogil
+    cdef int _select(self, int64_t timeout_ns, Ready* ready) except -1
     cdef int watch_write(self, int fd, bint on) except -1 nogil

@@ -11,7 +11,7 @@ import selectors
 
 cdef extern from "polling.h" nogil:
     int CYP_HAS_EPOLL
-    int cyp_epoll_wait(int epfd, int32_t* ready, int room, int ms)
+    int cyp_epoll_wait(int epfd, int32_t* ready, int room, int64_t ns)
     int cyp_epoll_modify(int epfd, int fd, int writable)
 
 
@@ -27,24 +27,26 @@ cdef class Poller:
     cdef int wait(self, int64_t timeout_ns, Ready* ready) except -1 nogil:
         """Waits up to ``timeout_ns``; fills ``ready``, of MOST_READY places, and returns how many."""
         cdef int n
-        cdef int64_t ms
         if self.epoll_fd >= 0:
-            # Rounded up: waking a little early would only mean asking again.
-            ms = (min(timeout_ns, <int64_t>3_600_000_000_000) + 999_999) // 1_000_000
-            n = cyp_epoll_wait(self.epoll_fd, <int32_t*>ready, MOST_READY, <int>max(ms, 0))
+            timeout_ns = max(0, min(timeout_ns, <int64_t>3_600_000_000_000))
+            n = cyp_epoll_wait(self.epoll_fd, <int32_t*>ready, MOST_READY, timeout_ns)
             if n >= 0:
                 return n
             with gil:
                 raise OSError("waiting on the selector's descriptor failed: was the selector closed?")
         with gil:
-            n = 0
-            for key, events in self.selector.select(max(0, min(timeout_ns, 3_600_000_000_000)) / 1e9):
-                if n == MOST_READY:
-                    break
-                ready[n].fd = key.fd
-                ready[n].events = (1 if events & 1 else 0) | (2 if events & 2 else 0)
-                n += 1
-            return n
+            return self._select(timeout_ns, ready)
+
+    cdef int _select(self, int64_t timeout_ns, Ready* ready) except -1:
+        """``wait`` through Python. Apart: a function with Python variables takes the GIL at its end."""
+        cdef int n = 0
+        for key, events in self.selector.select(max(0, min(timeout_ns, 3_600_000_000_000)) / 1e9):
+            if n == MOST_READY:
+                break
+            ready[n].fd = key.fd
+            ready[n].events = (1 if events & 1 else 0) | (2 if events & 2 else 0)
+            n += 1
+        return n
 
     cdef int watch_write(self, int fd, bint on) except -1 nogil:
         """Switches a registered socket's interest in writability; readability stays of interest."""

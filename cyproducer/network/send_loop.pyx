@@ -235,7 +235,7 @@ cdef class SendLoop(Driver):
                     n.waiting_since_ns = now
             n = n.next
         if a.lingering.first != NULL:
-            until = min(until, a.lingering.first.first.created_ns + a.linger_ns)
+            until = min(until, a.lingering.first.first.created_ns + a.stream_linger_ns)
         if a.oldest != NULL and self.next_expiry_ns == FAR_NS:
             self.next_expiry_ns = now + EXPIRY_INTERVAL_NS
         until = min(until, self.next_expiry_ns)

@@ -1,7 +1,7 @@
 """A Kafka cluster that keeps nothing and acknowledges at once, so that the client alone is measured.
 
-Owns: compiling ``null_broker.c`` (where it changed), its process, and talking to it. Does not own: what it
-answers; that stands in the C file. Needs Linux and a C compiler. Any one thread.
+Owns: its process, and talking to it. Does not own: what it answers; that stands in the C file. Needs Linux
+and a C compiler. Any one thread.
 
     with NullBroker(brokers=3, partitions=12) as broker:
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
@@ -10,22 +10,18 @@ answers; that stands in the C file. Needs Linux and a C compiler. Any one thread
         print(broker.report().records("topic"))
 """
 
-import hashlib
 import json
-import os
-import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from perf import compile_c
+
 SOURCE = Path(__file__).parent / "null_broker.c"
-CACHE = Path(__file__).parents[2] / ".cache"
 MODULUS = 2**64
 """What sums are counted by."""
 
@@ -62,19 +58,11 @@ class Report:
         return tuple(sum(p["sums"][power] for p in partitions) % MODULUS for power in range(3))
 
 
-def compiler() -> list[str] | None:
-    """The command of the C compiler: ``$CC``, or the system's; None where there is none."""
-    given = shlex.split(os.environ.get("CC", ""))
-    if given:
-        return given if shutil.which(given[0]) else None
-    return next(([name] for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
-
-
 def unavailable() -> str | None:
     """Why there can be no null broker on this machine, or None."""
     if sys.platform != "linux":
         return "the null broker needs Linux (epoll)"
-    if compiler() is None:
+    if compile_c.compiler() is None:
         return "the null broker needs a C compiler: cc, gcc, clang, or one named by $CC"
     return None
 
@@ -83,19 +71,10 @@ def compiled() -> Path:
     """The program, compiled where it is not there yet; raises ``NullBrokerError`` where that fails."""
     if problem := unavailable():
         raise NullBrokerError(problem)
-    command = [*(compiler() or []), "-std=gnu11", "-O2", "-Wall", "-Wextra"]
-    source = SOURCE.read_bytes()
-    program = CACHE / f"null_broker-{hashlib.sha256(source + repr(command).encode()).hexdigest()[:16]}"
-    if not program.exists():
-        CACHE.mkdir(exist_ok=True)
-        # Compiled beside it and renamed, so that two who compile at once don't meet.
-        with tempfile.TemporaryDirectory(dir=CACHE) as directory:
-            made = Path(directory) / "null_broker"
-            done = subprocess.run([*command, "-o", str(made), str(SOURCE)], capture_output=True, text=True)
-            if done.returncode:
-                raise NullBrokerError(f"compiling {SOURCE} failed:\n{done.stderr}")
-            made.rename(program)
-    return program
+    try:
+        return compile_c.compiled(SOURCE)
+    except compile_c.CompileError as error:
+        raise NullBrokerError(str(error)) from error
 
 
 class NullBroker:

@@ -1,0 +1,44 @@
+"""One measured run of one client, in this process: prints a JSON line with what it cost.
+
+Not run by hand: ``compare.py`` starts a process for each run, so that memory and CPU are the client's own.
+CPU is user and system time of the process (getrusage) from the first measured record to the last
+acknowledgement; connecting and one warm-up record come before. The peak of memory is the whole process's.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+# At the end: an installed package comes before the sources.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from perf.footprint import peak_bytes
+from perf.runs.measuring import Args, RunFunction, SkippedError
+
+
+def run_named(name: str) -> RunFunction:
+    """``peers.confluent`` is the function ``confluent`` of ``runs/peers.py``."""
+    module, _, function = name.partition(".")
+    # Imported by name, as nothing of another client may count as this one's.
+    found: RunFunction = getattr(__import__(f"perf.runs.{module}", fromlist=[function]), function)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", help="MODULE.FUNCTION in perf/runs")
+    parser.add_argument("args", type=json.loads, help="JSON: what the run is told (perf/runs/measuring.Args)")
+    given = parser.parse_args()
+    try:
+        found = run_named(given.run)(Args(**given.args))
+    except SkippedError as reason:
+        found = {"skipped": str(reason)}
+    else:
+        found.setdefault("peak_mb", peak_bytes() / 1e6)
+    json.dump(found, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,106 @@
+"""The brokers of a comparison: begun when the first run wants them, ended with the ``with`` block."""
+
+import contextlib
+import importlib.util
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from perf import null_broker
+from perf.null_broker import NullBroker
+
+CREATE_S = 60
+
+
+class NoBrokerError(Exception):
+    """There is no such broker on this machine; the message says why."""
+
+
+class Brokers:
+    """
+    Args:
+        given: an address to use as the real broker, instead of starting a Kafka (needs Java and Maven).
+        without_real: there is to be no real broker.
+    """
+
+    def __init__(self, given: str | None = None, *, without_real: bool = False) -> None:
+        self._given = given
+        self._without_real = without_real
+        self._stack = contextlib.ExitStack()
+        self._null: NullBroker | None = None
+        self._real = ""
+        self._refused: dict[str, str] = {}
+        self._topics: dict[tuple[str, str], int] = {}
+
+    def bootstrap(self, kind: str, topics: Mapping[str, int]) -> str:
+        """The address of a broker that has these topics, with so many partitions.
+
+        Raises:
+            NoBrokerError: see there; the same again for each who asks.
+        """
+        if kind == "none":
+            return ""
+        if kind in self._refused:
+            raise NoBrokerError(self._refused[kind])
+        try:
+            address = self._null_address() if kind == "null" else self._real_address()
+        except NoBrokerError as error:
+            self._refused[kind] = str(error)
+            raise
+        for name, partitions in topics.items():
+            if (kind, name) not in self._topics:
+                self._make_topic(kind, address, name, partitions)
+                self._topics[kind, name] = partitions
+        return address
+
+    def _null_address(self) -> str:
+        if problem := null_broker.unavailable():
+            raise NoBrokerError(problem)
+        if self._null is None:
+            self._null = self._stack.enter_context(NullBroker(partitions=3))
+        return self._null.bootstrap_servers
+
+    def _real_address(self) -> str:
+        if self._without_real:
+            raise NoBrokerError("no real broker was wanted")
+        if self._given is not None:
+            return self._given
+        if not self._real:
+            if importlib.util.find_spec("confluent_kafka") is None:
+                raise NoBrokerError("starting a Kafka needs confluent-kafka")
+            from tests.integration.kafka_cluster import KafkaCluster
+            from tests.integration.kafka_install import KafkaUnavailableError
+
+            try:
+                cluster = self._stack.enter_context(KafkaCluster(nodes=1))
+            except KafkaUnavailableError as error:
+                raise NoBrokerError(f"no Kafka can be started: {error}") from error
+            self._real = cluster.bootstrap_servers
+        return self._real
+
+    def _make_topic(self, kind: str, address: str, name: str, partitions: int) -> None:
+        if kind == "null":
+            assert self._null is not None
+            self._null.topic(name, partitions)
+            return
+        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewTopic
+
+        admin: Any = AdminClient({"bootstrap.servers": address, "log_level": 0})
+        try:
+            admin.create_topics([NewTopic(name, partitions)], operation_timeout=CREATE_S)[name].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()

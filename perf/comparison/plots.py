@@ -1,0 +1,225 @@
+"""The pictures of a report, by matplotlib, which only this module needs.
+
+Each takes a case and its results and draws medians with bars from the least to the greatest value. A client
+has the same colour everywhere.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from perf.comparison.cases import CALLBACK, CASES, CONFLUENT, KAFKA_PYTHON, Case
+from perf.comparison.figures import OWN, Results, Spread
+from perf.comparison.report import Store, points, runs
+
+COLOURS = {OWN: "#1f5fa8", CONFLUENT: "#d1662a", CALLBACK: "#e3a27f", KAFKA_PYTHON: "#5b9a4a"}
+OTHER = "#8a6fb0"
+SIZE = (8.0, 4.6)
+DPI = 120
+
+
+def draw_all(store: Store, directory: Path) -> dict[str, str]:
+    """Writes a PNG for each case that has a plot and results; case -> file name.
+
+    Raises:
+        ModuleNotFoundError: there is no matplotlib.
+    """
+    # By name, as types are checked where it isn't installed.
+    importlib.import_module("matplotlib").use("Agg")
+    plt = importlib.import_module("matplotlib.pyplot")
+
+    plt.rcParams.update(
+        {
+            "font.size": 10,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.color": "#dddddd",
+            "axes.axisbelow": True,
+            "legend.frameon": False,
+        }
+    )
+    drawn = {}
+    for name, draw in PLOTS.items():
+        if name not in store.taken:
+            continue
+        figure = draw(plt, CASES[name], store.taken[name].results)
+        if figure is None:
+            continue
+        figure.tight_layout()
+        figure.savefig(directory / f"{name}.png", dpi=DPI)
+        plt.close(figure)
+        drawn[name] = f"{name}.png"
+    return drawn
+
+
+def line(
+    axes: Any,
+    found: Sequence[tuple[float, Spread]],
+    label: str,
+    colour: str,
+    scale: float = 1,
+    style: str = "-",
+) -> None:
+    """Medians, and a bar at each from the least to the greatest."""
+    x = [at for at, _ in found]
+    middle = [spread.median * scale for _, spread in found]
+    below = [(spread.median - spread.least) * scale for _, spread in found]
+    above = [(spread.greatest - spread.median) * scale for _, spread in found]
+    axes.errorbar(
+        x, middle, yerr=[below, above], label=label, color=colour, linestyle=style, marker="o", markersize=4,
+        capsize=3, linewidth=1.6,
+    )  # fmt: skip
+
+
+def ticks(axes: Any, case: Case, names: Callable[[float], str] = lambda x: f"{x:,.0f}") -> None:
+    """A logarithmic axis with a tick at each contest and nowhere else."""
+    at = sorted({contest.x for contest in case.contests})
+    axes.set_xscale("log")
+    axes.set_xticks(at, [names(x) for x in at])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel(case.axis)
+
+
+def plain_log(axis: Any) -> None:
+    """A logarithmic axis whose numbers are written as people do: 0.1, 1, 10."""
+    ticker = importlib.import_module("matplotlib.ticker")
+    axis.set_major_locator(ticker.LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=20))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
+
+
+def bytes_name(size: float) -> str:
+    return f"{size:.0f} B" if size < 1000 else f"{size / 1000:.0f} kB"
+
+
+def sizes(plt: Any, case: Case, results: dict[str, Results]) -> Any:
+    figure, axes = plt.subplots(figsize=SIZE)
+    for name in (KAFKA_PYTHON, CONFLUENT, OWN):
+        line(axes, points(case, results, name, "cpu_s_per_million"), name, COLOURS[name])
+    ticks(axes, case, bytes_name)
+    axes.set_yscale("log")
+    plain_log(axes.yaxis)
+    axes.set_xlabel("size of a value")
+    axes.set_ylabel("CPU, us a record")
+    axes.set_title("CPU per record by the size of its value")
+    axes.legend()
+    return figure
+
+
+def latency(plt: Any, case: Case, results: dict[str, Results]) -> Any:
+    """A panel for each percentile: as lines of one panel they would lie on each other."""
+    wanted = (("p50_ms", "half of the records"), ("p99_ms", "99 %"), ("p999_ms", "99.9 %"))
+    figure, panels = plt.subplots(1, len(wanted), figsize=(12, 4.4), sharey=True)
+    for axes, (metric, title) in zip(panels, wanted, strict=True):
+        for name in (CONFLUENT, OWN):
+            line(axes, points(case, results, name, metric), name, COLOURS[name])
+        ticks(axes, case, lambda x: f"{x:.0f}" if x < 1000 else f"{x / 1000:.0f} k")
+        axes.set_yscale("log")
+        plain_log(axes.yaxis)
+        axes.set_title(title)
+    panels[0].set_ylabel("acknowledged within, ms")
+    panels[0].legend()
+    figure.suptitle("Latency by the rate of records")
+    return figure
+
+
+def threads(plt: Any, case: Case, results: dict[str, Results]) -> Any:
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4))
+    line(left, points(case, results, OWN, "records_per_s"), OWN, COLOURS[OWN], 1e-3)
+    left.set_ylabel("send().get(), thousands a second")
+    left.set_title("Throughput")
+    left.set_ylim(bottom=0)
+    line(right, points(case, results, OWN, "p50_us"), "half of the calls", COLOURS[OWN], 1e-3)
+    line(right, points(case, results, OWN, "p99_us"), "99 %", COLOURS[OWN], 1e-3, "--")
+    right.set_yscale("log")
+    plain_log(right.yaxis)
+    right.set_ylabel("done within, ms")
+    right.set_title("Time of a call")
+    right.legend()
+    for axes in (left, right):
+        ticks(axes, case)
+    figure.suptitle("send().get() from threads on one producer")
+    return figure
+
+
+def partitions(plt: Any, case: Case, results: dict[str, Results]) -> Any:
+    figure, axes = plt.subplots(figsize=SIZE)
+    for even, style, label in ((False, "-", "no key"), (True, "--", "to each partition in turn")):
+        found = [
+            (contest.x, spread)
+            for contest in case.contests
+            if contest.own.args["even"] is even
+            and (spread := Spread.of(results.get(contest.at, Results()).all_own("cpu_s_per_million")))
+        ]
+        line(axes, found, label, COLOURS[OWN], 1, style)
+    ticks(axes, case)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("CPU, us a record")
+    axes.set_title("Cost by the number of partitions")
+    axes.legend()
+    return figure
+
+
+def memory(plt: Any, case: Case, results: dict[str, Results]) -> Any:
+    figure, axes = plt.subplots(figsize=SIZE)
+    (contest,) = case.contests
+    for name in (KAFKA_PYTHON, CONFLUENT, OWN):
+        for number, run in enumerate(runs(contest, results, name)):
+            course = run.get("course") or [[0, 0]]
+            axes.plot(
+                [at for at, _ in course],
+                [mb for _, mb in course],
+                color=COLOURS[name],
+                linewidth=1.4 if number == 0 else 0.7,
+                alpha=1 if number == 0 else 0.35,
+                label=name if number == 0 else None,
+            )
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("s since the first record")
+    axes.set_ylabel("resident MB")
+    axes.set_title("Memory while records stream, one line a run")
+    axes.legend()
+    return figure
+
+
+def send(plt: Any, case: Case, results: dict[str, Results]) -> Any:
+    """Bars on a logarithmic axis: the slowest takes a hundred times what the fastest does."""
+    figure, panels = plt.subplots(
+        1, len(case.contests), figsize=(12, 3.8), sharex=True, sharey=True, squeeze=False
+    )
+    for axes, contest in zip(panels[0], case.contests, strict=True):
+        found = results.get(contest.at, Results())
+        names = [OWN, *(peer.name for peer in contest.peers)][::-1]
+        for place, name in enumerate(names):
+            metric = "cpu_s_per_million"
+            spread = Spread.of(found.all_own(metric) if name == OWN else found.of_peer(name, metric))
+            if spread is None:
+                continue
+            ends = [[spread.median - spread.least], [spread.greatest - spread.median]]
+            axes.barh(place, spread.median, xerr=ends, color=COLOURS.get(name, OTHER), height=0.6, capsize=3)
+            axes.annotate(
+                f"{spread.median:.2f}", (spread.greatest, place), (6, 0), textcoords="offset points",
+                va="center",
+            )  # fmt: skip
+        axes.set_yticks(range(len(names)), names)
+        axes.grid(axis="y", visible=False)
+        axes.set_xscale("log")
+        plain_log(axes.xaxis)
+        axes.margins(x=0.2)
+        axes.set_xlabel("CPU s per million records")
+        axes.set_title(contest.at)
+    figure.suptitle("send() with a future for every record")
+    return figure
+
+
+PLOTS: dict[str, Callable[[Any, Case, dict[str, Results]], Any]] = {
+    "send": send,
+    "threads": threads,
+    "partitions": partitions,
+    "memory": memory,
+    "sizes": sizes,
+    "latency": latency,
+}

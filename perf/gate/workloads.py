@@ -1,0 +1,247 @@
+"""What the gate counts: pieces of a record's way, stepped by hand in one thread.
+
+Runs as a program inside valgrind (``counting`` starts it) and has callgrind write one file for each piece
+and size. Nothing here reads a clock, draws lots or waits: time is the rig's, hashes have a fixed seed, and
+the collector of garbage is off. So two runs count the same instructions, but for what the kernel's answers
+change.
+
+Each workload first reaches a steady state with records nobody counts: topic known, producer introduced to its
+partitions, buffers as large as they get.
+"""
+
+import ctypes
+import gc
+import importlib
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+# At the end: an installed package comes before the sources.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from tests.reference_produce import PartitionResponse, decode_produce_request, encode_produce_response
+from tests.rig import CountedControl, Rig
+
+TOPIC = "gate"
+PARTITIONS = 3
+SMALL_PARTITIONS = 200
+VALUE = b"x" * 100
+BATCH_SIZE = 131072
+PRODUCE_VERSION = 9
+MAX_REQUEST_SIZE = 1 << 20
+MAX_BLOCK_MS = 60_000
+COLUMN_ROWS = 10_000
+"""Rows of one columnar call."""
+
+
+class Callgrind:
+    """What callgrind is told; see ``callgrind.c``."""
+
+    def __init__(self, library: Path) -> None:
+        # PyDLL keeps the GIL: letting go of it and getting it back would be counted.
+        self._library = ctypes.PyDLL(str(library))
+
+    def begin(self) -> None:
+        self._library.gate_instrument()
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        toggle = self._library.gate_toggle
+        toggle()
+        try:
+            yield
+        finally:
+            toggle()
+
+    def write(self, name: str) -> None:
+        self._library.gate_dump(ctypes.c_char_p(name.encode()))
+
+
+class Broker:
+    """The broker's end of the rig's connection: acknowledges, without a look into batches, which is slow."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.received = bytearray()
+        self.offset = 0
+
+    def answer(self) -> bool:
+        """Acknowledges what has come; whether anything came, be it half a request."""
+        (peer,) = self.rig.peers.values()
+        got = False
+        try:
+            while data := peer.sock.recv(1 << 20):
+                self.received += data
+                got = True
+        except BlockingIOError:
+            pass
+        while len(self.received) >= 4:
+            size = 4 + struct.unpack_from(">i", self.received)[0]
+            if len(self.received) < size:
+                break
+            request = decode_produce_request(bytes(self.received[:size]))
+            del self.received[:size]
+            topics = [
+                (name, [PartitionResponse(index, base_offset=self.offset) for index, _ in partitions])
+                for name, partitions in request.topics
+            ]
+            self.offset += 1_000_000
+            peer.sock.sendall(encode_produce_response(request.api_version, request.correlation_id, topics))
+        return got
+
+
+class Workload:
+    """A rig in its steady state; ``send`` and ``steps`` are what may be counted."""
+
+    def __init__(self, partitions: int) -> None:
+        self.rig = Rig(
+            {TOPIC: [1] * partitions},
+            buffer_memory=256 << 20,
+            batch_size=BATCH_SIZE,
+            idempotent=True,
+            produce_version=PRODUCE_VERSION,
+        )
+        control = self.rig.control
+        assert isinstance(control, CountedControl)
+        machine = control.deliveries._idempotence
+        assert machine.want()
+        machine.granted(1, 0)
+        self.rig.sender.set_identity(1, 0)
+        # As in the product, whose control plane wants to be asked seldom.
+        control.delay_ms = 1e9
+        self.rig.connect(1)
+        self.broker = Broker(self.rig)
+
+    def send(self, records: int) -> None:
+        send = self.rig.path.send
+        for _ in repeat(None, records):
+            send(TOPIC, VALUE)
+
+    def send_one_to_each(self, partitions: int) -> None:
+        for partition in range(partitions):
+            self.rig.path.send(TOPIC, VALUE, partition=partition)
+
+    def steps(self, callgrind: Callgrind | None = None) -> None:
+        """Until nothing is left to send or to answer; only the sender's own steps are counted."""
+        self.rig.accumulator.flush(0)
+        idle = 0
+        while idle < 2:
+            if callgrind is None:
+                self.rig.step()
+            else:
+                with callgrind.counted():
+                    self.rig.step()
+            idle = 0 if self.broker.answer() else idle + 1
+            self.rig.accumulator.flush(0)
+        assert self.rig.accumulator.incomplete_batches == 0
+
+
+def send(callgrind: Callgrind) -> Callable[[int], None]:
+    work = Workload(PARTITIONS)
+
+    def run(records: int) -> None:
+        with callgrind.counted():
+            work.send(records)
+        work.steps()
+
+    run(records=20_000)
+    return run
+
+
+def sender(callgrind: Callgrind) -> Callable[[int], None]:
+    work = Workload(PARTITIONS)
+
+    def run(records: int) -> None:
+        work.send(records)
+        work.steps(callgrind)
+
+    run(records=20_000)
+    return run
+
+
+def sender_of_single_records(callgrind: Callgrind) -> Callable[[int], None]:
+    """Batches of one record each: what a batch costs."""
+    work = Workload(SMALL_PARTITIONS)
+
+    def run(records: int) -> None:
+        for _ in range(records // SMALL_PARTITIONS):
+            work.send_one_to_each(SMALL_PARTITIONS)
+            work.steps(callgrind)
+
+    run(records=2 * SMALL_PARTITIONS)
+    return run
+
+
+def columnar(callgrind: Callgrind) -> Callable[[int], None]:
+    """Rows handed over in columns."""
+    path = bulk_path()()
+    rows = arrow_rows()
+    work = Workload(PARTITIONS)
+    path._open_path(work.rig.accumulator, MAX_REQUEST_SIZE, MAX_BLOCK_MS, None)
+
+    def run(records: int) -> None:
+        with callgrind.counted():
+            for _ in repeat(None, records // COLUMN_ROWS):
+                path.send_arrow(TOPIC, rows, value="value")
+        work.steps()
+
+    run(records=4 * COLUMN_ROWS)
+    return run
+
+
+def bulk_path() -> Any:
+    """What the producer inherits ``send_arrow()`` from; ``NotImplementedError`` where there is none."""
+    try:
+        return importlib.import_module("cyproducer.buffers.bulk_path").BulkPath
+    except ModuleNotFoundError as error:
+        raise NotImplementedError("there is no send_arrow() yet") from error
+
+
+@cache
+def arrow_rows() -> Any:
+    """As many rows as one call has."""
+    try:
+        pyarrow = importlib.import_module("pyarrow")
+    except ModuleNotFoundError as error:
+        raise NotImplementedError("pyarrow isn't installed") from error
+    return pyarrow.record_batch({"value": pyarrow.array([VALUE] * COLUMN_ROWS, type=pyarrow.binary())})
+
+
+WORKLOADS: dict[str, tuple[Callable[[Callgrind], Callable[[int], None]], int]] = {
+    "send": (send, 20_000),
+    "sender": (sender, 40_000),
+    "sender of single records": (sender_of_single_records, 2_000),
+    "columnar": (columnar, 40_000),
+}
+"""Name -> what prepares it, and N: it is run with N records and with 2 N, and the difference is that of N."""
+
+
+def main(arguments: list[str]) -> int:
+    callgrind = Callgrind(Path(arguments[0]))
+    gc.disable()
+    with suppress(NotImplementedError):
+        # Importing takes ten times as long once instructions are counted.
+        bulk_path()
+        arrow_rows()
+    callgrind.begin()
+    for name, (prepare, records) in WORKLOADS.items():
+        try:
+            run = prepare(callgrind)
+        except NotImplementedError as reason:
+            print(f"{name}: {reason}", flush=True)
+            continue
+        # What preparing counted belongs to nobody.
+        callgrind.write("preparation")
+        for times in (1, 2):
+            run(times * records)
+            callgrind.write(f"{name}|{times * records}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Small measurements of single pieces."""

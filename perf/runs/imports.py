@@ -1,0 +1,45 @@
+"""What importing a package costs, in interpreters that have done nothing else."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from perf.runs.measuring import Args, Figures
+
+TIMES = 5
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import sys, time
+sys.path.append({root!r})
+cpu, wall = time.process_time(), time.perf_counter()
+import {module}
+print([(time.perf_counter() - wall) * 1e3, (time.process_time() - cpu) * 1e3])
+"""
+
+
+def imported(module: str) -> Figures:
+    """Median of some imports, after one that writes and reads what is not cached yet."""
+    program = PROGRAM.format(root=str(ROOT), module=module)
+    # An installed package has its bytecode beside it.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    taken = [
+        json.loads(subprocess.check_output([sys.executable, "-P", "-c", program], env=environment))
+        for _ in range(TIMES + 1)
+    ][1:]
+    wall, cpu = (statistics.median(column) for column in zip(*taken, strict=True))
+    return {"import_ms": wall, "import_cpu_ms": cpu}
+
+
+def own(_args: Args) -> Figures:
+    return imported("cyproducer")
+
+
+def confluent(_args: Args) -> Figures:
+    return imported("confluent_kafka")
+
+
+def kafka_python(_args: Args) -> Figures:
+    return imported("kafka")

@@ -1,0 +1,90 @@
+"""Memory while records stream: the peak above a bare interpreter, and its course. Linux.
+
+A sampling thread looks thirty times a second; it is the only thing beside the client and the loop that sends.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from perf.footprint import Memory, peak_bytes
+from perf.runs.measuring import FLUSH_S, WARM_UP_S, Args, Figures, Measured, figures, values
+from perf.runs.own import producer
+from perf.runs.peers import confluent_ready, kafka_python_producer
+
+SAMPLE_S = 1 / 30
+POINTS = 300
+BARE = (
+    "for line in open('/proc/self/status'):\n"
+    "    if line.startswith('VmHWM:'): print(int(line.split()[1]) * 1024)"
+)
+# What an application's own data takes is not the client's: the values, and what imports them here.
+
+
+def bare_interpreter_bytes() -> int:
+    """The most that an interpreter occupies which does nothing."""
+    return int(subprocess.check_output([sys.executable, "-P", "-c", BARE]))
+
+
+def watched(args: Args, send_all: Callable[[list[bytes], int], Any]) -> Figures:
+    """Runs ``send_all(values, rounds)`` with memory sampled."""
+    data = values(args.size)
+    rounds = max(1, args.records // len(data))
+    began = time.perf_counter()
+    memory = Memory(lambda: int((time.perf_counter() - began) * 1000), SAMPLE_S)
+    memory.start()
+    with Measured() as measured:
+        send_all(data, rounds)
+    memory.stop()
+    above = (peak_bytes() - bare_interpreter_bytes()) / 1e6
+    course = [[at / 1000, resident / 1e6] for at, resident, _ in memory.course(POINTS)]
+    return figures(measured, rounds * len(data), above_interpreter_mb=above, course=course)
+
+
+def own(args: Args) -> Figures:
+    """Futures are dropped at once: what is measured is the producer, not a list of them."""
+    with producer(args) as it:
+        it.send(args.topic, b"value").get(WARM_UP_S)
+        buffer_mb = it.config.buffer_memory / 1e6
+
+        def send_all(data: list[bytes], rounds: int) -> None:
+            send, topic = it.send, args.topic
+            for _ in range(rounds):
+                for value in data:
+                    send(topic, value)
+            it.flush(FLUSH_S)
+
+        found = watched(args, send_all)
+    return {**found, "above_buffer_mb": found["above_interpreter_mb"] - buffer_mb}
+
+
+def confluent(args: Args) -> Figures:
+    """Without callbacks."""
+    it, produce = confluent_ready(args, [b"value"])
+
+    def send_all(data: list[bytes], rounds: int) -> None:
+        topic = args.topic
+        for _ in range(rounds):
+            for value in data:
+                produce(topic, value)
+        it.flush(FLUSH_S)
+
+    return watched(args, send_all)
+
+
+def kafka_python(args: Args) -> Figures:
+    """Futures are dropped at once."""
+    it = kafka_python_producer(args)
+    it.send(args.topic, b"value").get(WARM_UP_S)
+
+    def send_all(data: list[bytes], rounds: int) -> None:
+        for _ in range(rounds):
+            for value in data:
+                it.send(args.topic, value)
+        it.flush(FLUSH_S)
+
+    found = watched(args, send_all)
+    it.close()
+    return found

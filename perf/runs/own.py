@@ -1,0 +1,120 @@
+"""This producer's runs beside a peer's or a raw socket's."""
+
+import importlib
+import time
+from typing import Any
+
+from perf.runs.measuring import (
+    FLUSH_S,
+    WARM_UP_S,
+    Args,
+    Figures,
+    Measured,
+    SkippedError,
+    figures,
+    latency_figures,
+    paced,
+    round_trips,
+    values,
+)
+
+LOOK_EVERY = 100_000
+"""Futures that are kept before they are looked at."""
+COLUMN_ROWS = 10_000
+"""Rows of one columnar call: as many as one call of a peer's has."""
+
+
+def producer(args: Args) -> Any:
+    """All acknowledgements and idempotence are its defaults; nothing else is set."""
+    from cyproducer import KafkaProducer
+
+    return KafkaProducer(bootstrap_servers=args.bootstrap, **args.options)
+
+
+def futures(args: Args) -> Figures:
+    """A future for every record, all of them asked."""
+    data = values(args.size)
+    with producer(args) as own:
+        own.send(args.topic, data[0]).get(WARM_UP_S)
+        send, topic = own.send, args.topic
+        kept: list[Any] = []
+        keep = kept.append
+        rounds = max(1, args.records // len(data))
+        with Measured() as measured:
+            for _ in range(rounds):
+                for value in data:
+                    keep(send(topic, value))
+                # Futures are dropped where acknowledged, as a program does that checks them in turn.
+                if len(kept) >= LOOK_EVERY:
+                    failed = sum(1 for future in kept if future.failed())
+                    assert failed == 0
+                    kept.clear()
+            own.flush(FLUSH_S)
+        assert all(future.succeeded() for future in kept)
+        sent = own.metrics()["producer-metrics"]
+    return figures(measured, rounds * len(data), batch_bytes=sent["batch-size-avg"])
+
+
+def blocking(args: Args) -> Figures:
+    """``send().get()``, one after the other."""
+    value = values(args.size)[0]
+    with producer(args) as own:
+        own.send(args.topic, value).get(WARM_UP_S)
+        send, topic = own.send, args.topic
+        return round_trips(args.records, lambda: send(topic, value).get(WARM_UP_S))
+
+
+def columnar(args: Args) -> Figures:
+    """Rows handed over in columns, ten thousand a call, one future each."""
+    from cyproducer import KafkaProducer
+
+    if not hasattr(KafkaProducer, "send_arrow"):
+        raise SkippedError("KafkaProducer has no send_arrow() yet")
+    try:
+        pyarrow = importlib.import_module("pyarrow")
+    except ModuleNotFoundError as error:
+        raise SkippedError("pyarrow isn't installed") from error
+    data = values(args.size)
+    column = pyarrow.array([data[row % len(data)] for row in range(COLUMN_ROWS)], type=pyarrow.binary())
+    rows = pyarrow.record_batch({"value": column})
+    with producer(args) as own:
+        own.send(args.topic, data[0]).get(WARM_UP_S)
+        calls = max(1, args.records // COLUMN_ROWS)
+        with Measured() as measured:
+            sent = [own.send_arrow(args.topic, rows, value="value") for _ in range(calls)]
+            own.flush(FLUSH_S)
+        assert all(future.succeeded() for future in sent)
+    return figures(measured, calls * COLUMN_ROWS)
+
+
+def latency(args: Args) -> Figures:
+    """A callback for each record that is looked at, about a thousand a second."""
+    value = values(args.size)[0]
+    every = max(1, int(args.rate / 1000))
+    taken: list[float] = []
+    number = 0
+    with producer(args) as own:
+        own.send(args.topic, value).get(WARM_UP_S)
+
+        def send(due: float) -> None:
+            nonlocal number
+            number += 1
+            future = own.send(args.topic, value)
+            if number % every == 0:
+                future.add_callback(lambda _: taken.append(time.perf_counter() - due))
+
+        with Measured() as measured:
+            paced(args, send)
+            own.flush(FLUSH_S)
+    return latency_figures(args, taken, measured)
+
+
+def first_ack(args: Args) -> Figures:
+    """From the constructor to the first acknowledged record."""
+    from cyproducer import KafkaProducer
+
+    with Measured() as measured:
+        own = KafkaProducer(bootstrap_servers=args.bootstrap, **args.options)
+        own.send(args.topic, b"value").get(WARM_UP_S)
+    own.close()
+    return {"first_ack_ms": measured.wall * 1e3, "first_ack_cpu_ms": measured.cpu * 1e3}

@@ -1,0 +1,230 @@
+"""The peers at what this producer does: confluent-kafka, kafka-python, aiokafka.
+
+Set alike, each asks for all acknowledgements and for idempotence; at its defaults, for nothing.
+"""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+from perf.runs.measuring import (
+    FLUSH_S,
+    WARM_UP_S,
+    Args,
+    Figures,
+    Measured,
+    SkippedError,
+    figures,
+    latency_figures,
+    paced,
+    round_trips,
+    values,
+)
+
+BATCH = 10_000
+"""Dicts in one call of ``produce_batch``."""
+FULL_QUEUE_S = 0.001
+
+
+def confluent_producer(args: Args, **more: Any) -> Any:
+    from confluent_kafka import Producer
+
+    alike: dict[str, Any] = {
+        "acks": "all",
+        "enable.idempotence": True,
+        # Room for all: the measure is sending, not the application's handling of BufferError.
+        "queue.buffering.max.messages": 10_000_000,
+        "queue.buffering.max.kbytes": 2_000_000,
+    }
+    given = {} if args.defaults else alike
+    return Producer({"bootstrap.servers": args.bootstrap, **given, **more, **args.options})
+
+
+def patient(producer: Any, produce: Any) -> Any:
+    """``produce``, waiting where the queue is full, as a program does that keeps the defaults."""
+
+    def wait_and_produce(*positional: Any, **named: Any) -> Any:
+        while True:
+            try:
+                return produce(*positional, **named)
+            except BufferError:
+                producer.poll(FULL_QUEUE_S)
+
+    return wait_and_produce
+
+
+def confluent_ready(args: Args, data: list[bytes], **more: Any) -> tuple[Any, Any]:
+    """A producer that has sent a record, and what to call."""
+    producer = confluent_producer(args, **more)
+    producer.produce(args.topic, data[0])
+    producer.flush(WARM_UP_S)
+    return producer, patient(producer, producer.produce) if args.defaults else producer.produce
+
+
+def confluent(args: Args) -> Figures:
+    """No callback: nobody learns what became of a record."""
+    data = values(args.size)
+    producer, produce = confluent_ready(args, data)
+    topic, rounds = args.topic, max(1, args.records // len(data))
+    with Measured() as measured:
+        for _ in range(rounds):
+            for value in data:
+                produce(topic, value)
+        producer.flush(FLUSH_S)
+    return figures(measured, rounds * len(data))
+
+
+def confluent_callback(args: Args) -> Figures:
+    """A delivery callback for every record: what a future is compared with."""
+    data = values(args.size)
+    producer, produce = confluent_ready(args, data)
+    done = 0
+
+    def delivered(error: Any, _message: Any) -> None:
+        nonlocal done
+        assert error is None, error
+        done += 1
+
+    poll, topic, rounds = producer.poll, args.topic, max(1, args.records // len(data))
+    with Measured() as measured:
+        for _ in range(rounds):
+            for value in data:
+                produce(topic, value, on_delivery=delivered)
+            poll(0)
+        producer.flush(FLUSH_S)
+    assert done == rounds * len(data)
+    return figures(measured, done)
+
+
+def confluent_blocking(args: Args) -> Figures:
+    """``produce`` and ``flush``, one after the other; linger 0, so that nothing waits on purpose."""
+    value = values(args.size)[0]
+    producer, _ = confluent_ready(args, [value], **{"linger.ms": 0})
+
+    def once() -> None:
+        producer.produce(args.topic, value)
+        assert producer.flush(WARM_UP_S) == 0
+
+    return round_trips(args.records, once)
+
+
+def confluent_batch(args: Args) -> Figures:
+    """``produce_batch`` of dicts."""
+    producer, _ = confluent_ready(args, values(args.size))
+    if not hasattr(producer, "produce_batch"):
+        raise SkippedError("this confluent-kafka has no produce_batch()")
+    data = values(args.size)
+    calls = max(1, args.records // BATCH)
+    # Made before: what columns are to the other side is at hand, too.
+    messages = [{"value": data[number % len(data)]} for number in range(BATCH)]
+    with Measured() as measured:
+        for _ in range(calls):
+            assert producer.produce_batch(args.topic, messages) == BATCH
+            producer.poll(0)
+        producer.flush(FLUSH_S)
+    return figures(measured, calls * BATCH)
+
+
+def confluent_latency(args: Args) -> Figures:
+    """A callback for each record that is looked at, about a thousand a second; linger as told, else 0."""
+    value = values(args.size)[0]
+    more = {} if args.defaults else {"linger.ms": 0}
+    producer, produce = confluent_ready(args, [value], **more)
+    every = max(1, int(args.rate / 1000))
+    taken: list[float] = []
+    over = threading.Event()
+
+    def poll() -> None:
+        while not over.is_set():
+            producer.poll(0.1)
+
+    poller = threading.Thread(target=poll)
+    poller.start()
+    number = 0
+
+    def send(due: float) -> None:
+        nonlocal number
+        number += 1
+        if number % every:
+            produce(args.topic, value)
+        else:
+            produce(args.topic, value, on_delivery=lambda *_: taken.append(time.perf_counter() - due))
+
+    with Measured() as measured:
+        paced(args, send)
+        producer.flush(FLUSH_S)
+    over.set()
+    poller.join()
+    return latency_figures(args, taken, measured)
+
+
+def confluent_first_ack(args: Args) -> Figures:
+    """From the constructor to the first acknowledged record."""
+    import confluent_kafka  # noqa: F401  # Not counted.
+
+    with Measured() as measured:
+        producer = confluent_producer(args, **{"linger.ms": 0})
+        producer.produce(args.topic, b"value")
+        assert producer.flush(WARM_UP_S) == 0
+    return {"first_ack_ms": measured.wall * 1e3, "first_ack_cpu_ms": measured.cpu * 1e3}
+
+
+def kafka_python_producer(args: Args) -> Any:
+    from kafka import KafkaProducer  # type: ignore[import-untyped]
+
+    given = {} if args.defaults else {"acks": "all", "enable_idempotence": True}
+    return KafkaProducer(bootstrap_servers=args.bootstrap, **given)
+
+
+def kafka_python(args: Args) -> Figures:
+    """A future for every record."""
+    data = values(args.size)
+    producer = kafka_python_producer(args)
+    producer.send(args.topic, data[0]).get(WARM_UP_S)
+    rounds = max(1, args.records // len(data))
+    futures = []
+    with Measured() as measured:
+        for _ in range(rounds):
+            for value in data:
+                futures.append(producer.send(args.topic, value))
+        producer.flush(FLUSH_S)
+    assert all(future.succeeded() for future in futures)
+    producer.close()
+    return figures(measured, rounds * len(data))
+
+
+def kafka_python_first_ack(args: Args) -> Figures:
+    """From the constructor to the first acknowledged record."""
+    import kafka  # noqa: F401  # Not counted.
+
+    with Measured() as measured:
+        producer = kafka_python_producer(args)
+        producer.send(args.topic, b"value").get(WARM_UP_S)
+    producer.close()
+    return {"first_ack_ms": measured.wall * 1e3, "first_ack_cpu_ms": measured.cpu * 1e3}
+
+
+def aiokafka(args: Args) -> Figures:
+    """A future for every record, in an event loop."""
+    from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
+
+    data = values(args.size)
+    given = {} if args.defaults else {"acks": "all", "enable_idempotence": True}
+
+    async def run() -> Figures:
+        producer = AIOKafkaProducer(bootstrap_servers=args.bootstrap, **given)
+        await producer.start()
+        await producer.send_and_wait(args.topic, data[0])
+        rounds = max(1, args.records // len(data))
+        futures = []
+        with Measured() as measured:
+            for _ in range(rounds):
+                for value in data:
+                    futures.append(await producer.send(args.topic, value))
+            await producer.flush()
+            await asyncio.gather(*futures)
+        await producer.stop()
+        return figures(measured, rounds * len(data))
+
+    return asyncio.run(run())

@@ -1,0 +1,136 @@
+"""Where records stream in, a batch lingers half a millisecond though linger_ms is 0; else it does not."""
+
+import selectors
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.rig import Rig
+from tests.until import PATIENCE_S, until, until_blocked
+
+LINGER_MS = 0.5
+FLOW = 256
+FADES_MS = 4.0
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with Rig({"t": [1, 1], "far": [2]}, batch_size=1 << 16, stream_linger_ms=LINGER_MS) as rig:
+        yield rig
+
+
+def stream(rig: Rig, records: int = FLOW, partition: int = 0) -> None:
+    for _ in range(records):
+        rig.send("t", b"v", partition=partition)
+    rig.advance_ms(LINGER_MS)
+    rig.answer_all()
+
+
+def lingers(rig: Rig, topic: str = "t", partition: int = 0) -> bool:
+    """Whether a record, the only one there is, waits before it goes; it is acknowledged at the end."""
+    future = rig.send(topic, b"v", partition=partition)
+    at_once = len(rig.requests())
+    rig.clock.advance_ms(0.9 * LINGER_MS)
+    assert rig.requests() == []
+    rig.clock.advance_ms(0.2 * LINGER_MS)
+    assert len(rig.requests()) == 1 - at_once
+    rig.answer_all()
+    assert future.succeeded()
+    return not at_once
+
+
+def test_a_record_on_its_own_goes_at_once(rig: Rig) -> None:
+    assert not any(lingers(rig) for _ in range(20))
+
+
+def test_a_record_lingers_where_many_came_before_it(rig: Rig) -> None:
+    stream(rig)
+    assert lingers(rig)
+
+
+def test_a_few_records_are_no_stream(rig: Rig) -> None:
+    stream(rig, FLOW - 1)
+    assert not lingers(rig)
+
+
+def test_batches_of_a_stream_gather_what_comes_meanwhile(rig: Rig) -> None:
+    stream(rig)
+    sent = 0
+    for _ in range(10):
+        for _ in range(50):
+            rig.send("t", b"v", partition=0)
+            rig.clock.advance_ms(LINGER_MS / 50)
+            sent += len(rig.requests())
+    assert sent <= 10
+
+
+def test_the_stream_of_a_broker_counts_for_all_its_partitions_and_for_no_other_broker(rig: Rig) -> None:
+    stream(rig)
+    assert lingers(rig, "t", 1)
+    stream(rig)
+    assert not lingers(rig, "far")
+
+
+@pytest.mark.parametrize(("pause_ms", "expected"), [(0.1 * FADES_MS, True), (1.01 * FADES_MS, False)])
+def test_a_stream_ends(rig: Rig, pause_ms: float, expected: bool) -> None:
+    stream(rig, 4 * FLOW)
+    rig.clock.advance_ms(pause_ms)
+    assert lingers(rig) is expected
+
+
+def test_a_slow_trickle_after_a_stream_does_not_linger_for_long(rig: Rig) -> None:
+    stream(rig, 2 * FLOW)
+    lingered = 0
+    for _ in range(20):
+        lingered += lingers(rig)
+        rig.clock.advance_ms(FADES_MS / 4)
+    assert 0 < lingered < 6
+
+
+def test_where_a_thread_waits_for_a_record_of_the_partition_the_next_one_goes_at_once(rig: Rig) -> None:
+    stream(rig)
+    future = rig.send("t", b"v", partition=0)
+    waiter = threading.Thread(target=future.get, args=(PATIENCE_S,))
+    waiter.start()
+    until_blocked(waiter)
+    rig.clock.advance_ms(2 * LINGER_MS)
+    rig.answer_all()
+    waiter.join(PATIENCE_S)
+    assert not waiter.is_alive()
+    stream(rig, FLOW, partition=1)
+    assert not lingers(rig, "t", 0)
+
+
+def test_a_flush_and_a_full_batch_wait_for_nothing(rig: Rig) -> None:
+    stream(rig)
+    rig.send("t", bytes(1 << 15), partition=0)
+    assert rig.requests() == []
+    rig.send("t", bytes(1 << 15), partition=0)
+    assert len(rig.requests()) == 1
+    rig.answer_all()
+    stream(rig)
+    rig.send("t", b"v", partition=0)
+    flusher = threading.Thread(target=rig.accumulator.flush, args=(PATIENCE_S,))
+    flusher.start()
+    until(rig.requests, "the request")
+    rig.answer_all()
+    flusher.join(PATIENCE_S)
+    assert not flusher.is_alive()
+
+
+def test_the_sender_sleeps_no_longer_than_the_linger_of_a_stream() -> None:
+    asked: list[float | None] = []
+
+    class Telling(selectors.DefaultSelector):
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            asked.append(timeout)
+            return super().select(0)
+
+    with Rig({"t": [1, 1]}, stream_linger_ms=LINGER_MS, selector=Telling()) as rig:
+        rig.control.delay_ms = 1e6
+        stream(rig)
+        rig.send("t", b"v", partition=0)
+        asked.clear()
+        rig.step(1e6)
+        assert asked == [pytest.approx(LINGER_MS / 1000)]

@@ -1,0 +1,54 @@
+"""The sender needs no GIL while all goes well: Python code that never lets go of it does not stop it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from cyproducer.producer import KafkaProducer
+from perf import null_broker
+from perf.null_broker import NullBroker
+from tests.network.producing import WAIT_S
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(null_broker.unavailable() is not None, reason=str(null_broker.unavailable())),
+]
+
+FOREVER_S = 1000.0
+
+
+@pytest.fixture
+def nobody_else() -> Iterator[None]:
+    """A thread that runs Python code lets others have the GIL when it waits for something, and not before."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(FOREVER_S)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_what_was_accepted_is_acknowledged_while_python_code_holds_the_gil(
+    idempotent: bool, nobody_else: None
+) -> None:
+    with (
+        NullBroker(brokers=2, partitions=4) as broker,
+        KafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers, enable_idempotence=idempotent, batch_size=4096
+        ) as producer,
+    ):
+        for partition in range(4):
+            producer.send("t", b"first", partition=partition).get(WAIT_S)
+        for _ in range(3):
+            futures = [producer.send("t", bytes(100), partition=i % 4) for i in range(20_000)]
+            # No call here that waits, and with it lets go of the GIL.
+            deadline = time.monotonic() + WAIT_S
+            while not all(future.is_done for future in futures) and time.monotonic() < deadline:
+                pass
+            assert all(future.succeeded() for future in futures)
+        requests = producer._machinery.sender.counters()["requests"]
+        # Not one request with everything: batches were taken, sent and answered one after the other.
+        assert requests > 50
