@@ -49,7 +49,7 @@ log = logging.getLogger("cyproducer")
 cdef double RATIO_MARGIN = 1.05   # the estimate is an average: most batches are to fit
 
 cdef enum:
-    FIRST_CAPACITY = 1024     # a partition's first batch; later ones start at the size of the last
+    FIRST_CAPACITY = 512      # a partition's first batch; later ones start at the size of the last
     # References that a batch takes to its delivery at the start. It hands one to each record under the lock
     # it has anyway, and gives back what is left: an atomic operation a batch instead of one a record.
     MOST_HELD = 1 << 30

@@ -11,6 +11,9 @@ Every buffer's size is a power of two from 512 bytes up (``buffer_capacity``), s
 buffer fits the next batch of its class. Bytes in free lists count as available: a reservation
 trims them when the total would pass the budget.
 
+Small buffers are no better kept here than with malloc, which may give their pages back: one record for each
+of ten thousand partitions must not leave as many buffers.
+
 Any thread may call anything here, with or without the GIL.
 """
 
@@ -40,6 +43,11 @@ cdef int check_signals() noexcept nogil:
     """Runs pending signal handlers; nonzero, and the exception is set, where one raised."""
     with gil:
         return PyErr_CheckSignals()
+
+
+cdef enum:
+    SMALL = 8192
+    MOST_CACHED_SMALL = 1 << 20
 
 
 cdef inline int size_class(int64_t capacity) noexcept nogil:
@@ -243,6 +251,7 @@ cdef class BufferPool:
             k >= 0
             and (<int64_t>1 << (MIN_SHIFT + k)) == size
             and self.in_use + self.cached + size <= self.total_bytes
+            and (size > SMALL or self.cached + size <= MOST_CACHED_SMALL)
         )
         if keep:
             item.next = self.free_lists[k]

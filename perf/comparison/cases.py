@@ -332,7 +332,7 @@ MEMORY = Case(
 IDLE = Case(
     "idle-partitions",
     "A producer with 10,000 idle partitions",
-    "What it occupies more after one record to each partition of 100 topics than before it was made: "
+    "What it occupies more than before, after one record to each partition of 100 topics, a hundred at once: "
     "resident, and what malloc has given out.",
     (
         Contest(

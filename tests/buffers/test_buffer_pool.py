@@ -108,6 +108,17 @@ def test_a_returned_buffer_serves_the_next_of_its_size() -> None:
     assert pool.used_bytes == 0
 
 
+def test_small_buffers_are_kept_up_to_a_mebibyte_in_all() -> None:
+    pool = BufferPool(1 << 26)
+    for size, kept in ((512, 1 << 20), (8192, 1 << 20), (16384, (1 << 20) + 300 * 16384)):
+        leases = [pool.acquire(size) for _ in range(300 if size > 512 else 3000)]
+        for lease in leases:
+            assert lease is not None
+            lease.release()
+        assert pool.cached_bytes == kept
+        assert pool.used_bytes == 0
+
+
 @pytest.mark.parametrize("large", [32_768, 131_072, 196_608, 262_144])
 def test_cached_buffers_make_room_for_others(large: int) -> None:
     """What lies in free lists and what is lent stay below the total together: it is the process's memory."""
