@@ -9,7 +9,10 @@ Names and hierarchy are kafka-python's, so that ``except`` clauses written for i
 """
 
 import copy
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from cyproducer.buffers.bulk import BulkFuture
 
 
 class KafkaError(Exception):
@@ -24,6 +27,10 @@ class KafkaError(Exception):
     #: Of an error that a future holds: False where the record is certainly not in the log, True where it may
     #: be there, once; None where the error is not about a record.
     maybe_written: bool | None = None
+    #: Of an error in the middle of ``send_arrow()`` or ``send_many()``: how many rows had been accepted, the
+    #: first ones, and their future. Other exceptions, Ctrl-C's too, are given the same then.
+    accepted: int | None = None
+    future: "BulkFuture | None" = None
 
     def __str__(self) -> str:
         name = type(self).__name__
@@ -31,6 +38,11 @@ class KafkaError(Exception):
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.args == getattr(other, "args", None)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # A future is of this process.
+        state = {name: value for name, value in self.__dict__.items() if name != "future"}
+        return type(self), self.args, state or None
 
     def __hash__(self) -> int:
         # The arguments may be unhashable, and an error must always fit into a set or a dict:

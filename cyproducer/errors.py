@@ -13,6 +13,7 @@ written for it need another import and nothing else. Cyproducer's own, below kaf
     |- IllegalStateError
     |  `- ProducerClosedError
     |- SerializationError
+    |- BulkSendError                  of send_arrow() and send_many(): rows of the call have failed
     |- RetriableError
     |  |- KafkaTimeoutError
     |  |  |- BufferExhaustedError
@@ -32,10 +33,14 @@ written for it need another import and nothing else. Cyproducer's own, below kaf
 # A star is what re-exports 140 names without a second list of them; mypy finds what ruff then can't.
 # ruff: noqa: F403, F405
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cyproducer.error_base import *
 from cyproducer.error_codes import *
+
+if TYPE_CHECKING:
+    from cyproducer.buffers.bulk import BulkMetadata
+    from cyproducer.structs import FailedRows
 
 CorruptRecordException = CorruptRecordError
 """The name kafka-python had for it at first and still has."""
@@ -59,6 +64,36 @@ class ProducerClosedError(IllegalStateError):
 
 class SerializationError(KafkaError):
     """A key, a value or a header could not be turned into bytes; ``__cause__`` says why."""
+
+
+class BulkSendError(KafkaError):
+    """Rows of ``send_arrow()`` or ``send_many()`` were not acknowledged; every row has its outcome.
+
+    ``failures``: a list of ``FailedRows`` (partition, error, rows), which together have every row that failed
+    and why. ``metadata``: the ``BulkMetadata`` of the others. ``maybe_written``: False where no failed row is
+    in the log for certain, True where some may be, None where that is not known. ``retriable``: whether all
+    causes are.
+    """
+
+    metadata: "BulkMetadata | None" = None
+    failures: "list[FailedRows]"
+
+    def __init__(
+        self,
+        *args: object,
+        metadata: "BulkMetadata | None" = None,
+        failures: "list[FailedRows] | None" = None,
+    ) -> None:
+        super().__init__(*args)
+        self.metadata = metadata
+        self.failures = failures or []
+        if self.failures:
+            known = {each.error.__dict__.get("maybe_written") for each in self.failures}
+            self.maybe_written = True if True in known else None if None in known else False
+            # Of the class elsewhere; here the causes decide.
+            self.__dict__["retriable"] = all(
+                getattr(each.error, "retriable", False) for each in self.failures
+            )
 
 
 class UnsupportedCodecError(KafkaError):

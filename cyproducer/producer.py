@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 
 from cyproducer import errors, forking
+from cyproducer.buffers.bulk_path import BulkPath
 from cyproducer.buffers.delivery import RecordFuture, failed_future
-from cyproducer.buffers.send_path import SendPath
 from cyproducer.config import ProducerConfig
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
 from cyproducer.machinery import Machinery, close_all, disown_all, finish
@@ -54,7 +54,7 @@ forking.in_child(_in_child)
 forking.at_exit(close_all)
 
 
-class KafkaProducer(SendPath):
+class KafkaProducer(BulkPath):
     """Sends records to Kafka; kafka-python's ``KafkaProducer``, faster and bounded in memory and time.
 
     Options are keyword arguments, by kafka-python's names (``linger_ms=5``) or Java's
@@ -205,6 +205,25 @@ class KafkaProducer(SendPath):
             if opens and self._custom.on_new_batch(topic, view, partition):
                 partition = self._custom.choose(*asked)
         return self._send_serialized(topic, value, key, record.headers, partition, record.timestamp_ms)
+
+    def _before_bulk(self, method: str, keyed: bool, valued: bool) -> bool:
+        if self._machinery.closed:
+            raise errors.ProducerClosedError(f"{method}() on a closed producer: no row was accepted")
+        # Gone round silently, they would be missed: an interceptor that counts, a serializer that encrypts.
+        for name, present in (
+            ("interceptors", bool(self._interceptors)),
+            ("key_serializer", keyed and self.config.key_serializer is not None),
+            ("value_serializer", valued and self.config.value_serializer is not None),
+        ):
+            if present:
+                raise errors.IllegalStateError(
+                    f"{method}() sends bytes as they are, and this producer has {name}, made for single "
+                    "records: use a producer without"
+                )
+        return self._custom is not None
+
+    def _wait_for_topic(self, name: str, timeout_s: float) -> None:
+        self._machinery.client.wait_for_topic(name, timeout_s)
 
     def _acknowledge(self, record: ProducerRecord, outcome: Any) -> None:
         """Tells the interceptors, as Java's ``onAcknowledgement``: metadata always, and the error or None."""

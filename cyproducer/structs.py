@@ -3,6 +3,7 @@
 Owns: names and field order. Immutable, hence safe from any thread.
 """
 
+from array import array
 from typing import NamedTuple
 
 
@@ -31,3 +32,26 @@ class RecordMetadata(NamedTuple):
     serialized_key_size: int
     serialized_value_size: int
     serialized_header_size: int
+
+
+class OffsetRange(NamedTuple):
+    """Records of ``send_arrow()`` or ``send_many()`` that lie side by side in a partition's log.
+
+    ``offset`` is the first one's, -1 under ``acks=0``, where nobody says; ``records`` is how many they are.
+    """
+
+    partition: int
+    offset: int
+    records: int
+
+
+class FailedRows(NamedTuple):
+    """Rows of ``send_arrow()`` or ``send_many()`` that failed together, as one batch.
+
+    ``error`` is their cause and has ``maybe_written``; ``rows`` are their numbers from 0 on, ascending, as an
+    ``array`` of 64 bits each.
+    """
+
+    partition: int
+    error: BaseException
+    rows: "array[int]"

@@ -22,10 +22,10 @@ from typing import Any, Self, cast
 
 from cyproducer.buffers.accumulator import RecordAccumulator
 from cyproducer.buffers.buffer_pool import BufferPool
+from cyproducer.buffers.bulk_path import BulkPath
 from cyproducer.buffers.clock import ManualClock
 from cyproducer.buffers.completion import CompletionQueue
 from cyproducer.buffers.delivery import RecordFuture
-from cyproducer.buffers.send_path import SendPath
 from cyproducer.config import ProducerConfig
 from cyproducer.control.idempotence import TOO_LARGE_ERRORS, BatchFacts, Fate, Verdict
 from cyproducer.control.metadata import ClusterMetadata
@@ -289,7 +289,7 @@ class Rig:
                 ),
             )
         self.sender.attach_control(self.control)
-        self.path = SendPath()
+        self.path = BulkPath()
         self.path._open_path(self.accumulator, max_request_size, max_block_ms, extension)
         self.produce_version = produce_version
         self.auto_connect = auto_connect

@@ -13,6 +13,9 @@ cdef enum AppendResult:
     IS_CLOSED = 4
     OUT_OF_MEMORY = 5     # malloc failed
 
+cdef enum:
+    TICK_MS = 20          # more than the kernel's clock may be behind between two ticks
+
 cdef struct Appended:
     Delivery* delivery    # a reference for the caller's future
     int32_t index         # the record's place in the batch

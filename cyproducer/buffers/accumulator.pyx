@@ -61,7 +61,6 @@ log = logging.getLogger("cyproducer")
 cdef double RATIO_MARGIN = 1.05   # the estimate is an average: most batches are to fit
 
 cdef enum:
-    TICK_MS = 20              # more than the kernel's clock may be behind between two ticks
     FIRST_CAPACITY = 512      # a partition's first batch; later ones start at the size of the last
     # References that a batch takes to its delivery at the start. It hands one to each record under the lock
     # it has anyway, and gives back what is left: an atomic operation a batch instead of one a record.

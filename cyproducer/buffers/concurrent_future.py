@@ -1,28 +1,46 @@
-"""A record's outcome as a ``concurrent.futures.Future``.
+"""Outcomes as ``concurrent.futures`` and asyncio have them.
 
-Owns: refusing waits that could never end. Does not own: the outcome (``delivery``), nor the thread that
-passes it on. A module of its own because ``concurrent.futures`` takes long to import. Any thread may call
-anything.
+Owns: refusing waits that could never end. Does not own: the outcome (``delivery``, ``bulk``), nor the thread
+that passes it on. A module of its own because ``concurrent.futures`` and asyncio take long to import. Any
+thread may call anything.
 """
 
+import asyncio
+import logging
+from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
 
-from cyproducer.buffers.delivery import RecordFuture
-from cyproducer.structs import RecordMetadata
+log = logging.getLogger("cyproducer")
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-class ConcurrentFuture(Future[RecordMetadata]):
-    """What ``RecordFuture.as_concurrent()`` returns.
+class Outcome(Protocol[T_co]):
+    """A ``RecordFuture`` or a ``BulkFuture``."""
+
+    @property
+    def is_done(self) -> bool: ...
+    @property
+    def exception(self) -> BaseException | None: ...
+    def get(self, timeout: float | None = None) -> T_co: ...
+    def add_both(self, f: Callable[..., object]) -> object: ...
+    def _refuse_wait(self, what: str) -> None: ...
+
+
+class ConcurrentFuture(Future[T]):
+    """What ``as_concurrent()`` returns.
 
     It is set by a callback. So in a callback, or in a forked child, nothing would ever set it: there the
     record itself is asked, which knows its outcome or refuses to wait.
     """
 
-    def __init__(self, record: RecordFuture) -> None:
+    def __init__(self, record: Outcome[T]) -> None:
         super().__init__()
         self._record = record
 
-    def result(self, timeout: float | None = None) -> RecordMetadata:
+    def result(self, timeout: float | None = None) -> T:
         """The metadata, or raises the record's error; see ``RecordFuture.get`` for what else it raises.
 
         ``timeout``: seconds (None: as long as it takes); ``TimeoutError`` when they are over.
@@ -38,3 +56,31 @@ class ConcurrentFuture(Future[RecordMetadata]):
             return self._record.exception
         self._record._refuse_wait("exception()")
         return super().exception(timeout)
+
+
+async def awaited(record: Outcome[Any]) -> Any:
+    """The outcome on whichever loop is running."""
+    if record.is_done:
+        return record.get(0)
+    record._refuse_wait("await")
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+
+    def arrived(outcome: Any) -> None:
+        try:
+            loop.call_soon_threadsafe(_deliver, future, outcome)
+        except RuntimeError:
+            log.debug("the event loop was closed before its record completed")
+
+    record.add_both(arrived)
+    return await future
+
+
+def _deliver(future: "asyncio.Future[Any]", outcome: Any) -> None:
+    """Sets an asyncio future, unless its task gave up meanwhile. Runs on the loop's thread."""
+    if future.done():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

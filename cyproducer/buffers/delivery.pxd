@@ -79,3 +79,10 @@ cdef void delivery_fail(Delivery* d, object error)
 cdef list take_callbacks(Delivery* d)
 cdef object fresh(object error)
 cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms)
+cdef bint list_callback(Delivery* d, RecordFuture future) noexcept
+cdef int wait_slice(Delivery* d, int64_t deadline) except -1
+cdef int refuse_wait(Delivery* d, str what, str whose) except -1
+cdef int refuse_foreign(Delivery* d, str whose) except -1
+# Guard what forwarding changes in futures; held for a few instructions, without asking for the GIL.
+cdef void lock_forwards() noexcept nogil
+cdef void unlock_forwards() noexcept nogil

@@ -27,6 +27,7 @@ from libc.stdlib cimport calloc, free
 
 cimport cython
 
+from cyproducer.buffers.calling cimport ON_BOTH, ON_FAILURE, ON_SUCCESS, bound, run_callbacks
 from cyproducer.buffers.driving cimport Driver
 from cyproducer.buffers.sync cimport (
     FAR_NS,
@@ -58,11 +59,6 @@ log = logging.getLogger("cyproducer")
 cdef enum:
     STRIPES = 64
 
-
-cdef enum:
-    ON_SUCCESS = 1
-    ON_FAILURE = 2
-    ON_BOTH = 3
 
 cdef struct Stripe:
     pthread_mutex_t lock
@@ -280,6 +276,53 @@ cdef void delivery_forward(Delivery* d, Forward* targets) noexcept:
         pthread_mutex_unlock(&stripe.lock)
 
 
+cdef int wait_slice(Delivery* d, int64_t deadline) except -1:
+    """Waits until a delivery is settled, or ``deadline``, or the next look for signals, which is taken."""
+    cdef int64_t now = cyp_monotonic_ns()
+    cdef int64_t until = deadline if deadline - now < SIGNAL_SLICE_NS else now + SIGNAL_SLICE_NS
+    cdef bint pending
+    delivery_ref(d)
+    try:
+        delivery_await(d, until)
+        pending = cyp_load32(&d.state) == PENDING
+    finally:
+        delivery_unref(d)
+    if pending and until < deadline:
+        PyErr_CheckSignals()
+    return 0
+
+
+cdef int refuse_wait(Delivery* d, str what, str whose) except -1:
+    """Raises ``IllegalStateError`` where waiting for a pending delivery would never end, or hold up others.
+
+    ``what`` waits for ``whose`` outcome.
+    """
+    refuse_foreign(d, whose)
+    if cyp_load64(&d.queue.runner) == <int64_t>PyThread_get_thread_ident():
+        raise IllegalStateError(
+            f"{what} in a callback, of {whose} that is pending: every other callback would wait with it. Add "
+            "a callback to it, or wait in another thread"
+        )
+    return 0
+
+
+cdef int refuse_foreign(Delivery* d, str whose) except -1:
+    if d.queue.foreign:
+        raise IllegalStateError(
+            f"{whose} was sent before a fork and belongs to the parent process: only there will its outcome "
+            "be known"
+        )
+    return 0
+
+
+cdef void lock_forwards() noexcept nogil:
+    pthread_mutex_lock(&forward_lock)
+
+
+cdef void unlock_forwards() noexcept nogil:
+    pthread_mutex_unlock(&forward_lock)
+
+
 cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms):
     """A future that has failed already: the record never reached a batch."""
     cdef RecordFuture future = RecordFuture.__new__(RecordFuture)
@@ -429,40 +472,20 @@ cdef class RecordFuture:
 
     def _refuse_wait(self, str what not None):
         """Raises ``IllegalStateError`` where waiting for this record would never end, or hold up others."""
-        if self._settle() != PENDING:
-            return
-        self._refuse_foreign()
-        if cyp_load64(&self.delivery.queue.runner) == <int64_t>PyThread_get_thread_ident():
-            raise IllegalStateError(
-                f"{what} in a callback, of a record for topic {self.topic!r} that is pending: every other "
-                "callback would wait with it. Add a callback to the record, or wait in another thread"
-            )
+        if self._settle() == PENDING:
+            refuse_wait(self.delivery, what, f"a record for topic {self.topic!r}")
 
     cdef int _refuse_foreign(self) except -1:
-        if self.delivery.queue.foreign:
-            raise IllegalStateError(
-                f"this record for topic {self.topic!r} was sent before a fork and belongs to the parent "
-                "process: only there will its outcome be known"
-            )
-        return 0
+        return refuse_foreign(self.delivery, f"a record for topic {self.topic!r}")
 
     cdef int _wait(self, int64_t deadline) except -1:
-        cdef Delivery* d
-        cdef int64_t now
         cdef int state = self._settle()
         while state == PENDING:
-            d = self.delivery
-            delivery_ref(d)
-            now = cyp_monotonic_ns()
-            try:
-                delivery_await(d, deadline if deadline - now < SIGNAL_SLICE_NS else now + SIGNAL_SLICE_NS)
-            finally:
-                delivery_unref(d)
+            wait_slice(self.delivery, deadline)
             state = self._settle()
             if state == PENDING:
                 if cyp_monotonic_ns() >= deadline:
                     break
-                PyErr_CheckSignals()
                 # A signal's handler may have forked.
                 self._refuse_foreign()
         return state
@@ -520,17 +543,7 @@ cdef class RecordFuture:
         if not self.callbacks:
             return None
         outcome = self._metadata() if state == ACKNOWLEDGED else fresh(self._error())
-        while self.callbacks:
-            try:
-                kind, function = self.callbacks.pop(0)
-            except IndexError:
-                break
-            if not kind & (ON_SUCCESS if state == ACKNOWLEDGED else ON_FAILURE):
-                continue
-            try:
-                function(outcome)
-            except Exception:
-                log.exception("a callback of a record for topic %r raised", self.topic)
+        run_callbacks(self.callbacks, state == ACKNOWLEDGED, outcome, self.topic)
         return None
 
     def as_concurrent(self):
@@ -552,23 +565,9 @@ cdef class RecordFuture:
 
     def __await__(self):
         """Awaits the outcome in asyncio, on whichever loop is running."""
-        cdef int state = self._settle()
-        if state != PENDING:
-            return _completed(self).__await__()
-        self._refuse_wait("await")
-        import asyncio
+        from cyproducer.buffers.concurrent_future import awaited
 
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
-
-        def arrived(outcome):
-            try:
-                loop.call_soon_threadsafe(_deliver, future, outcome)
-            except RuntimeError:
-                log.debug("the event loop was closed before its record completed")
-
-        self._add(ON_BOTH, arrived)
-        return future.__await__()
+        return awaited(self).__await__()
 
     def __repr__(self):
         state = ("pending", "acknowledged", "failed")[self._settle()]
@@ -593,26 +592,3 @@ cdef void free_future(PyObject* future) noexcept:
 
 cyp_rest_of_future = (<PyTypeObject*>RecordFuture).tp_dealloc
 (<PyTypeObject*>RecordFuture).tp_dealloc = free_future
-
-
-def _deliver(future, outcome):
-    """Sets an asyncio future, unless its task gave up meanwhile. Runs on the loop's thread."""
-    if future.done():
-        return
-    if isinstance(outcome, BaseException):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
-
-
-async def _completed(record_future):
-    """The outcome of a future that has one."""
-    return record_future.get(0)
-
-
-cdef object bound(object f, tuple args, dict kwargs):
-    if not callable(f):
-        raise TypeError(f"a callback must be callable, not {type(f).__name__}")
-    if not args and not kwargs:
-        return f
-    return lambda outcome: f(*args, outcome, **kwargs)

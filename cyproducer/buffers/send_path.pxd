@@ -23,3 +23,7 @@ cdef class SendPath:
     cdef int _append(self, TopicState state, int32_t partition, const RecordView* r, Appended* out) except -1
     cdef int _reserve(self, int64_t size, int64_t deadline, object what) except -1
     cdef object _too_large(self, TopicState state, const RecordView* r)
+
+
+cdef int32_t wanted_partition(object partition) except -1
+cdef int64_t given_timestamp(object timestamp_ms, str name) except? -1

@@ -146,11 +146,12 @@ cdef int32_t wanted_partition(object partition) except -1:
     return number
 
 
-cdef int64_t given_timestamp(object timestamp_ms) except? -1:
+cdef int64_t given_timestamp(object timestamp_ms, str name) except? -1:
+    """An argument of that name as milliseconds."""
     if not isinstance(timestamp_ms, int):
-        raise TypeError(f"timestamp_ms: must be an int or None, not {type(timestamp_ms).__name__}")
+        raise TypeError(f"{name}: must be an int or None, not {type(timestamp_ms).__name__}")
     if not 0 <= timestamp_ms <= 0x7FFFFFFFFFFFFFFF:
-        raise ValueError(f"timestamp_ms={timestamp_ms}: must be milliseconds since the epoch, >= 0")
+        raise ValueError(f"{name}={timestamp_ms}: must be milliseconds since the epoch, >= 0")
     return timestamp_ms
 
 
@@ -270,7 +271,9 @@ cdef class SendPath:
         try:
             if partition is not None:
                 wanted = wanted_partition(partition)
-            r.timestamp_ms = -1 if timestamp_ms is None else given_timestamp(timestamp_ms)
+            r.timestamp_ms = -1
+            if timestamp_ms is not None:
+                r.timestamp_ms = given_timestamp(timestamp_ms, "timestamp_ms")
             if headers:
                 encoded = encode_headers(headers, &r.headers_size, &headers_payload)
                 r.headers = encoded

@@ -1,0 +1,380 @@
+"""Appending many rows at once: the loop behind ``send_arrow()`` and ``send_many()``.
+
+Owns: writing rows into batches, a block of them under one hold of the accumulator's lock. Does not own:
+opening and closing batches, which is the accumulator's, nor waiting for memory (``bulk_path``). Runs on
+application threads, without the GIL.
+
+A block is bounded in rows and bytes, so that neither the sender nor another thread's ``send()`` waits longer
+than some ten microseconds for the lock. Columns are read and keys hashed before it is taken; values alone,
+the common and the fastest case, are written from their column.
+"""
+
+from libc.string cimport memcpy
+
+from cyproducer.buffers.accumulator cimport (
+    APPENDED,
+    IS_CLOSED,
+    NO_SUCH_PARTITION,
+    OUT_OF_MEMORY,
+    TICK_MS,
+    TOPIC_UNKNOWN,
+)
+from cyproducer.buffers.placement cimport STICKY, place
+from cyproducer.buffers.readiness cimport rouse
+from cyproducer.buffers.segments cimport note
+from cyproducer.buffers.structures cimport OPEN, Accumulator, Batch, Partition
+from cyproducer.buffers.sync cimport (
+    SIGNAL_SLICE_NS,
+    cyp_monotonic_ns,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
+from cyproducer.records.columnar cimport (
+    ABSENT,
+    FIXED,
+    OFFSETS32,
+    OFFSETS64,
+    SPANS,
+    VIEWS,
+    Cells,
+    cell,
+    cell_of,
+    encode_headers_at,
+    milliseconds_at,
+    number_at,
+)
+from cyproducer.records.hashing cimport (
+    KEY_HASH_CONSISTENT,
+    KEY_HASH_FNV1A,
+    KEY_HASH_MURMUR2,
+    KeyHash,
+    partition_for_key,
+)
+from cyproducer.records.record_batch cimport put_record, record_bound
+from cyproducer.records.varint cimport put_varint, varint_size
+
+cdef enum:
+    BLOCK_ROWS = 512          # at most, and below: room for segments is made for as many
+    BLOCK_BYTES = 65536
+    STICKY_SLACK = 30         # as RecordAccumulator._append counts what sticky partitions got
+
+cdef uint8_t NO_HEADERS = 0
+
+
+cdef int append_rows(RecordAccumulator acc, Topic* t, Segments segments, Sending* s) noexcept nogil:
+    """Appends the rows of a batch from ``s.row`` on.
+
+    Returns APPENDED when all are, else why not: an ``AppendResult`` or ``BulkResult``. A batch to be sealed
+    may be in ``s.out.sealing`` either way.
+    """
+    cdef int64_t pause_ns = cyp_monotonic_ns() + SIGNAL_SLICE_NS
+    cdef int result
+    while True:
+        if not segments.make_room(BLOCK_ROWS):
+            return OUT_OF_MEMORY
+        s.now_ms = acc.clock.wall_ms()
+        result = append_block(acc, t, segments, s)
+        if s.out.wake:
+            acc.wake()
+        if result != APPENDED or s.row == s.rows.count:
+            return result
+        if s.out.sealing != NULL or cyp_monotonic_ns() >= pause_ns:
+            return PAUSE
+
+
+cdef int append_block(RecordAccumulator acc, Topic* t, Segments segments, Sending* s) noexcept nogil:
+    """Appends one block of rows."""
+    cdef Accumulator* a = &acc.c
+    cdef int result
+    cdef bint wake = False
+    cdef bint plain = is_plain(t, s)
+    s.out.sealing = NULL
+    if not plain:
+        read_rows(t, s)
+    pthread_mutex_lock(&a.lock)
+    if a.closed:
+        result = IS_CLOSED
+    elif t.partition_count == 0:
+        result = TOPIC_UNKNOWN
+    elif t.partition_count != s.partitions:
+        result = OTHER_PARTITIONS
+    elif plain:
+        result = append_plain(acc, t, segments, s, &wake)
+    else:
+        result = append_ready(acc, t, segments, s, &wake)
+    if wake:
+        wake = rouse(a)
+    pthread_mutex_unlock(&a.lock)
+    s.out.wake = wake
+    return result
+
+
+# Rows of any kind
+
+cdef inline int64_t read_row(const Sending* s, int64_t row, RecordView* r, uint8_t* headers) noexcept nogil:
+    """Fills ``r``; returns how many bytes of ``headers`` that took."""
+    cdef const Rows* rows = s.rows
+    cdef int64_t used = 0
+    r.key_size = cell(&rows.key, row, &r.key)
+    r.value_size = cell(&rows.value, row, &r.value)
+    r.headers = &NO_HEADERS
+    r.headers_size = 1
+    if rows.headers.offsets != NULL:
+        used = encode_headers_at(&rows.headers, row, headers)
+        r.headers = headers
+        r.headers_size = used
+    r.timestamp_ms = s.timestamp_ms
+    if rows.timestamp.data != NULL:
+        r.timestamp_ms = milliseconds_at(&rows.timestamp, row)
+    return used
+
+
+cdef inline int64_t dated(const RecordView* r, Batch* b, int64_t now_ms) noexcept nogil:
+    """The record's timestamp in a batch; now, where it has none, is not before the records in front of it."""
+    if r.timestamp_ms >= 0:
+        return r.timestamp_ms
+    if now_ms < b.clock_ms and b.clock_ms - now_ms < TICK_MS:
+        return b.clock_ms
+    b.clock_ms = now_ms
+    return now_ms
+
+
+cdef void read_rows(const Topic* t, Sending* s) noexcept nogil:
+    """Reads the next rows, and hashes their keys, before the lock is taken."""
+    cdef const Rows* rows = s.rows
+    cdef int64_t end = min(rows.count, s.row + READY_ROWS)
+    cdef int64_t headers_used = 0
+    cdef int64_t row
+    cdef Ready* to = s.ready
+    cdef RecordView* r
+    cdef bint simple = (
+        rows.value.layout == OFFSETS32
+        and rows.value.validity == NULL
+        and rows.value.indices == NULL
+        and rows.key.layout == OFFSETS32
+        and rows.key.validity == NULL
+        and rows.key.indices == NULL
+        and rows.headers.offsets == NULL
+        and rows.timestamp.data == NULL
+    )
+    for row in range(s.row, end):
+        r = &to.record
+        if simple:
+            r.key_size = cell_of(OFFSETS32, &rows.key, row, &r.key)
+            r.value_size = cell_of(OFFSETS32, &rows.value, row, &r.value)
+            r.headers = &NO_HEADERS
+            r.headers_size = 1
+            r.timestamp_ms = s.timestamp_ms
+        else:
+            if s.headers_room - headers_used < s.headers_most:
+                break
+            headers_used += read_row(s, row, r, s.headers + headers_used)
+        to.partition = s.partition
+        if rows.partition.data != NULL:
+            to.partition = <int32_t>number_at(&rows.partition, row)
+        to.chosen = to.partition < 0
+        if to.chosen:
+            to.partition = partition_for_key(<KeyHash>t.key_hash, r.key, r.key_size, s.partitions)
+        to += 1
+    s.ready_count = <int32_t>(to - s.ready)
+
+
+cdef int append_ready(
+    RecordAccumulator acc, Topic* t, Segments segments, Sending* s, bint* wake
+) noexcept nogil:
+    """Appends the rows that were read. The lock is held."""
+    cdef Accumulator* a = &acc.c
+    cdef int64_t bytes_left = BLOCK_BYTES
+    cdef int64_t bound
+    cdef int64_t timestamp_ms
+    cdef int32_t _i
+    cdef int32_t partition
+    cdef int result
+    cdef Ready* from_ = s.ready
+    cdef const RecordView* r
+    cdef Partition* p
+    cdef Batch* b
+    cdef uint8_t* at
+    for _i in range(s.ready_count):
+        r = &from_.record
+        partition = from_.partition
+        bound = record_bound(r.key_size, r.value_size, r.headers_size)
+        if from_.chosen:
+            if partition < 0:
+                partition = place(a, acc.clock, t, r)
+            t.sticky_bytes += bound - STICKY_SLACK
+        elif partition >= t.partition_count:
+            return NO_SUCH_PARTITION
+        p = t.partitions[partition]
+        b = p.last
+        if b != NULL and b.state == OPEN and b.size + bound <= min(b.capacity, b.limit):
+            at = b.data + b.size
+            timestamp_ms = dated(r, b, s.now_ms)
+            b.size += put_record(
+                at, timestamp_ms - b.base_timestamp, b.count,
+                r.key, r.key_size, r.value, r.value_size, r.headers, r.headers_size,
+            ) - at
+            if timestamp_ms > b.max_timestamp:
+                b.max_timestamp = timestamp_ms
+            note(segments, partition, b.delivery, b.count, 1, False)
+            b.count += 1
+            b.delivery.count = b.count
+            p.records += 1
+            a.records_appended += 1
+        else:
+            result = append_slowly(acc, t, segments, s, partition, r, wake)
+            if result != APPENDED:
+                return result
+        from_ += 1
+        s.row += 1
+        bytes_left -= bound
+        if bytes_left <= 0 or s.out.sealing != NULL:
+            break
+    return APPENDED
+
+
+cdef int append_slowly(
+    RecordAccumulator acc, Topic* t, Segments segments, Sending* s, int32_t partition, const RecordView* r,
+    bint* wake,
+) noexcept nogil:
+    """One row by the accumulator's own way, which opens, enlarges and closes batches."""
+    cdef int result
+    s.out.wake = False
+    result = acc._append(t, partition, r, &s.grant, False, &s.out)
+    wake[0] |= s.out.wake
+    if result == APPENDED:
+        note(segments, partition, s.out.delivery, s.out.index, 1, True)
+    s.hint = t.partitions[partition].hint
+    return result
+
+
+# Values alone, one behind the other in one partition
+
+cdef inline bint is_plain(const Topic* t, const Sending* s) noexcept nogil:
+    """Whether the rows have values only, none of them null, and go to one partition for a while."""
+    cdef const Rows* rows = s.rows
+    return (
+        rows.key.layout == ABSENT
+        and rows.value.validity == NULL
+        and rows.value.indices == NULL
+        and not rows.value.sparse
+        and rows.headers.offsets == NULL
+        and rows.timestamp.data == NULL
+        and rows.partition.data == NULL
+        and (
+            s.partition >= 0
+            or (
+                t.keyless == STICKY
+                # Those that hash a missing key.
+                and t.key_hash != KEY_HASH_CONSISTENT
+                and t.key_hash != KEY_HASH_FNV1A
+                and t.key_hash != KEY_HASH_MURMUR2
+            )
+        )
+    )
+
+
+cdef int append_plain(
+    RecordAccumulator acc, Topic* t, Segments segments, Sending* s, bint* wake
+) noexcept nogil:
+    """A block of rows for which ``is_plain`` holds. The lock is held."""
+    cdef Accumulator* a = &acc.c
+    cdef int64_t end = min(s.rows.count, s.row + BLOCK_ROWS)
+    cdef int64_t bytes_left = BLOCK_BYTES
+    cdef int64_t bound
+    cdef int64_t limit
+    cdef int64_t taken
+    cdef int32_t partition
+    cdef int32_t count
+    cdef int result
+    cdef RecordView r
+    cdef Partition* p
+    cdef Batch* b
+    while s.row < end and bytes_left > 0 and s.out.sealing == NULL:
+        # The first row by itself: it chooses the partition, and may need a new batch.
+        read_row(s, s.row, &r, NULL)
+        bound = record_bound(-1, r.value_size, 1)
+        partition = s.partition
+        limit = bytes_left
+        if partition < 0:
+            partition = place(a, acc.clock, t, &r)
+            limit = min(limit, a.batch_size - t.sticky_bytes)
+        elif partition >= t.partition_count:
+            return NO_SUCH_PARTITION
+        p = t.partitions[partition]
+        b = p.last
+        taken = bound - STICKY_SLACK
+        if b != NULL and b.state == OPEN and b.size + bound <= min(b.capacity, b.limit):
+            count = put_rows(b, &s.rows.value, s.row, end, limit, dated(&r, b, s.now_ms), &taken)
+            note(segments, partition, b.delivery, b.count, count, False)
+            b.count += count
+            b.delivery.count = b.count
+            p.records += count
+            a.records_appended += count
+            s.row += count
+        else:
+            result = append_slowly(acc, t, segments, s, partition, &r, wake)
+            if result != APPENDED:
+                return result
+            s.row += 1
+        bytes_left -= taken
+        if s.partition < 0:
+            t.sticky_bytes += taken
+    return APPENDED
+
+
+cdef inline int32_t put_rows(
+    Batch* b, const Cells* values, int64_t row, int64_t end, int64_t limit, int64_t timestamp_ms,
+    int64_t* taken,
+) noexcept nogil:
+    """Writes rows into a batch that has room for the first: up to ``end``, its size, or ``limit`` bytes.
+
+    Returns how many; ``taken``: their bytes, as sticky placement counts them.
+    """
+    # A loop for each layout: what is known when it is compiled is not asked a row.
+    if values.layout == OFFSETS32:
+        return put_rows_of(OFFSETS32, b, values, row, end, limit, timestamp_ms, taken)
+    if values.layout == OFFSETS64:
+        return put_rows_of(OFFSETS64, b, values, row, end, limit, timestamp_ms, taken)
+    if values.layout == VIEWS:
+        return put_rows_of(VIEWS, b, values, row, end, limit, timestamp_ms, taken)
+    if values.layout == SPANS:
+        return put_rows_of(SPANS, b, values, row, end, limit, timestamp_ms, taken)
+    return put_rows_of(FIXED, b, values, row, end, limit, timestamp_ms, taken)
+
+
+cdef inline int32_t put_rows_of(
+    int layout, Batch* b, const Cells* values, int64_t row, int64_t end, int64_t limit, int64_t timestamp_ms,
+    int64_t* taken,
+) noexcept nogil:
+    cdef uint8_t* p = b.data + b.size
+    cdef uint8_t* full = b.data + min(b.capacity, b.limit)
+    cdef int64_t delta = timestamp_ms - b.base_timestamp
+    cdef int64_t fixed = 3 + varint_size(delta)   # attributes, the null key, no headers
+    cdef int64_t total = 0
+    cdef int64_t size
+    cdef int32_t index = b.count
+    cdef const uint8_t* at = NULL
+    while row < end and total < limit:
+        size = cell_of(layout, values, row, &at)
+        if p + record_bound(-1, size, 1) > full:
+            break
+        # As put_record does, for what all these rows have in common.
+        p = put_varint(p, fixed + varint_size(index) + varint_size(size) + size)
+        p[0] = 0
+        p = put_varint(p + 1, delta)
+        p = put_varint(p, index)
+        p[0] = 1
+        p = put_varint(p + 1, size)
+        memcpy(p, at, size)
+        p += size
+        p[0] = 0
+        p += 1
+        total += record_bound(-1, size, 1) - STICKY_SLACK
+        index += 1
+        row += 1
+    if timestamp_ms > b.max_timestamp:
+        b.max_timestamp = timestamp_ms
+    b.size = p - b.data
+    taken[0] = total
+    return index - b.count

@@ -1,0 +1,17 @@
+from libc.stdint cimport int32_t, int64_t
+
+from cyproducer.buffers.bulk cimport BulkFuture
+from cyproducer.buffers.bulk_append cimport Sending
+from cyproducer.buffers.segments cimport Segments
+from cyproducer.buffers.send_path cimport SendPath
+from cyproducer.buffers.topology cimport TopicState
+from cyproducer.records.row_source cimport RowSource
+
+
+cdef class BulkPath(SendPath):
+    cdef BulkFuture _send_rows(self, TopicState state, RowSource source, bint given)
+    cdef int _append_all(self, TopicState state, RowSource source, Segments segments, Sending* s) except -1
+    cdef int _cope(
+        self, int result, TopicState state, Segments segments, Sending* s, int64_t deadline
+    ) except -1
+    cdef int32_t _known_partitions(self, TopicState state, int64_t deadline) except -1

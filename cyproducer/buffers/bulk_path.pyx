@@ -1,0 +1,270 @@
+"""``send_arrow()`` and ``send_many()``: from a caller's columns or sequences to batches and one future.
+
+Owns: the calls' arguments, the order of looking through everything before anything is sent, and what is in
+an append's way: no metadata, no memory, batches to be compressed. Does not own: columns
+(``records/columnar``), the loop over rows (``bulk_append``), the future (``bulk``). Runs on the caller's
+thread; the GIL is let go but for what needs it, a few times a megabyte.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+from cyproducer.buffers.accumulator cimport (
+    APPENDED,
+    IS_CLOSED,
+    NEED_MEMORY,
+    NO_SUCH_PARTITION,
+    TOPIC_UNKNOWN,
+    RecordAccumulator,
+)
+from cyproducer.buffers.buffer_pool cimport buffer_capacity
+from cyproducer.buffers.bulk cimport bulk_future
+from cyproducer.buffers.bulk_append cimport OTHER_PARTITIONS, PAUSE, READY_ROWS, Ready, append_rows
+from cyproducer.buffers.delivery cimport fresh
+from cyproducer.buffers.send_path cimport given_timestamp, wanted_partition
+from cyproducer.buffers.structures cimport Batch
+from cyproducer.buffers.sync cimport (
+    SIGNAL_SLICE_NS,
+    cyp_cond_wait_until,
+    cyp_monotonic_ns,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
+from cyproducer.records.record_batch cimport BATCH_HEADER
+from cyproducer.records.row_source cimport check_rows, from_arrow, from_sequences
+
+from cyproducer.errors import (
+    BufferExhaustedError,
+    KafkaTimeoutError,
+    ProducerClosedError,
+    UnknownTopicOrPartitionError,
+)
+
+cdef extern from "<Python.h>":
+    int PyErr_CheckSignals() except -1
+
+
+cdef enum:
+    HEADERS_ROOM = 65536      # for as many rows' headers as fit into it
+    HINT = 16384              # what is waited for, for the first batch of a partition
+
+
+cdef class BulkPath(SendPath):
+    """What ``KafkaProducer`` inherits ``send_arrow()`` and ``send_many()`` from. Thread-safe."""
+
+    def send_arrow(
+        self, topic, data, *, key=None, value="value", headers=None, partition=None, timestamp=None
+    ):
+        """Accepts the rows of a table and returns one future for all of them; see docs/columnar.md.
+
+        ``data``: whatever has ``__arrow_c_stream__`` or ``__arrow_c_array__``, such as tables of pyarrow,
+        polars, pandas, DuckDB and DataFusion. A stream is read to its end, and held, before anything is sent:
+        call this for each batch of one that does not fit into memory.
+
+        ``value``, ``key``, ``headers``: names of columns, or None. Values and keys are binary or string
+        columns, large, view, fixed-size and dictionary variants too; headers are lists of (key, value)
+        structs. ``partition``: a number for all rows, or the name of a column of whole numbers, in which null
+        is to be chosen. ``timestamp``: milliseconds for all, or the name of a column of timestamps, or of
+        int64 as milliseconds, in which null is now.
+
+        Blocks while the topic's metadata is not there, and while ``buffer_memory`` is full: each time up to
+        ``max_block_ms``.
+
+        Raises, before anything is sent, ``TypeError`` and ``ValueError`` for columns and rows that can't be
+        right, ``RecordTooLargeError``, ``UnknownTopicOrPartitionError``, ``InvalidTopicError``,
+        ``KafkaTimeoutError`` without metadata, ``ProducerClosedError``. What is raised later, such as
+        ``BufferExhaustedError``, has ``accepted``, the number of rows that were, and ``future``, theirs.
+        """
+        cdef RowSource source
+        cdef TopicState state = self._topic(topic)
+        cdef int32_t wanted = -1
+        cdef int64_t timestamp_ms = -1
+        given = self._before_bulk("send_arrow", key is not None, value is not None)
+        if partition is not None and not isinstance(partition, str):
+            wanted = wanted_partition(partition)
+            partition = None
+        if timestamp is not None and not isinstance(timestamp, str):
+            timestamp_ms = given_timestamp(timestamp, "timestamp")
+            timestamp = None
+        source = from_arrow(data, key, value, headers, partition, timestamp)
+        source.partition = wanted
+        source.timestamp_ms = timestamp_ms
+        return self._send_rows(state, source, given and wanted < 0)
+
+    def send_many(self, topic, values, keys=None, *, partition=None, timestamp_ms=None):
+        """Accepts many records and returns one future for all of them; what ``send_arrow`` is for sequences.
+
+        ``values``, ``keys``: as many bytes, other contiguous buffers or None each; errors name them by their
+        place. ``partition``, ``timestamp_ms``: of all of them. For the rest, errors too, see ``send_arrow``.
+        """
+        cdef RowSource source
+        cdef TopicState state = self._topic(topic)
+        cdef int32_t wanted = -1
+        cdef int64_t at_ms = -1
+        given = self._before_bulk("send_many", keys is not None, True)
+        if partition is not None:
+            wanted = wanted_partition(partition)
+        if timestamp_ms is not None:
+            at_ms = given_timestamp(timestamp_ms, "timestamp_ms")
+        source = from_sequences(values, keys)
+        source.partition = wanted
+        source.timestamp_ms = at_ms
+        return self._send_rows(state, source, given and wanted < 0)
+
+    # For whoever inherits from this
+
+    def _before_bulk(self, str method, bint keyed, bint valued):
+        """Refuses what can't be done for whole columns; returns whether each row must name its partition."""
+        return False
+
+    def _wait_for_topic(self, str name, double timeout_s):
+        """Waits for a topic's metadata, or raises."""
+        return None
+
+    # Sending
+
+    cdef BulkFuture _send_rows(self, TopicState state, RowSource source, bint given):
+        cdef Segments segments = Segments.__new__(Segments)
+        cdef RecordAccumulator acc = self.accumulator
+        cdef BulkFuture future = bulk_future(state.name, segments)
+        cdef Sending s
+        cdef int32_t partitions
+        cdef int64_t least
+        partitions = self._known_partitions(state, cyp_monotonic_ns() + self.max_block_ns)
+        if source.partition >= partitions:
+            raise UnknownTopicOrPartitionError(no_partition(state, source.partition, partitions))
+        if given and source.partition_name is None and source.count > 0:
+            raise ValueError(
+                "partition: must be given: a partitioner of your own is not asked for single rows"
+            )
+        check_rows(source, partitions, self.max_request_size, given)
+        least = buffer_capacity(min(source.largest + BATCH_HEADER, self.max_request_size))
+        if least > acc.pool.total_bytes and source.count > 0:
+            raise BufferExhaustedError(
+                f"a row may need {least} bytes and buffer_memory is {acc.pool.total_bytes}"
+            )
+        segments.prepare(source.count)
+        segments.widen(partitions)
+        memset(&s, 0, sizeof(Sending))
+        s.partition = source.partition
+        s.timestamp_ms = source.timestamp_ms
+        s.partitions = partitions
+        s.headers_most = source.headers_room
+        s.headers_room = max(source.headers_room, HEADERS_ROOM)
+        s.headers = <uint8_t*>malloc(s.headers_room)
+        s.ready = <Ready*>malloc(READY_ROWS * sizeof(Ready))
+        try:
+            if s.headers == NULL or s.ready == NULL:
+                raise MemoryError(f"no memory for {s.headers_room} bytes of headers")
+            self._append_all(state, source, segments, &s)
+        except BaseException as error:
+            error.accepted = segments.rows
+            error.future = future
+            raise
+        finally:
+            free(s.headers)
+            free(s.ready)
+            if s.grant:
+                acc.pool.unreserve(s.grant)
+            segments.finish()
+        return future
+
+    cdef int _append_all(self, TopicState state, RowSource source, Segments segments, Sending* s) except -1:
+        cdef RecordAccumulator acc = self.accumulator
+        cdef int64_t i
+        cdef int64_t deadline
+        cdef int64_t before
+        cdef int result
+        cdef Batch* sealing
+        for i in range(source.batch_count):
+            s.rows = &source.batches[i]
+            s.row = 0
+            deadline = 0
+            while s.row < s.rows.count:
+                before = s.row
+                with nogil:
+                    result = append_rows(acc, &state.c, segments, s)
+                if s.out.sealing != NULL:
+                    sealing = s.out.sealing
+                    s.out.sealing = NULL
+                    acc.seal(sealing)
+                if result != APPENDED and result != PAUSE:
+                    # The time is that of one wait: whoever gets on is not too slow.
+                    if s.row > before or deadline == 0:
+                        deadline = cyp_monotonic_ns() + self.max_block_ns
+                    self._cope(result, state, segments, s, deadline)
+                PyErr_CheckSignals()
+        return 0
+
+    cdef int _cope(
+        self, int result, TopicState state, Segments segments, Sending* s, int64_t deadline
+    ) except -1:
+        """Does something about what kept rows from being appended, or raises."""
+        cdef RecordAccumulator acc = self.accumulator
+        cdef int64_t size
+        if result == NEED_MEMORY:
+            acc.wake()
+            if s.grant:
+                acc.pool.unreserve(s.grant)
+                s.grant = 0
+            # More than the one row needs: with buffers of its size, the batches would stay that small.
+            size = buffer_capacity(min(max(s.hint, HINT), acc.c.batch_size, acc.pool.total_bytes // 4))
+            if size > acc.pool.total_bytes // 2 or size < s.out.need:
+                size = s.out.need
+            self._reserve(size, deadline, state.name)
+            s.grant = size
+        elif result == TOPIC_UNKNOWN or result == OTHER_PARTITIONS:
+            s.partitions = self._known_partitions(state, deadline)
+            segments.widen(s.partitions)
+        elif result == IS_CLOSED:
+            if acc.refusal is not None:
+                raise fresh(acc.refusal)
+            raise ProducerClosedError("the producer was closed: not all rows were accepted")
+        elif result == NO_SUCH_PARTITION:
+            raise UnknownTopicOrPartitionError(
+                f"topic {state.name!r} has lost partitions meanwhile, it has {state.c.partition_count} now: "
+                "not all rows were accepted"
+            )
+        else:
+            raise MemoryError(f"no memory for rows of topic {state.name!r}")
+        return 0
+
+    cdef int32_t _known_partitions(self, TopicState state, int64_t deadline) except -1:
+        """How many partitions the topic has, waiting for its metadata until ``deadline``."""
+        cdef RecordAccumulator acc = self.accumulator
+        cdef int64_t now
+        cdef int64_t until
+        cdef int32_t count
+        cdef int32_t closed
+        while True:
+            now = cyp_monotonic_ns()
+            if state.c.partition_count == 0:
+                self._wait_for_topic(state.name, max(0.0, (deadline - now) / 1e9))
+            # The metadata may be there, and records that wait for it not yet be in their partitions; or an
+            # idle topic is being dropped.
+            if state.c.partition_count == 0 and acc.on_topic_needed is not None:
+                acc.on_topic_needed(state.name)
+            until = min(deadline, now + SIGNAL_SLICE_NS)
+            with nogil:
+                pthread_mutex_lock(&acc.c.lock)
+                while state.c.partition_count == 0 and not acc.c.closed:
+                    if cyp_cond_wait_until(&acc.c.progress, &acc.c.lock, until):
+                        break
+                count = state.c.partition_count
+                closed = acc.c.closed
+                pthread_mutex_unlock(&acc.c.lock)
+            if count > 0:
+                return count
+            if closed:
+                raise ProducerClosedError("the producer is closed: no row was accepted")
+            PyErr_CheckSignals()
+            if cyp_monotonic_ns() >= deadline:
+                raise KafkaTimeoutError(
+                    f"no metadata of topic {state.name!r} within "
+                    f"max_block_ms={self.max_block_ns // 1_000_000}"
+                )
+
+
+cdef object no_partition(TopicState state, int32_t partition, int32_t count):
+    return f"partition={partition}: topic {state.name!r} has {count} partitions, 0 to {count - 1}"

@@ -1,0 +1,8 @@
+# When a callback is called.
+cdef enum:
+    ON_SUCCESS = 1
+    ON_FAILURE = 2
+    ON_BOTH = 3
+
+cdef object bound(object f, tuple args, dict kwargs)
+cdef object run_callbacks(list callbacks, bint succeeded, object outcome, object topic)

@@ -1,0 +1,280 @@
+"""Arrow data in and out, by the Arrow PyCapsule interface: no library of Arrow's is needed.
+
+Owns: taking tables over from whoever has them (pyarrow, polars, pandas, DuckDB, DataFusion), releasing them
+exactly once, and giving out the table of partitions and offsets. Does not own: what the columns mean
+(``columnar``). Any thread, with the GIL; it is let go while a stream computes its next batch.
+
+Source: Apache Arrow, "The Arrow PyCapsule Interface", "The Arrow C data interface", "The Arrow C stream
+interface".
+"""
+
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memset, strcmp
+
+cdef const char* SCHEMA_CAPSULE = "arrow_schema"
+cdef const char* ARRAY_CAPSULE = "arrow_array"
+cdef const char* STREAM_CAPSULE = "arrow_array_stream"
+
+
+# In
+
+cdef class ArrowTable:
+    """Batches of one schema, held until this object goes."""
+
+    def __dealloc__(self):
+        cdef int64_t i
+        for i in range(self.batch_count):
+            if self.batches[i].release != NULL:
+                self.batches[i].release(&self.batches[i])
+        free(self.batches)
+        if self.schema.release != NULL:
+            self.schema.release(&self.schema)
+
+    cdef int _append(self, ArrowArray* batch) except -1:
+        """Takes a batch over, also where it raises; it must fit the schema."""
+        cdef ArrowArray* grown
+        if self.batch_count == self.room:
+            grown = <ArrowArray*>realloc(self.batches, sizeof(ArrowArray) * (2 * self.room + 4))
+            if grown == NULL:
+                batch.release(batch)
+                raise MemoryError("no memory for another batch of an Arrow stream")
+            self.batches = grown
+            self.room = 2 * self.room + 4
+        self.batches[self.batch_count] = batch[0]
+        batch.release = NULL
+        self.batch_count += 1
+        batch = &self.batches[self.batch_count - 1]
+        if batch.n_children != self.schema.n_children:
+            raise ValueError(
+                f"data: malformed Arrow data: a batch has {batch.n_children} columns, its schema "
+                f"{self.schema.n_children}"
+            )
+        return 0
+
+
+cdef void* from_capsule(object capsule, const char* name, str method) except NULL:
+    if not PyCapsule_IsValid(capsule, name):
+        raise TypeError(f"data: {method}() returned no capsule named {name.decode()!r}")
+    return PyCapsule_GetPointer(capsule, name)
+
+
+cdef object stream_error(ArrowArrayStream* stream, int code):
+    cdef const char* text = stream.get_last_error(stream)
+    said = text.decode("utf-8", "replace") if text != NULL else "it does not say why"
+    return OSError(code, f"data: its Arrow stream failed: {said}")
+
+
+cdef int read_stream(ArrowTable table, ArrowArrayStream* stream) except -1:
+    cdef ArrowArray batch
+    cdef int code = stream.get_schema(stream, &table.schema)
+    if code:
+        table.schema.release = NULL
+        raise stream_error(stream, code)
+    refuse_other_than_struct(table)
+    while True:
+        memset(&batch, 0, sizeof(ArrowArray))
+        # It may compute, and wait for threads that want the GIL.
+        with nogil:
+            code = stream.get_next(stream, &batch)
+        if code:
+            raise stream_error(stream, code)
+        if batch.release == NULL:
+            return 0
+        table._append(&batch)
+
+
+cdef int refuse_other_than_struct(ArrowTable table) except -1:
+    if table.schema.release == NULL or table.schema.format == NULL:
+        raise ValueError("data: malformed Arrow data: its schema is a released one")
+    if strcmp(table.schema.format, "+s") != 0:
+        raise TypeError(
+            "data: must be a table, or an array of structs, so that its columns have names; this is one "
+            f"array of type {table.schema.format.decode('utf-8', 'replace')!r}"
+        )
+    return 0
+
+
+cdef ArrowTable read_arrow(object data):
+    """Everything that ``data`` holds, its stream read to the end. The batches are taken over, not copied.
+
+    Raises TypeError for what has neither ``__arrow_c_stream__`` nor ``__arrow_c_array__``, or is no table;
+    OSError where the stream fails; ValueError for malformed data.
+    """
+    cdef ArrowTable table = ArrowTable.__new__(ArrowTable)
+    cdef ArrowArrayStream stream
+    cdef ArrowArrayStream* given
+    cdef ArrowSchema* schema
+    cdef ArrowArray* array
+    if hasattr(data, "__arrow_c_stream__"):
+        capsule = data.__arrow_c_stream__()
+        given = <ArrowArrayStream*>from_capsule(capsule, STREAM_CAPSULE, "__arrow_c_stream__")
+        if given.release == NULL:
+            raise ValueError("data: its Arrow stream was read before")
+        # Moved out of the capsule, which then has nothing to release.
+        stream = given[0]
+        given.release = NULL
+        try:
+            read_stream(table, &stream)
+        finally:
+            if stream.release != NULL:
+                stream.release(&stream)
+    elif hasattr(data, "__arrow_c_array__"):
+        pair = data.__arrow_c_array__()
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise TypeError(f"data: __arrow_c_array__() must return two capsules, not {pair!r}")
+        schema = <ArrowSchema*>from_capsule(pair[0], SCHEMA_CAPSULE, "__arrow_c_array__")
+        array = <ArrowArray*>from_capsule(pair[1], ARRAY_CAPSULE, "__arrow_c_array__")
+        if schema.release == NULL or array.release == NULL:
+            raise ValueError("data: its Arrow array was taken before")
+        table.schema = schema[0]
+        schema.release = NULL
+        refuse_other_than_struct(table)
+        table._append(array)
+    else:
+        raise TypeError(
+            "data: must be Arrow data, an object with __arrow_c_stream__ or __arrow_c_array__ (a table of "
+            f"pyarrow, polars, pandas, DuckDB, DataFusion), not {type(data).__name__}"
+        )
+    return table
+
+
+# Out
+
+cdef void drop_schema_capsule(object capsule) noexcept:
+    cdef ArrowSchema* schema = <ArrowSchema*>PyCapsule_GetPointer(capsule, SCHEMA_CAPSULE)
+    if schema.release != NULL:
+        schema.release(schema)
+    free(schema)
+
+
+cdef void drop_array_capsule(object capsule) noexcept:
+    cdef ArrowArray* array = <ArrowArray*>PyCapsule_GetPointer(capsule, ARRAY_CAPSULE)
+    if array.release != NULL:
+        array.release(array)
+    free(array)
+
+
+# Releasing runs on any thread of the consumer's, with or without the GIL. A child can be moved away from its
+# parent: each owns what is its own.
+
+cdef void release_leaf_schema(ArrowSchema* schema) noexcept nogil:
+    schema.release = NULL
+
+
+cdef void release_struct_schema(ArrowSchema* schema) noexcept nogil:
+    cdef int64_t i
+    for i in range(schema.n_children):
+        if schema.children[i].release != NULL:
+            schema.children[i].release(schema.children[i])
+        free(schema.children[i])
+    free(schema.children)
+    schema.release = NULL
+
+
+cdef void release_leaf(ArrowArray* array) noexcept nogil:
+    free(<void*>array.buffers[0])
+    free(<void*>array.buffers[1])
+    free(array.buffers)
+    array.release = NULL
+
+
+cdef void release_struct(ArrowArray* array) noexcept nogil:
+    cdef int64_t i
+    for i in range(array.n_children):
+        if array.children[i].release != NULL:
+            array.children[i].release(array.children[i])
+        free(array.children[i])
+    free(array.children)
+    free(array.buffers)
+    array.release = NULL
+
+
+cdef bint fill_schema(ArrowSchema* schema) noexcept nogil:
+    """The type struct<partition: int32, offset: int64>; False: no memory, and it is to be released."""
+    cdef int i
+    schema.format = "+s"
+    schema.name = ""
+    schema.release = release_struct_schema
+    schema.children = <ArrowSchema**>calloc(2, sizeof(ArrowSchema*))
+    if schema.children == NULL:
+        return False
+    for i in range(2):
+        schema.children[i] = <ArrowSchema*>calloc(1, sizeof(ArrowSchema))
+        if schema.children[i] == NULL:
+            return False
+        schema.n_children = i + 1
+        schema.children[i].release = release_leaf_schema
+    schema.children[0].format = "i"
+    schema.children[0].name = "partition"
+    schema.children[1].format = "l"
+    schema.children[1].name = "offset"
+    schema.children[1].flags = ARROW_FLAG_NULLABLE
+    return True
+
+
+cdef bint fill_leaf(
+    ArrowArray* array, int64_t rows, void* validity, void* data, int64_t nulls
+) noexcept nogil:
+    """An array of one type over two buffers, which it owns from then on; False: no memory."""
+    array.buffers = <const void**>calloc(2, sizeof(void*))
+    if array.buffers == NULL:
+        return False
+    array.buffers[0] = validity
+    array.buffers[1] = data
+    array.n_buffers = 2
+    array.length = rows
+    array.null_count = nulls
+    array.release = release_leaf
+    return True
+
+
+cdef object export_schema():
+    """A capsule with the schema of ``export_rows``."""
+    cdef ArrowSchema* schema = <ArrowSchema*>calloc(1, sizeof(ArrowSchema))
+    if schema == NULL or not fill_schema(schema):
+        if schema != NULL:
+            release_struct_schema(schema)
+        free(schema)
+        raise MemoryError("no memory for an Arrow schema")
+    return PyCapsule_New(schema, SCHEMA_CAPSULE, drop_schema_capsule)
+
+
+cdef object export_rows(
+    int64_t rows, int32_t* partitions, int64_t* offsets, uint8_t* validity, int64_t nulls
+):
+    """Capsules with schema and array of (partition, offset) rows.
+
+    The buffers, from malloc, are taken over, also where it raises MemoryError. ``validity``: a bitmap in
+    which ``nulls`` offsets are missing, or NULL.
+    """
+    cdef ArrowArray* array = <ArrowArray*>calloc(1, sizeof(ArrowArray))
+    cdef bint ok = array != NULL
+    cdef int i
+    if ok:
+        array.release = release_struct
+        array.length = rows
+        array.n_buffers = 1
+        array.buffers = <const void**>calloc(1, sizeof(void*))
+        array.children = <ArrowArray**>calloc(2, sizeof(ArrowArray*))
+        ok = array.buffers != NULL and array.children != NULL
+    for i in range(2):
+        if ok:
+            array.children[i] = <ArrowArray*>calloc(1, sizeof(ArrowArray))
+            ok = array.children[i] != NULL
+            array.n_children += ok
+    if ok:
+        ok = fill_leaf(array.children[0], rows, NULL, partitions, 0)
+        if ok:
+            partitions = NULL
+            ok = fill_leaf(array.children[1], rows, validity, offsets, nulls)
+    if not ok:
+        if array != NULL:
+            release_struct(array)
+        free(array)
+        free(partitions)
+        free(offsets)
+        free(validity)
+        raise MemoryError(f"no memory for the offsets of {rows} rows")
+    capsule = PyCapsule_New(array, ARRAY_CAPSULE, drop_array_capsule)
+    return export_schema(), capsule

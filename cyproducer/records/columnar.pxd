@@ -1,0 +1,183 @@
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from cyproducer.records.arrow cimport ArrowArray, ArrowSchema
+
+# How a column of bytes lies in memory.
+cdef enum Layout:
+    ABSENT = 0                # there is no such column, or it has nothing but nulls
+    OFFSETS32 = 1             # binary, string: row i is data[offsets[i]:offsets[i + 1]]
+    OFFSETS64 = 2             # large_binary, large_string
+    VIEWS = 3                 # binary_view, string_view: 16 bytes a row, short values in place
+    FIXED = 4                 # fixed_size_binary
+    SPANS = 5                 # not Arrow: an address and a size a row
+
+# A row of SPANS.
+cdef struct Span:
+    const uint8_t* at
+    int64_t size              # -1: null
+
+# A column whose rows are bytes. Pointers are those of the first row: array offsets are in them.
+cdef struct Cells:
+    int32_t layout            # a Layout
+    int32_t index             # of a dictionary's indices: a Number
+    int32_t sparse            # SPANS: some rows are null
+    const uint8_t* validity   # a bitmap, least significant bit first; NULL: no nulls
+    int64_t first_bit         # the first row's place in it
+    const uint8_t* rows       # offsets, views or spans
+    const uint8_t* data       # OFFSETS*, FIXED
+    int64_t width             # FIXED: bytes a row
+    const void** buffers      # VIEWS: where long values lie
+    const int64_t* sizes      # VIEWS: of these buffers
+    int64_t buffer_count
+    const uint8_t* indices    # NULL, or of a dictionary: which of its words each row is
+    const Cells* words        # the dictionary
+
+cdef enum Number:
+    NO_NUMBER = 0             # there is no such column
+    INT8 = 1
+    INT16 = 2
+    INT32 = 3
+    INT64 = 4
+    UINT8 = 5
+    UINT16 = 6
+    UINT32 = 7
+    UINT64 = 8
+
+# A column of whole numbers.
+cdef struct Numbers:
+    int32_t kind              # a Number
+    const uint8_t* validity
+    int64_t first_bit
+    const uint8_t* data       # of the first row
+    int64_t times             # timestamps: what makes milliseconds of them
+    int64_t per
+
+# A column of lists of (key, value) structs.
+cdef struct Headers:
+    int32_t wide              # whether offsets have 64 bits
+    const uint8_t* validity   # NULL where no row is null; likewise below
+    int64_t first_bit
+    const uint8_t* offsets    # of the first row; NULL: there is no such column
+    int64_t room              # elements that there are
+    const uint8_t* struct_validity   # of the structs in the lists
+    int64_t struct_bit
+    Cells key
+    Cells key_words
+    Cells value
+    Cells value_words
+
+
+cdef object malformed(str name, str what)
+cdef int bytes_layout(const ArrowSchema* s, str name) except -1
+cdef int partition_type(const ArrowSchema* s, Numbers* c, str name) except -1
+cdef int timestamp_type(const ArrowSchema* s, Numbers* c, str name) except -1
+cdef int headers_type(const ArrowSchema* s, str name) except -1
+cdef int check_shape(const ArrowArray* a, int64_t buffers, int64_t needed, str name) except -1
+cdef int64_t first_null(const uint8_t* bits, int64_t start, int64_t n) noexcept nogil
+cdef int64_t describe_cells(
+    Cells* c, Cells* words, const ArrowSchema* s, const ArrowArray* a, int64_t skip, int64_t n, str name,
+    int64_t before,
+) except -1
+cdef int describe_numbers(
+    Numbers* c, const ArrowArray* a, int64_t skip, int64_t n, str name
+) except -1
+cdef int64_t describe_headers(
+    Headers* h, const ArrowSchema* s, const ArrowArray* a, int64_t skip, int64_t n, str name, int64_t before
+) except -1
+cdef int64_t headers_size_at(const Headers* h, int64_t row) noexcept nogil
+cdef int64_t encode_headers_at(const Headers* h, int64_t row, uint8_t* out) noexcept nogil
+
+
+cdef inline bint bit_at(const uint8_t* bits, int64_t i) noexcept nogil:
+    return (bits[i >> 3] >> (i & 7)) & 1
+
+
+cdef inline int64_t load32(const uint8_t* at) noexcept nogil:
+    cdef int32_t v
+    memcpy(&v, at, 4)
+    return v
+
+
+cdef inline int64_t load64(const uint8_t* at) noexcept nogil:
+    cdef int64_t v
+    memcpy(&v, at, 8)
+    return v
+
+
+cdef inline int64_t number(int32_t kind, const uint8_t* data, int64_t i) noexcept nogil:
+    """Element i; what is above 2**63 - 1 counts as that: no column here allows it."""
+    cdef uint64_t large
+    if kind == INT64:
+        return load64(data + 8 * i)
+    if kind == INT32:
+        return load32(data + 4 * i)
+    if kind == INT16:
+        return (<const int16_t*>data)[i]
+    if kind == INT8:
+        return (<const int8_t*>data)[i]
+    if kind == UINT8:
+        return data[i]
+    if kind == UINT16:
+        return (<const uint16_t*>data)[i]
+    if kind == UINT32:
+        return <uint32_t>load32(data + 4 * i)
+    large = <uint64_t>load64(data + 8 * i)
+    return <int64_t>large if large <= <uint64_t>0x7FFFFFFFFFFFFFFF else 0x7FFFFFFFFFFFFFFF
+
+
+cdef inline int64_t cell_of(int layout, const Cells* c, int64_t i, const uint8_t** at) noexcept nogil:
+    """The size of row i, which is not null, and its address, where the column is no dictionary."""
+    cdef const uint8_t* view
+    cdef int64_t size
+    cdef int64_t start
+    if layout == OFFSETS32:
+        start = load32(c.rows + 4 * i)
+        at[0] = c.data + start
+        return load32(c.rows + 4 * i + 4) - start
+    if layout == OFFSETS64:
+        start = load64(c.rows + 8 * i)
+        at[0] = c.data + start
+        return load64(c.rows + 8 * i + 8) - start
+    if layout == VIEWS:
+        # Size, then the bytes where there are up to 12; else 4 of them, the buffer's number, the place in it.
+        view = c.rows + 16 * i
+        size = load32(view)
+        if size <= 12:
+            at[0] = view + 4
+        else:
+            at[0] = <const uint8_t*>c.buffers[load32(view + 8)] + load32(view + 12)
+        return size
+    if layout == FIXED:
+        at[0] = c.data + c.width * i
+        return c.width
+    if layout == SPANS:
+        at[0] = (<const Span*>c.rows)[i].at
+        return (<const Span*>c.rows)[i].size
+    return -1
+
+
+cdef inline int64_t cell(const Cells* c, int64_t i, const uint8_t** at) noexcept nogil:
+    """The size of row i, -1 for null, and in ``at`` where its bytes are. The column was checked."""
+    if c.validity != NULL and not bit_at(c.validity, c.first_bit + i):
+        return -1
+    if c.indices == NULL:
+        return cell_of(c.layout, c, i, at)
+    i = number(c.index, c.indices, i)
+    c = c.words
+    if c.validity != NULL and not bit_at(c.validity, c.first_bit + i):
+        return -1
+    return cell_of(c.layout, c, i, at)
+
+
+cdef inline int64_t number_at(const Numbers* c, int64_t i) noexcept nogil:
+    """Row i, -1 for null."""
+    if c.validity != NULL and not bit_at(c.validity, c.first_bit + i):
+        return -1
+    return number(c.kind, c.data, i)
+
+
+cdef inline int64_t milliseconds_at(const Numbers* c, int64_t i) noexcept nogil:
+    """Row i of a column of timestamps that was checked, in ms; -1 for null."""
+    cdef int64_t v = number_at(c, i)
+    return v * c.times // c.per if v >= 0 else -1

@@ -1,0 +1,1 @@
+TYPE_NAMES: dict[str, str]

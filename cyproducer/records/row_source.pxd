@@ -1,0 +1,46 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from cyproducer.records.columnar cimport Cells, Headers, Numbers, Span
+
+# Rows of one batch. It does not move: dictionaries are pointed to.
+cdef struct Rows:
+    int64_t count
+    Cells key
+    Cells key_words
+    Cells value
+    Cells value_words
+    Headers headers
+    Numbers partition
+    Numbers timestamp
+
+
+cdef class RowSource:
+    cdef Rows* batches
+    cdef int64_t batch_count
+    cdef int64_t count        # rows of all batches
+    cdef object kept                   # what the pointers point into
+    cdef Span* spans                   # of sequences: values, then keys
+    cdef int32_t partition    # of every row; -1: the column's, or to be chosen
+    cdef int64_t timestamp_ms  # of every row; -1: the column's, or now
+    cdef int64_t largest      # bound of the bytes of any row in a batch; see record_bound
+    cdef int64_t headers_room  # bytes that any row's headers fit into, encoded
+    cdef bint keyed
+    cdef str value_name                # what errors call the columns
+    cdef str key_name
+    cdef str headers_name
+    cdef str partition_name
+    cdef str timestamp_name
+    cdef object _take(self, object table)
+    cdef str place(self, str column, int64_t row)
+    cdef int _check_batch(
+        self, Rows* r, int64_t before, int32_t partitions, int64_t max_request_size, bint given
+    ) except -1
+
+
+cdef RowSource from_arrow(
+    object data, object key, object value, object headers, object partition, object timestamp
+)
+cdef RowSource from_sequences(object values, object keys)
+cdef int check_rows(
+    RowSource source, int32_t partitions, int64_t max_request_size, bint given
+) except -1

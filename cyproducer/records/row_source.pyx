@@ -1,0 +1,376 @@
+"""The rows of one call, from a table or from sequences, and whether each of them can be sent.
+
+Owns: finding the columns by name, holding what they point into, and looking through the rows before any of
+them is sent: null keys and values, sizes, partitions, timestamps. Does not own: how columns lie in memory
+(``columnar``), nor sending. Any thread; the GIL is needed to raise.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.tuple cimport PyTuple_GET_ITEM
+from libc.stdlib cimport calloc, free, malloc
+
+from cyproducer.records.arrow cimport ArrowArray, ArrowTable, read_arrow
+from cyproducer.records.columnar cimport (
+    ABSENT,
+    SPANS,
+    Cells,
+    Numbers,
+    bit_at,
+    bytes_layout,
+    cell,
+    check_shape,
+    describe_cells,
+    describe_headers,
+    describe_numbers,
+    first_null,
+    headers_size_at,
+    headers_type,
+    malformed,
+    number,
+    partition_type,
+    timestamp_type,
+)
+from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
+from cyproducer.records.varint cimport varint_size
+
+from cyproducer.errors import RecordTooLargeError, UnknownTopicOrPartitionError
+
+cdef int64_t MOST = 0x7FFFFFFFFFFFFFFF
+
+
+cdef class RowSource:
+    """Rows to be sent, by column. Nothing changes in it once it is made; any thread may read.
+
+    ``count`` rows, numbered from 0 over all batches.
+    """
+
+    def __dealloc__(self):
+        free(self.batches)
+        free(self.spans)
+
+    cdef object _take(self, object table):
+        """Makes the batches of an Arrow table, by the names of columns that are set."""
+        cdef ArrowTable t = table
+        cdef ArrowArray* a
+        cdef ArrowArray** columns
+        cdef Rows* r
+        cdef int64_t i
+        cdef int64_t whole
+        cdef int64_t key_most = 0
+        cdef int64_t value_most = 0
+        cdef int64_t headers_most = 1
+        cdef Numbers kind
+        cdef int key = column_of(t, "key", self.key_name)
+        cdef int value = column_of(t, "value", self.value_name)
+        cdef int headers = column_of(t, "headers", self.headers_name)
+        cdef int partition = column_of(t, "partition", self.partition_name)
+        cdef int timestamp = column_of(t, "timestamp", self.timestamp_name)
+        # Also where there is no batch: a mistake shows with the first, empty table.
+        if key >= 0:
+            bytes_layout(t.schema.children[key], self.key_name)
+        if value >= 0:
+            bytes_layout(t.schema.children[value], self.value_name)
+        if headers >= 0:
+            headers_type(t.schema.children[headers], self.headers_name)
+        if partition >= 0:
+            partition_type(t.schema.children[partition], &kind, self.partition_name)
+        if timestamp >= 0:
+            timestamp_type(t.schema.children[timestamp], &kind, self.timestamp_name)
+        self.kept = table
+        self.batches = <Rows*>calloc(max(1, t.batch_count), sizeof(Rows))
+        if self.batches == NULL:
+            raise MemoryError(f"no memory for {t.batch_count} Arrow batches")
+        for i in range(t.batch_count):
+            a = &t.batches[i]
+            columns = a.children
+            r = &self.batches[i]
+            r.count = a.length
+            check_shape(a, 1, 0, "data")
+            if columns == NULL and a.n_children > 0:
+                raise malformed("data", "its columns are missing")
+            if a.null_count != 0 and a.buffers[0] != NULL:
+                whole = first_null(<const uint8_t*>a.buffers[0], a.offset, a.length)
+                if whole >= 0:
+                    raise ValueError(f"data: row {self.count + whole} is null as a whole")
+            if key >= 0:
+                key_most = max(key_most, describe_cells(
+                    &r.key, &r.key_words, t.schema.children[key], columns[key], a.offset, r.count,
+                    self.key_name, self.count,
+                ))
+            if value >= 0:
+                value_most = max(value_most, describe_cells(
+                    &r.value, &r.value_words, t.schema.children[value], columns[value], a.offset, r.count,
+                    self.value_name, self.count,
+                ))
+            if headers >= 0:
+                headers_most = max(headers_most, describe_headers(
+                    &r.headers, t.schema.children[headers], columns[headers], a.offset, r.count,
+                    self.headers_name, self.count,
+                ))
+            if partition >= 0:
+                partition_type(t.schema.children[partition], &r.partition, self.partition_name)
+                describe_numbers(&r.partition, columns[partition], a.offset, r.count, self.partition_name)
+            if timestamp >= 0:
+                timestamp_type(t.schema.children[timestamp], &r.timestamp, self.timestamp_name)
+                describe_numbers(&r.timestamp, columns[timestamp], a.offset, r.count, self.timestamp_name)
+            self.count += r.count
+            self.batch_count += 1
+        self.keyed = key >= 0
+        self.headers_room = headers_most
+        self.largest = record_bound(key_most, value_most, headers_most)
+        return None
+
+    cdef int _check_batch(
+        self, Rows* r, int64_t before, int32_t partitions, int64_t max_request_size, bint given
+    ) except -1:
+        cdef int64_t row = 0
+        cdef int64_t v = 0
+        cdef int64_t bound
+        cdef int64_t most
+        cdef const uint8_t* at = NULL
+        cdef int64_t key_size = -1
+        cdef int64_t value_size = -1
+        cdef int64_t headers_size = 1
+        cdef bint ok = True
+        if r.partition.kind:
+            with nogil:
+                for row in range(r.count):
+                    if r.partition.validity != NULL and not bit_at(
+                        r.partition.validity, r.partition.first_bit + row
+                    ):
+                        ok = not given
+                        v = -1
+                    else:
+                        v = number(r.partition.kind, r.partition.data, row)
+                        ok = 0 <= v < partitions
+                    if not ok:
+                        break
+            if not ok and v == -1 and given:
+                raise ValueError(
+                    f"{self.place(self.partition_name, before + row)}: is null, and a partitioner of your "
+                    "own is not asked for single rows: each needs its partition"
+                )
+            if not ok:
+                said = (
+                    f"{self.place(self.partition_name, before + row)}: {v} is no partition of the topic, "
+                    f"which has {partitions}, 0 to {partitions - 1}"
+                )
+                raise ValueError(said) if v < 0 else UnknownTopicOrPartitionError(said)
+        if r.timestamp.kind:
+            with nogil:
+                most = MOST // r.timestamp.times
+                for row in range(r.count):
+                    if r.timestamp.validity != NULL and not bit_at(
+                        r.timestamp.validity, r.timestamp.first_bit + row
+                    ):
+                        continue
+                    v = number(r.timestamp.kind, r.timestamp.data, row)
+                    if not 0 <= v <= most:
+                        ok = False
+                        break
+            if not ok:
+                raise ValueError(
+                    f"{self.place(self.timestamp_name, before + row)}: {v} is no timestamp: must be at or "
+                    "after the epoch, 1970, and in milliseconds below 2**63"
+                )
+        if not may_lack(&r.value) and BATCH_HEADER + self.largest <= max_request_size:
+            return 0
+        with nogil:
+            for row in range(r.count):
+                key_size = cell(&r.key, row, &at)
+                value_size = cell(&r.value, row, &at)
+                if key_size < 0 and value_size < 0:
+                    ok = False
+                    break
+                if BATCH_HEADER + self.largest > max_request_size:
+                    if r.headers.offsets != NULL:
+                        headers_size = headers_size_at(&r.headers, row)
+                    bound = BATCH_HEADER + record_bound(key_size, value_size, headers_size)
+                    if bound > max_request_size:
+                        # The bound is some bytes too high.
+                        bound = BATCH_HEADER + record_length(key_size, value_size, headers_size)
+                        if bound > max_request_size:
+                            ok = False
+                            break
+        if ok:
+            return 0
+        if key_size < 0 and value_size < 0:
+            raise ValueError(
+                f"{self.place(self.value_name or self.key_name, before + row)}: is null, and so is the key: "
+                "a record needs a value or a key (a tombstone is a key with a null value)"
+            )
+        raise RecordTooLargeError(
+            f"{self.place(self.value_name or self.key_name, before + row)}: the record takes {bound} bytes, "
+            f"batch header included, and max_request_size is {max_request_size}",
+            record_size=bound,
+            limit=max_request_size,
+        )
+
+    cdef str place(self, str column, int64_t row):
+        """How errors name a row of a column."""
+        return f"{column}[{row}]" if self.spans != NULL else f"column {column!r}, row {row}"
+
+
+cdef inline bint may_lack(const Cells* c) noexcept nogil:
+    """Whether a row of the column may be null."""
+    if c.layout == ABSENT or c.sparse or c.validity != NULL:
+        return True
+    return c.indices != NULL and (c.words.validity != NULL or c.words.layout == ABSENT)
+
+
+cdef int64_t record_length(int64_t key_size, int64_t value_size, int64_t headers_size) noexcept nogil:
+    """The bytes of a record as the first of its batch."""
+    cdef int64_t body = (
+        3 + varint_size(key_size) + max(key_size, 0) + varint_size(value_size) + max(value_size, 0)
+        + headers_size
+    )
+    return body + varint_size(body)
+
+
+cdef int column_of(ArrowTable t, str role, str name) except -2:
+    """The place of the column of that name, -1 where ``name`` is None; ``role``: the argument it came as."""
+    cdef int64_t i
+    cdef bytes wanted
+    cdef const char* text
+    found = []
+    if name is None:
+        return -1
+    wanted = name.encode()
+    for i in range(t.schema.n_children):
+        text = t.schema.children[i].name
+        if text != NULL and text == wanted:
+            found.append(i)
+    if len(found) == 1:
+        return found[0]
+    named = []
+    for i in range(t.schema.n_children):
+        text = t.schema.children[i].name
+        named.append(repr(text.decode("utf-8", "replace")) if text != NULL else "''")
+    names = ", ".join(named)
+    if found:
+        raise ValueError(f"{role}={name!r}: data has {len(found)} columns of that name: {names}")
+    raise ValueError(f"{role}={name!r}: data has no column of that name; it has {names or 'none'}")
+
+
+cdef str checked_name(str role, object name):
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"{role}: must be the name of a column or None, not {type(name).__name__}")
+    return name
+
+
+cdef RowSource from_arrow(
+    object data, object key, object value, object headers, object partition, object timestamp
+):
+    """Rows of Arrow data; the other arguments are names of columns or None.
+
+    Raises TypeError and ValueError for columns that are not there, are twice there, are of types that can't
+    be what they are named for, or hold what can't be right.
+    """
+    cdef RowSource source = RowSource.__new__(RowSource)
+    source.key_name = checked_name("key", key)
+    source.value_name = checked_name("value", value)
+    source.headers_name = checked_name("headers", headers)
+    source.partition_name = checked_name("partition", partition)
+    source.timestamp_name = checked_name("timestamp", timestamp)
+    if key is None and value is None:
+        raise ValueError("value=None, key=None: a record needs a value or a key")
+    source.partition = -1
+    source.timestamp_ms = -1
+    source._take(read_arrow(data))
+    return source
+
+
+cdef int64_t hold_all(tuple items, str name, Cells* c, Span* spans, list kept) except -1:
+    """Makes a column of a sequence's items; copies of those that are no bytes go to ``kept``.
+
+    Returns the size of the longest.
+    """
+    cdef Py_ssize_t i
+    cdef int64_t longest = 0
+    cdef Py_buffer view
+    cdef object copy
+    cdef object item
+    c.layout = SPANS
+    c.rows = <const uint8_t*>spans
+    for i in range(len(items)):
+        item = <object>PyTuple_GET_ITEM(items, i)
+        if item is None:
+            spans[i].size = -1
+            c.sparse = True
+            continue
+        if not PyBytes_CheckExact(item):
+            try:
+                PyObject_GetBuffer(item, &view, PyBUF_SIMPLE)
+            except (TypeError, BufferError) as error:
+                raise TypeError(
+                    f"{name}[{i}]: must be bytes, another contiguous buffer or None, not "
+                    f"{type(item).__name__}"
+                ) from error
+            try:
+                copy = PyBytes_FromStringAndSize(<char*>view.buf, view.len)
+            finally:
+                PyBuffer_Release(&view)
+            kept.append(copy)
+            item = copy
+        spans[i].at = <const uint8_t*>PyBytes_AS_STRING(item)
+        spans[i].size = PyBytes_GET_SIZE(item)
+        longest = max(longest, spans[i].size)
+    return longest
+
+
+cdef tuple items_of(object sequence, str name):
+    if isinstance(sequence, (str, bytes, bytearray, memoryview)):
+        raise TypeError(f"{name}: must be a sequence of bytes, not {type(sequence).__name__}")
+    try:
+        # A copy: the caller's list may change while this waits for memory.
+        return tuple(sequence)
+    except TypeError as error:
+        raise TypeError(f"{name}: must be a sequence of bytes, not {type(sequence).__name__}") from error
+
+
+cdef RowSource from_sequences(object values, object keys):
+    """Rows of Python sequences of bytes, other contiguous buffers or None. Raises TypeError, ValueError."""
+    cdef RowSource source = RowSource.__new__(RowSource)
+    cdef tuple value_items = items_of(values, "values")
+    cdef tuple key_items = None if keys is None else items_of(keys, "keys")
+    cdef list copies = []
+    cdef int64_t n = len(value_items)
+    cdef int64_t key_most = 0
+    cdef int64_t value_most
+    cdef Rows* r
+    if key_items is not None and len(key_items) != n:
+        raise ValueError(f"keys: has {len(key_items)} items, values {n}: must be as many")
+    source.value_name = "values"
+    source.key_name = "keys"
+    source.partition = -1
+    source.timestamp_ms = -1
+    source.kept = (value_items, key_items, copies)
+    source.batches = <Rows*>calloc(1, sizeof(Rows))
+    source.spans = <Span*>malloc(max(1, n * (1 if key_items is None else 2)) * sizeof(Span))
+    if source.batches == NULL or source.spans == NULL:
+        raise MemoryError(f"no memory for {n} records")
+    r = source.batches
+    r.count = n
+    value_most = hold_all(value_items, "values", &r.value, source.spans, copies)
+    if key_items is not None:
+        key_most = hold_all(key_items, "keys", &r.key, source.spans + n, copies)
+        source.keyed = True
+    source.batch_count = 1
+    source.count = n
+    source.headers_room = 1
+    source.largest = record_bound(key_most, value_most, 1)
+    return source
+
+
+cdef int check_rows(RowSource source, int32_t partitions, int64_t max_request_size, bint given) except -1:
+    """Raises the error of the first row that can't be sent.
+
+    ``partitions``: how many the topic has. ``given``: each row must name its own.
+    """
+    cdef int64_t i
+    cdef int64_t before = 0
+    for i in range(source.batch_count):
+        source._check_batch(&source.batches[i], before, partitions, max_request_size, given)
+        before += source.batches[i].count
+    return 0

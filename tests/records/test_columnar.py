@@ -1,0 +1,397 @@
+"""Columns on their way into records: every type, slice and dictionary, beside what pyarrow says is there."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cyproducer import errors
+from tests.reference_records import Record
+from tests.rig import Rig
+
+NOW = 1_700_000_000_000
+BYTES_TYPES = [
+    pa.binary(),
+    pa.large_binary(),
+    pa.string(),
+    pa.large_string(),
+    pa.binary_view(),
+    pa.string_view(),
+    pa.binary(3),
+]
+INDEX_TYPES = [
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.uint8(),
+    pa.uint16(),
+    pa.uint32(),
+    pa.uint64(),
+]
+WHOLE_TYPES = INDEX_TYPES
+PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with Rig({"t": [1, 1, 1]}) as rig:
+        yield rig
+
+
+def arrived(rig: Rig, partition: int = 0) -> list[Record]:
+    rig.answer_all()
+    return rig.log.get(("t", partition), [])
+
+
+def encoded(values: list[Any]) -> list[bytes | None]:
+    return [value.encode() if isinstance(value, str) else value for value in values]
+
+
+def column(values: list[bytes | None], kind: pa.DataType) -> pa.Array:
+    text = kind in (pa.string(), pa.large_string(), pa.string_view())
+    return pa.array([v.decode() if text and v is not None else v for v in values], kind)
+
+
+@pytest.mark.parametrize("kind", BYTES_TYPES, ids=str)
+@pytest.mark.parametrize("nulls", [False, True])
+@pytest.mark.parametrize("start", [0, 1, 7, 9])
+def test_every_type_of_bytes_arrives_sliced_or_not(
+    rig: Rig, kind: pa.DataType, nulls: bool, start: int
+) -> None:
+    values: list[bytes | None] = [b"%03d" % i for i in range(40)]
+    if kind != pa.binary(3):
+        values[11:14] = [b"", b"twelve bytes", b"more than twelve bytes"]
+    if nulls:
+        values[start::3] = [None] * len(values[start::3])
+    data = pa.table({"value": column(values, kind), "key": column([b"key"] * 40, pa.binary())})
+    rig.path.send_arrow("t", data.slice(start, 25), key="key", partition=0)
+    assert [(r.key, r.value) for r in arrived(rig)] == [(b"key", v) for v in values[start : start + 25]]
+
+
+@pytest.mark.parametrize("kind", BYTES_TYPES[:4], ids=str)
+@pytest.mark.parametrize("index", INDEX_TYPES, ids=str)
+def test_a_dictionary_of_any_index_arrives_as_what_it_stands_for(
+    rig: Rig, kind: pa.DataType, index: pa.DataType
+) -> None:
+    words = column([b"skipped", b"a", b"bc", None, b""], kind).slice(1)
+    indices = pa.array([0, 1, None, 3, 2, 0, 1], index)
+    data = pa.table({"value": pa.DictionaryArray.from_arrays(indices, words), "k": [b"k"] * 7}).slice(1)
+    rig.path.send_arrow("t", data, key="k", partition=0)
+    assert [r.value for r in arrived(rig)] == [b"bc", None, b"", None, b"a", b"bc"]
+
+
+def test_a_struct_array_with_an_offset_is_read_from_its_first_row(rig: Rig) -> None:
+    columns = {
+        "value": pa.array([b"0", b"1", b"2", b"3"]),
+        "key": pa.array(["a", "b", "c", "a"]).dictionary_encode(),
+        "at": pa.array([10, 11, 12, 13], pa.timestamp("ms")),
+        "place": pa.array([0, 0, 1, 2], pa.int8()),
+        "headers": pa.array([[{"key": "n", "value": b"%d" % i}] for i in range(4)], pa.list_(PAIR)),
+    }
+    # The struct's own offset comes on top of each column's.
+    parts = [each.slice(1) for each in columns.values()]
+    array = pa.StructArray.from_arrays(parts, list(columns)).slice(1, 2)
+    assert array.offset == 1
+    rig.path.send_arrow("t", array, key="key", headers="headers", partition="place", timestamp="at")
+    assert arrived(rig) == []
+    assert [(r.key, r.value, r.timestamp, r.headers) for r in arrived(rig, 1) + arrived(rig, 2)] == [
+        (b"c", b"2", 12, (("n", b"2"),)),
+        (b"a", b"3", 13, (("n", b"3"),)),
+    ]
+
+
+def test_a_key_without_values_is_a_tombstone_and_a_column_of_nulls_no_key(rig: Rig) -> None:
+    data = pa.table({"k": [b"1", b"2"], "none": pa.nulls(2), "v": [b"x", b"y"]})
+    rig.path.send_arrow("t", data, key="k", value=None, partition=0)
+    rig.path.send_arrow("t", data, key="none", value="v", partition=1)
+    assert [(r.key, r.value) for r in arrived(rig)] == [(b"1", None), (b"2", None)]
+    assert [(r.key, r.value) for r in arrived(rig, 1)] == [(None, b"x"), (None, b"y")]
+
+
+text = st.none() | st.text(max_size=20)
+rows = st.lists(
+    st.tuples(
+        text,
+        text,
+        st.none() | st.lists(st.tuples(st.text(max_size=5), text), max_size=3),
+        st.none() | st.integers(0, 2),
+        st.none() | st.integers(0, 2**40),
+    ).filter(lambda row: row[:2] != (None, None)),
+    max_size=40,
+)
+TEXTS = [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()]
+LISTS: list[Callable[[pa.DataType], pa.DataType]] = [pa.list_, pa.large_list]
+
+
+@given(
+    st.lists(rows, min_size=1, max_size=3),
+    st.sampled_from(TEXTS),
+    st.sampled_from(TEXTS),
+    st.sampled_from(LISTS),
+    st.sampled_from(WHOLE_TYPES),
+    st.sampled_from(["s", "ms", "us", "ns"]),
+    st.integers(0, 5),
+)
+def test_what_arrives_is_what_python_reads_from_the_table(
+    batches: list[Any], keys: Any, values: Any, lists: Any, whole: Any, unit: str, start: int
+) -> None:
+    divisor = {"s": 1000, "ms": 1, "us": 1, "ns": 1}[unit]
+    factor = {"s": 1, "ms": 1, "us": 1000, "ns": 10**6}[unit]
+    made = []
+    for batch in batches:
+        pair = pa.struct([("key", keys), ("value", values)])
+        headers = [
+            None
+            if row[2] is None
+            else [{"key": as_type(k, keys), "value": as_type(v, values)} for k, v in row[2]]
+            for row in batch
+        ]
+        made.append(
+            pa.record_batch(
+                {
+                    "k": pa.array([as_type(row[0], keys) for row in batch], keys),
+                    "v": pa.array([as_type(row[1], values) for row in batch], values),
+                    "h": pa.array(headers, lists(pair)),
+                    "p": pa.array([row[3] for row in batch], whole),
+                    "t": pa.array(
+                        [None if row[4] is None else row[4] // divisor * factor for row in batch],
+                        pa.timestamp(unit, "UTC"),
+                    ),
+                }
+            )
+        )
+    table = pa.Table.from_batches(made).slice(start)
+    expected = [row for batch in batches for row in batch][start:]
+    with Rig({"t": [1, 1, 1]}, seed=3) as rig, Rig({"t": [1, 1, 1]}, seed=3) as one_by_one:
+        future = rig.path.send_arrow(
+            "t", table, key="k", value="v", headers="h", partition="p", timestamp="t"
+        )
+        for key, value, headers, partition, at_ms in expected:
+            one_by_one.send(
+                "t",
+                None if value is None else value.encode(),
+                None if key is None else key.encode(),
+                headers=[(k, None if v is None else v.encode()) for k, v in headers or []],
+                partition=partition,
+                timestamp_ms=None if at_ms is None else at_ms // divisor * divisor,
+            )
+        rig.answer_all()
+        one_by_one.answer_all()
+        assert rig.log == one_by_one.log
+        where = pa.record_batch(future.get(0).rows()).to_pylist()
+        assert len(where) == len(expected)
+        for row, at in zip(expected, where, strict=True):
+            record = rig.log["t", at["partition"]][at["offset"]]
+            assert (record.key, record.value) == tuple(encoded(list(row[:2])))
+
+
+def as_type(value: str | None, kind: pa.DataType) -> Any:
+    binary = kind in (pa.binary(), pa.large_binary(), pa.binary_view())
+    return value.encode() if binary and value is not None else value
+
+
+# Headers, partitions, timestamps
+
+
+@pytest.mark.parametrize(
+    "lists", [pa.list_(PAIR), pa.large_list(PAIR), pa.map_(pa.string(), pa.binary())], ids=str
+)
+def test_headers_come_from_lists_of_pairs(rig: Rig, lists: pa.DataType) -> None:
+    pairs = [[("a", b"1"), ("b", None)], None, [], [("a", b"2")], [("", b"")]]
+    given = pairs
+    if not isinstance(lists, pa.MapType):
+        given = [row and [{"key": k, "value": v} for k, v in row] for row in pairs]  # type: ignore[misc]
+    data = pa.table({"value": [b"x"] * 5, "h": pa.array(given, lists)})
+    rig.path.send_arrow("t", data.slice(1), headers="h", partition=0)
+    rig.path.send_arrow("t", data, headers="h", partition=1)
+    assert [list(r.headers) for r in arrived(rig)] == [row or [] for row in pairs[1:]]
+    assert [list(r.headers) for r in arrived(rig, 1)] == [row or [] for row in pairs]
+
+
+def test_headers_fields_go_by_name_where_they_are_named_the_other_way_round(rig: Rig) -> None:
+    kind = pa.list_(pa.struct([("value", pa.string()), ("key", pa.string())]))
+    data = pa.table({"value": [b"x"], "h": pa.array([[{"value": "v", "key": "k"}]], kind)})
+    rig.path.send_arrow("t", data, headers="h", partition=0)
+    assert arrived(rig)[0].headers == (("k", b"v"),)
+
+
+def test_headers_larger_than_the_scratch_space_arrive(rig: Rig) -> None:
+    rows = [[{"key": "k", "value": b"v" * 40_000}], [{"key": "k", "value": b"w" * 70_000}]] * 3
+    data = pa.table({"value": [b"x"] * 6, "h": pa.array(rows, pa.list_(PAIR))})
+    rig.path.send_arrow("t", data, headers="h", partition=0)
+    assert [r.headers[0][1] for r in arrived(rig)] == [row[0]["value"] for row in rows]
+
+
+@pytest.mark.parametrize("kind", WHOLE_TYPES, ids=str)
+def test_partitions_come_from_whole_numbers_of_any_type(rig: Rig, kind: pa.DataType) -> None:
+    data = pa.table({"value": [b"%d" % i for i in range(6)], "p": pa.array([2, 0, 1, 2, 0, 1], kind)})
+    rig.path.send_arrow("t", data.slice(1), partition="p")
+    assert [[r.value for r in arrived(rig, p)] for p in range(3)] == [[b"1", b"4"], [b"2", b"5"], [b"3"]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "ms"),
+    [
+        (pa.timestamp("s"), 7, 7000),
+        (pa.timestamp("ms"), 7, 7),
+        (pa.timestamp("us"), 7999, 7),
+        (pa.timestamp("ns"), 7_999_999, 7),
+        (pa.timestamp("ns", "Europe/Zurich"), 7_999_999, 7),
+        (pa.date64(), 86_400_000, 86_400_000),
+        (pa.int64(), 7, 7),
+    ],
+    ids=str,
+)
+def test_timestamps_of_every_unit_become_milliseconds_and_null_is_now(
+    rig: Rig, kind: pa.DataType, value: int, ms: int
+) -> None:
+    data = pa.table({"value": [b"x", b"y"], "at": pa.array([value, None], pa.int64()).cast(kind)})
+    rig.path.send_arrow("t", data, timestamp="at", partition=0)
+    rig.path.send_arrow("t", data, timestamp=ms, partition=0)
+    assert [r.timestamp for r in arrived(rig)] == [ms, NOW, ms, ms]
+
+
+# What is refused, before anything is sent
+
+
+def table(**columns: Any) -> pa.Table:
+    return pa.table({"value": [b"0", b"1", b"2"], **columns})
+
+
+def bad_headers(rows: list[Any]) -> pa.Array:
+    return pa.array(rows, pa.list_(PAIR))
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "error", "said"),
+    [
+        (table(), {"value": "v"}, ValueError, "value='v': data has no column of that name; it has 'value'"),
+        (table(), {"key": "k"}, ValueError, "key='k': data has no column"),
+        (pa.table([[b"x"], [b"y"]], ["value", "value"]), {}, ValueError, "has 2 columns of that name"),
+        (table(), {"value": None}, ValueError, "a record needs a value or a key"),
+        (table(), {"value": 3}, TypeError, "value: must be the name of a column or None, not int"),
+        (table(n=[1, 2, 3]), {"value": "n"}, TypeError, "column 'n' is of type int64: must be binary"),
+        (table(n=[1.5, 2, 3]), {"partition": "n"}, TypeError, "'n' is of type double|float64"),
+        (table(n=["a", "b", "c"]), {"timestamp": "n"}, TypeError, "'n' is of type string: timestamps"),
+        (table(n=["a", "b", "c"]), {"headers": "n"}, TypeError, "'n' is of type string: headers"),
+        (table(n=[[b"a"], [], None]), {"headers": "n"}, TypeError, "'n' is of type list: headers"),
+        (
+            table(p=[0, 1, 3]),
+            {"partition": "p"},
+            errors.UnknownTopicOrPartitionError,
+            "'p', row 2: 3 is no part",
+        ),
+        (table(p=[0, -1, 1]), {"partition": "p"}, ValueError, "column 'p', row 1: -1 is no partition"),
+        (
+            table(p=pa.array([0, 1, 2**64 - 1], pa.uint64())),
+            {"partition": "p"},
+            errors.UnknownTopicOrPartitionError,
+            "column 'p', row 2",
+        ),
+        (table(), {"partition": 3}, errors.UnknownTopicOrPartitionError, "partition=3: topic 't' has 3"),
+        (table(), {"partition": -1}, ValueError, "partition=-1"),
+        (table(), {"timestamp": -1}, ValueError, "timestamp=-1"),
+        (table(t=[0, 1, -2]), {"timestamp": "t"}, ValueError, "column 't', row 2: -2 is no timestamp"),
+        (
+            table(t=pa.array([0, 2**62, 1], pa.timestamp("s"))),
+            {"timestamp": "t"},
+            ValueError,
+            "column 't', row 1",
+        ),
+        (
+            pa.table({"value": [b"x", None]}),
+            {},
+            ValueError,
+            "column 'value', row 1: is null, and so is the key",
+        ),
+        (
+            pa.table({"value": [b"x", None, None], "k": [None, b"k", None]}),
+            {"key": "k"},
+            ValueError,
+            "column 'value', row 2: is null",
+        ),
+        (
+            pa.table({"value": [b"x", b"y" * 2_000_000]}),
+            {},
+            errors.RecordTooLargeError,
+            r"column 'value', row 1: the record takes 20000\d\d bytes",
+        ),
+        (
+            table(h=bad_headers([[], [{"key": None, "value": b""}], []])),
+            {"headers": "h"},
+            ValueError,
+            "column 'h', row 1: a header has no key",
+        ),
+        (
+            table(h=bad_headers([[], [], [None]])),
+            {"headers": "h"},
+            ValueError,
+            "column 'h', row 2: a header has no key",
+        ),
+        (pa.array([b"x"]), {}, TypeError, "data: must be a table"),
+        ([b"x"], {}, TypeError, "data: must be Arrow data"),
+        (
+            pa.array([{"value": b"x"}, None], pa.struct([("value", pa.binary())])),
+            {},
+            ValueError,
+            "row 1 is null",
+        ),
+        (
+            pa.table({"value": pa.array([b"a"] * 9 + [None])}),
+            {},
+            ValueError,
+            "column 'value', row 9",
+        ),
+    ],
+)
+def test_what_can_not_be_sent_is_named_and_nothing_is_sent(
+    rig: Rig, data: Any, options: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        rig.path.send_arrow("t", data, **options)
+    assert rig.accumulator.counters()["records_appended"] == 0
+    assert (rig.pool.used_bytes, rig.requests()) == (0, [])
+
+
+def test_a_row_of_a_later_batch_is_numbered_from_the_first_one_and_stops_all(rig: Rig) -> None:
+    batches = [pa.record_batch({"value": [b"x"] * 5}), pa.record_batch({"value": [b"x", None]})]
+    reader = pa.RecordBatchReader.from_batches(batches[0].schema, iter(batches))
+    with pytest.raises(ValueError, match="column 'value', row 6: is null"):
+        rig.path.send_arrow("t", reader)
+    assert rig.accumulator.counters()["records_appended"] == 0
+
+
+def test_a_record_of_just_the_allowed_size_is_sent() -> None:
+    size = 1 << 20
+    with Rig({"t": [1]}, max_request_size=size, batch_size=size) as rig:
+        # Batch header, then length and value's length of 3 bytes each, and 5 bytes.
+        value = b"x" * (size - 61 - 11)
+        rig.path.send_arrow("t", pa.table({"value": [value]}))
+        with pytest.raises(errors.RecordTooLargeError, match=f"takes {size + 1} bytes"):
+            rig.path.send_arrow("t", pa.table({"value": [value + b"x"]}))
+        assert [r.value for r in arrived(rig)] == [value]
+
+
+def test_a_stream_that_fails_sends_nothing(rig: Rig) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"value": [b"x"]})
+        raise RuntimeError("the source broke")
+
+    reader = pa.RecordBatchReader.from_batches(pa.schema([("value", pa.binary())]), batches())
+    with pytest.raises(OSError, match=r"its Arrow stream failed: .*the source broke"):
+        rig.path.send_arrow("t", reader)
+    assert rig.accumulator.counters()["records_appended"] == 0
+    # A capsule is read once.
+    capsule = pa.table({"value": [b"x"]}).__arrow_c_stream__()
+
+    class Once:
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            return capsule
+
+    rig.path.send_arrow("t", Once())
+    with pytest.raises(ValueError, match="its Arrow stream was read before"):
+        rig.path.send_arrow("t", Once())
