@@ -144,7 +144,7 @@ cdef class Turns(Outcomes):
             cyp_add32(&self.drives, 1)
             cyp_store32(&self.driven, 0)
             idle = not self.left_over and self._settle_down(STANDING_BY)
-            # Before the turn is given back: without it the sender may come to its end, and close the descriptor.
+            # Before the turn is given back: the sender could come to its end then, and close the descriptor.
             if not idle:
                 wake_sender(&self.wake_write_fd)
             pthread_mutex_unlock(&self.turn)
