@@ -1,7 +1,5 @@
 from collections.abc import Callable
-from typing import Any, Protocol, Self
-
-from typing_extensions import disjoint_base
+from typing import Any, Protocol, Self, final
 
 from cyproducer.buffers.buffer_pool import BufferPool
 from cyproducer.buffers.clock import Clock
@@ -19,7 +17,7 @@ class _Spec(Protocol):
     @property
     def keyless(self) -> int: ...
 
-@disjoint_base
+@final
 class RecordAccumulator(Incomplete):
     on_topic_needed: Callable[[str], object] | None
     refusal: BaseException | None
