@@ -49,7 +49,6 @@ _JAVA_ONLY: Final = {
     "sasl.login.callback.handler.class": "give sasl_oauth_token_provider",
     "sasl.oauthbearer.token.endpoint.url": "give sasl_oauth_token_provider",
     "enable.metrics.push": "client telemetry is not supported",
-    "metrics.recording.level": "all metrics are recorded unless metrics_enabled is False",
 }
 
 # First and longest wait: the second must not be below the first.

@@ -434,7 +434,14 @@ class ProducerOptions:
     metric_reporters = Option(
         (), kind.plugins("reporter classes or objects"), "They are told of metrics", shown_default="[]"
     )
-    metrics_enabled = Option(True, kind.boolean(), "Whether metrics are kept", java=None)
+    metrics_enabled = Option(
+        True, kind.boolean(), "Whether metrics() tells anything, and reporters are told", java=None
+    )
+    metrics_recording_level = Option(
+        "INFO",
+        kind.choice("INFO", "DEBUG", "TRACE"),
+        "What of the metrics is recorded: all, at each level, as none of a producer's are above INFO",
+    )
     metrics_num_samples = Option(2, kind.whole(1, kind.INT32_MAX), "The samples a rate is made of")
     metrics_sample_window_ms = Option(30000, kind.milliseconds(1), "The time a sample spans")
 

@@ -10,17 +10,22 @@ import threading
 import time
 import weakref
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from cyproducer import errors, forking
 from cyproducer.buffers.accumulator import RecordAccumulator
 from cyproducer.buffers.buffer_pool import BufferPool
 from cyproducer.buffers.clock import Clock
 from cyproducer.buffers.completion import CompletionQueue
+from cyproducer.buffers.readings import add_time
 from cyproducer.config import ProducerConfig
 from cyproducer.control.partitioners import CustomPartitioner, PartitionerSpec
 from cyproducer.network.callbacks import CallbackThread
 from cyproducer.network.cluster import ClusterClient
 from cyproducer.network.sender import Sender
+
+if TYPE_CHECKING:
+    from cyproducer.observability.registry import Registry
 
 log = logging.getLogger("cyproducer")
 
@@ -71,6 +76,8 @@ def wire(
         availability_timeout_ms=config.partitioner_availability_timeout_ms,
         single_broker_ms=config.partitioner_single_broker_ms,
         seed=seed,
+        samples=config.metrics_num_samples,
+        sample_window_ms=config.metrics_sample_window_ms,
     )
     sender = Sender(
         accumulator,
@@ -101,6 +108,8 @@ class Machinery:
         self.client = ClusterClient(config, self.sender, self.clock)
         self.sender.attach_control(self.client)
         self.accumulator.on_topic_needed = self.client.want_topic
+        #: None where metrics are not wanted, or nobody has asked for them yet.
+        self._registry: Registry | None = None
         # Reentrant: a signal's handler may close in the middle of a close().
         self._close_lock = threading.RLock()
         self._deadlines: list[float] = []
@@ -113,10 +122,32 @@ class Machinery:
     def start(self) -> None:
         """Starts to send."""
         try:
+            if self.config.metric_reporters and self.config.metrics_enabled:
+                registry = self.registry()
+                # Before there is a thread that could tell of anything.
+                registry.report_to(
+                    self.config.metric_reporters, self.config.as_dict() | {"client_id": self.config.client_id}
+                )
+                self.client.on_change = registry.refresh
             self.thread.start()
         except BaseException:
             self.close(0)
             raise
+
+    def registry(self) -> "Registry":
+        """What ``metrics()`` is read from; made when it is first asked for."""
+        # Imported here: most programs never ask, and those that import this package just in case pay for it.
+        from cyproducer.observability.registry import Registry
+
+        if self._registry is None:
+            # Of two threads that ask at once one may keep another's: they read the same counters.
+            self._registry = Registry(
+                self.accumulator,
+                self.sender,
+                client_id=self.config.client_id,
+                metadata_age_s=self.client.metadata_age_s,
+            )
+        return self._registry
 
     def _run(self) -> None:
         try:
@@ -143,6 +174,13 @@ class Machinery:
 
     def flush(self, timeout_s: float) -> str | None:
         """Waits for everything accepted so far, callbacks included; what is left when the time ran out."""
+        began_ns = time.monotonic_ns()
+        try:
+            return self._flush(timeout_s)
+        finally:
+            add_time(self.accumulator, "flush_ns", time.monotonic_ns() - began_ns)
+
+    def _flush(self, timeout_s: float) -> str | None:
         deadline = time.monotonic() + timeout_s
         if not self.accumulator.flush(timeout_s):
             return (
@@ -198,6 +236,8 @@ class Machinery:
             lost = self.accumulator.counters()["records_failed"] - failed_before
         self.client.close()
         self.callbacks.close(max(_CALLBACKS_S, min(self._deadlines) - time.monotonic()))
+        if self._registry is not None:
+            self._registry.close()
         # Last: where Ctrl-C ends the wait above, another close() or the exit goes on with it.
         self.closed = True
         return lost

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 
 from cyproducer import errors, forking
 from cyproducer.buffers.bulk_path import BulkPath
@@ -22,6 +22,9 @@ from cyproducer.config import ProducerConfig
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
 from cyproducer.machinery import Machinery, close_all, disown_all, finish
 from cyproducer.structs import RecordMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from cyproducer.observability.registry import Metric, MetricName
 
 log = logging.getLogger("cyproducer")
 
@@ -319,12 +322,24 @@ class KafkaProducer(BulkPath):
         view = self._machinery.client.wait_for_topic(topic, self.config.max_block_ms / 1000)
         return view.partitions_for_topic(topic) or set()
 
-    def metrics(self, raw: bool = False) -> dict[str, dict[str, float]]:
-        """Counters since the start, as {group: {name: value}}; ``raw`` changes nothing."""
-        from cyproducer.metrics import snapshot
+    @overload
+    def metrics(self, raw: Literal[False] = False) -> dict[str, dict[str, float]]: ...
 
-        machinery = self._machinery
-        return snapshot(machinery.accumulator, machinery.sender)
+    @overload
+    def metrics(self, raw: Literal[True]) -> "dict[MetricName, Metric]": ...
+
+    def metrics(self, raw: bool = False) -> dict[Any, Any]:
+        """What was counted and measured so far, as {group: {name: value}}, by Kafka's names.
+
+        ``docs/metrics.md`` has each with its unit and meaning. Totals are since the start, rates, averages
+        and maxima of the latest ``metrics_num_samples`` windows; NaN: there was no value in them. The values
+        of one group are of one instant. ``raw``: {name: metric} instead, of objects with ``value()``.
+        Empty where ``metrics_enabled`` is False. Thread-safe, also in callbacks and after ``close()``.
+        """
+        if not self.config.metrics_enabled:
+            return {}
+        registry = self._machinery.registry()
+        return registry.metrics() if raw else registry.snapshot()
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = self.config.given()

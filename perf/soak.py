@@ -185,7 +185,8 @@ class Run:
             "none of them damaged": report.total(TOPIC, "corrupt") + report.total(TOPIC, "unnumbered") == 0,
             "batches: metrics and broker agree": metrics["batch-total"] == report.total(TOPIC, "batches"),
             "bytes: metrics and broker agree": metrics["byte-total"] == report.total(TOPIC, "bytes"),
-            "requests: no more arrived than went": metrics["request-total"] >= report.requests["produce"],
+            "requests: no more arrived than went": metrics["produce-request-total"]
+            >= report.requests["produce"],
             "nothing is in flight": metrics["requests-in-flight"] == 0,
             "the pool is whole": metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"],
             "memory in use is flat": last.heap - first.heap
@@ -327,7 +328,7 @@ def rows(run: Run) -> list[tuple[str, str]]:
         ("records/s", f"{run.plan.records / run.elapsed_s:,.0f}"),
         ("faults", f"{sum(faults.values()):,}"),
         *((f"  {name}", f"{count:,}") for name, count in faults.items()),
-        ("Produce requests", f"{run.metrics['request-total']:,.0f}"),
+        ("Produce requests", f"{run.metrics['produce-request-total']:,.0f}"),
         ("batches", f"{run.metrics['batch-total']:,.0f}"),
         ("  that arrived twice", f"{report.total(TOPIC, 'duplicates'):,}"),
         ("  out of order, at first", f"{report.total(TOPIC, 'out_of_order'):,}"),

@@ -241,6 +241,8 @@ class Rig:
         extension: Callable[..., RecordFuture] | None = None,
         completions: CompletionQueue | None = None,
         selector: selectors.BaseSelector | None = None,
+        samples: int = 2,
+        sample_window_ms: float = 30_000,
     ) -> None:
         self.clock = ManualClock(START_NS)
         self.pool = BufferPool(buffer_memory)
@@ -260,6 +262,8 @@ class Rig:
             seed=seed,
             idempotent=idempotent,
             ordered=ordered,
+            samples=samples,
+            sample_window_ms=sample_window_ms,
         )
         self.selector = selector or selectors.DefaultSelector()
         self.sender = Sender(

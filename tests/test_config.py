@@ -71,6 +71,7 @@ KAFKA_PYTHON_DEFAULTS = {
     "socks5_proxy": None,
 }
 OWN_DEFAULTS = {
+    "metrics_recording_level": "INFO",
     # kafka-python's is 16384: half the throughput, and it would save an idle partition nothing here.
     "batch_size": 131072,
     "buffer_memory": 33554432,

@@ -28,6 +28,7 @@ cdef struct Appended:
 cdef class RecordAccumulator(Incomplete):
     cdef readonly object compressor
     cdef dict topics                # name -> TopicState
+    cdef list unused_topics         # TopicStates that are in the list of all and not in the dict
     cdef int32_t key_hash           # what topics are made with: a KeyHash
     cdef int32_t keyless            # and a Keyless
     cdef public object refusal      # None, or why no record is taken any more

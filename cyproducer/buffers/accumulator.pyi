@@ -40,6 +40,8 @@ class RecordAccumulator(Incomplete):
         availability_timeout_ms: float = 0,
         single_broker_ms: float = 30_000,
         seed: int | None = None,
+        samples: int = 2,
+        sample_window_ms: float = 30_000,
     ) -> Self: ...
     @property
     def compressor(self) -> Any: ...

@@ -20,6 +20,18 @@ from cyproducer.buffers.buffer_pool cimport BufferPool, buffer_capacity
 from cyproducer.buffers.clock cimport Clock
 from cyproducer.buffers.completion cimport CompletionQueue
 from cyproducer.buffers.delivery cimport delivery_new
+from cyproducer.buffers.meters cimport (
+    BATCH_BYTES,
+    BATCHES_SENT,
+    BATCHES_SPLIT,
+    RAW_BYTES,
+    RECORDS_FAILED,
+    RECORDS_RETRIED,
+    RECORDS_SENT,
+    meter_free,
+    meters_free,
+    meters_init,
+)
 from cyproducer.buffers.placement cimport STICKY, place
 from cyproducer.buffers.readiness cimport (
     close_batch,
@@ -84,6 +96,7 @@ cdef class RecordAccumulator(Incomplete):
     lingers instead where ``linger_ms`` is 0 and records stream in. ``compressor``: a ``Compressor`` or None;
     ``spec`` a ``PartitionerSpec``: how keys hash and where keyless records go. ``idempotent``: batches get
     sequences, once there is a producer id. ``ordered``: without that, a partition has one batch in flight.
+    ``samples`` windows of ``sample_window_ms`` are what rates and averages are made of.
     """
 
     def __cinit__(
@@ -103,6 +116,8 @@ cdef class RecordAccumulator(Incomplete):
         double availability_timeout_ms=0,
         double single_broker_ms=30_000,
         seed=None,
+        int32_t samples=2,
+        double sample_window_ms=30_000,
     ):
         pthread_mutex_init(&self.c.lock, NULL)
         cyp_cond_init(&self.c.progress)
@@ -113,6 +128,7 @@ cdef class RecordAccumulator(Incomplete):
         self.key_hash = spec.key_hash if spec is not None else KEY_HASH_JAVA
         self.keyless = spec.keyless if spec is not None else STICKY
         self.topics = {}
+        self.unused_topics = []
         self.c.batch_size = max(batch_size, BATCH_HEADER + 1)
         self.c.linger_ns = <int64_t>(linger_ms * 1e6)
         self.c.stream_linger_ns = self.c.linger_ns or <int64_t>(stream_linger_ms * 1e6)
@@ -130,6 +146,11 @@ cdef class RecordAccumulator(Incomplete):
         self.c.completions = &completions.entries
         self.c.waiting = &pool.waiting
         self.wake_function = NULL
+        if meters_init(
+            &self.c.meters, samples, max(1, <int64_t>(sample_window_ms * 1e6)), clock.now_ns(),
+            &pool.exhausted, &pool.waited_ns,
+        ):
+            raise MemoryError(f"no memory for metrics of {samples} samples: lower metrics_num_samples")
 
     def __dealloc__(self):
         # Whoever holds futures of these batches has given up on the producer without closing it.
@@ -143,19 +164,24 @@ cdef class RecordAccumulator(Incomplete):
             b = newer
         while n != NULL:
             following = n.next
+            meter_free(&n.meter)
             free(n)
             n = following
+        meters_free(&self.c.meters)
         pthread_cond_destroy(&self.c.progress)
         pthread_mutex_destroy(&self.c.lock)
 
     cdef TopicState topic(self, str name):
         """The topic of that name, made without partitions where it is new. Called with the GIL."""
         cdef TopicState state = self.topics.get(name)
+        cdef TopicState made
         if state is None:
+            made = make_topic(&self.c, name, self.key_hash, self.keyless)
             # setdefault, not assignment: two threads may meet a new topic at once.
-            state = self.topics.setdefault(
-                name, make_topic(&self.c, name, self.key_hash, self.keyless)
-            )
+            state = self.topics.setdefault(name, made)
+            if state is not made:
+                # It is in the accumulator's list already, and stays there.
+                self.unused_topics.append(made)
         return state
 
     # Appending
@@ -261,6 +287,8 @@ cdef class RecordAccumulator(Incomplete):
             r.key, r.key_size, r.value, r.value_size, r.headers, r.headers_size,
         ) - at
         b.size += written
+        if written > b.largest:
+            b.largest = written
         if timestamp > b.max_timestamp:
             b.max_timestamp = timestamp
         out.delivery = b.delivery
@@ -388,18 +416,15 @@ cdef class RecordAccumulator(Incomplete):
         return opens
 
     def counters(self):
-        """The counters behind ``metrics()``, as a dict of totals since the start."""
-        cdef Accumulator* a = &self.c
+        """What became of records and batches since the start, as a dict; ``readings`` has all there is."""
+        cdef const int64_t* total = self.c.meters.all.total
         return {
-            "records_sent": a.records_sent,
-            "records_failed": a.records_failed,
-            "records_appended": a.records_appended,
-            "records_retried": a.records_retried,
-            "batches_sent": a.batches_sent,
-            "batch_bytes": a.batch_bytes,
-            "batch_bytes_max": a.batch_bytes_max,
-            "raw_bytes": a.raw_bytes,
-            "batches_split": a.batches_split,
-            "queue_ns": a.queue_ns,
-            "queue_ns_max": a.queue_ns_max,
+            "records_sent": total[RECORDS_SENT],
+            "records_failed": total[RECORDS_FAILED],
+            "records_appended": self.c.records_appended,
+            "records_retried": total[RECORDS_RETRIED],
+            "batches_sent": total[BATCHES_SENT],
+            "batches_split": total[BATCHES_SPLIT],
+            "batch_bytes": total[BATCH_BYTES],
+            "raw_bytes": total[RAW_BYTES],
         }

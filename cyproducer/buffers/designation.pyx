@@ -32,6 +32,7 @@ from cyproducer.buffers.delivery cimport (
     delivery_ref,
     delivery_unref,
 )
+from cyproducer.buffers.meters cimport RECORDS_FAILED, count_records
 from cyproducer.buffers.structures cimport Accumulator, Node, Parked, Topic
 from cyproducer.buffers.sync cimport (
     FAR_NS,
@@ -202,7 +203,7 @@ cdef int designate(RecordAccumulator acc, TopicState state, int count) except -1
         else:
             free(target)
             pthread_mutex_lock(&acc.c.lock)
-            acc.c.records_failed += 1
+            count_records(&acc.c.meters, &t.meter, RECORDS_FAILED, 1, acc.clock.now_ns())
             pthread_mutex_unlock(&acc.c.lock)
             delivery_fail(k.delivery, why_not_placed(result, state, k.partition, count))
         discard(acc, k)
@@ -247,7 +248,7 @@ cdef int fail_parked(RecordAccumulator acc, TopicState state, object error, int6
         k = state.c.first_parked
         if k != NULL and k.deadline_ns <= before_ns:
             k = unpark(&acc.c, &state.c)
-            acc.c.records_failed += 1
+            count_records(&acc.c.meters, &state.c.meter, RECORDS_FAILED, 1, acc.clock.now_ns())
             pthread_cond_broadcast(&acc.c.progress)
         else:
             k = NULL

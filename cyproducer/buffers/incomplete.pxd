@@ -22,6 +22,7 @@ cdef class Incomplete:
     cdef void _forget(self, Batch* b) noexcept nogil
     cdef void _free(self, Batch* b) noexcept nogil
     cdef void complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) noexcept nogil
+    cdef void _count(self, Batch* b, int which) noexcept nogil
     cdef int fail(self, Batch* b, object error) except -1
     cdef int abandon(self, Batch* b, object error) except -1
     cdef int requeue(self, Batch* b, int64_t retry_at_ns) except -1

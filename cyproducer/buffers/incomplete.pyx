@@ -12,6 +12,12 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdlib cimport free
 
 from cyproducer.buffers.delivery cimport delivery_acknowledge, delivery_fail, delivery_release
+from cyproducer.buffers.meters cimport (
+    RECORDS_FAILED,
+    RECORDS_RETRIED,
+    count_acknowledged,
+    count_records,
+)
 from cyproducer.buffers.readiness cimport dequeue, enqueue_sorted, hurry, refresh, withdraw
 from cyproducer.buffers.sequencing cimport settle, take_off_wire
 from cyproducer.buffers.structures cimport NOWHERE, OPEN, SEALED, SEALING, Partition, Topic
@@ -68,17 +74,18 @@ cdef class Incomplete:
         settle(b)
         b.partition.known = 1
         if not b.abandoned:
-            a.records_sent += b.count
-            a.batches_sent += 1
-            a.batch_bytes += b.size
-            a.raw_bytes += b.raw_size
-            if b.size > a.batch_bytes_max:
-                a.batch_bytes_max = b.size
+            count_acknowledged(
+                &a.meters, &b.partition.topic.meter, b.count, b.size, b.raw_size, b.largest, b.created_ns
+            )
             self._forget(b)
         if b.partition.first != NULL and b.partition.membership == NOWHERE:
             refresh(a, b.partition)
         pthread_mutex_unlock(&a.lock)
         self._free(b)
+
+    cdef void _count(self, Batch* b, int which) noexcept nogil:
+        """Counts a batch's records as failed or sent again. The lock is held."""
+        count_records(&self.c.meters, &b.partition.topic.meter, which, b.count, self.clock.now_ns())
 
     cdef int fail(self, Batch* b, object error) except -1:
         """A batch fails for good: it was in a request that is over, or waits in its queue."""
@@ -94,7 +101,7 @@ cdef class Incomplete:
         settle(b)
         refresh(a, b.partition)
         if not b.abandoned:
-            a.records_failed += b.count
+            self._count(b, RECORDS_FAILED)
             self._forget(b)
         pthread_mutex_unlock(&a.lock)
         self._free(b)
@@ -108,7 +115,7 @@ cdef class Incomplete:
         delivery_fail(b.delivery, error)
         pthread_mutex_lock(&self.c.lock)
         b.abandoned = 1
-        self.c.records_failed += b.count
+        self._count(b, RECORDS_FAILED)
         self._forget(b)
         pthread_mutex_unlock(&self.c.lock)
         return 0
@@ -127,7 +134,7 @@ cdef class Incomplete:
         if retry_at_ns > p.retry_at_ns:
             p.retry_at_ns = retry_at_ns
         refresh(a, p)
-        a.records_retried += b.count
+        self._count(b, RECORDS_RETRIED)
         pthread_mutex_unlock(&a.lock)
         return 0
 

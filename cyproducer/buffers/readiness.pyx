@@ -25,6 +25,7 @@ records stream: STREAM_FLOW of them went to the broker in the last FLOW_NS or so
 
 from libc.stdint cimport uint32_t
 
+from cyproducer.buffers.meters cimport PRODUCE_REQUESTS, RECORDS_REQUESTED, count_queued, meters_turn
 from cyproducer.buffers.sync cimport cyp_load32, cyp_store32
 from cyproducer.buffers.structures cimport (
     ASLEEP,
@@ -306,6 +307,7 @@ cdef int32_t drain(
     cdef Partition* p
     cdef Batch* b
     cdef int64_t records = 0
+    meters_turn(&a.meters, now)
     promote(a, n)
     while n.sendable.first != NULL and count < room:
         p = n.sendable.first
@@ -322,9 +324,7 @@ cdef int32_t drain(
         if a.idempotent and b.base_sequence < 0:
             give_sequence(a, p, b, now)
         if b.attempts == 0:
-            a.queue_ns += now - b.created_ns
-            if now - b.created_ns > a.queue_ns_max:
-                a.queue_ns_max = now - b.created_ns
+            count_queued(&a.meters, now - b.created_ns)
         b.attempts += 1
         b.drained_ns = now
         b.in_request = 1
@@ -337,6 +337,8 @@ cdef int32_t drain(
         refresh(a, out[i].partition)
     if count > 0:
         n.sent += 1
+        a.meters.all.total[PRODUCE_REQUESTS] += 1
+        a.meters.all.total[RECORDS_REQUESTED] += records
         n.waiting_since_ns = 0
         # Fades in a straight line: no more than that is needed.
         n.flow = records + n.flow * max(0, FLOW_NS - (now - n.flow_ns)) // FLOW_NS

@@ -24,6 +24,7 @@ from cyproducer.buffers.delivery cimport (
     delivery_new,
     delivery_ref,
 )
+from cyproducer.buffers.meters cimport BATCHES_SPLIT, meters_turn
 from cyproducer.buffers.readiness cimport enqueue_sorted, refresh, withdraw
 from cyproducer.buffers.sequencing cimport settle, take_off_wire
 from cyproducer.buffers.structures cimport SEALED, Accumulator, Partition, Topic
@@ -147,7 +148,9 @@ cdef Batch* cut_off(
         read_record(p, &r)
         timestamp = b.base_timestamp + r.timestamp_delta
         part.max_timestamp = max(part.max_timestamp, timestamp)
-        part.size = put_moved(part.data + part.size, &r, timestamp - base, i) - part.data
+        size = put_moved(part.data + part.size, &r, timestamp - base, i) - part.data
+        part.largest = max(part.largest, size - part.size)
+        part.size = size
         p = r.end
     part.raw_size = part.size
     part.count = count
@@ -171,7 +174,8 @@ cdef void learn(RecordAccumulator acc, const Batch* b, int64_t limit) noexcept n
     t.batch_limit = limit
     if acc.c.codec:
         t.compression_ratio = max(1.0, <double>(b.size - BATCH_HEADER) / max(1, b.raw_size - BATCH_HEADER))
-    acc.c.batches_split += 1
+    meters_turn(&acc.c.meters, acc.clock.now_ns())
+    acc.c.meters.all.total[BATCHES_SPLIT] += 1
 
 
 cdef Batch* cut(RecordAccumulator acc, const Batch* b, int64_t limit) except NULL:

@@ -8,6 +8,7 @@ Everything here is guarded by ``Accumulator.lock`` unless a field says otherwise
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from cyproducer.buffers.delivery cimport CompletionList, Delivery
+from cyproducer.buffers.meters cimport Meter, Meters
 from cyproducer.buffers.sync cimport pthread_cond_t, pthread_mutex_t
 
 # A record on its way in. Borrowed pointers, valid during the call.
@@ -36,6 +37,7 @@ cdef struct Batch:
     int64_t size              # bytes of data that are used
     int64_t limit             # size at which the batch is full
     int64_t raw_size          # size before compression
+    int64_t largest           # bytes of its largest record, before compression
     int64_t id                # counts up with creation; the parts of a batch that was split share it
     int64_t first_record      # the number of its first record in its partition: their order, and unique
     int64_t created_ns
@@ -113,6 +115,7 @@ cdef struct Node:
     int64_t flow_ns           # as of then
     PartitionList sendable
     PartitionList gathering
+    Meter meter
 
 # A record whose topic has no metadata yet: the "-1" queue's element, followed by its bytes.
 cdef struct Parked:
@@ -145,6 +148,7 @@ cdef struct Topic:
     Parked* first_parked
     Parked* last_parked
     int64_t last_used_ns
+    Meter meter
 
 cdef enum Sleep:
     AWAKE = 0                 # it looks by itself
@@ -183,15 +187,5 @@ cdef struct Accumulator:
     Node* nodes
     Topic* topics
     CompletionList* completions
-    # counters for metrics(); written under the lock
-    int64_t records_sent      # acknowledged
-    int64_t records_failed
     int64_t records_appended
-    int64_t batches_sent
-    int64_t batches_split
-    int64_t batch_bytes       # of acknowledged batches, as they went
-    int64_t raw_bytes         # the same before compression
-    int64_t batch_bytes_max
-    int64_t records_retried
-    int64_t queue_ns          # time batches spent before their first request, added up
-    int64_t queue_ns_max
+    Meters meters

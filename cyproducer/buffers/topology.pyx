@@ -8,6 +8,7 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy
 
 from cyproducer.buffers.delivery cimport delivery_unref
+from cyproducer.buffers.meters cimport meter_free, node_meter, topic_meter
 from cyproducer.buffers.readiness cimport refresh, withdraw
 from cyproducer.buffers.sync cimport pthread_mutex_lock, pthread_mutex_unlock
 
@@ -27,12 +28,14 @@ cdef class TopicState:
             free(self.c.partitions[i])
         free(self.c.partitions)
         free(self.c.available)
+        meter_free(&self.c.meter)
 
 
 cdef TopicState make_topic(Accumulator* a, str name, int32_t key_hash, int32_t keyless):
     """A topic without partitions, listed in the accumulator."""
     cdef TopicState state = TopicState.__new__(TopicState)
     cdef char* text
+    cdef int failed
     state.name = name
     state.utf8 = name.encode()
     text = state.utf8
@@ -43,9 +46,13 @@ cdef TopicState make_topic(Accumulator* a, str name, int32_t key_hash, int32_t k
     state.c.sticky = -1
     state.c.compression_ratio = 1.0
     pthread_mutex_lock(&a.lock)
-    state.c.next = a.topics
-    a.topics = &state.c
+    failed = topic_meter(&a.meters, &state.c.meter)
+    if not failed:
+        state.c.next = a.topics
+        a.topics = &state.c
     pthread_mutex_unlock(&a.lock)
+    if failed:
+        raise MemoryError(f"no memory for the structures of topic {name!r}")
     return state
 
 
@@ -64,6 +71,9 @@ cdef Node* make_node(Accumulator* a, int32_t node_id) except NULL:
     n = find_node(a, node_id)
     if n == NULL:
         n = <Node*>calloc(1, sizeof(Node))
+        if n != NULL and node_meter(&a.meters, &n.meter):
+            free(n)
+            n = NULL
         if n != NULL:
             n.id = node_id
             n.takes = 1   # its first batch is news: somebody has to connect

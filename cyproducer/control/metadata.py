@@ -216,6 +216,10 @@ class ClusterMetadata:
             or now_ms >= self._last_full_ms + self._max_age_ms
         )
 
+    def age_ms(self, now_ms: float) -> float:
+        """How long ago the last full update was; NaN where there was none. Any thread."""
+        return now_ms - self._last_full_ms if self._last_full_ms > -math.inf else math.nan
+
     def describe_last_error(self, now_ms: float) -> str | None:
         """The last failure and its age in words; None while the last update succeeded."""
         if self.last_error is None:

@@ -83,6 +83,7 @@ cdef class Answers(SendLoop):
                     self.close_connection(<Connection>link.owner, unmatched(link, frame, size))
                 return False
             link_pop_awaiting(link)
+            link.traffic.responses += 1
             self._frame(link, r, frame, size, now)
             if self._link_of(fd) != link:
                 return False
@@ -126,17 +127,12 @@ cdef class Answers(SendLoop):
                 self._pass_on(link, r, frame, size, now)
             return 0
         rc = parse_produce(r, frame, size, self.outcomes, &throttle_ms, &endpoints)
+        if rc != 0 or throttle_ms < 0:
+            throttle_ms = 0
         link.in_flight -= 1
-        self._answered(link)
-        self.responses += 1
-        self.latency_ns += now - r.sent_ns
-        if now - r.sent_ns > self.latency_max_ns:
-            self.latency_max_ns = now - r.sent_ns
-        if rc == 0 and throttle_ms > 0:
-            self.throttle_ms += throttle_ms
-            self.throttle_max_ms = max(self.throttle_max_ms, <int64_t>throttle_ms)
-            if client_throttles(r):
-                link_throttle(link, throttle_ms, now)
+        self._answered(link, now - r.sent_ns, throttle_ms, now)
+        if throttle_ms > 0 and client_throttles(r):
+            link_throttle(link, throttle_ms, now)
         if rc != 0:
             with gil:
                 self._malformed(link, r, size)

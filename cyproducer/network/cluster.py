@@ -19,6 +19,7 @@ from typing import Any
 
 from cyproducer import errors
 from cyproducer.buffers.clock import Clock
+from cyproducer.buffers.readings import add_time
 from cyproducer.config import ProducerConfig
 from cyproducer.control.api_versions import API_VERSIONS, INIT_PRODUCER_ID, METADATA, client_throttles
 from cyproducer.control.cluster_view import BrokerMetadata, ClusterView
@@ -100,6 +101,8 @@ class ClusterClient:
             diagnosis=self.diagnosis,
             warn=self._warn,
         )
+        #: Called where what is known of the cluster has changed; on the sender's thread, or close()'s.
+        self.on_change: Callable[[], object] = lambda: None
         # The sender asks about batches there.
         self.on_batch_error = self._deliveries.on_batch_error
         self.on_batch_overdue = self._deliveries.on_batch_overdue
@@ -137,6 +140,16 @@ class ClusterClient:
             BrokerResponseError: the broker's final word on the topic.
             ProducerClosedError: the producer was closed, before or meanwhile.
         """
+        view = self.view
+        if view.partitions_for_topic(name):
+            return view
+        began_ns = time.monotonic_ns()
+        try:
+            return self._wait_for_topic(name, timeout_s)
+        finally:
+            add_time(self._sender.accumulator, "metadata_wait_ns", time.monotonic_ns() - began_ns)
+
+    def _wait_for_topic(self, name: str, timeout_s: float) -> ClusterView:
         deadline = time.monotonic() + timeout_s
         with self._changed:
             self._topic_errors.pop(name, None)
@@ -185,6 +198,10 @@ class ClusterClient:
         cause, at_ms = self._last_failure
         return f"trying {servers} again since {cause}, {(self._now_ms() - at_ms) / 1000:.1f} s ago"
 
+    def metadata_age_s(self) -> float:
+        """Seconds since all metadata in use were fetched; NaN: they never were."""
+        return self._metadata.age_ms(self._now_ms()) / 1000
+
     # In the sender's turn
 
     def tick(self, now_ms: float) -> float:
@@ -213,6 +230,7 @@ class ClusterClient:
         with self._changed:
             self.view = self._metadata.view()
             self._changed.notify_all()
+        self.on_change()
 
     # Connections
 

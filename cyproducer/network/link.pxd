@@ -1,6 +1,7 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
-from cyproducer.buffers.structures cimport Node
+from cyproducer.buffers.meters cimport Traffic
+from cyproducer.buffers.structures cimport Accumulator, Node
 from cyproducer.network.produce_codec cimport Request, iovec
 
 cdef enum LinkState:
@@ -32,6 +33,7 @@ cdef struct Link:
     bint left_over            # the sender's thread has to go on with what is in the inbox, or with:
     int64_t failure           # an Io that a thread in get() met; 0: none
     int16_t produce_version
+    bint connected            # it was, so that its end counts
     bint wants_write          # the selector watches for room in the socket
     int32_t correlation_id    # of the last request
     int32_t in_flight         # Produce requests without an answer
@@ -46,6 +48,7 @@ cdef struct Link:
     int64_t inbox_room
     int64_t inbox_used
     int64_t receive_max       # receive_message_max_bytes
+    Traffic traffic           # not in the meters yet; see report_traffic
 
 cdef enum FrameResult:
     FRAME_NONE = 0            # more bytes are needed
@@ -65,4 +68,5 @@ cdef int64_t link_receive(Link* link) noexcept nogil
 cdef FrameResult link_frame(Link* link, int64_t at, const uint8_t** frame, int64_t* size) noexcept nogil
 cdef void link_throttle(Link* link, int64_t throttle_ms, int64_t now) noexcept nogil
 cdef int64_t throttled_until(Link** links, int count, int64_t until, int64_t now) noexcept nogil
+cdef void report_traffic(Accumulator* a, Link* link, int64_t now) noexcept nogil
 cdef void link_consume(Link* link, int64_t size) noexcept nogil

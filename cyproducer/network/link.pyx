@@ -11,6 +11,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove
 
+from cyproducer.buffers.meters cimport count_traffic
 from cyproducer.records.big_endian cimport get_u32
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -160,11 +161,15 @@ cdef int64_t link_flush(Link* link, int64_t now) noexcept nogil:
         if n < 0:
             return n
         link.last_used_ns = now
+        link.traffic.out_bytes += n
         while n > 0:
             r = link.first_out
             if n >= r.unwritten:
                 n -= r.unwritten
                 r.unwritten = 0
+                link.traffic.requests += 1
+                link.traffic.request_bytes += r.size
+                link.traffic.request_peak = max(link.traffic.request_peak, r.size)
                 link.first_out = r.next_out
                 if r.next_out == NULL:
                     link.last_out = NULL
@@ -198,6 +203,7 @@ cdef int64_t link_receive(Link* link) noexcept nogil:
     n = link.receive(link, link.inbox + link.inbox_used, link.inbox_room - link.inbox_used)
     if n > 0:
         link.inbox_used += n
+        link.traffic.in_bytes += n
     return n
 
 
@@ -214,6 +220,12 @@ cdef FrameResult link_frame(Link* link, int64_t at, const uint8_t** frame, int64
     frame[0] = link.inbox + at + 4
     size[0] = length
     return FRAME_READY
+
+
+cdef void report_traffic(Accumulator* a, Link* link, int64_t now) noexcept nogil:
+    """Adds what went through the connection to the meters. The accumulator's lock is held."""
+    if link.traffic.out_bytes or link.traffic.in_bytes or link.traffic.responses:
+        count_traffic(&a.meters, &link.node.meter if link.node != NULL else NULL, &link.traffic, now)
 
 
 cdef void link_consume(Link* link, int64_t size) noexcept nogil:

@@ -47,14 +47,8 @@ cdef class SendLoop(Driver):
     cdef int64_t backoff_number
     cdef Batch* drained[MOST_BATCHES]
     cdef Outcome outcomes[MOST_BATCHES]
-    # counters for metrics()
-    cdef int64_t requests
-    cdef int64_t responses
-    cdef int64_t latency_ns
-    cdef int64_t latency_max_ns
+    # for metrics(); what else there is, is in Accumulator.meters
     cdef int64_t wakeups
-    cdef int64_t throttle_ms      # what brokers asked for, added up
-    cdef int64_t throttle_max_ms
 
     cdef int step(self, int64_t max_wait_ns) except -1 nogil
     cdef int _control(self, int64_t now) except -1
@@ -72,5 +66,5 @@ cdef class SendLoop(Driver):
     cdef Link* _link_of(self, int fd) noexcept nogil
     cdef int _tell(self, object method, Connection connection, tuple arguments) except -1
     cdef int _expire(self, int64_t now) except -1 nogil
-    cdef int _answered(self, Link* link) noexcept nogil
+    cdef int _answered(self, Link* link, int64_t latency_ns, int64_t throttle_ms, int64_t now) noexcept nogil
     cpdef object close_connection(self, Connection connection, object cause)

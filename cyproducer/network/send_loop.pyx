@@ -22,6 +22,7 @@ from libc.stdlib cimport free
 
 from cyproducer.buffers.designation cimport next_parked_deadline
 from cyproducer.buffers.driving cimport Driver
+from cyproducer.buffers.meters cimport count_answer
 from cyproducer.buffers.readiness cimport drain, expire_linger, has_work, refresh
 from cyproducer.buffers.structures cimport (
     ASLEEP,
@@ -50,6 +51,7 @@ from cyproducer.network.link cimport (
     link_next_id,
     link_pop_written,
     link_push,
+    report_traffic,
     throttled_until,
 )
 from cyproducer.network.poller cimport MOST_READY
@@ -289,10 +291,9 @@ cdef class SendLoop(Driver):
                         self._resolve(
                             self.drained[i], 0, None, MemoryError("no memory for a request"), False
                         )
-                self._answered(link)
+                self._answered(link, -1, 0, now)
                 continue
             r.sent_ns = now
-            self.requests += 1
             link_push(link, r, self.settings.acks != 0)
             # The control plane looks for requests that are overdue, and must not sleep past this one.
             self.next_control_ns = min(self.next_control_ns, now + self.request_timeout_ns)
@@ -302,6 +303,7 @@ cdef class SendLoop(Driver):
                 return 0
         pthread_mutex_lock(&self.accumulator.c.lock)
         node.takes = not throttled and link.in_flight < self.max_in_flight and link.first_out == NULL
+        report_traffic(&self.accumulator.c, link, now)
         pthread_mutex_unlock(&self.accumulator.c.lock)
         return 0
 
@@ -312,10 +314,10 @@ cdef class SendLoop(Driver):
         cdef int32_t i
         while r != NULL:
             # acks=0: what the kernel took is all there is to know.
+            self._answered(link, -1, 0, now)
             for i in range(r.count):
                 self.accumulator.complete(r.batches[i], -1, -1)
             free_request(r)
-            self._answered(link)
             r = link_pop_written(link)
         if rc == 0 or rc == IO_AGAIN:
             if link.wants_write != (rc != 0):
@@ -342,10 +344,18 @@ cdef class SendLoop(Driver):
         link.left_over = True
         self.left_over = True
 
-    cdef int _answered(self, Link* link) noexcept nogil:
-        """A request of the connection is over: what gathered meanwhile may go."""
+    cdef int _answered(self, Link* link, int64_t latency_ns, int64_t throttle_ms, int64_t now) noexcept nogil:
+        """A request of the connection is over: what gathered meanwhile may go.
+
+        ``latency_ns`` -1: it got no answer. Before its batches are completed, so that whoever waits for them
+        finds it in the metrics.
+        """
         pthread_mutex_lock(&self.accumulator.c.lock)
         link.node.answered += 1
+        self.accumulator.c.meters.answered_ns = now
+        if latency_ns >= 0:
+            count_answer(&self.accumulator.c.meters, &link.node.meter, latency_ns, throttle_ms)
+        report_traffic(&self.accumulator.c, link, now)
         pthread_mutex_unlock(&self.accumulator.c.lock)
         return 0
 

@@ -3,5 +3,6 @@ from cyproducer.network.turns cimport Turns
 
 
 cdef class Sender(Turns):
+    cdef int _count_connection(self, int which) except -1
     cdef int _fail_rest(self, object error) except -1
     cpdef object close_connection(self, Connection connection, object cause)

@@ -16,6 +16,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport realloc
 
 from cyproducer.buffers.designation cimport apply_topic, fail_parked, forget_topic
+from cyproducer.buffers.meters cimport CONNECTED, DISCONNECTED, PRODUCE_REQUESTS, Meters, meters_turn
 from cyproducer.buffers.readiness cimport has_work
 from cyproducer.buffers.structures cimport GATE_OPEN, OPEN, SEALED, SEALING, Batch, Node, Partition
 from cyproducer.buffers.sync cimport (
@@ -33,6 +34,7 @@ from cyproducer.network.link cimport (
     link_pop_awaiting,
     link_pop_unwritten,
     link_pop_written,
+    report_traffic,
 )
 from cyproducer.network.outcomes cimport topic_name
 from cyproducer.network.produce_codec cimport Endpoints, Outcome, Request, names_leader
@@ -67,6 +69,8 @@ cdef class Sender(Turns):
     def connected(self, Connection connection not None):
         """The socket is connected: frames may go. It takes no Produce requests yet."""
         connection.link.wants_write = False
+        connection.link.connected = True
+        self._count_connection(CONNECTED)
         self.poller.watch_write(connection.link.fd, False)
 
     def ready(self, Connection connection not None, int produce_version):
@@ -79,6 +83,15 @@ cdef class Sender(Turns):
         node.link = connection.link
         node.takes = 1
         pthread_mutex_unlock(&self.accumulator.c.lock)
+
+    cdef int _count_connection(self, int which) except -1:
+        """A connection was made or has ended."""
+        cdef Meters* meters = &self.accumulator.c.meters
+        pthread_mutex_lock(&self.accumulator.c.lock)
+        meters_turn(meters, self.clock.now_ns())
+        meters.all.total[which] += 1
+        pthread_mutex_unlock(&self.accumulator.c.lock)
+        return 0
 
     def flush_connection(self, Connection connection not None):
         """Writes what ``Connection.send`` queued."""
@@ -102,19 +115,22 @@ cdef class Sender(Turns):
         for i in range(i, self.link_count - 1):
             self.links[i] = self.links[i + 1]
         self.link_count -= 1
+        if link.connected:
+            self._count_connection(DISCONNECTED)
         try:
             self.poller.selector.unregister(connection.sock)
         except (KeyError, ValueError, OSError):
             log.debug("socket of %r was not registered", connection)
         # Only now, with the socket gone, can no write read the batches any more.
         connection.sock.close()
+        pthread_mutex_lock(&self.accumulator.c.lock)
+        report_traffic(&self.accumulator.c, link, self.clock.now_ns())
         if was_ready:
-            pthread_mutex_lock(&self.accumulator.c.lock)
             if link.node.link == link:
                 link.node.link = NULL
                 link.node.takes = 1
             link.node.answered = link.node.sent
-            pthread_mutex_unlock(&self.accumulator.c.lock)
+        pthread_mutex_unlock(&self.accumulator.c.lock)
         self.control.on_broken(connection, cause, self.clock.now_ns() / 1e6)
         reason = cause
         if reason is None:
@@ -289,17 +305,12 @@ cdef class Sender(Turns):
             os.close(fd)
 
     def counters(self):
-        """Totals since the start, for ``metrics()``."""
+        """What the sender does, as a dict of totals since the start; ``readings`` has all else there is."""
         return {
-            "requests": self.requests,
-            "responses": self.responses,
-            "latency_ns": self.latency_ns,
-            "latency_max_ns": self.latency_max_ns,
+            "requests": self.accumulator.c.meters.all.total[PRODUCE_REQUESTS],
             "wakeups": self.wakeups,
             "drives": self.drives,
             "left_alone": self.left_alone,
-            "throttle_ms": self.throttle_ms,
-            "throttle_max_ms": self.throttle_max_ms,
             "connections": self.link_count,
             "in_flight": sum([(<Connection>c).link.in_flight for c in self.connections]),
         }

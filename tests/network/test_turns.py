@@ -289,17 +289,24 @@ def test_ctrl_c_ends_a_wait_that_drives_and_the_record_is_sent_all_the_same() ->
         stand_by(producer)
         cluster.act(PRODUCE, Act(hold=held))
         asked = len(cluster.received(PRODUCE))
-        future = producer.send("orders", b"1")
+        waiting = threading.Event()
 
         def interrupt() -> None:
+            waiting.wait(WAIT_S)
             cluster.wait_for_requests(PRODUCE, asked + 1)
             os.kill(os.getpid(), signal.SIGINT)
 
         thread = threading.Thread(target=interrupt)
         thread.start()
+        future = producer.send("orders", b"1")
+
+        def wait() -> None:
+            waiting.set()
+            future.get(WAIT_S)
+
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
-            future.get(WAIT_S)
+            wait()
         assert time.monotonic() - began < WAIT_S / 2
         thread.join(WAIT_S)
         held.set()

@@ -121,7 +121,7 @@ def _acknowledge_less(run: Run) -> None:
 
 
 def _more_requests_than_sent(run: Run) -> None:
-    run.report.requests["produce"] = int(run.metrics["request-total"]) + 1
+    run.report.requests["produce"] = int(run.metrics["produce-request-total"]) + 1
 
 
 def _stay_in_flight(run: Run) -> None:

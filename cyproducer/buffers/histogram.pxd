@@ -1,0 +1,55 @@
+"""Times counted in buckets of a fixed relative width: percentiles without keeping the values.
+
+Log-linear: an octave (a doubling of the time) has 32 buckets of equal width. What is told of a value is the
+middle of its bucket, so it is off by 1/64 (1.6 %) at most; below 33 microseconds, where buckets are 1.024
+microseconds wide, by half of that. Times from 73 minutes on share the last bucket.
+
+The idea is HdrHistogram's. A count is a shift, a count of leading zeros and an addition: some five
+nanoseconds, no allocation, no lock of its own (``Accumulator.lock`` guards it).
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+
+cdef extern from *:
+    """
+    static inline int cyp_top_bit(uint64_t v) { return 63 - __builtin_clzll(v); }
+    """
+    int cyp_top_bit(uint64_t v) noexcept nogil      # of a value above 0
+
+cdef enum:
+    UNIT_SHIFT = 10           # 1024 ns: nothing here is faster than that and matters
+    SUB_SHIFT = 5             # 32 buckets an octave
+    MOST_SHIFT = 26           # the last octave ends at 2**32 units, 73 minutes
+    BUCKETS = 896             # (MOST_SHIFT + 2) << SUB_SHIFT
+
+# Counts of a window are differences of two of these, which are right even where a count has wrapped.
+cdef struct Histogram:
+    uint32_t counts[BUCKETS]
+
+
+cdef inline int32_t bucket_of(int64_t ns) noexcept nogil:
+    cdef uint64_t units
+    cdef int shift
+    if ns <= 0:
+        return 0
+    units = <uint64_t>ns >> UNIT_SHIFT
+    if units < (1 << SUB_SHIFT):
+        return <int32_t>units
+    shift = cyp_top_bit(units) - SUB_SHIFT
+    if shift > MOST_SHIFT:
+        return BUCKETS - 1
+    return <int32_t>((<uint64_t>shift << SUB_SHIFT) + (units >> shift))
+
+
+cdef inline double middle_of(int32_t bucket) noexcept nogil:
+    """The middle of a bucket in nanoseconds."""
+    cdef int shift = (bucket >> SUB_SHIFT) - 1
+    cdef uint64_t width
+    if shift < 0:
+        shift = 0
+    width = <uint64_t>1 << shift
+    return (<uint64_t>(bucket - (shift << SUB_SHIFT)) * width + width * 0.5) * (1 << UNIT_SHIFT)
+
+
+cdef inline void count_time(Histogram* h, int64_t ns) noexcept nogil:
+    h.counts[bucket_of(ns)] += 1

@@ -1,0 +1,302 @@
+"""The table of all metrics: name, group, unit, meaning, and how each comes out of what C has counted.
+
+Owns: one ``Definition`` for each metric. ``docs/metrics.md`` and ``metrics()`` are made from it, and a test
+compares them. Does not own: counting (``buffers/meters``), nor reading (``buffers/readings``). Immutable.
+
+Names are Kafka's where it has one. *Latest* is said of the latest ``metrics_num_samples`` windows of
+``metrics_sample_window_ms`` each, the current one included.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cyproducer.buffers.accumulator import RecordAccumulator
+from cyproducer.buffers.readings import Reading
+
+PRODUCER = "producer-metrics"
+NODE = "producer-node-metrics.node-{id}"
+TOPIC = "producer-topic-metrics.{topic}"
+COUNT = "kafka-metrics-count"
+
+#: Bytes of a batch's header, which are not its records'.
+_HEADER = 61
+_MS = 1e-6
+"""Nanoseconds to milliseconds."""
+
+
+class Host(Protocol):
+    """Where a metric is read that is no counter."""
+
+    @property
+    def accumulator(self) -> RecordAccumulator: ...
+    @property
+    def sender(self) -> Any: ...
+    def metadata_age_s(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One metric. ``group`` holds ``{id}`` or ``{topic}`` where there is one for each of them."""
+
+    group: str
+    name: str
+    unit: str
+    meaning: str
+    value: Callable[[Reading, Host], float]
+    kafkas: bool = True
+    """Whether Kafka has it by this name, else it is ours."""
+
+
+def _total(group: str, name: str, sum: str, unit: str, meaning: str, kafkas: bool = True) -> Definition:
+    return Definition(group, name, unit, f"{meaning}, since the start", lambda r, h: r.total(sum), kafkas)
+
+
+def _rated(
+    group: str, name: str, sum: str, unit: str, meaning: str, kafkas: bool = True
+) -> Iterator[Definition]:
+    yield Definition(
+        group, f"{name}-rate", f"{unit}/s", f"{meaning}, a second, latest", lambda r, h: r.rate(sum), kafkas
+    )
+    yield _total(group, f"{name}-total", sum, unit, meaning, kafkas)
+
+
+def _average(
+    group: str,
+    name: str,
+    sum: str,
+    count: str,
+    unit: str,
+    meaning: str,
+    scale: float = 1,
+    kafkas: bool = True,
+) -> Definition:
+    return Definition(
+        group, name, unit, f"{meaning}, average, latest", lambda r, h: r.average(sum, count) * scale, kafkas
+    )
+
+
+def _greatest(
+    group: str, name: str, peak: str, unit: str, meaning: str, scale: float = 1, kafkas: bool = True
+) -> Definition:
+    return Definition(
+        group, name, unit, f"{meaning}, the greatest, latest", lambda r, h: r.peak(peak) * scale, kafkas
+    )
+
+
+def _percentiles(name: str, timed: str, meaning: str) -> Iterator[Definition]:
+    for suffix, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999)):
+        yield Definition(
+            PRODUCER,
+            f"{name}-{suffix}",
+            "ms",
+            f"{meaning}: what {share * 100:g} % do not exceed, within 1.6 %, latest",
+            lambda r, h, share=share: r.percentile(timed, share) * _MS,  # type: ignore[misc]
+            False,
+        )
+
+
+def _not_yet(name: str, unit: str, meaning: str) -> Definition:
+    return Definition(PRODUCER, name, unit, f"{meaning}. Always 0: there is none of it yet", lambda r, h: 0)
+
+
+def _record_size(r: Reading, h: Host) -> float:
+    records = r.recent("records_sent")
+    return (r.recent("raw_bytes") - _HEADER * r.recent("batches_sent")) / records if records else math.nan
+
+
+def _producer() -> Iterator[Definition]:
+    yield from _rated(PRODUCER, "record-send", "records_sent", "records", "Records acknowledged")
+    yield from _rated(
+        PRODUCER, "record-error", "records_failed", "records", "Records that were accepted and then failed"
+    )
+    yield from _rated(
+        PRODUCER, "record-retry", "records_retried", "records", "Records put back to be sent again, each time"
+    )
+    yield Definition(
+        PRODUCER, "record-size-avg", "bytes", "A record in its batch before compression, average, latest",
+        _record_size,
+    )  # fmt: skip
+    yield _greatest(
+        PRODUCER, "record-size-max", "record_bytes", "bytes", "A record in its batch before compression"
+    )
+    yield _average(
+        PRODUCER, "records-per-request-avg", "records_requested", "produce_requests", "records",
+        "Records in a Produce request",
+    )  # fmt: skip
+    queue = "From a batch's beginning to its first request"
+    yield _average(
+        PRODUCER, "record-queue-time-avg", "queue_ns", "batches_queued", "ms", queue, _MS
+    )  # fmt: skip
+    yield _greatest(PRODUCER, "record-queue-time-max", "queue_ns", "ms", queue, _MS)
+    yield from _percentiles("record-queue-time", "queue_ns", queue)
+    acknowledgement = "From a batch's beginning to its acknowledgement"
+    yield _average(
+        PRODUCER, "acknowledgement-latency-avg", "acknowledged_ns", "batches_sent", "ms", acknowledgement,
+        _MS, False,
+    )  # fmt: skip
+    yield _greatest(
+        PRODUCER, "acknowledgement-latency-max", "acknowledged_ns", "ms", acknowledgement, _MS, False
+    )
+    yield from _percentiles("acknowledgement-latency", "acknowledged_ns", acknowledgement)
+
+    yield _average(
+        PRODUCER, "batch-size-avg", "batch_bytes", "batches_sent", "bytes", "An acknowledged batch as it went"
+    )
+    yield _greatest(PRODUCER, "batch-size-max", "batch_bytes", "bytes", "An acknowledged batch as it went")
+    yield from _rated(
+        PRODUCER, "batch-split", "batches_split", "batches", "Batches that were too large and were cut"
+    )
+    yield _total(PRODUCER, "batch-total", "batches_sent", "batches", "Batches acknowledged", False)
+    yield _average(
+        PRODUCER, "records-per-batch-avg", "records_sent", "batches_sent", "records",
+        "Records in an acknowledged batch", kafkas=False,
+    )  # fmt: skip
+    yield from _rated(PRODUCER, "byte", "batch_bytes", "bytes", "Bytes of acknowledged batches as they went")
+    yield _average(
+        PRODUCER, "compression-rate-avg", "batch_bytes", "raw_bytes", "",
+        "Bytes of acknowledged batches as they went, by their bytes before compression",
+    )  # fmt: skip
+
+    yield from _rated(
+        PRODUCER, "request", "requests", "requests", "Requests of every kind that were written whole"
+    )
+    yield from _rated(
+        PRODUCER, "produce-request", "produce_requests", "requests", "Produce requests made", False
+    )
+    yield from _rated(PRODUCER, "response", "responses", "responses", "Responses of every kind")
+    yield _average(PRODUCER, "request-size-avg", "request_bytes", "requests", "bytes", "A request")
+    yield _greatest(PRODUCER, "request-size-max", "request_bytes", "bytes", "A request")
+    latency = "From a Produce request's making to its answer"
+    yield _average(PRODUCER, "request-latency-avg", "latency_ns", "produce_responses", "ms", latency, _MS)
+    yield _greatest(PRODUCER, "request-latency-max", "latency_ns", "ms", latency, _MS)
+    yield from _percentiles("request-latency", "latency_ns", latency)
+    yield Definition(
+        PRODUCER, "requests-in-flight", "requests", "Produce requests without an answer, now",
+        lambda r, h: h.sender.counters()["in_flight"],
+    )  # fmt: skip
+    throttle = "What brokers asked to wait, by their answers to Produce requests"
+    yield _average(PRODUCER, "produce-throttle-time-avg", "throttle_ms", "produce_responses", "ms", throttle)
+    yield _greatest(PRODUCER, "produce-throttle-time-max", "throttle_ms", "ms", throttle)
+    # kafka-python's names for the same.
+    yield _average(
+        PRODUCER, "throttle-time-avg", "throttle_ms", "produce_responses", "ms", throttle, kafkas=False
+    )
+    yield _greatest(PRODUCER, "throttle-time-max", "throttle_ms", "ms", throttle, kafkas=False)
+    yield from _rated(PRODUCER, "outgoing-byte", "out_bytes", "bytes", "Bytes written to sockets")
+    yield from _rated(PRODUCER, "incoming-byte", "in_bytes", "bytes", "Bytes read from sockets")
+    yield Definition(
+        PRODUCER, "network-io-rate", "messages/s", "Requests and responses, a second, latest",
+        lambda r, h: r.rate("requests") + r.rate("responses"),
+    )  # fmt: skip
+    yield Definition(
+        PRODUCER, "network-io-total", "messages", "Requests and responses, since the start",
+        lambda r, h: r.total("requests") + r.total("responses"),
+    )  # fmt: skip
+
+    yield Definition(
+        PRODUCER, "connection-count", "connections", "Connections, those being made included, now",
+        lambda r, h: h.sender.counters()["connections"],
+    )  # fmt: skip
+    yield from _rated(PRODUCER, "connection-creation", "connected", "connections", "Connections made")
+    yield from _rated(
+        PRODUCER, "connection-close", "disconnected", "connections", "Connections that were made and ended"
+    )
+    yield _not_yet("failed-authentication-rate", "connections/s", "Connections whose authentication failed")
+    yield _not_yet("failed-authentication-total", "connections", "Connections whose authentication failed")
+    yield Definition(
+        PRODUCER, "metadata-age", "s", "Since all metadata in use were last fetched, now",
+        lambda r, h: h.metadata_age_s(),
+    )  # fmt: skip
+    yield Definition(
+        PRODUCER, "wakeup-total", "", "Times the sender was woken from waiting, since the start",
+        lambda r, h: h.sender.counters()["wakeups"], False,
+    )  # fmt: skip
+
+    yield Definition(
+        PRODUCER, "buffer-total-bytes", "bytes", "buffer_memory",
+        lambda r, h: h.accumulator.pool.total_bytes,
+    )  # fmt: skip
+    yield Definition(
+        PRODUCER, "buffer-available-bytes", "bytes", "What of it is not used, now",
+        lambda r, h: h.accumulator.pool.available_bytes,
+    )  # fmt: skip
+    yield from _rated(
+        PRODUCER,
+        "buffer-exhausted",
+        "exhausted",
+        "records",
+        "Records for which no memory became free in time",
+    )
+    yield Definition(
+        PRODUCER, "waiting-threads", "threads", "Threads that wait for memory, now",
+        lambda r, h: h.accumulator.pool.waiting_threads,
+    )  # fmt: skip
+    yield Definition(
+        PRODUCER, "bufferpool-wait-ratio", "", "Time that threads waited for memory, by time, latest",
+        lambda r, h: r.rate("memory_wait_ns") / 1e9,
+    )  # fmt: skip
+    yield _total(
+        PRODUCER, "bufferpool-wait-time-ns-total", "memory_wait_ns", "ns", "Time threads waited for memory"
+    )
+    yield _total(PRODUCER, "flush-time-ns-total", "flush_ns", "ns", "Time threads spent in flush()")
+    yield _total(
+        PRODUCER, "metadata-wait-time-ns-total", "metadata_wait_ns", "ns",
+        "Time threads waited for a topic's metadata",
+    )  # fmt: skip
+    for step in ("init", "begin", "send-offsets", "commit", "abort"):
+        yield _not_yet(f"txn-{step}-time-ns-total", "ns", f"Time threads spent in a transaction's {step}")
+
+
+def _node() -> Iterator[Definition]:
+    yield from _rated(NODE, "request", "requests", "requests", "Requests of every kind, written whole")
+    yield from _rated(NODE, "response", "responses", "responses", "Responses of every kind")
+    yield _average(NODE, "request-size-avg", "request_bytes", "requests", "bytes", "A request")
+    yield _greatest(NODE, "request-size-max", "request_bytes", "bytes", "A request")
+    latency = "From a Produce request's making to its answer"
+    yield _average(NODE, "request-latency-avg", "latency_ns", "produce_responses", "ms", latency, _MS)
+    yield _greatest(NODE, "request-latency-max", "latency_ns", "ms", latency, _MS)
+    throttle = "What the broker asked to wait, by its answers to Produce requests"
+    yield _average(NODE, "throttle-time-avg", "throttle_ms", "produce_responses", "ms", throttle)
+    yield _greatest(NODE, "throttle-time-max", "throttle_ms", "ms", throttle)
+    yield from _rated(NODE, "outgoing-byte", "out_bytes", "bytes", "Bytes written to its sockets")
+    yield from _rated(NODE, "incoming-byte", "in_bytes", "bytes", "Bytes read from its sockets")
+
+
+def _topic() -> Iterator[Definition]:
+    yield from _rated(TOPIC, "record-send", "records_sent", "records", "Records acknowledged")
+    yield from _rated(
+        TOPIC, "record-error", "records_failed", "records", "Records that were accepted and then failed"
+    )
+    yield from _rated(
+        TOPIC, "record-retry", "records_retried", "records", "Records put back to be sent again, each time"
+    )
+    yield _average(
+        TOPIC, "records-per-batch-avg", "records_sent", "batches_sent", "records",
+        "Records in an acknowledged batch", kafkas=False,
+    )  # fmt: skip
+    yield from _rated(TOPIC, "byte", "batch_bytes", "bytes", "Bytes of acknowledged batches as they went")
+    yield _average(
+        TOPIC, "compression-rate", "batch_bytes", "raw_bytes", "",
+        "Bytes of acknowledged batches as they went, by their bytes before compression",
+    )  # fmt: skip
+
+
+OF_PRODUCER = tuple(_producer())
+OF_NODE = tuple(_node())
+OF_TOPIC = tuple(_topic())
+COUNT_NAME, COUNT_MEANING = "count", "How many metrics there are, itself included"
+
+
+def metrics_as_markdown() -> str:
+    """A table for each group: name, unit, meaning, and whether Kafka has it."""
+    text = ""
+    for definitions in (OF_PRODUCER, OF_NODE, OF_TOPIC):
+        text += f"### `{definitions[0].group}`\n\n| Metric | Unit | Meaning |\n| --- | --- | --- |\n"
+        for metric in definitions:
+            ours = "" if metric.kafkas else " (not Kafka's)"
+            text += f"| `{metric.name}`{ours} | {metric.unit} | {metric.meaning} |\n"
+        text += "\n"
+    text += f"### `{COUNT}`\n\n| Metric | Unit | Meaning |\n| --- | --- | --- |\n"
+    return text + f"| `{COUNT_NAME}` | metrics | {COUNT_MEANING} |\n"
