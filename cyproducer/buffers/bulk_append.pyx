@@ -187,6 +187,7 @@ cdef int append_ready(
     cdef int64_t bytes_left = BLOCK_BYTES
     cdef int64_t bound
     cdef int64_t timestamp_ms
+    cdef int64_t written
     cdef int32_t _i
     cdef int32_t partition
     cdef int result
@@ -210,10 +211,13 @@ cdef int append_ready(
         if b != NULL and b.state == OPEN and b.size + bound <= min(b.capacity, b.limit):
             at = b.data + b.size
             timestamp_ms = dated(r, b, s.now_ms)
-            b.size += put_record(
+            written = put_record(
                 at, timestamp_ms - b.base_timestamp, b.count,
                 r.key, r.key_size, r.value, r.value_size, r.headers, r.headers_size,
             ) - at
+            b.size += written
+            if written > b.largest:
+                b.largest = written
             if timestamp_ms > b.max_timestamp:
                 b.max_timestamp = timestamp_ms
             note(segments, partition, b.delivery, b.count, 1, False)
@@ -352,7 +356,9 @@ cdef inline int32_t put_rows_of(
     cdef int64_t delta = timestamp_ms - b.base_timestamp
     cdef int64_t fixed = 3 + varint_size(delta)   # attributes, the null key, no headers
     cdef int64_t total = 0
+    cdef int64_t largest = b.largest
     cdef int64_t size
+    cdef uint8_t* start
     cdef int32_t index = b.count
     cdef const uint8_t* at = NULL
     while row < end and total < limit:
@@ -360,6 +366,7 @@ cdef inline int32_t put_rows_of(
         if p + record_bound(-1, size, 1) > full:
             break
         # As put_record does, for what all these rows have in common.
+        start = p
         p = put_varint(p, fixed + varint_size(index) + varint_size(size) + size)
         p[0] = 0
         p = put_varint(p + 1, delta)
@@ -370,11 +377,13 @@ cdef inline int32_t put_rows_of(
         p += size
         p[0] = 0
         p += 1
+        largest = max(largest, p - start)
         total += record_bound(-1, size, 1) - STICKY_SLACK
         index += 1
         row += 1
     if timestamp_ms > b.max_timestamp:
         b.max_timestamp = timestamp_ms
     b.size = p - b.data
+    b.largest = largest
     taken[0] = total
     return index - b.count
