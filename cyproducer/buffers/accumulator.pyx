@@ -88,6 +88,7 @@ cdef void learn_ratio(Accumulator* a, Topic* t, double actual) noexcept nogil:
     pthread_mutex_unlock(&a.lock)
 
 
+@cython.final
 @cython.no_gc_clear
 cdef class RecordAccumulator(Incomplete):
     """Records that were accepted and are not yet acknowledged. Thread-safe.

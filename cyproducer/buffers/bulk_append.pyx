@@ -356,8 +356,8 @@ cdef inline int32_t put_rows_of(
     cdef int64_t delta = timestamp_ms - b.base_timestamp
     cdef int64_t fixed = 3 + varint_size(delta)   # attributes, the null key, no headers
     cdef int64_t total = 0
-    cdef int64_t largest = b.largest
     cdef int64_t size
+    cdef int64_t largest = b.largest
     cdef uint8_t* start
     cdef int32_t index = b.count
     cdef const uint8_t* at = NULL
@@ -377,7 +377,8 @@ cdef inline int32_t put_rows_of(
         p += size
         p[0] = 0
         p += 1
-        largest = max(largest, p - start)
+        if p - start > largest:
+            largest = p - start
         total += record_bound(-1, size, 1) - STICKY_SLACK
         index += 1
         row += 1

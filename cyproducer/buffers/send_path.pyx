@@ -289,7 +289,8 @@ cdef class SendPath:
         finally:
             let_go(&held_value)
             let_go(&held_key)
-            free(encoded)
+            if encoded != NULL:
+                free(encoded)
         future = RecordFuture.__new__(RecordFuture)
         future.delivery = out.delivery
         future.index = out.index

@@ -65,6 +65,10 @@ cdef class Outcomes(Answers):
                 if self.accumulator.c.oldest == NULL:
                     self.next_expiry_ns = FAR_NS
                 return 0
+            if self.driven:
+                # Found again there: it is closed now, which does no harm.
+                self.left_over = True
+                return 0
             with gil:
                 self._overdue(b, now)
 

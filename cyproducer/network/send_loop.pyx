@@ -150,16 +150,17 @@ cdef class SendLoop(Driver):
         cdef int64_t now = self.clock.now_ns()
         if self.left_over:
             self._go_on(now)
-        if cyp_load32(&self.attention) or now >= min(self.next_control_ns, self.next_expiry_ns):
+        if cyp_load32(&self.attention) or now >= self.next_control_ns:
             if self.driven:
                 self.left_over = True
                 return 0
-            if cyp_load32(&self.attention) or now >= self.next_control_ns:
-                with gil:
-                    self._control(now)
-                now = self.clock.now_ns()
-            if now >= self.next_expiry_ns:
-                self._expire(now)
+            with gil:
+                self._control(now)
+            now = self.clock.now_ns()
+        if now >= self.next_expiry_ns:
+            self._expire(now)
+            if self.left_over:
+                return 0
         pthread_mutex_lock(&self.accumulator.c.lock)
         expire_linger(&self.accumulator.c, now)
         pthread_mutex_unlock(&self.accumulator.c.lock)

@@ -18,8 +18,8 @@ What a record may lose by it, where nobody waits for it after all, is that milli
 over, and is slower to stand by again. It takes over at once where a second batch is begun, where anything is
 left when the waiting thread has what it waited for, and where there is something to decide: errors,
 connections, timers. None of that is done on an application's thread, where Ctrl-C may break in wherever
-Python code runs. The turn is given back in any case: by ``finally``, and within 20 ms, when the sender looks
-for batches that are overdue.
+Python code runs. The turn is given back in any case: by ``finally``, and at ``until``, which is 50 ms away at
+most, since ``get()`` has to look for Ctrl-C.
 """
 
 from libc.stdint cimport int64_t
@@ -144,7 +144,8 @@ cdef class Turns(Outcomes):
             cyp_add32(&self.drives, 1)
             cyp_store32(&self.driven, 0)
             idle = not self.left_over and self._settle_down(STANDING_BY)
-            pthread_mutex_unlock(&self.turn)
+            # Before the turn is given back: the sender could come to its end then, and close the descriptor.
             if not idle:
                 wake_sender(&self.wake_write_fd)
+            pthread_mutex_unlock(&self.turn)
         return True

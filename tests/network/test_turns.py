@@ -25,6 +25,7 @@ DECISIONS = (
     "on_frame",
     "on_broken",
     "on_batch_error",
+    "on_batch_overdue",
     "on_leaders",
     "on_progress",
 )
@@ -174,6 +175,24 @@ def test_what_has_to_be_decided_is_decided_on_the_senders_thread(
             assert cluster.topics["orders"].values[metadata.offset] == value
         assert threads <= {producer._machinery.thread.ident}
         assert threads or trouble == "a throttle"
+
+
+def test_a_record_that_is_overdue_while_its_thread_drives_fails_by_the_sender(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = threading.Event()
+    times = {"delivery_timeout_ms": 300, "request_timeout_ms": 250}
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, **times) as producer:
+        stand_by(producer)
+        threads = deciders(producer, monkeypatch)
+        asked = len(cluster.received(PRODUCE))
+        cluster.act(PRODUCE, Act(hold=held), Act(hold=held))
+        with pytest.raises(errors.KafkaTimeoutError):
+            producer.send("orders", b"1").get(WAIT_S)
+        held.set()
+        assert len(cluster.received(PRODUCE)) > asked
+        assert threads == {producer._machinery.thread.ident}
+        stand_by(producer)
 
 
 def test_the_sender_is_called_for_by_others_while_a_thread_drives(monkeypatch: pytest.MonkeyPatch) -> None:

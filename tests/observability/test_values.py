@@ -86,6 +86,17 @@ def test_sizes_are_those_on_the_wire() -> None:
         )
 
 
+@pytest.mark.parametrize("keys", [None, [None, None, None, None]])
+def test_rows_sent_together_count_as_records(keys: list[bytes | None] | None) -> None:
+    with Rig({"t": [1]}, linger_ms=10) as rig:
+        rig.path.send_many("t", [bytes(size) for size in (10, 300, 20, 30)], keys)
+        rig.advance_ms(10)
+        rig.answer_all()
+        found = producer(rig)
+        assert (found["record-send-total"], found["batch-total"]) == (4, 1)
+        assert found["record-size-max"] == 2 + 1 + 1 + 1 + 1 + 2 + 300 + 1
+
+
 def test_a_compression_rate_is_bytes_sent_by_bytes_before() -> None:
     values = [bytes(1000)] * 5
     with Rig({"t": [1]}) as rig:
