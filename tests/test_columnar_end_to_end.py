@@ -222,3 +222,26 @@ def test_rows_of_a_parent_are_the_parents_and_a_child_sends_its_own(broker: Embe
     producer.close()
     values = sorted(record.value or b"" for record in read_all(broker.bootstrap_servers, "forked", 3))
     assert values == [b"child", b"child", b"parent"]
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_metrics_count_the_largest_row_as_they_count_a_record(broker: EmbeddedBroker, keyed: bool) -> None:
+    values = [b"x" * (10 + i % 400) for i in range(ROWS)]
+    keys = [b"key-%d" % (i % 9) for i in range(ROWS)] if keyed else None
+    found: list[tuple[float, float]] = []
+    for name in ("singly", "together"):
+        topic = f"metrics-{name}-{keyed}"
+        broker.create_topic(topic, 1)
+        # What batches begin with depends on when they go; a record's size, on its place and on nothing else.
+        given: dict[str, Any] = {"linger_ms": 60_000, "batch_size": 1 << 20}
+        with producing(bootstrap_servers=broker.bootstrap_servers, **given) as producer:
+            if name == "singly":
+                for i, value in enumerate(values):
+                    producer.send(topic, value, keys and keys[i], timestamp_ms=10**12)
+            else:
+                producer.send_many(topic, values, keys, timestamp_ms=10**12)
+            producer.flush(WAIT_S)
+            metrics = producer.metrics()["producer-metrics"]
+            found.append((metrics["record-size-max"], metrics["record-send-total"]))
+    assert found[0] == found[1]
+    assert found[0][0] > 410
