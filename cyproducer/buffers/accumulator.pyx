@@ -43,6 +43,7 @@ from cyproducer.buffers.readiness cimport (
 from cyproducer.buffers.structures cimport OPEN, SEALED, SEALING, Accumulator, Node
 from cyproducer.buffers.sync cimport (
     cyp_cond_init,
+    cyp_lock_queued,
     pthread_cond_destroy,
     pthread_mutex_destroy,
     pthread_mutex_init,
@@ -199,7 +200,8 @@ cdef class RecordAccumulator(Incomplete):
         cdef int result
         out.sealing = NULL
         out.wake = False
-        pthread_mutex_lock(&a.lock)
+        # Whoever sends one record has the GIL.
+        cyp_lock_queued(&a.lock, &a.queued)
         if force:
             # A parked record: it was accepted before any close, and only it sees the partitions yet.
             t.partition_count = t.designating

@@ -25,6 +25,7 @@ from cyproducer.buffers.segments cimport note
 from cyproducer.buffers.structures cimport OPEN, Accumulator, Batch, Partition
 from cyproducer.buffers.sync cimport (
     SIGNAL_SLICE_NS,
+    cyp_give_way,
     cyp_monotonic_ns,
     pthread_mutex_lock,
     pthread_mutex_unlock,
@@ -105,6 +106,7 @@ cdef int append_block(RecordAccumulator acc, Topic* t, Segments segments, Sendin
     if wake:
         wake = rouse(a)
     pthread_mutex_unlock(&a.lock)
+    cyp_give_way(&a.queued)
     s.out.wake = wake
     return result
 

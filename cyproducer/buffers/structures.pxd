@@ -158,6 +158,7 @@ cdef enum Sleep:
 
 cdef struct Accumulator:
     pthread_mutex_t lock
+    int32_t queued            # threads that wait for the lock and hold up others: see cyp_give_way
     pthread_cond_t progress   # a batch completed, or a parked record found its place
     int64_t batch_size        # bytes, with the batch header
     int64_t linger_ns

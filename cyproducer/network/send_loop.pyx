@@ -35,6 +35,7 @@ from cyproducer.buffers.structures cimport (
 from cyproducer.buffers.sync cimport (
     FAR_NS,
     cyp_load32,
+    cyp_lock_queued,
     cyp_store32,
     cyp_swap32,
     pthread_mutex_destroy,
@@ -265,7 +266,7 @@ cdef class SendLoop(Driver):
         cdef Node* node = link.node
         cdef bint throttled = link.throttled_until_ns > now
         while not throttled and link.in_flight < self.max_in_flight and link.first_out == NULL:
-            pthread_mutex_lock(&self.accumulator.c.lock)
+            cyp_lock_queued(&self.accumulator.c.lock, &self.accumulator.c.queued)
             count = drain(
                 &self.accumulator.c, node, self.max_request_size, self.drained, MOST_BATCHES, now
             )
