@@ -4,7 +4,7 @@ import signal
 
 from hypothesis import settings
 
-# A shell without job control has what it puts into the background ignore Ctrl-C, and Python then leaves it so.
+# A shell without job control has what it puts into the background ignore Ctrl-C, and Python leaves it so.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
