@@ -85,6 +85,7 @@ def settle(
     deaths: bool = True,
     failed_until_s: float = 0,
     since_s: float = 0,
+    restarts: bool = False,
 ) -> Reckoning:
     """Reads everything back and checks it, then the sequences in the leaders' files.
 
@@ -92,6 +93,7 @@ def settle(
         deaths: Whether leaders have died or moved, which is where acks=1 may lose records.
         failed_until_s: As `Reckoning` has it.
         since_s: As `Reckoning` has it.
+        restarts: As `Reckoning` has it.
     """
     faults.await_in_sync(writer.topic)
     lost = way.lost and deaths
@@ -102,7 +104,13 @@ def settle(
     )
     found = _read(cluster, writer.topic, 0 if lost else expected)
     reckoning = Reckoning(
-        writer, found, twice=way.twice, lost=lost, failed_until_s=failed_until_s, since_s=since_s
+        writer,
+        found,
+        twice=way.twice,
+        lost=lost,
+        failed_until_s=failed_until_s,
+        since_s=since_s,
+        restarts=restarts,
     )
     reckoning.check()
     if way.options["enable_idempotence"]:

@@ -229,7 +229,10 @@ class KafkaCluster:
         with free_ports(len(names) * len(self._nodes)) as ports:
             for node in self._nodes.values():
                 node.ports = {name: ports.pop() for name in names}
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        cluster_id = "-"
+        # It would be taken for an option.
+        while cluster_id.startswith("-"):
+            cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         for node in self._nodes.values():
             node.configure(self._properties_of(node))
         # Formatting is a JVM start each, so they run side by side.

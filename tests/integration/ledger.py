@@ -174,6 +174,9 @@ class Reckoning:
         failed_until_s: Records sent before this may have failed. With ``twice`` they may turn up anywhere:
             without idempotence nothing keeps a request that is still under way from arriving.
         since_s: Only acknowledged records sent later than this must be there: the topic was made then.
+        restarts: Whether brokers were killed and came back. From its snapshot such a broker knows only the
+            newest batch of a producer. An older one whose answer was lost is refused when it comes again,
+            OUT_OF_ORDER_SEQUENCE_NUMBER, so its records may have failed as maybe written, and are there once.
     """
 
     def __init__(
@@ -185,8 +188,10 @@ class Reckoning:
         lost: bool = False,
         failed_until_s: float = 0,
         since_s: float = 0,
+        restarts: bool = False,
     ) -> None:
         self._writer = writer
+        self._restarts = restarts
         self._complaints: dict[str, list[str]] = defaultdict(list)
         self._places: dict[tuple[int, int], list[int]] = defaultdict(list)
         self._read(found, strays=twice and failed_until_s > 0)
@@ -256,7 +261,7 @@ class Reckoning:
         if len(offsets) > 1 and not twice:
             self._complain("records written more than once", known)
         if entry.error is not None:
-            if entry.sent_s >= failed_until_s:
+            if entry.sent_s >= failed_until_s and not (self._restarts and self._forgotten(entry, offsets)):
                 self._complain("records failed", known)
             if entry.maybe_written is None:
                 self._complain("records whose failure does not say what is known", known)
@@ -270,6 +275,11 @@ class Reckoning:
                 self._complain("records elsewhere than their futures told", known)
         elif entry.sent_s >= since_s and not lost:
             self._complain("records lost", known)
+
+    @staticmethod
+    def _forgotten(entry: Entry, offsets: list[int]) -> bool:
+        refused = isinstance(entry.error, errors.OutOfOrderSequenceNumberError)
+        return refused and entry.maybe_written is True and len(offsets) == 1
 
     def _complain(self, kind: str, about: str) -> None:
         self._complaints[kind].append(about)

@@ -156,4 +156,4 @@ def test_everything_at_once(
                 time.sleep(rng.uniform(0, 2))
         writer.pass_by()
 
-    settle(cluster, faults, writer, way)
+    settle(cluster, faults, writer, way, restarts=True)

@@ -90,7 +90,7 @@ def test_killed_leaders(kafka_cluster: KafkaCluster, faults: ClusterFaults, log:
             pass_by(writers)
 
     for way, writer in writers:
-        settle(kafka_cluster, faults, writer, way)
+        settle(kafka_cluster, faults, writer, way, restarts=True)
 
 
 def test_paused_brokers(kafka_cluster: KafkaCluster, faults: ClusterFaults, log: FaultLog) -> None:

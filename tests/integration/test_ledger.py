@@ -129,6 +129,18 @@ def test_a_record_that_failed_as_maybe_written_may_be_there_once() -> None:
     assert "1 records written more than once" in complaints(writer, log_of(0, 1, 1), failed_until_s=9)
 
 
+def test_a_record_that_a_restarted_broker_has_and_refuses() -> None:
+    refused = errors.OutOfOrderSequenceNumberError("refused")
+    refused.maybe_written = True
+    Reckoning(writer_of(0, refused), log_of(0, 1), restarts=True).check()
+    assert "1 records failed" in complaints(writer_of(0, refused), log_of(0, 1))
+    assert "1 records failed" in complaints(writer_of(0, refused), log_of(0), restarts=True)
+    assert "1 records failed" in complaints(writer_of(0, MAYBE_WRITTEN), log_of(0, 1), restarts=True)
+    certain = errors.OutOfOrderSequenceNumberError("refused")
+    certain.maybe_written = False
+    assert "1 records failed" in complaints(writer_of(0, certain), log_of(0, 1), restarts=True)
+
+
 def test_a_failure_that_does_not_say_whether_the_record_was_written() -> None:
     text = complaints(writer_of(0, UNCLEAR), log_of(0), failed_until_s=9)
     assert "1 records whose failure does not say" in text
