@@ -24,6 +24,14 @@ cdef struct Appended:
     Batch* sealing        # NULL, or a batch that the caller must pass to seal()
     bint wake             # whether the sender sleeps and should not
 
+cdef inline int64_t dated(Batch* b, int64_t now_ms) noexcept nogil:
+    """A timestamp for a record that has none: now, but not before the records in front of it, whose clock may
+    have been the exact one. The lock is held."""
+    if b.clock_ms - TICK_MS < now_ms < b.clock_ms:
+        return b.clock_ms
+    b.clock_ms = now_ms
+    return now_ms
+
 
 cdef class RecordAccumulator(Incomplete):
     cdef readonly object compressor

@@ -280,10 +280,7 @@ cdef class RecordAccumulator(Incomplete):
         if timestamp < 0:
             # Reading the exact time would be a tenth of what a record costs. A batch begins with it, and what
             # comes soon behind is not older.
-            timestamp = self.clock.ticked_wall_ms()
-            if timestamp < b.clock_ms and b.clock_ms - timestamp < TICK_MS:
-                timestamp = b.clock_ms
-            b.clock_ms = timestamp
+            timestamp = dated(b, self.clock.ticked_wall_ms())
         at = b.data + b.size
         written = put_record(
             at, timestamp - b.base_timestamp, b.count,

@@ -232,7 +232,7 @@ cdef class BulkFuture:
             deadline = cyp_monotonic_ns() + <int64_t>(max(0.0, min(<double>timeout, 1e9)) * 1e9)
         while d != NULL:
             try:
-                refuse_wait(d, "get()", self._called())
+                refuse_wait(d, "get()", self)
                 wait_slice(d, deadline)
             finally:
                 delivery_unref(d)
@@ -256,7 +256,7 @@ cdef class BulkFuture:
         cdef Delivery* d = self.segments.first_pending(&index)
         if d != NULL:
             try:
-                refuse_wait(d, what, self._called())
+                refuse_wait(d, what, self)
             finally:
                 delivery_unref(d)
 
@@ -283,7 +283,7 @@ cdef class BulkFuture:
         cdef Delivery* d = self.segments.first_pending(&index)
         if d != NULL:
             try:
-                refuse_foreign(d, self._called())
+                refuse_foreign(d, self)
             finally:
                 delivery_unref(d)
         if self.callbacks is None:
@@ -327,14 +327,9 @@ cdef class BulkFuture:
 
     def as_concurrent(self):
         """The outcome as a ``concurrent.futures.Future``; see ``RecordFuture.as_concurrent``."""
-        # Imported here: asyncio and concurrent.futures would double what importing this package costs.
-        from cyproducer.buffers.concurrent_future import ConcurrentFuture
+        from cyproducer.buffers.concurrent_future import concurrent
 
-        future = ConcurrentFuture(self)
-        future.set_running_or_notify_cancel()
-        self._add(ON_SUCCESS, future.set_result)
-        self._add(ON_FAILURE, future.set_exception)
-        return future
+        return concurrent(self)
 
     def __await__(self):
         """Awaits the outcome in asyncio, on whichever loop is running."""

@@ -16,8 +16,8 @@ from cyproducer.buffers.accumulator cimport (
     IS_CLOSED,
     NO_SUCH_PARTITION,
     OUT_OF_MEMORY,
-    TICK_MS,
     TOPIC_UNKNOWN,
+    dated,
 )
 from cyproducer.buffers.placement cimport STICKY, place
 from cyproducer.buffers.readiness cimport rouse
@@ -131,16 +131,6 @@ cdef inline int64_t read_row(const Sending* s, int64_t row, RecordView* r, uint8
     return used
 
 
-cdef inline int64_t dated(const RecordView* r, Batch* b, int64_t now_ms) noexcept nogil:
-    """The record's timestamp in a batch; now, where it has none, is not before the records in front of it."""
-    if r.timestamp_ms >= 0:
-        return r.timestamp_ms
-    if now_ms < b.clock_ms and b.clock_ms - now_ms < TICK_MS:
-        return b.clock_ms
-    b.clock_ms = now_ms
-    return now_ms
-
-
 cdef void read_rows(const Topic* t, Sending* s) noexcept nogil:
     """Reads the next rows, and hashes their keys, before the lock is taken."""
     cdef const Rows* rows = s.rows
@@ -212,7 +202,7 @@ cdef int append_ready(
         b = p.last
         if b != NULL and b.state == OPEN and b.size + bound <= min(b.capacity, b.limit):
             at = b.data + b.size
-            timestamp_ms = dated(r, b, s.now_ms)
+            timestamp_ms = r.timestamp_ms if r.timestamp_ms >= 0 else dated(b, s.now_ms)
             written = put_record(
                 at, timestamp_ms - b.base_timestamp, b.count,
                 r.key, r.key_size, r.value, r.value_size, r.headers, r.headers_size,
@@ -290,6 +280,7 @@ cdef int append_plain(
     cdef int64_t bound
     cdef int64_t limit
     cdef int64_t taken
+    cdef int64_t timestamp_ms
     cdef int32_t partition
     cdef int32_t count
     cdef int result
@@ -311,7 +302,8 @@ cdef int append_plain(
         b = p.last
         taken = bound - STICKY_SLACK
         if b != NULL and b.state == OPEN and b.size + bound <= min(b.capacity, b.limit):
-            count = put_rows(b, &s.rows.value, s.row, end, limit, dated(&r, b, s.now_ms), &taken)
+            timestamp_ms = r.timestamp_ms if r.timestamp_ms >= 0 else dated(b, s.now_ms)
+            count = put_rows(b, &s.rows.value, s.row, end, limit, timestamp_ms, &taken)
             note(segments, partition, b.delivery, b.count, count, False)
             b.count += count
             b.delivery.count = b.count

@@ -5,11 +5,13 @@ that passes it on. A module of its own because ``concurrent.futures`` and asynci
 thread may call anything.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
 
 log = logging.getLogger("cyproducer")
 
@@ -25,6 +27,8 @@ class Outcome(Protocol[T_co]):
     @property
     def exception(self) -> BaseException | None: ...
     def get(self, timeout: float | None = None) -> T_co: ...
+    def add_callback(self, f: Callable[..., object]) -> object: ...
+    def add_errback(self, f: Callable[..., object]) -> object: ...
     def add_both(self, f: Callable[..., object]) -> object: ...
     def _refuse_wait(self, what: str) -> None: ...
 
@@ -58,8 +62,20 @@ class ConcurrentFuture(Future[T]):
         return super().exception(timeout)
 
 
+def concurrent(record: Outcome[T]) -> ConcurrentFuture[T]:
+    """The outcome as a future that runs from the start: an accepted record is not taken back."""
+    future = ConcurrentFuture(record)
+    future.set_running_or_notify_cancel()
+    record.add_callback(future.set_result)
+    record.add_errback(future.set_exception)
+    return future
+
+
 async def awaited(record: Outcome[Any]) -> Any:
     """The outcome on whichever loop is running."""
+    # Who awaits has imported it, who takes a concurrent future may do without.
+    import asyncio
+
     if record.is_done:
         return record.get(0)
     record._refuse_wait("await")

@@ -61,7 +61,6 @@ cdef class RecordFuture:
     cdef int _settle(self) noexcept
     cdef int _wait(self, int64_t deadline) except -1
     cdef int _refuse_foreign(self) except -1
-    cdef object _pass_to(self, object future)
     cdef object _error(self)
     cdef object _metadata(self)
     cdef object _add(self, int kind, object function)
@@ -81,8 +80,8 @@ cdef object fresh(object error)
 cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms)
 cdef bint list_callback(Delivery* d, RecordFuture future) noexcept
 cdef int wait_slice(Delivery* d, int64_t deadline) except -1
-cdef int refuse_wait(Delivery* d, str what, str whose) except -1
-cdef int refuse_foreign(Delivery* d, str whose) except -1
+cdef int refuse_wait(Delivery* d, str what, object future) except -1
+cdef int refuse_foreign(Delivery* d, object future) except -1
 # Guard what forwarding changes in futures; held for a few instructions, without asking for the GIL.
 cdef void lock_forwards() noexcept nogil
 cdef void unlock_forwards() noexcept nogil

@@ -292,25 +292,25 @@ cdef int wait_slice(Delivery* d, int64_t deadline) except -1:
     return 0
 
 
-cdef int refuse_wait(Delivery* d, str what, str whose) except -1:
+cdef int refuse_wait(Delivery* d, str what, object future) except -1:
     """Raises ``IllegalStateError`` where waiting for a pending delivery would never end, or hold up others.
 
-    ``what`` waits for ``whose`` outcome.
+    ``what`` waits for the outcome of ``future``, a ``RecordFuture`` or ``BulkFuture``.
     """
-    refuse_foreign(d, whose)
+    refuse_foreign(d, future)
     if cyp_load64(&d.queue.runner) == <int64_t>PyThread_get_thread_ident():
         raise IllegalStateError(
-            f"{what} in a callback, of {whose} that is pending: every other callback would wait with it. Add "
-            "a callback to it, or wait in another thread"
+            f"{what} in a callback, of {future._called()} that is pending: every other callback would wait with "
+            "it. Add a callback to it, or wait in another thread"
         )
     return 0
 
 
-cdef int refuse_foreign(Delivery* d, str whose) except -1:
+cdef int refuse_foreign(Delivery* d, object future) except -1:
     if d.queue.foreign:
         raise IllegalStateError(
-            f"{whose} was sent before a fork and belongs to the parent process: only there will its outcome "
-            "be known"
+            f"{future._called()} was sent before a fork and belongs to the parent process: only there will its "
+            "outcome be known"
         )
     return 0
 
@@ -470,13 +470,16 @@ cdef class RecordFuture:
             return self._metadata()
         raise fresh(self._error())
 
+    def _called(self):
+        return f"a record for topic {self.topic!r}"
+
     def _refuse_wait(self, str what not None):
         """Raises ``IllegalStateError`` where waiting for this record would never end, or hold up others."""
         if self._settle() == PENDING:
-            refuse_wait(self.delivery, what, f"a record for topic {self.topic!r}")
+            refuse_wait(self.delivery, what, self)
 
     cdef int _refuse_foreign(self) except -1:
-        return refuse_foreign(self.delivery, f"a record for topic {self.topic!r}")
+        return refuse_foreign(self.delivery, self)
 
     cdef int _wait(self, int64_t deadline) except -1:
         cdef int state = self._settle()
@@ -552,16 +555,9 @@ cdef class RecordFuture:
         It runs from the start (``cancel()`` has no effect): an accepted record is not taken back.
         """
         # Imported here: asyncio and concurrent.futures would double what importing this package costs.
-        from cyproducer.buffers.concurrent_future import ConcurrentFuture
+        from cyproducer.buffers.concurrent_future import concurrent
 
-        future = ConcurrentFuture(self)
-        future.set_running_or_notify_cancel()
-        return self._pass_to(future)
-
-    cdef object _pass_to(self, object future):
-        self._add(ON_SUCCESS, future.set_result)
-        self._add(ON_FAILURE, future.set_exception)
-        return future
+        return concurrent(self)
 
     def __await__(self):
         """Awaits the outcome in asyncio, on whichever loop is running."""

@@ -8,4 +8,4 @@ cdef class Turns(Outcomes):
     cdef int32_t drives           # turns that waiting threads took and gave back
     cdef int32_t left_alone       # times that a record came while it stood by, and nobody to wait for it
     cdef bint _stand_by(self) except -1 nogil
-    cdef bint _settle_down(self, int32_t sleep) noexcept nogil
+    cdef bint _settle_down(self) noexcept nogil

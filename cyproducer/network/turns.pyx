@@ -90,8 +90,8 @@ cdef class Turns(Outcomes):
         cyp_store32(&self.stopping, 1)
         self.wake()
 
-    cdef bint _settle_down(self, int32_t sleep) noexcept nogil:
-        """Notes how to be told of work, if there is none. One critical section, as in ``_sleep_until``."""
+    cdef bint _settle_down(self) noexcept nogil:
+        """Notes STANDING_BY, if there is no work. One critical section, as in ``_sleep_until``."""
         cdef Accumulator* a = &self.accumulator.c
         cdef bint idle
         pthread_mutex_lock(&a.lock)
@@ -99,7 +99,7 @@ cdef class Turns(Outcomes):
         if idle:
             # Nor does a batch wake it that only begins to linger.
             a.sleeping_until_ns = 0
-            cyp_store32(&a.sleeping, sleep)
+            cyp_store32(&a.sleeping, STANDING_BY)
         pthread_mutex_unlock(&a.lock)
         return idle and not cyp_load32(&self.attention)
 
@@ -109,7 +109,7 @@ cdef class Turns(Outcomes):
         # Codecs, and selectors other than epoll, need the GIL.
         if self.accumulator.c.codec != 0 or self.poller.epoll_fd < 0:
             return False
-        if not self._settle_down(STANDING_BY):
+        if not self._settle_down():
             return False
         cyp_store32(&self.standing_by, 1)
         while True:
@@ -143,7 +143,7 @@ cdef class Turns(Outcomes):
         finally:
             cyp_add32(&self.drives, 1)
             cyp_store32(&self.driven, 0)
-            idle = not self.left_over and self._settle_down(STANDING_BY)
+            idle = not self.left_over and self._settle_down()
             # Before the turn is given back: the sender could come to its end then, and close the descriptor.
             if not idle:
                 wake_sender(&self.wake_write_fd)

@@ -24,6 +24,7 @@ from typing import Any
 # At the end: an installed package comes before the sources.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
+from cyproducer.buffers.bulk_path import BulkPath
 from tests.reference_produce import PartitionResponse, decode_produce_request, encode_produce_response
 from tests.rig import CountedControl, Rig
 
@@ -179,7 +180,7 @@ def sender_of_single_records(callgrind: Callgrind) -> Callable[[int], None]:
 
 def columnar(callgrind: Callgrind) -> Callable[[int], None]:
     """Rows handed over in columns."""
-    path = bulk_path()()
+    path = BulkPath()
     rows = arrow_rows()
     work = Workload(PARTITIONS)
     path._open_path(work.rig.accumulator, MAX_REQUEST_SIZE, MAX_BLOCK_MS, None)
@@ -192,14 +193,6 @@ def columnar(callgrind: Callgrind) -> Callable[[int], None]:
 
     run(records=4 * COLUMN_ROWS)
     return run
-
-
-def bulk_path() -> Any:
-    """What the producer inherits ``send_arrow()`` from; ``NotImplementedError`` where there is none."""
-    try:
-        return importlib.import_module("cyproducer.buffers.bulk_path").BulkPath
-    except ModuleNotFoundError as error:
-        raise NotImplementedError("there is no send_arrow() yet") from error
 
 
 @cache
@@ -226,7 +219,6 @@ def main(arguments: list[str]) -> int:
     gc.disable()
     with suppress(NotImplementedError):
         # Importing takes ten times as long once instructions are counted.
-        bulk_path()
         arrow_rows()
     callgrind.begin()
     for name, (prepare, records) in WORKLOADS.items():

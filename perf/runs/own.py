@@ -66,10 +66,6 @@ def blocking(args: Args) -> Figures:
 
 def columnar(args: Args) -> Figures:
     """Rows handed over in columns, ten thousand a call, one future each."""
-    from cyproducer import KafkaProducer
-
-    if not hasattr(KafkaProducer, "send_arrow"):
-        raise SkippedError("KafkaProducer has no send_arrow() yet")
     try:
         pyarrow = importlib.import_module("pyarrow")
     except ModuleNotFoundError as error:
