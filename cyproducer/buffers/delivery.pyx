@@ -300,8 +300,8 @@ cdef int refuse_wait(Delivery* d, str what, object future) except -1:
     refuse_foreign(d, future)
     if cyp_load64(&d.queue.runner) == <int64_t>PyThread_get_thread_ident():
         raise IllegalStateError(
-            f"{what} in a callback, of {future._called()} that is pending: every other callback would wait with "
-            "it. Add a callback to it, or wait in another thread"
+            f"{what} in a callback, of {future._called()} that is pending: every other callback would wait "
+            "with it. Add a callback to it, or wait in another thread"
         )
     return 0
 
@@ -309,8 +309,8 @@ cdef int refuse_wait(Delivery* d, str what, object future) except -1:
 cdef int refuse_foreign(Delivery* d, object future) except -1:
     if d.queue.foreign:
         raise IllegalStateError(
-            f"{future._called()} was sent before a fork and belongs to the parent process: only there will its "
-            "outcome be known"
+            f"{future._called()} was sent before a fork and belongs to the parent process: only there will "
+            "its outcome be known"
         )
     return 0
 
