@@ -218,7 +218,11 @@ class ProducerOptions:
         kind.whole(0, kind.INT32_MAX, "bytes"),
         "The most bytes of a batch; a single record may exceed it. Memory is taken as a batch fills",
     )
-    linger_ms = Option(0, kind.milliseconds(), "How long a batch that is not full waits for more records")
+    linger_ms = Option(
+        0,
+        kind.milliseconds(),
+        "How long a batch that is not full waits for more records; up to a quarter less where another goes",
+    )
     buffer_memory = Option(
         33554432,
         kind.whole(1, kind.INT64_MAX, "bytes"),

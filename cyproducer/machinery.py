@@ -39,7 +39,7 @@ _SLICE_S = 0.05
 
 #: How long a batch waits for more where records stream in and linger_ms is 0: long enough for 100 kB at two
 #: million records a second, and less than a broker under such load takes to answer.
-STREAM_LINGER_MS = 0.5
+STREAM_LINGER_MS = 0.75
 
 #: Also those whose producer is being collected just now.
 _machines: weakref.WeakSet["Machinery"] = weakref.WeakSet()

@@ -46,7 +46,7 @@ from cyproducer.buffers.sync cimport (
     cyp_lock_queued,
     pthread_cond_destroy,
     pthread_mutex_destroy,
-    pthread_mutex_init,
+    cyp_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
@@ -121,7 +121,7 @@ cdef class RecordAccumulator(Incomplete):
         int32_t samples=2,
         double sample_window_ms=30_000,
     ):
-        pthread_mutex_init(&self.c.lock, NULL)
+        cyp_mutex_init(&self.c.lock)
         cyp_cond_init(&self.c.progress)
         self.pool = pool
         self.clock = clock

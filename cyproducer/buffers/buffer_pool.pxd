@@ -6,9 +6,10 @@ cdef enum:
     CLASSES = 24          # size classes: 2**MIN_SHIFT .. 2**(MIN_SHIFT + CLASSES - 1)
     MIN_SHIFT = 9         # the smallest buffer has 512 bytes
 
-# A buffer that lies in a free list: its first bytes hold the link.
+# A buffer that lies in a free list, or is on its way there: its first bytes hold the link.
 cdef struct FreeBuffer:
     FreeBuffer* next
+    int64_t size          # meaningless once it lies in the list of its size
 
 # A thread that waits for memory. It lives on that thread's stack.
 cdef struct Waiter:
@@ -38,7 +39,9 @@ cdef class BufferPool:
     cdef void make_room(self) noexcept nogil
     cdef uint8_t* allocate(self, int64_t size) noexcept nogil
     cdef void release(self, uint8_t* data, int64_t size) noexcept nogil
+    cdef void release_all(self, FreeBuffer* first) noexcept nogil
     cdef void _grant(self) noexcept nogil
     cdef void _trim(self) noexcept nogil
 
+cdef FreeBuffer* chained(FreeBuffer* rest, uint8_t* data, int64_t size) noexcept nogil
 cdef int64_t buffer_capacity(int64_t size) noexcept nogil

@@ -29,7 +29,7 @@ from cyproducer.buffers.sync cimport (
     pthread_cond_destroy,
     pthread_cond_signal,
     pthread_mutex_destroy,
-    pthread_mutex_init,
+    cyp_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
@@ -73,6 +73,14 @@ cdef int64_t buffer_capacity(int64_t size) noexcept nogil:
     return capacity
 
 
+cdef FreeBuffer* chained(FreeBuffer* rest, uint8_t* data, int64_t size) noexcept nogil:
+    """A buffer in front of others that are to be released with it."""
+    cdef FreeBuffer* item = <FreeBuffer*>data
+    item.next = rest
+    item.size = size
+    return item
+
+
 cdef class BufferPool:
     """``total_bytes`` of memory for records that were accepted and are not yet acknowledged.
 
@@ -82,7 +90,7 @@ cdef class BufferPool:
     def __cinit__(self, int64_t total_bytes):
         if total_bytes < 0:
             raise ValueError(f"total_bytes={total_bytes}: must be >= 0")
-        pthread_mutex_init(&self.lock, NULL)
+        cyp_mutex_init(&self.lock)
         self.total_bytes = total_bytes
 
     def __dealloc__(self):
@@ -242,25 +250,39 @@ cdef class BufferPool:
 
     cdef void release(self, uint8_t* data, int64_t size) noexcept nogil:
         """Takes a buffer of ``size`` bytes back, and its reservation with it."""
-        cdef int k = size_class(size)
-        cdef FreeBuffer* item = <FreeBuffer*>data
-        cdef bint keep
+        self.release_all(chained(NULL, data, size))
+
+    cdef void release_all(self, FreeBuffer* first) noexcept nogil:
+        """Takes buffers back that are ``chained``, and their reservations with them."""
+        cdef FreeBuffer* item
+        cdef FreeBuffer* useless = NULL
+        cdef int64_t size
+        cdef int k
         pthread_mutex_lock(&self.lock)
-        self.in_use -= size
-        keep = (
-            k >= 0
-            and (<int64_t>1 << (MIN_SHIFT + k)) == size
-            and self.in_use + self.cached + size <= self.total_bytes
-            and (size > SMALL or self.cached + size <= MOST_CACHED_SMALL)
-        )
-        if keep:
-            item.next = self.free_lists[k]
-            self.free_lists[k] = item
-            self.cached += size
+        while first != NULL:
+            item = first
+            first = item.next
+            size = item.size
+            k = size_class(size)
+            self.in_use -= size
+            if (
+                k >= 0
+                and (<int64_t>1 << (MIN_SHIFT + k)) == size
+                and self.in_use + self.cached + size <= self.total_bytes
+                and (size > SMALL or self.cached + size <= MOST_CACHED_SMALL)
+            ):
+                item.next = self.free_lists[k]
+                self.free_lists[k] = item
+                self.cached += size
+            else:
+                item.next = useless
+                useless = item
         self._grant()
         pthread_mutex_unlock(&self.lock)
-        if not keep:
-            free(data)
+        while useless != NULL:
+            item = useless
+            useless = item.next
+            free(item)
 
     # What tests and metrics see.
 

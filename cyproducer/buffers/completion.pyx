@@ -19,7 +19,7 @@ from cyproducer.buffers.sync cimport (
     pthread_cond_broadcast,
     pthread_cond_destroy,
     pthread_mutex_destroy,
-    pthread_mutex_init,
+    cyp_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
@@ -40,7 +40,7 @@ cdef class CompletionQueue:
     """
 
     def __cinit__(self, start=None):
-        pthread_mutex_init(&self.entries.lock, NULL)
+        cyp_mutex_init(&self.entries.lock)
         cyp_cond_init(&self.entries.filled)
         cyp_cond_init(&self.entries.ran)
         self.entries.owner = <void*>self
@@ -79,7 +79,7 @@ cdef class CompletionQueue:
         Takes no lock, which a thread of the parent's may have held. The thread that forked may be the one
         that runs callbacks: it finds the queue closed and empty.
         """
-        pthread_mutex_init(&self.entries.lock, NULL)
+        cyp_mutex_init(&self.entries.lock)
         cyp_cond_init(&self.entries.filled)
         cyp_cond_init(&self.entries.ran)
         self.entries.first = NULL

@@ -41,7 +41,7 @@ from cyproducer.buffers.sync cimport (
     cyp_store32,
     pthread_cond_broadcast,
     pthread_cond_signal,
-    pthread_mutex_init,
+    cyp_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
@@ -74,9 +74,9 @@ def renew_locks():
     that exist in the parent only."""
     cdef int i
     for i in range(STRIPES):
-        pthread_mutex_init(&stripes[i].lock, NULL)
+        cyp_mutex_init(&stripes[i].lock)
         cyp_cond_init(&stripes[i].done)
-    pthread_mutex_init(&forward_lock, NULL)
+    cyp_mutex_init(&forward_lock)
 
 
 renew_locks()

@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 
 from cyproducer.buffers.buffer_pool cimport BufferPool
 from cyproducer.buffers.clock cimport Clock
@@ -22,6 +22,8 @@ cdef class Incomplete:
     cdef void _forget(self, Batch* b) noexcept nogil
     cdef void _free(self, Batch* b) noexcept nogil
     cdef void complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) noexcept nogil
+    cdef void acknowledge(self, Batch* b, int64_t base_offset, int64_t log_append_ms) noexcept nogil
+    cdef void account(self, Batch** batches, int32_t count) noexcept nogil
     cdef void _count(self, Batch* b, int which) noexcept nogil
     cdef int fail(self, Batch* b, object error) except -1
     cdef int abandon(self, Batch* b, object error) except -1

@@ -12,7 +12,7 @@ cdef extern from "<pthread.h>" nogil:
         pass
     ctypedef struct pthread_cond_t:
         pass
-    int pthread_mutex_init(pthread_mutex_t*, void*)
+    int cyp_mutex_init(pthread_mutex_t* m)
     int pthread_mutex_destroy(pthread_mutex_t*)
     int pthread_mutex_lock(pthread_mutex_t*)
     int pthread_mutex_unlock(pthread_mutex_t*)

@@ -17,4 +17,5 @@ cdef class Answers(SendLoop):
     ) except -1
     cdef int _malformed(self, Link* link, Request* r, int64_t size) except -1
     cdef int _refused(self, Batch* b, const Outcome* o) except -1
-    cdef int _complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) except -1 nogil
+    cdef int _acknowledge(self, Request* r) except -1 nogil
+    cdef int _complete_unsettled(self, Batch* b, const Outcome* o) except -1 nogil

@@ -137,11 +137,10 @@ cdef class Answers(SendLoop):
             with gil:
                 self._malformed(link, r, size)
             return 0
+        self._acknowledge(r)
         for i in range(r.count):
             o = &self.outcomes[i]
-            if o.error_code == 0:
-                self._complete(r.batches[i], o.base_offset, o.log_append_ms)
-            else:
+            if o.error_code != 0:
                 with gil:
                     if not learned and names_leader(o):
                         learned = True
@@ -174,19 +173,44 @@ cdef class Answers(SendLoop):
             message = o.message[:o.message_size].decode("utf-8", "replace")
         return self._resolve(b, o.error_code, message, None, True)
 
-    cdef int _complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) except -1 nogil:
-        """A batch was acknowledged, also one whose records had to fail before."""
+    cdef int _acknowledge(self, Request* r) except -1 nogil:
+        """Completes the batches that were acknowledged, also those whose records had to fail before."""
+        cdef Outcome* o
+        cdef Batch* b
+        cdef Partition* p
+        cdef bint awaited = False
+        cdef int32_t count = 0
+        cdef int32_t i
+        for i in range(r.count):
+            o = &self.outcomes[i]
+            if o.error_code != 0:
+                continue
+            b = r.batches[i]
+            p = b.partition
+            awaited = self.driven or cyp_load32(&b.delivery.waiting) > 0
+            # No lock: only the sender writes it.
+            p.awaited = awaited
+            if p.gate != GATE_OPEN:
+                self._complete_unsettled(b, o)
+                continue
+            self.accumulator.acknowledge(b, o.base_offset, o.log_append_ms)
+            self.drained[count] = b
+            count += 1
+        self.accumulator.account(self.drained, count)
+        # Read without the lock: it is a hint.
+        if r.count == 1 and awaited and self.accumulator.c.incomplete == 0:
+            self.lone += 1
+        else:
+            self.lone = min(self.lone, 0)
+        return 0
+
+    cdef int _complete_unsettled(self, Batch* b, const Outcome* o) except -1 nogil:
+        """The same for one whose partition the control plane has in hand, and is told."""
         cdef Partition* p = b.partition
         cdef int64_t first_record = b.first_record
-        cdef bint awaited = self.driven or cyp_load32(&b.delivery.waiting) > 0
-        # No lock: only the sender writes it.
-        p.awaited = awaited
-        self.accumulator.complete(b, base_offset, log_append_ms)
-        # Read without the lock: it is a hint.
-        self.lone = self.lone + 1 if awaited and self.accumulator.c.incomplete == 0 else min(self.lone, 0)
-        if p.gate != GATE_OPEN:
-            with gil:
-                self._progress(p, first_record)
+        self.accumulator.complete(b, o.base_offset, o.log_append_ms)
+        with gil:
+            self._progress(p, first_record)
         return 0
 
     cdef int _go_on(self, int64_t now) except -1 nogil:

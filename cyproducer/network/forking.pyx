@@ -15,7 +15,7 @@ from contextlib import suppress
 from cpython.ref cimport Py_INCREF
 
 from cyproducer.buffers.accumulator cimport RecordAccumulator
-from cyproducer.buffers.sync cimport cyp_cond_init, cyp_store32, pthread_mutex_init
+from cyproducer.buffers.sync cimport cyp_cond_init, cyp_store32, cyp_mutex_init
 from cyproducer.network.send_loop cimport SendLoop
 
 
@@ -28,10 +28,10 @@ def disown(SendLoop sender not None):
     Py_INCREF(sender)
     sender.stopping = 1
     # Whoever forked may come back to them: from a signal's handler in flush(), say. It must find them free.
-    pthread_mutex_init(&sender.turn, NULL)
-    pthread_mutex_init(&accumulator.c.lock, NULL)
+    cyp_mutex_init(&sender.turn)
+    cyp_mutex_init(&accumulator.c.lock)
     cyp_cond_init(&accumulator.c.progress)
-    pthread_mutex_init(&accumulator.pool.lock, NULL)
+    cyp_mutex_init(&accumulator.pool.lock)
     accumulator.wake_function = NULL
     cyp_store32(&accumulator.c.closed, 1)
     accumulator.c.oldest = NULL

@@ -39,7 +39,7 @@ from cyproducer.buffers.sync cimport (
     cyp_store32,
     cyp_swap32,
     pthread_mutex_destroy,
-    pthread_mutex_init,
+    cyp_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
@@ -82,7 +82,7 @@ cdef class SendLoop(Driver):
     """
 
     def __cinit__(self):
-        pthread_mutex_init(&self.turn, NULL)
+        cyp_mutex_init(&self.turn)
         self.wake_read_fd = -1
         self.wake_write_fd = -1
 

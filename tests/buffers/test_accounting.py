@@ -214,3 +214,16 @@ def test_threads_send_while_everything_fails_and_no_byte_is_lost() -> None:
         assert sum(len(log) for log in rig.log.values()) == succeeded
         assert rig.pool.used_bytes == 0
         assert rig.pool.peak_bytes <= rig.pool.total_bytes
+
+
+@pytest.mark.parametrize("partitions", [1, 31, 32, 33, 100])
+def test_one_answer_for_many_partitions_settles_every_batch(partitions: int) -> None:
+    with Rig({"t": [1] * partitions}, linger_ms=5) as rig:
+        futures = [rig.send("t", b"v" * 600, partition=partition) for partition in range(partitions)]
+        rig.clock.advance_ms(5)
+        (seen,) = rig.requests()
+        assert len(seen.places) == partitions
+        rig.answer(seen)
+        assert all(future.succeeded() for future in futures)
+        assert rig.accumulator.incomplete_batches == 0
+        assert rig.pool.used_bytes == 0

@@ -118,15 +118,29 @@ def test_each_partition_lingers_by_itself() -> None:
     with Rig({"t": [1, 1, 1]}, linger_ms=50) as rig:
         for partition in (2, 0, 1):
             rig.send("t", b"v", partition=partition)
-            rig.clock.advance_ms(10)
-        # Now it is 30; they are due at 50, 60 and 70.
-        rig.clock.advance_ms(10)
-        for partition in (2, 0, 1):
-            rig.clock.advance_ms(9.5)
+            rig.clock.advance_ms(13)
+        # Now it is 39; they are due at 50, 63 and 76.
+        for partition, ms in ((2, 11), (0, 13), (1, 13)):
+            rig.clock.advance_ms(ms - 0.5)
             assert rig.requests() == []
             rig.clock.advance_ms(0.5)
             (seen,) = rig.requests()
             assert seen.places == [("t", partition)]
+
+
+def test_a_batch_at_the_end_of_its_linger_goes_along_with_another() -> None:
+    with Rig({"t": [1, 1, 1]}, linger_ms=40) as rig:
+        for partition, later_ms in ((0, 9.9), (1, 0.2), (2, 0)):
+            rig.send("t", b"v", partition=partition)
+            rig.clock.advance_ms(later_ms)
+        rig.clock.advance_ms(29.9)
+        (seen,) = rig.requests()
+        assert seen.places == [("t", 0), ("t", 1)]
+        rig.clock.advance_ms(10)
+        assert rig.requests() == []
+        rig.clock.advance_ms(0.1)
+        (seen,) = rig.requests()
+        assert seen.places == [("t", 2)]
 
 
 def test_a_batch_that_waited_for_its_leader_lingers_no_longer_than_the_others() -> None:

@@ -1,4 +1,4 @@
-"""Where records stream in, a batch lingers half a millisecond though linger_ms is 0; else it does not."""
+"""Where records stream in, a batch lingers a while though linger_ms is 0; else it does not."""
 
 import selectors
 import threading
