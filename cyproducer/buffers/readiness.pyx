@@ -19,8 +19,8 @@ the tail. So each has its turn, however much its neighbours have.
 
 A broker that answers within microseconds would get a request for every few records, which costs both sides
 more than the records do. So with linger_ms = 0 an open batch lingers too, for three quarters of a
-millisecond, where records stream: STREAM_FLOW of them went to the broker in the last FLOW_NS or so, and no thread was in
-``get()`` for one that its partition sent last.
+millisecond, where records stream: STREAM_FLOW of them went to the broker in the last FLOW_NS or so, and no
+thread was in ``get()`` for one that its partition sent last.
 
 Batches of many partitions begin at many times, and would end at as many: each with a request, and a sender
 woken for it. So when one has lingered, those in the last quarter of their linger go along.
