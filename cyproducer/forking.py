@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from cyproducer.buffers.delivery import renew_locks
+from cyproducer.buffers import delivery, waiting
 from cyproducer.network.forking import disown as disown
 
 _begin: Callable[[], None] | None = None
@@ -31,7 +31,8 @@ def _after_fork() -> None:
     global _worker_hooked
     # multiprocessing forgets in its children what was to be done at the parent's exit.
     _worker_hooked = False
-    renew_locks()
+    delivery.renew_lock()
+    waiting.renew_locks()
     if _begin is not None:
         _begin()
     # The child may need it too late to hook itself: in what it calls when it leaves.

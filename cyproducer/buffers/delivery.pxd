@@ -1,6 +1,7 @@
 from libc.stdint cimport int32_t, int64_t
 
 from cyproducer.buffers.sync cimport pthread_cond_t, pthread_mutex_t
+from cyproducer.buffers.waiting cimport Sleeper
 
 cdef enum DeliveryState:
     PENDING = 0
@@ -21,6 +22,9 @@ cdef struct Delivery:
     int32_t count         # records
     int32_t partition
     int32_t waiting       # threads in get(); `interested` counts them too
+    int32_t roused        # whether the line of them was told; nobody leaves it since
+    Sleeper* first_sleeper
+    Sleeper* last_sleeper
     int64_t base_offset   # -1 where the broker did not say (acks=0)
     int64_t log_append_ms  # the broker's timestamp, -1 where the records keep their own
     void* error           # FAILED: the exception, a strong reference

@@ -11,7 +11,7 @@ How a waiter and the completer meet, without a lock on the common path:
 
     waiter                               completer
     interested += 1                      state = ACKNOWLEDGED
-    take the stripe's lock               is interested > 0?
+    take the delivery's lock             is interested > 0?
     is state still PENDING? -> wait          take the lock, wake, take the callbacks
 
 All four are sequentially consistent, so one of the two sees the other: either the completer sees
@@ -33,18 +33,16 @@ from cyproducer.buffers.sync cimport (
     FAR_NS,
     SIGNAL_SLICE_NS,
     cyp_add32,
-    cyp_cond_init,
-    cyp_cond_wait_until,
     cyp_load32,
     cyp_load64,
     cyp_monotonic_ns,
     cyp_store32,
-    pthread_cond_broadcast,
     pthread_cond_signal,
     cyp_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
+from cyproducer.buffers.waiting cimport lock_of, rouse, sleep_until_settled
 
 from cyproducer.errors import IllegalStateError, KafkaTimeoutError, copied
 from cyproducer.structs import RecordMetadata, TopicPartition
@@ -54,36 +52,17 @@ cdef extern from "<Python.h>":
 
 log = logging.getLogger("cyproducer")
 
-# A condition for each delivery would cost 88 bytes and a constructor a batch. Waiters share these
-# instead, by the delivery's address; a wake-up that was meant for a neighbour finds PENDING and waits on.
-cdef enum:
-    STRIPES = 64
-
-
-cdef struct Stripe:
-    pthread_mutex_t lock
-    pthread_cond_t done
-
-cdef Stripe stripes[STRIPES]
 # Guards the step in which a future moves from a forwarded delivery to the one it was forwarded to.
 cdef pthread_mutex_t forward_lock
 
 
-def renew_locks():
-    """Makes the locks that all futures share; again in a forked child, where some may be held by threads
-    that exist in the parent only."""
-    cdef int i
-    for i in range(STRIPES):
-        cyp_mutex_init(&stripes[i].lock)
-        cyp_cond_init(&stripes[i].done)
+def renew_lock():
+    """Makes the lock that all futures share; again in a forked child, where a thread may hold it that exists
+    in the parent only."""
     cyp_mutex_init(&forward_lock)
 
 
-renew_locks()
-
-
-cdef inline Stripe* stripe_of(Delivery* d) noexcept nogil:
-    return &stripes[(<size_t>d >> 7) % STRIPES]
+renew_lock()
 
 
 cdef Delivery* delivery_new(int32_t partition, CompletionList* queue) noexcept nogil:
@@ -125,17 +104,17 @@ cdef void delivery_release(Delivery* d, int32_t count) noexcept nogil:
 
 cdef void settled(Delivery* d, int32_t state) noexcept nogil:
     """Publishes the outcome, wakes who waits and hands callbacks to the thread that runs them."""
-    cdef Stripe* stripe
+    cdef pthread_mutex_t* lock
     cdef CompletionList* queue
     cdef bint listed
     cyp_store32(&d.state, state)
     if cyp_load32(&d.interested) == 0:
         return
-    stripe = stripe_of(d)
-    pthread_mutex_lock(&stripe.lock)
-    pthread_cond_broadcast(&stripe.done)
+    lock = lock_of(d)
+    pthread_mutex_lock(lock)
+    rouse(d)
     listed = d.first_callback != NULL
-    pthread_mutex_unlock(&stripe.lock)
+    pthread_mutex_unlock(lock)
     if not listed:
         return
     delivery_ref(d)
@@ -172,7 +151,6 @@ cdef int delivery_await(Delivery* d, int64_t until) except -1:
 
     Whoever waits sends and receives itself, where nobody else does: a thread fewer to wake, twice.
     """
-    cdef Stripe* stripe
     cdef Driver driver
     cdef bint drove = False
     if d.queue.driver != NULL:
@@ -186,21 +164,16 @@ cdef int delivery_await(Delivery* d, int64_t until) except -1:
     if drove:
         return 0
     with nogil:
-        stripe = stripe_of(d)
         cyp_add32(&d.interested, 1)
         cyp_add32(&d.waiting, 1)
-        pthread_mutex_lock(&stripe.lock)
-        while cyp_load32(&d.state) == PENDING:
-            if cyp_cond_wait_until(&stripe.done, &stripe.lock, until):
-                break
-        pthread_mutex_unlock(&stripe.lock)
+        sleep_until_settled(d, until)
         cyp_add32(&d.waiting, -1)
         cyp_add32(&d.interested, -1)
     return 0
 
 
 cdef void enlist(Delivery* d, RecordFuture future) noexcept:
-    """Puts a future, whose reference it takes, behind those to be called back. The stripe's lock is held.
+    """Puts a future, whose reference it takes, behind those to be called back. The delivery's lock is held.
 
     The list runs through the futures themselves: nothing is allocated that could fail, and a callback that
     was accepted is never lost.
@@ -215,15 +188,15 @@ cdef void enlist(Delivery* d, RecordFuture future) noexcept:
 
 cdef bint list_callback(Delivery* d, RecordFuture future) noexcept:
     """Sees to it that a future is among those to be called back; False where the outcome is known already."""
-    cdef Stripe* stripe = stripe_of(d)
+    cdef pthread_mutex_t* lock = lock_of(d)
     cdef bint pending
     cyp_add32(&d.interested, 1)
-    pthread_mutex_lock(&stripe.lock)
+    pthread_mutex_lock(lock)
     pending = cyp_load32(&d.state) == PENDING
     if pending and future.listed == NULL:
         Py_INCREF(future)
         enlist(d, future)
-    pthread_mutex_unlock(&stripe.lock)
+    pthread_mutex_unlock(lock)
     return pending
 
 
@@ -253,27 +226,27 @@ cdef void delivery_forward(Delivery* d, Forward* targets) noexcept:
     now. Left to follow when they are due, some would find their target pending and be listed there, others
     find it complete and run at once, before the former: out of order.
     """
-    cdef Stripe* stripe = stripe_of(d)
+    cdef pthread_mutex_t* lock = lock_of(d)
     cdef RecordFuture future
     cdef void* at
-    pthread_mutex_lock(&stripe.lock)
+    pthread_mutex_lock(lock)
     at = d.first_callback
     d.first_callback = NULL
     d.last_callback = NULL
     d.forward = targets
     cyp_store32(&d.state, FORWARDED)
-    pthread_cond_broadcast(&stripe.done)
-    pthread_mutex_unlock(&stripe.lock)
+    rouse(d)
+    pthread_mutex_unlock(lock)
     while at != NULL:
         future = <RecordFuture>at
         # Never NULL in between: whoever adds a callback meanwhile finds the future listed, as it will be.
         at = next_listed(future)
         future._settle()
-        stripe = stripe_of(future.delivery)
+        lock = lock_of(future.delivery)
         cyp_add32(&future.delivery.interested, 1)
-        pthread_mutex_lock(&stripe.lock)
+        pthread_mutex_lock(lock)
         enlist(future.delivery, future)
-        pthread_mutex_unlock(&stripe.lock)
+        pthread_mutex_unlock(lock)
 
 
 cdef int wait_slice(Delivery* d, int64_t deadline) except -1:

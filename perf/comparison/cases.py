@@ -203,7 +203,13 @@ THREADS = Case(
     "send().get() from many threads on one producer",
     "On the real broker: the records of many threads share requests.",
     tuple(
-        Contest(threads_name(n), own("own_sweeps.threads", records=20_000, threads=n), (), "real", x=n)
+        Contest(
+            threads_name(n),
+            own("own_sweeps.threads", records=max(20_000, 1500 * n), threads=n),
+            (),
+            "real",
+            x=n,
+        )
         for n in (1, 2, 4, 8, 16, 32, 64)
     ),
     (Column("records_per_s", "round trips/s", 0), P50, P99),
