@@ -4,9 +4,9 @@ Owns: the line in front of a delivery, and the locks that deliveries share. Does
 (``delivery``), nor sending meanwhile (``network/turns``).
 
 Threads that wait for records of one batch are woken one by one, each by the one before it: whoever comes
-back from a wait asks for the GIL, of which there is one. Woken all at once, they would meet there, and most of
-them go to sleep again. A thread wakes the next one before it asks for the GIL, so that a thread that computes
-does not hold up the line for 5 ms at each place.
+back from a wait asks for the GIL, of which there is one. Woken all at once, they would meet there, and most
+of them go to sleep again. A thread wakes the next one before it asks for the GIL, so that a thread that
+computes does not hold up the line for 5 ms at each place.
 
 Every function runs without the GIL.
 """
