@@ -98,6 +98,19 @@ def test_a_layer_imports_nothing_from_above_it(layer: str) -> None:
     assert broken == {}
 
 
+def test_only_the_spark_side_knows_of_spark() -> None:
+    others = [path for path in sources(PACKAGE) if path.relative_to(PACKAGE).parts[0] != "spark"]
+    knowing = [
+        str(path.relative_to(ROOT))
+        for path in others
+        if any(
+            name.split(".")[0] == "pyspark" or name.startswith("cyproducer.spark")
+            for name in imported(module_name(path), path.read_text(), path.suffix)
+        )
+    ]
+    assert knowing == []
+
+
 def test_control_is_pure_python() -> None:
     assert [path for path in sources(PACKAGE / "control") if path.suffix in (".pyx", ".pxd")] == []
 

@@ -1,0 +1,41 @@
+"""Kafka from PySpark: a sink for DataFrames and streams, and functions for partitions.
+
+``register(spark)``, then ``df.write.format("cyproducer")``; ``docs/spark.md`` has all of it. Needs pyspark
+4.0 or later and pyarrow: ``pip install 'cyproducer[spark]'``.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from cyproducer.spark.columns import SchemaError
+from cyproducer.spark.mapping import PRODUCED_SCHEMA, foreach_batch, produce_arrow
+from cyproducer.spark.rows import produce_partitions
+from cyproducer.spark.sending import RowsFailedError
+from cyproducer.spark.sharing import SharedConfig, close_all, shared_producer
+from cyproducer.spark.summary import WriteSummary, WrittenRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "PRODUCED_SCHEMA",
+    "RowsFailedError",
+    "SchemaError",
+    "SharedConfig",
+    "WriteSummary",
+    "WrittenRange",
+    "close_all",
+    "foreach_batch",
+    "produce_arrow",
+    "produce_partitions",
+    "register",
+    "shared_producer",
+]
+
+
+def register(spark: "SparkSession") -> None:
+    """Makes ``format("cyproducer")`` known to a session. Spark also finds it by itself, by the module
+    ``pyspark_cyproducer``, where that was installed before the session began."""
+    from cyproducer.spark.source import CyproducerDataSource
+
+    sources: Any = spark.dataSource
+    sources.register(CyproducerDataSource)

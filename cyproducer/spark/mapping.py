@@ -1,0 +1,131 @@
+"""Sends inside ``df.mapInArrow`` and ``foreachBatch``.
+
+Owns: the functions that Spark calls there. Does not own: rows (``sending``), the format (``source``).
+"""
+
+import logging
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from cyproducer.errors import BulkSendError
+from cyproducer.spark.columns import Columns, columns_of
+from cyproducer.spark.dead_letters import DeadLetters
+from cyproducer.spark.options import producer_config
+from cyproducer.spark.sending import TaskWriter, write_all
+from cyproducer.spark.sharing import SharedConfig, shared_producer
+from cyproducer.spark.summary import WriteSummary, merge, tell
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log: Final = logging.getLogger("cyproducer.spark")
+
+PRODUCED_SCHEMA: Final = "partition int, offset bigint, error string"
+"""What ``produce_arrow`` makes of each row; the second argument of ``mapInArrow``."""
+_UNDER_WAY: Final = 8
+"""Batches that may be under way before the first one's outcome is passed on."""
+_PRODUCED: Final = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("error", pa.string())])
+
+
+def produce_arrow(
+    topic: str, **config: Any
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function for ``df.mapInArrow(produce_arrow("topic", ...), PRODUCED_SCHEMA)``.
+
+    It sends each row's ``value``, and ``key``, ``headers``, ``partition`` and ``timestamp`` where there are
+    such columns, and makes of it ``partition``, ``offset`` and ``error``, in the rows' order: ``error`` is
+    null where the row was acknowledged, else the cause, and then ``offset`` is null. Rows that fail do not
+    fail the task; one that can't be sent at all, such as a row that is too large, does.
+
+    ``config``: ``KafkaProducer``'s options. Raises ``KafkaConfigurationError`` here.
+    """
+    return _ProduceArrow(topic, producer_config(config))
+
+
+class _ProduceArrow:
+    """The function; pickled with its configuration."""
+
+    def __init__(self, topic: str, config: SharedConfig) -> None:
+        self._topic = topic
+        self._config = config
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        sent: deque[tuple[int, Any]] = deque()
+        with shared_producer(self._config) as producer:
+            for batch in batches:
+                names = batch.schema.names
+                given = {name: name for name in ("key", "headers", "partition", "timestamp") if name in names}
+                future = producer.send_arrow(self._topic, batch, value="value", **given)
+                sent.append((batch.num_rows, future))
+                while len(sent) > _UNDER_WAY or (sent and sent[0][1].is_done):
+                    yield _outcomes(*sent.popleft())
+            while sent:
+                yield _outcomes(*sent.popleft())
+
+
+def _outcomes(rows: int, future: Any) -> pa.RecordBatch:
+    errors: list[str | None] = [None] * rows
+    try:
+        metadata = future.get()
+    except BulkSendError as error:
+        metadata = error.metadata
+        for failed in error.failures:
+            text = f"{type(failed.error).__name__}: {failed.error}"
+            for row in failed.rows:
+                errors[row] = text
+    places = pa.record_batch(metadata.rows())
+    return pa.RecordBatch.from_arrays([*places.columns, pa.array(errors, pa.string())], schema=_PRODUCED)
+
+
+def foreach_batch(
+    topic: str | None = None,
+    *,
+    on_summary: Callable[[int, WriteSummary], object] | None = None,
+    dead_letter_topic: str | None = None,
+    **config: Any,
+) -> Callable[["DataFrame", int], None]:
+    """A function for ``df.writeStream.foreachBatch(...)`` that writes each micro-batch, as the format does.
+
+    ``topic``: of all rows; None: each row's own, in a column. ``on_summary(batch_id, summary)`` is called in
+    the driver's own process when a batch is written. ``config``: ``KafkaProducer``'s options.
+
+    Raises: here ``KafkaConfigurationError``; for a batch ``SchemaError`` before tasks start, and Spark's own
+    error where a task failed.
+    """
+    shared = producer_config(config)
+
+    def write(df: "DataFrame", batch_id: int) -> None:
+        columns = columns_of(df.schema, topic, headers=True)
+        task = _WriteArrow(shared, columns, topic, dead_letter_topic)
+        collected = df.mapInArrow(task, "summary binary").collect()
+        # They were pickled by our own tasks of this very call.
+        summary = merge(pickle.loads(row.summary) for row in collected)
+        tell(summary, f"micro-batch {batch_id}", None)
+        if on_summary is not None:
+            on_summary(batch_id, summary)
+
+    return write
+
+
+class _WriteArrow:
+    """Writes a task's batches, and makes one row of them: the summary, pickled."""
+
+    def __init__(
+        self, config: SharedConfig, columns: Columns, topic: str | None, dead_letter_topic: str | None
+    ) -> None:
+        self._config = config
+        self._columns = columns
+        self._topic = topic
+        self._dead_letter_topic = dead_letter_topic
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with shared_producer(self._config) as producer:
+            dead = None
+            if self._dead_letter_topic is not None:
+                dead = DeadLetters(producer, self._dead_letter_topic)
+            summary = write_all(TaskWriter(producer, self._columns, self._topic, dead), batches)
+        yield pa.record_batch([pa.array([pickle.dumps(summary)], pa.binary())], names=["summary"])

@@ -1,0 +1,158 @@
+"""What a sink's options mean: ``option("topic", ...)``, ``option("kafka.linger.ms", ...)`` and their like.
+
+Owns: ``SinkOptions`` and the errors about options. Does not own: the producer's own options, which
+``cyproducer.config`` checks, nor columns (``columns``). Runs on the driver, while Spark plans; the result is
+pickled and travels to the tasks.
+
+Options come as strings, their names in any case. Spark's own sink ignores those it does not know; here they
+are errors, as a misspelt option is one that silently does nothing.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cyproducer.config import ProducerConfig
+from cyproducer.errors import KafkaConfigurationError
+from cyproducer.spark.sharing import SharedConfig
+
+FORMAT: Final = "cyproducer"
+AT_LEAST_ONCE: Final = "at-least-once"
+EXACTLY_ONCE: Final = "exactly-once"
+
+_OWN: Final = (
+    "topic",
+    "includeHeaders",
+    "deliveryGuarantee",
+    "deadLetterTopic",
+    "createTopic.partitions",
+    "createTopic.replication",
+    "summaryCallback",
+)
+_OF_SPARK: Final = ("path", "checkpointlocation", "queryname")
+"""What Spark passes on of its own."""
+_NOT_OURS: Final = {
+    "kafka.key.serializer": "keys are bytes or strings, which are written as they are",
+    "kafka.value.serializer": "values are bytes or strings, which are written as they are",
+    "kafka.transactional.id": f"transactions are what deliveryGuarantee={EXACTLY_ONCE!r} is kept for",
+}
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What one write does; immutable, and pickled with its tasks."""
+
+    config: SharedConfig
+    """The producer's."""
+    topic: str | None = None
+    """Where every row goes; None: where its column says."""
+    headers: bool = True
+    """Whether a column of headers is written."""
+    dead_letter_topic: str | None = None
+    create_partitions: int | None = None
+    create_replication: int | None = None
+    summary_callback: str | None = None
+    """``module:function``."""
+
+
+def parse(options: Mapping[str, str]) -> SinkOptions:
+    """The sink's options, checked.
+
+    Raises:
+        KafkaConfigurationError: an option is not known, has a value that is not allowed, or promises what
+        this
+            sink does not keep; every one of the producer's that is wrong is named.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    producer: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in _NOT_OURS:
+            raise KafkaConfigurationError(f"option {name!r} can't be given: {_NOT_OURS[name]}")
+        if name.startswith("kafka."):
+            producer[name.removeprefix("kafka.")] = value
+        elif name not in _OF_SPARK and name not in {own.lower() for own in _OWN}:
+            raise KafkaConfigurationError(_about_unknown(name))
+    if "bootstrap.servers" not in producer:
+        raise KafkaConfigurationError("option 'kafka.bootstrap.servers' is missing: where to write to")
+    _check_guarantee(given.get("deliveryguarantee", AT_LEAST_ONCE))
+    partitions = _whole(given, "createTopic.partitions", least=1)
+    replication = _whole(given, "createTopic.replication", least=1)
+    if replication is not None and partitions is None:
+        raise KafkaConfigurationError(
+            "option 'createTopic.replication' is of no use without 'createTopic.partitions'"
+        )
+    callback = given.get("summarycallback")
+    if callback is not None and not all(callback.partition(":")):
+        raise KafkaConfigurationError(
+            f"option 'summaryCallback'={callback!r}: must be 'module:function', which is imported where "
+            "Spark commits"
+        )
+    return SinkOptions(
+        config=producer_config(producer),
+        topic=_topic(given, "topic"),
+        headers=_flag(given, "includeHeaders", default=True),
+        dead_letter_topic=_topic(given, "deadLetterTopic"),
+        create_partitions=partitions,
+        create_replication=replication,
+        summary_callback=callback,
+    )
+
+
+def producer_config(given: Mapping[str, Any]) -> SharedConfig:
+    """The producer's options, those that follow from the promise added.
+
+    Topics come into being only by ``createTopic.*``: a misspelt one is to be an error. And a task that fails
+    is run again as a whole, so nothing is gained by a record that gives up early.
+    """
+    config = {"allow_auto_create_topics": False, **given}
+    ProducerConfig(**config)
+    return SharedConfig(config)
+
+
+def _check_guarantee(value: str) -> None:
+    if value == EXACTLY_ONCE:
+        raise KafkaConfigurationError(
+            f"option 'deliveryGuarantee'={EXACTLY_ONCE!r}: not there yet, and not pretended. "
+            f"{AT_LEAST_ONCE!r} loses nothing, and may write rows of a task twice that Spark runs again"
+        )
+    if value != AT_LEAST_ONCE:
+        raise KafkaConfigurationError(
+            f"option 'deliveryGuarantee'={value!r}: must be {AT_LEAST_ONCE!r}, which is the default"
+        )
+
+
+def _topic(given: Mapping[str, str], name: str) -> str | None:
+    value = given.get(name.lower())
+    if value == "":
+        raise KafkaConfigurationError(f"option {name!r} is empty: must be a topic's name")
+    return value
+
+
+def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
+    value = given.get(name.lower())
+    if value is None:
+        return default
+    if value.lower() not in ("true", "false"):
+        raise KafkaConfigurationError(f"option {name!r}={value!r}: must be 'true' or 'false'")
+    return value.lower() == "true"
+
+
+def _whole(given: Mapping[str, str], name: str, least: int) -> int | None:
+    value = given.get(name.lower())
+    if value is None:
+        return None
+    if not value.isdecimal() or int(value) < least:
+        raise KafkaConfigurationError(f"option {name!r}={value!r}: must be a whole number from {least} on")
+    return int(value)
+
+
+def _about_unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, [own.lower() for own in _OWN], n=1, cutoff=0.6)
+    meant = [own for own in _OWN if own.lower() in near]
+    if meant:
+        return f"option {name!r} is not known: is {meant[0]!r} meant?"
+    return (
+        f"option {name!r} is not known: must be one of {', '.join(_OWN)}, or one of the producer's, as "
+        "kafka.NAME"
+    )

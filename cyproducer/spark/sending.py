@@ -1,0 +1,216 @@
+"""The rows of one task on their way to Kafka: batches of Arrow in, a summary out.
+
+Owns: dividing batches by topic, waiting for outcomes, and what becomes of rows that can't be written. Does
+not own: columns (``columns``), the producer (``sharing``), nor Spark's interfaces (``source``, ``mapping``).
+One thread uses a writer.
+
+At-least-once rests on two things: a task's end waits for every row's outcome, and the first row that fails
+for good fails the task, which Spark then runs again as a whole.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cyproducer.errors import (
+    BulkSendError,
+    InvalidTopicError,
+    KafkaError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from cyproducer.producer import KafkaProducer
+from cyproducer.spark.columns import Columns
+from cyproducer.spark.dead_letters import DeadLetters
+from cyproducer.spark.summary import WriteSummary, WrittenRange, merge_ranges
+from cyproducer.structs import FailedRows
+
+_ABOUT_ROWS: Final = (TypeError, ValueError, RecordTooLargeError)
+"""What ``send_arrow()`` raises about single rows, before it sends any."""
+
+
+class RowsFailedError(KafkaError):
+    """Rows of a task could not be written. ``topic``, ``partition`` (None: not known), and ``cause``, which
+    is also ``__cause__``."""
+
+    def __init__(self, topic: str | None, partition: int | None, cause: BaseException) -> None:
+        place = f"topic {topic!r}" + ("" if partition is None else f", partition {partition}")
+        super().__init__(f"{place}: {type(cause).__name__}: {cause}")
+        self.topic = topic
+        self.partition = partition
+        self.cause = cause
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RowsFailedError, (self.topic, self.partition, self.cause)
+
+
+class _Sent(NamedTuple):
+    topic: str
+    rows: pa.RecordBatch | None
+    """Kept where they may have to be dead letters."""
+    size: int
+    future: Any
+
+
+class TaskWriter:
+    """Writes batches; ``finish()`` waits for all of them."""
+
+    def __init__(
+        self, producer: KafkaProducer, columns: Columns, topic: str | None, dead_letters: DeadLetters | None
+    ) -> None:
+        self._producer = producer
+        self._columns = columns
+        self._topic = topic
+        self._dead_letters = dead_letters
+        self._sent: deque[_Sent] = deque()
+        self._ranges: list[WrittenRange] = []
+        self._bytes = 0
+        self._dead_topics: dict[str, Exception] = {}
+        self._retries_before = _metrics(producer).get("record-retry-total", 0.0)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Accepts a batch's rows; blocks while the producer's memory is full.
+
+        Raises:
+            RowsFailedError: rows can't be written, of this batch or an earlier one.
+        """
+        while self._sent and self._sent[0].future.is_done:
+            self._settle(self._sent.popleft())
+        for topic, rows in self._by_topic(batch):
+            self._send(topic, rows)
+
+    def finish(self) -> WriteSummary:
+        """Waits for everything; see ``write`` for what it raises."""
+        while self._sent:
+            self._settle(self._sent.popleft())
+        dead = 0
+        if self._dead_letters is not None:
+            dead = self._dead_letters.finish()
+        ranges = merge_ranges(self._ranges)
+        metrics = _metrics(self._producer)
+        p99 = metrics.get("acknowledgement-latency-p99", 0.0)
+        return WriteSummary(
+            rows=sum(each.records for each in ranges),
+            bytes=self._bytes,
+            dead_letters=dead,
+            ranges=ranges,
+            retries=int(metrics.get("record-retry-total", 0.0) - self._retries_before),
+            # Not a number where nothing was sent.
+            p99_ms=p99 if p99 == p99 else 0.0,
+            tasks=1,
+        )
+
+    def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """A batch's rows by their topics, each topic's in the batch's order."""
+        if batch.num_rows == 0:
+            return
+        if self._topic is not None:
+            yield self._topic, batch
+            return
+        column = batch.column(batch.schema.names.index(self._columns.topic))
+        if column.null_count:
+            self._refuse(
+                None, batch.filter(pc.is_null(column)), ValueError("the row has no topic: it is null")
+            )
+            batch = batch.filter(pc.is_valid(column))
+            column = column.drop_null()
+        encoded = column.dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        for number, name in enumerate(names):
+            yield name, batch if len(names) == 1 else batch.filter(pc.equal(encoded.indices, number))
+
+    def _send(self, topic: str, rows: pa.RecordBatch) -> None:
+        c = self._columns
+        if (known := self._dead_topics.get(topic)) is not None:
+            self._refuse(topic, rows, known)
+            return
+        try:
+            future = self._producer.send_arrow(
+                topic,
+                rows,
+                key=c.key,
+                value=c.value,
+                headers=c.headers,
+                partition=c.partition,
+                timestamp=c.timestamp,
+            )
+        except (*_ABOUT_ROWS, UnknownTopicOrPartitionError, InvalidTopicError) as error:
+            self._divide(topic, rows, error)
+            return
+        kept = rows if self._dead_letters is not None else None
+        self._sent.append(_Sent(topic, kept, self._payload(rows), future))
+
+    def _divide(self, topic: str, rows: pa.RecordBatch, error: Exception) -> None:
+        """Not one of these rows was sent: sends those that nothing is wrong with."""
+        whole = isinstance(error, InvalidTopicError) or (
+            isinstance(error, UnknownTopicOrPartitionError) and not self._exists(topic)
+        )
+        if whole:
+            # Of a topic that isn't there no row can be written, and looking for it again takes its time.
+            self._dead_topics[topic] = error
+        if self._dead_letters is None or whole or rows.num_rows == 1:
+            self._refuse(topic, rows, error)
+            return
+        half = rows.num_rows // 2
+        self._send(topic, rows.slice(0, half))
+        self._send(topic, rows.slice(half))
+
+    def _exists(self, topic: str) -> bool:
+        try:
+            return bool(self._producer.partitions_for(topic))
+        except KafkaError:
+            return False
+
+    def _settle(self, sent: _Sent) -> None:
+        try:
+            metadata = sent.future.get()
+        except BulkSendError as error:
+            metadata = error.metadata
+            for failed in error.failures:
+                self._failed(sent, failed)
+        for r in metadata.ranges:
+            last = r.offset + r.records - 1 if r.offset >= 0 else -1
+            self._ranges.append(WrittenRange(sent.topic, r.partition, r.offset, last, r.records))
+        if len(self._ranges) > 10_000:
+            self._ranges = list(merge_ranges(self._ranges))
+        self._bytes += sent.size
+
+    def _failed(self, sent: _Sent, failed: FailedRows) -> None:
+        """A dead letter is what Kafka refuses for good. What could not be sent in its time, or may have been
+        written, is a matter for another attempt of the task."""
+        cause = failed.error
+        refused = not getattr(cause, "retriable", False) and getattr(cause, "maybe_written", None) is False
+        if sent.rows is None or not refused:
+            raise RowsFailedError(sent.topic, failed.partition, cause) from cause
+        rows = sent.rows.take(pa.array(failed.rows))
+        self._bytes -= self._payload(rows)
+        self._refuse(sent.topic, rows, cause, failed.partition)
+
+    def _payload(self, rows: pa.RecordBatch) -> int:
+        """Bytes of keys and values."""
+        return sum(
+            pc.sum(pc.binary_length(rows.column(name))).as_py() or 0
+            for name in (self._columns.key, self._columns.value)
+            if name is not None
+        )
+
+    def _refuse(
+        self, topic: str | None, rows: pa.RecordBatch, cause: BaseException, partition: int | None = None
+    ) -> None:
+        if self._dead_letters is None:
+            raise RowsFailedError(topic, partition, cause) from cause
+        self._dead_letters.send(topic, partition, rows, self._columns, cause)
+
+
+def write_all(writer: TaskWriter, batches: Iterable[pa.RecordBatch]) -> WriteSummary:
+    """What a task does."""
+    for batch in batches:
+        writer.write(batch)
+    return writer.finish()
+
+
+def _metrics(producer: KafkaProducer) -> dict[str, float]:
+    return producer.metrics().get("producer-metrics", {})

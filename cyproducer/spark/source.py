@@ -1,0 +1,177 @@
+"""The sink as Spark knows it: ``df.write.format("cyproducer")`` and ``df.writeStream.format("cyproducer")``.
+
+Owns: Spark's DataSource interfaces. Does not own: options (``options``), columns (``columns``), rows
+(``sending``). Which process runs what, as Spark 4.0 to 4.3 do:
+
+    driver's helper    DataSource(options), writer(schema), then the writer is pickled Python workers
+    write(batches) of each task attempt, on an unpickled copy another helper     commit(messages) or
+    abort(messages): on that copy for a batch, on a new writer for a stream
+
+So everything is checked in the constructor, and what is to be done once, before the tasks, while pickling.
+For exactly-once, commit() and abort() are where transactions would end, and pickling where they would be
+recovered.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import datasource
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import Row, StructType
+
+from cyproducer.config import ProducerConfig
+from cyproducer.errors import KafkaConfigurationError
+from cyproducer.spark import options as sink_options
+from cyproducer.spark.columns import Columns, columns_of
+from cyproducer.spark.dead_letters import DeadLetters
+from cyproducer.spark.sending import TaskWriter, write_all
+from cyproducer.spark.sharing import shared_producer
+from cyproducer.spark.summary import WriteSummary, merge, tell
+from cyproducer.spark.topics import create_missing
+
+log: Final = logging.getLogger("cyproducer.spark")
+
+# Spark 4.1's. Before it, a stream's rows come as Python objects.
+_STREAMS_ARROW: Final = hasattr(datasource, "DataSourceStreamArrowWriter")
+_BLOCK_ROWS: Final = 10_000
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    summary: WriteSummary
+
+
+class CyproducerDataSource(DataSource):
+    """Writes DataFrames to Kafka; ``docs/spark.md`` has the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return sink_options.FORMAT
+
+    def schema(self) -> StructType:
+        raise KafkaConfigurationError(
+            f"format {sink_options.FORMAT!r} writes only: read with format('kafka'), Spark's own"
+        )
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise KafkaConfigurationError("mode 'overwrite': a topic can only be appended to: mode('append')")
+        return _BatchWriter(_Task(self.options, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        if overwrite:
+            raise KafkaConfigurationError(
+                "outputMode 'complete': a topic can only be appended to: outputMode('append')"
+            )
+        task = _Task(self.options, schema)
+        return _StreamWriter(task) if _STREAMS_ARROW else _StreamRowWriter(task, schema)
+
+
+class _Task:
+    """What a task does: checked when it is made, done by ``write``."""
+
+    def __init__(self, given: Any, schema: StructType) -> None:
+        self.options = sink_options.parse(given)
+        self.columns: Columns = columns_of(schema, self.options.topic, self.options.headers)
+        if self.options.create_partitions is not None and self.options.topic is None:
+            raise KafkaConfigurationError(
+                "option 'createTopic.partitions' needs option 'topic': topics of a column are not known "
+                "before the tasks run"
+            )
+
+    def prepare(self) -> None:
+        """What comes once before all tasks."""
+        o = self.options
+        if o.create_partitions is not None and o.topic is not None:
+            config = ProducerConfig(**o.config.config)
+            if create_missing(config, o.topic, o.create_partitions, o.create_replication):
+                log.info("topic %r was created with %d partitions", o.topic, o.create_partitions)
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
+        o = self.options
+        with shared_producer(o.config) as producer:
+            dead = DeadLetters(producer, o.dead_letter_topic) if o.dead_letter_topic is not None else None
+            return Written(write_all(TaskWriter(producer, self.columns, o.topic, dead), batches))
+
+    def commit(self, messages: list[Any], batch: str) -> None:
+        tell(
+            merge(each.summary for each in messages if each is not None), batch, self.options.summary_callback
+        )
+
+    def abort(self, batch: str) -> None:
+        log.warning(
+            "%s failed: rows that were acknowledged before stay in Kafka, and come again when it is repeated",
+            batch,
+        )
+
+
+class _Pickled:
+    """Only planning pickles a writer: what comes once before the tasks is done then."""
+
+    def __init__(self, task: _Task) -> None:
+        self._task = task
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._task.prepare()
+        return self.__dict__
+
+
+class _BatchWriter(_Pickled, DataSourceArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._task.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._task.commit(messages, "batch")
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._task.abort("batch")
+
+
+class _OfStream(_Pickled):
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._task.commit(messages, f"micro-batch {batchId}")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._task.abort(f"micro-batch {batchId}")
+
+
+if _STREAMS_ARROW:
+
+    class _StreamWriter(_OfStream, datasource.DataSourceStreamArrowWriter):
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+            return self._task.write(iterator)
+
+
+class _StreamRowWriter(_OfStream, DataSourceStreamWriter):
+    """For Spark 4.0, whose streams have no Arrow writer."""
+
+    def __init__(self, task: _Task, schema: StructType) -> None:
+        super().__init__(task)
+        self._schema = schema
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        return self._task.write(record_batches(iterator, self._schema))
+
+
+def record_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Rows as Arrow, ten thousand at a time."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    arrow = to_arrow_schema(schema)
+    while block := list(islice(rows, _BLOCK_ROWS)):
+        columns = [
+            pa.array([row[number] for row in block], type=field.type) for number, field in enumerate(arrow)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=arrow)

@@ -1,0 +1,79 @@
+"""Topics that are made because somebody asked for it: ``createTopic.partitions``.
+
+Owns: asking for a topic. Does not own: when (``source``). It is kafka-python's administration client that
+asks; the producer itself creates nothing. Runs on the driver, before tasks start.
+"""
+
+from typing import Any, Final
+
+from cyproducer.config import ProducerConfig
+from cyproducer.errors import KafkaConfigurationError, KafkaError
+
+_SHARED_OPTIONS: Final = (
+    "bootstrap_servers",
+    "client_id",
+    "request_timeout_ms",
+    "security_protocol",
+    "ssl_context",
+    "ssl_check_hostname",
+    "ssl_cafile",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_password",
+    "ssl_crlfile",
+    "sasl_mechanism",
+    "sasl_plain_username",
+    "sasl_plain_password",
+    "sasl_kerberos_service_name",
+    "sasl_kerberos_domain_name",
+    "sasl_oauth_token_provider",
+)
+
+
+class TopicCreationError(KafkaError):
+    """A topic is missing and could not be created; the message has the broker's words."""
+
+
+def create_missing(config: ProducerConfig, topic: str, partitions: int, replication: int | None) -> bool:
+    """Creates ``topic`` if it isn't there; whether it did. ``replication`` None: the brokers' default.
+
+    Raises:
+        TopicCreationError: no broker answered, or they refused.
+        KafkaConfigurationError: kafka-python is not installed.
+    """
+    try:
+        from kafka.admin import KafkaAdminClient, NewTopic  # type: ignore[import-untyped]
+        from kafka.errors import KafkaError as ClientError  # type: ignore[import-untyped]
+        from kafka.errors import TopicAlreadyExistsError
+    except ModuleNotFoundError as error:
+        raise KafkaConfigurationError(
+            "option 'createTopic.partitions' needs kafka-python on the driver: pip install "
+            "'cyproducer[spark]'"
+        ) from error
+    try:
+        admin = KafkaAdminClient(**_settings(config, KafkaAdminClient.DEFAULT_CONFIG))
+        try:
+            new = NewTopic(name=topic, num_partitions=partitions, replication_factor=replication or -1)
+            admin.create_topics([new], timeout_ms=config.request_timeout_ms)
+        finally:
+            admin.close()
+    except TopicAlreadyExistsError:
+        return False
+    except ClientError as error:
+        raise TopicCreationError(
+            f"topic {topic!r} with {partitions} partitions, replicated {replication or 'as brokers do'}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return True
+
+
+def _settings(config: ProducerConfig, known: dict[str, Any]) -> dict[str, Any]:
+    """What both clients have, as the producer has it."""
+    found: dict[str, Any] = {}
+    for name in _SHARED_OPTIONS:
+        value = getattr(config, name, None)
+        if value is not None and name in known:
+            found[name] = value
+    # As text: each client has its own type for addresses.
+    found["bootstrap_servers"] = [str(server) for server in config.bootstrap_servers]
+    return found

@@ -1,0 +1,1 @@
+"""Spark's sinks side by side: see ``spark.py``, the command."""

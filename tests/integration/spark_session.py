@@ -1,0 +1,58 @@
+"""A Spark session for tests: local, two threads, bound to loopback, its workers finding the package under
+test."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cyproducer
+
+OURS = Path(cyproducer.__file__).parents[1]
+"""Where the package under test is, be it installed or built in place."""
+
+
+@contextmanager
+def spark_session(directory: Path, master: str = "local[2]", **settings: str) -> Iterator[Any]:
+    """One session; ``settings`` with two underscores for each dot. Stopped, with its JVM, at the end."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName("cyproducer's tests")
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(directory / "local"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.sql.shuffle.partitions": "4",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        **{name.replace("__", "."): value for name, value in settings.items()},
+    }.items():
+        builder = builder.config(name, value)
+    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYSPARK_PYTHON")}
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(OURS), *filter(None, [before["PYTHONPATH"]])])
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    try:
+        spark = builder.getOrCreate()
+        try:
+            yield spark
+        finally:
+            gateway = SparkContext._gateway
+            spark.stop()
+            if gateway is not None:
+                gateway.shutdown()
+                gateway.proc.stdin.close()
+                gateway.proc.wait(30)
+                SparkContext._gateway = SparkContext._jvm = None
+    finally:
+        for name, was in before.items():
+            if was is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = was

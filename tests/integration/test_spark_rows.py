@@ -1,0 +1,160 @@
+"""Row by row, by Arrow's batches and by ``foreachBatch``: the functions that Spark calls on its workers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cyproducer.structs import RecordMetadata
+from tests.forked import needs_module
+from tests.integration.consume import read_all
+from tests.integration.kafka_cluster import KafkaCluster
+from tests.integration.spark_session import spark_session
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300), needs_module("pyspark")]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with spark_session(tmp_path_factory.mktemp("spark")) as session:
+        yield session
+
+
+def test_each_record_of_a_partition_is_told_of(spark: Any, kafka: KafkaCluster) -> None:
+    from cyproducer.spark import produce_partitions
+
+    kafka.create_topic("rows-map", 3)
+    elements = [
+        b"bytes",
+        "text",
+        ("key", "value"),
+        {"value": "v", "key": "k", "partition": 2, "timestamp": 5},
+    ]
+    produce = produce_partitions("rows-map", bootstrap_servers=kafka.bootstrap_servers)
+    told = spark.sparkContext.parallelize(elements * 50, 2).mapPartitions(produce).collect()
+    assert all(isinstance(each, RecordMetadata) for each in told)
+    found = {(r.partition, r.offset): r for r in read_all(kafka.bootstrap_servers, "rows-map", 200)}
+    assert len(found) == 200
+    records = [found[each.partition, each.offset] for each in told]
+    expected = [(None, b"bytes"), (None, b"text"), (b"key", b"value"), (b"k", b"v")] * 50
+    assert [(r.key, r.value) for r in records] == expected
+    assert {(each.topic, each.partition, each.timestamp) for each in told[3::4]} == {("rows-map", 2, 5)}
+
+
+def test_rows_of_a_data_frame_and_serializers(spark: Any, kafka: KafkaCluster) -> None:
+    from cyproducer.spark import produce_partitions
+
+    kafka.create_topic("rows-foreach", 1)
+    suffix = "!"
+    produce = produce_partitions(
+        bootstrap_servers=kafka.bootstrap_servers, value_serializer=lambda value: f"{value}{suffix}".encode()
+    )
+    df = spark.range(0, 1000, 1, 3).selectExpr("'rows-foreach' as topic", "id as value")
+    df.foreachPartition(produce)
+    found = read_all(kafka.bootstrap_servers, "rows-foreach", 1000)
+    assert Counter(r.value for r in found) == Counter(b"%d!" % number for number in range(1000))
+
+
+def test_workers_keep_one_producer_for_task_after_task(spark: Any, kafka: KafkaCluster) -> None:
+    from cyproducer.spark import produce_partitions
+
+    kafka.create_topic("rows-shared", 1)
+    produce: Any = produce_partitions("rows-shared", bootstrap_servers=kafka.bootstrap_servers)
+
+    def producers(elements: Iterator[bytes]) -> Iterator[tuple[int, int, int]]:
+        import os
+
+        from cyproducer.spark import sharing
+
+        sent = list(produce(elements))
+        # Other tests' functions have producers of their own in these workers.
+        (shared,) = (each for key, each in sharing._shared.items() if key == produce._config.key)
+        yield os.getpid(), id(shared.producer), len(sent)
+
+    seen = [
+        each
+        for _ in range(3)
+        for each in spark.sparkContext.parallelize([b"v"] * 8, 4).mapPartitions(producers).collect()
+    ]
+    assert len(seen) == 12
+    assert sum(count for _, _, count in seen) == 24
+    by_worker: dict[int, set[int]] = {}
+    for worker, producer, _ in seen:
+        by_worker.setdefault(worker, set()).add(producer)
+    assert all(len(found) == 1 for found in by_worker.values())
+
+
+def test_a_record_that_cannot_be_written_fails_its_task(spark: Any, kafka: KafkaCluster) -> None:
+    from cyproducer.spark import produce_partitions
+
+    kafka.create_topic("rows-fail", 1)
+    produce = produce_partitions("rows-fail", bootstrap_servers=kafka.bootstrap_servers)
+    elements = spark.sparkContext.parallelize([b"fine", b"x" * 2_000_000], 1)
+    with pytest.raises(Exception, match="RowsFailedError: topic 'rows-fail': RecordTooLargeError"):
+        elements.mapPartitions(produce).collect()
+
+
+def test_arrow_batches_become_their_rows_outcomes(spark: Any, kafka: KafkaCluster) -> None:
+    from cyproducer.spark import PRODUCED_SCHEMA, produce_arrow
+
+    kafka.create_topic("rows-arrow", 3)
+    df = spark.range(0, 50_000, 1, 2).selectExpr(
+        "cast(id as string) as key", "cast(cast(id as string) as binary) as value"
+    )
+    produce = produce_arrow("rows-arrow", bootstrap_servers=kafka.bootstrap_servers)
+    told = df.mapInArrow(produce, PRODUCED_SCHEMA).collect()
+    assert {row.error for row in told} == {None}
+    found = read_all(kafka.bootstrap_servers, "rows-arrow", 50_000)
+    assert Counter((row.partition, row.offset) for row in told) == Counter(
+        (r.partition, r.offset) for r in found
+    )
+
+
+def test_rows_that_fail_are_told_of_with_their_cause(spark: Any, kafka: KafkaCluster) -> None:
+    from cyproducer.spark import PRODUCED_SCHEMA, produce_arrow
+
+    kafka.create_topic("rows-small", 2, configs={"max.message.bytes": "500"})
+    df = spark.range(0, 10, 1, 1).selectExpr(
+        "repeat('x', cast(if(id = 4, 1000, 1) as int)) as value", "cast(id % 2 as int) as partition"
+    )
+    produce = produce_arrow("rows-small", bootstrap_servers=kafka.bootstrap_servers)
+    told = df.mapInArrow(produce, PRODUCED_SCHEMA).collect()
+    assert [number for number, row in enumerate(told) if row.error is not None] == [4]
+    assert told[4].offset is None
+    assert told[4].error.startswith("MessageSizeTooLargeError: ")
+    assert len(read_all(kafka.bootstrap_servers, "rows-small", 9)) == 9
+
+
+def test_foreach_batch_writes_and_tells(spark: Any, kafka: KafkaCluster, tmp_path: Path) -> None:
+    from cyproducer.spark import WriteSummary, foreach_batch
+
+    kafka.create_topic("rows-batch", 2)
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "a.txt").write_text("".join(f"{number}\n" for number in range(500)))
+    told: list[tuple[int, WriteSummary]] = []
+    query = (
+        spark.readStream.format("text")
+        .load(str(source))
+        .writeStream.foreachBatch(
+            foreach_batch(
+                "rows-batch",
+                on_summary=lambda batch, summary: told.append((batch, summary)),
+                bootstrap_servers=kafka.bootstrap_servers,
+            )
+        )
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    found = read_all(kafka.bootstrap_servers, "rows-batch", 500)
+    assert Counter(int(r.value or b"-1") for r in found) == Counter(range(500))
+    ((batch, summary),) = told
+    assert (batch, summary.rows, summary.dead_letters) == (0, 500, 0)
+    assert summary.bytes == sum(len(str(number)) for number in range(500))
+    assert sum(r.records for r in summary.ranges) == 500

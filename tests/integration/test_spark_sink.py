@@ -1,0 +1,217 @@
+"""``format("cyproducer")`` in a real Spark, writing to a real Kafka; another client reads back."""
+
+from __future__ import annotations
+
+import ast
+import datetime
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.forked import needs_module
+from tests.integration.consume import read_all
+from tests.integration.kafka_cluster import KafkaCluster
+from tests.integration.spark_session import spark_session
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300), needs_module("pyspark")]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with spark_session(tmp_path_factory.mktemp("spark")) as session:
+        yield session
+
+
+def options(kafka: KafkaCluster, **more: str) -> dict[str, str]:
+    return {"kafka.bootstrap.servers": kafka.bootstrap_servers, **more}
+
+
+def write(df: Any, kafka: KafkaCluster, **more: str) -> None:
+    df.write.format("cyproducer").mode("append").options(**options(kafka, **more)).save()
+
+
+def test_every_column_arrives_as_it_was(spark: Any, kafka: KafkaCluster) -> None:
+    kafka.create_topic("spark-columns", 3)
+    when = datetime.datetime(2025, 3, 4, 5, 6, 7, 891000, tzinfo=datetime.UTC)
+    rows = [
+        ("k1", b"v1", [("a", b"1"), ("b", None)], 2, when),
+        (None, b"v2", None, 0, when),
+        ("k3", None, [], 1, when),
+        ("käse", b"", [("ü", b"\x00\xff")], 1, when),
+    ]
+    schema = (
+        "key string, value binary, headers array<struct<key:string,value:binary>>, "
+        "partition int, timestamp timestamp"
+    )
+    # Spark finds the format by itself here: nothing was registered.
+    write(spark.createDataFrame(rows, schema).coalesce(1), kafka, topic="spark-columns")
+    found = read_all(kafka.bootstrap_servers, "spark-columns", len(rows))
+    at = round(when.timestamp() * 1000)
+    assert [(r.partition, r.key, r.value, r.headers, r.timestamp_ms) for r in found] == [
+        (0, None, b"v2", [], at),
+        (1, b"k3", None, [], at),
+        (1, "käse".encode(), b"", [("ü", b"\x00\xff")], at),
+        (2, b"k1", b"v1", [("a", b"1"), ("b", None)], at),
+    ]
+
+
+def test_each_row_goes_to_its_own_topic_in_order(spark: Any, kafka: KafkaCluster) -> None:
+    for number in range(3):
+        kafka.create_topic(f"spark-by-row-{number}", 1)
+    df = spark.range(0, 30_000, 1, 1).selectExpr(
+        "concat('spark-by-row-', id % 3) as topic", "cast(id as string) as value"
+    )
+    write(df, kafka)
+    for number in range(3):
+        found = read_all(kafka.bootstrap_servers, f"spark-by-row-{number}", 10_000)
+        assert [int(r.value or b"-1") for r in found] == list(range(number, 30_000, 3))
+
+
+def test_the_option_counts_where_there_is_a_column_too(spark: Any, kafka: KafkaCluster) -> None:
+    kafka.create_topic("spark-option", 1)
+    write(
+        spark.createDataFrame([("elsewhere", "v")], "topic string, value string"), kafka, topic="spark-option"
+    )
+    assert [r.value for r in read_all(kafka.bootstrap_servers, "spark-option", 1)] == [b"v"]
+
+
+def test_empty_and_very_many_partitions_lose_nothing(spark: Any, kafka: KafkaCluster) -> None:
+    kafka.create_topic("spark-tiny", 3)
+    df = spark.range(0, 400, 1, 200).filter("id % 4 = 0").selectExpr("cast(id as string) as value")
+    write(df, kafka, topic="spark-tiny")
+    found = read_all(kafka.bootstrap_servers, "spark-tiny", 100)
+    assert Counter(int(r.value or b"-1") for r in found) == Counter(range(0, 400, 4))
+
+
+@pytest.mark.parametrize(
+    ("select", "more", "says"),
+    [
+        (["id as value"], {"topic": "t"}, "column 'value' is bigint: must be string or binary"),
+        (["'x' as key"], {"topic": "t"}, "there is no column 'value', only 'key'"),
+        (["'x' as value"], {}, "no topic: give option 'topic'"),
+        (["'x' as value", "1 as colour"], {"topic": "t"}, "column 'colour' means nothing to Kafka"),
+        (
+            ["'x' as value", "1L as timestamp"],
+            {"topic": "t"},
+            "column 'timestamp' is bigint: must be timestamp",
+        ),
+        (["'x' as value"], {"topic": "t", "topc": "t"}, "option 'topc' is not known: is 'topic' meant?"),
+        (["'x' as value"], {"topic": "t", "kafka.linger.msec": "1"}, "linger.msec"),
+        (["'x' as value"], {"topic": "t", "kafka.value.serializer": "S"}, "can't be given"),
+        (["'x' as value"], {"topic": "t", "deliveryGuarantee": "exactly-once"}, "not there yet"),
+        (["'x' as value"], {"topic": "t", "createTopic.partitions": "0"}, "must be a whole number from 1 on"),
+    ],
+)
+def test_what_is_wrong_is_said_before_a_task_starts(
+    spark: Any, kafka: KafkaCluster, select: list[str], more: dict[str, str], says: str
+) -> None:
+    with pytest.raises(Exception, match="cyproducer") as raised:
+        write(spark.range(1).selectExpr(*select), kafka, **more)
+    assert says in str(raised.value)
+    assert "Task" not in str(raised.value).split("\n")[0]
+
+
+def test_a_task_fails_with_topic_and_cause_where_a_row_cannot_be_written(
+    spark: Any, kafka: KafkaCluster
+) -> None:
+    kafka.create_topic("spark-too-large", 1)
+    df = spark.range(0, 10, 1, 1).selectExpr("repeat('x', cast(if(id = 7, 2000000, 1) as int)) as value")
+    with pytest.raises(Exception, match="RowsFailedError: topic 'spark-too-large': RecordTooLargeError"):
+        write(df, kafka, topic="spark-too-large")
+
+
+def test_dead_letters_have_the_row_and_the_cause(spark: Any, kafka: KafkaCluster) -> None:
+    kafka.create_topic("spark-dead", 1)
+    kafka.create_topic("spark-alive", 1)
+    df = spark.range(0, 1000, 1, 1).selectExpr(
+        "if(id = 3, null, if(id = 5, 'bad name!', 'spark-alive')) as topic",
+        "cast(id as string) as key",
+        "repeat('x', cast(if(id % 100 = 7, 2000000, 1) as int)) as value",
+    )
+    write(df, kafka, deadLetterTopic="spark-dead")
+    alive = read_all(kafka.bootstrap_servers, "spark-alive", 988)
+    assert [int(r.key or b"-1") for r in alive] == [
+        n for n in range(1000) if n not in (3, 5) and n % 100 != 7
+    ]
+    dead = {int(r.key or b"-1"): r for r in read_all(kafka.bootstrap_servers, "spark-dead", 12)}
+    assert sorted(dead) == sorted([3, 5, *range(7, 1000, 100)])
+    large = dict(dead[7].headers)
+    assert large["cyproducer.error.topic"] == b"spark-alive"
+    assert large["cyproducer.error.class"] == b"RecordTooLargeError"
+    assert large["cyproducer.error.bytes"] == b"2000001"
+    assert set(dead[7].value or b"") == {ord("x")}
+    assert "cyproducer.error.topic" not in dict(dead[3].headers)
+    assert b"it is null" in (dict(dead[3].headers)["cyproducer.error.message"] or b"")
+    assert dict(dead[5].headers)["cyproducer.error.class"] == b"InvalidTopicError"
+
+
+def test_a_missing_topic_is_made_only_when_asked(spark: Any, kafka: KafkaCluster) -> None:
+    df = spark.range(10).selectExpr("cast(id as string) as value")
+    with pytest.raises(Exception, match="'spark-made'"):
+        write(df, kafka, topic="spark-made", **{"kafka.max.block.ms": "1500"})
+    made = {"createTopic.partitions": "5", "createTopic.replication": "1"}
+    for _ in range(2):
+        write(df, kafka, topic="spark-made", **made)
+    found = read_all(kafka.bootstrap_servers, "spark-made", 20)
+    assert Counter(r.value for r in found) == Counter({str(n).encode(): 2 for n in range(10)})
+
+
+SUMMARIES = """
+def keep(summary):
+    with open(FILE, "a") as file:
+        ranges = [tuple(vars(r).values()) for r in summary.ranges]
+        file.write(repr((summary.rows, summary.bytes, summary.tasks, ranges)))
+def fail(summary):
+    keep(summary)
+    raise RuntimeError("no")
+"""
+
+
+@pytest.mark.parametrize("function", ["keep", "fail"])
+def test_the_summary_callback_hears_what_was_written(
+    kafka: KafkaCluster, spark: Any, tmp_path: Path, function: str
+) -> None:
+    topic, module = f"spark-summary-{function}", f"summaries_{function}"
+    kafka.create_topic(topic, 2)
+    told = tmp_path / "told"
+    (tmp_path / f"{module}.py").write_text(SUMMARIES.replace("FILE", repr(str(told))))
+    spark.sparkContext.addPyFile(str(tmp_path / f"{module}.py"))
+    df = spark.range(0, 1000, 1, 4).selectExpr("cast(id % 2 as int) as partition", "'1234567890' as value")
+    write(df, kafka, topic=topic, summaryCallback=f"{module}:{function}")
+    rows, size, tasks, ranges = ast.literal_eval(told.read_text())
+    assert (rows, size, tasks) == (1000, 10_000, 4)
+    assert ranges == [(topic, 0, 0, 499, 500), (topic, 1, 0, 499, 500)]
+
+
+def lines(directory: Path, name: str, numbers: range) -> None:
+    """A file for a stream to read; complete from the moment it is there."""
+    part = directory.with_name(f"{name}.part")
+    part.write_text("".join(f"{number}\n" for number in numbers))
+    part.rename(directory / f"{name}.txt")
+
+
+def run_stream(spark: Any, kafka: KafkaCluster, source: Path, checkpoint: Path, topic: str) -> None:
+    query = (
+        spark.readStream.format("text")
+        .load(str(source))
+        .writeStream.format("cyproducer")
+        .options(**options(kafka, topic=topic, checkpointLocation=str(checkpoint)))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+
+
+def test_a_stream_goes_on_from_its_checkpoint(spark: Any, kafka: KafkaCluster, tmp_path: Path) -> None:
+    kafka.create_topic("spark-stream", 3)
+    source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    source.mkdir()
+    lines(source, "a", range(1000))
+    run_stream(spark, kafka, source, checkpoint, "spark-stream")
+    lines(source, "b", range(1000, 3000))
+    run_stream(spark, kafka, source, checkpoint, "spark-stream")
+    found = read_all(kafka.bootstrap_servers, "spark-stream", 3000)
+    assert Counter(int(r.value or b"-1") for r in found) == Counter(range(3000))

@@ -1,0 +1,87 @@
+"""One producer a configuration: shared, counted, drained, closed when idle."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cyproducer.producer import KafkaProducer
+from cyproducer.spark import sharing
+from cyproducer.spark.sharing import SharedConfig, close_all, shared_producer
+from cyproducer.testing import EmbeddedBroker
+from tests.until import PATIENCE_S, until
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as broker:
+        broker.create_topic("t", 2)
+        yield broker
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    yield
+    close_all()
+    assert sharing._shared == {}
+
+
+def config(broker: EmbeddedBroker, **more: int) -> SharedConfig:
+    return SharedConfig({"bootstrap_servers": broker.bootstrap_servers, **more})
+
+
+def test_equal_configurations_share_a_producer_and_others_do_not(broker: EmbeddedBroker) -> None:
+    with (
+        shared_producer(config(broker)) as first,
+        shared_producer(config(broker)) as second,
+        shared_producer(config(broker, linger_ms=1)) as third,
+    ):
+        assert second is first
+        assert third is not first
+    with shared_producer(config(broker)) as again:
+        assert again is first
+
+
+def test_what_was_sent_has_its_outcome_when_the_block_ends(broker: EmbeddedBroker) -> None:
+    with shared_producer(config(broker, linger_ms=30_000)) as producer:
+        future = producer.send("t", b"v")
+        assert not future.is_done
+    assert future.succeeded()
+
+
+def test_an_idle_producer_is_closed_and_one_in_use_is_not(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "IDLE_S", 0.05)
+    closed = threading.Event()
+    close = KafkaProducer.close
+
+    def closing(self: KafkaProducer, *given: float | None) -> None:
+        close(self, *given)
+        closed.set()
+
+    monkeypatch.setattr(KafkaProducer, "close", closing)
+    with shared_producer(config(broker)):
+        with shared_producer(config(broker)):
+            pass
+        assert not closed.wait(0.2)
+    assert closed.wait(PATIENCE_S)
+    until(lambda: not sharing._shared, "the producer being forgotten")
+
+
+def test_a_task_that_comes_in_time_keeps_it_open(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "IDLE_S", 0.3)
+    with shared_producer(config(broker)) as first:
+        pass
+    for _ in range(4):
+        with shared_producer(config(broker)) as producer:
+            assert producer is first
+            assert producer.send("t", b"v").get(PATIENCE_S).topic == "t"
+
+
+def test_who_has_it_still_may_use_it_after_close_all(broker: EmbeddedBroker) -> None:
+    with shared_producer(config(broker)) as producer:
+        close_all()
+        assert producer.send("t", b"v").get(PATIENCE_S).topic == "t"
