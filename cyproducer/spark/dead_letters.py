@@ -26,7 +26,7 @@ class DeadLetters:
 
     def __init__(self, producer: KafkaProducer, topic: str) -> None:
         self._producer = producer
-        self._topic = topic
+        self.topic = topic
         self._sent: list[Any] = []
 
     def send(
@@ -69,7 +69,7 @@ class DeadLetters:
         if key is None and value is None:
             # Something must be there.
             value = b""
-        self._sent.append(self._producer.send(self._topic, value, key, headers))
+        self._sent.append(self._producer.send(self.topic, value, key, headers))
 
 
 def _headers(row: dict[str, Any], columns: Columns) -> list[tuple[str, bytes | None]]:

@@ -15,7 +15,7 @@ from cyproducer.errors import BulkSendError
 from cyproducer.spark.columns import Columns, columns_of
 from cyproducer.spark.dead_letters import DeadLetters
 from cyproducer.spark.options import producer_config
-from cyproducer.spark.sending import TaskWriter, write_all
+from cyproducer.spark.sending import TaskWriter, said, write_all
 from cyproducer.spark.sharing import SharedConfig, shared_producer
 from cyproducer.spark.summary import WriteSummary, merge, tell
 
@@ -74,7 +74,7 @@ def _outcomes(rows: int, future: Any) -> pa.RecordBatch:
     except BulkSendError as error:
         metadata = error.metadata
         for failed in error.failures:
-            text = f"{type(failed.error).__name__}: {failed.error}"
+            text = said(failed.error)
             for row in failed.rows:
                 errors[row] = text
     places = pa.record_batch(metadata.rows())

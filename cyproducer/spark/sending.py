@@ -19,6 +19,7 @@ from cyproducer.errors import (
     BulkSendError,
     InvalidTopicError,
     KafkaError,
+    KafkaTimeoutError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
@@ -38,13 +39,19 @@ class RowsFailedError(KafkaError):
 
     def __init__(self, topic: str | None, partition: int | None, cause: BaseException) -> None:
         place = f"topic {topic!r}" + ("" if partition is None else f", partition {partition}")
-        super().__init__(f"{place}: {type(cause).__name__}: {cause}")
+        super().__init__(f"{place}: {said(cause)}")
         self.topic = topic
         self.partition = partition
         self.cause = cause
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RowsFailedError, (self.topic, self.partition, self.cause)
+
+
+def said(error: BaseException) -> str:
+    """An error's name and words; Kafka's own begin with the name."""
+    name, words = type(error).__name__, str(error)
+    return words if name in words else f"{name}: {words}"
 
 
 class _Sent(NamedTuple):
@@ -140,12 +147,18 @@ class TaskWriter:
         except (*_ABOUT_ROWS, UnknownTopicOrPartitionError, InvalidTopicError) as error:
             self._divide(topic, rows, error)
             return
+        except KafkaError as error:
+            # Rows that were accepted go on, and come again with the task.
+            if not self._is_missing(error):
+                raise RowsFailedError(topic, None, error) from error
+            self._divide(topic, rows, error)
+            return
         kept = rows if self._dead_letters is not None else None
         self._sent.append(_Sent(topic, kept, self._payload(rows), future))
 
     def _divide(self, topic: str, rows: pa.RecordBatch, error: Exception) -> None:
         """Not one of these rows was sent: sends those that nothing is wrong with."""
-        whole = isinstance(error, InvalidTopicError) or (
+        whole = isinstance(error, InvalidTopicError | KafkaTimeoutError) or (
             isinstance(error, UnknownTopicOrPartitionError) and not self._exists(topic)
         )
         if whole:
@@ -157,6 +170,16 @@ class TaskWriter:
         half = rows.num_rows // 2
         self._send(topic, rows.slice(0, half))
         self._send(topic, rows.slice(half))
+
+    def _is_missing(self, error: KafkaError) -> bool:
+        """Whether no row was accepted because brokers know no such topic, and not because there are no
+        brokers: they tell of the topic of dead letters."""
+        return (
+            isinstance(error, KafkaTimeoutError)
+            and error.accepted is None
+            and self._dead_letters is not None
+            and self._exists(self._dead_letters.topic)
+        )
 
     def _exists(self, topic: str) -> bool:
         try:

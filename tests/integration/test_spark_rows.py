@@ -125,7 +125,7 @@ def test_rows_that_fail_are_told_of_with_their_cause(spark: Any, kafka: KafkaClu
     told = df.mapInArrow(produce, PRODUCED_SCHEMA).collect()
     assert [number for number, row in enumerate(told) if row.error is not None] == [4]
     assert told[4].offset is None
-    assert told[4].error.startswith("MessageSizeTooLargeError: ")
+    assert told[4].error.startswith("[Error 10] MessageSizeTooLargeError: ")
     assert len(read_all(kafka.bootstrap_servers, "rows-small", 9)) == 9
 
 

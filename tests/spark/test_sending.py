@@ -1,0 +1,141 @@
+"""A task's rows on their way: divided by topic, counted, and what becomes of those that can't be written."""
+
+import pickle
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from cyproducer.errors import InvalidTopicError, RecordTooLargeError
+from cyproducer.producer import KafkaProducer
+from cyproducer.spark.columns import Columns
+from cyproducer.spark.dead_letters import DeadLetters
+from cyproducer.spark.sending import RowsFailedError, TaskWriter, write_all
+from cyproducer.spark.summary import WriteSummary, WrittenRange, merge, merge_ranges
+from cyproducer.testing import EmbeddedBroker
+from tests.integration.consume import Fetched, read_all
+
+BY_TOPIC = Columns(value="value", key="key", topic="topic")
+PLAIN = Columns(value="value")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def producer(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
+    config = {"allow_auto_create_topics": False, "max_request_size": 5000, "max_block_ms": 2000}
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **config) as producer:
+        yield producer
+
+
+def values(*given: bytes | None) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array(given, pa.binary())})
+
+
+def rows(*given: tuple[str | None, str, bytes | None]) -> pa.RecordBatch:
+    schema = pa.schema([("topic", pa.string()), ("key", pa.string()), ("value", pa.binary())])
+    return pa.RecordBatch.from_pylist(
+        [dict(zip(schema.names, row, strict=True)) for row in given], schema=schema
+    )
+
+
+def read(broker: EmbeddedBroker, topic: str, count: int) -> list[Fetched]:
+    return read_all(broker.bootstrap_servers, topic, count)
+
+
+def test_what_was_written_is_told(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+    broker.create_topic("told", 1)
+    writer = TaskWriter(producer, PLAIN, "told", None)
+    empty = values()
+    summary = write_all(writer, [values(b"12", b"345"), empty, values(b"6")])
+    assert summary == WriteSummary(
+        rows=3,
+        bytes=6,
+        ranges=(WrittenRange("told", 0, 0, 2, 3),),
+        p99_ms=summary.p99_ms,
+        tasks=1,
+    )
+    assert summary.p99_ms > 0
+    assert pickle.loads(pickle.dumps(summary)) == summary
+
+
+def test_rows_go_to_their_topics_in_order(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+    for name in ("one", "two"):
+        broker.create_topic(name, 1)
+    batch = rows(*((("one", "two")[n % 3 == 0], str(n), b"%d" % n) for n in range(300)))
+    # A slice of a batch whose column of topics is a dictionary, as Spark may hand it over.
+    topics = batch.column("topic").dictionary_encode()
+    batch = pa.RecordBatch.from_arrays([topics, *batch.columns[1:]], names=batch.schema.names).slice(3)
+    summary = write_all(TaskWriter(producer, BY_TOPIC, None, None), [batch])
+    assert summary.rows == 297
+    assert [int(r.value or b"") for r in read(broker, "two", 99)] == list(range(3, 300, 3))
+    assert [int(r.value or b"") for r in read(broker, "one", 198)] == [n for n in range(3, 300) if n % 3]
+
+
+@pytest.mark.parametrize(
+    ("bad", "cause"),
+    [
+        (("few-RecordTooLargeError", "k", b"x" * 6000), RecordTooLargeError),
+        ((None, "k", b"v"), ValueError),
+        (("not a name", "k", b"v"), InvalidTopicError),
+    ],
+)
+def test_a_row_that_cannot_be_written_fails_the_task(
+    broker: EmbeddedBroker,
+    producer: KafkaProducer,
+    bad: tuple[str | None, str, bytes],
+    cause: type[Exception],
+) -> None:
+    broker.create_topic(f"few-{cause.__name__}", 1)
+    with pytest.raises(RowsFailedError) as raised:
+        write_all(
+            TaskWriter(producer, BY_TOPIC, None, None), [rows((f"few-{cause.__name__}", "k", b"v"), bad)]
+        )
+    assert raised.value.topic == bad[0]
+    assert isinstance(raised.value.cause, cause)
+    assert cause.__name__ in str(raised.value)
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+def test_only_those_that_cannot_be_written_are_dead_letters(
+    broker: EmbeddedBroker, producer: KafkaProducer
+) -> None:
+    broker.create_topic("alive", 1)
+    broker.create_topic("dead", 1)
+    given: list[tuple[str | None, str, bytes | None]]
+    given = [("alive", str(n), b"%d" % n) for n in range(100)]
+    given[10] = ("alive", "10", b"y" * 6000)
+    given[11] = ("alive", "11", b"y" * 7000)
+    given[99] = ("missing", "99", b"v")
+    given[50] = (None, "50", None)
+    dead = DeadLetters(producer, "dead")
+    summary = write_all(TaskWriter(producer, BY_TOPIC, None, dead), [rows(*given)])
+    assert (summary.rows, summary.dead_letters) == (96, 4)
+    alive = [int(r.key or b"") for r in read(broker, "alive", 96)]
+    assert alive == [n for n in range(100) if n not in (10, 11, 50, 99)]
+    assert summary.bytes == sum(2 * len(str(n)) for n in alive)
+    letters = {r.key: r for r in read(broker, "dead", 4)}
+    assert set(letters) == {b"10", b"11", b"50", b"99"}
+    about = {key: dict(r.headers) for key, r in letters.items()}
+    assert about[b"11"]["cyproducer.error.bytes"] == b"7002"
+    assert set(letters[b"11"].value or b"") == {ord("y")}
+    assert about[b"99"]["cyproducer.error.topic"] == b"missing"
+    assert letters[b"50"].value is None
+    assert "cyproducer.error.bytes" not in about[b"50"]
+
+
+def test_ranges_of_a_partition_become_one() -> None:
+    assert merge_ranges(
+        [WrittenRange("b", 0, 5, 9, 5), WrittenRange("a", 1, 0, 3, 4), WrittenRange("b", 0, 1, 2, 2)]
+    ) == (WrittenRange("a", 1, 0, 3, 4), WrittenRange("b", 0, 1, 9, 7))
+
+
+def test_tasks_add_up() -> None:
+    one = WriteSummary(3, 30, 1, (WrittenRange("a", 0, 0, 2, 3),), 2, 5.0, 1)
+    two = WriteSummary(2, 20, 0, (WrittenRange("a", 0, 3, 4, 2),), 1, 7.0, 1)
+    assert merge([one, two]) == WriteSummary(5, 50, 1, (WrittenRange("a", 0, 0, 4, 5),), 3, 7.0, 2)
+    assert merge([]) == WriteSummary()
