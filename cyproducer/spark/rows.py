@@ -50,7 +50,7 @@ class _Produce:
     def __call__(self, elements: Iterable[Any]) -> Iterator[RecordMetadata]:
         sent: deque[tuple[str, RecordFuture]] = deque()
         with shared_producer(self._config) as producer:
-            send = _sender(producer, self._topic)
+            send = _Sender(producer, self._topic).send
             for element in elements:
                 sent.append(send(element))
                 # Settled ones go in passing; waiting begins only where very many are under way.
@@ -60,48 +60,71 @@ class _Produce:
                 yield _outcome(*sent.popleft())
 
 
-def _sender(producer: KafkaProducer, topic: str | None) -> Callable[[Any], tuple[str, RecordFuture]]:
+class _Sender:
     """What sends one element, and returns its topic too."""
-    config = producer.config
-    text_key = config.key_serializer is None
-    text_value = config.value_serializer is None
-    send = producer.send
 
-    def send_element(element: Any) -> tuple[str, RecordFuture]:
-        key = headers = partition = timestamp = None
-        where = topic
+    def __init__(self, producer: KafkaProducer, topic: str | None) -> None:
+        self._send = producer.send
+        self._topic = topic
+        self._text_key = producer.config.key_serializer is None
+        self._text_value = producer.config.value_serializer is None
+        # Where a Row has them: all rows of a partition share the list of their fields.
+        self._fields: object = None
+        self._value_at = self._key_at = -1
+
+    def send(self, element: Any) -> tuple[str, RecordFuture]:
         if isinstance(element, bytes | str | bytearray | memoryview):
-            value = element
-        elif hasattr(element, "asDict") or isinstance(element, dict):
-            fields = element.asDict() if hasattr(element, "asDict") else element
-            value = fields.get("value")
-            key, headers, partition = fields.get("key"), fields.get("headers"), fields.get("partition")
-            timestamp = _milliseconds(fields.get("timestamp"))
-            where = topic or fields.get("topic")
-            if unknown := [name for name in fields if name not in _FIELDS]:
-                raise TypeError(
-                    f"an element has the field {unknown[0]!r}: a record's fields are {', '.join(_FIELDS)}"
-                )
-        elif isinstance(element, tuple | list) and len(element) == 2:
-            key, value = element
-        else:
+            return self._record(self._topic, element)
+        if (fields := getattr(element, "__fields__", None)) is not None:
+            if fields is not self._fields:
+                self._learn(fields)
+            if self._value_at < 0:
+                return self._mapping(element.asDict())
+            key = element[self._key_at] if self._key_at >= 0 else None
+            return self._record(self._topic, element[self._value_at], key)
+        if isinstance(element, dict):
+            return self._mapping(element)
+        if isinstance(element, tuple | list) and len(element) == 2:
+            return self._record(self._topic, element[1], element[0])
+        raise TypeError(
+            f"an element is {type(element).__name__}: must be bytes, str, a pair (key, value), or a Row or "
+            "dict with 'value'"
+        )
+
+    def _learn(self, fields: list[str]) -> None:
+        """Where value and key are, if there is nothing else."""
+        plain = self._topic is not None and "value" in fields and set(fields) <= {"key", "value"}
+        self._value_at = fields.index("value") if plain else -1
+        self._key_at = fields.index("key") if plain and "key" in fields else -1
+        self._fields = fields
+
+    def _mapping(self, given: dict[str, Any]) -> tuple[str, RecordFuture]:
+        if unknown := [name for name in given if name not in _FIELDS]:
             raise TypeError(
-                f"an element is {type(element).__name__}: must be bytes, str, a pair (key, value), or a Row "
-                "or dict with 'value'"
+                f"an element has the field {unknown[0]!r}: a record's fields are {', '.join(_FIELDS)}"
             )
-        if where is None:
-            raise TypeError("no topic: give one to produce_partitions(), or a field 'topic' to each element")
-        if text_value and isinstance(value, str):
-            value = value.encode()
-        if text_key and isinstance(key, str):
-            key = key.encode()
+        headers = given.get("headers")
         if headers is not None:
             headers = [
                 (name, content.encode() if isinstance(content, str) else content) for name, content in headers
             ]
-        return where, send(where, value, key, headers, partition, timestamp)
+        return self._record(
+            self._topic or given.get("topic"),
+            given.get("value"),
+            given.get("key"),
+            headers,
+            given.get("partition"),
+            _milliseconds(given.get("timestamp")),
+        )
 
-    return send_element
+    def _record(self, topic: str | None, value: Any, key: Any = None, *rest: Any) -> tuple[str, RecordFuture]:
+        if topic is None:
+            raise TypeError("no topic: give one to produce_partitions(), or a field 'topic' to each element")
+        if self._text_value and isinstance(value, str):
+            value = value.encode()
+        if self._text_key and isinstance(key, str):
+            key = key.encode()
+        return topic, self._send(topic, value, key, *rest)
 
 
 def _milliseconds(value: Any) -> int | None:
