@@ -87,6 +87,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 
+def option_name(key: str) -> str | None:
+    """The name by which an option is known here, from whichever of its names; None: there is no such
+    option."""
+    option = _BY_KEY.get(key)
+    return option.name if option is not None else None
+
+
 class ProducerConfig(ProducerOptions):
     """All options of one producer, with their values in normal form.
 

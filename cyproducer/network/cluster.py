@@ -164,10 +164,19 @@ class ClusterClient:
                 self.want_topic(name)
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise errors.KafkaTimeoutError(
-                        f"no metadata of topic {name!r} within {timeout_s:g} s: {self.diagnosis()}"
-                    )
+                    raise self._no_metadata(name, timeout_s)
                 self._changed.wait(min(left, 0.5))
+
+    def _no_metadata(self, name: str, timeout_s: float) -> errors.KafkaTimeoutError:
+        """What ends a wait for a topic; its cause is what brokers answered, if they did."""
+        code = self._metadata.topic_error(name)
+        answered = errors.for_code(code) if code else None
+        said = f"the broker says {answered.__name__}; " if answered else ""
+        error = errors.KafkaTimeoutError(
+            f"no metadata of topic {name!r} within {timeout_s:g} s: {said}{self.diagnosis()}"
+        )
+        error.__cause__ = answered(f"topic {name!r}") if answered else None
+        return error
 
     def wait_ready(self, timeout_s: float) -> None:
         """Waits until a broker has answered with metadata.

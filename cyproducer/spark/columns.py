@@ -41,17 +41,14 @@ def columns_of(schema: "StructType", topic: str | None, headers: bool) -> Column
     """Looks at a schema; ``topic`` and ``headers`` are the options.
 
     Raises:
-        SchemaError: ``value`` is missing, or ``topic`` in both places; a column has a wrong type, or a name
-            that means nothing to Kafka.
+        SchemaError: ``value`` is missing, or ``topic`` in both places; a column has a wrong type.
     """
     found: dict[str, str] = {}
     for field in schema.fields:
         meaning = field.name.lower()
         if meaning not in _WANTED:
-            raise SchemaError(
-                f"column {field.name!r} means nothing to Kafka: the columns are {', '.join(_WANTED)}. Put "
-                "what is to be written into value, by to_json(struct(...)) for example"
-            )
+            # As in Spark's own sink: what was read from Kafka has an offset, and can be written as it is.
+            continue
         if meaning in found:
             raise SchemaError(f"columns {found[meaning]!r} and {field.name!r}: there can be one {meaning}")
         if not _fits(meaning, field.dataType):

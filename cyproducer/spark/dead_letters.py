@@ -4,30 +4,59 @@ Owns: the records of the dead letter topic. Does not own: which rows are dead (`
 it.
 
 A dead letter has the row's key, value and headers, and five headers more: ``cyproducer.error.topic`` and
-``.partition`` (where it was to go; absent where that is not known), ``.class``, ``.message`` and, where key
-or value had to be cut to what a request may have, ``.bytes`` (theirs, before).
+``.partition`` (where it was to go; absent where that is not known), ``.class``, ``.message`` and, where key,
+value or headers had to be cut to what fits, ``.bytes`` (of key and value, before).
 """
 
-from typing import Any, Final
+from collections import deque
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from cyproducer.errors import KafkaError, MessageSizeTooLargeError
 from cyproducer.producer import KafkaProducer
 from cyproducer.spark.columns import Columns
 
 PREFIX: Final = "cyproducer.error."
+CUT_BYTES: Final = 65536
+"""What is left of key and value where a broker's topic takes less than a request may have."""
 _MOST_MESSAGE: Final = 1000
 _OVERHEAD: Final = 1024
 """Bytes of a request and a batch around one record, at most; of the headers' own lengths too."""
+_UNDER_WAY: Final = 10_000
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class DeadLetterError(KafkaError):
+    """A dead letter could not be written either; ``__cause__`` says why."""
+
+
+class _Letter(NamedTuple):
+    future: Any
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    about: Headers
+    most: int
 
 
 class DeadLetters:
-    """Sends them; ``finish()`` waits for all."""
+    """Sends them; ``finish()`` waits for all.
+
+    Raises:
+        KafkaError: the topic is not there; before a row is sent anywhere.
+    """
 
     def __init__(self, producer: KafkaProducer, topic: str) -> None:
         self._producer = producer
         self.topic = topic
-        self._sent: list[Any] = []
+        self._letters: deque[_Letter] = deque()
+        self._count = 0
+        try:
+            producer.partitions_for(topic)
+        except KafkaError as error:
+            raise DeadLetterError(f"deadLetterTopic {topic!r}: {error}") from error
 
     def send(
         self,
@@ -38,7 +67,7 @@ class DeadLetters:
         cause: BaseException,
     ) -> None:
         """Sends rows that ``cause`` kept from ``topic``."""
-        about: list[tuple[str, bytes]] = [
+        about: Headers = [
             (f"{PREFIX}class", type(cause).__name__.encode()),
             (f"{PREFIX}message", str(cause).encode()[:_MOST_MESSAGE]),
         ]
@@ -46,37 +75,72 @@ class DeadLetters:
             about.insert(0, (f"{PREFIX}topic", topic.encode()))
         if partition is not None:
             about.append((f"{PREFIX}partition", b"%d" % partition))
-        for row in rows.to_pylist():
-            self._send_row(row, columns, about)
+        nothing = pa.nulls(rows.num_rows, pa.binary())
+        keys = rows.column(columns.key).cast(pa.binary()) if columns.key is not None else nothing
+        given = (
+            rows.column(columns.headers).to_pylist()
+            if columns.headers is not None
+            else [None] * rows.num_rows
+        )
+        values = rows.column(columns.value).cast(pa.binary())
+        for key, value, headers in zip(keys.to_pylist(), values.to_pylist(), given, strict=True):
+            self._send(key, value, _pairs(headers), about, self._producer.config.max_request_size - _OVERHEAD)
+            if len(self._letters) >= _UNDER_WAY:
+                self._settle()
 
     def finish(self) -> int:
-        """How many there were, all of them acknowledged; raises the first one's error otherwise."""
-        for future in self._sent:
-            future.get()
-        return len(self._sent)
+        """How many there were, all of them acknowledged.
 
-    def _send_row(self, row: dict[str, Any], columns: Columns, about: list[tuple[str, bytes]]) -> None:
-        key = _bytes(row[columns.key]) if columns.key is not None else None
-        value = _bytes(row[columns.value])
-        headers = [*_headers(row, columns), *about]
-        room = self._producer.config.max_request_size - _OVERHEAD
-        room -= sum(len(name) + len(content or b"") + 10 for name, content in headers)
+        Raises:
+            DeadLetterError: one could not be written.
+        """
+        while self._letters:
+            self._settle()
+        return self._count
+
+    def _send(
+        self, key: bytes | None, value: bytes | None, headers: Headers, about: Headers, most: int
+    ) -> None:
         size = len(key or b"") + len(value or b"")
-        if size > room:
-            headers.append((f"{PREFIX}bytes", b"%d" % size))
-            key = key[: max(0, room // 2)] if key is not None else None
-            value = value[: max(0, room - len(key or b""))] if value is not None else None
-        if key is None and value is None:
-            # Something must be there.
-            value = b""
-        self._sent.append(self._producer.send(self.topic, value, key, headers))
+        room = most - _bytes_of(about)
+        kept, cut_key, cut_value = headers, key, value
+        if size + _bytes_of(headers) > room:
+            about = [*about, (f"{PREFIX}bytes", b"%d" % size)]
+            kept = headers if _bytes_of(headers) < room // 2 else []
+            room -= _bytes_of(kept) + 64
+            cut_key = key[: room // 2] if key is not None else None
+            cut_value = value[: room - len(cut_key or b"")] if value is not None else None
+        # A record needs one of the two.
+        sent_value = b"" if cut_key is None and cut_value is None else cut_value
+        try:
+            future = self._producer.send(self.topic, sent_value, cut_key, [*kept, *about])
+        except KafkaError as error:
+            raise DeadLetterError(f"deadLetterTopic {self.topic!r}: {error}") from error
+        self._letters.append(_Letter(future, key, value, headers, about, most))
+
+    def _settle(self) -> None:
+        letter = self._letters.popleft()
+        try:
+            letter.future.get()
+        except MessageSizeTooLargeError as error:
+            # The topic takes less than a request may have; how much, it does not say.
+            if letter.most <= CUT_BYTES:
+                raise DeadLetterError(f"deadLetterTopic {self.topic!r}: {error}") from error
+            self._send(letter.key, letter.value, letter.headers, letter.about, CUT_BYTES)
+        except KafkaError as error:
+            raise DeadLetterError(f"deadLetterTopic {self.topic!r}: {error}") from error
+        else:
+            self._count += 1
 
 
-def _headers(row: dict[str, Any], columns: Columns) -> list[tuple[str, bytes | None]]:
-    found = row[columns.headers] if columns.headers is not None else None
-    pairs = [tuple(each.values()) for each in found or () if each is not None]
-    return [(name, _bytes(content)) for name, content in pairs if name is not None]
+def _pairs(headers: list[dict[str, Any] | None] | None) -> Headers:
+    pairs = [tuple(each.values()) for each in headers or () if each is not None]
+    return [
+        (name, content.encode() if isinstance(content, str) else content)
+        for name, content in pairs
+        if name is not None
+    ]
 
 
-def _bytes(value: str | bytes | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
+def _bytes_of(headers: Headers) -> int:
+    return sum(len(name.encode()) + len(content or b"") + 10 for name, content in headers)

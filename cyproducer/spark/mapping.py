@@ -17,7 +17,7 @@ from cyproducer.spark.dead_letters import DeadLetters
 from cyproducer.spark.options import producer_config
 from cyproducer.spark.sending import TaskWriter, said, write_all
 from cyproducer.spark.sharing import SharedConfig, shared_producer
-from cyproducer.spark.summary import WriteSummary, merge, tell
+from cyproducer.spark.summary import WriteSummary, merge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,7 +43,7 @@ def produce_arrow(
 
     ``config``: ``KafkaProducer``'s options. Raises ``KafkaConfigurationError`` here.
     """
-    return _ProduceArrow(topic, producer_config(config))
+    return _ProduceArrow(topic, producer_config(config, columns=True))
 
 
 class _ProduceArrow:
@@ -96,7 +96,7 @@ def foreach_batch(
     Raises: here ``KafkaConfigurationError``; for a batch ``SchemaError`` before tasks start, and Spark's own
     error where a task failed.
     """
-    shared = producer_config(config)
+    shared = producer_config(config, columns=True)
 
     def write(df: "DataFrame", batch_id: int) -> None:
         columns = columns_of(df.schema, topic, headers=True)
@@ -104,9 +104,12 @@ def foreach_batch(
         collected = df.mapInArrow(task, "summary binary").collect()
         # They were pickled by our own tasks of this very call.
         summary = merge(pickle.loads(row.summary) for row in collected)
-        tell(summary, f"micro-batch {batch_id}", None)
+        log.info("micro-batch %d: %s", batch_id, summary)
         if on_summary is not None:
-            on_summary(batch_id, summary)
+            try:
+                on_summary(batch_id, summary)
+            except Exception:
+                log.exception("on_summary failed; micro-batch %d is written", batch_id)
 
     return write
 

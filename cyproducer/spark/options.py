@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cyproducer.config import ProducerConfig
+from cyproducer.config import ProducerConfig, option_name
+from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.spark.sharing import SharedConfig
 
@@ -33,9 +34,9 @@ _OWN: Final = (
 _OF_SPARK: Final = ("path", "checkpointlocation", "queryname")
 """What Spark passes on of its own."""
 _NOT_OURS: Final = {
-    "kafka.key.serializer": "keys are bytes or strings, which are written as they are",
-    "kafka.value.serializer": "values are bytes or strings, which are written as they are",
-    "kafka.transactional.id": f"transactions are what deliveryGuarantee={EXACTLY_ONCE!r} is kept for",
+    "key_serializer": "keys are bytes or strings, which are written as they are",
+    "value_serializer": "values are bytes or strings, which are written as they are",
+    "transactional_id": f"transactions are what deliveryGuarantee={EXACTLY_ONCE!r} is kept for",
 }
 
 
@@ -67,15 +68,17 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
     given = {name.lower(): value for name, value in options.items()}
     producer: dict[str, Any] = {}
     for name, value in given.items():
-        if name in _NOT_OURS:
-            raise KafkaConfigurationError(f"option {name!r} can't be given: {_NOT_OURS[name]}")
         if name.startswith("kafka."):
-            producer[name.removeprefix("kafka.")] = value
+            known = option_name(name.removeprefix("kafka.")) or name.removeprefix("kafka.")
+            if known in _NOT_OURS:
+                raise KafkaConfigurationError(f"option {name!r} can't be given: {_NOT_OURS[known]}")
+            producer[known] = value
         elif name not in _OF_SPARK and name not in {own.lower() for own in _OWN}:
             raise KafkaConfigurationError(_about_unknown(name))
-    if "bootstrap.servers" not in producer:
+    if "bootstrap_servers" not in producer:
         raise KafkaConfigurationError("option 'kafka.bootstrap.servers' is missing: where to write to")
-    _check_guarantee(given.get("deliveryguarantee", AT_LEAST_ONCE))
+    config = producer_config(producer, columns=True)
+    _check_guarantee(given.get("deliveryguarantee", AT_LEAST_ONCE), ProducerConfig(**config.config))
     partitions = _whole(given, "createTopic.partitions", least=1)
     replication = _whole(given, "createTopic.replication", least=1)
     if replication is not None and partitions is None:
@@ -89,7 +92,7 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
             "Spark commits"
         )
     return SinkOptions(
-        config=producer_config(producer),
+        config=config,
         topic=_topic(given, "topic"),
         headers=_flag(given, "includeHeaders", default=True),
         dead_letter_topic=_topic(given, "deadLetterTopic"),
@@ -99,18 +102,39 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
     )
 
 
-def producer_config(given: Mapping[str, Any]) -> SharedConfig:
-    """The producer's options, those that follow from the promise added.
+def producer_config(given: Mapping[str, Any], *, columns: bool) -> SharedConfig:
+    """The producer's options by their own names, checked as its constructor does.
+
+    ``columns``: whole columns are sent, of which serializers, interceptors and a partitioner of the user's
+    would see nothing.
 
     Topics come into being only by ``createTopic.*``: a misspelt one is to be an error. And a task that fails
     is run again as a whole, so nothing is gained by a record that gives up early.
     """
-    config = {"allow_auto_create_topics": False, **given}
-    ProducerConfig(**config)
+    named = {option_name(name) or name: value for name, value in given.items()}
+    if len(named) < len(given):
+        # Says which one was given twice.
+        ProducerConfig(**given)
+    config = {"allow_auto_create_topics": False, **named}
+    checked = ProducerConfig(**config)
+    checked.reject_unsupported()
+    try:
+        partitioner = resolve_partitioner(checked.partitioner, checked.partitioner_ignore_keys)
+    except (TypeError, ValueError) as error:
+        raise KafkaConfigurationError(str(error)) from error
+    if columns:
+        for name in ("key_serializer", "value_serializer", "interceptors"):
+            if getattr(checked, name, None):
+                raise KafkaConfigurationError(f"{name}: can't be given, as whole columns are sent")
+        if isinstance(partitioner, CustomPartitioner):
+            raise KafkaConfigurationError(
+                "partitioner: one of your own can't be given, as whole columns are sent: give a column "
+                "'partition'"
+            )
     return SharedConfig(config)
 
 
-def _check_guarantee(value: str) -> None:
+def _check_guarantee(value: str, config: ProducerConfig) -> None:
     if value == EXACTLY_ONCE:
         raise KafkaConfigurationError(
             f"option 'deliveryGuarantee'={EXACTLY_ONCE!r}: not there yet, and not pretended. "
@@ -119,6 +143,12 @@ def _check_guarantee(value: str) -> None:
     if value != AT_LEAST_ONCE:
         raise KafkaConfigurationError(
             f"option 'deliveryGuarantee'={value!r}: must be {AT_LEAST_ONCE!r}, which is the default"
+        )
+    if not config.enable_idempotence:
+        raise KafkaConfigurationError(
+            f"deliveryGuarantee {AT_LEAST_ONCE!r} needs an idempotent producer: kafka.acks=all, "
+            "kafka.retries above 0, at most 5 requests in flight, and kafka.enable.idempotence not switched "
+            "off"
         )
 
 

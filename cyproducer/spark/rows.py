@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from cyproducer.buffers.delivery import RecordFuture
+from cyproducer.errors import KafkaError
 from cyproducer.producer import KafkaProducer
 from cyproducer.spark.options import producer_config
 from cyproducer.spark.sending import RowsFailedError
@@ -17,6 +18,7 @@ from cyproducer.structs import RecordMetadata
 
 WINDOW: Final = 20_000
 """Records of a partition that may be under way before the first one's outcome is passed on."""
+_VALUES: Final = (bytes, str, bytearray, memoryview)
 _FIELDS: Final = ("topic", "key", "value", "headers", "partition", "timestamp")
 
 
@@ -29,7 +31,7 @@ def produce_partitions(
     them are acknowledged. An element is a value (bytes or str), a pair (key, value), or a ``Row`` or mapping
     with ``value`` and, as there is need, ``key``, ``topic``, ``headers`` (pairs), ``partition`` and
     ``timestamp`` (milliseconds, or a datetime). Strings are sent as UTF-8, unless the configuration has
-    serializers, which then get the elements as they are.
+    serializers, which then get the elements as they are, of any other type too.
 
     ``topic``: of all records; None: each element's own. ``config``: ``KafkaProducer``'s options, functions
     too.
@@ -37,7 +39,7 @@ def produce_partitions(
     Raises: here ``KafkaConfigurationError``; in the task ``RowsFailedError`` for the first record that can't
     be written, which fails the task.
     """
-    return _Produce(topic, producer_config(config))
+    return _Produce(topic, producer_config(config, columns=False))
 
 
 class _Produce:
@@ -73,7 +75,7 @@ class _Sender:
         self._value_at = self._key_at = -1
 
     def send(self, element: Any) -> tuple[str, RecordFuture]:
-        if isinstance(element, bytes | str | bytearray | memoryview):
+        if isinstance(element, _VALUES):
             return self._record(self._topic, element)
         if (fields := getattr(element, "__fields__", None)) is not None:
             if fields is not self._fields:
@@ -86,6 +88,8 @@ class _Sender:
             return self._mapping(element)
         if isinstance(element, tuple | list) and len(element) == 2:
             return self._record(self._topic, element[1], element[0])
+        if not self._text_value:
+            return self._record(self._topic, element)
         raise TypeError(
             f"an element is {type(element).__name__}: must be bytes, str, a pair (key, value), or a Row or "
             "dict with 'value'"
@@ -124,7 +128,10 @@ class _Sender:
             value = value.encode()
         if self._text_key and isinstance(key, str):
             key = key.encode()
-        return topic, self._send(topic, value, key, *rest)
+        try:
+            return topic, self._send(topic, value, key, *rest)
+        except KafkaError as error:
+            raise RowsFailedError(topic, None, error) from error
 
 
 def _milliseconds(value: Any) -> int | None:

@@ -17,9 +17,12 @@ import pyarrow.compute as pc
 
 from cyproducer.errors import (
     BulkSendError,
+    InvalidRecordError,
+    InvalidTimestampError,
     InvalidTopicError,
     KafkaError,
     KafkaTimeoutError,
+    MessageSizeTooLargeError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
@@ -29,8 +32,10 @@ from cyproducer.spark.dead_letters import DeadLetters
 from cyproducer.spark.summary import WriteSummary, WrittenRange, merge_ranges
 from cyproducer.structs import FailedRows
 
-_ABOUT_ROWS: Final = (TypeError, ValueError, RecordTooLargeError)
+_ABOUT_ROWS: Final = (ValueError, RecordTooLargeError)
 """What ``send_arrow()`` raises about single rows, before it sends any."""
+_REFUSED: Final = (RecordTooLargeError, MessageSizeTooLargeError, InvalidRecordError, InvalidTimestampError)
+"""What brokers say of records that no other attempt will make right."""
 
 
 class RowsFailedError(KafkaError):
@@ -91,12 +96,13 @@ class TaskWriter:
 
     def finish(self) -> WriteSummary:
         """Waits for everything; see ``write`` for what it raises."""
-        while self._sent:
-            self._settle(self._sent.popleft())
+        self._settle_all()
         dead = 0
         if self._dead_letters is not None:
             dead = self._dead_letters.finish()
         ranges = merge_ranges(self._ranges)
+        # Futures are done a moment before what metrics count.
+        self._producer.flush(self._producer.config.delivery_timeout_ms / 1000)
         metrics = _metrics(self._producer)
         p99 = metrics.get("acknowledgement-latency-p99", 0.0)
         return WriteSummary(
@@ -117,23 +123,34 @@ class TaskWriter:
         if self._topic is not None:
             yield self._topic, batch
             return
-        column = batch.column(batch.schema.names.index(self._columns.topic))
+        column = batch.column(self._columns.topic)
         if column.null_count:
             self._refuse(
                 None, batch.filter(pc.is_null(column)), ValueError("the row has no topic: it is null")
             )
             batch = batch.filter(pc.is_valid(column))
-            column = column.drop_null()
-        encoded = column.dictionary_encode()
+            column = batch.column(self._columns.topic)
+        # Its dictionary may have names that no row has.
+        encoded = column.cast(pa.string()).dictionary_encode()
         names = encoded.dictionary.to_pylist()
+        rows = batch.drop_columns([self._columns.topic])
+        if len(names) == 1:
+            yield names[0], rows
+            return
+        # One copy for all topics: sorting keeps the order of equals.
+        rows = rows.take(pc.sort_indices(encoded.indices))
+        counted = {each["values"]: each["counts"] for each in pc.value_counts(encoded.indices).to_pylist()}
+        first = 0
         for number, name in enumerate(names):
-            yield name, batch if len(names) == 1 else batch.filter(pc.equal(encoded.indices, number))
+            yield name, rows.slice(first, counted[number])
+            first += counted[number]
 
     def _send(self, topic: str, rows: pa.RecordBatch) -> None:
         c = self._columns
         if (known := self._dead_topics.get(topic)) is not None:
             self._refuse(topic, rows, known)
             return
+        size = self._payload(rows)
         try:
             future = self._producer.send_arrow(
                 topic,
@@ -144,48 +161,37 @@ class TaskWriter:
                 partition=c.partition,
                 timestamp=c.timestamp,
             )
-        except (*_ABOUT_ROWS, UnknownTopicOrPartitionError, InvalidTopicError) as error:
-            self._divide(topic, rows, error)
-            return
-        except KafkaError as error:
+        except (*_ABOUT_ROWS, KafkaError) as error:
             # Rows that were accepted go on, and come again with the task.
-            if not self._is_missing(error):
+            if getattr(error, "accepted", None) or not self._is_about_rows(topic, error):
                 raise RowsFailedError(topic, None, error) from error
             self._divide(topic, rows, error)
             return
         kept = rows if self._dead_letters is not None else None
-        self._sent.append(_Sent(topic, kept, self._payload(rows), future))
+        self._sent.append(_Sent(topic, kept, size, future))
+
+    def _is_about_rows(self, topic: str, error: Exception) -> bool:
+        """Whether other rows could be written, so that these are dead letters; also notes topics that can't
+        be."""
+        missing = isinstance(error.__cause__, UnknownTopicOrPartitionError)
+        if isinstance(error, InvalidTopicError) or (isinstance(error, KafkaTimeoutError) and missing):
+            # No row of it can be written, and looking for it again takes its time.
+            self._dead_topics[topic] = error
+            return True
+        return isinstance(error, (*_ABOUT_ROWS, UnknownTopicOrPartitionError))
 
     def _divide(self, topic: str, rows: pa.RecordBatch, error: Exception) -> None:
         """Not one of these rows was sent: sends those that nothing is wrong with."""
-        whole = isinstance(error, InvalidTopicError | KafkaTimeoutError) or (
-            isinstance(error, UnknownTopicOrPartitionError) and not self._exists(topic)
-        )
-        if whole:
-            # Of a topic that isn't there no row can be written, and looking for it again takes its time.
-            self._dead_topics[topic] = error
-        if self._dead_letters is None or whole or rows.num_rows == 1:
+        if self._dead_letters is None or topic in self._dead_topics or rows.num_rows == 1:
             self._refuse(topic, rows, error)
             return
         half = rows.num_rows // 2
         self._send(topic, rows.slice(0, half))
         self._send(topic, rows.slice(half))
 
-    def _is_missing(self, error: KafkaError) -> bool:
-        """Whether no row was accepted because brokers know no such topic, and not because there are no
-        brokers: they tell of the topic of dead letters."""
-        return (
-            isinstance(error, KafkaTimeoutError)
-            and error.accepted is None
-            and self._dead_letters is not None
-            and self._exists(self._dead_letters.topic)
-        )
-
-    def _exists(self, topic: str) -> bool:
-        try:
-            return bool(self._producer.partitions_for(topic))
-        except KafkaError:
-            return False
+    def _settle_all(self) -> None:
+        while self._sent:
+            self._settle(self._sent.popleft())
 
     def _settle(self, sent: _Sent) -> None:
         try:
@@ -202,15 +208,24 @@ class TaskWriter:
         self._bytes += sent.size
 
     def _failed(self, sent: _Sent, failed: FailedRows) -> None:
-        """A dead letter is what Kafka refuses for good. What could not be sent in its time, or may have been
-        written, is a matter for another attempt of the task."""
+        """A dead letter is a record that Kafka refuses for what it is. What could not be sent in its time,
+        may not be written by this client, or may have been written, is a matter for another attempt of the
+        task."""
         cause = failed.error
-        refused = not getattr(cause, "retriable", False) and getattr(cause, "maybe_written", None) is False
-        if sent.rows is None or not refused:
+        if sent.rows is None or not isinstance(cause, _REFUSED) or cause.maybe_written is not False:
             raise RowsFailedError(sent.topic, failed.partition, cause) from cause
         rows = sent.rows.take(pa.array(failed.rows))
         self._bytes -= self._payload(rows)
-        self._refuse(sent.topic, rows, cause, failed.partition)
+        if rows.num_rows == 1:
+            self._refuse(sent.topic, rows, cause, failed.partition)
+            return
+        # Brokers refuse a batch for one of its records. One half after the other: together, they would be in
+        # one batch again.
+        half = rows.num_rows // 2
+        for part in (rows.slice(0, half), rows.slice(half)):
+            self._settle_all()
+            self._send(sent.topic, part)
+        self._settle_all()
 
     def _payload(self, rows: pa.RecordBatch) -> int:
         """Bytes of keys and values."""

@@ -9,13 +9,14 @@ connections that nobody uses.
 """
 
 import hashlib
+import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from cyproducer.errors import KafkaError
+from cyproducer.errors import KafkaConfigurationError, KafkaError
 from cyproducer.producer import KafkaProducer
 
 IDLE_S: Final = 60.0
@@ -31,13 +32,27 @@ class SharedConfig:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = dict(config)
-        self.key = hashlib.sha256(_pickled(sorted(self.config.items()))).hexdigest()
+        self.key = hashlib.sha256(
+            repr([_fixed(*item) for item in sorted(self.config.items())]).encode()
+        ).hexdigest()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SharedConfig) and other.key == self.key
 
     def __hash__(self) -> int:
         return hash(self.key)
+
+
+def _fixed(name: str, value: Any) -> tuple[str, object]:
+    """An option as something whose representation is the same in every process."""
+    if value is None or isinstance(value, str | bytes | int | float):
+        return name, value
+    try:
+        return name, _pickled(value)
+    except Exception as error:
+        raise KafkaConfigurationError(
+            f"{name}={value!r}: can't be pickled, and so can't travel to Spark's workers: {error}"
+        ) from error
 
 
 def _pickled(value: object) -> bytes:
@@ -76,10 +91,29 @@ def shared_producer(config: SharedConfig) -> Iterator[KafkaProducer]:
     """
     shared = _take(config)
     try:
-        yield shared.producer
-        shared.producer.flush(shared.producer.config.delivery_timeout_ms / 1000)
+        try:
+            yield shared.producer
+        except GeneratorExit:
+            # Who takes a few of a generator's items leaves what was sent for the others: it was accepted.
+            _drain(shared.producer)
+            raise
+        _drain(shared.producer)
+    except Exception:
+        # It may have failed for good. Whoever comes next gets another one.
+        _evict(config.key, shared)
+        raise
     finally:
         _give_back(config.key, shared)
+
+
+def _drain(producer: KafkaProducer) -> None:
+    producer.flush(producer.config.delivery_timeout_ms / 1000)
+
+
+def _evict(key: str, shared: _Shared) -> None:
+    with _lock:
+        if _shared.get(key) is shared:
+            del _shared[key]
 
 
 def _take(config: SharedConfig) -> _Shared:
@@ -98,7 +132,8 @@ def _give_back(key: str, shared: _Shared) -> None:
     with _lock:
         shared.users -= 1
         if shared.users == 0:
-            shared.timer = threading.Timer(IDLE_S, _close_idle, (key, shared))
+            idle_s = IDLE_S if _shared.get(key) is shared else 0
+            shared.timer = threading.Timer(idle_s, _close_idle, (key, shared))
             shared.timer.daemon = True
             shared.timer.start()
 
@@ -107,10 +142,22 @@ def _close_idle(key: str, shared: _Shared) -> None:
     with _lock:
         # A race the lock settles: the time runs out while a task takes the producer. Either the task comes
         # first, and it has a user, or it finds none in the dictionary and makes its own.
-        if shared.users or _shared.get(key) is not shared:
+        if shared.users:
             return
-        del _shared[key]
+        if _shared.get(key) is shared:
+            del _shared[key]
     shared.producer.close()
+
+
+def _after_fork() -> None:
+    """In a child the lock may be held by a thread that it has not got, and the users are the parent's."""
+    global _lock
+    _lock = threading.Lock()
+    _shared.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def close_all() -> None:

@@ -15,6 +15,7 @@ recovered.
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import Row, StructType
+from pyspark.sql.types import ArrayType, DataType, Row, StringType, StructType
 
 from cyproducer.config import ProducerConfig
 from cyproducer.errors import KafkaConfigurationError
@@ -36,7 +37,7 @@ from cyproducer.spark.columns import Columns, columns_of
 from cyproducer.spark.dead_letters import DeadLetters
 from cyproducer.spark.sending import TaskWriter, write_all
 from cyproducer.spark.sharing import shared_producer
-from cyproducer.spark.summary import WriteSummary, merge, tell
+from cyproducer.spark.summary import WriteSummary, function_named, merge, show_info, tell
 from cyproducer.spark.topics import create_missing
 
 log: Final = logging.getLogger("cyproducer.spark")
@@ -93,7 +94,15 @@ class _Task:
 
     def prepare(self) -> None:
         """What comes once before all tasks."""
+        show_info()
         o = self.options
+        if o.summary_callback is not None:
+            try:
+                function_named(o.summary_callback)
+            except (ImportError, AttributeError) as error:
+                raise KafkaConfigurationError(
+                    f"option 'summaryCallback'={o.summary_callback!r}: {error}"
+                ) from error
         if o.create_partitions is not None and o.topic is not None:
             config = ProducerConfig(**o.config.config)
             if create_missing(config, o.topic, o.create_partitions, o.create_replication):
@@ -106,11 +115,13 @@ class _Task:
             return Written(write_all(TaskWriter(producer, self.columns, o.topic, dead), batches))
 
     def commit(self, messages: list[Any], batch: str) -> None:
+        show_info()
         tell(
             merge(each.summary for each in messages if each is not None), batch, self.options.summary_callback
         )
 
     def abort(self, batch: str) -> None:
+        show_info()
         log.warning(
             "%s failed: rows that were acknowledged before stay in Kafka, and come again when it is repeated",
             batch,
@@ -166,12 +177,40 @@ class _StreamRowWriter(_OfStream, DataSourceStreamWriter):
 
 
 def record_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Rows as Arrow, ten thousand at a time."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    arrow = to_arrow_schema(schema)
+    """Rows as Arrow, ten thousand at a time: the columns that mean something to Kafka."""
+    places = [
+        (number, field.name, _arrow_type(field.name.lower(), field.dataType))
+        for number, field in enumerate(schema.fields)
+    ]
     while block := list(islice(rows, _BLOCK_ROWS)):
-        columns = [
-            pa.array([row[number] for row in block], type=field.type) for number, field in enumerate(arrow)
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=arrow)
+        columns = {
+            name: pa.array([_arrow_value(row[number]) for row in block], type=of)
+            for number, name, of in places
+            if of is not None
+        }
+        yield pa.record_batch(columns)
+
+
+def _arrow_type(meaning: str, of: DataType) -> pa.DataType | None:
+    """Of a column that was checked; None: one that is not written."""
+    text = pa.string() if isinstance(of, StringType) else pa.binary()
+    if meaning == "headers" and isinstance(of, ArrayType) and isinstance(of.elementType, StructType):
+        content = pa.string() if isinstance(of.elementType.fields[1].dataType, StringType) else pa.binary()
+        return pa.list_(pa.struct([("key", pa.string()), ("value", content)]))
+    types = {
+        "topic": pa.string(),
+        "key": text,
+        "value": text,
+        "partition": pa.int64(),
+        "timestamp": pa.timestamp("us"),
+    }
+    return types.get(meaning)
+
+
+def _arrow_value(value: Any) -> Any:
+    """As Arrow takes it: Spark's rows have times of the worker's own zone, and structs that are rows."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None)
+    if isinstance(value, list):
+        return [None if each is None else {"key": each[0], "value": each[1]} for each in value]
+    return value

@@ -93,7 +93,6 @@ def tell(summary: WriteSummary, batch: str, callback: str | None) -> None:
 
     Spark has its rows by then: what the callback raises is logged and fails nothing.
     """
-    _show_info()
     log.info("%s: %s", batch, summary)
     if callback is None:
         return
@@ -114,7 +113,7 @@ def function_named(name: str) -> Callable[[WriteSummary], object]:
     return found
 
 
-def _show_info() -> None:
+def show_info() -> None:
     """Spark's helper process has no logging of anybody's: what is logged there goes to the driver's
     stderr."""
     if not log.hasHandlers():

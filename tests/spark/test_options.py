@@ -14,9 +14,9 @@ SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 def test_the_producers_options_come_by_their_java_names() -> None:
     found = parse({**SERVERS, "kafka.linger.ms": "20", "KAFKA.Batch.Size": "262144", "topic": "t"})
     assert found.config.config == {
-        "bootstrap.servers": "127.0.0.1:1",
-        "linger.ms": "20",
-        "batch.size": "262144",
+        "bootstrap_servers": "127.0.0.1:1",
+        "linger_ms": "20",
+        "batch_size": "262144",
         "allow_auto_create_topics": False,
     }
     assert (found.topic, found.headers, found.dead_letter_topic) == ("t", True, None)
@@ -59,11 +59,51 @@ def test_wrong_ones_are_refused_and_named(given: dict[str, str | None], says: st
     assert says in str(raised.value)
 
 
+def shared(**given: object) -> SharedConfig:
+    return producer_config({"bootstrap_servers": "127.0.0.1:1", **given}, columns=False)
+
+
 def test_a_configuration_is_the_same_one_when_it_has_travelled() -> None:
-    pytest.importorskip("cloudpickle")
-    one = producer_config({"bootstrap_servers": "127.0.0.1:1", "linger_ms": 3})
+    one = shared(linger_ms=3)
     other: SharedConfig = pickle.loads(pickle.dumps(one))
     assert other == one
     assert hash(other) == hash(one)
-    assert producer_config({"linger_ms": 3, "bootstrap_servers": "127.0.0.1:1"}) == one
-    assert producer_config({"bootstrap_servers": "127.0.0.1:1", "linger_ms": 4}) != one
+    assert producer_config({"linger.ms": 3, "bootstrap.servers": "127.0.0.1:1"}, columns=False) == one
+    # Equal, and not the same objects.
+    assert shared(client_id="".join(["a", "b"]), acks="".join(["a", "ll"])) == shared(
+        client_id="ab", acks="all"
+    )
+    assert shared(linger_ms=4) != one
+
+
+def serialize(value: object) -> bytes:
+    return b""
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"value_serializer": serialize}, "value_serializer: can't be given, as whole columns are sent"),
+        ({"partitioner": lambda key, everywhere, available: 0}, "give a column 'partition'"),
+        ({"partitioner": "nobody.Knows"}, "nobody.Knows"),
+        ({"security_protocol": "SASL_SSL"}, "not supported by this version"),
+        ({"linger_ms": 1, "linger.ms": 2}, "linger"),
+    ],
+)
+def test_what_columns_cannot_have_is_said_on_the_driver(given: dict[str, object], says: str) -> None:
+    with pytest.raises(KafkaConfigurationError) as raised:
+        producer_config({"bootstrap_servers": "127.0.0.1:1", **given}, columns=True)
+    assert says in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "option", [{"acks": "1"}, {"acks": "0"}, {"retries": "0"}, {"enable.idempotence": "false"}]
+)
+def test_less_than_the_promise_is_refused(option: dict[str, str]) -> None:
+    with pytest.raises(KafkaConfigurationError, match="needs an idempotent producer"):
+        parse({**SERVERS, **{f"kafka.{name}": value for name, value in option.items()}})
+
+
+def test_a_topic_may_be_left_to_the_brokers_to_make() -> None:
+    found = parse({**SERVERS, "kafka.allow.auto.create.topics": "true"})
+    assert found.config.config["allow_auto_create_topics"] == "true"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from cyproducer.errors import InvalidTopicError, RecordTooLargeError
+from cyproducer.errors import InvalidTopicError, KafkaTimeoutError, RecordTooLargeError
 from cyproducer.producer import KafkaProducer
 from cyproducer.spark.columns import Columns
-from cyproducer.spark.dead_letters import DeadLetters
+from cyproducer.spark.dead_letters import DeadLetterError, DeadLetters
 from cyproducer.spark.sending import RowsFailedError, TaskWriter, write_all
 from cyproducer.spark.summary import WriteSummary, WrittenRange, merge, merge_ranges
 from cyproducer.testing import EmbeddedBroker
@@ -126,6 +126,55 @@ def test_only_those_that_cannot_be_written_are_dead_letters(
     assert about[b"99"]["cyproducer.error.topic"] == b"missing"
     assert letters[b"50"].value is None
     assert "cyproducer.error.bytes" not in about[b"50"]
+
+
+def test_an_outage_makes_no_dead_letters(broker: EmbeddedBroker) -> None:
+    with EmbeddedBroker() as gone:
+        gone.create_topic("dead", 1)
+        producer = KafkaProducer(
+            bootstrap_servers=gone.bootstrap_servers,
+            allow_auto_create_topics=False,
+            max_block_ms=300,
+            close_timeout_ms=100,
+        )
+        dead = DeadLetters(producer, "dead")
+    with producer, pytest.raises(RowsFailedError) as raised:
+        write_all(TaskWriter(producer, BY_TOPIC, None, dead), [rows(("unseen", "k", b"v"))])
+    assert isinstance(raised.value.cause, KafkaTimeoutError)
+
+
+def test_a_topic_of_dead_letters_that_is_not_there_is_said_at_once(producer: KafkaProducer) -> None:
+    with pytest.raises(DeadLetterError, match=r"deadLetterTopic 'nowhere'.*UnknownTopicOrPartition"):
+        DeadLetters(producer, "nowhere")
+
+
+def test_dead_letters_take_what_is_no_text_and_no_time(
+    broker: EmbeddedBroker, producer: KafkaProducer
+) -> None:
+    for name in ("odd", "odd-dead"):
+        broker.create_topic(name, 1)
+    bad = pa.array([b"\xff\xfe" * 4000]).view(pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 1, bad.buffers())
+    batch = pa.record_batch({"value": text, "timestamp": pa.array([2**62], pa.timestamp("us"))})
+    columns = Columns(value="value", timestamp="timestamp")
+    summary = write_all(TaskWriter(producer, columns, "odd", DeadLetters(producer, "odd-dead")), [batch])
+    assert (summary.rows, summary.dead_letters) == (0, 1)
+    (letter,) = read(broker, "odd-dead", 1)
+    assert (letter.value or b"").startswith(b"\xff\xfe")
+
+
+def test_headers_go_where_they_leave_no_room(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+    for name in ("heavy", "heavy-dead"):
+        broker.create_topic(name, 1)
+    headers = pa.array(
+        [[("h", b"x" * 9000)]], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    )
+    batch = pa.record_batch({"value": pa.array([b"v"]), "headers": headers})
+    columns = Columns(value="value", headers="headers")
+    write_all(TaskWriter(producer, columns, "heavy", DeadLetters(producer, "heavy-dead")), [batch])
+    (letter,) = read(broker, "heavy-dead", 1)
+    assert letter.value == b"v"
+    assert {name.rpartition(".")[0] for name, _ in letter.headers} == {"cyproducer.error"}
 
 
 def test_ranges_of_a_partition_become_one() -> None:

@@ -1,7 +1,7 @@
 """One producer a configuration: shared, counted, drained, closed when idle."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -9,6 +9,7 @@ from cyproducer.producer import KafkaProducer
 from cyproducer.spark import sharing
 from cyproducer.spark.sharing import SharedConfig, close_all, shared_producer
 from cyproducer.testing import EmbeddedBroker
+from tests.forked import Child, needs_fork
 from tests.until import PATIENCE_S, until
 
 
@@ -72,13 +73,63 @@ def test_an_idle_producer_is_closed_and_one_in_use_is_not(
 def test_a_task_that_comes_in_time_keeps_it_open(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sharing, "IDLE_S", 0.3)
+    due: list[Callable[[], None]] = []
+
+    class Timer(threading.Timer):
+        """Runs out when the test says."""
+
+        def start(self) -> None:
+            due.append(self.run_out)
+
+        def run_out(self) -> None:
+            if not self.finished.is_set():
+                self.function(*self.args)
+
+    monkeypatch.setattr(threading, "Timer", Timer)
     with shared_producer(config(broker)) as first:
         pass
-    for _ in range(4):
-        with shared_producer(config(broker)) as producer:
-            assert producer is first
-            assert producer.send("t", b"v").get(PATIENCE_S).topic == "t"
+    with shared_producer(config(broker)) as second:
+        assert second is first
+        for run_out in due:
+            run_out()
+        assert second.send("t", b"v").get(PATIENCE_S).topic == "t"
+    with shared_producer(config(broker)) as third:
+        assert third is first
+
+
+def test_a_block_that_ends_by_an_exception_leaves_its_producer_to_nobody(broker: EmbeddedBroker) -> None:
+    with pytest.raises(ZeroDivisionError), shared_producer(config(broker)) as first:
+        raise ZeroDivisionError
+    with shared_producer(config(broker)) as second:
+        assert second is not first
+
+
+def test_a_generator_that_is_not_read_to_its_end_leaves_nothing_unsent(broker: EmbeddedBroker) -> None:
+    sent = []
+
+    def send() -> Iterator[None]:
+        with shared_producer(config(broker, linger_ms=30_000)) as producer:
+            sent.append(producer.send("t", b"v"))
+            yield
+
+    generator = send()
+    next(generator)
+    assert not sent[0].is_done
+    del generator
+    assert sent[0].succeeded()
+
+
+@needs_fork
+def test_a_forked_child_makes_its_own_while_its_parent_holds_the_lock(broker: EmbeddedBroker) -> None:
+    with shared_producer(config(broker)), sharing._lock:
+
+        def own() -> list[int]:
+            with shared_producer(config(broker)) as producer:
+                users = [shared.users for shared in sharing._shared.values()]
+                producer.send("t", b"child").get(PATIENCE_S)
+                return users
+
+        assert Child(own).outcome() == [1]
 
 
 def test_who_has_it_still_may_use_it_after_close_all(broker: EmbeddedBroker) -> None:
