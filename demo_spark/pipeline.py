@@ -31,15 +31,14 @@ SCAN_SETTINGS = {
 
 def default_sources() -> list[Path]:
     """Python's standard library, and what is installed beside this interpreter; none below another."""
-    roots = {
-        Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")
-    }
+    roots = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")}
     return sorted(root for root in roots if not any(other in root.parents for other in roots))
 
 
 def clean(spark: Any, sources: Sequence[Path], rows: int | None, to: Path) -> dict[str, int]:
     """Read all source code below ``sources``, and write its lines to Parquet: file, line, language, text.
 
+    Spark's file sources take names that begin with ``_`` or ``.`` for nobody's data, so those aren't read.
     Invalid UTF-8 is replaced, what is blank at a line's end cut off; blank lines and those of more than
     `LONGEST` characters are left out. ``rows``: no more than so many; None: all.
 

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
@@ -89,8 +89,8 @@ class Pipeline:
         )
         elapsed_s = time.monotonic() - began_s
         print(
-            f"  {found['files']:,} files, {found['lines']:,} lines in {elapsed_s:.1f} s; "
-            f"left out: {found['blank']:,} blank ones, {found['long']:,} of over {pipeline.LONGEST:,} characters"
+            f"  {found['files']:,} files, {found['lines']:,} lines in {elapsed_s:.1f} s; left out: "
+            f"{found['blank']:,} blank ones, {found['long']:,} of over {pipeline.LONGEST:,} characters"
         )
         lines = spark.read.parquet(str(lines_path))
         rows = pipeline.line_records(lines)
@@ -100,10 +100,10 @@ class Pipeline:
         print(f"  {len(expected):,} lines and {len(expected_files):,} files to write")
         checkpoint = self._directory / "checkpoint"
         return [
-            self._write("lines", expected, lambda options: pipeline.write_batch(rows, options)),
-            self._write("files", expected_files, lambda options: pipeline.write_batch(files, options)),
+            self._write("source-lines", expected, lambda options: pipeline.write_batch(rows, options)),
+            self._write("source-files", expected_files, lambda options: pipeline.write_batch(files, options)),
             self._write(
-                "lines-streamed",
+                "source-lines-streamed",
                 expected,
                 lambda options: pipeline.write_stream(spark, lines_path, checkpoint, options),
             ),
@@ -164,7 +164,7 @@ def _end_offsets(admin: AdminClient, topic: str, partitions: int) -> int:
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
-    latest = OffsetSpec.latest()
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     asked = {TopicPartition(topic, number): latest for number in range(partitions)}
     return sum(future.result().offset for future in admin.list_offsets(asked).values())
 
@@ -225,6 +225,17 @@ def _stderr_to(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _environment(more: dict[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
 def _spark(directory: Path, log: Path) -> Iterator[Any]:
     """A local Spark whose processes write to ``log``, where they do not tear the progress bar."""
     from demo_spark import pipeline, summaries
@@ -232,19 +243,18 @@ def _spark(directory: Path, log: Path) -> Iterator[Any]:
 
     # Spark's processes have the environment of this one, and are to find `summaries`.
     path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)])
-    os.environ.update(
-        {
-            "PYTHONPATH": path,
-            summaries.FILE_VARIABLE: str(directory / "summaries"),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-    )
+    environment = {
+        "PYTHONPATH": path,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        summaries.FILE_VARIABLE: str(directory / "summaries"),
+    }
     settings = {
         "spark.driver.memory": DRIVER_MEMORY,
         "spark.ui.showConsoleProgress": "false",
         **pipeline.SCAN_SETTINGS,
     }
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_environment(environment))
         with _stderr_to(log):
             session = spark_session(
                 directory, "local[*]", **{name.replace(".", "__"): value for name, value in settings.items()}
@@ -254,7 +264,6 @@ def _spark(directory: Path, log: Path) -> Iterator[Any]:
 
 
 def _run(options: argparse.Namespace, terminal: TextIO) -> int:
-    from demo_spark import checking
     from tests.integration.kafka_cluster import KafkaCluster
 
     with tempfile.TemporaryDirectory(prefix="demo-spark-") as scratch:
@@ -276,12 +285,21 @@ def _run(options: argparse.Namespace, terminal: TextIO) -> int:
                 said = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
                 print("Spark's last words:", *said, sep="\n  ", file=terminal)
             return 1
+    return tell(outcomes, terminal)
+
+
+def tell(outcomes: Sequence[Outcome], terminal: TextIO) -> int:
+    """Print the table, and what is wrong to ``terminal``; returns the exit code."""
+    from demo_spark import checking
+
     print()
     print(checking.grid(outcomes))
+    print()
     wrong = checking.complaints(outcomes)
-    print("\n" + ("NOT the same" if wrong else "Each topic holds what Spark says it should, each row once."))
     for sentence in wrong:
         print(sentence, file=terminal)
+    if not wrong:
+        print("Each topic holds what Spark says it should, each row once.")
     return 1 if wrong else 0
 
 
@@ -330,7 +348,7 @@ def main(given: list[str] | None = None) -> int:
         raise KeyboardInterrupt
 
     # As Ctrl-C: nothing that was started outlives the program.
-    signal.signal(signal.SIGTERM, end)
+    before = signal.signal(signal.SIGTERM, end)
     try:
         return _run(options, sys.stderr)
     except KafkaUnavailableError as error:
@@ -339,6 +357,8 @@ def main(given: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted; Kafka and Spark are stopped", file=sys.stderr)
         return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":
