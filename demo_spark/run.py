@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import logging
 import os
 import signal
 import sys
@@ -343,6 +344,9 @@ def main(given: list[str] | None = None) -> int:
     if (reason := missing()) is not None:
         print(f"demo-spark: {reason}", file=sys.stderr)
         return MISSING
+
+    # What Spark's client logs it raises as well; a stack where Ctrl-C met it is of no use to anybody.
+    logging.getLogger().addHandler(logging.NullHandler())
 
     def end(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -72,14 +73,14 @@ def test_the_table_says_what_the_topics_hold(
     assert lines_of(held["source-lines"]) == expected
     assert lines_of(held["source-lines-streamed"]) == expected
     files = {(r.key or b"").decode(): json.loads(r.value or b"") for r in held["source-files"]}
-    longest = {"a.py": 7, "package/b.h": 10_000}
-    assert {name: (each["lines"], each["longest"]) for name, each in files.items()} == {
-        "a.py": (1_000, longest["a.py"]),
-        "package/b.h": (2, longest["package/b.h"]),
+    assert files == {
+        "a.py": {"language": "py", "lines": 1_000, "characters": 6_890, "longest": 7},
+        "package/b.h": {"language": "h", "lines": 2, "characters": 10_013, "longest": 10_000},
     }
-    shown = {line[2:35].strip(): line[35:].split() for line in said.out.splitlines()}
+    table = [re.split(r"\s{2,}", line.strip()) for line in said.out.splitlines()]
+    shown = {name: columns for name, *columns in table}
     assert shown["topic"] == list(held)
-    counts = [str(f"{len(records):,}") for records in held.values()]
+    counts = [f"{len(records):,}" for records in held.values()]
     for name in ("rows, by Spark", "rows in the topic", "rows read back"):
         assert shown[name] == counts == ["1,002", "2", "1,002"]
     for name in ("lost", "duplicates", "foreign"):
@@ -112,6 +113,8 @@ def test_interrupted_it_leaves_nothing_behind(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # A terminal's Ctrl-C goes to the whole group, which the test is no part of.
+        start_new_session=True,
     )
     try:
         assert program.stdout is not None
@@ -119,7 +122,7 @@ def test_interrupted_it_leaves_nothing_behind(tmp_path: Path) -> None:
             if line.startswith("Reading source code"):
                 break
         assert len(processes()) >= 2
-        program.send_signal(signal.SIGINT)
+        os.killpg(program.pid, signal.SIGINT)
         said = program.stdout.read()
         code = program.wait(60)
     finally:
