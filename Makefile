@@ -5,14 +5,17 @@ VENV = .venv
 TOX_VENV = .cache/tox
 SOURCES = pyproject.toml setup.py $(shell find cyproducer -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: help demo test simulate lint fuzz soak perf gate clean
+.PHONY: help demo demo-spark test simulate lint fuzz soak perf gate clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
 
 demo: $(VENV)/stamp  ## produce Python's standard library to an embedded broker
 	@# -P: the package that was built, not the sources in this directory.
 	@$(VENV)/bin/python -P -m cyproducer demo
+
+demo-spark: $(VENV)/spark-stamp  ## a million lines and more through Spark into a real Kafka and back (needs Java, Maven)
+	@$(VENV)/bin/python -P demo_spark/run.py $(DEMO)
 
 test: $(TOX_VENV)/stamp  ## everything: lint, types, all tests on every Python of this machine
 	@$(TOX_VENV)/bin/python tools/run_tox.py
@@ -37,7 +40,7 @@ gate: $(TOX_VENV)/stamp  ## instructions per record beside stored bounds, counte
 
 clean:  ## remove what was built, installed and downloaded
 	rm -rf build dist *.egg-info .venv .tox .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find cyproducer perf tests tools -name __pycache__ -prune -exec rm -rf {} +
+	find cyproducer demo_spark perf tests tools -name __pycache__ -prune -exec rm -rf {} +
 	find cyproducer \( -name '*.so' -o -name '*.c' \) -exec rm -f {} +
 
 $(VENV)/stamp: $(SOURCES) tools/find_python.sh tools/check_python.py
@@ -52,6 +55,10 @@ $(VENV)/stamp: $(SOURCES) tools/find_python.sh tools/check_python.py
 # pip finds the package of this version in place, and adds what its extra names.
 $(VENV)/perf-stamp: $(VENV)/stamp
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'cyproducer[perf]'
+	@touch $@
+
+$(VENV)/spark-stamp: $(VENV)/stamp
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'cyproducer[testing,spark]'
 	@touch $@
 
 $(TOX_VENV)/stamp: Makefile tools/find_python.sh tools/check_python.py

@@ -39,3 +39,5 @@ def register(spark: "SparkSession") -> None:
 
     sources: Any = spark.dataSource
     sources.register(CyproducerDataSource)
+    # Spark looks formats up by the calling thread's session, and this call makes it known to the thread.
+    spark.createDataFrame([], "nothing int")

@@ -6,6 +6,7 @@ import ast
 import datetime
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,21 @@ def test_every_column_arrives_as_it_was(spark: Any, kafka: KafkaCluster) -> None
         (1, "käse".encode(), b"", [("ü", b"\x00\xff")], at),
         (2, b"k1", b"v1", [("a", b"1"), ("b", None)], at),
     ]
+
+
+def test_a_thread_that_registers_the_format_finds_it(spark: Any, kafka: KafkaCluster) -> None:
+    from cyproducer.spark import register
+
+    kafka.create_topic("spark-thread", 1)
+    df = spark.range(10).selectExpr("cast(id as string) as value")
+
+    def save() -> None:
+        register(spark)
+        write(df, kafka, topic="spark-thread")
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(save).result()
+    assert len(read_all(kafka.bootstrap_servers, "spark-thread", 10)) == 10
 
 
 def test_each_row_goes_to_its_own_topic_in_order(spark: Any, kafka: KafkaCluster) -> None:

@@ -1,0 +1,141 @@
+"""The pipeline as Spark runs it: files to lines, lines to records, records to Kafka.
+
+Owns: the DataFrames and the jobs. Does not own: Kafka, the session, what is shown (`run`), comparing
+(`checking`). Its functions block, and run on the main thread.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from demo_spark.checking import HASH_SQL
+from demo_spark.summaries import CALLBACK
+
+SUFFIXES = ("py", "pyi", "pyx", "pxd", "pxi", "c", "cc", "cpp", "h", "hpp")
+LONGEST = 10_000
+"""Characters of a line; more than that is generated, and no line of anybody's code."""
+MICRO_BATCHES = 8
+SCAN_SETTINGS = {
+    # Thousands of small files: a task for every few megabytes of them, whatever their number.
+    "spark.sql.files.maxPartitionBytes": "8m",
+    "spark.sql.files.openCostInBytes": "4k",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
+}
+"""Of the session."""
+
+
+def default_sources() -> list[Path]:
+    """Python's standard library, and what is installed beside this interpreter; none below another."""
+    roots = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")}
+    return sorted(root for root in roots if not any(other in root.parents for other in roots))
+
+
+def clean(spark: Any, sources: Sequence[Path], rows: int | None, to: Path) -> dict[str, int]:
+    """Read all source code below ``sources``, and write its lines to Parquet: file, line, language, text.
+
+    Spark's file sources take names that begin with ``_`` or ``.`` for nobody's data, so those aren't read.
+    Invalid UTF-8 is replaced, what is blank at a line's end cut off; blank lines and those of more than
+    `LONGEST` characters are left out. ``rows``: no more than so many; None: all.
+
+    Returns ``files``, ``lines``, ``blank`` and ``long``, as counted on the way.
+    """
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    files = (
+        spark.read.format("binaryFile")
+        .option("recursiveFileLookup", "true")
+        .option("pathGlobFilter", f"*.{{{','.join(SUFFIXES)}}}")
+        .load([str(source) for source in sources])
+    )
+    name = f.col("path")
+    for source in sources:
+        root = f"file:{source}/"
+        below = f.substring("path", len(root) + 1, 1 << 20)
+        name = f.when(f.startswith("path", f.lit(root)), below).otherwise(name)
+    seen_files, seen_lines = Observation(), Observation()
+    lines = (
+        files.select(
+            name.alias("file"),
+            f.make_valid_utf8(f.col("content").cast("string")).alias("content"),
+        )
+        .observe(seen_files, f.count(f.lit(1)).alias("files"))
+        .select("file", f.posexplode(f.split("content", r"\r?\n")).alias("number", "raw"))
+        .selectExpr(
+            "file",
+            "number + 1 as line",
+            "element_at(split(file, '[.]'), -1) as language",
+            "rtrim(' \t\f\r', raw) as text",
+        )
+        .observe(
+            seen_lines,
+            f.count(f.lit(1)).alias("lines"),
+            f.count_if(f.expr("text = ''")).alias("blank"),
+            f.count_if(f.length("text") > LONGEST).alias("long"),
+        )
+        .where(f"text <> '' and length(text) <= {LONGEST}")
+    )
+    if rows is not None:
+        lines = lines.limit(rows).repartition(MICRO_BATCHES)
+    lines.write.parquet(str(to))
+    return {**seen_files.get, **seen_lines.get}
+
+
+def line_records(lines: Any) -> Any:
+    """A record for each line, keyed by its file."""
+    return lines.selectExpr("file as key", "to_json(struct(file, line, language, text)) as value")
+
+
+def file_records(lines: Any) -> Any:
+    """A record for each file, with what its lines come to."""
+    from pyspark.sql import functions as f
+
+    return (
+        lines.groupBy("file", "language")
+        .agg(
+            f.count("*").alias("lines"),
+            f.sum(f.length("text")).alias("characters"),
+            f.max(f.length("text")).alias("longest"),
+        )
+        .selectExpr("file as key", "to_json(struct(language, lines, characters, longest)) as value")
+    )
+
+
+def expected_hashes(records: Any) -> pa.Array:
+    """What Spark says a topic should hold: a hash for each record."""
+    return records.selectExpr(HASH_SQL).toArrow()["hash"].combine_chunks()
+
+
+def sink_options(bootstrap: str, topic: str, compression: str) -> dict[str, str]:
+    options = {"kafka.bootstrap.servers": bootstrap, "topic": topic, "summaryCallback": CALLBACK}
+    if compression != "none":
+        options["kafka.compression.type"] = compression
+    return options
+
+
+def write_batch(records: Any, options: dict[str, str]) -> None:
+    records.write.format("cyproducer").mode("append").options(**options).save()
+
+
+def write_stream(spark: Any, source: Path, checkpoint: Path, options: dict[str, str]) -> None:
+    """Stream the Parquet files of ``source`` until all are through, in about `MICRO_BATCHES` batches."""
+    schema = spark.read.parquet(str(source)).schema
+    files = len(list(source.glob("*.parquet")))
+    stream = (
+        spark.readStream.schema(schema)
+        .option("maxFilesPerTrigger", max(1, -(-files // MICRO_BATCHES)))
+        .parquet(str(source))
+    )
+    query = (
+        line_records(stream)
+        .writeStream.format("cyproducer")
+        .options(checkpointLocation=str(checkpoint), **options)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()

@@ -1,0 +1,369 @@
+"""A real pipeline: source code from files through Spark into Kafka, as a batch and as a stream, and compared.
+
+    make demo-spark                          # all source code of this Python and what is installed beside it
+    make demo-spark DEMO="--rows 100000"     # less of it
+    python demo_spark/run.py --source DIR    # another's
+
+Starts a Kafka and a local Spark, both on 127.0.0.1 and in a temporary directory, and ends them. Needs Java
+17 or newer, and Maven the first time. Exits with 0 where each topic holds what Spark says it should, each row
+once; 1 where it does not, or something failed; 2 where something is not installed; 130 after Ctrl-C.
+
+Owns: the order of things, what is shown, and that all of it ends. The main thread does it and
+hears Ctrl-C; another one shows progress.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+# At the end: an installed package comes before the sources.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from cyproducer.console import Progress, one_line
+from tests.integration.kafka_install import KafkaUnavailableError, classpath, missing_tools
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+    from demo_spark.checking import Outcome
+    from tests.integration.kafka_cluster import KafkaCluster
+
+T = TypeVar("T")
+ROOT = Path(__file__).resolve().parents[1]
+MODULES = ("pyspark", "pyarrow", "confluent_kafka")
+LOOK_S = 0.2
+LOG_LINES = 15
+MISSING, INTERRUPTED = 2, 130
+DRIVER_MEMORY = "2g"
+
+
+def missing() -> str | None:
+    """What this machine lacks, as one sentence that says what to install; None where it lacks nothing."""
+    if (reason := missing_tools()) is not None:
+        return reason
+    lacking = [name for name in MODULES if importlib.util.find_spec(name) is None]
+    if lacking:
+        return f"{', '.join(lacking)} not found: pip install 'cyproducer[testing,spark]'"
+    return None
+
+
+class FailedError(Exception):
+    """A job of Spark's failed; the message has its words."""
+
+
+class Pipeline:
+    """One run, in a running Spark and a running Kafka. On the main thread.
+
+    Writes below ``directory``.
+    """
+
+    def __init__(self, options: argparse.Namespace, spark: Any, kafka: KafkaCluster, directory: Path) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        self._options = options
+        self._spark = spark
+        self._kafka = kafka
+        self._directory = directory
+        self._lines = directory / "lines"
+        self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+
+    def run(self) -> list[Outcome]:
+        from demo_spark import pipeline
+
+        sources = self._options.source or pipeline.default_sources()
+        print(f"Reading source code below {', '.join(map(str, sources))}")
+        spark, lines_path, began_s = self._spark, self._lines, time.monotonic()
+        found = self._follow_tasks(
+            "reading and cleaning", lambda: pipeline.clean(spark, sources, self._options.rows, lines_path)
+        )
+        elapsed_s = time.monotonic() - began_s
+        print(
+            f"  {found['files']:,} files, {found['lines']:,} lines in {elapsed_s:.1f} s; left out: "
+            f"{found['blank']:,} blank ones, {found['long']:,} of over {pipeline.LONGEST:,} characters"
+        )
+        lines = spark.read.parquet(str(lines_path))
+        rows = pipeline.line_records(lines)
+        files = pipeline.file_records(lines)
+        expected = self._follow_tasks("hashing the lines", lambda: pipeline.expected_hashes(rows))
+        expected_files = self._follow_tasks("hashing the files", lambda: pipeline.expected_hashes(files))
+        print(f"  {len(expected):,} lines and {len(expected_files):,} files to write")
+        checkpoint = self._directory / "checkpoint"
+        return [
+            self._write("source-lines", expected, lambda options: pipeline.write_batch(rows, options)),
+            self._write("source-files", expected_files, lambda options: pipeline.write_batch(files, options)),
+            self._write(
+                "source-lines-streamed",
+                expected,
+                lambda options: pipeline.write_stream(spark, lines_path, checkpoint, options),
+            ),
+        ]
+
+    def _write(self, topic: str, expected: Any, write: Callable[[dict[str, str]], None]) -> Outcome:
+        """One topic: made, written, read back."""
+        from demo_spark import checking, pipeline, summaries
+
+        kafka, partitions, total = self._kafka, self._options.partitions, len(expected)
+        kafka.create_topic(topic, partitions)
+        sink = pipeline.sink_options(kafka.bootstrap_servers, topic, self._options.compression)
+
+        def acknowledged(began_s: float) -> tuple[int, str]:
+            done = _end_offsets(self._admin, topic, partitions)
+            rate = done / max(time.monotonic() - began_s, 1e-9)
+            return done, f"{topic}: {done:,} rows in Kafka, {rate:,.0f}/s"
+
+        elapsed_s = -time.monotonic()
+        _follow(lambda: write(sink), total, acknowledged)
+        elapsed_s += time.monotonic()
+        print(f"  {topic}: written in {elapsed_s:.1f} s")
+        with _progress(total) as progress:
+            back = checking.read_back(
+                kafka.bootstrap_servers,
+                topic,
+                lambda done: progress.update(done, f"{topic}: {done:,} rows read back"),
+            )
+        told = summaries.kept(Path(os.environ[summaries.FILE_VARIABLE]))
+        logs = kafka.log_dir(kafka.node_ids[0]).glob(f"{topic}-[0-9]*/*.log")
+        return checking.Outcome(
+            topic=topic,
+            mode="batch" if len(told) == 1 else f"{len(told)} micro-batches",
+            expected=expected,
+            found=back,
+            summary_rows=sum(each.rows for each in told),
+            elapsed_s=elapsed_s,
+            disk_bytes=sum(path.stat().st_size for path in logs),
+            partitions=partitions,
+            p99_ms=max((each.p99_ms for each in told), default=float("nan")),
+        )
+
+    def _follow_tasks(self, name: str, work: Callable[[], T]) -> T:
+        """Run a job whose progress is its tasks'."""
+        status = self._spark.sparkContext.statusTracker()
+
+        def tasks(_began_s: float) -> tuple[int, str]:
+            stages = [status.getStageInfo(stage) for stage in status.getActiveStageIds()]
+            done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+            total = sum(stage.numTasks for stage in stages if stage is not None)
+            return (1000 * done // total if total else 0), f"{name}: {done} of {total} tasks"
+
+        return _follow(work, 1000, tasks)
+
+
+def _end_offsets(admin: AdminClient, topic: str, partitions: int) -> int:
+    """How many records a topic holds, where nothing was deleted."""
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    asked = {TopicPartition(topic, number): latest for number in range(partitions)}
+    return sum(future.result().offset for future in admin.list_offsets(asked).values())
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Progress]:
+    progress = Progress(sys.stderr, total)
+    try:
+        yield progress
+    finally:
+        progress.close()
+
+
+def _follow(work: Callable[[], T], total: int, look: Callable[[float], tuple[int, str]]) -> T:
+    """Run ``work``, and show what ``look`` says of it meanwhile, on a thread of its own.
+
+    Not the other way round: Spark finds a format of Python's only by the session of the calling thread, and
+    has one for the main thread alone.
+
+    Raises:
+        FailedError: ``work`` failed.
+    """
+    ended = threading.Event()
+    began_s = time.monotonic()
+
+    def watch() -> None:
+        with _progress(total) as progress:
+            while not ended.wait(LOOK_S):
+                # What is shown is no reason to fail.
+                with contextlib.suppress(Exception):
+                    progress.update(*look(began_s))
+
+    watcher = threading.Thread(target=watch, name="progress")
+    watcher.start()
+    try:
+        return work()
+    except Exception as error:
+        # Text at once: an error of Spark's asks the JVM for its words, which is to be there still. What
+        # follows them is where in the JVM it came from.
+        raise FailedError(one_line(error).partition(" at org.apache.spark.")[0]) from None
+    finally:
+        ended.set()
+        watcher.join()
+
+
+@contextlib.contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Have processes that are started meanwhile write their standard error to ``path``."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(path, "ab") as log:
+            os.dup2(log.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+@contextlib.contextmanager
+def _environment(more: dict[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _spark(directory: Path, log: Path) -> Iterator[Any]:
+    """A local Spark whose processes write to ``log``, where they do not tear the progress bar."""
+    from demo_spark import pipeline, summaries
+    from tests.integration.spark_session import spark_session
+
+    # Spark's processes have the environment of this one, and are to find `summaries`.
+    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)])
+    environment = {
+        "PYTHONPATH": path,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        summaries.FILE_VARIABLE: str(directory / "summaries"),
+    }
+    settings = {
+        "spark.driver.memory": DRIVER_MEMORY,
+        "spark.ui.showConsoleProgress": "false",
+        **pipeline.SCAN_SETTINGS,
+    }
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_environment(environment))
+        with _stderr_to(log):
+            session = spark_session(
+                directory, "local[*]", **{name.replace(".", "__"): value for name, value in settings.items()}
+            )
+            spark = stack.enter_context(session)
+        yield spark
+
+
+def _run(options: argparse.Namespace, terminal: TextIO) -> int:
+    from tests.integration.kafka_cluster import KafkaCluster
+
+    with tempfile.TemporaryDirectory(prefix="demo-spark-") as scratch:
+        directory = Path(scratch)
+        log = directory / "spark.log"
+        print("Starting Kafka and Spark (the first time, Maven fetches Kafka)", flush=True)
+        classpath()
+        try:
+            with (
+                KafkaCluster(directory=directory / "kafka", properties={"log.retention.ms": -1}) as kafka,
+                _spark(directory, log) as spark,
+            ):
+                print(f"  Kafka at {kafka.bootstrap_servers}, Spark {spark.version}", flush=True)
+                outcomes = Pipeline(options, spark, kafka, directory).run()
+        except Exception as error:
+            words = str(error) if isinstance(error, FailedError) else one_line(error)
+            print(f"failed: {words[:2000]}", file=terminal)
+            if log.exists():
+                said = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+                print("Spark's last words:", *said, sep="\n  ", file=terminal)
+            return 1
+    return tell(outcomes, terminal)
+
+
+def tell(outcomes: Sequence[Outcome], terminal: TextIO) -> int:
+    """Print the table, and what is wrong to ``terminal``; returns the exit code."""
+    from demo_spark import checking
+
+    print()
+    print(checking.grid(outcomes))
+    print()
+    wrong = checking.complaints(outcomes)
+    for sentence in wrong:
+        print(sentence, file=terminal)
+    if not wrong:
+        print("Each topic holds what Spark says it should, each row once.")
+    return 1 if wrong else 0
+
+
+def _arguments(given: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=_count, help="write no more lines than so many (default: all)")
+    parser.add_argument(
+        "--source",
+        type=_directory,
+        action="append",
+        help="a directory with source code; may be repeated (default: Python's library, installed packages)",
+    )
+    parser.add_argument("--partitions", type=_count, default=4, help="of each topic (default: 4)")
+    parser.add_argument(
+        "--compression",
+        default="zstd",
+        choices=["none", "gzip", "snappy", "lz4", "zstd"],
+        help="default: zstd",
+    )
+    return parser.parse_args(given)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number from 1 on")
+    return int(text)
+
+
+def _directory(text: str) -> Path:
+    path = Path(text).resolve()
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is no directory")
+    return path
+
+
+def main(given: list[str] | None = None) -> int:
+    """Run it; returns the exit code."""
+    options = _arguments(given)
+    if (reason := missing()) is not None:
+        print(f"demo-spark: {reason}", file=sys.stderr)
+        return MISSING
+
+    # What Spark's client logs it raises as well; a stack where Ctrl-C met it is of no use to anybody.
+    logging.getLogger().addHandler(logging.NullHandler())
+
+    def end(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    # As Ctrl-C: nothing that was started outlives the program.
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        return _run(options, sys.stderr)
+    except KafkaUnavailableError as error:
+        print(f"demo-spark: {error}", file=sys.stderr)
+        return MISSING
+    except KeyboardInterrupt:
+        print("\ninterrupted; Kafka and Spark are stopped", file=sys.stderr)
+        return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""The sink's ``summaryCallback``: keeps what each batch has written, for the program that started Spark.
+
+Owns the file that both sides know. `keep` runs in Spark's helper process, which imports nothing else of
+this package; `kept` in the program's main thread, after the batch.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cyproducer.spark import WriteSummary
+
+FILE_VARIABLE = "DEMO_SPARK_SUMMARIES"
+"""The environment's variable that says which file; Spark's processes inherit it."""
+CALLBACK = "demo_spark.summaries:keep"
+
+
+def keep(summary: WriteSummary) -> None:
+    """Append one summary."""
+    with open(os.environ[FILE_VARIABLE], "ab") as file:
+        pickle.dump(summary, file)
+
+
+def kept(path: Path) -> list[WriteSummary]:
+    """All summaries since the last call, oldest first; takes them away."""
+    found: list[WriteSummary] = []
+    if path.exists():
+        with open(path, "rb") as file:
+            while file.peek(1):
+                found.append(pickle.load(file))
+        path.unlink()
+    return found
