@@ -35,15 +35,15 @@ def letters(kafka: KafkaCluster, topic: str, count: int) -> list[Fetched]:
 
 
 def test_a_record_that_the_topic_has_no_room_for(kafka: KafkaCluster) -> None:
-    kafka.create_topic("small", 2, configs={"max.message.bytes": "500"})
-    kafka.create_topic("small-dead", 1)
+    kafka.create_topic("letters-small", 2, configs={"max.message.bytes": "500"})
+    kafka.create_topic("letters-small-dead", 1)
     rows: list[tuple[bytes | None, bytes]] = [(b"%d" % n, b"v") for n in range(200)]
     rows[70] = (b"70", b"x" * 1000)
-    summary = write(kafka, "small", rows)
+    summary = write(kafka, "letters-small", rows)
     assert (summary.rows, summary.dead_letters) == (199, 1)
-    found = {r.key for r in read_all(kafka.bootstrap_servers, "small", 199)}
+    found = {r.key for r in read_all(kafka.bootstrap_servers, "letters-small", 199)}
     assert found == {b"%d" % n for n in range(200) if n != 70}
-    (letter,) = letters(kafka, "small", 1)
+    (letter,) = letters(kafka, "letters-small", 1)
     assert (letter.key, letter.value) == (b"70", b"x" * 1000)
     about = dict(letter.headers)
     assert about["cyproducer.error.class"] == b"MessageSizeTooLargeError"
@@ -51,23 +51,23 @@ def test_a_record_that_the_topic_has_no_room_for(kafka: KafkaCluster) -> None:
 
 
 def test_a_record_that_is_wrong_in_a_batch_of_right_ones(kafka: KafkaCluster) -> None:
-    kafka.create_topic("compacted", 1, configs={"cleanup.policy": "compact"})
-    kafka.create_topic("compacted-dead", 1)
+    kafka.create_topic("letters-compacted", 1, configs={"cleanup.policy": "compact"})
+    kafka.create_topic("letters-compacted-dead", 1)
     rows: list[tuple[bytes | None, bytes]] = [(b"%d" % n, b"%d" % n) for n in range(100)]
     rows[33] = (None, b"33")
-    summary = write(kafka, "compacted", rows)
+    summary = write(kafka, "letters-compacted", rows)
     assert (summary.rows, summary.dead_letters) == (99, 1)
     assert summary.bytes == sum(2 * len(str(n)) for n in range(100) if n != 33)
-    (letter,) = letters(kafka, "compacted", 1)
+    (letter,) = letters(kafka, "letters-compacted", 1)
     assert letter.value == b"33"
     assert dict(letter.headers)["cyproducer.error.class"] == b"InvalidRecordError"
 
 
 def test_a_dead_letter_is_cut_to_what_its_topic_takes(kafka: KafkaCluster) -> None:
-    kafka.create_topic("tiny", 1, configs={"max.message.bytes": "500"})
-    kafka.create_topic("tiny-dead", 1, configs={"max.message.bytes": "100000"})
-    summary = write(kafka, "tiny", [(b"k", b"x" * 300_000), (b"l", b"v")])
+    kafka.create_topic("letters-tiny", 1, configs={"max.message.bytes": "500"})
+    kafka.create_topic("letters-tiny-dead", 1, configs={"max.message.bytes": "100000"})
+    summary = write(kafka, "letters-tiny", [(b"k", b"x" * 300_000), (b"l", b"v")])
     assert (summary.rows, summary.dead_letters) == (1, 1)
-    (letter,) = letters(kafka, "tiny", 1)
+    (letter,) = letters(kafka, "letters-tiny", 1)
     assert CUT_BYTES // 2 < len(letter.value or b"") < CUT_BYTES
     assert dict(letter.headers)["cyproducer.error.bytes"] == b"300001"
