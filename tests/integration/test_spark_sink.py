@@ -168,7 +168,7 @@ def test_dead_letters_have_the_row_and_the_cause(spark: Any, kafka: KafkaCluster
 def test_a_missing_topic_is_made_only_when_asked(spark: Any, kafka: KafkaCluster) -> None:
     df = spark.range(10).selectExpr("cast(id as string) as value")
     with pytest.raises(Exception, match="'spark-made'"):
-        # One task: of two, the other would go on when the job has failed, and find the topic that is made then.
+        # One task: of two, the other would go on when the job has failed, and find the topic made then.
         write(df.coalesce(1), kafka, topic="spark-made", **{"kafka.max.block.ms": "1500"})
     made = {"createTopic.partitions": "5", "createTopic.replication": "1"}
     for _ in range(2):
