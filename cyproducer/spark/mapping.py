@@ -13,9 +13,8 @@ import pyarrow as pa
 
 from cyproducer.errors import BulkSendError
 from cyproducer.spark.columns import Columns, columns_of
-from cyproducer.spark.dead_letters import DeadLetters
 from cyproducer.spark.options import producer_config
-from cyproducer.spark.sending import TaskWriter, said, write_all
+from cyproducer.spark.sending import said, write_task
 from cyproducer.spark.sharing import SharedConfig, shared_producer
 from cyproducer.spark.summary import WriteSummary, merge
 
@@ -126,9 +125,5 @@ class _WriteArrow:
         self._dead_letter_topic = dead_letter_topic
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with shared_producer(self._config) as producer:
-            dead = None
-            if self._dead_letter_topic is not None:
-                dead = DeadLetters(producer, self._dead_letter_topic)
-            summary = write_all(TaskWriter(producer, self._columns, self._topic, dead), batches)
+        summary = write_task(self._config, self._columns, self._topic, self._dead_letter_topic, batches)
         yield pa.record_batch([pa.array([pickle.dumps(summary)], pa.binary())], names=["summary"])

@@ -61,9 +61,8 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
     """The sink's options, checked.
 
     Raises:
-        KafkaConfigurationError: an option is not known, has a value that is not allowed, or promises what
-        this
-            sink does not keep; every one of the producer's that is wrong is named.
+        KafkaConfigurationError: an option is not known, has a value that is not allowed, or promises
+            what this sink does not keep; every one of the producer's that is wrong is named.
     """
     given = {name.lower(): value for name, value in options.items()}
     producer: dict[str, Any] = {}
@@ -108,8 +107,7 @@ def producer_config(given: Mapping[str, Any], *, columns: bool) -> SharedConfig:
     ``columns``: whole columns are sent, of which serializers, interceptors and a partitioner of the user's
     would see nothing.
 
-    Topics come into being only by ``createTopic.*``: a misspelt one is to be an error. And a task that fails
-    is run again as a whole, so nothing is gained by a record that gives up early.
+    Topics come into being only where that is asked for: a misspelt one is to be an error.
     """
     named = {option_name(name) or name: value for name, value in given.items()}
     if len(named) < len(given):

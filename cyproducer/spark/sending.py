@@ -29,6 +29,7 @@ from cyproducer.errors import (
 from cyproducer.producer import KafkaProducer
 from cyproducer.spark.columns import Columns
 from cyproducer.spark.dead_letters import DeadLetters
+from cyproducer.spark.sharing import SharedConfig, shared_producer
 from cyproducer.spark.summary import WriteSummary, WrittenRange, merge_ranges
 from cyproducer.structs import FailedRows
 
@@ -244,10 +245,23 @@ class TaskWriter:
 
 
 def write_all(writer: TaskWriter, batches: Iterable[pa.RecordBatch]) -> WriteSummary:
-    """What a task does."""
+    """Writes batches and waits for them."""
     for batch in batches:
         writer.write(batch)
     return writer.finish()
+
+
+def write_task(
+    config: SharedConfig,
+    columns: Columns,
+    topic: str | None,
+    dead_letter_topic: str | None,
+    batches: Iterable[pa.RecordBatch],
+) -> WriteSummary:
+    """What a task does, with the producer that its process shares."""
+    with shared_producer(config) as producer:
+        dead = DeadLetters(producer, dead_letter_topic) if dead_letter_topic is not None else None
+        return write_all(TaskWriter(producer, columns, topic, dead), batches)
 
 
 def _metrics(producer: KafkaProducer) -> dict[str, float]:

@@ -34,9 +34,7 @@ from cyproducer.config import ProducerConfig
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.spark import options as sink_options
 from cyproducer.spark.columns import Columns, columns_of
-from cyproducer.spark.dead_letters import DeadLetters
-from cyproducer.spark.sending import TaskWriter, write_all
-from cyproducer.spark.sharing import shared_producer
+from cyproducer.spark.sending import write_task
 from cyproducer.spark.summary import WriteSummary, function_named, merge, show_info, tell
 from cyproducer.spark.topics import create_missing
 
@@ -110,9 +108,7 @@ class _Task:
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
         o = self.options
-        with shared_producer(o.config) as producer:
-            dead = DeadLetters(producer, o.dead_letter_topic) if o.dead_letter_topic is not None else None
-            return Written(write_all(TaskWriter(producer, self.columns, o.topic, dead), batches))
+        return Written(write_task(o.config, self.columns, o.topic, o.dead_letter_topic, batches))
 
     def commit(self, messages: list[Any], batch: str) -> None:
         show_info()

@@ -46,11 +46,8 @@ def tree_cpu_s(root: int) -> dict[str, float]:
 
 
 def frame(spark: Any, args: dict[str, Any], rows: int) -> Any:
-    return (
-        spark.read.parquet(args["data"]).limit(rows)
-        if rows < args["rows"]
-        else spark.read.parquet(args["data"])
-    )
+    df = spark.read.parquet(args["data"])
+    return df.limit(rows) if rows < args["rows"] else df
 
 
 def format_sink(name: str, **options: str) -> Callable[[Any, dict[str, Any], str], None]:

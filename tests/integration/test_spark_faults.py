@@ -153,7 +153,7 @@ def meanwhile(signals: Signals, trouble: Callable[[], None]) -> Iterator[None]:
             made.result(PATIENCE_S)
 
 
-def kill_writers() -> None:
+def kills_writers() -> None:
     """Kills this executor's other Python workers in which the producer is loaded."""
 
     def parent(pid: int) -> int:
@@ -181,10 +181,6 @@ def raises() -> None:
 
 def kills_itself() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def kills_writers() -> None:
-    kill_writers()
 
 
 class FailsOnce:
