@@ -16,6 +16,7 @@ import pyarrow as pa
 from cyproducer.errors import KafkaError, MessageSizeTooLargeError
 from cyproducer.producer import KafkaProducer
 from cyproducer.spark.columns import Columns
+from cyproducer.spark.sharing import await_outcomes
 
 PREFIX: Final = "cyproducer.error."
 CUT_BYTES: Final = 65536
@@ -95,7 +96,10 @@ class DeadLetters:
             DeadLetterError: one could not be written.
         """
         while self._letters:
-            self._settle()
+            await_outcomes(self._producer)
+            # Those that are sent again, cut, are a round of their own.
+            for _ in range(len(self._letters)):
+                self._settle()
         return self._count
 
     def _send(

@@ -39,6 +39,11 @@ _NOT_OURS: Final = {
     "transactional_id": f"transactions are what deliveryGuarantee={EXACTLY_ONCE!r} is kept for",
 }
 
+_BULK: Final = {"linger_ms": 20, "batch_size": 524_288}
+"""Defaults for tasks that have many rows and wait for the last one only. Without lingering the sender now and
+then falls into small batches, which cost client and broker nearly twice the CPU (``perf/README.md``). No task
+waits for a linger at its end."""
+
 
 @dataclass(frozen=True)
 class SinkOptions:
@@ -107,13 +112,14 @@ def producer_config(given: Mapping[str, Any], *, columns: bool) -> SharedConfig:
     ``columns``: whole columns are sent, of which serializers, interceptors and a partitioner of the user's
     would see nothing.
 
-    Topics come into being only where that is asked for: a misspelt one is to be an error.
+    Topics come into being only where that is asked for: a misspelt one is to be an error. And defaults are
+    those for bulk.
     """
     named = {option_name(name) or name: value for name, value in given.items()}
     if len(named) < len(given):
         # Says which one was given twice.
         ProducerConfig(**given)
-    config = {"allow_auto_create_topics": False, **named}
+    config = {"allow_auto_create_topics": False, **_BULK, **named}
     checked = ProducerConfig(**config)
     checked.reject_unsupported()
     try:

@@ -13,7 +13,7 @@ from cyproducer.errors import KafkaError
 from cyproducer.producer import KafkaProducer
 from cyproducer.spark.options import producer_config
 from cyproducer.spark.sending import RowsFailedError
-from cyproducer.spark.sharing import SharedConfig, shared_producer
+from cyproducer.spark.sharing import SharedConfig, await_outcomes, shared_producer
 from cyproducer.structs import RecordMetadata
 
 WINDOW: Final = 20_000
@@ -58,6 +58,7 @@ class _Produce:
                 # Settled ones go in passing; waiting begins only where very many are under way.
                 if len(sent) >= WINDOW or sent[0][1].is_done:
                     yield _outcome(*sent.popleft())
+            await_outcomes(producer)
             while sent:
                 yield _outcome(*sent.popleft())
 

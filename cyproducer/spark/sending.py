@@ -29,7 +29,7 @@ from cyproducer.errors import (
 from cyproducer.producer import KafkaProducer
 from cyproducer.spark.columns import Columns
 from cyproducer.spark.dead_letters import DeadLetters
-from cyproducer.spark.sharing import SharedConfig, shared_producer
+from cyproducer.spark.sharing import SharedConfig, await_outcomes, shared_producer
 from cyproducer.spark.summary import WriteSummary, WrittenRange, merge_ranges
 from cyproducer.structs import FailedRows
 
@@ -191,6 +191,8 @@ class TaskWriter:
         self._send(topic, rows.slice(half))
 
     def _settle_all(self) -> None:
+        if self._sent:
+            await_outcomes(self._producer)
         while self._sent:
             self._settle(self._sent.popleft())
 

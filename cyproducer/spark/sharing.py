@@ -13,10 +13,10 @@ import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from cyproducer.errors import KafkaConfigurationError, KafkaError
+from cyproducer.errors import KafkaConfigurationError, KafkaError, KafkaTimeoutError
 from cyproducer.producer import KafkaProducer
 
 IDLE_S: Final = 60.0
@@ -108,6 +108,13 @@ def shared_producer(config: SharedConfig) -> Iterator[KafkaProducer]:
 
 def _drain(producer: KafkaProducer) -> None:
     producer.flush(producer.config.delivery_timeout_ms / 1000)
+
+
+def await_outcomes(producer: KafkaProducer) -> None:
+    """Waits until everything that was accepted has its outcome, which the futures then tell. As nothing
+    lingers while somebody flushes, it comes sooner than by waiting for the futures."""
+    with suppress(KafkaTimeoutError):
+        _drain(producer)
 
 
 def _evict(key: str, shared: _Shared) -> None:

@@ -12,14 +12,19 @@ SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 
 
 def test_the_producers_options_come_by_their_java_names() -> None:
-    found = parse({**SERVERS, "kafka.linger.ms": "20", "KAFKA.Batch.Size": "262144", "topic": "t"})
+    found = parse({**SERVERS, "kafka.linger.ms": "7", "KAFKA.Batch.Size": "100000", "topic": "t"})
     assert found.config.config == {
         "bootstrap_servers": "127.0.0.1:1",
-        "linger_ms": "20",
-        "batch_size": "262144",
+        "linger_ms": "7",
+        "batch_size": "100000",
         "allow_auto_create_topics": False,
     }
     assert (found.topic, found.headers, found.dead_letter_topic) == ("t", True, None)
+
+
+def test_defaults_are_those_for_bulk() -> None:
+    found = parse({**SERVERS, "topic": "t"}).config.config
+    assert (found["linger_ms"], found["batch_size"]) == (20, 524_288)
 
 
 def test_names_are_of_any_case_as_spark_passes_them() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from cyproducer.errors import InvalidTopicError, KafkaTimeoutError, RecordTooLargeError
 from cyproducer.producer import KafkaProducer
+from cyproducer.spark import close_all, produce_partitions
 from cyproducer.spark.columns import Columns
 from cyproducer.spark.dead_letters import DeadLetterError, DeadLetters
 from cyproducer.spark.sending import RowsFailedError, TaskWriter, write_all
@@ -61,6 +62,21 @@ def test_what_was_written_is_told(broker: EmbeddedBroker, producer: KafkaProduce
     )
     assert summary.p99_ms > 0
     assert pickle.loads(pickle.dumps(summary)) == summary
+
+
+def test_no_task_lingers_at_its_end(broker: EmbeddedBroker) -> None:
+    """An hour's linger: what waited for it would run into this test's timeout."""
+    for name in ("hasty", "hasty-dead"):
+        broker.create_topic(name, 1)
+    hour = 3_600_000
+    config = {"linger_ms": hour, "delivery_timeout_ms": 2 * hour, "max_request_size": 5000}
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **config) as producer:
+        writer = TaskWriter(producer, PLAIN, "hasty", DeadLetters(producer, "hasty-dead"))
+        summary = write_all(writer, [values(b"1", b"x" * 6000), values(b"2")])
+    assert (summary.rows, summary.dead_letters) == (2, 1)
+    produce = produce_partitions("hasty", bootstrap_servers=broker.bootstrap_servers, **config)
+    assert len(list(produce([b"3", b"4"]))) == 2
+    close_all()
 
 
 def test_rows_go_to_their_topics_in_order(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
