@@ -3,9 +3,10 @@
     python perf/spark.py                       # 5 million rows, five rounds of all: an hour
     python perf/spark.py --rows 1000000 --rounds 1 --sinks ours "spark, tuned"
 
-Each run has a process, a JVM and workers of its own; the sinks take turns within a round, and every other
-round goes backwards. Each row has a key of 16 bytes and a value of 100; three partitions, acks=all. Needs
-Java, Maven and ``pip install '.[perf,spark]'``.
+Each run has a process, a JVM and workers of its own, and writes everything twice before it is measured: a
+JVM's first writes are those of its compilers. The sinks take turns within a round, and every other round goes
+backwards. Row by row it is a fifth of the rows. Each has a key of 16 bytes and a value of 100; three
+partitions, acks=all. Needs Java, Maven and ``pip install '.[perf,spark]'``.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,56 +24,57 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from perf.comparison.brokers import Brokers
-from perf.spark_sinks.run import SINKS, TO_KAFKA
+from perf.comparison.figures import Spread, met, table
+from perf.spark_sinks.run import ROW_BY_ROW, SINKS, TO_KAFKA
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 900
 
 GOALS = (
-    ("rows/s, ours by Spark's at its defaults", "rows_per_s", "ours", "spark", "at least", 2.0),
-    ("rows/s, ours by Spark's, tuned", "rows_per_s", "ours", "spark, tuned", "at least", 1.3),
-    (
-        "rows/s, both lz4, ours by Spark's, tuned",
-        "rows_per_s",
-        "ours, lz4",
-        "spark, tuned, lz4",
-        "at least",
-        1.3,
-    ),
-    ("time, ours by a sink that goes nowhere", "wall_s", "ours", "nowhere", "at most", 1.6),
-    (
-        "time of foreachPartition, ours by nothing",
-        "wall_s",
-        "foreach, ours",
-        "foreach, nothing",
-        "at most",
-        1.15,
-    ),
+    # What, the figure, ours, theirs, at least, at most.
+    ("rows/s, ours by Spark's at its defaults", "rows_per_s", "ours", "spark", 2.0, None),
+    ("rows/s, ours by Spark's, tuned", "rows_per_s", "ours", "spark, tuned", 1.3, None),
+    ("rows/s, lz4, ours by Spark's at its defaults", "rows_per_s", "ours, lz4", "spark, lz4", 2.0, None),
+    ("rows/s, lz4, ours by Spark's, tuned", "rows_per_s", "ours, lz4", "spark, tuned, lz4", 1.3, None),
+    ("time, ours by a sink that goes nowhere", "wall_s", "ours", "nowhere", None, 1.6),
+    ("client CPU us/row", "cpu_us", "ours", None, None, 0.65),
+    # The goal's 0.65 us is of a machine on which the sink that goes nowhere takes 0.54.
+    ("client CPU, ours by a sink that goes nowhere", "cpu_us", "ours", "nowhere", None, 1.2),
+    ("time of foreachPartition, ours by nothing", "wall_s", "foreach, ours", "foreach, nothing", None, 1.15),
     (
         "rows/s of foreachPartition, ours by confluent-kafka's",
-        *("rows_per_s", "foreach, ours", "foreach, confluent-kafka", "at least", 1.2),
+        *("rows_per_s", "foreach, ours", "foreach, confluent-kafka", 1.2, None),
     ),
 )
 
 
-def write_rows(path: Path, rows: int) -> None:
-    """A parquet file of keys and values that compress as identifiers and short texts do."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+@dataclass(frozen=True)
+class Data:
+    """Two parquet files, for as many tasks, of keys and values that compress as identifiers and short texts
+    do."""
 
-    schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
-    path.mkdir()
-    # Two files, for as many tasks.
-    for part in range(2):
-        with pq.ParquetWriter(path / f"{part}.parquet", schema, compression="snappy") as writer:
-            for first in range(part * rows // 2, (part + 1) * rows // 2, 100_000):
-                numbers = range(first, min(first + 100_000, (part + 1) * rows // 2))
-                keys = [b"%016d" % n for n in numbers]
-                values = [
-                    (b"%d:" % (n * 2654435761 % 2**32)).ljust(100, b"abcdefghij"[n % 10 : n % 10 + 1])
-                    for n in numbers
-                ]
-                writer.write_table(pa.table([keys, values], schema=schema))
+    path: Path
+    rows: int
+
+    @classmethod
+    def write(cls, path: Path, rows: int) -> "Data":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+        path.mkdir()
+        for part in range(2):
+            numbers = range(part * rows // 2, (part + 1) * rows // 2)
+            with pq.ParquetWriter(path / f"{part}.parquet", schema, compression="snappy") as writer:
+                for first in range(0, len(numbers), 100_000):
+                    some = numbers[first : first + 100_000]
+                    keys = [b"%016d" % n for n in some]
+                    values = [
+                        (b"%d:" % (n * 2654435761 % 2**32)).ljust(100, b"abcdefghij"[n % 10 : n % 10 + 1])
+                        for n in some
+                    ]
+                    writer.write_table(pa.table([keys, values], schema=schema))
+        return cls(path, rows)
 
 
 def run(sink: str, args: dict[str, Any]) -> dict[str, float]:
@@ -104,42 +107,33 @@ def records_in(bootstrap: str, topic: str, partitions: int) -> int:
     return sum(high - low for low, high in marks)
 
 
-def median_and_spread(values: list[float], digits: int) -> str:
-    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
-
-
 def report(found: dict[str, list[dict[str, float]]]) -> list[str]:
-    lines = [
-        "| sink | rows/s, M | client CPU us/row | JVM | Python |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for sink, runs in found.items():
-        cells = [
-            median_and_spread([each["rows_per_s"] / 1e6 for each in runs], 2),
-            *(
-                median_and_spread([each[name] for each in runs], 2)
-                for name in ("cpu_us", "jvm_us", "python_us")
-            ),
+    def text(values: list[float]) -> str:
+        spread = Spread.of(values)
+        return spread.text() if spread else "-"
+
+    rows = [
+        [
+            sink,
+            text([each["rows_per_s"] / 1e6 for each in runs]),
+            *(text([each[name] for each in runs]) for name in ("cpu_us", "jvm_us", "python_us")),
         ]
-        lines.append(f"| {sink} | {' | '.join(cells)} |")
-    lines += ["", "| goal | | measured | |", "| --- | --- | --- | --- |"]
-    for text, name, ours, theirs, word, bound in GOALS:
-        if ours not in found or theirs not in found:
+        for sink, runs in found.items()
+    ]
+    goals = []
+    for what, name, ours, theirs, at_least, at_most in GOALS:
+        if ours not in found or (theirs and theirs not in found):
             continue
-        ratios = [a[name] / b[name] for a, b in zip(found[ours], found[theirs], strict=True)]
-        middle = statistics.median(ratios)
-        met = middle >= bound if word == "at least" else middle <= bound
-        lines.append(
-            f"| {text} | {word} {bound} | {median_and_spread(ratios, 2)} | {'met' if met else 'missed'} |"
-        )
-    if "ours" in found:
-        cpu = [each["cpu_us"] for each in found["ours"]]
-        met = statistics.median(cpu) <= 0.65
-        lines.append(
-            "| client CPU us/row | at most 0.65 | "
-            f"{median_and_spread(cpu, 2)} | {'met' if met else 'missed'} |"
-        )
-    return lines
+        values = [each[name] for each in found[ours]]
+        if theirs:
+            values = [a / b[name] for a, b in zip(values, found[theirs], strict=True)]
+        bound = f"at least {at_least}" if at_least else f"at most {at_most}"
+        verdict = met(statistics.median(values), at_least=at_least, at_most=at_most)
+        goals.append([what, bound, text(values), verdict])
+    return [
+        table(["sink", "rows/s, M", "client CPU us/row", "JVM", "Python"], rows),
+        table(["goal", "", "measured", ""], goals),
+    ]
 
 
 def main() -> int:
@@ -158,9 +152,9 @@ def main() -> int:
     found: dict[str, list[dict[str, float]]] = {sink: [] for sink in given.sinks}
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory, Brokers(given.bootstrap) as brokers:
-        data = Path(directory) / "rows"
         print(f"writing {given.rows:,} rows", file=sys.stderr)
-        write_rows(data, given.rows)
+        many = Data.write(Path(directory) / "many", given.rows)
+        few = Data.write(Path(directory) / "few", given.rows // 5)
         for number in range(given.rounds):
             order = given.sinks if number % 2 == 0 else given.sinks[::-1]
             for sink in order:
@@ -169,19 +163,20 @@ def main() -> int:
                     f"round {number + 1}/{given.rounds}: {sink} ({time.monotonic() - began:.0f} s gone)",
                     file=sys.stderr,
                 )
+                data = few if sink in ROW_BY_ROW else many
                 bootstrap = brokers.bootstrap("real", {name: 3, f"{name}-warm": 3})
                 args = {
-                    "rows": given.rows,
-                    "data": str(data),
+                    "rows": data.rows,
+                    "data": str(data.path),
                     "bootstrap": bootstrap,
                     "topic": name,
                     "warm_topic": f"{name}-warm",
                     "jars": jars,
                 }
                 found[sink].append(run(sink, args))
-                if sink in TO_KAFKA and (count := records_in(bootstrap, name, 3)) != given.rows:
-                    raise SystemExit(f"{sink}: {count} records for {given.rows} rows")
-    print("\n".join(report(found)))
+                if sink in TO_KAFKA and (count := records_in(bootstrap, name, 3)) != data.rows:
+                    raise SystemExit(f"{sink}: {count} records for {data.rows} rows")
+    print("\n\n".join(report(found)))
     print(f"\nEach row a key of 16 bytes and a value of 100; {given.rows:,} rows, {given.rounds} rounds.")
     return 0
 

@@ -1,8 +1,7 @@
 """One measured run of one sink, in this process and Spark's: prints a JSON line with what it cost.
 
 Not run by hand: ``perf/spark.py`` starts a process, and a JVM with it, for each run. CPU is that of the
-whole tree of processes, Spark's JVM and Python workers, from ``/proc``; a small write of the same kind comes
-before.
+whole tree of processes, Spark's JVM and Python workers, from ``/proc``.
 """
 
 import json
@@ -16,7 +15,7 @@ from typing import Any
 # At the end: an installed package comes before the sources.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-WARM_UP_ROWS = 200_000
+WARM_UPS = 2
 TICKS = os.sysconf("SC_CLK_TCK")
 TUNED = {"kafka.linger.ms": "20", "kafka.batch.size": "262144"}
 LZ4 = {"kafka.compression.type": "lz4"}
@@ -43,11 +42,6 @@ def tree_cpu_s(root: int) -> dict[str, float]:
         found["jvm" if "java" in name else "python"] += seconds
         waiting += children.get(pid, ())
     return found
-
-
-def frame(spark: Any, args: dict[str, Any], rows: int) -> Any:
-    df = spark.read.parquet(args["data"])
-    return df.limit(rows) if rows < args["rows"] else df
 
 
 def format_sink(name: str, **options: str) -> Callable[[Any, dict[str, Any], str], None]:
@@ -124,6 +118,7 @@ SINKS: dict[str, Callable[[Any, dict[str, Any], str], None]] = {
     "foreach, ours": foreach_ours,
     "foreach, confluent-kafka": foreach_confluent,
 }
+ROW_BY_ROW = [name for name in SINKS if name.startswith("foreach")]
 TO_KAFKA = [name for name in SINKS if name not in ("noop", "nowhere", "foreach, nothing")]
 
 
@@ -132,9 +127,10 @@ def main(args: dict[str, Any]) -> dict[str, Any]:
 
     with spark_session(Path(args["directory"]), spark__jars=args["jars"]) as spark:
         sink = SINKS[args["sink"]]
-        sink(frame(spark, args, WARM_UP_ROWS), args, args["warm_topic"])
+        for _ in range(WARM_UPS):
+            sink(spark.read.parquet(args["data"]), args, args["warm_topic"])
         before, began = tree_cpu_s(os.getpid()), time.perf_counter()
-        sink(frame(spark, args, args["rows"]), args, args["topic"])
+        sink(spark.read.parquet(args["data"]), args, args["topic"])
         wall = time.perf_counter() - began
         after = tree_cpu_s(os.getpid())
     used = {kind: after[kind] - before[kind] for kind in after}
