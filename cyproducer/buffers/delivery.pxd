@@ -59,7 +59,7 @@ cdef class RecordFuture:
     cdef int32_t header_size
     cdef void* listed             # NULL, or the next of its delivery's callbacks; the last one's is itself
     cdef int64_t timestamp_ms     # the record's own
-    cdef object topic             # str
+    cdef readonly object topic    # str
     cdef object callbacks         # None, or a list of (kind, function)
     cdef object refusal           # None, or the exception the record was refused with
     cdef int _settle(self) noexcept

@@ -296,6 +296,12 @@ cdef void unlock_forwards() noexcept nogil:
     pthread_mutex_unlock(&forward_lock)
 
 
+cdef inline object as_named(type kind, tuple fields):
+    """A named tuple of that kind. Its own constructor is a function in Python."""
+    cdef tuple arguments = (fields,)
+    return (<PyTypeObject*>tuple).tp_new(kind, <PyObject*>arguments, NULL)
+
+
 cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms):
     """A future that has failed already: the record never reached a batch."""
     cdef RecordFuture future = RecordFuture.__new__(RecordFuture)
@@ -323,7 +329,7 @@ cdef class RecordFuture:
 
     kafka-python's ``FutureRecordMetadata`` (``get``, ``add_callback``, ``add_errback``, ``add_both``,
     ``chain``, ``succeeded``, ``failed``, ``retriable``, ``is_done``, ``value``, ``exception``), and more:
-    ``await`` it, or take ``as_concurrent()``. Thread-safe.
+    ``await`` it, or take ``as_concurrent()``; ``topic`` is the record's. Thread-safe.
 
     Not tracked by the cycle collector: a cycle through a callback ends when the record completes,
     which every record does.
@@ -368,16 +374,20 @@ cdef class RecordFuture:
 
     cdef object _metadata(self):
         cdef Delivery* d = self.delivery
-        return RecordMetadata(
-            self.topic,
-            d.partition,
-            TopicPartition(self.topic, d.partition),
-            d.base_offset + self.index if d.base_offset >= 0 else -1,
-            d.log_append_ms if d.log_append_ms >= 0 else self.timestamp_ms,
-            None,
-            self.key_size,
-            self.value_size,
-            self.header_size,
+        cdef object partition = d.partition
+        return as_named(
+            RecordMetadata,
+            (
+                self.topic,
+                partition,
+                as_named(TopicPartition, (self.topic, partition)),
+                d.base_offset + self.index if d.base_offset >= 0 else -1,
+                d.log_append_ms if d.log_append_ms >= 0 else self.timestamp_ms,
+                None,
+                self.key_size,
+                self.value_size,
+                self.header_size,
+            ),
         )
 
     # Asking
