@@ -115,7 +115,9 @@ def test_a_pickled_producer_is_its_options() -> None:
 @pytest.mark.parametrize("option", ["value_serializer", "interceptors"])
 def test_an_option_that_cannot_be_pickled_is_named(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Which takes what is local. pyarrow imports it, where it is there.
-    monkeypatch.delitem(sys.modules, "cloudpickle", raising=False)
+    # What takes what is local: pyarrow imports the one, PySpark the other, where they are there.
+    for module in ("cloudpickle", "pyspark.cloudpickle"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
 
     class Local:
         def on_send(self, record: Any) -> Any:

@@ -164,16 +164,16 @@ class ClusterClient:
                 self.want_topic(name)
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise self._no_metadata(name, timeout_s)
+                    raise self._no_metadata(name, f"{timeout_s:g} s")
                 self._changed.wait(min(left, 0.5))
 
-    def _no_metadata(self, name: str, timeout_s: float) -> errors.KafkaTimeoutError:
+    def _no_metadata(self, name: str, within: str) -> errors.KafkaTimeoutError:
         """What ends a wait for a topic; its cause is what brokers answered, if they did."""
         code = self._metadata.topic_error(name)
         answered = errors.for_code(code) if code else None
         said = f"the broker says {answered.__name__}; " if answered else ""
         error = errors.KafkaTimeoutError(
-            f"no metadata of topic {name!r} within {timeout_s:g} s: {said}{self.diagnosis()}"
+            f"no metadata of topic {name!r} within {within}: {said}{self.diagnosis()}"
         )
         error.__cause__ = answered(f"topic {name!r}") if answered else None
         return error
@@ -400,12 +400,7 @@ class ClusterClient:
     def _fail_parked(self, now_ms: float) -> None:
         """Fails the records whose topic's metadata did not come within max_block_ms."""
         for name in self._sender.parked_topics():
-            code = self._metadata.topic_error(name)
-            said = f"the broker says {errors.for_code(code).__name__}; " if code else ""
-            error = errors.KafkaTimeoutError(
-                f"no metadata of topic {name!r} within max_block_ms={self._config.max_block_ms:g}: "
-                f"{said}{self.diagnosis()}"
-            )
+            error = self._no_metadata(name, f"max_block_ms={self._config.max_block_ms:g}")
             failed = self._sender.fail_parked(name, errors.told(error, False), now_ms)
             if failed:
                 self._asked.discard(name)

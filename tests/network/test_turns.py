@@ -228,7 +228,7 @@ def test_the_final_error_of_a_record_reaches_the_thread_that_drove() -> None:
 def test_a_wait_that_times_out_leaves_the_record_to_the_sender() -> None:
     held = threading.Event()
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
-        for timeout in (0.0, 0.001, 0.2):
+        for timeout in (0.0, 0.001, 1.0):
             stand_by(producer)
             held.clear()
             asked = len(cluster.received(PRODUCE))
@@ -239,7 +239,8 @@ def test_a_wait_that_times_out_leaves_the_record_to_the_sender() -> None:
             with pytest.raises(errors.KafkaTimeoutError):
                 future.get(timeout)
             assert time.monotonic() - began < timeout + 1
-            if timeout == 0.2:
+            # In less, a busy machine may not have come to it.
+            if timeout == 1.0:
                 # It has sent the record, and called the sender back to go on with it.
                 assert len(cluster.received(PRODUCE)) > asked
                 assert any(counters(producer)["wakeups"] > woken for _ in looks(2, 0.0))
