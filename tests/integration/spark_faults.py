@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -88,13 +88,13 @@ def found(bootstrap: str, topic: str, least: int) -> dict[int, Counter[int]]:
     return rows
 
 
-def records_in(bootstrap: str, topic: str) -> int:
+def records_in(bootstrap: str, topic: str, partitions: Iterable[int] = range(PARTITIONS)) -> int:
     """The sum of the partitions' high watermarks, as far as there are leaders: what is written and
     replicated."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "watermarks", "log_level": 0})
     there = 0
     try:
-        for number in range(PARTITIONS):
+        for number in partitions:
             with suppress(KafkaException):
                 marks = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=2)
                 there += marks[1] if marks is not None else 0
@@ -103,12 +103,19 @@ def records_in(bootstrap: str, topic: str) -> int:
     return there
 
 
-def until_written(bootstrap: str, topic: str, least: int, signals: Signals) -> None:
+def until_written(
+    bootstrap: str,
+    topic: str,
+    least: int,
+    signals: Signals,
+    partitions: Iterable[int] = range(PARTITIONS),
+) -> None:
+    """Returns once so many records are in a topic's partitions together, while the job goes on."""
     there = 0
     for _ in looks(PATIENCE_S, 0.1):
         if signals.given("ended"):
             raise AssertionError("the job ended before its time")
-        there = records_in(bootstrap, topic)
+        there = records_in(bootstrap, topic, partitions)
         if there >= least:
             return
     raise AssertionError(f"{there} records of {topic!r} are written after {PATIENCE_S} s, not {least}")
