@@ -262,17 +262,18 @@ def test_nothing_is_lost_when_a_leader_is_killed_with_rows_that_nobody_acknowled
         cluster.kill(leader)
         cluster.resume(last)
         for _ in looks(PATIENCE_S):
-            if cluster.leader(topic, 0) == heir:
+            # The heir, unless the machine is so slow that the controllers miss that one too.
+            if cluster.leader(topic, 0) in (heir, last):
                 break
         else:
-            raise AssertionError(f"node {heir} does not lead after the death of {leader}")
+            raise AssertionError(f"nobody leads after the death of node {leader}")
         signals.give("over")
 
     written = write_while(spark, cluster, topic, signals, tmp_path, summaries, trouble)
     # Both have written.
-    of_leader, of_heir = epochs(cluster, heir, topic, 0)
-    assert of_leader == 0
-    assert 0 < of_heir < written[0]
+    began = epochs(cluster, heir, topic, 0)
+    assert began[0] == 0
+    assert 0 < began[-1] < written[0]
 
 
 def test_nothing_is_lost_while_too_few_replicas_are_in_sync(
