@@ -35,8 +35,11 @@ def spark_session(directory: Path, master: str = "local[2]", **settings: str) ->
         **{name.replace("__", "."): value for name, value in settings.items()},
     }.items():
         builder = builder.config(name, value)
-    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYSPARK_PYTHON")}
+    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH", "PYSPARK_PYTHON")}
     os.environ["PYTHONPATH"] = os.pathsep.join([str(OURS), *filter(None, [before["PYTHONPATH"]])])
+    # Spark starts workers with `python -m`, which looks into the working directory first: in a clone of this
+    # project there are sources without extensions.
+    os.environ["PYTHONSAFEPATH"] = "1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     try:
         spark = builder.getOrCreate()

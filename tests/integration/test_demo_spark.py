@@ -62,6 +62,11 @@ def test_the_table_says_what_the_topics_hold(
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    # As in a clone of this project, where sources have no extensions.
+    for name in ("cyproducer", "pyspark_cyproducer"):
+        (tmp_path / "clone" / name).mkdir(parents=True)
+        (tmp_path / "clone" / name / "__init__.py").write_text("raise ModuleNotFoundError")
+    monkeypatch.chdir(tmp_path / "clone")
 
     code = run.main(["--source", str(tmp_path / "sources"), "--partitions", "3"])
 
