@@ -127,17 +127,20 @@ def executor_of(worker: int) -> ProcessInfo:
     return running[running[running[worker].parent].parent]
 
 
-def until_two_of_them_are_gone(workers: list[ProcessInfo], maker: int) -> None:
-    """Of the workers that there were beside a task: that which made its rows, and that which wrote them. An
-    idle one stays for the next task."""
-    pids = {each.pid for each in workers}
-    assert maker in pids
-    left = set[int]()
+def until_loser_is_gone(there: list[ProcessInfo], maker: int) -> None:
+    """Of the processes below an executor when two attempts ran: the worker that made its rows, the one that
+    wrote them, and whatever these started. Idle workers may stay for the next task, as the daemon does."""
+    daemon = next(each.parent for each in there if each.pid == maker)
+    workers = {each.pid for each in there if each.parent == daemon}
+    ran = {each.pid for each in there}
+    others = ran - workers - {daemon}
+    left: list[ProcessInfo] = []
     for _ in looks(PATIENCE_S):
-        left = pids & {each.pid for each in processes()}
-        if maker not in left and len(left) <= len(pids) - 2:
+        left = [each for each in processes() if each.pid in ran]
+        pids = {each.pid for each in left}
+        if maker not in pids and len(workers & pids) <= len(workers) - 2 and not others & pids:
             return
-    raise AssertionError(f"of the workers {pids} beside the attempt that lost, {left} are there still")
+    raise AssertionError(f"of {there}, which ran beside the attempt that lost, there are still {left}")
 
 
 def together(signals: Signals, tasks: int) -> Any:
@@ -165,7 +168,7 @@ def test_rows_come_twice_of_the_task_alone_that_was_run_twice(
     (tmp_path / f"{module}.py").write_text(SUMMARIES.replace("FILE", repr(str(told))))
     spark.sparkContext.addPyFile(str(tmp_path / f"{module}.py"))
     executors: list[ProcessInfo] = []
-    losers: list[ProcessInfo] = []
+    beside: list[ProcessInfo] = []
 
     def let_both_write() -> None:
         # All of the other tasks' rows, and some of the attempt's that is to lose.
@@ -177,7 +180,7 @@ def test_rows_come_twice_of_the_task_alone_that_was_run_twice(
             raise AssertionError(f"no copy of the slow task began: {both}")
         # Both run: neither was given up for the other.
         executors[:] = [executor_of(both[number]) for number in range(2)]
-        losers[:] = [each for each in below(executors[loser].pid) if each.parent != executors[loser].pid]
+        beside[:] = below(executors[loser].pid)
         signals.give("go")
 
     with meanwhile(signals, let_both_write):
@@ -194,7 +197,7 @@ def test_rows_come_twice_of_the_task_alone_that_was_run_twice(
     assert sorted(host for each in executors for host in HOSTS if f"--hostname {host}" in each.command) == [
         *HOSTS
     ]
-    until_two_of_them_are_gone(losers, attempts(tmp_path, SLOW)[loser])
+    until_loser_is_gone(beside, attempts(tmp_path, SLOW)[loser])
 
     there = found(kafka.bootstrap_servers, topic, TASKS * ROWS)
     assert sorted(there) == list(range(TASKS))
