@@ -24,7 +24,7 @@ from tests.until import looks
 
 PARTITIONS = 3
 BATCH = 200
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 PADDING = "." * 100
 """So that rows fill the buffers between Spark and its workers, and early ones get through."""
 

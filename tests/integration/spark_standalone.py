@@ -25,8 +25,8 @@ from tests.integration.process_table import below, until_gone
 from tests.until import looks
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
-START_S = 120.0
-STOP_S = 30.0
+START_S = 240.0
+STOP_S = 60.0
 
 
 def missing_hosts() -> str | None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.forked import needs_module, needs_proc
 from tests.integration.kafka_cluster import KafkaCluster
-from tests.integration.process_table import ProcessInfo, below, processes
+from tests.integration.process_table import GONE_S, ProcessInfo, below, processes
 from tests.integration.spark_rig import PARTITIONS, Signals, found, until_written, value
 from tests.programs import Program
 from tests.until import looks
@@ -20,7 +20,7 @@ from tests.until import looks
 pytestmark = [
     pytest.mark.kafka,
     pytest.mark.slow,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(900),
     needs_module("pyspark"),
     needs_proc,
 ]
@@ -30,7 +30,6 @@ FILES = 2
 """In each micro-batch, and so many tasks."""
 ROWS = 4_000
 """Of a file."""
-GONE_S = 60.0
 
 DRIVER = """
 import os, sys, time

@@ -33,7 +33,7 @@ from tests.integration.spark_rig import (
 )
 from tests.integration.spark_session import spark_session
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300), needs_module("pyspark")]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600), needs_module("pyspark")]
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ from tests.until import looks
 pytestmark = [
     pytest.mark.kafka,
     pytest.mark.slow,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(900),
     needs_module("pyspark"),
     needs_proc,
     pytest.mark.skipif(missing_hosts() is not None, reason=str(missing_hosts())),
