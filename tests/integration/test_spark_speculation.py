@@ -127,13 +127,14 @@ def executor_of(worker: int) -> ProcessInfo:
     return running[running[running[worker].parent].parent]
 
 
-def until_loser_is_gone(there: list[ProcessInfo], maker: int) -> None:
+def until_loser_is_gone(executor: int, there: list[ProcessInfo], maker: int) -> None:
     """Of the processes below an executor when two attempts ran: the worker that made its rows, the one that
-    wrote them, and whatever these started. Idle workers may stay for the next task, as the daemon does."""
-    daemon = next(each.parent for each in there if each.pid == maker)
-    workers = {each.pid for each in there if each.parent == daemon}
+    wrote them, and whatever these started. Idle workers may stay for the next task, as daemons do."""
     ran = {each.pid for each in there}
-    others = ran - workers - {daemon}
+    daemons = {each.pid for each in there if each.parent == executor}
+    workers = {each.pid for each in there if each.parent in daemons}
+    others = ran - workers - daemons
+    assert maker in workers
     left: list[ProcessInfo] = []
     for _ in looks(PATIENCE_S):
         left = [each for each in processes() if each.pid in ran]
@@ -197,7 +198,7 @@ def test_rows_come_twice_of_the_task_alone_that_was_run_twice(
     assert sorted(host for each in executors for host in HOSTS if f"--hostname {host}" in each.command) == [
         *HOSTS
     ]
-    until_loser_is_gone(beside, attempts(tmp_path, SLOW)[loser])
+    until_loser_is_gone(executors[loser].pid, beside, attempts(tmp_path, SLOW)[loser])
 
     there = found(kafka.bootstrap_servers, topic, TASKS * ROWS)
     assert sorted(there) == list(range(TASKS))
