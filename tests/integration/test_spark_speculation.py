@@ -17,7 +17,7 @@ import pytest
 
 from tests.forked import needs_module, needs_proc
 from tests.integration.kafka_cluster import KafkaCluster
-from tests.integration.process_table import ProcessInfo, below, processes
+from tests.integration.process_table import GONE_S, ProcessInfo, below, processes
 from tests.integration.spark_rig import (
     BATCH,
     PARTITIONS,
@@ -136,7 +136,7 @@ def until_loser_is_gone(executor: int, there: list[ProcessInfo], maker: int) -> 
     others = ran - workers - daemons
     assert maker in workers
     left: list[ProcessInfo] = []
-    for _ in looks(PATIENCE_S):
+    for _ in looks(GONE_S):
         left = [each for each in processes() if each.pid in ran]
         pids = {each.pid for each in left}
         if maker not in pids and len(workers & pids) <= len(workers) - 2 and not others & pids:
