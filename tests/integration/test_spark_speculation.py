@@ -66,7 +66,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.speculation.minTaskRuntime": "100ms",
         "spark.speculation.multiplier": "1",
         # When all of the others have ended.
-        "spark.speculation.quantile": str((TASKS - 1) / TASKS),
+        "spark.speculation.quantile": str((TASKS - 0.5) / TASKS),
         "spark.speculation.efficiency.enabled": "false",
         "spark.task.maxFailures": "1",
         # One task at a time in each of the two executors: its Python workers are that task's, or idle.
@@ -209,8 +209,9 @@ def test_rows_come_twice_of_the_task_alone_that_was_run_twice(
     # Each task counts once.
     assert ast.literal_eval(told.read_text()) == (TASKS * ROWS, TASKS)
 
-    # Both executors have room again, and write.
+    # Both executors have room again, and write. Spark may have copied one of these tasks, too.
     ids = spark.range(0, len(HOSTS), 1, len(HOSTS))
     write(ids.mapInArrow(together(signals, len(HOSTS)), "value string"), kafka.bootstrap_servers, topic)
-    again = found(kafka.bootstrap_servers, topic, sum(sum(times.values()) for times in there.values()) + 2)
-    assert {task: again[task][0] - there[task][0] for task in there} == {0: 1, 1: 1, 2: 0}
+    before = sum(sum(times.values()) for times in there.values())
+    again = found(kafka.bootstrap_servers, topic, before + len(HOSTS))
+    assert [task for task in sorted(there) if again[task][0] > there[task][0]] == list(range(len(HOSTS)))
