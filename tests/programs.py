@@ -63,6 +63,11 @@ class Program:
         assert self._process.stdout is not None
         self._process.stdout.close()
 
+    @property
+    def pid(self) -> int:
+        """The interpreter's, and that of the session which it leads."""
+        return self._process.pid
+
     def hear(self, beginning: str) -> str:
         """The rest of the next line that begins so; fails when the program ends without one."""
         assert self._process.stdout is not None

@@ -24,15 +24,15 @@ from tests.until import looks
 
 PARTITIONS = 3
 BATCH = 200
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 PADDING = "." * 100
 """So that rows fill the buffers between Spark and its workers, and early ones get through."""
 
 
 @contextmanager
-def faults_session(directory: Path, master: str, module: str) -> Iterator[Any]:
-    """A session whose workers get what ``module`` and this one define by value: they need not be able to
-    import the tests. Small batches reach the sink while the task still runs."""
+def by_value(module: str) -> Iterator[None]:
+    """What is defined in ``module``, and here, is pickled as a whole meanwhile: workers need not be able to
+    import the tests."""
     from pyspark import cloudpickle as untyped
 
     cloudpickle: Any = untyped
@@ -40,12 +40,19 @@ def faults_session(directory: Path, master: str, module: str) -> Iterator[Any]:
     for each in here:
         cloudpickle.register_pickle_by_value(each)
     try:
-        small = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH)}
-        with spark_session(directory, master, **small) as session:
-            yield session
+        yield
     finally:
         for each in here:
             cloudpickle.unregister_pickle_by_value(each)
+
+
+@contextmanager
+def faults_session(directory: Path, master: str, module: str) -> Iterator[Any]:
+    """A session whose workers get the test's functions by value. Small batches reach the sink while the task
+    still runs."""
+    small = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH)}
+    with by_value(module), spark_session(directory, master, **small) as session:
+        yield session
 
 
 class Signals:
@@ -76,6 +83,14 @@ def arrow(values: list[str]) -> Any:
     import pyarrow as pa
 
     return pa.record_batch({"value": pa.array(values, pa.string())})
+
+
+def attempt() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return context.attemptNumber()
 
 
 def found(bootstrap: str, topic: str, least: int) -> dict[int, Counter[int]]:

@@ -15,6 +15,9 @@ import cyproducer
 OURS = Path(cyproducer.__file__).parents[1]
 """Where the package under test is, be it installed or built in place."""
 
+QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
+"""Of a JVM that lives for a test, on few cores."""
+
 
 @contextmanager
 def spark_session(directory: Path, master: str = "local[2]", **settings: str) -> Iterator[Any]:
@@ -25,6 +28,7 @@ def spark_session(directory: Path, master: str = "local[2]", **settings: str) ->
     builder = SparkSession.builder.master(master).appName("cyproducer's tests")
     for name, value in {
         "spark.ui.enabled": "false",
+        "spark.driver.extraJavaOptions": QUICK_START,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(directory / "local"),

@@ -22,6 +22,7 @@ from tests.integration.spark_faults import (
     PARTITIONS,
     Signals,
     arrow,
+    attempt,
     faults_session,
     found,
     meanwhile,
@@ -30,7 +31,7 @@ from tests.integration.spark_faults import (
     write,
 )
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300), needs_module("pyspark")]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600), needs_module("pyspark")]
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +44,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture
 def signals(tmp_path: Path) -> Signals:
     return Signals(tmp_path)
-
-
-def attempt() -> int:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None
-    return context.attemptNumber()
 
 
 def kills_writers() -> None:

@@ -1,0 +1,61 @@
+"""Which processes run on this machine, as Linux's ``/proc`` tells: tests look for what should be gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.until import looks
+
+GONE_S = 60.0
+
+
+class ProcessInfo(NamedTuple):
+    """What ``/proc`` tells of a process."""
+
+    pid: int
+    parent: int
+    session: int
+    command: str
+
+
+def processes() -> list[ProcessInfo]:
+    """Those that run, without the ones that only wait for their parent to hear of their end."""
+    found = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):
+            state, parent, _, session = (
+                Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split(maxsplit=4)[:4]
+            )
+            command = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if state != "Z":
+                found.append(ProcessInfo(int(name), int(parent), int(session), command))
+    return found
+
+
+def below(root: int) -> list[ProcessInfo]:
+    """A process's children and theirs, however deep."""
+    running = processes()
+    found: list[ProcessInfo] = []
+    parents = {root}
+    while parents:
+        children = [each for each in running if each.parent in parents]
+        found += children
+        parents = {each.pid for each in children}
+    return found
+
+
+def until_gone(pids: set[int], what: str, patience_s: float = GONE_S) -> None:
+    """Returns once none of them runs; kills those that still do after ``patience_s``, and fails."""
+    left: list[ProcessInfo] = []
+    for _ in looks(patience_s):
+        left = [each for each in processes() if each.pid in pids]
+        if not left:
+            return
+    for each in left:
+        with suppress(ProcessLookupError):
+            os.kill(each.pid, signal.SIGKILL)
+    raise AssertionError(f"{what} still there after {patience_s:.0f} s: {left}")

@@ -1,0 +1,216 @@
+"""Two copies of a task side by side, as Spark runs them where a task is slow: on a cluster of two workers, as
+there is no speculation in a local Spark.
+
+The job allows no task to fail. So a second attempt is a copy, and that one of both is killed is no failure.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.forked import needs_module, needs_proc
+from tests.integration.kafka_cluster import KafkaCluster
+from tests.integration.process_table import GONE_S, ProcessInfo, below, processes
+from tests.integration.spark_faults import (
+    BATCH,
+    PARTITIONS,
+    PATIENCE_S,
+    Signals,
+    arrow,
+    attempt,
+    by_value,
+    found,
+    meanwhile,
+    until_written,
+    value,
+    write,
+)
+from tests.integration.spark_session import OURS, QUICK_START, spark_session
+from tests.integration.spark_standalone import HOSTS, StandaloneSpark, missing_hosts
+from tests.until import looks
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    needs_module("pyspark"),
+    needs_proc,
+    pytest.mark.skipif(missing_hosts() is not None, reason=str(missing_hosts())),
+]
+
+TASKS = 3
+ROWS = 20 * BATCH
+SLOW = 0
+"""The task that two copies are run of."""
+
+SUMMARIES = """
+def keep(summary):
+    with open(FILE, "a") as file:
+        file.write(repr((summary.rows, summary.tasks)))
+"""
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    directory = tmp_path_factory.mktemp("spark")
+    settings = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.minTaskRuntime": "100ms",
+        "spark.speculation.multiplier": "1",
+        # When all of the others have ended.
+        "spark.speculation.quantile": str((TASKS - 0.5) / TASKS),
+        "spark.speculation.efficiency.enabled": "false",
+        "spark.task.maxFailures": "1",
+        # One task at a time in each of the two executors: its Python workers are that task's, or idle.
+        "spark.executor.cores": "1",
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": QUICK_START,
+        "spark.executorEnv.PYTHONPATH": str(OURS),
+        # Small batches reach the sink while the task still runs.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH),
+    }
+    with (
+        by_value(__name__),
+        StandaloneSpark(directory / "cluster") as cluster,
+        spark_session(directory, cluster.master, **settings) as session,
+    ):
+        for _ in looks(PATIENCE_S, 0.1):
+            # The driver is one of them.
+            if session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() == 1 + len(HOSTS):
+                break
+        else:
+            raise AssertionError(f"there are not {len(HOSTS)} executors:\n{cluster.logs()}")
+        yield session
+
+
+class SlowTask:
+    """Makes each task's rows. Of the slow one there are two attempts.
+
+    The ``loser`` makes half of its rows, and waits for ever. The other one makes all of them, when ``go`` is
+    given. Each tells that it began, and in which process, by a file.
+    """
+
+    def __init__(self, signals: Signals, loser: int) -> None:
+        self._signals = signals
+        self._loser = loser
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                self._signals.give(f"began-{task}-{attempt()}-{os.getpid()}")
+                loses = task == SLOW and attempt() == self._loser
+                if task == SLOW and not loses:
+                    self._signals.wait("go")
+                for start in range(0, ROWS // 2 if loses else ROWS, BATCH):
+                    yield arrow([value(task, number) for number in range(start, start + BATCH)])
+                if loses:
+                    self._signals.wait("what never comes")
+
+
+def attempts(directory: Path, task: int) -> dict[int, int]:
+    """The attempts of a task that began: number to process."""
+    names = [path.name.split("-")[2:] for path in directory.glob(f"began-{task}-*")]
+    return {int(number): int(pid) for number, pid in names}
+
+
+def executor_of(worker: int) -> ProcessInfo:
+    """The JVM that has a Python worker: its daemon's parent."""
+    running = {each.pid: each for each in processes()}
+    return running[running[running[worker].parent].parent]
+
+
+def until_loser_is_gone(executor: int, there: list[ProcessInfo], maker: int) -> None:
+    """Of the processes below an executor when two attempts ran: the worker that made its rows, the one that
+    wrote them, and whatever these started. Idle workers may stay for the next task, as daemons do."""
+    ran = {each.pid for each in there}
+    daemons = {each.pid for each in there if each.parent == executor}
+    workers = {each.pid for each in there if each.parent in daemons}
+    others = ran - workers - daemons
+    assert maker in workers
+    left: list[ProcessInfo] = []
+    for _ in looks(GONE_S):
+        left = [each for each in processes() if each.pid in ran]
+        pids = {each.pid for each in left}
+        if maker not in pids and len(workers & pids) <= len(workers) - 2 and not others & pids:
+            return
+    raise AssertionError(f"of {there}, which ran beside the attempt that lost, there are still {left}")
+
+
+def together(signals: Signals, tasks: int) -> Any:
+    """A function that tasks leave only when all of them have come."""
+
+    def meet(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                signals.give(f"here-{task}")
+                for other in range(tasks):
+                    signals.wait(f"here-{other}")
+                yield arrow([value(task, 0)])
+
+    return meet
+
+
+@pytest.mark.parametrize(("loser", "name"), [(0, "original"), (1, "copy")])
+def test_rows_come_twice_of_the_task_alone_that_was_run_twice(
+    spark: Any, kafka: KafkaCluster, tmp_path: Path, loser: int, name: str
+) -> None:
+    signals = Signals(tmp_path)
+    topic, module = f"spark-slow-{name}", f"slow_{name}"
+    kafka.create_topic(topic, PARTITIONS)
+    told = tmp_path / "told"
+    (tmp_path / f"{module}.py").write_text(SUMMARIES.replace("FILE", repr(str(told))))
+    spark.sparkContext.addPyFile(str(tmp_path / f"{module}.py"))
+    executors: list[ProcessInfo] = []
+    beside: list[ProcessInfo] = []
+
+    def let_both_write() -> None:
+        # All of the other tasks' rows, and some of the attempt's that is to lose.
+        until_written(kafka.bootstrap_servers, topic, (TASKS - 1) * ROWS + 1, signals)
+        for _ in looks(PATIENCE_S):
+            if len(both := attempts(tmp_path, SLOW)) == 2:
+                break
+        else:
+            raise AssertionError(f"no copy of the slow task began: {both}")
+        # Both run: neither was given up for the other.
+        executors[:] = [executor_of(both[number]) for number in range(2)]
+        beside[:] = below(executors[loser].pid)
+        signals.give("go")
+
+    with meanwhile(signals, let_both_write):
+        ids = spark.range(0, TASKS, 1, TASKS)
+        write(
+            ids.mapInArrow(SlowTask(signals, loser), "value string"),
+            kafka.bootstrap_servers,
+            topic,
+            summaryCallback=f"{module}:keep",
+        )
+    assert attempts(tmp_path, SLOW).keys() == {0, 1}
+    assert [attempts(tmp_path, task).keys() for task in range(TASKS) if task != SLOW] == [{0}] * (TASKS - 1)
+    # On two hosts: Spark's executors tell theirs by their command.
+    assert sorted(host for each in executors for host in HOSTS if f"--hostname {host}" in each.command) == [
+        *HOSTS
+    ]
+    until_loser_is_gone(executors[loser].pid, beside, attempts(tmp_path, SLOW)[loser])
+
+    there = found(kafka.bootstrap_servers, topic, TASKS * ROWS)
+    assert sorted(there) == list(range(TASKS))
+    for task, times in there.items():
+        assert sorted(times) == list(range(ROWS))
+        assert max(times.values()) == (2 if task == SLOW else 1)
+    assert not [number for number, times in there[SLOW].items() if times == 2 and number >= ROWS // 2]
+    # Each task counts once.
+    assert ast.literal_eval(told.read_text()) == (TASKS * ROWS, TASKS)
+
+    # Both executors have room again, and write. Spark may have copied one of these tasks, too.
+    ids = spark.range(0, len(HOSTS), 1, len(HOSTS))
+    write(ids.mapInArrow(together(signals, len(HOSTS)), "value string"), kafka.bootstrap_servers, topic)
+    before = sum(sum(times.values()) for times in there.values())
+    again = found(kafka.bootstrap_servers, topic, before + len(HOSTS))
+    assert [task for task in sorted(there) if again[task][0] > there[task][0]] == list(range(len(HOSTS)))
