@@ -27,6 +27,7 @@ from cyproducer.errors import (
     UnknownTopicOrPartitionError,
 )
 from cyproducer.producer import KafkaProducer
+from cyproducer.spark.batches import plain
 from cyproducer.spark.columns import Columns
 from cyproducer.spark.dead_letters import DeadLetters
 from cyproducer.spark.sharing import SharedConfig, await_outcomes, shared_producer
@@ -92,7 +93,7 @@ class TaskWriter:
         """
         while self._sent and self._sent[0].future.is_done:
             self._settle(self._sent.popleft())
-        for topic, rows in self._by_topic(batch):
+        for topic, rows in self._by_topic(plain(batch)):
             self._send(topic, rows)
 
     def finish(self) -> WriteSummary:
