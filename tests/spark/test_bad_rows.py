@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -47,7 +48,7 @@ def some_rows(seed: int, count: int) -> pa.RecordBatch:
     pick = random.Random(seed)
     made = []
     for _ in range(count):
-        row = {
+        row: dict[str, Any] = {
             "key": pick.choice([None, "", "k" * pick.randrange(60, 70), "ü" * 4100]),
             "headers": pick.choice(
                 [
