@@ -225,6 +225,9 @@ class KafkaProducer(BulkPath):
     def _wait_for_topic(self, name: str, timeout_s: float) -> None:
         self._machinery.client.wait_for_topic(name, timeout_s)
 
+    def _refresh_topic(self, name: str, timeout_s: float) -> None:
+        self._machinery.client.refresh_topic(name, timeout_s)
+
     def _acknowledge(self, record: ProducerRecord, outcome: Any) -> None:
         """Tells the interceptors, as Java's ``onAcknowledgement``: metadata always, and the error or None."""
         error = outcome if isinstance(outcome, BaseException) else None

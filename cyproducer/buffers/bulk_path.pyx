@@ -68,8 +68,8 @@ cdef class BulkPath(SendPath):
         is to be chosen. ``timestamp``: milliseconds for all, or the name of a column of timestamps, or of
         int64 as milliseconds, in which null is now.
 
-        Blocks while the topic's metadata is not there, and while ``buffer_memory`` is full: each time up to
-        ``max_block_ms``.
+        Blocks while the topic's metadata is not there, or is asked for anew because a partition is not among
+        them, and while ``buffer_memory`` is full: each time up to ``max_block_ms``.
 
         Raises, before anything is sent, ``TypeError`` and ``ValueError`` for columns and rows that can't be
         right, ``RecordTooLargeError``, ``UnknownTopicOrPartitionError``, ``InvalidTopicError``,
@@ -131,14 +131,15 @@ cdef class BulkPath(SendPath):
         cdef Sending s
         cdef int32_t partitions
         cdef int64_t least
-        partitions = self._known_partitions(state, cyp_monotonic_ns() + self.max_block_ns)
-        if source.partition >= partitions:
-            raise UnknownTopicOrPartitionError(no_partition(state, source.partition, partitions))
-        if given and source.partition_name is None and source.count > 0:
-            raise ValueError(
-                "partition: must be given: a partitioner of your own is not asked for single rows"
-            )
-        check_rows(source, partitions, self.max_request_size, given)
+        cdef int64_t deadline = cyp_monotonic_ns() + self.max_block_ns
+        partitions = self._known_partitions(state, deadline)
+        try:
+            self._check(state, source, partitions, given)
+        except UnknownTopicOrPartitionError:
+            # It may have come since the metadata.
+            self._refresh_topic(state.name, max(0.0, (deadline - cyp_monotonic_ns()) / 1e9))
+            partitions = self._known_partitions(state, deadline)
+            self._check(state, source, partitions, given)
         least = buffer_capacity(min(source.largest + BATCH_HEADER, self.max_request_size))
         if least > acc.pool.total_bytes and source.count > 0:
             raise BufferExhaustedError(
@@ -169,6 +170,16 @@ cdef class BulkPath(SendPath):
                 acc.pool.unreserve(s.grant)
             segments.finish()
         return future
+
+    cdef int _check(self, TopicState state, RowSource source, int32_t partitions, bint given) except -1:
+        """Raises for what can't be sent to a topic of so many partitions."""
+        if source.partition >= partitions:
+            raise UnknownTopicOrPartitionError(no_partition(state, source.partition, partitions))
+        if given and source.partition_name is None and source.count > 0:
+            raise ValueError(
+                "partition: must be given: a partitioner of your own is not asked for single rows"
+            )
+        return check_rows(source, partitions, self.max_request_size, given)
 
     cdef int _append_all(self, TopicState state, RowSource source, Segments segments, Sending* s) except -1:
         cdef RecordAccumulator acc = self.accumulator

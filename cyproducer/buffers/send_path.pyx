@@ -198,7 +198,9 @@ cdef class SendPath:
         for records that share a batch now is the kernel's last tick, up to 4 ms ago on most systems.
 
         Blocks up to ``max_block_ms`` while ``buffer_memory`` is full. A topic whose metadata is not there
-        yet does not block: the record waits with those of its topic, up to ``max_block_ms`` likewise.
+        yet does not block: the record waits with those of its topic, up to ``max_block_ms`` likewise. A
+        ``partition`` that the metadata do not have is refused when a broker, asked anew, does not have it
+        either; ``KafkaTimeoutError`` where none answers in that time.
 
         Raises ``TypeError`` or ``ValueError`` for arguments that can't be right, ``InvalidTopicError``,
         ``BufferExhaustedError`` (a ``KafkaTimeoutError``) and ``ProducerClosedError``. What turns out
@@ -211,6 +213,10 @@ cdef class SendPath:
     def _send_serialized(self, topic, value, key, headers, partition, timestamp_ms):
         """``send()`` behind the serializers, interceptors and partitioners."""
         return self._send(topic, value, key, headers, partition, timestamp_ms)
+
+    def _refresh_topic(self, str name, double timeout_s):
+        """Asks for a topic's metadata anew and waits for the answer, or raises."""
+        return None
 
     def _opens_batch(self, topic, value, headers, partition):
         """Whether a record without a key would begin a new batch in its partition (KIP-480)."""
@@ -325,6 +331,7 @@ cdef class SendPath:
         cdef int64_t expiry = 0
         cdef int64_t parked
         cdef int result
+        cdef bint refreshed = False
         cdef RecordView dated
         try:
             while True:
@@ -363,6 +370,11 @@ cdef class SendPath:
                     if acc.refusal is not None:
                         raise fresh(acc.refusal)
                     raise ProducerClosedError("send() on a closed producer: the record was not accepted")
+                if result == NO_SUCH_PARTITION and not refreshed:
+                    # It may have come since the metadata, which Kafka's own client waits for, too.
+                    refreshed = True
+                    self._refresh_topic(state.name, max(0.0, (deadline - cyp_monotonic_ns()) / 1e9))
+                    continue
                 if result == NO_SUCH_PARTITION:
                     raise UnknownTopicOrPartitionError(
                         f"partition={partition}: topic {state.name!r} has {state.c.partition_count} "

@@ -142,6 +142,11 @@ class ClusterMetadata:
         self._new[topic] = None
         return True
 
+    def ask_anew(self, topic: str, now_ms: float) -> None:
+        """Has a topic asked for now, whatever is known of it; counts as use of it."""
+        self._topics.setdefault(topic, TopicState(now_ms)).last_used_ms = now_ms
+        self._new[topic] = None
+
     def touch(self, topics: Iterable[str], now_ms: float) -> None:
         """Counts as use of these topics; those not tracked are passed over."""
         for topic in topics:

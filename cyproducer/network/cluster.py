@@ -39,6 +39,15 @@ COMPRESSING_MS = 5
 """When to look again for a batch that a thread is compressing."""
 
 
+class _Question:
+    """About a topic of which an answer is wanted that was asked for after this was made."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.asked = False
+        self.answered = False
+
+
 class ClusterClient:
     """Keeps the sender supplied with leaders and connections, and decides what failed batches do."""
 
@@ -118,6 +127,9 @@ class ClusterClient:
         # Filled by application threads, emptied by the sender's.
         self._wanted: deque[str] = deque()
         self._asked: set[str] = set()
+        self._questions: deque[_Question] = deque()
+        # Those of them that a request has, or the next one will.
+        self._open_questions: list[_Question] = []
         #: What is known of the cluster; replaced as a whole, so that any thread may read it.
         self.view: ClusterView = self._metadata.view()
         # Tells application threads that the view or a topic's error changed.
@@ -162,6 +174,26 @@ class ClusterClient:
                 if error is not None:
                     raise error
                 self.want_topic(name)
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise self._no_metadata(name, f"{timeout_s:g} s")
+                self._changed.wait(min(left, 0.5))
+
+    def refresh_topic(self, name: str, timeout_s: float) -> None:
+        """Asks for a topic's metadata anew, and waits until the accumulator has them.
+
+        Raises:
+            KafkaTimeoutError: no broker answered within ``timeout_s`` seconds.
+            ProducerClosedError: the producer was closed, before or meanwhile.
+        """
+        deadline = time.monotonic() + timeout_s
+        question = _Question(name)
+        self._questions.append(question)
+        self._sender.request_control()
+        with self._changed:
+            while not question.answered:
+                if self._fatal is not None:
+                    raise self._fatal
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise self._no_metadata(name, f"{timeout_s:g} s")
@@ -313,6 +345,16 @@ class ClusterClient:
             elif not due and (code := self._metadata.topic_error(name)) in FINAL_TOPIC_ERRORS:
                 # Refused a moment ago, and too early to ask again: no answer will come that ends the wait.
                 self._refuse_topic(name, errors.for_code(code)(f"topic {name!r}"))
+        while self._questions:
+            question = self._questions.popleft()
+            self._metadata.ask_anew(question.topic, now_ms)
+            self._open_questions.append(question)
+
+    def _answer_questions(self) -> None:
+        """An answer has come: those that its request had are no longer open."""
+        for question in self._open_questions:
+            question.answered = question.asked
+        self._open_questions = [each for each in self._open_questions if not each.answered]
 
     def _update_metadata(self, now_ms: float) -> float:
         """Sends a metadata request if one is due and a connection is there; else sees to one.
@@ -330,6 +372,8 @@ class ClusterClient:
         connection = min(ready, key=lambda c: (c.in_flight, self._rng()))
         self._metadata.touch(self._used_since(now_ms - self._config.metadata_max_idle_ms), now_ms)
         request = self._metadata.begin_request(now_ms)
+        for question in self._open_questions:
+            question.asked = True
         for name in request.expired:
             self._sender.forget_topic(name)
             self._asked.discard(name)
@@ -369,6 +413,8 @@ class ClusterClient:
         for name, code in change.topic_errors.items():
             if code in FINAL_TOPIC_ERRORS:
                 self._refuse_topic(name, errors.for_code(code)(f"topic {name!r}"))
+        if self._metadata.last_error is None:
+            self._answer_questions()
         self._announce()
         self._sender.request_control()
 

@@ -35,9 +35,16 @@ __all__ = [
 def register(spark: "SparkSession") -> None:
     """Makes ``format("cyproducer")`` known to a session. Spark also finds it by itself, by the module
     ``pyspark_cyproducer``, where that was installed before the session began."""
+    from pyspark.errors import AnalysisException
+
     from cyproducer.spark.source import CyproducerDataSource
 
     sources: Any = spark.dataSource
-    sources.register(CyproducerDataSource)
+    try:
+        sources.register(CyproducerDataSource)
+    except AnalysisException as error:
+        # Spark 4.0 says so where it has found the format by itself.
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
     # Spark looks formats up by the calling thread's session, and this call makes it known to the thread.
     spark.createDataFrame([], "nothing int")

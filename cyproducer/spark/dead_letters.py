@@ -9,6 +9,7 @@ value or headers had to be cut to what fits, ``.bytes`` (of key and value, befor
 """
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -65,17 +66,12 @@ class DeadLetters:
         partition: int | None,
         rows: pa.RecordBatch,
         columns: Columns,
-        cause: BaseException,
+        causes: Iterable[BaseException],
     ) -> None:
-        """Sends rows that ``cause`` kept from ``topic``."""
-        about: Headers = [
-            (f"{PREFIX}class", type(cause).__name__.encode()),
-            (f"{PREFIX}message", str(cause).encode()[:_MOST_MESSAGE]),
-        ]
-        if topic is not None:
-            about.insert(0, (f"{PREFIX}topic", topic.encode()))
+        """Sends rows that were kept from ``topic``, each by its cause."""
+        place: Headers = [(f"{PREFIX}topic", topic.encode())] if topic is not None else []
         if partition is not None:
-            about.append((f"{PREFIX}partition", b"%d" % partition))
+            place.append((f"{PREFIX}partition", b"%d" % partition))
         nothing = pa.nulls(rows.num_rows, pa.binary())
         keys = rows.column(columns.key).cast(pa.binary()) if columns.key is not None else nothing
         given = (
@@ -84,8 +80,19 @@ class DeadLetters:
             else [None] * rows.num_rows
         )
         values = rows.column(columns.value).cast(pa.binary())
-        for key, value, headers in zip(keys.to_pylist(), values.to_pylist(), given, strict=True):
-            self._send(key, value, _pairs(headers), about, self._producer.config.max_request_size - _OVERHEAD)
+        most = self._producer.config.max_request_size - _OVERHEAD
+        last: BaseException | None = None
+        about: Headers = []
+        columns_of_rows = keys.to_pylist(), values.to_pylist(), given, causes
+        for key, value, headers, cause in zip(*columns_of_rows, strict=True):
+            if cause is not last:
+                about = [
+                    *place,
+                    (f"{PREFIX}class", type(cause).__name__.encode()),
+                    (f"{PREFIX}message", str(cause).encode()[:_MOST_MESSAGE]),
+                ]
+                last = cause
+            self._send(key, value, _pairs(headers), about, most)
             if len(self._letters) >= _UNDER_WAY:
                 self._settle()
 

@@ -10,6 +10,7 @@ for good fails the task, which Spark then runs again as a whole.
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from cyproducer.errors import (
     UnknownTopicOrPartitionError,
 )
 from cyproducer.producer import KafkaProducer
+from cyproducer.spark.batches import bad_rows, plain
 from cyproducer.spark.columns import Columns
 from cyproducer.spark.dead_letters import DeadLetters
 from cyproducer.spark.sharing import SharedConfig, await_outcomes, shared_producer
@@ -92,7 +94,7 @@ class TaskWriter:
         """
         while self._sent and self._sent[0].future.is_done:
             self._settle(self._sent.popleft())
-        for topic, rows in self._by_topic(batch):
+        for topic, rows in self._by_topic(plain(batch)):
             self._send(topic, rows)
 
     def finish(self) -> WriteSummary:
@@ -186,6 +188,18 @@ class TaskWriter:
         if self._dead_letters is None or topic in self._dead_topics or rows.num_rows == 1:
             self._refuse(topic, rows, error)
             return
+        # Most of what can be wrong is found in all rows at once. Only what a broker has just said again of
+        # the number of partitions makes dead letters.
+        refreshed = isinstance(error, UnknownTopicOrPartitionError)
+        partitions = len(self._producer.partitions_for(topic)) if refreshed else None
+        limit = self._producer.config.max_request_size
+        if bad := bad_rows(rows, self._columns, partitions, limit):
+            numbers = sorted(bad)
+            causes = [bad[number] for number in numbers]
+            self._dead_letters.send(topic, None, rows.take(pa.array(numbers)), self._columns, causes)
+            if left := sorted(set(range(rows.num_rows)) - bad.keys()):
+                self._send(topic, rows.take(pa.array(left)))
+            return
         half = rows.num_rows // 2
         self._send(topic, rows.slice(0, half))
         self._send(topic, rows.slice(half))
@@ -243,7 +257,7 @@ class TaskWriter:
     ) -> None:
         if self._dead_letters is None:
             raise RowsFailedError(topic, partition, cause) from cause
-        self._dead_letters.send(topic, partition, rows, self._columns, cause)
+        self._dead_letters.send(topic, partition, rows, self._columns, repeat(cause, rows.num_rows))
 
 
 def write_all(writer: TaskWriter, batches: Iterable[pa.RecordBatch]) -> WriteSummary:

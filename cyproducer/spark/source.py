@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import ArrayType, DataType, Row, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, Row, StringType, StructType, TimestampNTZType
 
 from cyproducer.config import ProducerConfig
 from cyproducer.errors import KafkaConfigurationError
@@ -175,13 +175,18 @@ class _StreamRowWriter(_OfStream, DataSourceStreamWriter):
 def record_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
     """Rows as Arrow, ten thousand at a time: the columns that mean something to Kafka."""
     places = [
-        (number, field.name, _arrow_type(field.name.lower(), field.dataType))
+        (
+            number,
+            field.name,
+            _arrow_type(field.name.lower(), field.dataType),
+            _arrow_clock if isinstance(field.dataType, TimestampNTZType) else _arrow_value,
+        )
         for number, field in enumerate(schema.fields)
     ]
     while block := list(islice(rows, _BLOCK_ROWS)):
         columns = {
-            name: pa.array([_arrow_value(row[number]) for row in block], type=of)
-            for number, name, of in places
+            name: pa.array([convert(row[number]) for row in block], type=of)
+            for number, name, of, convert in places
             if of is not None
         }
         yield pa.record_batch(columns)
@@ -201,6 +206,11 @@ def _arrow_type(meaning: str, of: DataType) -> pa.DataType | None:
         "timestamp": pa.timestamp("us"),
     }
     return types.get(meaning)
+
+
+def _arrow_clock(value: Any) -> Any:
+    """A timestamp without a zone counts as UTC, wherever the worker is."""
+    return value
 
 
 def _arrow_value(value: Any) -> Any:

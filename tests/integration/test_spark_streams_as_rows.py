@@ -24,6 +24,7 @@ def test_rows_become_columns_whatever_zone_the_worker_has(zone: str, monkeypatch
         StringType,
         StructField,
         StructType,
+        TimestampNTZType,
         TimestampType,
     )
 
@@ -53,6 +54,9 @@ def test_rows_become_columns_whatever_zone_the_worker_has(zone: str, monkeypatch
             (None, "l", None, None, None, 8),
         ]
         (batch,) = source.record_batches(iter(rows), schema)
+        clock = StructType([StructField("timestamp", TimestampNTZType())])
+        shown: list[Any] = [(when.replace(tzinfo=None),), (None,)]
+        (without_zone,) = source.record_batches(iter(shown), clock)
     finally:
         monkeypatch.delenv("TZ")
         time.tzset()
@@ -67,4 +71,5 @@ def test_rows_become_columns_whatever_zone_the_worker_has(zone: str, monkeypatch
         },
         {"value": None, "key": "l", "headers": None, "partition": None, "timestamp": None},
     ]
+    assert without_zone.column("timestamp").to_pylist() == [when.replace(tzinfo=None), None]
     assert os.environ.get("TZ") is None

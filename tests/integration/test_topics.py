@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
@@ -11,6 +12,7 @@ from confluent_kafka.cimpl import NewPartitions
 from cyproducer import KafkaProducer, errors
 from tests.integration.consume import read_all
 from tests.integration.kafka_cluster import KafkaCluster
+from tests.until import PATIENCE_S, looks
 
 pytestmark = pytest.mark.kafka
 
@@ -93,6 +95,33 @@ def test_partitions_added_while_sending_come_into_use(kafka: KafkaCluster, admin
     found = read_all(kafka.bootstrap_servers, "growing", len(told) + 1)
     expected = sorted((place.partition, place.offset) for place in [*told, last])
     assert [(record.partition, record.offset) for record in found] == expected
+
+
+def test_partitions_added_since_the_metadata_are_written_to_by_number(
+    kafka: KafkaCluster, admin: AdminClient
+) -> None:
+    kafka.create_topic("grown", partitions=1)
+    with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+        for partitions in (2, 3, 4):
+            assert producer.send("grown", b"before", partition=0).get(30).partition == 0
+            admin.create_partitions([NewPartitions("grown", partitions)])["grown"].result(30)
+            for _ in looks(PATIENCE_S):
+                if len(admin.list_topics("grown", timeout=10).topics["grown"].partitions) == partitions:
+                    break
+            if partitions == 2:
+                written = producer.send("grown", b"1", partition=1).get(30).partition
+            elif partitions == 3:
+                written = producer.send_many("grown", [b"2"], partition=2).get(30).ranges[0].partition
+            else:
+                rows = pa.record_batch({"value": pa.array([b"3"]), "number": pa.array([3])})
+                future = producer.send_arrow("grown", rows, partition="number")
+                written = future.get(30).ranges[0].partition
+            assert written == partitions - 1
+    found = read_all(kafka.bootstrap_servers, "grown", 6)
+    assert [(r.partition, r.value) for r in found] == [
+        *[(0, b"before")] * 3,
+        *((n, b"%d" % n) for n in (1, 2, 3)),
+    ]
 
 
 def test_a_partition_the_topic_does_not_have_is_refused(kafka: KafkaCluster) -> None:

@@ -18,6 +18,8 @@ from tests.integration.consume import Fetched, read_all
 
 BY_TOPIC = Columns(value="value", key="key", topic="topic")
 PLAIN = Columns(value="value")
+PRODUCE = 0
+NOT_LEADER, REQUEST_TIMED_OUT = 6, 7
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +64,19 @@ def test_what_was_written_is_told(broker: EmbeddedBroker, producer: KafkaProduce
     )
     assert summary.p99_ms > 0
     assert pickle.loads(pickle.dumps(summary)) == summary
+
+
+def test_what_was_sent_again_is_told(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+    broker.create_topic("again", 1)
+    # Of an earlier task of the same producer.
+    broker.fail_next(PRODUCE, REQUEST_TIMED_OUT)
+    assert write_all(TaskWriter(producer, PLAIN, "again", None), [values(b"0")]).retries == 1
+    broker.fail_next(PRODUCE, REQUEST_TIMED_OUT, NOT_LEADER, 0)
+    summary = write_all(TaskWriter(producer, PLAIN, "again", None), [values(b"1", b"2", b"3")])
+    assert (summary.rows, summary.retries) == (3, 6)
+    assert ", 6 retries, p99 " in str(summary)
+    found = read(broker, "again", 4)
+    assert [r.value for r in found][-3:] == [b"1", b"2", b"3"]
 
 
 def test_no_task_lingers_at_its_end(broker: EmbeddedBroker) -> None:

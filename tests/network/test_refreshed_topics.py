@@ -1,0 +1,120 @@
+"""Partition numbers that the metadata do not have: a broker is asked once more before they are refused."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cyproducer import KafkaProducer, errors
+from tests.network.producing import WAIT_S, producing
+from tests.network.scripted_broker import METADATA, Act, ScriptedCluster
+from tests.network.scripted_model import Partition
+from tests.until import until_blocked
+
+pytestmark = pytest.mark.timeout(60)
+
+Send = Callable[[KafkaProducer, int], Any]
+
+
+def send(producer: KafkaProducer, partition: int) -> Any:
+    return producer.send("orders", b"1", partition=partition)
+
+
+def send_many(producer: KafkaProducer, partition: int) -> Any:
+    return producer.send_many("orders", [b"1"], partition=partition)
+
+
+def send_arrow(producer: KafkaProducer, partition: int) -> Any:
+    rows = pa.record_batch({"value": pa.array([b"1"]), "partition": pa.array([partition])})
+    return producer.send_arrow("orders", rows, partition="partition")
+
+
+WAYS = pytest.mark.parametrize("way", [send, send_many, send_arrow])
+
+
+def grow(cluster: ScriptedCluster, partitions: int) -> None:
+    topic = cluster.topics["orders"]
+    while len(topic.partitions) < partitions:
+        topic.partitions.append(Partition(topic.partitions[0].leader))
+
+
+def asked(cluster: ScriptedCluster) -> int:
+    return len(cluster.received(METADATA))
+
+
+@WAYS
+def test_partitions_that_came_since_the_metadata_are_found(way: Send) -> None:
+    with ScriptedCluster(orders=2) as cluster, producing(cluster) as producer:
+        assert producer.partitions_for("orders") == {0, 1}
+        grow(cluster, 4)
+        way(producer, 3).get(WAIT_S)
+        assert len(cluster.topics["orders"].partitions[3].values) == 1
+        assert producer.partitions_for("orders") == {0, 1, 2, 3}
+
+
+@WAYS
+def test_a_broker_is_asked_once_before_a_partition_is_refused(way: Send) -> None:
+    with ScriptedCluster(orders=2) as cluster, producing(cluster) as producer:
+        way(producer, 1).get(WAIT_S)
+        before = asked(cluster)
+        with pytest.raises(errors.UnknownTopicOrPartitionError, match="2"):
+            way(producer, 2)
+        assert asked(cluster) == before + 1
+        way(producer, 0).get(WAIT_S)
+        # What is there is not asked about.
+        assert asked(cluster) == before + 1
+
+
+@WAYS
+def test_without_an_answer_nobody_says_that_there_is_no_such_partition(way: Send) -> None:
+    with ScriptedCluster(orders=2) as cluster, producing(cluster, max_block_ms=300) as producer:
+        way(producer, 1).get(WAIT_S)
+        cluster.act(METADATA, Act(silent=True))
+        with pytest.raises(
+            errors.KafkaTimeoutError, match=r"no metadata of topic 'orders' within 0\."
+        ) as caught:
+            way(producer, 2)
+        assert caught.value.__cause__ is None
+
+
+def test_an_answer_from_before_the_question_is_none() -> None:
+    with ScriptedCluster(orders=2, others=1) as cluster, producing(cluster) as producer:
+        send(producer, 1).get(WAIT_S)
+        before = asked(cluster)
+        hold = threading.Event()
+        # It was made when the topic had two partitions, and comes when it has three.
+        cluster.act(METADATA, Act(hold=hold))
+        producer.send("others", b"1")
+        cluster.wait_for_requests(METADATA, before + 1)
+        grow(cluster, 3)
+        sent: list[Any] = []
+        thread = threading.Thread(target=lambda: sent.append(send(producer, 2)))
+        thread.start()
+        until_blocked(thread)
+        hold.set()
+        thread.join(WAIT_S)
+        assert sent[0].get(WAIT_S).partition == 2
+        assert asked(cluster) == before + 2
+
+
+def test_who_waits_for_an_answer_hears_of_the_end() -> None:
+    with ScriptedCluster(orders=2) as cluster, producing(cluster) as producer:
+        send(producer, 1).get(WAIT_S)
+        before = asked(cluster)
+        cluster.act(METADATA, Act(silent=True))
+        found: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                send(producer, 2)
+            except errors.KafkaError as error:
+                found.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        cluster.wait_for_requests(METADATA, before + 1)
+        producer.close(0)
+        thread.join(WAIT_S)
+        assert [type(error) for error in found] == [errors.ProducerClosedError]
