@@ -6,16 +6,18 @@ Owns: the functions that Spark calls there. Does not own: rows (``sending``), th
 import logging
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from cyproducer.errors import BulkSendError
+from cyproducer.errors import BulkSendError, RecordTooLargeError, UnknownTopicOrPartitionError
+from cyproducer.producer import KafkaProducer
+from cyproducer.spark.batches import bad_rows, plain
 from cyproducer.spark.columns import Columns, columns_of
 from cyproducer.spark.options import producer_config
-from cyproducer.spark.sending import said, write_task
-from cyproducer.spark.sharing import SharedConfig, shared_producer
+from cyproducer.spark.sending import RowsFailedError, said, write_task
+from cyproducer.spark.sharing import SharedConfig, await_outcomes, shared_producer
 from cyproducer.spark.summary import WriteSummary, merge
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ PRODUCED_SCHEMA: Final = "partition int, offset bigint, error string"
 """What ``produce_arrow`` makes of each row; the second argument of ``mapInArrow``."""
 _UNDER_WAY: Final = 8
 """Batches that may be under way before the first one's outcome is passed on."""
+_OPTIONAL: Final = ("key", "headers", "partition", "timestamp")
 _PRODUCED: Final = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("error", pa.string())])
 
 
@@ -38,9 +41,12 @@ def produce_arrow(
     It sends each row's ``value``, and ``key``, ``headers``, ``partition`` and ``timestamp`` where there are
     such columns, and makes of it ``partition``, ``offset`` and ``error``, in the rows' order: ``error`` is
     null where the row was acknowledged, else the cause, and then ``offset`` is null. Rows that fail do not
-    fail the task; one that can't be sent at all, such as a row that is too large, does.
+    fail the task.
 
-    ``config``: ``KafkaProducer``'s options. Raises ``KafkaConfigurationError`` here.
+    ``config``: ``KafkaProducer``'s options.
+
+    Raises: here ``KafkaConfigurationError``; in the task what concerns all rows, such as a topic that is not
+    there, or columns of wrong types.
     """
     return _ProduceArrow(topic, producer_config(config, columns=True))
 
@@ -53,31 +59,73 @@ class _ProduceArrow:
         self._config = config
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        sent: deque[tuple[int, Any]] = deque()
+        sent: deque[_Sent] = deque()
         with shared_producer(self._config) as producer:
             for batch in batches:
-                names = batch.schema.names
-                given = {name: name for name in ("key", "headers", "partition", "timestamp") if name in names}
-                future = producer.send_arrow(self._topic, batch, value="value", **given)
-                sent.append((batch.num_rows, future))
-                while len(sent) > _UNDER_WAY or (sent and sent[0][1].is_done):
-                    yield _outcomes(*sent.popleft())
+                sent.append(self._send(producer, plain(batch)))
+                while len(sent) > _UNDER_WAY or (sent and sent[0].future.is_done):
+                    yield _outcomes(sent.popleft())
+            await_outcomes(producer)
             while sent:
-                yield _outcomes(*sent.popleft())
+                yield _outcomes(sent.popleft())
+
+    def _send(self, producer: KafkaProducer, rows: pa.RecordBatch) -> "_Sent":
+        """Sends the rows that nothing is wrong with."""
+        given = {name: name for name in _OPTIONAL if name in rows.schema.names}
+        columns = Columns(value="value", **given)
+        count = rows.num_rows
+        errors: dict[int, str] = {}
+        numbers: Sequence[int] = range(count)
+        while True:
+            try:
+                future = producer.send_arrow(self._topic, rows, value="value", **given)
+            except (ValueError, RecordTooLargeError, UnknownTopicOrPartitionError) as error:
+                if "value" not in rows.schema.names:
+                    raise
+                # Not one was sent. A broker has just been asked how many partitions there are, where one of
+                # them is what is wrong.
+                refreshed = isinstance(error, UnknownTopicOrPartitionError)
+                partitions = len(producer.partitions_for(self._topic)) if refreshed else None
+                bad = bad_rows(rows, columns, partitions, producer.config.max_request_size)
+                if not bad:
+                    raise RowsFailedError(self._topic, None, error) from error
+                for number, cause in bad.items():
+                    errors[numbers[number]] = said(cause)
+                kept = [number for number in range(rows.num_rows) if number not in bad]
+                numbers = [numbers[number] for number in kept]
+                rows = rows.take(pa.array(kept, pa.int64()))
+            else:
+                return _Sent(count, numbers, errors, future)
 
 
-def _outcomes(rows: int, future: Any) -> pa.RecordBatch:
-    errors: list[str | None] = [None] * rows
+class _Sent(NamedTuple):
+    total: int
+    """The batch's rows."""
+    numbers: Sequence[int]
+    """Those that were sent."""
+    errors: dict[int, str]
+    """Those that were not, and why."""
+    future: Any
+
+
+def _outcomes(sent: _Sent) -> pa.RecordBatch:
+    errors = sent.errors
     try:
-        metadata = future.get()
+        metadata = sent.future.get()
     except BulkSendError as error:
         metadata = error.metadata
         for failed in error.failures:
             text = said(failed.error)
             for row in failed.rows:
-                errors[row] = text
+                errors[sent.numbers[row]] = text
     places = pa.record_batch(metadata.rows())
-    return pa.RecordBatch.from_arrays([*places.columns, pa.array(errors, pa.string())], schema=_PRODUCED)
+    if len(sent.numbers) < sent.total:
+        where = dict(zip(sent.numbers, range(len(sent.numbers)), strict=True))
+        places = places.take(pa.array([where.get(number) for number in range(sent.total)], pa.int64()))
+    told = pa.nulls(sent.total, pa.string())
+    if errors:
+        told = pa.array([errors.get(number) for number in range(sent.total)], pa.string())
+    return pa.RecordBatch.from_arrays([*places.columns, told], schema=_PRODUCED)
 
 
 def foreach_batch(

@@ -1,0 +1,94 @@
+"""What ``produce_arrow`` tells of each row, also of those that can't be sent. No Spark is needed for it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cyproducer.errors import KafkaTimeoutError
+from cyproducer.spark import close_all, produce_arrow
+from cyproducer.testing import EmbeddedBroker
+from tests.integration.consume import read_all
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as broker:
+        broker.create_topic("columns", 1)
+        yield broker
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    yield
+    close_all()
+
+
+def told(broker: EmbeddedBroker, topic: str, *batches: pa.RecordBatch, **config: Any) -> list[dict[str, Any]]:
+    produce = produce_arrow(topic, bootstrap_servers=broker.bootstrap_servers, **config)
+    return [row for batch in produce(batches) for row in batch.to_pylist()]
+
+
+def values(*given: bytes | None) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array(given, pa.binary())})
+
+
+def test_each_row_has_its_place_or_its_error(broker: EmbeddedBroker) -> None:
+    broker.create_topic("rows", 2)
+    schema = pa.schema([("key", pa.string()), ("value", pa.binary()), ("partition", pa.int32())])
+    given: list[tuple[str | None, bytes | None, int | None]] = [
+        (None, b"first", 1),
+        (None, None, 0),
+        ("k", b"x" * 6000, 0),
+        (None, b"second", 0),
+        (None, b"third", 2),
+        (None, b"fourth", -1),
+        (None, b"fifth", 1),
+    ]
+    batch = pa.RecordBatch.from_pylist(
+        [dict(zip(schema.names, row, strict=True)) for row in given], schema=schema
+    )
+    # Before it a batch without a bad row, after it one without rows.
+    rows = told(broker, "rows", batch.slice(0, 1), batch, batch.slice(0, 0), max_request_size=5000)
+    found = {(r.partition, r.offset): r.value for r in read_all(broker.bootstrap_servers, "rows", 4)}
+    assert len(rows) == 8
+    sent = {
+        number: found.pop((row["partition"], row["offset"]))
+        for number, row in enumerate(rows)
+        if not row["error"]
+    }
+    assert sent == {0: b"first", 1: b"first", 4: b"second", 7: b"fifth"}
+    assert not found
+    for number, cause in {
+        2: "is null, and so is the key",
+        3: "6",
+        5: "UnknownTopicOrPartitionError",
+        6: "-1",
+    }.items():
+        assert cause in rows[number]["error"]
+        assert rows[number]["offset"] is None
+
+
+def test_it_does_not_linger_at_the_end(broker: EmbeddedBroker) -> None:
+    """What waited for an hour's linger would run into the test's timeout."""
+    broker.create_topic("soon", 1)
+    rows = told(broker, "soon", values(b"1"), linger_ms=HOUR_MS, delivery_timeout_ms=2 * HOUR_MS)
+    assert [row["error"] for row in rows] == [None]
+
+
+@pytest.mark.parametrize(
+    ("topic", "batch", "error", "says"),
+    [
+        ("columns", pa.record_batch({"text": ["a"]}), ValueError, "no column of that name; it has 'text'"),
+        ("columns", pa.record_batch({"value": [1, 2]}), TypeError, "column 'value' is of type int64"),
+        ("nowhere", values(b"1"), KafkaTimeoutError, "no metadata of topic 'nowhere'"),
+    ],
+)
+def test_what_concerns_all_rows_fails_the_task(
+    broker: EmbeddedBroker, topic: str, batch: pa.RecordBatch, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        told(broker, topic, batch, max_block_ms=500)
