@@ -107,6 +107,14 @@ def records_in(bootstrap: str, topic: str, partitions: int) -> int:
     return sum(high - low for low, high in marks)
 
 
+def delete_topics(bootstrap: str, names: list[str]) -> None:
+    """A round of all sinks writes more than ten gigabytes."""
+    from confluent_kafka.admin import AdminClient
+
+    for done in AdminClient({"bootstrap.servers": bootstrap}).delete_topics(names).values():
+        done.result(60)
+
+
 def report(found: dict[str, list[dict[str, float]]]) -> list[str]:
     def text(values: list[float]) -> str:
         spread = Spread.of(values)
@@ -159,10 +167,6 @@ def main() -> int:
             order = given.sinks if number % 2 == 0 else given.sinks[::-1]
             for sink in order:
                 name = f"spark-{number}-{given.sinks.index(sink)}"
-                print(
-                    f"round {number + 1}/{given.rounds}: {sink} ({time.monotonic() - began:.0f} s gone)",
-                    file=sys.stderr,
-                )
                 data = few if sink in ROW_BY_ROW else many
                 bootstrap = brokers.bootstrap("real", {name: 3, f"{name}-warm": 3})
                 args = {
@@ -173,9 +177,16 @@ def main() -> int:
                     "warm_topic": f"{name}-warm",
                     "jars": jars,
                 }
-                found[sink].append(run(sink, args))
+                figures = run(sink, args)
+                found[sink].append(figures)
                 if sink in TO_KAFKA and (count := records_in(bootstrap, name, 3)) != data.rows:
                     raise SystemExit(f"{sink}: {count} records for {data.rows} rows")
+                delete_topics(bootstrap, [name, f"{name}-warm"])
+                print(
+                    f"{time.monotonic() - began:5.0f} s, round {number + 1}/{given.rounds}: {sink}: "
+                    f"{figures['rows_per_s'] / 1e6:.2f} M rows/s, {figures['cpu_us']:.2f} us a row",
+                    file=sys.stderr,
+                )
     print("\n\n".join(report(found)))
     print(f"\nEach row a key of 16 bytes and a value of 100; {given.rows:,} rows, {given.rounds} rounds.")
     return 0
