@@ -1,6 +1,7 @@
 """Runs tox with every Python of this machine, and closes with what pytest counted in each environment.
 
-tox looks for interpreters on PATH; those that only pyenv knows are told to it here. All arguments are tox's.
+tox looks for interpreters on PATH; those that only pyenv knows are told to it here. All arguments are tox's;
+without any, everything is run: the Pythons one after the other, then what needs no quiet machine in twos.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / ".tox" / "reports"
+IN_TWOS = ("kafka", "types", "fuzz", "lint", "gate")
+"""Tests against brokers wait much of their time, which is enough for the others. The Pythons' own tests look
+at the clock more."""
 
 
 def pyenv_pythons() -> Iterator[Path]:
@@ -46,17 +50,27 @@ def main(arguments: list[str]) -> int:
     # setuptools packs whatever it finds in here, be it of modules that are gone from the sources.
     for leftover in (ROOT / "build").glob("lib.*"):
         shutil.rmtree(leftover)
+    if arguments:
+        status = tox("run", arguments)
+    else:
+        # Whatever fails, all of it is run and told of.
+        status = tox("run", ["--skip-env", rf"\.?({'|'.join(IN_TWOS)})"])
+        status |= tox("run-parallel", ["--parallel", "2", "--parallel-live", "-e", ",".join(IN_TWOS)])
+    for report in sorted(REPORTS.glob("*.xml")):
+        print(counts(report), flush=True)
+    return status
+
+
+def tox(subcommand: str, arguments: list[str]) -> int:
+    """Its exit status."""
     discover = [str(python) for python in pyenv_pythons()]
     behind = arguments.index("--") if "--" in arguments else len(arguments)
-    command = [sys.executable, "-m", "tox", "run", "-c", str(ROOT / "tox.ini"), *arguments[:behind]]
+    command = [sys.executable, "-m", "tox", subcommand, "-c", str(ROOT / "tox.ini"), *arguments[:behind]]
     if discover:
         # The last option, as it takes every word that follows, up to what the environments' commands get.
         command += ["--discover", *discover]
     command += arguments[behind:]
-    status = subprocess.run(command, cwd=ROOT, check=False).returncode
-    for report in sorted(REPORTS.glob("*.xml")):
-        print(counts(report), flush=True)
-    return status
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ def until_written(
     """Returns once so many records are in a topic's partitions together, while the job goes on."""
     there = 0
     for _ in looks(PATIENCE_S, 0.1):
-        if signals.given("ended"):
+        if signals.given("ended") or signals.given("broken"):
             raise AssertionError("the job ended before its time")
         there = records_in(bootstrap, topic, partitions)
         if there >= least:

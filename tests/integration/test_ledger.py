@@ -92,6 +92,8 @@ def test_an_offset_that_is_not_the_one_told() -> None:
         assert "1 records elsewhere" in complaints(writer_of(offset), log_of(0))
     assert "1 records elsewhere" in complaints(writer_of(2), log_of(0, 0), twice=True)
     Reckoning(writer_of(1), log_of(0, 0), twice=True).check()
+    # The acknowledged copy went with its leader, another one is there.
+    Reckoning(writer_of(2), log_of(0), twice=True, lost=True).check()
 
 
 def test_a_partition_that_is_not_the_one_told() -> None:

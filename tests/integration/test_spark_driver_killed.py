@@ -14,7 +14,7 @@ from tests.forked import needs_module, needs_proc
 from tests.integration.kafka_cluster import KafkaCluster
 from tests.integration.process_table import GONE_S, ProcessInfo, below, processes
 from tests.integration.spark_faults import PARTITIONS, Signals, found, until_written, value
-from tests.programs import Program
+from tests.programs import ROOT, Program
 from tests.until import looks
 
 pytestmark = [
@@ -32,11 +32,16 @@ ROWS = 4_000
 """Of a file."""
 
 DRIVER = """
-import os, sys, time
+import atexit, os, sys, time
 from pathlib import Path
+
+directory, root, bootstrap, topic, life = Path(sys.argv[1]), *sys.argv[2:]
+# Nobody who is killed gets there. Who waits for this driver need not wait on.
+atexit.register((directory / "broken").touch)
+# At the end: an installed package comes before the sources.
+sys.path.append(root)
 from tests.integration.spark_session import spark_session
 
-directory, bootstrap, topic, life = Path(sys.argv[1]), *sys.argv[2:]
 # Where the callback is.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH")]))
 
@@ -125,7 +130,7 @@ def test_a_stream_loses_nothing_when_its_driver_is_killed_again_and_again(
         # The stream takes the oldest ones first.
         os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
     script = DRIVER.replace("FILES", str(FILES))
-    told = (str(tmp_path), kafka.bootstrap_servers, topic)
+    told = (str(tmp_path), str(ROOT), kafka.bootstrap_servers, topic)
 
     # While the second micro-batch is being written: one task may have ended, the other one never will.
     with Program(script, *told, "midway") as driver:

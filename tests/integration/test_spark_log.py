@@ -19,9 +19,11 @@ ROOT = Path(__file__).parents[2]
 DRIVER = """
 import sys
 from pathlib import Path
-from tests.integration.spark_session import spark_session
 
-servers, directory = sys.argv[1], Path(sys.argv[2])
+servers, directory, root = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+# At the end: an installed package comes before the sources.
+sys.path.append(root)
+from tests.integration.spark_session import spark_session
 
 
 def told(name):
@@ -68,8 +70,7 @@ def test_the_log_tells_what_was_written_and_what_may_have_been(kafka: KafkaClust
     for name in ("batch", "stream", "batch-fails", "stream-fails"):
         kafka.create_topic(f"spark-log-{name}", 2 if name == "batch" else 1)
     ran = subprocess.run(
-        [sys.executable, "-c", DRIVER, kafka.bootstrap_servers, str(tmp_path)],
-        cwd=ROOT,
+        [sys.executable, "-c", DRIVER, kafka.bootstrap_servers, str(tmp_path), str(ROOT)],
         stderr=subprocess.PIPE,
         text=True,
         timeout=500,
