@@ -111,7 +111,9 @@ def delete_topics(bootstrap: str, names: list[str]) -> None:
     """A round of all sinks writes more than ten gigabytes."""
     from confluent_kafka.admin import AdminClient
 
-    for done in AdminClient({"bootstrap.servers": bootstrap}).delete_topics(names).values():
+    # Kept while its answers are waited for: without it they never come.
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for done in admin.delete_topics(names).values():
         done.result(60)
 
 
