@@ -370,16 +370,16 @@ cdef class SendPath:
                     if acc.refusal is not None:
                         raise fresh(acc.refusal)
                     raise ProducerClosedError("send() on a closed producer: the record was not accepted")
-                if result == NO_SUCH_PARTITION and not refreshed:
+                if result == NO_SUCH_PARTITION:
+                    if refreshed:
+                        raise UnknownTopicOrPartitionError(
+                            f"partition={partition}: topic {state.name!r} has {state.c.partition_count} "
+                            f"partitions, 0 to {state.c.partition_count - 1}"
+                        )
                     # It may have come since the metadata, which Kafka's own client waits for, too.
                     refreshed = True
                     self._refresh_topic(state.name, max(0.0, (deadline - cyp_monotonic_ns()) / 1e9))
                     continue
-                if result == NO_SUCH_PARTITION:
-                    raise UnknownTopicOrPartitionError(
-                        f"partition={partition}: topic {state.name!r} has {state.c.partition_count} "
-                        f"partitions, 0 to {state.c.partition_count - 1}"
-                    )
                 if result not in (NEED_MEMORY, TOPIC_UNKNOWN):
                     raise MemoryError(f"no memory for a record of topic {state.name!r}")
         finally:

@@ -174,10 +174,7 @@ class ClusterClient:
                 if error is not None:
                     raise error
                 self.want_topic(name)
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise self._no_metadata(name, f"{timeout_s:g} s")
-                self._changed.wait(min(left, 0.5))
+                self._await_change(name, deadline, timeout_s)
 
     def refresh_topic(self, name: str, timeout_s: float) -> None:
         """Asks for a topic's metadata anew, and waits until the accumulator has them.
@@ -194,10 +191,15 @@ class ClusterClient:
             while not question.answered:
                 if self._fatal is not None:
                     raise self._fatal
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise self._no_metadata(name, f"{timeout_s:g} s")
-                self._changed.wait(min(left, 0.5))
+                self._await_change(name, deadline, timeout_s)
+
+    def _await_change(self, name: str, deadline: float, timeout_s: float) -> None:
+        """Sleeps, for half a second at most, until something changes; raises at the deadline. Its lock is
+        held."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise self._no_metadata(name, f"{timeout_s:g} s")
+        self._changed.wait(min(left, 0.5))
 
     def _no_metadata(self, name: str, within: str) -> errors.KafkaTimeoutError:
         """What ends a wait for a topic; its cause is what brokers answered, if they did."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cyproducer.errors import RecordTooLargeError, UnknownTopicOrPartitionError
+from cyproducer.producer import KafkaProducer
 from cyproducer.spark.columns import Columns
 
 _BATCH_HEADER: Final = 61
@@ -51,6 +52,16 @@ def _plain_type(of: pa.DataType) -> pa.DataType:
     if types.is_struct(of):
         return pa.struct([(field.name, _plain_type(field.type)) for field in of])
     return of
+
+
+def refused_rows(
+    producer: KafkaProducer, topic: str, rows: pa.RecordBatch, columns: Columns, error: Exception
+) -> dict[int, Exception]:
+    """``bad_rows`` of a batch that ``send_arrow()`` has just refused as a whole, with ``error``."""
+    # Only then a broker has been asked again how many partitions there are.
+    refreshed = isinstance(error, UnknownTopicOrPartitionError)
+    partitions = len(producer.partitions_for(topic)) if refreshed else None
+    return bad_rows(rows, columns, partitions, producer.config.max_request_size)
 
 
 def bad_rows(

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from cyproducer.errors import BulkSendError, RecordTooLargeError, UnknownTopicOrPartitionError
 from cyproducer.producer import KafkaProducer
-from cyproducer.spark.batches import bad_rows, plain
+from cyproducer.spark.batches import plain, refused_rows
 from cyproducer.spark.columns import Columns, columns_of
 from cyproducer.spark.options import producer_config
 from cyproducer.spark.sending import RowsFailedError, said, write_task
@@ -82,11 +82,7 @@ class _ProduceArrow:
             except (ValueError, RecordTooLargeError, UnknownTopicOrPartitionError) as error:
                 if "value" not in rows.schema.names:
                     raise
-                # Not one was sent. A broker has just been asked how many partitions there are, where one of
-                # them is what is wrong.
-                refreshed = isinstance(error, UnknownTopicOrPartitionError)
-                partitions = len(producer.partitions_for(self._topic)) if refreshed else None
-                bad = bad_rows(rows, columns, partitions, producer.config.max_request_size)
+                bad = refused_rows(producer, self._topic, rows, columns, error)
                 if not bad:
                     raise RowsFailedError(self._topic, None, error) from error
                 for number, cause in bad.items():

@@ -28,7 +28,7 @@ from cyproducer.errors import (
     UnknownTopicOrPartitionError,
 )
 from cyproducer.producer import KafkaProducer
-from cyproducer.spark.batches import bad_rows, plain
+from cyproducer.spark.batches import plain, refused_rows
 from cyproducer.spark.columns import Columns
 from cyproducer.spark.dead_letters import DeadLetters
 from cyproducer.spark.sharing import SharedConfig, await_outcomes, shared_producer
@@ -188,12 +188,8 @@ class TaskWriter:
         if self._dead_letters is None or topic in self._dead_topics or rows.num_rows == 1:
             self._refuse(topic, rows, error)
             return
-        # Most of what can be wrong is found in all rows at once. Only what a broker has just said again of
-        # the number of partitions makes dead letters.
-        refreshed = isinstance(error, UnknownTopicOrPartitionError)
-        partitions = len(self._producer.partitions_for(topic)) if refreshed else None
-        limit = self._producer.config.max_request_size
-        if bad := bad_rows(rows, self._columns, partitions, limit):
+        # Most of what can be wrong is found in all rows at once.
+        if bad := refused_rows(self._producer, topic, rows, self._columns, error):
             numbers = sorted(bad)
             causes = [bad[number] for number in numbers]
             self._dead_letters.send(topic, None, rows.take(pa.array(numbers)), self._columns, causes)

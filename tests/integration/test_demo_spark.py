@@ -17,6 +17,7 @@ import pytest
 
 from tests.forked import needs_module, needs_proc
 from tests.integration.consume import Fetched, read_all
+from tests.integration.process_table import ProcessInfo, processes
 from tests.until import until
 
 # At the end: an installed package comes before the sources, which stand beside the demo.
@@ -99,17 +100,9 @@ def test_the_table_says_what_the_topics_hold(
 def test_interrupted_it_leaves_nothing_behind(tmp_path: Path) -> None:
     from demo_spark import run
 
-    def processes() -> list[str]:
+    def started() -> list[ProcessInfo]:
         """Whose command names the directory, as Kafka's and Spark's do."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                command = path.read_bytes().decode(errors="replace")
-            except OSError:
-                continue
-            if str(tmp_path) in command:
-                found.append(command)
-        return found
+        return [each for each in processes() if str(tmp_path) in each.command]
 
     program = subprocess.Popen(
         [sys.executable, "-u", run.__file__],
@@ -126,7 +119,7 @@ def test_interrupted_it_leaves_nothing_behind(tmp_path: Path) -> None:
         for line in program.stdout:
             if line.startswith("Reading source code"):
                 break
-        assert len(processes()) >= 2
+        assert len(started()) >= 2
         os.killpg(program.pid, signal.SIGINT)
         said = program.stdout.read()
         code = program.wait(60)
@@ -136,5 +129,5 @@ def test_interrupted_it_leaves_nothing_behind(tmp_path: Path) -> None:
 
     assert (code, "interrupted; Kafka and Spark are stopped" in said) == (130, True), said
     assert "Traceback" not in said
-    until(lambda: not processes(), "the end of what was started")
+    until(lambda: not started(), "the end of what was started")
     assert list(tmp_path.glob("demo-spark-*")) == []

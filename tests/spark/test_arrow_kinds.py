@@ -1,7 +1,7 @@
 """The types in which Arrow may hold a task's columns, which Spark's schema does not tell: large ones, views,
 dictionaries, also inside headers. Bad rows are among them, as only those are taken apart again."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -26,12 +26,6 @@ HEADERS: list[list[tuple[str, bytes | None]] | None] = [
 TOO_LARGE = 33
 NO_TOPIC = 34
 NAMELESS = 35
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        yield broker
 
 
 def dictionary(array: pa.Array) -> pa.Array:

@@ -30,12 +30,6 @@ SCHEMA = pa.schema(
 )
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        yield broker
-
-
 @pytest.fixture
 def producer(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
     config = {"allow_auto_create_topics": False, "max_request_size": LIMIT}

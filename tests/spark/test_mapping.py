@@ -1,30 +1,21 @@
 """What ``produce_arrow`` tells of each row, also of those that can't be sent. No Spark is needed for it."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from cyproducer.errors import KafkaTimeoutError
-from cyproducer.spark import close_all, produce_arrow
+from cyproducer.spark import produce_arrow
 from cyproducer.testing import EmbeddedBroker
 from tests.integration.consume import read_all
 
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        broker.create_topic("columns", 1)
-        yield broker
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    yield
-    close_all()
+@pytest.fixture(scope="module", autouse=True)
+def _topic(broker: EmbeddedBroker) -> None:
+    broker.create_topic("columns", 1)
 
 
 def told(broker: EmbeddedBroker, topic: str, *batches: pa.RecordBatch, **config: Any) -> list[dict[str, Any]]:

@@ -1,28 +1,16 @@
 """What an element of an RDD means as a record; Spark itself is not needed to say it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from cyproducer.spark import close_all, produce_partitions
+from cyproducer.spark import produce_partitions
 from cyproducer.spark.sending import RowsFailedError
 from cyproducer.structs import RecordMetadata
 from cyproducer.testing import EmbeddedBroker
 from tests.integration.consume import Fetched, read_all
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        yield broker
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    yield
-    close_all()
 
 
 class Row(tuple[Any, ...]):

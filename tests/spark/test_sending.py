@@ -22,12 +22,6 @@ PRODUCE = 0
 NOT_LEADER, REQUEST_TIMED_OUT = 6, 7
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        yield broker
-
-
 @pytest.fixture
 def producer(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
     config = {"allow_auto_create_topics": False, "max_request_size": 5000, "max_block_ms": 2000}

@@ -13,11 +13,9 @@ from tests.forked import Child, needs_fork
 from tests.until import PATIENCE_S, until
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
-        broker.create_topic("t", 2)
-        yield broker
+@pytest.fixture(scope="module", autouse=True)
+def _topic(broker: EmbeddedBroker) -> None:
+    broker.create_topic("t", 2)
 
 
 @pytest.fixture(autouse=True)
