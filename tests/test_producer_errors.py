@@ -81,11 +81,30 @@ def test_wait_ready_names_every_address_with_its_failure() -> None:
     assert any(third in part and "HTTP" in part for part in parts)
 
 
-def test_a_name_without_addresses_is_named() -> None:
-    # RFC 2606 reserves .invalid: it never resolves.
-    text = not_ready("nobody.invalid:9092")
-    assert "nobody.invalid:9092" in text
+def test_a_name_that_is_still_being_looked_up_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
+    def look_up(*args: Any, **kwargs: Any) -> Any:
+        assert release.wait(WAIT_S)
+        raise socket.gaierror(socket.EAI_NONAME, "nobody by that name")
+
+    monkeypatch.setattr(connector, "Resolver", functools.partial(Resolver, getaddrinfo=look_up))
+    with producing(bootstrap_servers=["slow.example:9092"]) as producer:
+        with pytest.raises(errors.NoBrokersAvailable, match=r"still looking up slow\.example:9092"):
+            producer.wait_ready(0.3)
+        release.set()
+
+
+def test_a_name_without_addresses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not the machine's own resolver: where it has no network, it answers after seconds.
+    def look_up(*args: Any, **kwargs: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "nobody by that name")
+
+    monkeypatch.setattr(connector, "Resolver", functools.partial(Resolver, getaddrinfo=look_up))
+    text = not_ready("nobody.example:9092")
+    assert "nobody.example:9092" in text
     assert "cannot resolve" in text
+    assert "nobody by that name" in text
 
 
 @pytest.mark.parametrize(

@@ -360,9 +360,10 @@ class Connections:
         For example: ``broker1:9092 (127.0.0.1:9092): connection refused 3 times, last 0.2 s ago``.
         """
         lines = []
+        # Copies: a caller's thread asks, while the sender's adds and forgets.
         # A bootstrap server and the broker behind it are two nodes with one story to tell.
-        for node in self._nodes.values():
-            for address, failure in node.failures.items():
+        for node in list(self._nodes.values()):
+            for address, failure in list(node.failures.items()):
                 where = f"{node.host}:{node.port}"
                 if address is not None and str(address) != where:
                     where += f" ({address})"

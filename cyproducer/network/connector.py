@@ -97,9 +97,10 @@ class Connector:
         return any(connection.ready for connection in list(self.connections.values()))
 
     def diagnosis(self) -> str:
-        """Each address in trouble with its last failure; empty without trouble."""
+        """Each address in trouble with its last failure, each name still being looked up; empty without."""
         now_ms = self._clock.monotonic_ns() / 1e6
         parts = [self.states.diagnosis(now_ms)]
+        parts += [f"still looking up {each.host}:{each.port}" for each in list(self._questions)]
         for connection in list(self.connections.values()):
             wait_ms = connection.throttled_ms(now_ms)
             if wait_ms > 0:

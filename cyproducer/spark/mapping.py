@@ -46,7 +46,8 @@ def produce_arrow(
     ``config``: ``KafkaProducer``'s options.
 
     Raises: here ``KafkaConfigurationError``; in the task what concerns all rows, such as a topic that is not
-    there, or columns of wrong types.
+    there, or columns of wrong types; and ``UnknownTopicOrPartitionError`` where a topic loses partitions
+    while rows of a batch are being sent.
     """
     return _ProduceArrow(topic, producer_config(config, columns=True))
 
@@ -80,7 +81,8 @@ class _ProduceArrow:
             try:
                 future = producer.send_arrow(self._topic, rows, value="value", **given)
             except (ValueError, RecordTooLargeError, UnknownTopicOrPartitionError) as error:
-                if "value" not in rows.schema.names:
+                # Rows that were accepted go on: sending them again here would double them.
+                if getattr(error, "accepted", None) or "value" not in rows.schema.names:
                     raise
                 bad = refused_rows(producer, self._topic, rows, columns, error)
                 if not bad:

@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cyproducer.errors import KafkaTimeoutError
+from cyproducer.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
 from cyproducer.spark import produce_arrow
 from cyproducer.testing import EmbeddedBroker
 from tests.integration.consume import read_all
@@ -83,3 +83,13 @@ def test_what_concerns_all_rows_fails_the_task(
 ) -> None:
     with pytest.raises(error, match=says):
         told(broker, topic, batch, max_block_ms=500)
+
+
+def test_rows_that_were_accepted_are_not_sent_again(
+    broker: EmbeddedBroker, half_sent: UnknownTopicOrPartitionError
+) -> None:
+    broker.create_topic("shrunk", 1)
+    with pytest.raises(UnknownTopicOrPartitionError) as caught:
+        told(broker, "shrunk", values(b"0", b"1", b"2", b"3"))
+    assert caught.value is half_sent
+    assert [r.value for r in read_all(broker.bootstrap_servers, "shrunk", 2)] == [b"0", b"1"]

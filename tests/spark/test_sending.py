@@ -6,7 +6,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from cyproducer.errors import InvalidTopicError, KafkaTimeoutError, RecordTooLargeError
+from cyproducer.errors import (
+    InvalidTopicError,
+    KafkaTimeoutError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
 from cyproducer.producer import KafkaProducer
 from cyproducer.spark import close_all, produce_partitions
 from cyproducer.spark.columns import Columns
@@ -71,6 +76,19 @@ def test_what_was_sent_again_is_told(broker: EmbeddedBroker, producer: KafkaProd
     assert ", 6 retries, p99 " in str(summary)
     found = read(broker, "again", 4)
     assert [r.value for r in found][-3:] == [b"1", b"2", b"3"]
+
+
+def test_rows_that_were_accepted_are_not_sent_again(
+    broker: EmbeddedBroker, producer: KafkaProducer, half_sent: UnknownTopicOrPartitionError
+) -> None:
+    for name in ("shrunk", "shrunk-dead"):
+        broker.create_topic(name, 1)
+    dead_letters = DeadLetters(producer, "shrunk-dead")
+    with pytest.raises(RowsFailedError, match="lost partitions") as caught:
+        write_all(TaskWriter(producer, PLAIN, "shrunk", dead_letters), [values(b"0", b"1", b"2", b"3")])
+    assert caught.value.__cause__ is half_sent
+    producer.flush(10)
+    assert [r.value for r in read(broker, "shrunk", 2)] == [b"0", b"1"]
 
 
 def test_no_task_lingers_at_its_end(broker: EmbeddedBroker) -> None:
