@@ -125,7 +125,9 @@ TO_KAFKA = [name for name in SINKS if name not in ("noop", "nowhere", "foreach, 
 def main(args: dict[str, Any]) -> dict[str, Any]:
     from tests.integration.spark_session import spark_session
 
-    with spark_session(Path(args["directory"]), spark__jars=args["jars"]) as spark:
+    # Not the options of tests' JVMs, which start faster and never compile as well as they can.
+    options = {"spark__jars": args["jars"], "spark__driver__extraJavaOptions": ""}
+    with spark_session(Path(args["directory"]), **options) as spark:
         sink = SINKS[args["sink"]]
         for _ in range(WARM_UPS):
             sink(spark.read.parquet(args["data"]), args, args["warm_topic"])
