@@ -9,7 +9,7 @@ are come to. Callbacks work likewise: a ``RecordFuture`` of the first batch with
 and goes on to the next one.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
@@ -29,6 +29,7 @@ from cyproducer.buffers.delivery cimport (
 )
 from cyproducer.buffers.sync cimport FAR_NS, cyp_monotonic_ns
 from cyproducer.records.arrow cimport export_rows, export_schema
+from cyproducer.records.elements cimport Sizes
 
 from cyproducer.errors import BulkSendError, KafkaTimeoutError
 
@@ -246,6 +247,17 @@ cdef class BulkFuture:
         if self._learn() is not None:
             raise fresh(self.error)
         return self.metadata
+
+    def _each(self, bytes sizes not None, timestamp_ms):
+        """The ``RecordMetadata`` of each row, None of one that failed. Every row has its outcome.
+
+        ``sizes``: of each row's key and value (``Sizes``); ``timestamp_ms``: the time that they were given.
+        """
+        if not self._settled():
+            raise ValueError(f"not all of {self._called()} have an outcome yet")
+        if PyBytes_GET_SIZE(sizes) != <Py_ssize_t>(self.segments.rows * sizeof(Sizes)):
+            raise ValueError(f"sizes: are not those of {self._called()}")
+        return self.segments.metadata(self.topic, <const Sizes*>PyBytes_AS_STRING(sizes), timestamp_ms)
 
     def _called(self):
         return f"{self.segments.rows} rows for topic {self.topic!r}"

@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t
 
 from cyproducer.buffers.delivery cimport Delivery
 from cyproducer.buffers.sync cimport cyp_add32
+from cyproducer.records.elements cimport Sizes
 
 # Rows of one call that lie side by side in one batch.
 cdef struct Segment:
@@ -32,6 +33,7 @@ cdef class Segments:
     cdef list ranges(self)
     cdef tuple offsets(self)
     cdef list failures(self)
+    cdef list metadata(self, str topic, const Sizes* sizes, object timestamp_ms)
     cdef int32_t* _cursor(self) except NULL
     cdef int32_t _segment_of(self, int64_t row, int32_t* cursor, const int32_t* taken) noexcept nogil
 

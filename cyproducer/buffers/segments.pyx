@@ -22,6 +22,7 @@ from cyproducer.buffers.delivery cimport (
     FORWARDED,
     PENDING,
     Forward,
+    as_named,
     delivery_ref,
     delivery_unref,
     fresh,
@@ -30,7 +31,7 @@ from cyproducer.buffers.delivery cimport (
 )
 from cyproducer.buffers.sync cimport cyp_load32
 
-from cyproducer.structs import FailedRows, OffsetRange
+from cyproducer.structs import FailedRows, OffsetRange, RecordMetadata, TopicPartition
 
 
 cdef class Segments:
@@ -236,6 +237,54 @@ cdef class Segments:
             free(cursor)
             free(taken)
         return partitions, numbers, bitmap if nulls else None, nulls
+
+    cdef list metadata(self, str topic, const Sizes* sizes, object timestamp_ms):
+        """Each row's ``RecordMetadata``, None of one that failed; ``sizes``: each row's."""
+        cdef int32_t* cursor = self._cursor()
+        cdef int32_t* taken = <int32_t*>calloc(max(1, self.used), sizeof(int32_t))
+        cdef list places = [None] * self.partition_count
+        cdef list found = []
+        cdef int64_t row
+        cdef int32_t at
+        cdef int32_t partition
+        cdef int64_t offset
+        cdef Delivery* d
+        try:
+            if taken == NULL:
+                raise MemoryError(f"no memory for the outcomes of {self.rows} rows")
+            for row in range(self.rows):
+                at = self._segment_of(row, cursor, taken)
+                d = self.items[at].delivery
+                partition = self.partitions[row]
+                if places[partition] is None:
+                    places[partition] = as_named(TopicPartition, (topic, partition))
+                if d.state == FAILED:
+                    found.append(None)
+                else:
+                    offset = -1
+                    if d.base_offset >= 0:
+                        offset = d.base_offset + self.items[at].first + taken[at]
+                    found.append(
+                        as_named(
+                            RecordMetadata,
+                            (
+                                topic,
+                                partition,
+                                places[partition],
+                                offset,
+                                d.log_append_ms if d.log_append_ms >= 0 else timestamp_ms,
+                                None,
+                                sizes[row].key,
+                                sizes[row].value,
+                                -1,
+                            ),
+                        )
+                    )
+                taken[at] += 1
+        finally:
+            free(cursor)
+            free(taken)
+        return found
 
     cdef int32_t* _cursor(self) except NULL:
         cdef int32_t* cursor = <int32_t*>malloc(max(1, self.partition_count) * sizeof(int32_t))

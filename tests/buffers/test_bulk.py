@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+import struct
 import threading
 from array import array
 from collections.abc import Callable, Iterator
@@ -278,6 +279,10 @@ def test_rows_that_fail_are_told_with_their_cause_and_the_others_with_their_plac
     offsets = pa.record_batch(error.metadata.rows())["offset"].to_pylist()
     assert offsets == [0, None, 0, 1, None, 1, 2, None, 2]
     assert list(error.metadata.rows().offsets)[1] == -1
+    each = future._each(sizes(numbered(9)), 5)
+    assert [metadata and (metadata.partition, metadata.offset) for metadata in each] == [
+        None if p == 1 else (p, offset) for p, offset in zip(places, offsets, strict=True)
+    ]
     twin = pickle.loads(pickle.dumps(error))
     assert list(twin.failures[0].rows) == [1, 4, 7]
     assert twin.metadata.ranges == error.metadata.ranges
@@ -337,8 +342,51 @@ def test_rows_follow_the_parts_of_batches_that_were_too_large(codec: str | None,
         assert [metadata_range.records for metadata_range in future.get(0).ranges] == [25, 25]
         where = future.get(0).rows()
         assert list(where.partitions) == places
+        each = [(m.partition, m.offset) for m in future._each(sizes(values), 5) if m]
+        assert each == list(zip(where.partitions, where.offsets, strict=True))
         for i in range(50):
             assert rig.log["t", places[i]][where.offsets[i]].value == values[i]
+
+
+def sizes(values: list[Any], keys: list[Any] | None = None) -> bytes:
+    pairs = zip(keys or [None] * len(values), values, strict=True)
+    return b"".join(
+        struct.pack("=2i", *(-1 if each is None else len(each) for each in pair)) for pair in pairs
+    )
+
+
+@pytest.mark.parametrize(
+    ("acks", "answer"),
+    [(-1, {}), (-1, {"log_append_time_ms": 777}), (0, None)],
+    ids=["own", "log", "no acks"],
+)
+def test_each_row_has_the_metadata_that_send_would_give(acks: int, answer: dict[str, Any] | None) -> None:
+    values = [None if i % 7 == 1 and i % 5 else b"v" * (i % 400) for i in range(200)]
+    keys = [None if i % 5 == 0 else bytearray(b"%d" % i) for i in range(200)]
+    given: dict[str, Any] = {"batch_size": 1000, "seed": 5, "acks": acks}
+    for these in (keys, None):
+        sent = values if these else [value or b"" for value in values]
+        with Rig({"t": [1, 1, 1]}, **given) as rig, Rig({"t": [1, 1, 1]}, **given) as singly:
+            future = rig.path.send_many("t", sent, these, timestamp_ms=5)
+            futures = [
+                singly.send("t", value, these and these[i], timestamp_ms=5) for i, value in enumerate(sent)
+            ]
+            for each in (rig, singly):
+                while seen := each.requests():
+                    if answer is not None:
+                        for request in seen:
+                            each.answer(request, **answer)
+            assert future._each(sizes(sent, these), 5) == [one.get(0) for one in futures]
+
+
+def test_rows_are_told_when_all_have_an_outcome(rig: Rig) -> None:
+    future = rig.path.send_many("t", [b"1", b"2"])
+    with pytest.raises(ValueError, match="not all of 2 rows for topic 't' have an outcome"):
+        future._each(sizes([b"1", b"2"]), 5)
+    rig.answer_all()
+    for others in (numbered(1), numbered(3)):
+        with pytest.raises(ValueError, match="not those of 2 rows"):
+            future._each(sizes(others), 5)
 
 
 # What is in the way

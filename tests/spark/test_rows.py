@@ -6,20 +6,21 @@ from typing import Any
 
 import pytest
 
-from cyproducer.spark import produce_partitions
+from cyproducer.producer import KafkaProducer
+from cyproducer.spark import close_all, produce_partitions
 from cyproducer.spark.sending import RowsFailedError
 from cyproducer.structs import RecordMetadata
 from cyproducer.testing import EmbeddedBroker
 from tests.integration.consume import Fetched, read_all
+
+PRODUCE = 0
+TOPIC_AUTHORIZATION_FAILED = 29
 
 
 class Row(tuple[Any, ...]):
     """As PySpark's: a tuple with the names of its fields."""
 
     __fields__: list[str]
-
-    def asDict(self) -> dict[str, Any]:
-        return dict(zip(self.__fields__, self, strict=True))
 
 
 def rows(fields: list[str], *values: tuple[Any, ...]) -> list[Row]:
@@ -36,6 +37,93 @@ def sent(broker: EmbeddedBroker, topic: str, elements: list[Any], **config: Any)
     found = read_all(broker.bootstrap_servers, topic, len(elements))
     assert [(each.topic, each.offset) for each in told] == [(topic, r.offset) for r in found]
     return found
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records each call of ``send_many()`` has sent."""
+    send_many = KafkaProducer.send_many
+    counts: list[int] = []
+
+    def counted(producer: KafkaProducer, topic: str, values: Any, *rest: Any, **options: Any) -> Any:
+        future = send_many(producer, topic, values, *rest, **options)
+        counts.append(len(values))
+        return future
+
+    monkeypatch.setattr(KafkaProducer, "send_many", counted)
+    return counts
+
+
+def key_of(number: int) -> str | None:
+    return None if number % 3 == 0 else f"schlüssel {number}"
+
+
+@pytest.mark.parametrize(
+    ("name", "element"),
+    [
+        ("row", lambda n, fields: rows(fields, (key_of(n), bytearray(b"%d" % n)))[0]),
+        # Spark's rows of two batches have lists of their own.
+        ("like-row", lambda n, fields: rows(list(fields), (key_of(n), b"%d" % n))[0]),
+        ("turned-row", lambda n, _: rows(["value", "key"], (str(n), key_of(n)))[0]),
+        ("pair", lambda n, _: (key_of(n), str(n) if n % 2 else b"%d" % n)),
+    ],
+)
+def test_rows_that_are_alike_go_together_and_each_is_told(
+    broker: EmbeddedBroker, together: list[int], name: str, element: Callable[[int, list[str]], Any]
+) -> None:
+    topic = f"together-{name}"
+    broker.create_topic(topic, 3)
+    produce = produce_partitions(topic, bootstrap_servers=broker.bootstrap_servers)
+    fields = ["key", "value"]
+    told = list(produce(element(n, fields) for n in range(1200)))
+    assert together == [16, 32, 64, 128, 256, 500, 204]
+    found = {(r.partition, r.offset): r for r in read_all(broker.bootstrap_servers, topic, 1200)}
+    assert len(found) == len(told) == 1200
+    for n, metadata in enumerate(told):
+        record, key = found[metadata.partition, metadata.offset], key_of(n)
+        sizes = (-1 if key is None else len(key.encode()), len(str(n)), -1)
+        assert (record.key, record.value) == (None if key is None else key.encode(), b"%d" % n)
+        assert metadata.topic_partition == (metadata.topic, metadata.partition) == (topic, record.partition)
+        assert metadata[6:] == sizes
+
+
+@pytest.mark.parametrize("make", [bytes, bytearray, bytes.decode])
+def test_values_alone_go_together(
+    broker: EmbeddedBroker, together: list[int], make: Callable[[bytes], Any]
+) -> None:
+    values = [b"%d" % n for n in range(20)]
+    found = sent(broker, f"alone-{make.__name__}", [make(value) for value in values])
+    assert [(r.key, r.value) for r in found] == [(None, value) for value in values]
+    assert together == [16, 4]
+
+
+class Text(str):
+    """Of a kind of its own, as numpy's."""
+
+
+def counting(key: bytes | None, partitions: list[int], available: list[int]) -> int:
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("name", "elements", "config"),
+    [
+        ("kinds", [("k", "v"), ["k", "v"]], {}),
+        ("fields", [*rows(["key", "value"], ("k", "v")), *rows(["value", "key"], ("v", "k"))], {}),
+        ("more", rows(["key", "value", "partition"], ("k", "v", 0), ("k", "v", 0)), {}),
+        ("texts", [("k", Text("v")), (Text("k"), "v")], {}),
+        ("mappings", [{"key": "k", "value": "v"}] * 2, {}),
+        ("lists", [["k", "v"]] * 2, {}),
+        ("partitioner", [("k", "v")] * 2, {"partitioner": counting}),
+        ("serializer", [("k", "v")] * 2, {"value_serializer": str.encode}),
+    ],
+)
+def test_others_go_one_by_one(
+    broker: EmbeddedBroker, together: list[int], name: str, elements: list[Any], config: dict[str, Any]
+) -> None:
+    found = sent(broker, f"singly-{name}", elements, **config)
+    assert [(r.key, r.value) for r in found] == [(b"k", b"v"), (b"k", b"v")]
+    assert together == []
 
 
 @pytest.mark.parametrize(
@@ -111,12 +199,43 @@ def test_what_is_no_record_is_said(
 def test_the_first_record_that_fails_ends_the_partition(broker: EmbeddedBroker) -> None:
     broker.create_topic("failing", 1)
     produce = produce_partitions("failing", bootstrap_servers=broker.bootstrap_servers, max_request_size=1000)
-    told = produce(iter([b"fine", b"x" * 2000, b"never looked at"]))
+    told = produce(iter([b"fine", b"x" * 2000, b"after it"]))
     with pytest.raises(RowsFailedError, match="topic 'failing': RecordTooLargeError"):
         list(told)
+    close_all()
+    assert read_all(broker.bootstrap_servers, "failing", 1)[0].value == b"fine"
+
+
+def test_records_before_the_one_that_brokers_refuse_are_told(
+    broker: EmbeddedBroker, together: list[int]
+) -> None:
+    broker.create_topic("refusing", 1)
+    produce = produce_partitions(
+        "refusing",
+        bootstrap_servers=broker.bootstrap_servers,
+        # One request for each record, one after the other.
+        batch_size=200,
+        linger_ms=0,
+        max_in_flight_requests_per_connection=1,
+    )
+    broker.fail_next(PRODUCE, 0, 0, TOPIC_AUTHORIZATION_FAILED)
+    told: list[RecordMetadata] = []
+    with pytest.raises(RowsFailedError, match=r"partition 0: .*TopicAuthorization") as raised:
+        told.extend(produce(b"%d" % n * 150 for n in range(4)))
+    assert together == [4]
+    assert (raised.value.topic, raised.value.partition) == ("refusing", 0)
+    assert [metadata.offset for metadata in told] == [0, 1]
 
 
 def test_more_elements_than_may_be_under_way(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cyproducer.spark.rows.WINDOW", 10)
+    monkeypatch.setattr("cyproducer.spark.rows.WINDOW", 20)
     elements = [b"%d" % number for number in range(500)]
     assert [r.value for r in sent(broker, "window", elements, linger_ms=1)] == elements
+
+
+def test_large_elements_are_taken_few_at_a_time(broker: EmbeddedBroker, together: list[int]) -> None:
+    elements = [*[(b"k" * 125_000, b"v" * 125_000)] * 17, *[(b"k", b"v")] * 23]
+    found = sent(broker, "large", elements, linger_ms=0)
+    assert [(r.key, r.value) for r in found] == elements
+    # 1 MiB is four of them. What comes after small ones grows again.
+    assert together == [16, 4, 8, 12]
