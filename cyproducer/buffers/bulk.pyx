@@ -27,9 +27,9 @@ from cyproducer.buffers.delivery cimport (
     refuse_wait,
     wait_slice,
 )
+from cyproducer.buffers.segments cimport Sizes
 from cyproducer.buffers.sync cimport FAR_NS, cyp_monotonic_ns
 from cyproducer.records.arrow cimport export_rows, export_schema
-from cyproducer.records.elements cimport Sizes
 
 from cyproducer.errors import BulkSendError, KafkaTimeoutError
 

@@ -49,8 +49,6 @@ from cyproducer.structs import RecordMetadata, TopicPartition
 
 cdef extern from "<Python.h>":
     unsigned long PyThread_get_thread_ident() nogil
-    object PyType_GenericAlloc(type, Py_ssize_t)
-    void PyTuple_SET_ITEM(object, Py_ssize_t, object)
 
 log = logging.getLogger("cyproducer")
 
@@ -299,15 +297,9 @@ cdef void unlock_forwards() noexcept nogil:
 
 
 cdef object as_named(type kind, tuple fields):
-    """A named tuple of that kind. Its own constructor is a function in Python, and tuple's takes a tuple."""
-    cdef Py_ssize_t i
-    cdef Py_ssize_t count = len(fields)
-    cdef object made = PyType_GenericAlloc(kind, count)
-    for i in range(count):
-        field = fields[i]
-        Py_INCREF(field)
-        PyTuple_SET_ITEM(made, i, field)
-    return made
+    """A named tuple of that kind. Its own constructor is a function in Python."""
+    cdef tuple arguments = (fields,)
+    return (<PyTypeObject*>tuple).tp_new(kind, <PyObject*>arguments, NULL)
 
 
 cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms):

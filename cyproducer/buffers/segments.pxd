@@ -2,7 +2,6 @@ from libc.stdint cimport int32_t, int64_t
 
 from cyproducer.buffers.delivery cimport Delivery
 from cyproducer.buffers.sync cimport cyp_add32
-from cyproducer.records.elements cimport Sizes
 
 # Rows of one call that lie side by side in one batch.
 cdef struct Segment:
@@ -11,6 +10,12 @@ cdef struct Segment:
     int32_t count
     int32_t partition
     int32_t next              # the partition's next segment; -1: this is the last
+
+
+# Of one record's key and value, as its metadata tells them; -1: null.
+cdef struct Sizes:
+    int32_t key
+    int32_t value
 
 
 cdef class Segments:

@@ -3,34 +3,34 @@
 Owns: what an element of an RDD means as a record. Does not own: the producer (``sharing``). What it returns
 is a function that Spark pickles and calls with each partition's iterator.
 
-Elements come one by one and are taken some hundreds at a time. Where these are alike and plain, as a
-DataFrame's rows of key and value are, one call sends all of them; else each is sent by itself.
+Where elements that follow each other are alike and plain, as a DataFrame's rows of key and value are, one call
+sends some hundreds of them; else each is sent by itself.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
-from typing import Any, Final, cast
+from itertools import repeat
+from typing import Any, Final, NamedTuple, cast
 
 from cyproducer.buffers.bulk import BulkFuture
 from cyproducer.buffers.delivery import RecordFuture
-from cyproducer.errors import BulkSendError, KafkaError, RecordTooLargeError
+from cyproducer.errors import BufferExhaustedError, BulkSendError, KafkaError, RecordTooLargeError
 from cyproducer.producer import KafkaProducer
-from cyproducer.records.elements import plain_columns
+from cyproducer.spark.elements import PlainElements
 from cyproducer.spark.options import producer_config
 from cyproducer.spark.sending import RowsFailedError
 from cyproducer.spark.sharing import SharedConfig, await_outcomes, shared_producer
-from cyproducer.structs import FailedRows, RecordMetadata
+from cyproducer.structs import RecordMetadata
 
-FIRST: Final = 16
-"""Elements that are taken at a time, where it isn't known yet how large they are."""
 CHUNK: Final = 500
-"""Elements that are taken at a time, at most."""
 CHUNK_BYTES: Final = 1 << 20
-"""Size of what is taken at a time, as far as those before tell how large elements are."""
+CHUNK_NS: Final = 10_000_000
+"""What is taken at a time, and for how long."""
 WINDOW: Final = 10_000
 """Records of a partition that may be under way before outcomes are passed on."""
+_REFUSED: Final = (ValueError, RecordTooLargeError, BufferExhaustedError)
+"""What ``send_many()`` raises for a row that it can't send, or not beside the others."""
 _VALUES: Final = (bytes, str, bytearray, memoryview)
 _FIELDS: Final = ("topic", "key", "value", "headers", "partition", "timestamp")
 
@@ -45,8 +45,8 @@ def produce_partitions(
     with ``value`` and, as there is need, ``key``, ``topic``, ``headers`` (pairs), ``partition`` and
     ``timestamp`` (milliseconds, or a datetime). Strings are sent as UTF-8, unless the configuration has
     serializers, which then get the elements as they are, of any other type too. Where there are none, values,
-    pairs, and rows of ``key`` and ``value`` that are alike are sent up to 500 or 1 MiB at a time, with one
-    timestamp.
+    pairs, and rows of ``key`` and ``value`` that are alike and follow each other are sent together, up to
+    500, 1 MiB or 10 ms of them, with one timestamp.
 
     ``topic``: of all records; None: each element's own. ``config``: ``KafkaProducer``'s options, functions
     too.
@@ -65,71 +65,54 @@ class _Produce:
         self._config = config
 
     def __call__(self, elements: Iterable[Any]) -> Iterator[RecordMetadata]:
-        sent: deque[_Sent] = deque()
+        sent: deque[tuple[int, _Sent]] = deque()
         under_way = 0
-        rest = iter(elements)
         with shared_producer(self._config) as producer:
-            senders = _Senders(producer, self._topic)
-            while chunk := list(islice(rest, senders.next_count)):
-                sent.append(senders.send(chunk))
-                under_way += len(chunk)
-                # What is on its way holds nothing of them, and they are freed while they are in the caches.
-                del chunk
+            for each in _Senders(producer, self._topic).send_all(elements):
+                sent.append(each)
+                under_way += each[0]
                 while under_way > WINDOW:
-                    oldest = sent.popleft()
-                    under_way -= oldest.count
-                    yield from oldest.outcomes()
+                    count, oldest = sent.popleft()
+                    under_way -= count
+                    yield from _outcomes(oldest)
             await_outcomes(producer)
             while sent:
-                yield from sent.popleft().outcomes()
+                yield from _outcomes(sent.popleft()[1])
 
 
-class _Together:
-    """A chunk's records on their way, that one call sent."""
+class _Together(NamedTuple):
+    """Records on their way, that one call sent. Holds nothing of them."""
 
-    def __init__(self, future: BulkFuture, topic: str, sizes: bytes, timestamp_ms: int) -> None:
-        self.count = len(future)
-        self._future = future
-        self._topic = topic
-        self._sizes = sizes
-        self._timestamp_ms = timestamp_ms
+    future: BulkFuture
+    topic: str
+    sizes: bytes
+    timestamp_ms: int
 
-    def outcomes(self) -> Iterable[RecordMetadata]:
-        """Of each, in their order; waits for it. Raises ``RowsFailedError`` at the first that failed."""
-        try:
-            self._future.get()
-        except BulkSendError as error:
-            return self._until_failed(min(error.failures, key=lambda failed: failed.rows[0]))
-        return self._each()
-
-    def _each(self) -> list[RecordMetadata]:
+    def outcomes(self) -> list[RecordMetadata]:
         # None where one failed, and nobody goes that far.
-        return cast("list[RecordMetadata]", self._future._each(self._sizes, self._timestamp_ms))
-
-    def _until_failed(self, first: FailedRows) -> Iterator[RecordMetadata]:
-        yield from self._each()[: first.rows[0]]
-        raise RowsFailedError(self._topic, first.partition, first.error) from first.error
+        return cast("list[RecordMetadata]", self.future._each(self.sizes, self.timestamp_ms))
 
 
-class _OneByOne:
-    """A chunk's records on their way, each sent by itself."""
-
-    def __init__(self, futures: list[RecordFuture]) -> None:
-        self.count = len(futures)
-        self._futures = futures
-
-    def outcomes(self) -> Iterator[RecordMetadata]:
-        """As ``_Together`` has them."""
-        for future in self._futures:
-            try:
-                outcome = future.get()
-            except Exception as error:
-                partition = getattr(error, "partition", None)
-                raise RowsFailedError(future.topic, partition, error) from error
-            yield outcome
+_Sent = _Together | RecordFuture
 
 
-_Sent = _Together | _OneByOne
+def _outcomes(sent: _Sent) -> Iterable[RecordMetadata]:
+    """Of each, in their order; waits for it. Raises ``RowsFailedError`` at the first that failed."""
+    try:
+        if not isinstance(sent, _Together):
+            return (sent.get(),)
+        sent.future.get()
+    except BulkSendError as error:
+        return _until_failed(cast("_Together", sent), error)
+    except Exception as error:
+        raise RowsFailedError(sent.topic, getattr(error, "partition", None), error) from error
+    return sent.outcomes()
+
+
+def _until_failed(sent: _Together, error: BulkSendError) -> Iterator[RecordMetadata]:
+    first = min(error.failures, key=lambda failed: failed.rows[0])
+    yield from sent.outcomes()[: first.rows[0]]
+    raise RowsFailedError(sent.topic, first.partition, first.error) from first.error
 
 
 class _Senders(dict[type, Callable[[Any], RecordFuture]]):
@@ -142,35 +125,41 @@ class _Senders(dict[type, Callable[[Any], RecordFuture]]):
         self._send_many = producer.send_many
         self._topic = topic
         # Serializers, interceptors and a partitioner of one's own are asked about each record.
-        self._single = topic is None or producer._extension is not None
+        self._single = producer._extension is not None
         self._text_key = producer.config.key_serializer is None
         self._text_value = producer.config.value_serializer is None
-        self.next_count = FIRST
 
-    def send(self, chunk: list[Any]) -> _Sent:
-        together = None if self._single else self._together(chunk)
-        if together is not None:
-            return together
-        # No more of them at a time than need be: nothing is won.
-        self.next_count = FIRST
-        return _OneByOne([self[type(element)](element) for element in chunk])
+    def send_all(self, elements: Iterable[Any]) -> Iterator[tuple[int, _Sent]]:
+        """How many records, and what is on its way with them."""
+        if self._topic is None or self._single:
+            for element in elements:
+                yield 1, self[type(element)](element)
+            return
+        plain = PlainElements(elements, CHUNK, CHUNK_BYTES, CHUNK_NS)
+        while True:
+            values, keys, sizes, others = plain.take()
+            if values:
+                yield from self._together(self._topic, values, keys, sizes)
+            elif not others:
+                return
+            for element in others:
+                yield 1, self[type(element)](element)
 
-    def _together(self, chunk: list[Any]) -> _Together | None:
-        """None: not one was sent. One by one, those before a wrong one are, and it is told which it is."""
-        topic = cast("str", self._topic)
+    def _together(
+        self, topic: str, values: list[bytes | None], keys: list[bytes | None] | None, sizes: bytes
+    ) -> Iterator[tuple[int, _Sent]]:
         now_ms = int(time.time() * 1000)
         try:
-            columns = plain_columns(chunk)
-            if columns is None:
-                return None
-            values, keys, sizes, size = columns
             future = self._send_many(topic, values, keys, timestamp_ms=now_ms)
-        except (ValueError, RecordTooLargeError):
-            return None
-        except KafkaError as error:
-            raise RowsFailedError(topic, None, error) from error
-        self.next_count = max(1, min(CHUNK, 2 * len(chunk), CHUNK_BYTES * len(chunk) // max(1, size)))
-        return _Together(future, topic, sizes, now_ms)
+        except (KafkaError, ValueError) as error:
+            if not isinstance(error, _REFUSED) or getattr(error, "accepted", None) is not None:
+                raise RowsFailedError(topic, None, error) from error
+        else:
+            yield len(values), _Together(future, topic, sizes, now_ms)
+            return
+        # Not one was sent. One by one, those before a wrong one are, and it is told which it is.
+        for value, key in zip(values, keys or repeat(None), strict=False):
+            yield 1, self._record(topic, value, key)
 
     def __missing__(self, kind: type) -> Callable[[Any], RecordFuture]:
         found = self._of(kind)
@@ -204,7 +193,11 @@ class _Senders(dict[type, Callable[[Any], RecordFuture]]):
         fields = getattr(element, "__fields__", None)
         if fields is None:
             return self._sequence(element)
-        return self._mapping(dict(zip(fields, element, strict=False)))
+        if len(fields) != len(element):
+            raise ValueError(
+                f"a Row has {len(element)} values, and {len(fields)} fields: {', '.join(fields)}"
+            )
+        return self._mapping(dict(zip(fields, element, strict=True)))
 
     def _mapping(self, given: dict[str, Any]) -> RecordFuture:
         if unknown := [name for name in given if name not in _FIELDS]:

@@ -42,6 +42,7 @@ def test_each_record_of_a_partition_is_told_of(spark: Any, kafka: KafkaCluster) 
     records = [found[each.partition, each.offset] for each in told]
     expected = [(None, b"bytes"), (None, b"text"), (b"key", b"value"), (b"k", b"v")] * 50
     assert [(r.key, r.value) for r in records] == expected
+    assert [r.timestamp_ms for r in records] == [each.timestamp for each in told]
     assert {(each.topic, each.partition, each.timestamp) for each in told[3::4]} == {("rows-map", 2, 5)}
 
 

@@ -1,6 +1,6 @@
 """What an element of an RDD means as a record; Spark itself is not needed to say it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -41,7 +41,7 @@ def sent(broker: EmbeddedBroker, topic: str, elements: list[Any], **config: Any)
 
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many records each call of ``send_many()`` has sent."""
+    """How many records each call of ``send_many()`` has sent, as if no time passed."""
     send_many = KafkaProducer.send_many
     counts: list[int] = []
 
@@ -51,6 +51,7 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return future
 
     monkeypatch.setattr(KafkaProducer, "send_many", counted)
+    monkeypatch.setattr("cyproducer.spark.rows.CHUNK_NS", 1 << 60)
     return counts
 
 
@@ -76,7 +77,7 @@ def test_rows_that_are_alike_go_together_and_each_is_told(
     produce = produce_partitions(topic, bootstrap_servers=broker.bootstrap_servers)
     fields = ["key", "value"]
     told = list(produce(element(n, fields) for n in range(1200)))
-    assert together == [16, 32, 64, 128, 256, 500, 204]
+    assert together == [1, 2, 4, 8, 16, 32, 64, 128, 256, 500, 189]
     found = {(r.partition, r.offset): r for r in read_all(broker.bootstrap_servers, topic, 1200)}
     assert len(found) == len(told) == 1200
     for n, metadata in enumerate(told):
@@ -94,11 +95,7 @@ def test_values_alone_go_together(
     values = [b"%d" % n for n in range(20)]
     found = sent(broker, f"alone-{make.__name__}", [make(value) for value in values])
     assert [(r.key, r.value) for r in found] == [(None, value) for value in values]
-    assert together == [16, 4]
-
-
-class Text(str):
-    """Of a kind of its own, as numpy's."""
+    assert together == [1, 2, 4, 8, 5]
 
 
 def counting(key: bytes | None, partitions: list[int], available: list[int]) -> int:
@@ -106,24 +103,41 @@ def counting(key: bytes | None, partitions: list[int], available: list[int]) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "elements", "config"),
+    ("name", "elements", "config", "counts"),
     [
-        ("kinds", [("k", "v"), ["k", "v"]], {}),
-        ("fields", [*rows(["key", "value"], ("k", "v")), *rows(["value", "key"], ("v", "k"))], {}),
-        ("more", rows(["key", "value", "partition"], ("k", "v", 0), ("k", "v", 0)), {}),
-        ("texts", [("k", Text("v")), (Text("k"), "v")], {}),
-        ("mappings", [{"key": "k", "value": "v"}] * 2, {}),
-        ("lists", [["k", "v"]] * 2, {}),
-        ("partitioner", [("k", "v")] * 2, {"partitioner": counting}),
-        ("serializer", [("k", "v")] * 2, {"value_serializer": str.encode}),
+        ("kinds", [("k", "v"), ("k", "v"), ["k", "v"], ("k", "v")], {}, [1, 1, 1]),
+        ("more", rows(["key", "value", "partition"], ("k", "v", 0), ("k", "v", 0)), {}, []),
+        ("mappings", [{"key": "k", "value": "v"}] * 2, {}, []),
+        ("lists", [["k", "v"]] * 2, {}, []),
+        ("partitioner", [("k", "v")] * 2, {"partitioner": counting}, []),
+        ("serializer", [("k", "v")] * 2, {"value_serializer": str.encode}, []),
     ],
 )
 def test_others_go_one_by_one(
-    broker: EmbeddedBroker, together: list[int], name: str, elements: list[Any], config: dict[str, Any]
+    broker: EmbeddedBroker,
+    together: list[int],
+    name: str,
+    elements: list[Any],
+    config: dict[str, Any],
+    counts: list[int],
 ) -> None:
     found = sent(broker, f"singly-{name}", elements, **config)
-    assert [(r.key, r.value) for r in found] == [(b"k", b"v"), (b"k", b"v")]
-    assert together == []
+    assert [(r.key, r.value) for r in found] == [(b"k", b"v")] * len(elements)
+    assert together == counts
+
+
+def test_elements_that_are_used_again_are_sent_as_they_were(broker: EmbeddedBroker) -> None:
+    value, mapping = bytearray(1), {"value": b""}
+
+    def elements() -> Iterator[Any]:
+        for i in range(20):
+            value[0], mapping["value"] = i, bytes([i])
+            yield from (value, (b"k", value), mapping)
+
+    broker.create_topic("again", 1)
+    list(produce_partitions("again", bootstrap_servers=broker.bootstrap_servers)(elements()))
+    found = read_all(broker.bootstrap_servers, "again", 60)
+    assert [r.value for r in found] == [bytes([i]) for i in range(20) for _ in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -183,6 +197,7 @@ def repr_bytes(value: object) -> bytes | None:
         ("t", 5, "an element is int: must be bytes, str, a pair"),
         ("t", ("a", "b", "c"), "an element is tuple"),
         ("t", {"value": "v", "colour": 1}, "an element has the field 'colour'"),
+        ("t", None, "an element is NoneType"),
         (None, "v", "no topic: give one to produce_partitions"),
         (None, {"value": "v"}, "no topic"),
     ],
@@ -194,6 +209,12 @@ def test_what_is_no_record_is_said(
     with pytest.raises(TypeError) as raised:
         list(produce([element]))
     assert says in str(raised.value)
+
+
+def test_a_row_that_lacks_a_value_is_no_tombstone(broker: EmbeddedBroker) -> None:
+    produce = produce_partitions("t", bootstrap_servers=broker.bootstrap_servers)
+    with pytest.raises(ValueError, match="a Row has 1 values, and 2 fields: key, value"):
+        list(produce(iter(rows(["key", "value"], ("k",)))))
 
 
 def test_the_first_record_that_fails_ends_the_partition(broker: EmbeddedBroker) -> None:
@@ -222,20 +243,63 @@ def test_records_before_the_one_that_brokers_refuse_are_told(
     told: list[RecordMetadata] = []
     with pytest.raises(RowsFailedError, match=r"partition 0: .*TopicAuthorization") as raised:
         told.extend(produce(b"%d" % n * 150 for n in range(4)))
-    assert together == [4]
+    assert together == [1, 2, 1]
     assert (raised.value.topic, raised.value.partition) == ("refusing", 0)
     assert [metadata.offset for metadata in told] == [0, 1]
 
 
-def test_more_elements_than_may_be_under_way(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_do_not_fit_side_by_side_go_one_by_one(broker: EmbeddedBroker) -> None:
+    large = b"x" * 600_000
+    elements = [(b"k", b"v"), (large, b"v"), (b"k", large)]
+    found = sent(broker, "beside", elements, buffer_memory=1_000_000, max_request_size=5_000_000)
+    assert [(r.key, r.value) for r in found] == elements
+
+
+def test_rows_of_which_some_were_accepted_are_not_sent_again(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("midway", 1)
+    send_many = KafkaProducer.send_many
+
+    def interrupted(producer: KafkaProducer, topic: str, values: Any, *rest: Any, **options: Any) -> Any:
+        # As by a signal's handler.
+        send_many(producer, topic, values[:1], **options)
+        error = ValueError("meanwhile")
+        error.accepted = 1  # type: ignore[attr-defined]
+        raise error
+
+    monkeypatch.setattr(KafkaProducer, "send_many", interrupted)
+    produce = produce_partitions("midway", bootstrap_servers=broker.bootstrap_servers)
+    with pytest.raises(RowsFailedError, match="topic 'midway': ValueError: meanwhile"):
+        list(produce([b"1", b"2", b"3"]))
+    close_all()
+    assert [r.value for r in read_all(broker.bootstrap_servers, "midway", 1)] == [b"1"]
+
+
+def test_elements_are_taken_as_their_outcomes_are(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("cyproducer.spark.rows.WINDOW", 20)
-    elements = [b"%d" % number for number in range(500)]
-    assert [r.value for r in sent(broker, "window", elements, linger_ms=1)] == elements
+    monkeypatch.setattr("cyproducer.spark.rows.CHUNK", 5)
+    broker.create_topic("window", 1)
+    produce = produce_partitions("window", bootstrap_servers=broker.bootstrap_servers, linger_ms=1)
+    taken = 0
+
+    def elements() -> Iterator[bytes]:
+        nonlocal taken
+        for _ in range(500):
+            taken += 1
+            yield b"%d" % taken
+
+    ahead = [taken - told for told, _ in enumerate(produce(elements()))]
+    assert 20 < max(ahead) <= 25
+    found = read_all(broker.bootstrap_servers, "window", 500)
+    assert [r.value for r in found] == [b"%d" % number for number in range(1, 501)]
 
 
 def test_large_elements_are_taken_few_at_a_time(broker: EmbeddedBroker, together: list[int]) -> None:
     elements = [*[(b"k" * 125_000, b"v" * 125_000)] * 17, *[(b"k", b"v")] * 23]
     found = sent(broker, "large", elements, linger_ms=0)
     assert [(r.key, r.value) for r in found] == elements
-    # 1 MiB is four of them. What comes after small ones grows again.
-    assert together == [16, 4, 8, 12]
+    # With the fifth it is more than 1 MiB.
+    assert together == [1, 2, 4, 5, 5, 8, 15]
