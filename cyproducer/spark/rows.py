@@ -3,8 +3,8 @@
 Owns: what an element of an RDD means as a record. Does not own: the producer (``sharing``). What it returns
 is a function that Spark pickles and calls with each partition's iterator.
 
-Where elements that follow each other are alike and plain, as a DataFrame's rows of key and value are, one call
-sends some hundreds of them; else each is sent by itself.
+Where elements that follow each other are alike and plain, as a DataFrame's rows of key and value are, one
+call sends some hundreds of them; else each is sent by itself.
 """
 
 import time
