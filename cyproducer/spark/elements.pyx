@@ -29,8 +29,8 @@ cdef class PlainElements:
     any order. None of subclasses else.
 
     ``elements``: whatever can be iterated. ``most``, ``most_bytes``, ``most_ns``: what is taken at a time,
-    and how long that may last, before no more are waited for. As long as elements take longer than that to
-    come, they are taken one by one.
+    and how long that may last, before no more are waited for. Ever more are taken, and half as many as came
+    in that time where it was over. So elements that take that long to come are taken one by one.
     """
 
     cdef object elements
@@ -84,7 +84,7 @@ cdef class PlainElements:
                 total += max(self.sizes[n].key, 0) + max(self.sizes[n].value, 0)
                 n += 1
                 if cyp_monotonic_ns() - begun > self.most_ns:
-                    self.room = 1
+                    self.room = max(1, n // 2)
                     break
                 if n == self.room:
                     self.room = min(self.most, 2 * self.room)

@@ -25,7 +25,7 @@ from cyproducer.structs import RecordMetadata
 
 CHUNK: Final = 500
 CHUNK_BYTES: Final = 1 << 20
-CHUNK_NS: Final = 10_000_000
+CHUNK_NS: Final = 20_000_000
 """What is taken at a time, and for how long."""
 WINDOW: Final = 10_000
 """Records of a partition that may be under way before outcomes are passed on."""
@@ -46,7 +46,7 @@ def produce_partitions(
     ``timestamp`` (milliseconds, or a datetime). Strings are sent as UTF-8, unless the configuration has
     serializers, which then get the elements as they are, of any other type too. Where there are none, values,
     pairs, and rows of ``key`` and ``value`` that are alike and follow each other are sent together, up to
-    500, 1 MiB or 10 ms of them, with one timestamp.
+    500, 1 MiB or 20 ms of them, with one timestamp.
 
     ``topic``: of all records; None: each element's own. ``config``: ``KafkaProducer``'s options, functions
     too.

@@ -123,23 +123,19 @@ def test_ever_more_are_taken_up_to_the_limits() -> None:
 
 
 def test_elements_that_come_slowly_do_not_wait_for_others() -> None:
-    limit = 20_000_000
+    limit = 200_000_000
 
     def elements() -> Iterator[bytes]:
-        yield from [b"v"] * 7
-        for _ in range(3):
-            begun = time.monotonic_ns()
-            while time.monotonic_ns() - begun <= limit:
-                pass
-            yield b"slow"
-        yield from [b"v"] * 4
+        for kind, count in (("fast", 20), ("slow", 3), ("fast", 12), ("slow", 1), ("fast", 20)):
+            for _ in range(count):
+                begun = time.monotonic_ns()
+                while kind == "slow" and time.monotonic_ns() - begun <= limit:
+                    pass
+                yield kind.encode()
 
-    found = [values for values, *_ in taken(elements(), most_ns=limit)]
-    slow = [values for values in found if b"slow" in values]
-    # Were the first seven late already, they came one by one too.
-    assert slow[0][-1] == b"slow"
-    assert slow[1:] == [[b"slow"], [b"slow"]]
-    assert sum(map(len, found)) == 14
+    counts = [len(values) for values, *_ in taken(elements(), most_ns=limit)]
+    # 15 fast, 5 and a slow one, 2 slow, 7 fast, 5 and a slow one, 20 fast.
+    assert counts == [1, 2, 4, 8, 6, 1, 1, 1, 2, 4, 6, 3, 6, 11]
 
 
 def test_what_is_used_for_the_next_element_is_copied() -> None:
