@@ -23,6 +23,7 @@ import logging
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject, PyTypeObject, destructor
 from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.stdlib cimport calloc, free
 
 cimport cython
@@ -296,10 +297,39 @@ cdef void unlock_forwards() noexcept nogil:
     pthread_mutex_unlock(&forward_lock)
 
 
-cdef object as_named(type kind, tuple fields):
+cdef inline object as_named(type kind, tuple fields):
     """A named tuple of that kind. Its own constructor is a function in Python."""
     cdef tuple arguments = (fields,)
     return (<PyTypeObject*>tuple).tp_new(kind, <PyObject*>arguments, NULL)
+
+
+cdef object record_metadata(
+    const Delivery* d,
+    object place,
+    int32_t index,
+    object timestamp_ms,
+    int32_t key_size,
+    int32_t value_size,
+    int32_t header_size,
+):
+    """The ``RecordMetadata`` of an acknowledged record, the ``index``th of its batch.
+
+    ``place``: its ``TopicPartition``; ``timestamp_ms``: the record's own.
+    """
+    return as_named(
+        RecordMetadata,
+        (
+            <object>PyTuple_GET_ITEM(place, 0),
+            <object>PyTuple_GET_ITEM(place, 1),
+            place,
+            d.base_offset + index if d.base_offset >= 0 else -1,
+            d.log_append_ms if d.log_append_ms >= 0 else timestamp_ms,
+            None,
+            key_size,
+            value_size,
+            header_size,
+        ),
+    )
 
 
 cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms):
@@ -374,20 +404,9 @@ cdef class RecordFuture:
 
     cdef object _metadata(self):
         cdef Delivery* d = self.delivery
-        cdef object partition = d.partition
-        return as_named(
-            RecordMetadata,
-            (
-                self.topic,
-                partition,
-                as_named(TopicPartition, (self.topic, partition)),
-                d.base_offset + self.index if d.base_offset >= 0 else -1,
-                d.log_append_ms if d.log_append_ms >= 0 else self.timestamp_ms,
-                None,
-                self.key_size,
-                self.value_size,
-                self.header_size,
-            ),
+        cdef object place = as_named(TopicPartition, (self.topic, d.partition))
+        return record_metadata(
+            d, place, self.index, self.timestamp_ms, self.key_size, self.value_size, self.header_size
         )
 
     # Asking

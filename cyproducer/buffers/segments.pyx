@@ -22,16 +22,16 @@ from cyproducer.buffers.delivery cimport (
     FORWARDED,
     PENDING,
     Forward,
-    as_named,
     delivery_ref,
     delivery_unref,
     fresh,
     lock_forwards,
+    record_metadata,
     unlock_forwards,
 )
 from cyproducer.buffers.sync cimport cyp_load32
 
-from cyproducer.structs import FailedRows, OffsetRange, RecordMetadata, TopicPartition
+from cyproducer.structs import FailedRows, OffsetRange, TopicPartition
 
 
 cdef class Segments:
@@ -242,42 +242,34 @@ cdef class Segments:
         """Each row's ``RecordMetadata``, None of one that failed; ``sizes``: each row's."""
         cdef int32_t* cursor = self._cursor()
         cdef int32_t* taken = <int32_t*>calloc(max(1, self.used), sizeof(int32_t))
-        cdef list places = [None] * self.partition_count
+        cdef list places
         cdef list found = []
         cdef int64_t row
         cdef int32_t at
         cdef int32_t partition
-        cdef int64_t offset
-        cdef Delivery* d
+        cdef Segment* s
         try:
             if taken == NULL:
                 raise MemoryError(f"no memory for the outcomes of {self.rows} rows")
+            places = [None] * self.partition_count
             for row in range(self.rows):
                 at = self._segment_of(row, cursor, taken)
-                d = self.items[at].delivery
-                partition = self.partitions[row]
-                if places[partition] is None:
-                    places[partition] = as_named(TopicPartition, (topic, partition))
-                if d.state == FAILED:
+                s = &self.items[at]
+                if s.delivery.state == FAILED:
                     found.append(None)
                 else:
-                    offset = -1
-                    if d.base_offset >= 0:
-                        offset = d.base_offset + self.items[at].first + taken[at]
+                    partition = self.partitions[row]
+                    if places[partition] is None:
+                        places[partition] = TopicPartition(topic, partition)
                     found.append(
-                        as_named(
-                            RecordMetadata,
-                            (
-                                topic,
-                                partition,
-                                places[partition],
-                                offset,
-                                d.log_append_ms if d.log_append_ms >= 0 else timestamp_ms,
-                                None,
-                                sizes[row].key,
-                                sizes[row].value,
-                                -1,
-                            ),
+                        record_metadata(
+                            s.delivery,
+                            places[partition],
+                            s.first + taken[at],
+                            timestamp_ms,
+                            sizes[row].key,
+                            sizes[row].value,
+                            -1,
                         )
                     )
                 taken[at] += 1

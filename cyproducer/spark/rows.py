@@ -110,7 +110,7 @@ def _outcomes(sent: _Sent) -> Iterable[RecordMetadata]:
 
 
 def _until_failed(sent: _Together, error: BulkSendError) -> Iterator[RecordMetadata]:
-    first = min(error.failures, key=lambda failed: failed.rows[0])
+    first = error.failures[0]
     yield from sent.outcomes()[: first.rows[0]]
     raise RowsFailedError(sent.topic, first.partition, first.error) from first.error
 
