@@ -1,3 +1,5 @@
+"""Which elements are alike and plain, and how many of them are taken at a time."""
+
 import struct
 import time
 from collections.abc import Iterable, Iterator
