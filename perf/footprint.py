@@ -89,15 +89,19 @@ class Medians(NamedTuple):
     """Bytes of this process in memory."""
     heap: float
     """See ``heap_bytes``."""
+    pool: float
+    """Of the heap, what buffers for records occupy."""
+    rest: float
+    """Of the heap, all else: the median of the differences."""
 
 
 class Memory(threading.Thread):
-    """Takes samples of memory, each with how many records were sent by then."""
+    """Takes samples of memory, each with how many records were sent by then, and what a pool occupies."""
 
-    def __init__(self, sent: Callable[[], int], every_s: float) -> None:
+    def __init__(self, sent: Callable[[], int], every_s: float, pool: Callable[[], int] = int) -> None:
         super().__init__(name="soak-memory", daemon=True)
-        self.sent, self.every_s = sent, every_s
-        self.at, self.resident, self.heap = array("q"), array("q"), array("q")
+        self.sent, self.of_pool, self.every_s = sent, pool, every_s
+        self.at, self.resident, self.heap, self.pool = array("q"), array("q"), array("q"), array("q")
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -105,18 +109,24 @@ class Memory(threading.Thread):
             self.at.append(self.sent())
             self.resident.append(resident_bytes())
             self.heap.append(heap_bytes())
+            self.pool.append(self.of_pool())
 
     def stop(self) -> None:
         self._over.set()
         self.join()
+        # And the pool with it, which is to be freed when its producer is.
+        del self.of_pool
 
     def medians(self, first: float, last: float) -> Medians:
         """Of the samples taken between these numbers of records."""
+        rest = [heap - pool for heap, pool in zip(self.heap, self.pool, strict=True)]
         taken = [number for number, at in enumerate(self.at) if first <= at <= last]
         if not taken:
-            return Medians(float("nan"), float("nan"))
-        return Medians(*(statistics.median(kind[n] for n in taken) for kind in (self.resident, self.heap)))
+            return Medians(*[float("nan")] * len(Medians._fields))
+        kinds = (self.resident, self.heap, self.pool, rest)
+        return Medians(*(statistics.median(kind[n] for n in taken) for kind in kinds))
 
-    def course(self, points: int) -> list[tuple[int, int, int]]:
-        """So many of the samples at most, evenly: records, resident bytes, the heap's."""
-        return list(zip(self.at, self.resident, self.heap, strict=True))[:: max(1, len(self.at) // points)]
+    def course(self, points: int) -> list[tuple[int, int, int, int]]:
+        """So many of the samples at most, evenly: records, resident bytes, the heap's, the pool's."""
+        samples = list(zip(self.at, self.resident, self.heap, self.pool, strict=True))
+        return samples[:: max(1, len(samples) // points)]

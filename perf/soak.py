@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -43,7 +44,10 @@ CHURN_RECORDS = 300
 LINE_EVERY_S = 30.0
 """How often a log, which has no progress bar, gets a line."""
 HEAP_GROWTH = 0.01
-"""By how much what malloc gave out may have grown at the end, unless it is less than ``--growth-mb``."""
+"""By how much what malloc gave out may have grown at the end, unless it is less than ``--growth-mb``.
+
+Not to the pool: it grows to ``buffer_memory`` when the broker first falls that far behind, which in a short
+run may be near its end, and has a bound of its own."""
 RESIDENT_GROWTH = 0.5
 """The same of resident memory, as a share of ``buffer_memory``. It also has the gaps between what malloc gave
 out: buffers of many sizes come and go, and the gaps widen and narrow by some megabytes."""
@@ -160,7 +164,7 @@ class Run:
     report: Report
     memory: tuple[Medians, Medians]
     """Of the first tenth after the warm-up and of the last one."""
-    course: list[tuple[int, int, int]]
+    course: list[tuple[int, int, int, int]]
     """Of memory; see ``Memory.course``."""
     held: list[Held]
     """After the first record, the long run, a quarter of the short-lived producers, all of them."""
@@ -189,10 +193,12 @@ class Run:
             >= report.requests["produce"],
             "nothing is in flight": metrics["requests-in-flight"] == 0,
             "the pool is whole": metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"],
-            "memory in use is flat": last.heap - first.heap
+            "memory in use is flat, beside the pool": last.rest - first.rest
             < max(self.growth_bytes, first.heap * HEAP_GROWTH),
-            "resident memory is flat, but for gaps": last.resident - first.resident
-            < max(self.growth_bytes, self.plan.options["buffer_memory"] * RESIDENT_GROWTH),
+            "the pool keeps its bound": max(first.pool, last.pool) <= self.plan.options["buffer_memory"],
+            "resident memory is flat, but for pool and gaps": last.resident - first.resident
+            < max(0, last.pool - first.pool)
+            + max(self.growth_bytes, self.plan.options["buffer_memory"] * RESIDENT_GROWTH),
             "everything was freed": not self.held[0].grew(self.held[1]),
             "short-lived producers: each record once": report.records(CHURN_TOPIC)
             == self.plan.producers * CHURN_RECORDS,
@@ -234,6 +240,12 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {platform.machine()}, {python}"
 
 
+def occupied_by_buffers(producer: KafkaProducer) -> Callable[[], int]:
+    """What tells the bytes of a producer's buffers, lent out and kept."""
+    pool = producer._machinery.accumulator.pool
+    return lambda: pool.used_bytes + pool.cached_bytes
+
+
 def soak(plan: Plan, warm_up: float, sample_s: float, growth_mb: float) -> Run:
     options: dict[str, Any] = plan.options
     log = Log()
@@ -256,8 +268,8 @@ def soak(plan: Plan, warm_up: float, sample_s: float, growth_mb: float) -> Run:
         held = [Held.now()]
         requests_before = broker.report().requests
         broker.faults(**plan.faults)
-        memory = Memory(tally.records, sample_s)
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **options)
+        memory = Memory(tally.records, sample_s, occupied_by_buffers(producer))
         bounds = [plan.records * number // plan.senders for number in range(plan.senders + 1)]
         senders = [
             threading.Thread(
@@ -335,7 +347,10 @@ def rows(run: Run) -> list[tuple[str, str]]:
         ("records sent again", f"{run.metrics['record-retry-total']:,.0f}"),
         ("futures looked at", f"{sum(run.tally.looked_at):,}"),
         *(
-            (f"memory in use (resident), {when}", f"{amount(memory.heap)} ({amount(memory.resident)})")
+            (
+                f"memory in use (beside the pool; resident), {when}",
+                f"{amount(memory.heap)} ({amount(memory.rest)}; {amount(memory.resident)})",
+            )
             for when, memory in zip(("first tenth after the warm-up", "last tenth"), run.memory, strict=True)
         ),
         ("held by C before, after", f"{run.held[0].bytes:,} B, {run.held[1].bytes:,} B"),

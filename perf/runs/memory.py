@@ -39,7 +39,7 @@ def watched(args: Args, send_all: Callable[[list[bytes], int], Any]) -> Figures:
         send_all(data, rounds)
     memory.stop()
     above = (peak_bytes() - bare_interpreter_bytes()) / 1e6
-    course = [[at / 1000, resident / 1e6] for at, resident, _ in memory.course(POINTS)]
+    course = [[at / 1000, resident / 1e6] for at, resident, *_ in memory.course(POINTS)]
     return figures(measured, rounds * len(data), above_interpreter_mb=above, course=course)
 
 
