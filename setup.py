@@ -5,8 +5,10 @@ assertions, line tracing and no optimisation; ``CYPRODUCER_SANITIZE=address,unde
 compiler's sanitizers, which end the process at the first finding; ``tests/fuzz`` runs such a build.
 """
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -66,13 +68,28 @@ def extensions() -> list[Extension]:
     return found
 
 
-setup(
-    # Compiled side by side the extensions take half the time.
-    options={"build_ext": {"parallel": os.cpu_count() or 1}},
-    ext_modules=cythonize(
-        extensions(),
-        compiler_directives=COMPILER_DIRECTIVES,
-        build_dir="build/cython",
-        annotate=os.environ.get("CYPRODUCER_ANNOTATE", "") not in ("", "0"),
-    ),
-)
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Two Pythons may build in this directory at once, as tox lets them, and would write the same files."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    (ROOT / "build").mkdir(exist_ok=True)
+    with (ROOT / "build" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+with one_at_a_time():
+    setup(
+        # Compiled side by side the extensions take half the time.
+        options={"build_ext": {"parallel": os.cpu_count() or 1}},
+        ext_modules=cythonize(
+            extensions(),
+            compiler_directives=COMPILER_DIRECTIVES,
+            build_dir="build/cython",
+            annotate=os.environ.get("CYPRODUCER_ANNOTATE", "") not in ("", "0"),
+        ),
+    )

@@ -1,7 +1,7 @@
 """Runs tox with every Python of this machine, and closes with what pytest counted in each environment.
 
 tox looks for interpreters on PATH; those that only pyenv knows are told to it here. All arguments are tox's;
-without any, everything is run: the Pythons one after the other, then what needs no quiet machine in twos.
+without any, everything is run, two environments at a time, in the order of ``env_list``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / ".tox" / "reports"
-IN_TWOS = ("kafka", "types", "fuzz", "lint", "gate")
-"""Tests against brokers wait much of their time, which is enough for the others. The Pythons' own tests look
-at the clock more."""
 
 
 def pyenv_pythons() -> Iterator[Path]:
@@ -54,8 +51,7 @@ def main(arguments: list[str]) -> int:
         status = tox("run", arguments)
     else:
         # Whatever fails, all of it is run and told of.
-        status = tox("run", ["--skip-env", rf"\.?({'|'.join(IN_TWOS)})"])
-        status |= tox("run-parallel", ["--parallel", "2", "--parallel-live", "-e", ",".join(IN_TWOS)])
+        status = tox("run-parallel", ["--parallel", "2", "--parallel-live"])
     for report in sorted(REPORTS.glob("*.xml")):
         print(counts(report), flush=True)
     return status
