@@ -182,7 +182,7 @@ cdef int designate(RecordAccumulator acc, TopicState state, int count) except -1
     pthread_mutex_unlock(&acc.c.lock)
     while True:
         pthread_mutex_lock(&acc.c.lock)
-        k = unpark(&acc.c, t)
+        k = t.first_parked
         if k == NULL:
             t.partition_count = count
             pthread_cond_broadcast(&acc.c.progress)
@@ -206,7 +206,7 @@ cdef int designate(RecordAccumulator acc, TopicState state, int count) except -1
             count_records(&acc.c.meters, &t.meter, RECORDS_FAILED, 1, acc.clock.now_ns())
             pthread_mutex_unlock(&acc.c.lock)
             delivery_fail(k.delivery, why_not_placed(result, state, k.partition, count))
-        discard(acc, k)
+        discard(acc, t)
         # Also where the record that made room for itself then found no memory.
         if out.sealing != NULL:
             acc.seal(out.sealing)
@@ -224,7 +224,15 @@ cdef object why_not_placed(int result, TopicState state, int partition, int coun
         return error
 
 
-cdef int discard(RecordAccumulator acc, Parked* k) except -1:
+cdef int discard(RecordAccumulator acc, Topic* t) except -1:
+    """Frees a topic's oldest parked record, which is in a batch now or has failed.
+
+    Not before: a flush that looks meanwhile would find it neither parked nor in a batch, and return.
+    """
+    cdef Parked* k = t.first_parked
+    pthread_mutex_lock(&acc.c.lock)
+    unpark(&acc.c, t)
+    pthread_mutex_unlock(&acc.c.lock)
     acc.pool.unreserve(k.reserved)
     delivery_unref(k.delivery)
     free(k)
@@ -247,16 +255,15 @@ cdef int fail_parked(RecordAccumulator acc, TopicState state, object error, int6
         pthread_mutex_lock(&acc.c.lock)
         k = state.c.first_parked
         if k != NULL and k.deadline_ns <= before_ns:
-            k = unpark(&acc.c, &state.c)
             count_records(&acc.c.meters, &state.c.meter, RECORDS_FAILED, 1, acc.clock.now_ns())
-            pthread_cond_broadcast(&acc.c.progress)
         else:
             k = NULL
+            pthread_cond_broadcast(&acc.c.progress)
         pthread_mutex_unlock(&acc.c.lock)
         if k == NULL:
             return failed
         delivery_fail(k.delivery, error)
-        discard(acc, k)
+        discard(acc, &state.c)
         failed += 1
 
 

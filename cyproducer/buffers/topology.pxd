@@ -16,4 +16,4 @@ cdef void take_id(Accumulator* a, Topic* t, const uint8_t* topic_id) noexcept no
 cdef void orphan(Accumulator* a, Topic* t, int32_t count) noexcept nogil
 cdef int widen(Accumulator* a, Topic* t, int32_t count) noexcept nogil
 cdef int list_available(Topic* t, int32_t count) noexcept nogil
-cdef Parked* unpark(Accumulator* a, Topic* t) noexcept nogil
+cdef void unpark(Accumulator* a, Topic* t) noexcept nogil

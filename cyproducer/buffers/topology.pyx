@@ -160,12 +160,11 @@ cdef int list_available(Topic* t, int32_t count) noexcept nogil:
     return t.available_count
 
 
-cdef Parked* unpark(Accumulator* a, Topic* t) noexcept nogil:
-    """Takes the oldest parked record of a topic; NULL where there is none. The lock is held."""
+cdef void unpark(Accumulator* a, Topic* t) noexcept nogil:
+    """Takes the oldest parked record of a topic off its queue, in a batch or failed by now: a flush that no
+    longer finds it here finds it there. The lock is held."""
     cdef Parked* k = t.first_parked
-    if k != NULL:
-        t.first_parked = k.next
-        if k.next == NULL:
-            t.last_parked = NULL
-        a.parked -= 1
-    return k
+    t.first_parked = k.next
+    if k.next == NULL:
+        t.last_parked = NULL
+    a.parked -= 1

@@ -108,6 +108,24 @@ def test_keys_and_partitions_are_respected_as_ever() -> None:
         assert any(r.value == b"mine" for r in rig.log["unknown", 5])
 
 
+def test_a_flush_finds_a_parked_record_until_it_has_its_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[tuple[bool, bool]] = []
+
+    class Error(UnknownTopicOrPartitionError):
+        # Made when the record is on its way from the queue to its outcome.
+        def __init__(self, *args: object) -> None:
+            looks.append((rig.accumulator.flush(0), future.is_done))
+            super().__init__(*args)
+
+    monkeypatch.setattr("cyproducer.buffers.designation.UnknownTopicOrPartitionError", Error)
+    with Rig() as rig:
+        future = rig.send("t", b"v", partition=3)
+        rig.sender.apply_topic("t", b"", [1])
+        assert looks == [(False, False)]
+        assert isinstance(future.exception, Error)
+        assert rig.accumulator.flush(0)
+
+
 def test_a_partition_that_turns_out_not_to_exist_fails_its_record_alone() -> None:
     with Rig() as rig:
         futures = [rig.send("t", b"v", partition=partition) for partition in (0, 3, 1)]
