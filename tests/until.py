@@ -26,7 +26,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def until_blocked(thread: threading.Thread) -> None:
-    """Returns once a thread waits for something other than its turn to run Python.
+    """Returns once a thread waits for something other than its turn to run Python, or is over.
 
     Its turn comes with each pause here, and a thread that took it shows that by how often it was suspended.
     After one pause where the system does not tell: only Linux does.
@@ -38,7 +38,10 @@ def until_blocked(thread: threading.Thread) -> None:
     before: list[str] = []
 
     def rests() -> bool:
-        lines = status.read_text().splitlines()
+        try:
+            lines = status.read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            return True
         now = [line for line in lines if line.startswith(("State", "voluntary_ctxt_switches"))]
         same, before[:] = before == now, now
         return same and "S" in now[0].split()

@@ -53,7 +53,7 @@ def test_all_who_wait_for_a_batch_are_woken(threads: int) -> None:
 @pytest.mark.parametrize("leaving", [{0}, {2}, {4}, {0, 1}, {1, 3}, {3, 4}, {0, 1, 2, 3, 4}])
 def test_who_stays_is_woken_whoever_leaves(leaving: set[int]) -> None:
     with Rig({"t": [1]}) as rig:
-        waiting = [Waiting(rig, 0.02 if number in leaving else PATIENCE_S) for number in range(5)]
+        waiting = [Waiting(rig, 0.1 if number in leaving else PATIENCE_S) for number in range(5)]
         for thread in waiting:
             thread.start()
             until_blocked(thread)
