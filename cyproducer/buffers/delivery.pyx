@@ -359,7 +359,7 @@ cdef class RecordFuture:
 
     kafka-python's ``FutureRecordMetadata`` (``get``, ``add_callback``, ``add_errback``, ``add_both``,
     ``chain``, ``succeeded``, ``failed``, ``retriable``, ``is_done``, ``value``, ``exception``), and more:
-    ``await`` it, or take ``as_concurrent()``; ``topic`` is the record's. Thread-safe.
+    ``await`` it, or take ``as_concurrent()``; ``topic`` and ``partition`` are the record's. Thread-safe.
 
     Not tracked by the cycle collector: a cycle through a callback ends when the record completes,
     which every record does.
@@ -410,6 +410,12 @@ cdef class RecordFuture:
         )
 
     # Asking
+
+    @property
+    def partition(self):
+        """None where the record has none: not yet, or it was refused before."""
+        self._settle()
+        return self.delivery.partition if self.delivery != NULL and self.delivery.partition >= 0 else None
 
     @property
     def is_done(self):

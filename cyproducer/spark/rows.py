@@ -9,7 +9,8 @@ call sends some hundreds of them; else each is sent by itself.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from typing import Any, Final, NamedTuple, cast
 
@@ -32,6 +33,8 @@ WINDOW: Final = 10_000
 _REFUSED: Final = (ValueError, RecordTooLargeError, BufferExhaustedError)
 """What ``send_many()`` raises for a row that it can't send, or not beside the others."""
 _VALUES: Final = (bytes, str, bytearray, memoryview)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 _FIELDS: Final = ("topic", "key", "value", "headers", "partition", "timestamp")
 
 
@@ -42,17 +45,19 @@ def produce_partitions(
 
     It sends each element and yields its ``RecordMetadata``, in the elements' order; when it ends, all of
     them are acknowledged. An element is a value (bytes or str), a pair (key, value), or a ``Row`` or mapping
-    with ``value`` and, as there is need, ``key``, ``topic``, ``headers`` (pairs), ``partition`` and
-    ``timestamp`` (milliseconds, or a datetime). Strings are sent as UTF-8, unless the configuration has
-    serializers, which then get the elements as they are, of any other type too. Where there are none, values,
-    pairs, and rows of ``key`` and ``value`` that are alike and follow each other are sent together, up to
-    500, 1 MiB or 20 ms of them, with one timestamp.
+    with ``value`` (None: a tombstone) and, as there is need, ``key``, ``topic``, ``headers`` (pairs),
+    ``partition`` and ``timestamp`` (milliseconds, or a datetime: without a zone it is local time, as Spark
+    makes them). Strings are sent as UTF-8, unless the configuration has serializers, which then get the
+    elements as they are, of any other type too. Where there are none, values, pairs, and rows of ``key`` and
+    ``value`` that are alike and follow each other are sent together, up to 500, 1 MiB or 20 ms of them, with
+    one timestamp; those that wait for an element that is late are sent when it comes.
 
     ``topic``: of all records; None: each element's own. ``config``: ``KafkaProducer``'s options, functions
     too.
 
     Raises: here ``KafkaConfigurationError``; in the task ``RowsFailedError`` for the first record that can't
-    be written, which fails the task.
+    be written, and ``TypeError`` for an element that is no record, both of which fail the task. Whoever takes
+    a few of the records' metadata and closes the generator gets the error of the others there.
     """
     return _Produce(topic, producer_config(config, columns=False))
 
@@ -68,16 +73,25 @@ class _Produce:
         sent: deque[tuple[int, _Sent]] = deque()
         under_way = 0
         with shared_producer(self._config) as producer:
-            for each in _Senders(producer, self._topic).send_all(elements):
-                sent.append(each)
-                under_way += each[0]
-                while under_way > WINDOW:
-                    count, oldest = sent.popleft()
-                    under_way -= count
-                    yield from _outcomes(oldest)
-            await_outcomes(producer)
-            while sent:
-                yield from _outcomes(sent.popleft()[1])
+            try:
+                for each in _Senders(producer, self._topic).send_all(elements):
+                    sent.append(each)
+                    under_way += each[0]
+                    while sent and (under_way > WINDOW or sent[0][1].is_done):
+                        count, oldest = sent[0]
+                        yield from _outcomes(oldest)
+                        sent.popleft()
+                        under_way -= count
+                await_outcomes(producer)
+                while sent:
+                    yield from _outcomes(sent[0][1])
+                    sent.popleft()
+            except GeneratorExit:
+                # Whoever takes a few leaves what was sent for the others: it was accepted.
+                await_outcomes(producer)
+                for _, other in sent:
+                    deque(_outcomes(other), 0)
+                raise
 
 
 class _Together(NamedTuple):
@@ -92,6 +106,10 @@ class _Together(NamedTuple):
         # None where one failed, and nobody goes that far.
         return cast("list[RecordMetadata]", self.future._each(self.sizes, self.timestamp_ms))
 
+    @property
+    def is_done(self) -> bool:
+        return self.future.is_done
+
 
 _Sent = _Together | RecordFuture
 
@@ -105,7 +123,8 @@ def _outcomes(sent: _Sent) -> Iterable[RecordMetadata]:
     except BulkSendError as error:
         return _until_failed(cast("_Together", sent), error)
     except Exception as error:
-        raise RowsFailedError(sent.topic, getattr(error, "partition", None), error) from error
+        partition = sent.partition if isinstance(sent, RecordFuture) else None
+        raise RowsFailedError(sent.topic, partition, error) from error
     return sent.outcomes()
 
 
@@ -169,7 +188,7 @@ class _Senders(dict[type, Callable[[Any], RecordFuture]]):
     def _of(self, kind: type) -> Callable[[Any], RecordFuture]:
         if issubclass(kind, _VALUES):
             return self._value
-        if issubclass(kind, dict):
+        if issubclass(kind, Mapping):
             return self._mapping
         if issubclass(kind, tuple | list):
             return self._sequence if kind in (tuple, list) else self._row
@@ -179,7 +198,7 @@ class _Senders(dict[type, Callable[[Any], RecordFuture]]):
         if self._text_value and not isinstance(element, _VALUES):
             raise TypeError(
                 f"an element is {type(element).__name__}: must be bytes, str, a pair (key, value), or a Row "
-                "or dict with 'value'"
+                "or mapping with 'value'"
             )
         return self._record(self._topic, element)
 
@@ -197,23 +216,26 @@ class _Senders(dict[type, Callable[[Any], RecordFuture]]):
             raise ValueError(
                 f"a Row has {len(element)} values, and {len(fields)} fields: {', '.join(fields)}"
             )
-        return self._mapping(dict(zip(fields, element, strict=True)))
+        given = dict(zip(fields, element, strict=True))
+        if len(given) < len(fields):
+            raise TypeError(f"a Row has a field twice: {', '.join(fields)}")
+        return self._mapping(given)
 
-    def _mapping(self, given: dict[str, Any]) -> RecordFuture:
+    def _mapping(self, given: Mapping[str, Any]) -> RecordFuture:
         if unknown := [name for name in given if name not in _FIELDS]:
             raise TypeError(
                 f"an element has the field {unknown[0]!r}: a record's fields are {', '.join(_FIELDS)}"
             )
-        headers = given.get("headers")
-        if headers is not None:
-            headers = [
-                (name, content.encode() if isinstance(content, str) else content) for name, content in headers
-            ]
+        if "value" not in given:
+            # Nothing is easier to forget, and a tombstone deletes.
+            raise TypeError(
+                f"an element has no field 'value', only {', '.join(given)}: None is a tombstone's value"
+            )
         return self._record(
             self._topic or given.get("topic"),
-            given.get("value"),
+            given["value"],
             given.get("key"),
-            headers,
+            _pairs(given.get("headers")),
             given.get("partition"),
             _milliseconds(given.get("timestamp")),
         )
@@ -221,18 +243,30 @@ class _Senders(dict[type, Callable[[Any], RecordFuture]]):
     def _record(self, topic: str | None, value: Any, key: Any = None, *rest: Any) -> RecordFuture:
         if topic is None:
             raise TypeError("no topic: give one to produce_partitions(), or a field 'topic' to each element")
-        if self._text_value and isinstance(value, str):
-            value = value.encode()
-        if self._text_key and isinstance(key, str):
-            key = key.encode()
         try:
+            if self._text_value and isinstance(value, str):
+                value = value.encode()
+            if self._text_key and isinstance(key, str):
+                key = key.encode()
             return self._send(topic, value, key, *rest)
-        except KafkaError as error:
+        except (KafkaError, ValueError) as error:
             raise RowsFailedError(topic, None, error) from error
+
+
+def _pairs(headers: Any) -> list[tuple[str, bytes | None]] | None:
+    if headers is None:
+        return None
+    # A mapping's names, and a text's letters, may look like pairs.
+    if not isinstance(headers, list | tuple) or not all(
+        isinstance(each, list | tuple) and len(each) == 2 for each in headers
+    ):
+        raise TypeError(f"headers={headers!r}: must be a list of pairs (name, content)")
+    return [(name, content.encode() if isinstance(content, str) else content) for name, content in headers]
 
 
 def _milliseconds(value: Any) -> int | None:
     if value is None or isinstance(value, int):
         return value
-    milliseconds: int = round(value.timestamp() * 1000)
+    # Whole numbers all the way: a float of seconds may be a millisecond off.
+    milliseconds: int = (value.astimezone(UTC) - _EPOCH) // _MILLISECOND
     return milliseconds

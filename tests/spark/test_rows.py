@@ -1,12 +1,15 @@
 """What an element of an RDD means as a record; Spark itself is not needed to say it."""
 
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from cyproducer.producer import KafkaProducer
+from cyproducer.records.hashing import partition_for_key
 from cyproducer.spark import close_all, produce_partitions
 from cyproducer.spark.sending import RowsFailedError
 from cyproducer.structs import RecordMetadata
@@ -200,6 +203,14 @@ def repr_bytes(value: object) -> bytes | None:
         ("t", None, "an element is NoneType"),
         (None, "v", "no topic: give one to produce_partitions"),
         (None, {"value": "v"}, "no topic"),
+        ("t", {"key": "k"}, "no field 'value', only key: None is a tombstone's value"),
+        ("t", rows(["key"], ("k",))[0], "no field 'value', only key"),
+        ("t", rows(["value", "key", "value"], ("v", "k", "w"))[0], "a Row has a field twice: value, key"),
+        # Two letters are no pair, neither a mapping's name nor a text.
+        ("t", {"value": "v", "headers": {"id": "7"}}, "headers={'id': '7'}: must be a list of pairs"),
+        ("t", {"value": "v", "headers": ["ab"]}, "headers=['ab']: must be a list of pairs"),
+        ("t", {"value": "v", "headers": "ab"}, "headers='ab': must be a list of pairs"),
+        ("t", {"value": "v", "headers": [("a", b"", 1)]}, "must be a list of pairs (name, content)"),
     ],
 )
 def test_what_is_no_record_is_said(
@@ -215,6 +226,95 @@ def test_a_row_that_lacks_a_value_is_no_tombstone(broker: EmbeddedBroker) -> Non
     produce = produce_partitions("t", bootstrap_servers=broker.bootstrap_servers)
     with pytest.raises(ValueError, match="a Row has 1 values, and 2 fields: key, value"):
         list(produce(iter(rows(["key", "value"], ("k",)))))
+
+
+@pytest.mark.parametrize(
+    ("name", "element", "cause"),
+    [
+        ("empty", (None, None), ValueError),
+        ("value", "\ud800", UnicodeEncodeError),
+        ("key", ("\ud800", "v"), UnicodeEncodeError),
+        ("partition", {"value": "v", "partition": -1}, ValueError),
+    ],
+)
+def test_a_record_that_cannot_be_made_is_told_with_its_topic(
+    broker: EmbeddedBroker, name: str, element: Any, cause: type[Exception]
+) -> None:
+    topic = f"unmade-{name}"
+    broker.create_topic(topic, 1)
+    produce = produce_partitions(topic, bootstrap_servers=broker.bootstrap_servers)
+    with pytest.raises(RowsFailedError, match=f"topic '{topic}': {cause.__name__}: ") as raised:
+        list(produce([element]))
+    assert isinstance(raised.value.cause, cause)
+
+
+@pytest.mark.parametrize("name", ["mapping", "pair"])
+def test_a_record_that_fails_is_told_with_its_partition(broker: EmbeddedBroker, name: str) -> None:
+    topic = f"placed-{name}"
+    broker.create_topic(topic, 2)
+    produce = produce_partitions(topic, bootstrap_servers=broker.bootstrap_servers)
+    broker.fail_next(PRODUCE, TOPIC_AUTHORIZATION_FAILED)
+    key = next(key for key in map(str, range(9)) if partition_for_key("murmur2", key.encode(), 2) == 1)
+    with pytest.raises(RowsFailedError, match=f"topic '{topic}', partition 1: .*TopicAuthorization"):
+        list(produce([(key, "v") if name == "pair" else MappingProxyType({"key": key, "value": "v"})]))
+
+
+def test_a_record_that_fails_is_told_where_no_more_elements_come(broker: EmbeddedBroker) -> None:
+    broker.create_topic("slow", 1)
+    produce = produce_partitions("slow", bootstrap_servers=broker.bootstrap_servers, linger_ms=0)
+    taken = []
+
+    def elements() -> Iterator[Any]:
+        for number in range(1000):
+            taken.append(number)
+            # The first is refused at once; the others have no end that one could wait for.
+            yield ["k", b"x" * (2_000_000 if number == 0 else 1)]
+
+    with pytest.raises(RowsFailedError, match="RecordTooLargeError"):
+        list(produce(elements()))
+    assert taken == [0]
+
+
+@pytest.mark.parametrize("name", ["lists", "pairs"])
+def test_who_takes_a_few_is_told_what_became_of_the_others(
+    broker: EmbeddedBroker, together: list[int], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cyproducer.spark.rows.WINDOW", 2)
+    topic = f"few-{name}"
+    broker.create_topic(topic, 1)
+    produce = produce_partitions(
+        topic,
+        bootstrap_servers=broker.bootstrap_servers,
+        batch_size=200,
+        linger_ms=0,
+        max_in_flight_requests_per_connection=1,
+    )
+    broker.fail_next(PRODUCE, 0, TOPIC_AUTHORIZATION_FAILED)
+    make = list if name == "lists" else tuple
+    told: Any = produce(make((b"k", b"%d" % n * 150)) for n in range(6))
+    assert next(told).offset == 0
+    with pytest.raises(RowsFailedError, match=f"topic '{topic}', partition 0: .*TopicAuthorization"):
+        told.close()
+    close_all()
+
+
+def test_timestamps_are_milliseconds_that_have_begun(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        late = datetime(2025, 1, 2, 3, 4, 5, 999_900)
+        found = sent(
+            broker,
+            "times",
+            [{"value": "v", "timestamp": when} for when in (late, late.replace(tzinfo=UTC))],
+        )
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    utc = 1_735_787_045_999
+    assert [r.timestamp_ms for r in found] == [utc + 5 * 3_600_000, utc]
 
 
 def test_the_first_record_that_fails_ends_the_partition(broker: EmbeddedBroker) -> None:
