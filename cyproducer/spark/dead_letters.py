@@ -74,11 +74,9 @@ class DeadLetters:
             place.append((f"{PREFIX}partition", b"%d" % partition))
         nothing = pa.nulls(rows.num_rows, pa.binary())
         keys = rows.column(columns.key).cast(pa.binary()) if columns.key is not None else nothing
-        given = (
-            rows.column(columns.headers).to_pylist()
-            if columns.headers is not None
-            else [None] * rows.num_rows
-        )
+        given = [None] * rows.num_rows
+        if columns.headers is not None:
+            given = _as_bytes(rows.column(columns.headers)).to_pylist()
         values = rows.column(columns.value).cast(pa.binary())
         most = self._producer.config.max_request_size - _OVERHEAD
         last: BaseException | None = None
@@ -144,13 +142,15 @@ class DeadLetters:
             self._count += 1
 
 
+def _as_bytes(headers: pa.Array) -> pa.Array:
+    """Headers' texts may be none, as keys and values may: a dead letter is written all the same."""
+    pair = pa.struct([(field.name, pa.binary()) for field in headers.type.value_type])
+    return headers.cast(pa.list_(pair))
+
+
 def _pairs(headers: list[dict[str, Any] | None] | None) -> Headers:
     pairs = [tuple(each.values()) for each in headers or () if each is not None]
-    return [
-        (name, content.encode() if isinstance(content, str) else content)
-        for name, content in pairs
-        if name is not None
-    ]
+    return [(name.decode(errors="replace"), content) for name, content in pairs if name is not None]
 
 
 def _bytes_of(headers: Headers) -> int:

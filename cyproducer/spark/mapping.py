@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from cyproducer.config import ProducerConfig
 from cyproducer.errors import BulkSendError, RecordTooLargeError, UnknownTopicOrPartitionError
 from cyproducer.producer import KafkaProducer
 from cyproducer.spark.batches import plain, refused_rows
 from cyproducer.spark.columns import Columns, columns_of
-from cyproducer.spark.options import producer_config
+from cyproducer.spark.options import check_at_least_once, producer_config
 from cyproducer.spark.sending import RowsFailedError, said, write_task
 from cyproducer.spark.sharing import SharedConfig, await_outcomes, shared_producer
 from cyproducer.spark.summary import WriteSummary, merge
@@ -142,6 +143,7 @@ def foreach_batch(
     error where a task failed.
     """
     shared = producer_config(config, columns=True)
+    check_at_least_once(ProducerConfig(**shared.config))
 
     def write(df: "DataFrame", batch_id: int) -> None:
         columns = columns_of(df.schema, topic, headers=True)

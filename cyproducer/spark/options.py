@@ -148,6 +148,14 @@ def _check_guarantee(value: str, config: ProducerConfig) -> None:
         raise KafkaConfigurationError(
             f"option 'deliveryGuarantee'={value!r}: must be {AT_LEAST_ONCE!r}, which is the default"
         )
+    check_at_least_once(config)
+
+
+def check_at_least_once(config: ProducerConfig) -> None:
+    """
+    Raises:
+        KafkaConfigurationError: a producer's options promise less.
+    """
     if not config.enable_idempotence:
         raise KafkaConfigurationError(
             f"deliveryGuarantee {AT_LEAST_ONCE!r} needs an idempotent producer: kafka.acks=all, "

@@ -81,6 +81,8 @@ class TaskWriter:
         self._topic = topic
         self._dead_letters = dead_letters
         self._sent: deque[_Sent] = deque()
+        self._again: deque[tuple[str, pa.RecordBatch]] = deque()
+        """Parts of what brokers refused as a whole."""
         self._ranges: list[WrittenRange] = []
         self._bytes = 0
         self._dead_topics: dict[str, Exception] = {}
@@ -94,6 +96,8 @@ class TaskWriter:
         """
         while self._sent and self._sent[0].future.is_done:
             self._settle(self._sent.popleft())
+        if self._again:
+            self._settle_all()
         for topic, rows in self._by_topic(plain(batch)):
             self._send(topic, rows)
 
@@ -134,19 +138,24 @@ class TaskWriter:
             batch = batch.filter(pc.is_valid(column))
             column = batch.column(self._columns.topic)
         # Its dictionary may have names that no row has.
-        encoded = column.cast(pa.string()).dictionary_encode()
+        # As bytes, since Spark makes texts of bytes without looking whether they are any.
+        encoded = column.cast(pa.string()).cast(pa.binary()).dictionary_encode()
         names = encoded.dictionary.to_pylist()
         rows = batch.drop_columns([self._columns.topic])
-        if len(names) == 1:
-            yield names[0], rows
-            return
-        # One copy for all topics: sorting keeps the order of equals.
-        rows = rows.take(pc.sort_indices(encoded.indices))
+        if len(names) > 1:
+            # One copy for all topics: sorting keeps the order of equals.
+            rows = rows.take(pc.sort_indices(encoded.indices))
         counted = {each["values"]: each["counts"] for each in pc.value_counts(encoded.indices).to_pylist()}
         first = 0
         for number, name in enumerate(names):
-            yield name, rows.slice(first, counted[number])
+            part = rows.slice(first, counted[number])
             first += counted[number]
+            try:
+                topic = name.decode()
+            except UnicodeDecodeError as error:
+                self._refuse(name.decode(errors="replace"), part, error)
+            else:
+                yield topic, part
 
     def _send(self, topic: str, rows: pa.RecordBatch) -> None:
         c = self._columns
@@ -201,10 +210,14 @@ class TaskWriter:
         self._send(topic, rows.slice(half))
 
     def _settle_all(self) -> None:
-        if self._sent:
-            await_outcomes(self._producer)
-        while self._sent:
-            self._settle(self._sent.popleft())
+        while self._sent or self._again:
+            if self._sent:
+                await_outcomes(self._producer)
+                while self._sent:
+                    self._settle(self._sent.popleft())
+            # One part after the other: together, they would be in one batch again.
+            if self._again:
+                self._send(*self._again.popleft())
 
     def _settle(self, sent: _Sent) -> None:
         try:
@@ -232,13 +245,9 @@ class TaskWriter:
         if rows.num_rows == 1:
             self._refuse(sent.topic, rows, cause, failed.partition)
             return
-        # Brokers refuse a batch for one of its records. One half after the other: together, they would be in
-        # one batch again.
+        # Brokers refuse a batch for one of its records.
         half = rows.num_rows // 2
-        for part in (rows.slice(0, half), rows.slice(half)):
-            self._settle_all()
-            self._send(sent.topic, part)
-        self._settle_all()
+        self._again.extendleft((sent.topic, part) for part in (rows.slice(half), rows.slice(0, half)))
 
     def _payload(self, rows: pa.RecordBatch) -> int:
         """Bytes of keys and values."""

@@ -22,8 +22,10 @@ from tests.integration.delivery_rig import (
 )
 from tests.integration.fault_log import FaultLog
 from tests.integration.kafka_cluster import KafkaCluster
+from tests.integration.ledger import Writer
 from tests.integration.mischief import Fault, Mischief
 from tests.integration.proxy import Proxy
+from tests.until import looks
 
 pytestmark = [
     pytest.mark.kafka,
@@ -109,6 +111,14 @@ def test_answers_lost_in_a_row(
     assert log.count("was lost") > 20
 
 
+def all_get_through(writer: Writer) -> bool:
+    """Whether each of the next 20 records to every partition is acknowledged."""
+    begin = [len(entries) for entries in writer.entries]
+    writer.pass_by([first + 20 for first in begin])
+    places = zip(writer.entries, begin, strict=True)
+    return all(entry.error is None for entries, first in places for entry in entries[first : first + 20])
+
+
 @pytest.mark.parametrize("way", [idempotent("lz4"), repeating("all")], ids=lambda way: way.name)
 def test_records_that_ran_out_of_time(
     cluster: KafkaCluster, proxy: Proxy, faults: ClusterFaults, log: FaultLog, way: Way
@@ -119,12 +129,11 @@ def test_records_that_ran_out_of_time(
     with writing(proxy.bootstrap_servers, way, topic, log, **times) as writer:
         with proxy.misbehaving(Mischief(log.seed), log):
             time.sleep(8 * PATIENCE)
-        # Those that failed leave nothing behind that harms those to come.
-        time.sleep(1)
-        began_s = log.now_s()
-        writer.pass_by()
+        # Those that failed leave nothing behind that harms those to come. One of these may still be late: 600
+        # ms are not much for brokers on a busy machine.
+        assert any(all_get_through(writer) for _ in looks(30))
 
-    reckoning = settle(cluster, faults, writer, way, deaths=False, failed_until_s=began_s)
+    reckoning = settle(cluster, faults, writer, way, deaths=False, failed_until_s=log.now_s())
     assert sum(reckoning.failures().values()) > 100
 
 

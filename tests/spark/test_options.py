@@ -1,10 +1,12 @@
 """What the sink's options mean, and what is said about wrong ones. No Spark is needed for it."""
 
 import pickle
+from typing import Any
 
 import pytest
 
 from cyproducer.errors import KafkaConfigurationError
+from cyproducer.spark import foreach_batch
 from cyproducer.spark.options import parse, producer_config
 from cyproducer.spark.sharing import SharedConfig
 
@@ -104,9 +106,11 @@ def test_what_columns_cannot_have_is_said_on_the_driver(given: dict[str, object]
 @pytest.mark.parametrize(
     "option", [{"acks": "1"}, {"acks": "0"}, {"retries": "0"}, {"enable.idempotence": "false"}]
 )
-def test_less_than_the_promise_is_refused(option: dict[str, str]) -> None:
+def test_less_than_the_promise_is_refused(option: dict[str, Any]) -> None:
     with pytest.raises(KafkaConfigurationError, match="needs an idempotent producer"):
         parse({**SERVERS, **{f"kafka.{name}": value for name, value in option.items()}})
+    with pytest.raises(KafkaConfigurationError, match="needs an idempotent producer"):
+        foreach_batch("t", bootstrap_servers="127.0.0.1:1", **option)
 
 
 def test_a_topic_may_be_left_to_the_brokers_to_make() -> None:

@@ -1,12 +1,17 @@
 """A task's rows on their way: divided by topic, counted, and what becomes of those that can't be written."""
 
 import pickle
+from array import array
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from cyproducer.errors import (
+    BulkSendError,
+    InvalidRecordError,
     InvalidTopicError,
     KafkaTimeoutError,
     RecordTooLargeError,
@@ -18,6 +23,7 @@ from cyproducer.spark.columns import Columns
 from cyproducer.spark.dead_letters import DeadLetterError, DeadLetters
 from cyproducer.spark.sending import RowsFailedError, TaskWriter, write_all
 from cyproducer.spark.summary import WriteSummary, WrittenRange, merge, merge_ranges
+from cyproducer.structs import FailedRows
 from cyproducer.testing import EmbeddedBroker
 from tests.integration.consume import Fetched, read_all
 
@@ -204,6 +210,84 @@ def test_dead_letters_take_what_is_no_text_and_no_time(
     assert (summary.rows, summary.dead_letters) == (0, 1)
     (letter,) = read(broker, "odd-dead", 1)
     assert (letter.value or b"").startswith(b"\xff\xfe")
+
+
+def text(*given: bytes) -> pa.Array:
+    """Strings that are no UTF-8, which Spark makes of binaries without looking."""
+    return pa.Array.from_buffers(pa.string(), len(given), pa.array(given, pa.binary()).buffers())
+
+
+def test_headers_that_are_no_text_go_with_a_dead_letter(
+    broker: EmbeddedBroker, producer: KafkaProducer
+) -> None:
+    for name in ("odd-headers", "odd-headers-dead"):
+        broker.create_topic(name, 1)
+    pairs = pa.StructArray.from_arrays([text(b"\xff"), text(b"\xfe")], names=["name", "content"])
+    headers = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), pairs)
+    batch = pa.record_batch({"value": pa.array([b"v" * 6000]), "headers": headers})
+    columns = Columns(value="value", headers="headers")
+    dead = DeadLetters(producer, "odd-headers-dead")
+    summary = write_all(TaskWriter(producer, columns, "odd-headers", dead), [batch])
+    assert (summary.rows, summary.dead_letters) == (0, 1)
+    (letter,) = read(broker, "odd-headers-dead", 1)
+    assert letter.headers[0] == ("\ufffd", b"\xfe")
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_topic_whose_name_is_no_text_has_no_rows_written(
+    broker: EmbeddedBroker, producer: KafkaProducer, others: int
+) -> None:
+    for name in (f"named-{others}", f"nameless-dead-{others}"):
+        broker.create_topic(name, 1)
+    names = text(b"\xff", *[b"named-%d" % others] * others)
+    batch = rows(*[("", str(number), b"v") for number in range(1 + others)]).set_column(0, "topic", names)
+    with pytest.raises(RowsFailedError, match="topic '\ufffd': UnicodeDecodeError"):
+        write_all(TaskWriter(producer, BY_TOPIC, None, None), [batch.slice(0, 1)])
+    dead = DeadLetters(producer, f"nameless-dead-{others}")
+    summary = write_all(TaskWriter(producer, BY_TOPIC, None, dead), [batch])
+    assert (summary.rows, summary.dead_letters) == (others, 1)
+    (letter,) = read(broker, f"nameless-dead-{others}", 1)
+    assert (letter.key, letter.value) == (b"0", b"v")
+
+
+class Picky:
+    """A producer whose brokers take no two records in a batch."""
+
+    def __init__(self, producer: KafkaProducer) -> None:
+        self.config = producer.config
+        self.metrics = producer.metrics
+        self.under_way = 0
+        self.taken: list[bytes] = []
+
+    def flush(self, timeout: float) -> None:
+        pass
+
+    def send_arrow(self, topic: str, rows: pa.RecordBatch, **columns: Any) -> Any:
+        # Side by side the two halves would be in one batch again.
+        assert rows.num_rows > 1 or self.under_way == 0
+        self.under_way += 1
+        return SimpleNamespace(is_done=False, get=lambda: self.answer(rows))
+
+    def answer(self, rows: pa.RecordBatch) -> Any:
+        self.under_way -= 1
+        metadata: Any = SimpleNamespace(ranges=())
+        if rows.num_rows == 1:
+            self.taken += rows.column("value").to_pylist()
+            return metadata
+        cause = InvalidRecordError("two")
+        cause.maybe_written = False
+        failed = FailedRows(0, cause, array("q", range(rows.num_rows)))
+        raise BulkSendError("refused", metadata=metadata, failures=[failed])
+
+
+def test_any_number_of_refused_batches_is_halved(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+    broker.create_topic("picky-dead", 1)
+    picky: Any = Picky(producer)
+    dead = DeadLetters(producer, "picky-dead")
+    given = [b"%d" % number for number in range(3000)]
+    batches = [values(*given[first : first + 3]) for first in range(0, 3000, 3)]
+    write_all(TaskWriter(picky, PLAIN, "picky", dead), batches)
+    assert sorted(picky.taken) == sorted(given)
 
 
 def test_headers_go_where_they_leave_no_room(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
