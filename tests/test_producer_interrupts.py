@@ -1,5 +1,6 @@
 """Ctrl-C in what waits leaves a producer that can be used, or closed."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from cyproducer.buffers.delivery import RecordFuture
+from cyproducer.errors import ProducerClosedError
 from cyproducer.producer import KafkaProducer
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
@@ -93,6 +95,30 @@ def test_close_goes_on_where_ctrl_c_ended_it(stuck: str, interrupt: Callable[[],
         producer.close()
         assert future.get(0).offset == 0
         assert "closed" in repr(producer)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_signals_handler_may_close_in_the_middle_of_a_send(codec: str) -> None:
+    """Most of the time of these sends is spent on compressing, where a batch is nobody else's to complete."""
+    data = os.urandom(6000).hex().encode()
+    futures: list[RecordFuture] = []
+    closed = threading.Event()
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, compression_type=codec) as producer:
+        producer.send("orders", b"first").get(WAIT_S)
+
+        def close(number: int, frame: FrameType | None) -> None:
+            producer.close(WAIT_S)
+            closed.set()
+
+        before = signal.signal(signal.SIGALRM, close)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with contextlib.suppress(ProducerClosedError):
+                while not closed.is_set():
+                    futures.append(producer.send("orders", data))
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert [future for future in futures if not future.succeeded()] == []
 
 
 def test_a_signals_handler_may_close_in_the_middle_of_a_close() -> None:

@@ -1,12 +1,12 @@
 """Compression of record batches: which codecs there are, which levels they take, how they are framed.
 
-Owns the codec ids of the batch's attributes, the checks of a codec's name and level, and the bytes
-each codec writes. Does not own the batch: the 61 header bytes before the records are never compressed
-and never seen here. No I/O.
+Owns the codec ids of the batch's attributes, the checks of a codec's name and level, what is written, and
+decompression. Does not own the calls that write it (``compressors``), nor the batch: the 61 header bytes
+before the records are never compressed and never seen here. No I/O.
 
 Runs in whichever thread seals a batch (the application's or the sender's), with the GIL held on entry;
 each library lets go of it while it works. Every function and object here may be used from several
-threads at once, on free-threaded Python too.
+threads at once.
 
 What is written is what the Java client writes, so that whoever reads its batches reads these:
 
@@ -28,7 +28,6 @@ The libraries were chosen by ``perf/micro/compression.py``.
 """
 
 import zlib
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -36,18 +35,22 @@ import cramjam
 import lz4.frame  # type: ignore[import-untyped]
 import zstandard
 
+from cyproducer.records.compressors import (
+    JAVA_FAST_LZ4,
+    XERIAL_HEADER,
+    Compressor,
+    Gzip,
+    Lz4,
+    Snappy,
+    Zstd,
+)
+
 BytesLike = bytes | bytearray | memoryview
 """One-dimensional, contiguous, items of one byte."""
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 """Codec ids: bits 0-2 of a batch's attributes."""
 
-_JAVA_FAST_LZ4 = 9
-_XERIAL_HEADER = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
-# Java's 32 KiB would be eight calls for a batch of 256 KiB, and at the end of each the thread has to get
-# the GIL back: 42 ms beside a thread that runs Python, against 6 ms in one call (on an idle machine).
-# Readers take any size: each block states its own. The bound keeps their buffers in proportion.
-_XERIAL_BLOCK_BYTES = 1024 * 1024
 _LZ4_LARGEST_RATIO = 255
 # What RFC 8878 (3.1.1.1.2) asks every decoder to support, however little comes out in the end.
 _ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
@@ -55,40 +58,6 @@ _ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
 
 class DecompressionError(ValueError):
     """The data is damaged, is not of this codec, or would be larger than the bound."""
-
-
-class Compressor:
-    """Compresses one batch's records after another with one codec at one level.
-
-    Made by :func:`compressor_for`. Safe to use from several threads at once.
-
-    Attributes:
-        codec_id: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; what goes into bits 0-2 of the attributes.
-        name: ``"none"``, ``"gzip"``, ``"snappy"``, ``"lz4"`` or ``"zstd"``.
-        level: the level in force, the codec's default where none was asked for; None where the codec
-            has no levels.
-    """
-
-    __slots__ = ("_compress", "codec_id", "level", "name")
-
-    def __init__(
-        self, codec_id: int, name: str, level: int | None, compress: Callable[[BytesLike], bytes]
-    ) -> None:
-        self.codec_id = codec_id
-        self.name = name
-        self.level = level
-        self._compress = compress
-
-    def compress(self, data: BytesLike) -> bytes:
-        """The compressed form of ``data``, in memory of its own: ``data`` is not kept after the call.
-
-        Raises:
-            MemoryError: there is no memory for the result or the codec's state.
-        """
-        return self._compress(data)
-
-    def __repr__(self) -> str:
-        return f"Compressor(name={self.name!r}, level={self.level!r})"
 
 
 def compressor_for(codec: str | None, level: int | None = None) -> Compressor:
@@ -117,7 +86,7 @@ def compressor_for(codec: str | None, level: int | None = None) -> Compressor:
         if level != kind.default_level and level not in kind.levels:
             raise ValueError(f"compression level of {name} must be {kind.allowed()}, not {level}")
     in_force = kind.default_level if level is None else level
-    return Compressor(list(_CODECS).index(name), name, in_force, kind.at_level(in_force))
+    return kind.compressor(list(_CODECS).index(name), name, in_force)
 
 
 def decompress(codec_id: int, data: BytesLike, max_size: int) -> bytes:
@@ -163,22 +132,8 @@ def _check_end(name: str, ended: bool, surplus: bytes | None) -> None:
         raise DecompressionError(f"{name} data is followed by {len(surplus)} more bytes")
 
 
-def _none_at(level: int | None) -> Callable[[BytesLike], bytes]:
-    return bytes
-
-
 def _none_decompress(data: BytesLike, max_size: int) -> bytes:
     return bytes(data)
-
-
-def _gzip_at(level: int | None) -> Callable[[BytesLike], bytes]:
-    assert level is not None
-
-    def compress(data: BytesLike) -> bytes:
-        # 31: a window of 32 KiB and a gzip wrapper, which zlib writes without a time.
-        return zlib.compress(data, level, wbits=31)
-
-    return compress
 
 
 def _gzip_decompress(data: BytesLike, max_size: int) -> bytes:
@@ -190,27 +145,12 @@ def _gzip_decompress(data: BytesLike, max_size: int) -> bytes:
     return result
 
 
-def _snappy_at(level: int | None) -> Callable[[BytesLike], bytes]:
-    return _snappy_compress
-
-
-def _snappy_compress(data: BytesLike) -> bytes:
-    parts: list[bytes | cramjam.Buffer] = [_XERIAL_HEADER]
-    with memoryview(data) as view:
-        for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
-            with view[start : start + _XERIAL_BLOCK_BYTES] as block:
-                packed = cramjam.snappy.compress_raw(block)
-            parts.append(len(packed).to_bytes(4, "big"))
-            parts.append(packed)
-    return b"".join(parts)
-
-
 def _snappy_decompress(data: BytesLike, max_size: int) -> bytes:
     source = bytes(data)
     # Java reads any later version that is still compatible with 1; nobody has ever written one.
-    if source[: len(_XERIAL_HEADER)] != _XERIAL_HEADER:
+    if source[: len(XERIAL_HEADER)] != XERIAL_HEADER:
         raise DecompressionError(f"snappy data must start with the xerial header, not {source[:16].hex()}")
-    at = len(_XERIAL_HEADER)
+    at = len(XERIAL_HEADER)
     parts: list[bytes] = []
     size = 0
     while at < len(source):
@@ -226,25 +166,6 @@ def _snappy_decompress(data: BytesLike, max_size: int) -> bytes:
     return b"".join(parts)
 
 
-def _lz4_at(level: int | None) -> Callable[[BytesLike], bytes]:
-    # Java's number for its fast compressor is the library's for a slow one, whose own fast one is 0.
-    library_level = 0 if level == _JAVA_FAST_LZ4 else level
-
-    def compress(data: BytesLike) -> bytes:
-        # The library keeps the fast compressor's state on the stack: a context to reuse gains nothing.
-        framed: bytes = lz4.frame.compress(
-            data,
-            compression_level=library_level,
-            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
-            block_linked=False,
-            content_checksum=False,
-            store_size=False,
-        )
-        return framed
-
-    return compress
-
-
 def _lz4_decompress(data: BytesLike, max_size: int) -> bytes:
     frame = lz4.frame.LZ4FrameDecompressor()
     # The library takes memory for the whole bound at once; no block can grow by more than the ratio.
@@ -253,25 +174,6 @@ def _lz4_decompress(data: BytesLike, max_size: int) -> bytes:
     if len(result) <= max_size:
         _check_end("lz4", frame.eof, frame.unused_data)
     return result
-
-
-def _zstd_at(level: int | None) -> Callable[[BytesLike], bytes]:
-    assert level is not None
-    # A new context costs 20 us, as much as compressing 4 KB, and one may serve one thread at a time. So
-    # they wait here between calls: no more of them than were ever in use at once. A context that is in
-    # use is not in here, so a forked child finds only whole ones.
-    idle: deque[zstandard.ZstdCompressor] = deque()
-
-    def compress(data: BytesLike) -> bytes:
-        try:
-            context = idle.pop()
-        except IndexError:
-            context = zstandard.ZstdCompressor(level=level, write_content_size=True, write_checksum=False)
-        frame = context.compress(data)
-        idle.append(context)
-        return frame
-
-    return compress
 
 
 def _zstd_decompress(data: BytesLike, max_size: int) -> bytes:
@@ -290,7 +192,7 @@ def _zstd_decompress(data: BytesLike, max_size: int) -> bytes:
 class _Codec:
     levels: range
     default_level: int | None
-    at_level: Callable[[int | None], Callable[[BytesLike], bytes]]
+    compressor: type[Compressor]
     decompress: Callable[[BytesLike, int], bytes]
 
     def allowed(self) -> str:
@@ -302,9 +204,9 @@ class _Codec:
 _NO_LEVELS = range(0)
 # In the order of their ids.
 _CODECS = {
-    "none": _Codec(_NO_LEVELS, None, _none_at, _none_decompress),
-    "gzip": _Codec(range(1, 10), -1, _gzip_at, _gzip_decompress),
-    "snappy": _Codec(_NO_LEVELS, None, _snappy_at, _snappy_decompress),
-    "lz4": _Codec(range(1, 18), _JAVA_FAST_LZ4, _lz4_at, _lz4_decompress),
-    "zstd": _Codec(range(-131072, 23), 3, _zstd_at, _zstd_decompress),
+    "none": _Codec(_NO_LEVELS, None, Compressor, _none_decompress),
+    "gzip": _Codec(range(1, 10), -1, Gzip, _gzip_decompress),
+    "snappy": _Codec(_NO_LEVELS, None, Snappy, _snappy_decompress),
+    "lz4": _Codec(range(1, 18), JAVA_FAST_LZ4, Lz4, _lz4_decompress),
+    "zstd": _Codec(range(-131072, 23), 3, Zstd, _zstd_decompress),
 }

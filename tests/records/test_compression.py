@@ -15,8 +15,8 @@ import lz4.frame  # type: ignore[import-untyped]
 import pytest
 import zstandard
 
-from cyproducer.records import compression
-from cyproducer.records.compression import Compressor, DecompressionError, compressor_for, decompress
+from cyproducer.records.compression import DecompressionError, compressor_for, decompress
+from cyproducer.records.compressors import XERIAL_HEADER, Compressor
 from tests.reference_records import xerial_blocks
 
 KIB, MIB = 1024, 1024 * 1024
@@ -289,7 +289,7 @@ def test_one_byte_over_the_bound_is_refused(codec: str | None, size: int) -> Non
 # What states no size, and what states a false one: gigabytes that never come.
 BOMBS = {
     "gzip": (1, gzip.compress(bytes(64 * MIB), 9)),
-    "snappy": (2, compression._XERIAL_HEADER + struct.pack(">I", 6) + bytes.fromhex("ffffffff0f 00")),
+    "snappy": (2, XERIAL_HEADER + struct.pack(">I", 6) + bytes.fromhex("ffffffff0f 00")),
     "lz4": (3, compressor_for("lz4").compress(bytes(64 * MIB))),
     "lz4, false size": (3, bytes.fromhex("04224d18 6840 0000000001000000 93 0100008000")),
     "zstd": (4, zstandard.ZstdCompressor(write_content_size=False).compress(bytes(64 * MIB))),
@@ -346,12 +346,12 @@ def test_what_is_cut_short_or_too_long_is_refused(codec: str, data: bytes) -> No
 @pytest.mark.parametrize("wrong", ["00000005", "00000005 0308616263"[:-2], "000000", "ffffffff 0308616263"])
 def test_a_snappy_block_shorter_than_stated_is_named(wrong: str) -> None:
     with pytest.raises(DecompressionError, match="snappy block at byte 16 ends before its stated length"):
-        decompress(2, compression._XERIAL_HEADER + bytes.fromhex(wrong), 10_000)
+        decompress(2, XERIAL_HEADER + bytes.fromhex(wrong), 10_000)
 
 
 def test_a_damaged_snappy_block_is_refused() -> None:
     with pytest.raises(DecompressionError, match="cannot decompress 25 bytes of snappy"):
-        decompress(2, compression._XERIAL_HEADER + bytes.fromhex("00000005 03 0a 616263"), 10_000)
+        decompress(2, XERIAL_HEADER + bytes.fromhex("00000005 03 0a 616263"), 10_000)
 
 
 def test_an_empty_zstd_frame_without_its_size_fits_a_bound_of_nothing() -> None:
