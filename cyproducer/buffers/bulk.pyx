@@ -292,6 +292,7 @@ cdef class BulkFuture:
 
     cdef object _add(self, int kind, object function):
         cdef int32_t index
+        cdef bint others
         cdef Delivery* d = self.segments.first_pending(&index)
         if d != NULL:
             try:
@@ -300,9 +301,10 @@ cdef class BulkFuture:
                 delivery_unref(d)
         if self.callbacks is None:
             self.callbacks = []
-        # Each entry is run by whoever pops it: this thread or the callbacks' one, never both.
+        # As in RecordFuture._add.
+        others = len(self.callbacks) > 0
         self.callbacks.append((kind, function))
-        if self.followed and not self._settled():
+        if self.followed and (others or not self._settled()):
             return self
         self.followed = True
         self._follow(None)

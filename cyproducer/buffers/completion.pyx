@@ -14,6 +14,7 @@ from cyproducer.buffers.sync cimport (
     cyp_cond_init,
     cyp_cond_wait_until,
     cyp_monotonic_ns,
+    cyp_store32,
     cyp_store64,
     cyp_swap32,
     pthread_cond_broadcast,
@@ -52,9 +53,14 @@ cdef class CompletionQueue:
         self.entries.driver = <void*>driver if driver is not None else NULL
 
     def ensure_started(self):
-        """Calls ``start``, the first time."""
-        if not cyp_swap32(&self.entries.started, 1) and self.start is not None:
+        """Calls ``start``, the first time; again where that raised, as where there can be no more threads."""
+        if cyp_swap32(&self.entries.started, 1) or self.start is None:
+            return
+        try:
             self.start()
+        except BaseException:
+            cyp_store32(&self.entries.started, 0)
+            raise
 
     def __dealloc__(self):
         cdef Delivery* d

@@ -361,8 +361,7 @@ cdef class RecordFuture:
     ``chain``, ``succeeded``, ``failed``, ``retriable``, ``is_done``, ``value``, ``exception``), and more:
     ``await`` it, or take ``as_concurrent()``; ``topic`` and ``partition`` are the record's. Thread-safe.
 
-    Not tracked by the cycle collector: a cycle through a callback ends when the record completes,
-    which every record does.
+    Not tracked by the cycle collector: a cycle through a callback ends when its record completes.
     """
 
     def __reduce__(self):
@@ -532,11 +531,13 @@ cdef class RecordFuture:
 
     cdef object _add(self, int kind, object function):
         cdef Delivery* d
+        cdef bint others
         if self._settle() == PENDING:
             self._refuse_foreign()
         if self.callbacks is None:
             self.callbacks = []
-        # Each entry is run by whoever pops it: this thread or the callbacks' one, never both.
+        # The callbacks' thread runs it behind them: what ran here, no flush would wait for.
+        others = len(self.callbacks) > 0
         self.callbacks.append((kind, function))
         while self._settle() == PENDING:
             d = self.delivery
@@ -545,7 +546,8 @@ cdef class RecordFuture:
             if not d.queue.started:
                 (<object>d.queue.owner).ensure_started()
             return self
-        self._run_callbacks()
+        if not others:
+            self._run_callbacks()
         return self
 
     cdef object _run_callbacks(self):

@@ -9,6 +9,7 @@ Why a thread of its own: the sender works without the GIL and would have to wait
 
 import logging
 import threading
+import time
 
 from cyproducer.buffers.completion import CompletionQueue
 
@@ -22,13 +23,24 @@ class CallbackThread:
         self.queue = CompletionQueue(self.start)
         self._name = name
         self._thread: threading.Thread | None = None
+        self._runs = threading.Event()
 
     def start(self) -> None:
-        """Begins to run callbacks."""
+        """Begins to run callbacks.
+
+        Raises:
+            RuntimeError: the system gives no more threads.
+        """
+        # Known before it runs: a callback asks whether it is the caller.
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self._thread = None
+            raise
 
     def _run(self) -> None:
+        self._runs.set()
         while True:
             try:
                 if self.queue.run_next(3600.0) is None:
@@ -46,6 +58,9 @@ class CallbackThread:
 
     def close(self, timeout_s: float) -> None:
         """Ends the thread after the callbacks that are due, waiting up to ``timeout_s`` seconds for them."""
+        deadline = time.monotonic() + timeout_s
         self.queue.close()
-        if self._thread is not None and not self.is_current():
-            self._thread.join(timeout_s)
+        thread = self._thread
+        # Another thread may be starting it at this moment, with the first callback: too early to be joined.
+        if thread is not None and not self.is_current() and self._runs.wait(timeout_s):
+            thread.join(max(0.0, deadline - time.monotonic()))

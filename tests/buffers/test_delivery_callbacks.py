@@ -298,3 +298,74 @@ def test_threads_add_callbacks_while_the_batch_completes() -> None:
                 thread.join()
             rig.run_callbacks()
             assert sorted(calls) == list(range(4 * per_thread))
+
+
+def many(rig: Rig) -> Any:
+    return rig.path.send_many("t", [b"1", b"2"])
+
+
+@pytest.mark.parametrize("send", [lambda rig: rig.send("t", b"1"), many], ids=["one", "many"])
+def test_a_callback_that_comes_when_others_are_due_runs_behind_them_on_their_thread(send: Any) -> None:
+    """Run at once, with the others, they could still be running when a flush sees their thread be done."""
+    calls: list[tuple[str, int]] = []
+
+    def noting(name: str) -> Any:
+        return lambda _: calls.append((name, threading.get_ident()))
+
+    with Rig({"t": [1]}) as rig:
+        future = send(rig).add_callback(noting("early"))
+        for seen in rig.requests():
+            rig.answer(seen)
+        assert future.is_done
+        adding = threading.Thread(target=lambda: future.add_callback(noting("late")))
+        adding.start()
+        adding.join(PATIENCE_S)
+        assert calls == []
+        assert not rig.completions.wait_idle(0)
+        rig.run_callbacks()
+        assert rig.completions.wait_idle(0)
+        assert calls == [("early", threading.get_ident()), ("late", threading.get_ident())]
+
+
+def test_a_thread_for_callbacks_that_there_was_no_room_for_is_asked_for_again() -> None:
+    asked = []
+
+    def start() -> None:
+        asked.append(1)
+        if len(asked) == 1:
+            raise RuntimeError("can't start new thread")
+
+    calls = Calls()
+    with Rig({"t": [1]}, completions=CompletionQueue(start)) as rig:
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            rig.send("t", b"1").add_callback(calls.noting("first"))
+        rig.send("t", b"2").add_callback(calls.noting("second"))
+        assert len(asked) == 2
+        complete(rig)
+        assert [name for name, *_ in calls] == ["first", "second"]
+
+
+def test_closing_waits_for_a_thread_that_is_being_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting, go_on = threading.Event(), threading.Event()
+    start = threading.Thread.start
+
+    def slow(thread: threading.Thread) -> None:
+        if thread.name == "callbacks":
+            starting.set()
+            assert go_on.wait(PATIENCE_S)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", slow)
+    callbacks = CallbackThread("callbacks")
+    starter = threading.Thread(target=callbacks.queue.ensure_started)
+    starter.start()
+    assert starting.wait(PATIENCE_S)
+    callbacks.close(0)
+    closer = threading.Thread(target=lambda: callbacks.close(PATIENCE_S))
+    closer.start()
+    go_on.set()
+    for thread in (starter, closer):
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    assert callbacks._thread is not None
+    assert not callbacks._thread.is_alive()
