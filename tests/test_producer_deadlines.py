@@ -14,7 +14,7 @@ from cyproducer import errors
 from cyproducer.buffers.delivery import RecordFuture
 from cyproducer.producer import KafkaProducer
 from tests.network.producing import WAIT_S, options, producing
-from tests.network.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
+from tests.network.scripted_broker import METADATA, PRODUCE, Act, Received, ScriptedCluster
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -161,3 +161,15 @@ def test_64_threads_share_a_producer() -> None:
             for number in range(64):
                 mine = [i for n, i in numbers if n == number]
                 assert mine == sorted(mine)
+
+
+def test_a_record_is_not_longer_without_metadata_than_max_block_ms_whoever_asked_before() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, max_block_ms=300) as producer:
+        producer.send("orders", b"1").get(WAIT_S)
+        cluster.script = lambda received: Act(silent=True) if received.api_key == METADATA else None
+        with pytest.raises(errors.KafkaTimeoutError):
+            producer.partitions_for("late")
+        # Nothing else is due until that request has timed out.
+        future = producer.send("late", b"1")
+        with pytest.raises(errors.KafkaTimeoutError, match="max_block_ms=300"):
+            future.get(producer.config.request_timeout_ms / 1000 / 2)

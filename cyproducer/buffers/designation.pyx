@@ -76,6 +76,7 @@ cdef int park(
     cdef Parked* k
     cdef uint8_t* at
     cdef int result = APPENDED
+    cdef bint first = False
     acc.pool.make_room()
     k = <Parked*>calloc(1, reserved)
     if k == NULL:
@@ -107,6 +108,10 @@ cdef int park(
         # The metadata came between append() and here; the caller appends again.
         result = TOPIC_UNKNOWN
     else:
+        # The sender may sleep until a time it took from other things.
+        first = a.parked == 0
+        if first:
+            a.parked_anew = 1
         k.id = a.next_id
         a.next_id += 1
         if t.last_parked == NULL:
@@ -119,6 +124,8 @@ cdef int park(
         delivery_ref(k.delivery)
         out[0] = k.delivery
     pthread_mutex_unlock(&a.lock)
+    if first:
+        acc.wake()
     if result != APPENDED:
         delivery_unref(k.delivery)
         free(k)

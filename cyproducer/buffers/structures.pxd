@@ -184,6 +184,7 @@ cdef struct Accumulator:
     Batch* newest
     int64_t incomplete
     int64_t parked
+    int32_t parked_anew       # the first was parked, and the sender has not yet asked for its deadline
     PartitionList lingering
     Node* nodes
     Topic* topics

@@ -29,14 +29,11 @@ from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, ClusterMetadata
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
 from cyproducer.network.connector import Connector
-from cyproducer.network.deliveries import Deliveries
+from cyproducer.network.deliveries import COMPRESSING_MS, Deliveries
 from cyproducer.network.dns import Resolver
 from cyproducer.network.sender import Sender
 
 log = logging.getLogger("cyproducer")
-
-COMPRESSING_MS = 5
-"""When to look again for a batch that a thread is compressing."""
 
 
 class _Question:

@@ -31,6 +31,8 @@ from cyproducer.network.sender import Sender
 
 log = logging.getLogger("cyproducer")
 
+COMPRESSING_MS = 5
+"""When to look again for a batch that a thread is compressing."""
 MOST_LACKING = 3
 """Connections to brokers without InitProducerId after which the cluster counts as one without."""
 
@@ -76,12 +78,15 @@ class Deliveries:
         self.led: set[tuple[str, int]] = set()
         self._refusals = 0
         self._lacking = 0
+        self._denial: BaseException | None = None
         self._not_before_ms = -math.inf
 
     # The producer id
 
     def tick(self, now_ms: float) -> float:
         """Asks for a producer id where one is needed; returns the milliseconds until the next try."""
+        if self._denial is not None and self._sender.refuse_all(self._denial):
+            return COMPRESSING_MS
         if not self._config.enable_idempotence or self._idempotence.state is not State.NO_ID:
             return math.inf
         if now_ms < self._not_before_ms:
@@ -157,7 +162,9 @@ class Deliveries:
     def _deny(self, error: BaseException) -> None:
         self._idempotence.denied()
         log.error("no record can be sent: %s", error)
-        self._sender.refuse_all(errors.told(error, False))
+        self._denial = errors.told(error, False)
+        # In the next tick, which follows at once.
+        self._sender.request_control()
 
     def _tell_identity(self) -> None:
         self._sender.set_identity(self._idempotence.producer_id, self._idempotence.epoch)

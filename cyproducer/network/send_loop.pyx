@@ -238,6 +238,11 @@ cdef class SendLoop(Driver):
                 elif n.waiting_since_ns == 0:
                     n.waiting_since_ns = now
             n = n.next
+        if a.parked_anew:
+            # Its deadline may be the first of all.
+            a.parked_anew = 0
+            cyp_store32(&self.attention, 1)
+            work = True
         if a.lingering.first != NULL:
             until = min(until, a.lingering.first.first.created_ns + a.stream_linger_ns)
         if a.oldest != NULL and self.next_expiry_ns == FAR_NS:

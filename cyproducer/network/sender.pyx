@@ -260,10 +260,14 @@ cdef class Sender(Turns):
         ]
 
     def refuse_all(self, error):
-        """Fails every record, those to come too: the cluster will take none from this producer."""
+        """Fails every record, those to come too: the cluster will take none from this producer.
+
+        Returns how many batches are left, which application threads compress right now: call it again.
+        """
         self.accumulator.refusal = error
         self.accumulator.close()
         self._fail_rest(error)
+        return self.accumulator.c.incomplete
 
     cdef int _fail_rest(self, object error) except -1:
         """Fails what waits, for metadata or in a queue, and gives up on what is on the wire."""

@@ -1,14 +1,16 @@
 """Getting a producer id: when it is asked for, what delays it, and what happens where there is none."""
 
+import contextlib
 import threading
 
 import pytest
 
 from cyproducer import errors
 from tests.network.producing import WAIT_S, producing
-from tests.network.scripted_broker import ScriptedCluster
+from tests.network.scripted_broker import Received, ScriptedCluster
 from tests.network.scripted_model import Act
 from tests.network.scripted_wire import INIT_PRODUCER_ID, PRODUCE
+from tests.until import until
 
 STILL_LOADING, REBALANCING, NOT_AUTHORIZED, UNKNOWN = 14, 15, 31, -1
 
@@ -69,6 +71,38 @@ def test_where_ids_are_refused_every_record_fails_and_says_what_to_do() -> None:
             producer.flush(WAIT_S)
         assert cluster.received(PRODUCE) == []
         assert len(cluster.received(INIT_PRODUCER_ID)) == 1
+
+
+def test_where_ids_are_refused_what_was_being_compressed_fails_when_that_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compressing = threading.Event()
+
+    class Slow:
+        codec_id = 1
+
+        def compress(self, data: memoryview) -> bytes:
+            compressing.set()
+            until(lambda: producer._machinery.accumulator.closed, "the refusal")
+            return bytes(data)
+
+    def script(received: Received) -> Act | None:
+        if received.api_key != INIT_PRODUCER_ID:
+            return None
+        return Act(error=NOT_AUTHORIZED if compressing.is_set() else STILL_LOADING)
+
+    monkeypatch.setattr("cyproducer.records.compression.compressor_for", lambda *_: Slow())
+    with ScriptedCluster(orders=1) as cluster:
+        cluster.script = script
+        with producing(cluster, compression_type="gzip", batch_size=1000) as producer:
+            producer.partitions_for("orders")
+            first = producer.send("orders", bytes(600), partition=0)
+            with contextlib.suppress(errors.ClusterAuthorizationFailedError):
+                # Until the batch is closed that has the first.
+                while not compressing.is_set():
+                    producer.send("orders", bytes(600), partition=0)
+            with pytest.raises(errors.ClusterAuthorizationFailedError):
+                first.get(WAIT_S)
 
 
 def test_where_no_broker_offers_ids_every_record_fails_and_says_what_to_do() -> None:
