@@ -18,6 +18,8 @@ DEBUG = os.environ.get("CYPRODUCER_DEBUG", "") not in ("", "0")
 SANITIZE = os.environ.get("CYPRODUCER_SANITIZE", "")
 ROOT = Path(__file__).parent
 
+# Without freethreading_compatible: futures and what they are listed in lean on the GIL, which a free-threaded
+# Python then turns on, and says so.
 COMPILER_DIRECTIVES = {
     "language_level": "3",
     "boundscheck": DEBUG,
@@ -27,7 +29,6 @@ COMPILER_DIRECTIVES = {
     "embedsignature": True,
     "embedsignature.format": "python",
     "always_allow_keywords": True,
-    "freethreading_compatible": True,
     # No doctests: without this each module gets a `__test__` that nobody reads.
     "autotestdict": False,
     "linetrace": DEBUG,
