@@ -78,6 +78,7 @@ class Deliveries:
         self.led: set[tuple[str, int]] = set()
         self._refusals = 0
         self._lacking = 0
+        #: Why there is no producer id, until all records have been told.
         self._denial: BaseException | None = None
         self._not_before_ms = -math.inf
 
@@ -85,8 +86,10 @@ class Deliveries:
 
     def tick(self, now_ms: float) -> float:
         """Asks for a producer id where one is needed; returns the milliseconds until the next try."""
-        if self._denial is not None and self._sender.refuse_all(self._denial):
-            return COMPRESSING_MS
+        if self._denial is not None:
+            if self._sender.refuse_all(self._denial):
+                return COMPRESSING_MS
+            self._denial = None
         if not self._config.enable_idempotence or self._idempotence.state is not State.NO_ID:
             return math.inf
         if now_ms < self._not_before_ms:
