@@ -343,7 +343,8 @@ def test_records_before_the_one_that_brokers_refuse_are_told(
     told: list[RecordMetadata] = []
     with pytest.raises(RowsFailedError, match=r"partition 0: .*TopicAuthorization") as raised:
         told.extend(produce(b"%d" % n * 150 for n in range(4)))
-    assert together == [1, 2, 1]
+    # The last goes unless that failure is known by then.
+    assert together in ([1, 2], [1, 2, 1])
     assert (raised.value.topic, raised.value.partition) == ("refusing", 0)
     assert [metadata.offset for metadata in told] == [0, 1]
 
@@ -382,7 +383,8 @@ def test_elements_are_taken_as_their_outcomes_are(
     monkeypatch.setattr("cyproducer.spark.rows.WINDOW", 20)
     monkeypatch.setattr("cyproducer.spark.rows.CHUNK", 5)
     broker.create_topic("window", 1)
-    produce = produce_partitions("window", bootstrap_servers=broker.bootstrap_servers, linger_ms=1)
+    # So long that twenty are ahead before the first is done.
+    produce = produce_partitions("window", bootstrap_servers=broker.bootstrap_servers, linger_ms=20)
     taken = 0
 
     def elements() -> Iterator[bytes]:
