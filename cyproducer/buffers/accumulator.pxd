@@ -50,6 +50,8 @@ cdef class RecordAccumulator(Incomplete):
         self, Topic* t, int32_t partition, const RecordView* r, int64_t* grant, bint force, Appended* out
     ) noexcept nogil
     cdef Batch* _new_batch(self, Partition* p, int64_t capacity, int64_t least, int64_t now) noexcept nogil
-    cdef bint _grow(self, Batch* b, int64_t size, bint force) noexcept nogil
+    cdef int64_t _first_capacity(self, const Partition* p, int64_t least, int64_t floor) noexcept nogil
+    cdef bint _grow(self, Batch* b, int64_t capacity, int64_t size, bint force) noexcept nogil
+    cdef void _shrink(self, Batch* b, int64_t size) noexcept nogil
     cdef int seal(self, Batch* b) except -1
     cdef int compress(self, Batch* b) except -1

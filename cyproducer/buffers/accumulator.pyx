@@ -63,17 +63,26 @@ cdef double RATIO_MARGIN = 1.05   # the estimate is an average: most batches are
 
 cdef enum:
     FIRST_CAPACITY = 512      # a partition's first batch; later ones start at the size of the last
+    LEAST_WAIT = 16384        # what a thread waits for where no batch of the partition was ever that large
+    # Before compression a batch has at most so many times the bytes that it may have on the wire. Very compressible
+    # records would otherwise make raw batches of megabytes: a few fill the pool, and the thread that fills one
+    # compresses all of it in one send().
+    MOST_RAW = 8
     # References that a batch takes to its delivery at the start. It hands one to each record under the lock
     # it has anyway, and gives back what is left: an atomic operation a batch instead of one a record.
     MOST_HELD = 1 << 30
 
 
-cdef inline int64_t batch_limit(Accumulator* a, const Topic* t) noexcept nogil:
-    """How many bytes a topic's next batch may take before compression."""
+cdef inline int64_t batch_limit(Accumulator* a, const Topic* t, int64_t buffer_memory) noexcept nogil:
+    """How many bytes a topic's next batch may take before compression.
+
+    No more than a quarter of the pool: a batch that fills all of it is filled, sent and acknowledged in turn,
+    never one while another is on its way.
+    """
     cdef int64_t limit = t.batch_limit if t.batch_limit > 0 else a.batch_size
     if a.codec != 0:
-        limit = <int64_t>(limit / (t.compression_ratio * RATIO_MARGIN))
-    return limit
+        limit = <int64_t>(limit / max(t.compression_ratio * RATIO_MARGIN, 1.0 / MOST_RAW))
+    return min(limit, buffer_memory // 4)
 
 
 cdef void learn_ratio(Accumulator* a, Topic* t, double actual) noexcept nogil:
@@ -227,6 +236,7 @@ cdef class RecordAccumulator(Incomplete):
         cdef Batch* b
         cdef int64_t bound = record_bound(r.key_size, r.value_size, r.headers_size)
         cdef int64_t capacity
+        cdef int64_t hint
         cdef int64_t least
         cdef int64_t written
         cdef int64_t timestamp = r.timestamp_ms
@@ -240,8 +250,15 @@ cdef class RecordAccumulator(Incomplete):
         b = p.last
         # Not the capacity alone: that is a power of two, and may be well above batch_size.
         if b != NULL and b.state == OPEN and b.size + bound > min(b.capacity, b.limit):
-            if b.size + bound > b.limit or not self._grow(b, b.size + bound, force):
+            hint = 0
+            if b.size + bound <= b.limit:
+                hint = buffer_capacity(min(max(b.size + bound, b.capacity * 2), b.limit))
+            if hint == 0 or not self._grow(b, hint, b.size + bound, force):
                 close_batch(a, b)
+                # A batch that is closed because memory is lacking says nothing about the size of the next one:
+                # 1. The pool is full, and batches close early.  2. The next ones begin as small as these, and
+                # can't grow either.  3. Requests carry less and less, and the pool stays full.
+                p.hint = max(p.hint, hint)
                 if b.state == SEALING:
                     out.sealing = b
                 out.wake = refresh(a, p)
@@ -254,16 +271,12 @@ cdef class RecordAccumulator(Incomplete):
                 capacity = least
                 self.pool.reserve_now(capacity)
             else:
-                capacity = buffer_capacity(min(max(p.hint, FIRST_CAPACITY), batch_limit(a, t)))
-                if capacity < least:
-                    capacity = least
+                capacity = self._first_capacity(p, least, FIRST_CAPACITY)
                 if not self.pool.try_reserve(capacity):
-                    capacity = least
-                    if not self.pool.try_reserve(capacity):
-                        hurry(a)
-                        out.wake = True
-                        out.need = least
-                        return NEED_MEMORY
+                    hurry(a)
+                    out.wake = True
+                    out.need = self._first_capacity(p, least, LEAST_WAIT)
+                    return NEED_MEMORY
             b = self._new_batch(p, capacity, bound + BATCH_HEADER, self.clock.now_ns())
             if b == NULL:
                 self.pool.unreserve(capacity)
@@ -324,7 +337,7 @@ cdef class RecordAccumulator(Incomplete):
         b.partition = p
         b.capacity = capacity
         b.size = BATCH_HEADER
-        b.limit = max(batch_limit(a, p.topic), least)
+        b.limit = max(batch_limit(a, p.topic, self.pool.total_bytes), least)
         b.id = a.next_id
         b.first_record = p.records
         a.next_id += 1
@@ -341,23 +354,32 @@ cdef class RecordAccumulator(Incomplete):
         a.incomplete += 1
         return b
 
-    cdef bint _grow(self, Batch* b, int64_t size, bint force) noexcept nogil:
-        """Moves an open batch into a buffer of at least ``size`` bytes; False where the pool has none.
+    cdef int64_t _first_capacity(self, const Partition* p, int64_t least, int64_t floor) noexcept nogil:
+        """The size of a new batch's buffer: what the partition's batches reach, and ``floor``, if they may.
+
+        At least ``least``.
+        """
+        cdef int64_t total = self.pool.total_bytes
+        cdef int64_t capacity = buffer_capacity(min(max(p.hint, floor), batch_limit(&self.c, p.topic, total)))
+        return least if capacity < least or capacity > total // 2 else capacity
+
+    cdef bint _grow(self, Batch* b, int64_t capacity, int64_t size, bint force) noexcept nogil:
+        """Moves an open batch into a buffer of ``capacity``; False where the pool has none, or it is below ``size``.
         ``force``: beyond the budget if need be, see ``append``."""
-        cdef int64_t capacity = buffer_capacity(min(max(size, b.capacity * 2), b.limit))
+        cdef int64_t more = capacity - b.capacity
         cdef uint8_t* data
         if capacity < size:
             return False
         if force:
-            self.pool.reserve_now(capacity)
-        elif not self.pool.try_reserve(capacity):
+            self.pool.reserve_now(more)
+        elif not self.pool.try_reserve(more):
             return False
         data = self.pool.allocate(capacity)
         if data == NULL:
-            self.pool.unreserve(capacity)
+            self.pool.unreserve(more)
             return False
         memcpy(data, b.data, b.size)
-        self.pool.release(b.data, b.capacity)
+        self.pool.take_back(b.data, b.capacity)
         b.data = data
         b.capacity = capacity
         return True
@@ -393,6 +415,7 @@ cdef class RecordAccumulator(Incomplete):
             log.exception("compressing a batch of %d records failed; it is sent uncompressed", b.count)
             return 0
         if BATCH_HEADER + packed.len < b.size:
+            self._shrink(b, BATCH_HEADER + packed.len)
             memcpy(b.data + BATCH_HEADER, packed.buf, packed.len)
             b.size = BATCH_HEADER + packed.len
             b.codec = <signed char>self.c.codec
@@ -401,6 +424,21 @@ cdef class RecordAccumulator(Incomplete):
             &self.c, b.partition.topic, <double>(b.size - BATCH_HEADER) / max(1, b.raw_size - BATCH_HEADER)
         )
         return 0
+
+    cdef void _shrink(self, Batch* b, int64_t size) noexcept nogil:
+        """Gives a batch whose records are about to be replaced a buffer for ``size`` bytes, if that is smaller."""
+        cdef int64_t capacity = buffer_capacity(size)
+        cdef int64_t less = b.capacity - capacity
+        cdef uint8_t* data
+        if less <= 0:
+            return
+        data = self.pool.allocate(capacity)
+        if data == NULL:
+            return
+        self.pool.take_back(b.data, b.capacity)
+        self.pool.unreserve(less)
+        b.data = data
+        b.capacity = capacity
 
     def opens_batch(self, str name not None, int32_t partition, int64_t bound):
         """Whether a record of at most ``bound`` bytes would begin a new batch: none is open, or has room."""

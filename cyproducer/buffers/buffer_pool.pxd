@@ -38,7 +38,9 @@ cdef class BufferPool:
     cdef void unreserve(self, int64_t size) noexcept nogil
     cdef void make_room(self) noexcept nogil
     cdef uint8_t* allocate(self, int64_t size) noexcept nogil
+    cdef void take_back(self, uint8_t* data, int64_t size) noexcept nogil
     cdef void release(self, uint8_t* data, int64_t size) noexcept nogil
+    cdef FreeBuffer* _keep(self, FreeBuffer* item, FreeBuffer* useless) noexcept nogil
     cdef void release_all(self, FreeBuffer* first) noexcept nogil
     cdef void _grant(self) noexcept nogil
     cdef void _trim(self) noexcept nogil

@@ -256,33 +256,46 @@ cdef class BufferPool:
         """Takes buffers back that are ``chained``, and their reservations with them."""
         cdef FreeBuffer* item
         cdef FreeBuffer* useless = NULL
-        cdef int64_t size
-        cdef int k
         pthread_mutex_lock(&self.lock)
         while first != NULL:
             item = first
             first = item.next
-            size = item.size
-            k = size_class(size)
-            self.in_use -= size
-            if (
-                k >= 0
-                and (<int64_t>1 << (MIN_SHIFT + k)) == size
-                and self.in_use + self.cached + size <= self.total_bytes
-                and (size > SMALL or self.cached + size <= MOST_CACHED_SMALL)
-            ):
-                item.next = self.free_lists[k]
-                self.free_lists[k] = item
-                self.cached += size
-            else:
-                item.next = useless
-                useless = item
+            self.in_use -= item.size
+            useless = self._keep(item, useless)
         self._grant()
         pthread_mutex_unlock(&self.lock)
         while useless != NULL:
             item = useless
             useless = item.next
             free(item)
+
+    cdef FreeBuffer* _keep(self, FreeBuffer* item, FreeBuffer* useless) noexcept nogil:
+        """Puts a buffer into the free list of its size, or in front of the useless ones, which it returns.
+
+        The lock is held, and the buffer's bytes are not in use any more.
+        """
+        cdef int64_t size = item.size
+        cdef int k = size_class(size)
+        if (
+            k >= 0
+            and (<int64_t>1 << (MIN_SHIFT + k)) == size
+            and self.in_use + self.cached + size <= self.total_bytes
+            and (size > SMALL or self.cached + size <= MOST_CACHED_SMALL)
+        ):
+            item.next = self.free_lists[k]
+            self.free_lists[k] = item
+            self.cached += size
+            return useless
+        item.next = useless
+        return item
+
+    cdef void take_back(self, uint8_t* data, int64_t size) noexcept nogil:
+        """Takes a buffer back whose bytes moved into another one; its reservation goes on for that one."""
+        cdef FreeBuffer* useless
+        pthread_mutex_lock(&self.lock)
+        useless = self._keep(chained(NULL, data, size), NULL)
+        pthread_mutex_unlock(&self.lock)
+        free(useless)
 
     # What tests and metrics see.
 

@@ -33,7 +33,6 @@ cdef struct Sending:
     int64_t headers_room          # bytes of it
     int64_t headers_most          # that any row's headers take
     int64_t grant                 # bytes reserved for a new batch
-    int64_t hint                  # where memory is lacking: the size of its partition's last batch
     Appended out                  # sealing: a batch to be sealed; need: bytes, where memory is lacking
 
 

@@ -240,7 +240,6 @@ cdef int append_slowly(
     wake[0] |= s.out.wake
     if result == APPENDED:
         note(segments, partition, s.out.delivery, s.out.index, 1, True)
-    s.hint = t.partitions[partition].hint
     return result
 
 

@@ -47,7 +47,6 @@ cdef extern from "<Python.h>":
 
 cdef enum:
     HEADERS_ROOM = 65536      # for as many rows' headers as fit into it
-    HINT = 16384              # what is waited for, for the first batch of a partition
 
 
 cdef class BulkPath(SendPath):
@@ -213,18 +212,13 @@ cdef class BulkPath(SendPath):
     ) except -1:
         """Does something about what kept rows from being appended, or raises."""
         cdef RecordAccumulator acc = self.accumulator
-        cdef int64_t size
         if result == NEED_MEMORY:
             acc.wake()
             if s.grant:
                 acc.pool.unreserve(s.grant)
                 s.grant = 0
-            # More than the one row needs: with buffers of its size, the batches would stay that small.
-            size = buffer_capacity(min(max(s.hint, HINT), acc.c.batch_size, acc.pool.total_bytes // 4))
-            if size > acc.pool.total_bytes // 2 or size < s.out.need:
-                size = s.out.need
-            self._reserve(size, deadline, state.name)
-            s.grant = size
+            self._reserve(s.out.need, deadline, state.name)
+            s.grant = s.out.need
         elif result == TOPIC_UNKNOWN or result == OTHER_PARTITIONS:
             s.partitions = self._known_partitions(state, deadline)
             segments.widen(s.partitions)

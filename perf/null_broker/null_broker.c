@@ -68,6 +68,7 @@ static Fault faults[FAULTS] = {
     [NO_ID] = {.name = "no_id"},            /* InitProducerId: error 14 */
 };
 static long delay_ms = 20, stall_ms = 1500, down_ms = 200;
+static long latency_ms;   /* every answer leaves so much later, in order; requests are read meanwhile, as over a long line */
 
 static bool strikes(int fault) {
     double p = faults[fault].chance;
@@ -485,12 +486,15 @@ static bool answer(const uint8_t *frame, int64_t size, Out *out, int broker) {
 
 /* ---- connections ---- */
 
+typedef struct { size_t end; int64_t due; } Departure;   /* out may be written up to `end` from `due` on */
 typedef struct Connection {
     int fd, broker, watched;          /* watched: the events epoll knows of, 0 where it does not know the socket */
     uint8_t *in;
     size_t in_room, in_start, in_end;
     Out out;
     size_t sent, allowed;             /* of out: written, and to be written before hold_until */
+    Departure *departures;            /* of answers that latency_ms holds back, the first to leave first */
+    size_t departing, departure_room;
     int64_t hold_until, cut_at;       /* cut_at: at which byte of the frame it ends; -1: whole, -2: not yet rolled */
     bool silent, closing, stalled;
     struct Connection *next;
@@ -512,7 +516,7 @@ static void sweep(void) {   /* between two waits, when no event points to a conn
         Connection *c = *at;
         if (c->fd >= 0) { at = &c->next; continue; }
         *at = c->next;
-        free(c->in), free(c->out.data), free(c);
+        free(c->in), free(c->out.data), free(c->departures), free(c);
     }
 }
 
@@ -523,8 +527,27 @@ static void watch(Connection *c, int events) {
     c->watched = events;
 }
 
-static bool flushed(Connection *c) {   /* false: bytes are left, or the connection is gone */
-    size_t end = c->hold_until ? c->allowed : c->out.size;
+/* How much of out may be written now. */
+static size_t departed(Connection *c) {
+    if (!c->departing) return c->out.size;
+    int64_t now = now_ns();
+    size_t gone = 0;
+    while (gone < c->departing && c->departures[gone].due <= now) gone++;
+    if (gone == c->departing) { c->departing = 0; return c->out.size; }
+    size_t end = gone ? c->departures[gone - 1].end : c->sent;
+    c->departing -= gone;
+    memmove(c->departures, c->departures + gone, c->departing * sizeof(Departure));
+    return end;
+}
+
+static void depart_later(Connection *c) {
+    if (c->departing == c->departure_room)
+        c->departures = grown(c->departures, sizeof(Departure) * (c->departure_room = 2 * c->departure_room + 8));
+    c->departures[c->departing++] = (Departure){c->out.size, now_ns() + latency_ms * 1000000};
+}
+
+static bool flushed(Connection *c) {   /* false: the socket takes no more, all is held back, or the connection is gone */
+    size_t end = c->hold_until ? c->allowed : departed(c);
     while (c->sent < end) {
         ssize_t n = send(c->fd, c->out.data + c->sent, end - c->sent, MSG_NOSIGNAL);
         if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
@@ -535,8 +558,13 @@ static bool flushed(Connection *c) {   /* false: bytes are left, or the connecti
         }
         c->sent += (size_t)n;
     }
-    if (c->silent) c->sent = c->out.size;
-    if (c->sent < c->out.size) return false;
+    if (c->silent) c->sent = c->out.size, c->departing = 0;
+    if (c->departing && c->sent > 65536) {
+        memmove(c->out.data, c->out.data + c->sent, c->out.size -= c->sent);
+        for (size_t i = 0; i < c->departing; i++) c->departures[i].end -= c->sent;
+        c->sent = 0;
+    }
+    if (c->sent < c->out.size) return c->departing && !c->hold_until;
     c->sent = c->out.size = 0;
     if (c->closing) close_connection(c);
     return c->fd >= 0;
@@ -563,6 +591,7 @@ static bool serve_frame(Connection *c, int64_t size) {
     c->in_start += 4 + (size_t)size;
     c->cut_at = -2;
     if (c->silent) c->out.size = before;
+    if (latency_ms && c->out.size > before) depart_later(c);
     if (strikes(CUT_OUT)) {
         c->out.size = before + below(c->out.size - before);
         c->closing = true;
@@ -637,9 +666,10 @@ static void report(void) {
     printf("}}\n");
 }
 
-/* `faults`: none but those named, as NAME=PROBABILITY; also seed=, delay_ms=, stall_ms=, down_ms=. */
+/* `faults`: none but those named, as NAME=PROBABILITY; also seed=, delay_ms=, stall_ms=, down_ms=, latency_ms=. */
 static bool set_faults(char *words) {
     for (int i = 0; i < FAULTS; i++) faults[i].chance = 0;
+    latency_ms = 0;
     for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) {
         char *value = strchr(word, '=');
         bool known = false;
@@ -651,6 +681,7 @@ static bool set_faults(char *words) {
         if (!strcmp(word, "delay_ms")) delay_ms = atol(value), known = true;
         if (!strcmp(word, "stall_ms")) stall_ms = atol(value), known = true;
         if (!strcmp(word, "down_ms")) down_ms = atol(value), known = true;
+        if (!strcmp(word, "latency_ms")) latency_ms = atol(value), known = true;
         if (!known) return false;
     }
     return true;
@@ -714,10 +745,11 @@ int main(int argc, char **argv) {
         int64_t now = 0, wait_ns = -1;
         sweep();
         for (Connection *c = connections; c; c = c->next) {
-            if (!c->hold_until) continue;
+            int64_t due = c->hold_until ? c->hold_until : c->departing ? c->departures[0].due : 0;
+            if (!due) continue;
             if (!now) now = now_ns();
-            if (c->hold_until > now) {
-                if (wait_ns < 0 || c->hold_until - now < wait_ns) wait_ns = c->hold_until - now;
+            if (due > now) {
+                if (wait_ns < 0 || due - now < wait_ns) wait_ns = due - now;
                 continue;
             }
             c->hold_until = 0;

@@ -88,14 +88,23 @@ def test_a_record_larger_than_batch_size_goes_in_a_batch_of_its_own() -> None:
 
 
 def test_where_memory_is_short_a_batch_is_sent_instead_of_growing() -> None:
-    with Rig({"t": [1, 1]}, buffer_memory=4 * KIB, batch_size=64 * KIB, linger_ms=1e6) as rig:
+    with Rig({"t": [1, 1]}, buffer_memory=16 * KIB, batch_size=64 * KIB, linger_ms=1e6) as rig:
+        # 4 KiB are left.
+        leases = [rig.pool.acquire(size * KIB) for size in (8, 4)]
         rig.send("t", bytes(900), partition=0)
         rig.send("t", bytes(1900), partition=1)
-        # 1 KiB is left: no room for partition 0's batch to become 2 KiB while it is 1 KiB.
         rig.send("t", bytes(900), partition=0)
-        rig.answer_all()
-        assert len(rig.values("t", 0)) >= 1
-        assert rig.pool.peak_bytes <= 4 * KIB
+        # It has become 2 KiB, and nothing is left.
+        assert rig.pool.available_bytes == 0
+        thread = threading.Thread(target=rig.send, args=("t", bytes(900)), kwargs={"partition": 0})
+        thread.start()
+        until(lambda: rig.pool.waiting_threads == 1, "the wait for memory")
+        (seen,) = rig.requests()
+        assert [len(seen.values(partition)) for partition in (0, 1)] == [2, 1]
+        rig.answer(seen)
+        thread.join()
+        assert rig.pool.peak_bytes <= 16 * KIB
+        assert all(leases)
 
 
 # Lingering
