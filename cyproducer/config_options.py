@@ -233,6 +233,13 @@ class ProducerOptions:
         kind.milliseconds(),
         "How long send() may wait for metadata and memory together, and other calls for their answer",
     )
+    max_pending_callbacks = Option(
+        100000,
+        kind.whole(1, kind.INT32_MAX),
+        "The most records whose outcome is known and whose callbacks, interceptors' included, have not run; "
+        "send() blocks beyond it",
+        java=None,
+    )
     max_request_size = Option(
         1048576, kind.whole(1, kind.INT32_MAX, "bytes"), "The most bytes of a request, and so of a record"
     )

@@ -100,7 +100,9 @@ class Machinery:
     def __init__(self, config: ProducerConfig, partitioner: PartitionerSpec | CustomPartitioner) -> None:
         self.config = config
         self.clock = Clock()
-        self.callbacks = CallbackThread(f"cyproducer-callbacks | {config.client_id}")
+        self.callbacks = CallbackThread(
+            f"cyproducer-callbacks | {config.client_id}", config.max_pending_callbacks
+        )
         self.selector = (config.selector or selectors.DefaultSelector)()
         spec = partitioner if isinstance(partitioner, PartitionerSpec) else None
         self.accumulator, self.sender = wire(config, self.clock, self.selector, self.callbacks.queue, spec)

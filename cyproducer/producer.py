@@ -177,10 +177,11 @@ class KafkaProducer(BulkPath):
         try:
             future = self._send_intercepted(record)
         except Exception as error:
-            self._acknowledge(record, error)
+            self._acknowledge(record.topic, record.partition, error)
             raise
         if self._interceptors:
-            future.add_both(self._acknowledge, record)
+            # Not the record itself, whose value would be held until the callbacks' thread gets here.
+            future.add_both(self._acknowledge, record.topic, record.partition)
         return future
 
     def _send_intercepted(self, record: ProducerRecord) -> RecordFuture:
@@ -228,14 +229,14 @@ class KafkaProducer(BulkPath):
     def _refresh_topic(self, name: str, timeout_s: float) -> None:
         self._machinery.client.refresh_topic(name, timeout_s)
 
-    def _acknowledge(self, record: ProducerRecord, outcome: Any) -> None:
+    def _acknowledge(self, topic: str, partition: int | None, outcome: Any) -> None:
         """Tells the interceptors, as Java's ``onAcknowledgement``: metadata always, and the error or None."""
         error = outcome if isinstance(outcome, BaseException) else None
         metadata = outcome
         if error is not None:
-            partition = -1 if record.partition is None else record.partition
-            place = TopicPartition(record.topic, partition)
-            metadata = RecordMetadata(record.topic, partition, place, -1, -1, None, -1, -1, -1)
+            number = -1 if partition is None else partition
+            place = TopicPartition(topic, number)
+            metadata = RecordMetadata(topic, number, place, -1, -1, None, -1, -1, -1)
         for interceptor in self._interceptors:
             if hasattr(interceptor, "on_acknowledgement"):
                 try:

@@ -75,6 +75,7 @@ OWN_DEFAULTS = {
     # kafka-python's is 16384: half the throughput, and it would save an idle partition nothing here.
     "batch_size": 131072,
     "buffer_memory": 33554432,
+    "max_pending_callbacks": 100000,
     "partitioner": None,
     "partitioner_ignore_keys": False,
     "partitioner_adaptive_partitioning_enable": True,

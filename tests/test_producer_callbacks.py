@@ -84,6 +84,28 @@ def test_a_callback_may_send() -> None:
         assert cluster.topics["orders"].values == [b"%d" % i for i in range(21)]
 
 
+def test_send_waits_for_slow_callbacks_and_says_so() -> None:
+    running, go_on = threading.Event(), threading.Event()
+
+    def slow(outcome: Any) -> None:
+        running.set()
+        assert go_on.wait(WAIT_S)
+
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, max_pending_callbacks=1, max_block_ms=50) as producer,
+    ):
+        try:
+            producer.send("orders", b"0").add_callback(slow)
+            assert running.wait(WAIT_S)
+            with pytest.raises(errors.BufferExhaustedError, match="callbacks are slow: 1 records wait"):
+                producer.send("orders", b"1")
+        finally:
+            go_on.set()
+        producer.flush(WAIT_S)
+        assert producer.send("orders", b"2").get(WAIT_S).offset == 1
+
+
 @pytest.mark.parametrize("method", ["flush", "close"])
 def test_a_callback_may_not_wait_for_itself(method: str) -> None:
     outcome: list[BaseException | None] = []

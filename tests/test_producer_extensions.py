@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -109,6 +110,30 @@ def test_interceptors_change_records_one_after_the_other_and_hear_of_success() -
         assert (metadata.topic, metadata.partition, metadata.offset, error) == ("orders", 0, 0, None)
         producer.close()
         assert (spy.closed, other.closed) == (1, 1)
+
+
+def test_a_record_that_waits_for_its_interceptors_does_not_hold_its_value() -> None:
+    class Value(bytearray):
+        """Can be referred to weakly."""
+
+    running, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def on_acknowledgement(self, metadata: Any, error: BaseException | None) -> None:
+            running.set()
+            assert go_on.wait(WAIT_S)
+
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, interceptors=[Slow()]) as producer:
+        try:
+            value = Value(b"large")
+            held = weakref.ref(value)
+            future = producer.send("orders", value)
+            assert running.wait(WAIT_S)
+            del value
+            assert held() is None
+            assert future.succeeded()
+        finally:
+            go_on.set()
 
 
 def test_interceptors_hear_of_a_failure_with_metadata_of_what_is_known() -> None:

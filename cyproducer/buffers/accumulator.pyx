@@ -64,9 +64,9 @@ cdef double RATIO_MARGIN = 1.05   # the estimate is an average: most batches are
 cdef enum:
     FIRST_CAPACITY = 512      # a partition's first batch; later ones start at the size of the last
     LEAST_WAIT = 16384        # what a thread waits for where no batch of the partition was ever that large
-    # Before compression a batch has at most so many times the bytes that it may have on the wire. Very compressible
-    # records would otherwise make raw batches of megabytes: a few fill the pool, and the thread that fills one
-    # compresses all of it in one send().
+    # Before compression a batch has at most so many times the bytes that it may have on the wire. Very
+    # compressible records would otherwise make raw batches of megabytes: a few fill the pool, and the thread
+    # that fills one compresses all of it in one send().
     MOST_RAW = 8
     # References that a batch takes to its delivery at the start. It hands one to each record under the lock
     # it has anyway, and gives back what is left: an atomic operation a batch instead of one a record.
@@ -255,9 +255,9 @@ cdef class RecordAccumulator(Incomplete):
                 hint = buffer_capacity(min(max(b.size + bound, b.capacity * 2), b.limit))
             if hint == 0 or not self._grow(b, hint, b.size + bound, force):
                 close_batch(a, b)
-                # A batch that is closed because memory is lacking says nothing about the size of the next one:
-                # 1. The pool is full, and batches close early.  2. The next ones begin as small as these, and
-                # can't grow either.  3. Requests carry less and less, and the pool stays full.
+                # A batch that is closed because memory is lacking says nothing about the size of the next
+                # one: 1. The pool is full, and batches close early.  2. The next ones begin as small as
+                # these, and can't grow either.  3. Requests carry less and less, and the pool stays full.
                 p.hint = max(p.hint, hint)
                 if b.state == SEALING:
                     out.sealing = b
@@ -364,8 +364,8 @@ cdef class RecordAccumulator(Incomplete):
         return least if capacity < least or capacity > total // 2 else capacity
 
     cdef bint _grow(self, Batch* b, int64_t capacity, int64_t size, bint force) noexcept nogil:
-        """Moves an open batch into a buffer of ``capacity``; False where the pool has none, or it is below ``size``.
-        ``force``: beyond the budget if need be, see ``append``."""
+        """Moves an open batch into a buffer of ``capacity``; False where the pool has none, or it is below
+        ``size``. ``force``: beyond the budget if need be, see ``append``."""
         cdef int64_t more = capacity - b.capacity
         cdef uint8_t* data
         if capacity < size:
@@ -426,7 +426,8 @@ cdef class RecordAccumulator(Incomplete):
         return 0
 
     cdef void _shrink(self, Batch* b, int64_t size) noexcept nogil:
-        """Gives a batch whose records are about to be replaced a buffer for ``size`` bytes, if that is smaller."""
+        """Gives a batch whose records are about to be replaced a buffer for ``size`` bytes, if that is
+        smaller."""
         cdef int64_t capacity = buffer_capacity(size)
         cdef int64_t less = b.capacity - capacity
         cdef uint8_t* data

@@ -27,6 +27,7 @@ from cyproducer.buffers.structures cimport Batch
 from cyproducer.buffers.sync cimport (
     SIGNAL_SLICE_NS,
     cyp_cond_wait_until,
+    cyp_load64,
     cyp_monotonic_ns,
     pthread_mutex_lock,
     pthread_mutex_unlock,
@@ -131,6 +132,8 @@ cdef class BulkPath(SendPath):
         cdef int32_t partitions
         cdef int64_t least
         cdef int64_t deadline = cyp_monotonic_ns() + self.max_block_ns
+        if cyp_load64(&acc.c.completions.backlog) >= acc.c.completions.most:
+            self._await_callbacks(deadline, state.name)
         partitions = self._known_partitions(state, deadline)
         try:
             self._check(state, source, partitions, given)

@@ -1,8 +1,12 @@
 """Completed batches whose callbacks are to be run.
 
-Owns: their queue, and running them in order. Does not own: the thread that does (``network/callbacks``),
-nor when a batch completes (``delivery``). The sender fills the queue without the GIL; one thread at a time
-empties it.
+Owns: their queue, its bound, and running them in order. Does not own: the thread that does
+(``network/callbacks``), nor when a batch completes (``delivery``). The sender fills the queue without the
+GIL; one thread at a time empties it.
+
+``buffer_memory`` is free again when a batch is acknowledged, but the futures that are to be called back live
+on. So the queue has a bound of its own, in records: where so many wait, ``send()`` waits too. What is
+already accepted comes in beyond it, which ``buffer_memory`` bounds.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -13,6 +17,8 @@ from cyproducer.buffers.sync cimport (
     SIGNAL_SLICE_NS,
     cyp_cond_init,
     cyp_cond_wait_until,
+    cyp_load32,
+    cyp_load64,
     cyp_monotonic_ns,
     cyp_store32,
     cyp_store64,
@@ -32,18 +38,26 @@ cdef extern from "<Python.h>":
 
 log = logging.getLogger("cyproducer")
 
+cdef enum:
+    ROOM = 64                 # how far the backlog shrinks before those that wait go on: not one by one
+
 
 cdef class CompletionQueue:
     """Completed deliveries whose callbacks are to be run, in order of completion.
 
     ``start`` is called when the first callback is registered: a producer without callbacks needs no
-    thread for them. Thread-safe.
+    thread for them. ``most``: how many records may wait for their callbacks before ``send()`` waits.
+    Thread-safe.
     """
 
-    def __cinit__(self, start=None):
+    def __cinit__(self, start=None, int64_t most=100_000):
+        if most < 1:
+            raise ValueError(f"most={most}: must be >= 1")
         cyp_mutex_init(&self.entries.lock)
         cyp_cond_init(&self.entries.filled)
         cyp_cond_init(&self.entries.ran)
+        cyp_cond_init(&self.entries.room)
+        self.entries.most = most
         self.entries.owner = <void*>self
         self.start = start
 
@@ -70,6 +84,7 @@ cdef class CompletionQueue:
             delivery_unref(d)
         pthread_cond_destroy(&self.entries.filled)
         pthread_cond_destroy(&self.entries.ran)
+        pthread_cond_destroy(&self.entries.room)
         pthread_mutex_destroy(&self.entries.lock)
 
     def close(self):
@@ -88,6 +103,10 @@ cdef class CompletionQueue:
         cyp_mutex_init(&self.entries.lock)
         cyp_cond_init(&self.entries.filled)
         cyp_cond_init(&self.entries.ran)
+        cyp_cond_init(&self.entries.room)
+        self.entries.backlog = 0
+        self.entries.waiting = 0
+        self.entries.running_due_ns = 0
         self.entries.first = NULL
         self.entries.last = NULL
         self.entries.handled = self.entries.handed_in
@@ -139,6 +158,7 @@ cdef class CompletionQueue:
                 self.entries.first = d.next
                 if d.next == NULL:
                     self.entries.last = NULL
+                self.entries.running_due_ns = d.due_ns
             closed = self.entries.closed
             pthread_mutex_unlock(&self.entries.lock)
         if d == NULL:
@@ -150,23 +170,103 @@ cdef class CompletionQueue:
             cyp_store64(&self.entries.runner, 0)
             pthread_mutex_lock(&self.entries.lock)
             self.entries.handled += 1
+            self.entries.running_due_ns = 0
             pthread_cond_broadcast(&self.entries.ran)
             pthread_mutex_unlock(&self.entries.lock)
 
     cdef int _run(self, Delivery* d) except -1:
         """Runs the callbacks of one delivery, whose reference it takes; returns the number of records."""
+        cdef int64_t left = d.callbacks
         cdef list waiting = take_callbacks(d)
         delivery_unref(d)
-        waiting.sort(key=_place_in_batch)
-        for future in waiting:
-            while True:
-                try:
-                    (<RecordFuture>future)._run_callbacks()
-                    break
-                except BaseException:
-                    # SystemExit, say: it would end this thread, and with it all callbacks to come.
-                    log.exception("a callback of a record for topic %r raised", (<RecordFuture>future).topic)
+        try:
+            waiting.sort(key=_place_in_batch)
+            for future in waiting:
+                while True:
+                    try:
+                        (<RecordFuture>future)._run_callbacks()
+                        break
+                    except BaseException:
+                        # SystemExit, say: it would end this thread, and with it all callbacks to come.
+                        log.exception(
+                            "a callback of a record for topic %r raised", (<RecordFuture>future).topic
+                        )
+                left -= 1
+                self._catch_up(1)
+        finally:
+            self._catch_up(left)
         return len(waiting)
+
+    # The bound
+
+    cdef void _catch_up(self, int64_t records) noexcept nogil:
+        """The callbacks of so many records have run."""
+        cdef int64_t backlog
+        pthread_mutex_lock(&self.entries.lock)
+        backlog = self.entries.backlog - records
+        cyp_store64(&self.entries.backlog, backlog)
+        if self.entries.waiting > 0 and backlog <= self._low():
+            pthread_cond_broadcast(&self.entries.room)
+        pthread_mutex_unlock(&self.entries.lock)
+
+    cdef int64_t _low(self) noexcept nogil:
+        """How small the backlog is when those that wait for it go on."""
+        return self.entries.most - min(self.entries.most // 2 + 1, <int64_t>ROOM)
+
+    cdef bint wait_for_room(self, int64_t deadline, const int32_t* closed) except -1:
+        """Waits until fewer records wait for their callbacks, or ``closed``; False at the monotonic
+        ``deadline``.
+
+        Returns at once in a callback, which would wait for itself.
+        """
+        cdef int64_t began = cyp_monotonic_ns()
+        cdef bint room = False
+        if cyp_load64(&self.entries.runner) == <int64_t>PyThread_get_thread_ident():
+            return True
+        pthread_mutex_lock(&self.entries.lock)
+        self.entries.waiting += 1
+        pthread_mutex_unlock(&self.entries.lock)
+        try:
+            while True:
+                with nogil:
+                    pthread_mutex_lock(&self.entries.lock)
+                    while self.entries.backlog > self._low() and not cyp_load32(closed):
+                        if cyp_cond_wait_until(
+                            &self.entries.room, &self.entries.lock,
+                            min(deadline, cyp_monotonic_ns() + SIGNAL_SLICE_NS),
+                        ):
+                            break
+                    room = self.entries.backlog <= self._low() or cyp_load32(closed)
+                    pthread_mutex_unlock(&self.entries.lock)
+                if room or cyp_monotonic_ns() >= deadline:
+                    return room
+                PyErr_CheckSignals()
+        finally:
+            pthread_mutex_lock(&self.entries.lock)
+            self.entries.waiting -= 1
+            self.entries.waited_ns += cyp_monotonic_ns() - began
+            pthread_mutex_unlock(&self.entries.lock)
+
+    @property
+    def backlog(self):
+        """Records whose callbacks are due and have not run."""
+        return cyp_load64(&self.entries.backlog)
+
+    @property
+    def lag_ns(self):
+        """For how long the callbacks that wait longest have been due; 0 where none wait."""
+        cdef int64_t since
+        pthread_mutex_lock(&self.entries.lock)
+        since = self.entries.running_due_ns
+        if since == 0 and self.entries.first != NULL:
+            since = self.entries.first.due_ns
+        pthread_mutex_unlock(&self.entries.lock)
+        return max(0, cyp_monotonic_ns() - since) if since else 0
+
+    @property
+    def wait_time_ns(self):
+        """Time that threads have spent waiting for callbacks to catch up, added up."""
+        return self.entries.waited_ns
 
 
 def _place_in_batch(RecordFuture future):

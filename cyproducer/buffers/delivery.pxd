@@ -31,6 +31,8 @@ cdef struct Delivery:
     Forward* forward      # FORWARDED: `count` entries
     void* first_callback  # RecordFutures with callbacks, strong references, linked through `listed`
     void* last_callback
+    int32_t callbacks     # how many futures are in that list
+    int64_t due_ns        # when it came into `queue`
     CompletionList* queue  # where callbacks are run from; outlives every pending delivery
     Delivery* next        # in that list
 
@@ -41,6 +43,12 @@ cdef struct CompletionList:
     pthread_cond_t ran    # the callbacks of a delivery have run
     int64_t handed_in     # deliveries that came here, ever
     int64_t handled       # those whose callbacks have run
+    int64_t backlog       # records whose callbacks are due and have not run; atomic to read
+    int64_t most          # at how many of them send() waits
+    int64_t running_due_ns    # since when those have been due that are run right now; 0: none are
+    int32_t waiting       # threads that wait for the backlog to shrink
+    int64_t waited_ns     # time that threads have spent so
+    pthread_cond_t room   # the backlog has shrunk
     int64_t runner        # the thread that runs callbacks right now; 0: none. Atomic, written by itself
     Delivery* first
     Delivery* last

@@ -38,6 +38,7 @@ from cyproducer.buffers.sync cimport (
     cyp_load64,
     cyp_monotonic_ns,
     cyp_store32,
+    cyp_store64,
     pthread_cond_signal,
     cyp_mutex_init,
     pthread_mutex_lock,
@@ -107,20 +108,22 @@ cdef void settled(Delivery* d, int32_t state) noexcept nogil:
     """Publishes the outcome, wakes who waits and hands callbacks to the thread that runs them."""
     cdef pthread_mutex_t* lock
     cdef CompletionList* queue
-    cdef bint listed
+    cdef int32_t listed
     cyp_store32(&d.state, state)
     if cyp_load32(&d.interested) == 0:
         return
     lock = lock_of(d)
     pthread_mutex_lock(lock)
     rouse(d)
-    listed = d.first_callback != NULL
+    listed = d.callbacks
     pthread_mutex_unlock(lock)
-    if not listed:
+    if listed == 0:
         return
     delivery_ref(d)
     queue = d.queue
+    d.due_ns = cyp_monotonic_ns()
     pthread_mutex_lock(&queue.lock)
+    cyp_store64(&queue.backlog, queue.backlog + listed)
     d.next = NULL
     if queue.last == NULL:
         queue.first = d
@@ -185,6 +188,7 @@ cdef void enlist(Delivery* d, RecordFuture future) noexcept:
     else:
         (<RecordFuture>d.last_callback).listed = <void*>future
     d.last_callback = <void*>future
+    d.callbacks += 1
 
 
 cdef bint list_callback(Delivery* d, RecordFuture future) noexcept:
@@ -217,6 +221,7 @@ cdef list take_callbacks(Delivery* d):
         future.listed = NULL
         Py_DECREF(future)
     d.last_callback = NULL
+    d.callbacks = 0
     return taken
 
 
@@ -234,6 +239,7 @@ cdef void delivery_forward(Delivery* d, Forward* targets) noexcept:
     at = d.first_callback
     d.first_callback = NULL
     d.last_callback = NULL
+    d.callbacks = 0
     d.forward = targets
     cyp_store32(&d.state, FORWARDED)
     rouse(d)

@@ -22,6 +22,7 @@ cdef class SendPath:
     cdef TopicState _topic(self, object name)
     cdef int _append(self, TopicState state, int32_t partition, const RecordView* r, Appended* out) except -1
     cdef int _reserve(self, int64_t size, int64_t deadline, object what) except -1
+    cdef int _await_callbacks(self, int64_t deadline, object what) except -1
     cdef object _too_large(self, TopicState state, const RecordView* r)
 
 

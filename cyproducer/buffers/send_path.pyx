@@ -19,9 +19,9 @@ from cyproducer.buffers.accumulator cimport (
     NO_SUCH_PARTITION,
     TOPIC_UNKNOWN,
 )
-from cyproducer.buffers.delivery cimport fresh, refused_future
+from cyproducer.buffers.delivery cimport CompletionList, fresh, refused_future
 from cyproducer.buffers.designation cimport park, parked_size
-from cyproducer.buffers.sync cimport cyp_monotonic_ns, pthread_mutex_lock, pthread_mutex_unlock
+from cyproducer.buffers.sync cimport cyp_load64, cyp_monotonic_ns, pthread_mutex_lock, pthread_mutex_unlock
 from cyproducer.buffers.readiness cimport hurry
 from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
 from cyproducer.records.varint cimport put_varint
@@ -197,7 +197,8 @@ cdef class SendPath:
         chosen by the partitioner where None. ``timestamp_ms``: milliseconds since the epoch, now by default;
         for records that share a batch now is the kernel's last tick, up to 4 ms ago on most systems.
 
-        Blocks up to ``max_block_ms`` while ``buffer_memory`` is full. A topic whose metadata is not there
+        Blocks up to ``max_block_ms`` while ``buffer_memory`` is full, and while ``max_pending_callbacks``
+        records wait for their callbacks (but not in a callback). A topic whose metadata is not there
         yet does not block: the record waits with those of its topic, up to ``max_block_ms`` likewise. A
         ``partition`` that the metadata do not have is refused when a broker, asked anew, does not have it
         either; ``KafkaTimeoutError`` where none answers in that time.
@@ -333,6 +334,11 @@ cdef class SendPath:
         cdef int result
         cdef bint refreshed = False
         cdef RecordView dated
+        cdef CompletionList* due = acc.c.completions
+        if cyp_load64(&due.backlog) >= due.most:
+            deadline = cyp_monotonic_ns() + self.max_block_ns
+            expiry = acc.clock.now_ns() + self.max_block_ns
+            self._await_callbacks(deadline, state.name)
         try:
             while True:
                 result = acc.append(&state.c, partition, r, &grant, False, out)
@@ -385,6 +391,19 @@ cdef class SendPath:
         finally:
             if grant:
                 acc.pool.unreserve(grant)
+
+    cdef int _await_callbacks(self, int64_t deadline, object what) except -1:
+        """Waits until callbacks have caught up with the records whose outcome is known."""
+        cdef RecordAccumulator acc = self.accumulator
+        if acc.completions.wait_for_room(deadline, &acc.c.closed):
+            return 0
+        raise BufferExhaustedError(
+            f"callbacks are slow: {acc.completions.backlog} records wait for theirs, the first of them for "
+            f"{acc.completions.lag_ns / 1e9:.1f} s, and they did not become fewer than "
+            f"max_pending_callbacks={acc.c.completions.most} within "
+            f"max_block_ms={self.max_block_ns // 1_000_000}; a record for topic {what!r} was not accepted. "
+            "Let callbacks return sooner, or hand their work to another thread"
+        )
 
     cdef int _reserve(self, int64_t size, int64_t deadline, object what) except -1:
         """Takes bytes from the pool, waiting for them with everything that is queued on its way."""

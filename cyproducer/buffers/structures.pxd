@@ -80,7 +80,7 @@ cdef struct Partition:
     Batch* last
     int64_t mark              # GATHERING: goes when its node has answered this many requests
     int64_t retry_at_ns       # backing off until then; 0: not
-    int64_t hint              # how large the next batch starts: what the last one had, or would have had with memory
+    int64_t hint              # size that the next batch starts with: that of the last, had memory allowed
     int64_t records           # appended to it, ever
     int64_t producer_id       # whom its sequences belong to; meaningless before the first batch
     int64_t sequenced_ns      # when a batch got its sequences last

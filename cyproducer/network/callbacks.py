@@ -19,8 +19,13 @@ log = logging.getLogger("cyproducer")
 class CallbackThread:
     """Runs callbacks in order of completion. ``start`` may be called from any thread, once."""
 
-    def __init__(self, name: str) -> None:
-        self.queue = CompletionQueue(self.start)
+    def __init__(self, name: str, most: int = 100_000) -> None:
+        """
+        Args:
+            name: the thread's.
+            most: how many records may wait for their callbacks before ``send()`` waits.
+        """
+        self.queue = CompletionQueue(self.start, most)
         self._name = name
         self._thread: threading.Thread | None = None
         self._runs = threading.Event()

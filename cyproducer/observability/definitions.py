@@ -240,6 +240,19 @@ def _producer() -> Iterator[Definition]:
     yield _total(
         PRODUCER, "bufferpool-wait-time-ns-total", "memory_wait_ns", "ns", "Time threads waited for memory"
     )
+    yield Definition(
+        PRODUCER, "callback-queue-size", "records", "Records whose callbacks are due and have not run, now",
+        lambda r, h: h.accumulator.completions.backlog, False,
+    )  # fmt: skip
+    yield Definition(
+        PRODUCER, "callback-queue-lag", "ms", "Since when the oldest of these callbacks are due, now",
+        lambda r, h: h.accumulator.completions.lag_ns * _MS, False,
+    )  # fmt: skip
+    yield Definition(
+        PRODUCER, "callback-wait-time-ns-total", "ns",
+        "Time threads waited in send() for slow callbacks, since the start",
+        lambda r, h: h.accumulator.completions.wait_time_ns, False,
+    )  # fmt: skip
     yield _total(PRODUCER, "flush-time-ns-total", "flush_ns", "ns", "Time threads spent in flush()")
     yield _total(
         PRODUCER, "metadata-wait-time-ns-total", "metadata_wait_ns", "ns",

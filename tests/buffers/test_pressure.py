@@ -66,8 +66,8 @@ def test_batches_stay_full_where_memory_is_always_lacking(
 
 
 def test_a_batch_that_memory_kept_small_does_not_keep_the_next_ones_small() -> None:
-    """1. Others have most of the memory, and a batch can't grow.  2. They give it back.  3. The next one begins
-    as large as the first would have become."""
+    """1. Others have most of the memory, and a batch can't grow.  2. They give it back.  3. The next one is
+    as large from the start as the first would have become."""
     with Rig({"t": [1]}, buffer_memory=512 * KIB, batch_size=128 * KIB, linger_ms=1e6) as rig:
         leases = [rig.pool.acquire(size * KIB) for size in (256, 128, 64, 32)]
         thread = threading.Thread(target=send_each, args=(rig, 33))
