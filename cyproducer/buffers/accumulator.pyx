@@ -40,6 +40,7 @@ from cyproducer.buffers.readiness cimport (
     refresh,
     rouse,
 )
+from cyproducer.buffers.sizing cimport probe
 from cyproducer.buffers.structures cimport OPEN, SEALED, SEALING, Accumulator, Node
 from cyproducer.buffers.sync cimport (
     cyp_cond_init,
@@ -73,13 +74,19 @@ cdef enum:
     MOST_HELD = 1 << 30
 
 
-cdef inline int64_t batch_limit(Accumulator* a, const Topic* t, int64_t buffer_memory) noexcept nogil:
-    """How many bytes a topic's next batch may take before compression.
+cdef inline int64_t sent_limit(const Accumulator* a, const Topic* t) noexcept nogil:
+    """How many bytes a topic's next batch may have on the wire."""
+    return t.batch_limit if t.batch_limit > 0 else a.batch_size
+
+
+cdef inline int64_t raw_limit(
+    const Accumulator* a, const Topic* t, int64_t limit, int64_t buffer_memory
+) noexcept nogil:
+    """How many bytes a batch may take before compression that may have ``limit`` on the wire.
 
     No more than a quarter of the pool: a batch that fills all of it is filled, sent and acknowledged in turn,
     never one while another is on its way.
     """
-    cdef int64_t limit = t.batch_limit if t.batch_limit > 0 else a.batch_size
     if a.codec != 0:
         limit = <int64_t>(limit / max(t.compression_ratio * RATIO_MARGIN, 1.0 / MOST_RAW))
     return min(limit, buffer_memory // 4)
@@ -322,6 +329,7 @@ cdef class RecordAccumulator(Incomplete):
         It takes ``least`` bytes in any case, however small ``batch_size`` is.
         """
         cdef Accumulator* a = &self.c
+        cdef int64_t limit
         cdef Batch* b = <Batch*>calloc(1, sizeof(Batch))
         if b == NULL:
             return NULL
@@ -337,7 +345,12 @@ cdef class RecordAccumulator(Incomplete):
         b.partition = p
         b.capacity = capacity
         b.size = BATCH_HEADER
-        b.limit = max(batch_limit(a, p.topic, self.pool.total_bytes), least)
+        limit = sent_limit(a, p.topic)
+        if p.topic.batch_limit > 0 and now >= p.topic.probe_at_ns:
+            # Without the margin: where that is larger than a step, no probe would pass the limit.
+            limit = <int64_t>(probe(a, p.topic, now) * (RATIO_MARGIN if a.codec else 1.0))
+            b.probes = 1
+        b.limit = max(raw_limit(a, p.topic, limit, self.pool.total_bytes), least)
         b.id = a.next_id
         b.first_record = p.records
         a.next_id += 1
@@ -360,7 +373,8 @@ cdef class RecordAccumulator(Incomplete):
         At least ``least``.
         """
         cdef int64_t total = self.pool.total_bytes
-        cdef int64_t capacity = buffer_capacity(min(max(p.hint, floor), batch_limit(&self.c, p.topic, total)))
+        cdef int64_t limit = raw_limit(&self.c, p.topic, sent_limit(&self.c, p.topic), total)
+        cdef int64_t capacity = buffer_capacity(min(max(p.hint, floor), limit))
         return least if capacity < least or capacity > total // 2 else capacity
 
     cdef bint _grow(self, Batch* b, int64_t capacity, int64_t size, bint force) noexcept nogil:

@@ -21,6 +21,7 @@ from cyproducer.buffers.meters cimport (
 )
 from cyproducer.buffers.readiness cimport dequeue, enqueue_sorted, hurry, refresh, withdraw
 from cyproducer.buffers.sequencing cimport settle, take_off_wire
+from cyproducer.buffers.sizing cimport probe_acknowledged
 from cyproducer.buffers.structures cimport NOWHERE, OPEN, SEALED, SEALING, Partition, Topic
 from cyproducer.buffers.sync cimport (
     SIGNAL_SLICE_NS,
@@ -97,6 +98,8 @@ cdef class Incomplete:
                 take_off_wire(a, b)
                 settle(b)
                 b.partition.known = 1
+                if b.probes:
+                    probe_acknowledged(a, b)
                 if not b.abandoned:
                     count_acknowledged(
                         &a.meters, &b.partition.topic.meter,

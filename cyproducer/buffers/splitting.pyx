@@ -5,9 +5,9 @@ estimate of compression (``accumulator``), nor the decision to split (``network/
 with the GIL, which a compressed batch needs anyway.
 
 Halves, not ``batch_size``: that is what the batch was allowed to have, and it was too large. Every cut makes
-progress, and the topic's next batches start from what is left. Batches that were filled before the topic was
-known to take less are cut into as many parts as it takes. So a small limit costs a few requests once, one
-for each batch that waited then, and none afterwards.
+progress, and the topic's next batches start from what is left (``sizing``). Batches that were filled before
+the topic was known to take less are cut into as many parts as it takes. So a small limit costs a few
+requests once, one for each batch that waited then, and a probe now and then.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -27,6 +27,7 @@ from cyproducer.buffers.delivery cimport (
 from cyproducer.buffers.meters cimport BATCHES_SPLIT, meters_turn
 from cyproducer.buffers.readiness cimport enqueue_sorted, refresh, withdraw
 from cyproducer.buffers.sequencing cimport settle, take_off_wire
+from cyproducer.buffers.sizing cimport lower_limit, probe_refused, was_probe
 from cyproducer.buffers.structures cimport SEALED, Accumulator, Partition, Topic
 from cyproducer.buffers.sync cimport pthread_mutex_lock, pthread_mutex_unlock
 from cyproducer.buffers.topology cimport TopicState
@@ -162,6 +163,8 @@ cdef Batch* cut_off(
 cdef int64_t smaller_limit(const Accumulator* a, const Batch* b) noexcept nogil:
     """How large a topic's batches may be, now that this one was too large."""
     cdef int64_t limit = b.partition.topic.batch_limit
+    if was_probe(b):
+        return limit
     if limit == 0:
         # A batch may have outgrown it, packed worse than expected: half of that is no limit.
         limit = a.batch_size
@@ -171,10 +174,16 @@ cdef int64_t smaller_limit(const Accumulator* a, const Batch* b) noexcept nogil:
 cdef void learn(RecordAccumulator acc, const Batch* b, int64_t limit) noexcept nogil:
     """The topic takes smaller batches than this one. The lock is held."""
     cdef Topic* t = b.partition.topic
-    t.batch_limit = limit
-    if acc.c.codec:
-        t.compression_ratio = max(1.0, <double>(b.size - BATCH_HEADER) / max(1, b.raw_size - BATCH_HEADER))
-    meters_turn(&acc.c.meters, acc.clock.now_ns())
+    cdef int64_t now = acc.clock.now_ns()
+    if was_probe(b):
+        probe_refused(t, now)
+    else:
+        lower_limit(t, limit, now)
+        if acc.c.codec:
+            t.compression_ratio = max(
+                1.0, <double>(b.size - BATCH_HEADER) / max(1, b.raw_size - BATCH_HEADER)
+            )
+    meters_turn(&acc.c.meters, now)
     acc.c.meters.all.total[BATCHES_SPLIT] += 1
 
 

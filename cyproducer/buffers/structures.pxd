@@ -56,6 +56,7 @@ cdef struct Batch:
     int8_t codec              # what data is compressed with: 0 until compressed
     int8_t state              # a BatchState
     int8_t in_request         # whether a request's writev may still read data
+    int8_t probes             # it may be larger than its topic's batch_limit, to see whether that still holds
 
 cdef enum:
     MOST_UNSETTLED = 5        # batches of a partition that brokers remember, for each producer id
@@ -143,6 +144,8 @@ cdef struct Topic:
     int32_t sticky            # the partition that keyless records go to now; -1: none chosen
     int64_t sticky_bytes      # what went there since it was chosen
     int64_t batch_limit       # bytes a batch may have since one was too large; 0: batch_size
+    int64_t probe_at_ns       # from when on the next batch may be larger, as a probe
+    int64_t probe_wait_ns     # how long after a probe that was refused
     double compression_ratio  # estimate of compressed to raw size; new batches are cut out by it
     uint32_t turn             # round robin's counter
     Parked* first_parked

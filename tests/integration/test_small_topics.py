@@ -51,7 +51,7 @@ def test_everything_arrives_once_and_in_order_and_few_requests_are_wasted(
         producer.flush(60)
         assert [future.get(0).offset for future in futures] == list(range(len(sent), 2 * len(sent)))
         second = counters(producer)
-        assert second["batch-split-total"] <= first["batch-split-total"] + (0 if codec is None else 2)
+        assert second["batch-split-total"] <= first["batch-split-total"] + 2
         assert second["record-error-total"] == 0
         assert second["batch-size-max"] <= LIMIT
         producer.close(30)
