@@ -143,6 +143,8 @@ class Control:
             at_ms, final = None, error
         elif error_code in TOO_LARGE_ERRORS and batch.records > 1 and not batch.ambiguous:
             return Verdict(Fate.SPLIT)
+        elif batch.culprits:
+            return Verdict(Fate.EXCLUDE)
         elif getattr(error, "retriable", False) and batch.attempts <= self.retries:
             at_ms, final = now_ms + self.retry_backoff_ms, None
         else:
@@ -376,8 +378,12 @@ class Rig:
         errors: Mapping[Place, int] | None = None,
         log_append_time_ms: int = -1,
         step: bool = True,
+        record_errors: Mapping[Place, Sequence[tuple[int, str | None]]] | None = None,
     ) -> None:
-        """Answers a request: ``error`` for all of it, ``errors`` for single partitions; then steps."""
+        """Answers a request: ``error`` for all of it, ``errors`` for single partitions; then steps.
+
+        ``record_errors``: records that are named as the reason, as (place in the batch, message).
+        """
         self.pending.remove(seen)
         topics: dict[str, list[PartitionResponse]] = {}
         for place, batch in seen.batches.items():
@@ -388,7 +394,13 @@ class Rig:
                 offset = len(log)
                 log.extend(batch.records)
             topics.setdefault(place[0], []).append(
-                PartitionResponse(place[1], code, offset, log_append_time_ms)
+                PartitionResponse(
+                    place[1],
+                    code,
+                    offset,
+                    log_append_time_ms,
+                    record_errors=(record_errors or {}).get(place, ()),
+                )
             )
         version, number = seen.request.api_version, seen.request.correlation_id
         seen.peer.sock.sendall(encode_produce_response(version, number, list(topics.items())))

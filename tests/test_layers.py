@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "cyproducer"
-LONGEST_MODULE = 600
+LONGEST_MODULE = 900
 
 IO = ("socket", "ssl", "select", "selectors", "asyncio")
 THREADS_AND_CLOCKS = ("threading", "_thread", "concurrent", "multiprocessing", "time")

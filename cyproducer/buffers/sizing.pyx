@@ -6,8 +6,8 @@ Owns: the limit's fall, its rise, and the probes between them. Does not own: cut
 The limit falls by halves (``splitting``), and rises by one step of ``batch_size`` / 16 at a time. A *probe*
 is a batch that may be one step larger than the limit. There is one at a time in a topic:
 
-    refused          it is cut into parts that fit. The limit stays; the next probe waits for 5, 10, 20, 20
-    ... s acknowledged     the limit rises by a step, and the next batch is a probe
+    refused          it is cut into parts that fit. The limit stays; the next probe waits for 5, 10, 20, 20 s
+    acknowledged     the limit rises by a step, and the next batch is a probe
     not that large   it has shown nothing: the next probe is due after the same wait
 
 So a limit that is gone is forgotten after 20 s and 16 batches, and one that is still there costs a refusal

@@ -4,3 +4,4 @@ from cyproducer.buffers.accumulator cimport RecordAccumulator
 from cyproducer.buffers.structures cimport Batch
 
 cdef int split(RecordAccumulator acc, Batch* b) except -1
+cdef int exclude(RecordAccumulator acc, Batch* b, dict errors) except -1

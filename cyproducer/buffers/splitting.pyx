@@ -19,12 +19,15 @@ from libc.string cimport memcpy
 
 from cyproducer.buffers.buffer_pool cimport buffer_capacity
 from cyproducer.buffers.delivery cimport (
+    Delivery,
     Forward,
+    delivery_fail,
     delivery_forward,
     delivery_new,
     delivery_ref,
+    delivery_unref,
 )
-from cyproducer.buffers.meters cimport BATCHES_SPLIT, meters_turn
+from cyproducer.buffers.meters cimport BATCHES_SPLIT, RECORDS_FAILED, count_records, meters_turn
 from cyproducer.buffers.readiness cimport enqueue_sorted, refresh, withdraw
 from cyproducer.buffers.sequencing cimport settle, take_off_wire
 from cyproducer.buffers.sizing cimport lower_limit, probe_refused, was_probe
@@ -187,6 +190,16 @@ cdef void learn(RecordAccumulator acc, const Batch* b, int64_t limit) noexcept n
     acc.c.meters.all.total[BATCHES_SPLIT] += 1
 
 
+cdef bytes unpacked(const Batch* b):
+    """The records of a batch that is compressed, as they were before; None of one that is not."""
+    if b.codec == 0:
+        return None
+    from cyproducer.records.compression import decompress
+
+    records = PyMemoryView_FromMemory(<char*>b.data + BATCH_HEADER, b.size - BATCH_HEADER, PyBUF_READ)
+    return decompress(b.codec, records, b.raw_size)
+
+
 cdef Batch* cut(RecordAccumulator acc, const Batch* b, int64_t limit) except NULL:
     """The parts of a batch, at least two, closed and compressed, the first first, chained by ``next``."""
     cdef const uint8_t* at = b.data + BATCH_HEADER
@@ -196,11 +209,8 @@ cdef Batch* cut(RecordAccumulator acc, const Batch* b, int64_t limit) except NUL
     cdef Batch* first = NULL
     cdef Batch* last = NULL
     cdef Batch* part
-    cdef bytes raw
-    if b.codec:
-        from cyproducer.records.compression import decompress
-
-        raw = decompress(b.codec, PyMemoryView_FromMemory(<char*>at, size, PyBUF_READ), b.raw_size)
+    cdef bytes raw = unpacked(b)
+    if raw is not None:
         at = <const uint8_t*>PyBytes_AS_STRING(raw)
         size = len(raw)
     try:
@@ -258,10 +268,8 @@ cdef int split(RecordAccumulator acc, Batch* b) except -1:
     as it was. The batch has at least two records.
     """
     cdef Accumulator* a = &acc.c
-    cdef Partition* p = b.partition
     cdef int64_t limit = smaller_limit(a, b)
     cdef Batch* part = cut(acc, b, limit)
-    cdef Batch* following
     try:
         forward(b, part)
     except MemoryError:
@@ -269,6 +277,17 @@ cdef int split(RecordAccumulator acc, Batch* b) except -1:
         raise
     pthread_mutex_lock(&a.lock)
     learn(acc, b, limit)
+    replace(acc, b, part)
+    pthread_mutex_unlock(&a.lock)
+    acc._free(b)
+    return 0
+
+
+cdef void replace(RecordAccumulator acc, Batch* b, Batch* part) noexcept nogil:
+    """Puts batches, chained by ``next``, in the place of one that is in a request. The lock is held."""
+    cdef Accumulator* a = &acc.c
+    cdef Partition* p = b.partition
+    cdef Batch* following
     p.recovering = 1
     take_off_wire(a, b)
     settle(b)
@@ -287,6 +306,118 @@ cdef int split(RecordAccumulator acc, Batch* b) except -1:
         part = following
     acc._forget(b)
     refresh(a, p)
+
+
+# Records that a broker refuses
+
+
+cdef Batch* without(RecordAccumulator acc, const Batch* b, const uint8_t* records, dict errors) except NULL:
+    """A closed batch of those records of ``b`` that have no error, one at least; compressed with a codec."""
+    cdef int64_t size = BATCH_HEADER
+    cdef int64_t base = 0
+    cdef int64_t body
+    cdef int64_t timestamp
+    cdef int32_t count = 0
+    cdef int32_t i
+    cdef const uint8_t* p = records
+    cdef Encoded r
+    cdef Batch* rest
+    for i in range(b.count):
+        read_record(p, &r)
+        p = r.end
+        if i in errors:
+            continue
+        timestamp = b.base_timestamp + r.timestamp_delta
+        if count == 0:
+            base = timestamp
+        body = moved_size(&r, timestamp - base, count)
+        size += varint_size(body) + body
+        count += 1
+    rest = new_part(acc, b, size)
+    if rest == NULL:
+        raise MemoryError(f"no memory for the {count} records of a batch that are not refused")
+    rest.base_timestamp = base
+    rest.max_timestamp = base
+    p = records
+    for i in range(b.count):
+        read_record(p, &r)
+        p = r.end
+        if i in errors:
+            continue
+        timestamp = b.base_timestamp + r.timestamp_delta
+        rest.max_timestamp = max(rest.max_timestamp, timestamp)
+        size = put_moved(rest.data + rest.size, &r, timestamp - base, rest.count) - rest.data
+        rest.largest = max(rest.largest, size - rest.size)
+        rest.size = size
+        rest.count += 1
+    rest.raw_size = rest.size
+    rest.delivery.count = count
+    rest.first_record = b.first_record
+    try:
+        if acc.c.codec:
+            acc.compress(rest)
+    except BaseException:
+        drop(acc, rest)
+        raise
+    return rest
+
+
+cdef void unref_all(Forward* targets, int32_t count) noexcept:
+    cdef int32_t i
+    for i in range(count):
+        if targets[i].to != NULL:
+            delivery_unref(targets[i].to)
+    free(targets)
+
+
+cdef int exclude(RecordAccumulator acc, Batch* b, dict errors) except -1:
+    """Fails some records of a batch that is in a request, and puts one of the others in its place; frees it.
+
+    ``errors``: the error of each record that fails, by its place in the batch. What is raised (MemoryError,
+    or what decompression raises) leaves the batch as it was.
+    """
+    cdef Accumulator* a = &acc.c
+    cdef Batch* rest = NULL
+    cdef bytes raw = unpacked(b)
+    cdef const uint8_t* records = b.data + BATCH_HEADER
+    cdef Forward* targets
+    cdef int32_t kept = 0
+    cdef int32_t i
+    if raw is not None:
+        records = <const uint8_t*>PyBytes_AS_STRING(raw)
+    if len(errors) < b.count:
+        rest = without(acc, b, records, errors)
+    targets = <Forward*>calloc(b.count, sizeof(Forward))
+    if targets == NULL:
+        drop(acc, rest)
+        raise MemoryError(f"no memory to take records out of a batch of {b.count}")
+    failed = []
+    for i in range(b.count):
+        if i in errors:
+            targets[i].to = delivery_new(b.partition.index, a.completions)
+            if targets[i].to == NULL:
+                for address, _ in failed:
+                    delivery_unref(<Delivery*><size_t>address)
+                unref_all(targets, i)
+                drop(acc, rest)
+                raise MemoryError(f"no memory to take records out of a batch of {b.count}")
+            targets[i].to.count = 1
+            # Its own: the batch's references go with the batch.
+            delivery_ref(targets[i].to)
+            failed.append((<size_t>targets[i].to, errors[i]))
+        else:
+            targets[i].to = rest.delivery
+            targets[i].index = kept
+            delivery_ref(rest.delivery)
+            kept += 1
+    delivery_forward(b.delivery, targets)
+    # Before the batch is off the books: whoever flushes must find them done.
+    for address, error in failed:
+        delivery_fail(<Delivery*><size_t>address, error)
+        delivery_unref(<Delivery*><size_t>address)
+    pthread_mutex_lock(&a.lock)
+    count_records(&a.meters, &b.partition.topic.meter, RECORDS_FAILED, b.count - kept, acc.clock.now_ns())
+    replace(acc, b, rest)
     pthread_mutex_unlock(&a.lock)
     acc._free(b)
     return 0

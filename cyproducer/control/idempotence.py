@@ -66,6 +66,9 @@ FENCING_ERRORS = frozenset({INVALID_PRODUCER_EPOCH, PRODUCER_FENCED})
 SEQUENCE_ERRORS = FENCING_ERRORS | {OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID}
 """Codes that say that the sequences don't fit, not that the records are bad."""
 
+RECORD_ERRORS = frozenset({32, 87})
+"""INVALID_TIMESTAMP and INVALID_RECORD: brokers may name the records that are the reason (KIP-467)."""
+
 TOO_LARGE_ERRORS = frozenset({10, 18})
 """MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE: halves may fit."""
 
@@ -219,6 +222,8 @@ class BatchFacts(NamedTuple):
     abandoned: bool
     #: Bytes, as it went.
     size: int = 0
+    #: Records that the broker named as the reason of its refusal (KIP-467).
+    culprits: int = 0
 
 
 class Fate(enum.IntEnum):
@@ -228,6 +233,8 @@ class Fate(enum.IntEnum):
     FAIL = 1
     ACKNOWLEDGE = 2
     SPLIT = 3
+    EXCLUDE = 4
+    """The records that the broker named fail, the others are sent again in a batch of their own."""
 
 
 class Judgement(NamedTuple):

@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 
 from cyproducer.buffers.structures cimport Batch
 from cyproducer.network.link cimport Link
@@ -16,6 +16,6 @@ cdef class Answers(SendLoop):
         self, Link* link, Request* r, const unsigned char* frame, int64_t size, int64_t now
     ) except -1
     cdef int _malformed(self, Link* link, Request* r, int64_t size) except -1
-    cdef int _refused(self, Batch* b, const Outcome* o) except -1
+    cdef int _refused(self, const Request* r, int32_t i) except -1
     cdef int _acknowledge(self, Request* r) except -1 nogil
     cdef int _complete_unsettled(self, Batch* b, const Outcome* o) except -1 nogil

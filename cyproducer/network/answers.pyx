@@ -31,6 +31,7 @@ from cyproducer.network.produce_codec cimport (
     free_request,
     names_leader,
     parse_produce,
+    record_errors,
 )
 from cyproducer.records.big_endian cimport get_u32
 
@@ -145,7 +146,7 @@ cdef class Answers(SendLoop):
                     if not learned and names_leader(o):
                         learned = True
                         self._learn_leaders(link, r, &endpoints)
-                    self._refused(r.batches[i], o)
+                    self._refused(r, i)
         free_request(r)
         return 0
 
@@ -167,11 +168,13 @@ cdef class Answers(SendLoop):
         self.close_connection(<Connection>link.owner, cause)
         return 0
 
-    cdef int _refused(self, Batch* b, const Outcome* o) except -1:
+    cdef int _refused(self, const Request* r, int32_t i) except -1:
+        cdef const Outcome* o = &self.outcomes[i]
         message = None
         if o.message_size >= 0:
             message = o.message[:o.message_size].decode("utf-8", "replace")
-        return self._resolve(b, o.error_code, message, None, True)
+        named = record_errors(r, o) if o.record_error_count else ()
+        return self._resolve(r.batches[i], o.error_code, message, None, True, named)
 
     cdef int _acknowledge(self, Request* r) except -1 nogil:
         """Completes the batches that were acknowledged, also those whose records had to fail before."""

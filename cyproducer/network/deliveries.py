@@ -13,6 +13,7 @@ from cyproducer import errors
 from cyproducer.config import ProducerConfig
 from cyproducer.control.api_versions import INIT_PRODUCER_ID, client_throttles
 from cyproducer.control.idempotence import (
+    RECORD_ERRORS,
     TOO_LARGE_ERRORS,
     Action,
     BatchFacts,
@@ -208,6 +209,9 @@ class Deliveries:
         elif error_code in TOO_LARGE_ERRORS and batch.records > 1 and not maybe:
             log.info("%s: %d records are too large together: %s", where, batch.records, error)
             verdict = Verdict(Fate.SPLIT)
+        elif error_code in RECORD_ERRORS and batch.culprits and not maybe:
+            log.error("%s: %d of %d records fail: %s", where, batch.culprits, batch.records, error)
+            verdict = Verdict(Fate.EXCLUDE)
         elif self._metadata.is_gone(batch.topic, batch.partition):
             error = self._gone(batch)
         elif fate is not Fate.FAIL:

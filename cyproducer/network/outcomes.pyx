@@ -11,7 +11,7 @@ import logging
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 from cyproducer.buffers.sequencing cimport set_gate, set_identity, strip_sequences
-from cyproducer.buffers.splitting cimport split
+from cyproducer.buffers.splitting cimport exclude, split
 from cyproducer.buffers.structures cimport GATE_OPEN, GATE_SHUT, GATE_UNSETTLED
 from cyproducer.buffers.sync cimport FAR_NS
 from cyproducer.buffers.topology cimport TopicState
@@ -19,7 +19,7 @@ from cyproducer.network.produce_codec cimport Request, free_request
 from cyproducer.network.send_loop cimport EXPIRY_INTERVAL_NS
 
 from cyproducer.control.idempotence import Action, BatchFacts, Fate, Verdict
-from cyproducer.errors import told
+from cyproducer.errors import for_code, told
 
 log = logging.getLogger("cyproducer")
 
@@ -27,6 +27,7 @@ log = logging.getLogger("cyproducer")
 cdef int RETRY = Fate.RETRY
 cdef int ACKNOWLEDGE = Fate.ACKNOWLEDGE
 cdef int SPLIT = Fate.SPLIT
+cdef int EXCLUDE = Fate.EXCLUDE
 
 _GATES = {Action.RELEASE: GATE_OPEN, Action.HOLD_NEW: GATE_UNSETTLED, Action.HOLD_ALL: GATE_SHUT}
 
@@ -38,7 +39,7 @@ cdef str topic_name(const Partition* p):
 cdef class Outcomes(Answers):
     """The loop, and what it does with batches that did not simply succeed. See ``SendLoop``."""
 
-    cdef object _facts(self, const Batch* b):
+    cdef object _facts(self, const Batch* b, int culprits=0):
         cdef const Partition* p = b.partition
         return BatchFacts(
             topic_name(p),
@@ -52,6 +53,7 @@ cdef class Outcomes(Answers):
             bool(b.ambiguous),
             bool(b.abandoned),
             b.size,
+            culprits,
         )
 
     cdef int _expire(self, int64_t now) except -1 nogil:
@@ -83,14 +85,18 @@ cdef class Outcomes(Answers):
             self._progress(p, -1)
         return 0
 
-    cdef int _resolve(self, Batch* b, int error_code, object message, object cause, bint written) except -1:
+    cdef int _resolve(
+        self, Batch* b, int error_code, object message, object cause, bint written, object named=()
+    ) except -1:
         """See ``SendLoop``."""
         cdef int64_t now = self.clock.now_ns()
         cdef Partition* p = b.partition
         cdef int64_t acknowledged = -1
+        # A broker that names a record twice, or one that is not there, has named no other one by that.
+        culprits = {place: text for place, text in named if 0 <= place < b.count}
         try:
             verdict = self.control.on_batch_error(
-                self._facts(b), error_code, message, cause, bool(written), now / 1e6
+                self._facts(b, len(culprits)), error_code, message, cause, bool(written), now / 1e6
             )
         except Exception as problem:
             log.exception("deciding about a failed batch failed")
@@ -108,11 +114,26 @@ cdef class Outcomes(Answers):
             except Exception as problem:
                 log.exception("splitting a batch of %d records failed; they fail", b.count)
                 self.accumulator.fail(b, told(problem, False))
+        elif fate == EXCLUDE:
+            try:
+                exclude(self.accumulator, b, self._errors_of(p, error_code, culprits))
+            except Exception as problem:
+                log.exception("sending the others of %d refused records failed; all fail", len(culprits))
+                self.accumulator.fail(b, told(problem, False))
         else:
             self.accumulator.fail(b, verdict.error)
         if p.gate != GATE_OPEN:
             self._progress(p, acknowledged)
         return 0
+
+    cdef dict _errors_of(self, const Partition* p, int error_code, dict culprits):
+        """The error of each record that a broker named, by its place in the batch."""
+        kind = for_code(error_code)
+        where = f"{topic_name(p)}-{p.index}"
+        return {
+            place: told(kind(f"{where}: {text}" if text else where), False)
+            for place, text in culprits.items()
+        }
 
     cdef int _put_back(self, Batch* b, double at_ms, int64_t now) except -1:
         """Queues a batch again, its partition backing off until ``at_ms``."""

@@ -45,6 +45,9 @@ cdef struct Outcome:
     const char* message           # points into the response
     int16_t error_code
     int16_t seen                  # whether the response has the batch at all
+    const uint8_t* record_errors  # KIP-467: records that the broker names, in the response; not decoded yet
+    const uint8_t* record_errors_end
+    int64_t record_error_count
 
 # Where the brokers are that the outcomes name as leaders (KIP-951); not decoded yet.
 cdef struct Endpoints:
@@ -61,5 +64,6 @@ cdef int parse_produce(
     const Request* r, const uint8_t* frame, int64_t size, Outcome* outcomes, int32_t* throttle_ms,
     Endpoints* endpoints
 ) noexcept nogil
+cdef list record_errors(const Request* r, const Outcome* o)
 cdef bint names_leader(const Outcome* o) noexcept nogil
 cdef bint client_throttles(const Request* r) noexcept nogil

@@ -308,6 +308,29 @@ cdef void read_response_tags(Cursor* c, Endpoints* endpoints) noexcept nogil:
         n -= 1
 
 
+cdef list record_errors(const Request* r, const Outcome* o):
+    """The records that made a broker refuse a batch, as (place in the batch, message or None); see KIP-467.
+
+    ``parse_produce`` has found the response well-formed.
+    """
+    cdef Cursor c
+    cdef int64_t size
+    cdef int32_t place
+    cdef const char* text
+    cdef int64_t _i
+    cdef list found = []
+    c.at = o.record_errors
+    c.end = o.record_errors_end
+    c.bad = False
+    for _i in range(o.record_error_count):
+        place = <int32_t>read_i32(&c)
+        text = <const char*>read_text(&c, r.version >= FLEXIBLE, &size)
+        found.append((place, text[:size].decode("utf-8", "replace") if size >= 0 else None))
+        if r.version >= FLEXIBLE:
+            skip_tags(&c)
+    return found
+
+
 cdef bint client_throttles(const Request* r) noexcept nogil:
     """Whether a throttle time in the answer asks for silence: before, the broker kept it (KIP-219)."""
     return r.version >= CLIENT_THROTTLES
@@ -428,14 +451,18 @@ cdef int parse_produce(
             o.log_append_ms = read_i64(&c)
             if r.version >= 5:
                 read_i64(&c)   # log start offset
+            o.record_error_count = 0
             if r.version >= 8:
                 errors = read_count(&c, flexible)
+                o.record_error_count = errors
+                o.record_errors = c.at
                 while errors > 0 and not c.bad:
                     read_i32(&c)
                     read_text(&c, flexible, &length)
                     if flexible:
                         skip_tags(&c)
                     errors -= 1
+                o.record_errors_end = c.at
                 o.message = <const char*>read_text(&c, flexible, &length)
                 o.message_size = <int32_t>length
             if flexible:

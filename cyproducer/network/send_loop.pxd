@@ -61,7 +61,9 @@ cdef class SendLoop(Driver):
     cdef int64_t _sleep_until(self, int64_t until, int64_t now) noexcept nogil
     cdef int _learn_leaders(self, Link* link, Request* r, const Endpoints* endpoints) except -1
     cdef int _progress(self, Partition* p, int64_t acknowledged_id) except -1
-    cdef int _resolve(self, Batch* b, int error_code, object message, object cause, bint written) except -1
+    cdef int _resolve(
+        self, Batch* b, int error_code, object message, object cause, bint written, object named=*
+    ) except -1
     cdef int _give_up(self, Request* r, object cause) except -1
     cdef Link* _link_of(self, int fd) noexcept nogil
     cdef int _tell(self, object method, Connection connection, tuple arguments) except -1

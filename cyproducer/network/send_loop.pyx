@@ -428,11 +428,14 @@ cdef class SendLoop(Driver):
         """Tells the control plane that a batch of a partition that it holds back came to its end."""
         return 0
 
-    cdef int _resolve(self, Batch* b, int error_code, object message, object cause, bint written) except -1:
+    cdef int _resolve(
+        self, Batch* b, int error_code, object message, object cause, bint written, object named=()
+    ) except -1:
         """A batch came back without success: does with it what the control plane decides.
 
         ``error_code``: the broker's, or 0 where ``cause`` says what happened instead. ``written``: the
-        request was written whole, so that the broker may have it.
+        request was written whole, so that the broker may have it. ``named``: the records that the broker
+        refuses it for, as (place in the batch, message or None).
         """
         return 0
 

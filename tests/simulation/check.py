@@ -12,12 +12,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cyproducer.errors import KafkaError
+from cyproducer.errors import InvalidRecordError, KafkaError
 from tests.reference_records import CODEC_MASK, MalformedError, decompress
 from tests.reference_wire import Reader
 from tests.simulation.client import Sent
 from tests.simulation.history import PROBE
 from tests.simulation.model_cluster import Entry
+from tests.simulation.model_produce import INVALID_RECORD, REJECTED
 from tests.simulation.world import NS_PER_MS, START_NS
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def check(simulation: "Simulation") -> list[str]:
     wrong += _repeated(simulation, log)
     wrong += _order(simulation, log)
     wrong += _probe(simulation)
+    wrong += _rejected(simulation)
     return wrong
 
 
@@ -211,3 +213,17 @@ def _probe(simulation: "Simulation") -> Iterator[str]:
     for sent in simulation.client.records:
         if sent.error is not None and sent.value.endswith(b":" + PROBE):
             yield f"record {sent.number} failed although all trouble had ended long before: {sent.error!r}"
+
+
+def _rejected(simulation: "Simulation") -> Iterator[str]:
+    manners = simulation.history.manners
+    if not manners.rejects or any(code == INVALID_RECORD for code, *_ in manners.faults):
+        return
+    for sent in simulation.client.records:
+        culprit = sent.value.partition(b":")[2].startswith(REJECTED)
+        if culprit and sent.metadata is not None and simulation.client.config.acks != 0:
+            yield f"record {sent.number} is one that brokers refuse, and was acknowledged"
+        # What may be in the log fails with its batch: it can't be sent again under other sequences.
+        innocent = manners.names_rejected and not culprit and not sent.maybe_written
+        if innocent and isinstance(sent.error, InvalidRecordError):
+            yield f"record {sent.number} failed for another one of its batch: {sent.error!r}"

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from tests.network.scripted_wire import API_VERSIONS, INIT_PRODUCER_ID, METADATA, PRODUCE
 from tests.simulation.model_broker import Manners
+from tests.simulation.model_produce import REJECTED
 
 
 class Event(NamedTuple):
@@ -111,6 +112,7 @@ def history_of(seed: int, idempotence: bool | None = None) -> History:
     else:
         _add_probe(history)
     _add_limits(random.Random(~seed), history)
+    _add_rejected(random.Random(seed ^ 0x467), history)
     history.events.sort(key=lambda event: event.at_ms)
     return history
 
@@ -250,6 +252,18 @@ def _add_limits(rng: random.Random, history: History) -> None:
     if rng.random() < 0.08:
         history.options["buffer_memory"] = rng.choice((6000, 10_000, 20_000))
         history.options["batch_size"] = min(history.options["batch_size"], 2000)
+
+
+def _add_rejected(rng: random.Random, history: History) -> None:
+    """Records that brokers refuse, among others in a batch; drawn apart, as limits are."""
+    if rng.random() >= 0.08:
+        return
+    history.manners.rejects = True
+    history.manners.names_rejected = rng.random() < 0.8
+    for number, event in enumerate(history.events):
+        if event.name == "send" and event.args[1] != PROBE and rng.random() < 0.15:
+            topic, value, *rest = event.args
+            history.events[number] = event._replace(args=(topic, REJECTED + value, *rest))
 
 
 def _add_probe(history: History) -> None:

@@ -47,6 +47,9 @@ class Manners:
     id_faults: list[int] = field(default_factory=list)
     id_fault_rate: float = 0.0
     first_epoch: int = 0
+    #: Whether records whose value begins with REJECTED are refused, and whether they are named (KIP-467).
+    rejects: bool = False
+    names_rejected: bool = True
 
 
 class Conversation:

@@ -9,11 +9,13 @@ ever read: with acks=1 it even acknowledges them.
 
 import struct
 import uuid
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import crc32c
 
 from tests.reference_produce import PartitionResponse, ProduceRequest, Topic, encode_produce_response
+from tests.reference_records import decode_batches
 from tests.simulation.model_cluster import SEQUENCES, Entry, Header, Partition
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ MESSAGE_TOO_LARGE, REQUEST_TIMED_OUT, UNKNOWN_TOPIC, NOT_LEADER = 10, 7, 3, 6
 NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
 UNKNOWN_TOPIC_ID = 100
 CORRUPT_MESSAGE = 2
+INVALID_RECORD = 87
+REJECTED = b"bad"
+"""What the values of such records begin with, behind their number."""
 
 _CRC = struct.Struct(">I")
 _COUNT = struct.Struct(">i")
@@ -36,6 +41,13 @@ def header_of(data: bytes) -> Header | None:
     return Header(_COUNT.unpack_from(data, 57)[0], *_PRODUCER.unpack_from(data, 43))
 
 
+def rejected_places(data: bytes) -> list[int]:
+    """The places, in a batch, of the records that brokers refuse where they refuse any."""
+    (batch,) = decode_batches(data)
+    values = [record.value or b"" for record in batch.records]
+    return [place for place, value in enumerate(values) if value.partition(b":")[2].startswith(REJECTED)]
+
+
 class Answer:
     """A request's answer, while its partitions' parts are gathered."""
 
@@ -47,11 +59,12 @@ class Answer:
         self.parts: dict[tuple[Topic, int], PartitionResponse] = {}
         self.sent = False
 
-    def put(self, key: Topic, index: int, code: int, offset: int = -1) -> None:
-        """A partition's part; the first one counts."""
+    def put(self, key: Topic, index: int, code: int, offset: int = -1, rejected: Sequence[int] = ()) -> None:
+        """A partition's part; the first one counts. ``rejected``: the places of records that are named."""
         if (key, index) in self.parts or self.sent:
             return
-        response = PartitionResponse(index, code, offset if code == 0 else -1)
+        named = [(place, f"record {place} is refused") for place in rejected]
+        response = PartitionResponse(index, code, offset if code == 0 else -1, record_errors=named)
         broker = self.broker
         if code == NOT_LEADER and broker.manners.tells_leader and self.request.api_version >= 10:
             cluster = broker.cluster
@@ -131,6 +144,9 @@ def _take(broker: "Broker", answer: Answer, key: Topic, partition: Partition, da
         return
     if len(data) > manners.message_max_bytes:
         answer.put(key, index, MESSAGE_TOO_LARGE)
+        return
+    if manners.rejects and (rejected := rejected_places(data)):
+        answer.put(key, index, INVALID_RECORD, rejected=rejected if manners.names_rejected else ())
         return
     if partition.leader != broker.node:
         _take_deposed(broker, answer, key, partition, batch, data)

@@ -29,6 +29,13 @@ class Mutation(NamedTuple):
 
 MUTATIONS = [
     Mutation(
+        "wrong-culprit",
+        "the record behind the one that a broker named fails in its place",
+        "cyproducer/network/outcomes.pyx",
+        "culprits = {place: text for",
+        "culprits = {(place + 1) % b.count: text for",
+    ),
+    Mutation(
         "lost-answer",
         "a request without an answer counts as not written",
         "cyproducer/network/outcomes.pyx",
