@@ -324,7 +324,7 @@ class KafkaProducer(BulkPath):
         Raises ``KafkaTimeoutError``, or the broker's error for the topic.
         """
         view = self._machinery.client.wait_for_topic(topic, self.config.max_block_ms / 1000)
-        return view.partitions_for_topic(topic) or set()
+        return set(view.partitions_for_topic(topic) or ())
 
     @overload
     def metrics(self, raw: Literal[False] = False) -> dict[str, dict[str, float]]: ...

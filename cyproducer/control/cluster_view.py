@@ -4,8 +4,9 @@ Owns the read-only types; ``ClusterMetadata`` makes them. Nothing here changes a
 any thread may read it, for as long as it likes.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Set
+from functools import cached_property
+from typing import Any, NamedTuple, NoReturn
 
 
 class BrokerMetadata(NamedTuple):
@@ -22,12 +23,46 @@ class BrokerMetadata(NamedTuple):
         return self.nodeId
 
 
-class TopicView(NamedTuple):
-    """One topic; nobody may write to ``leaders`` once it is here."""
+class SharedList(list[int]):
+    """A list that every caller gets the same object of, and that refuses to be changed.
 
-    #: Partition -> node id of its leader, -1 without one.
-    leaders: Mapping[int, int]
-    is_internal: bool
+    A list and not a tuple: programs compare it with ``[]``.
+    """
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("this list of partitions is shared by all records: change a copy, list(...)")
+
+    append = extend = insert = remove = pop = clear = sort = reverse = _refuse
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+
+
+class TopicView:
+    """One topic; nobody may write to ``leaders`` once it is here.
+
+    What partitioners ask for is made when it is first wanted, and kept: they ask for every record.
+    """
+
+    __slots__ = ("__dict__", "is_internal", "leaders")
+
+    def __init__(self, leaders: Mapping[int, int], is_internal: bool) -> None:
+        #: Partition -> node id of its leader, -1 without one.
+        self.leaders = leaders
+        self.is_internal = is_internal
+
+    @cached_property
+    def partitions(self) -> frozenset[int]:
+        """All partitions."""
+        return frozenset(self.leaders)
+
+    @cached_property
+    def available(self) -> frozenset[int]:
+        """Those that have a leader."""
+        return frozenset(partition for partition, leader in self.leaders.items() if leader >= 0)
+
+    @cached_property
+    def in_order(self) -> tuple[SharedList, SharedList]:
+        """Both, sorted."""
+        return SharedList(sorted(self.partitions)), SharedList(sorted(self.available))
 
 
 class ClusterView:
@@ -68,17 +103,25 @@ class ClusterView:
             if not (exclude_internal_topics and topic.is_internal)
         }
 
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """All partitions of a topic, None where the topic is unknown. The set is the caller's own."""
+    def partitions_for_topic(self, topic: str) -> Set[int] | None:
+        """All partitions of a topic, None where the topic is unknown."""
         view = self._topics.get(topic)
-        return None if view is None else set(view.leaders)
+        return None if view is None else view.partitions
 
-    def available_partitions_for_topic(self, topic: str) -> set[int]:
-        """The partitions with a leader; empty where the topic is unknown. The set is the caller's own."""
+    def available_partitions_for_topic(self, topic: str) -> Set[int]:
+        """The partitions with a leader; empty where the topic is unknown."""
         view = self._topics.get(topic)
-        if view is None:
-            return set()
-        return {partition for partition, leader in view.leaders.items() if leader >= 0}
+        return frozenset() if view is None else view.available
+
+    def partitions_in_order(self, topic: str) -> tuple[SharedList, SharedList]:
+        """All partitions of a topic and those with a leader, sorted; empty where the topic is unknown."""
+        view = self._topics.get(topic)
+        return (SharedList(), SharedList()) if view is None else view.in_order
+
+    def knows(self, topic: str) -> bool:
+        """Whether the topic's partitions are known."""
+        view = self._topics.get(topic)
+        return view is not None and bool(view.leaders)
 
     def leader_for_partition(
         self, topic: str | tuple[str, int], partition: int | None = None

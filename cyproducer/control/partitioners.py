@@ -16,12 +16,13 @@ How a configured value is read (``resolve_partitioner``):
 4. An object with a ``partition`` method: kafka-python 3's interface, with six arguments; or with three,
    ``(topic, serialized_key, cluster)``, the form kafka-python 3 calls deprecated. The method's signature
    tells which. An object that can be called as well is still used through ``partition``.
-5. Any other callable: kafka-python 2's ``(key_bytes, all_partitions, available_partitions)``.
+5. Any other callable: kafka-python 2's ``(key_bytes, all_partitions, available_partitions)``; the lists
+   are sorted, and the same objects for every record until the metadata change.
 """
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -226,14 +227,14 @@ def _built_in(value: Any) -> PartitionerSpec | None:
     return None if name is None else BUILT_IN[name]
 
 
-def _known_partitions(topic: str, cluster: ClusterView) -> set[int]:
+def _known_partitions(topic: str, cluster: ClusterView) -> Set[int]:
     partitions = cluster.partitions_for_topic(topic)
     if not partitions:
         raise ValueError(f"topic {topic!r} has no partitions in the cluster metadata")
     return partitions
 
 
-def _describe(partitions: set[int]) -> str:
+def _describe(partitions: Set[int]) -> str:
     if partitions == set(range(len(partitions))):
         return f"0..{len(partitions) - 1}"
     return str(sorted(partitions))
@@ -299,11 +300,12 @@ def _uniform_call(target: Any, name: str) -> _Choose:
     )
 
 
-def _two_x_call(function: Callable[[bytes | None, list[int], list[int]], Any]) -> _Choose:
+def _two_x_call(
+    function: Callable[[bytes | None, list[int], list[int]], Any],
+) -> _Choose:
     def choose(
         topic: str, _key: Any, key_bytes: bytes | None, _value: Any, _value_bytes: Any, cluster: ClusterView
     ) -> Any:
-        available = cluster.available_partitions_for_topic(topic) or ()
-        return function(key_bytes, sorted(_known_partitions(topic, cluster)), sorted(available))
+        return function(key_bytes, *cluster.partitions_in_order(topic))
 
     return choose

@@ -150,7 +150,7 @@ class ClusterClient:
             ProducerClosedError: the producer was closed, before or meanwhile.
         """
         view = self.view
-        if view.partitions_for_topic(name):
+        if view.knows(name):
             return view
         began_ns = time.monotonic_ns()
         try:
@@ -164,7 +164,7 @@ class ClusterClient:
             self._topic_errors.pop(name, None)
         while True:
             view = self.view
-            if view.partitions_for_topic(name):
+            if view.knows(name):
                 return view
             with self._changed:
                 error = self._fatal or self._topic_errors.get(name)

@@ -405,3 +405,56 @@ def test_close_is_called_once_where_there_is_one() -> None:
 def test_the_base_class_cannot_be_used_as_it_is() -> None:
     with pytest.raises(TypeError, match="abstract"):
         resolve_partitioner(Partitioner)
+
+
+class Counting(dict[int, int]):
+    """Leaders by partition, and how often somebody went through all of them."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.walks += 1
+        return super().__iter__()
+
+    def items(self) -> Any:
+        self.walks += 1
+        return super().items()
+
+
+class ThreeArguments:
+    def partition(self, topic: str, key: bytes | None, cluster: ClusterView) -> int:
+        return min(7, len(cluster.partitions_for_topic(topic) or ()) - 1)
+
+
+class SixArguments:
+    def partition(self, topic: str, *rest: Any) -> int:
+        return min(7, len(rest[-1].available_partitions_for_topic(topic)) - 1)
+
+
+@pytest.mark.parametrize(
+    "target", [lambda key, everywhere, available: available[7], ThreeArguments(), SixArguments()]
+)
+def test_a_record_does_not_cost_by_partitions(target: Any) -> None:
+    leaders = Counting(dict.fromkeys(range(5000), 1))
+    view = ClusterView({1: BrokerMetadata(1, "b", 9092, None)}, {"t": TopicView(leaders, False)}, None, None)
+    custom = CustomPartitioner(target)
+    for _ in range(100):
+        assert view.knows("t")
+        assert custom.choose("t", None, None, b"v", b"v", view) == 7
+    assert leaders.walks <= 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda partitions: partitions.pop(),
+        lambda partitions: partitions.remove(1),
+        lambda partitions: partitions.append(9),
+        lambda partitions: partitions.sort(reverse=True),
+        lambda partitions: random.shuffle(partitions),
+    ],
+)
+def test_a_callable_that_changes_its_lists_is_told_to_copy_them(change: Callable[[list[int]], Any]) -> None:
+    with pytest.raises(TypeError, match="change a copy"):
+        choose(lambda key, everything, available: change(available))
+    assert choose(lambda key, everything, available: len(available)) == 4
