@@ -10,7 +10,7 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
@@ -25,6 +25,7 @@ from cyproducer.structs import RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from cyproducer.observability.registry import Metric, MetricName
+    from cyproducer.sending_async import Line
 
 log = logging.getLogger("cyproducer")
 
@@ -99,6 +100,8 @@ class KafkaProducer(BulkPath):
         self._extension = extension if extended else None
         self._closed = False
         self._making: AbstractContextManager[bool]
+        #: Each event loop's tasks that wait for memory; made when the first one does.
+        self._lines: weakref.WeakKeyDictionary[Any, Line] = weakref.WeakKeyDictionary()
         self._forked()
         self._make()
         _producers.add(self)
@@ -161,8 +164,40 @@ class KafkaProducer(BulkPath):
                 futures.append(failed_future(str(topic), error))
         return futures
 
+    async def send_async(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Sequence[tuple[str, Any]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordFuture:
+        """``send()`` for asyncio: where that would block the thread, this waits and lets the loop run.
+
+        Arguments, errors and bounds are those of ``send()``, and so is what it returns: awaiting that gives
+        the record's metadata. A task that is cancelled while it waits has sent nothing. Tasks that wait for
+        memory are served in their order, among the threads that wait. Serializers, interceptors and
+        partitioners run on the loop's thread.
+        """
+        # Imported here: asyncio would double what importing this package costs.
+        from cyproducer.sending_async import send_async
+
+        pairs = None if headers is None else list(headers)
+        return await send_async(self, ProducerRecord(topic, value, key, pairs, partition, timestamp_ms))
+
     def _send_extended(self, record: ProducerRecord) -> RecordFuture:
         """``send()`` with interceptors, serializers or a custom partitioner."""
+        record = self._intercepted(record)
+        try:
+            future = self._send_intercepted(record, self._send_serialized)
+        except Exception as error:
+            self._acknowledge(record.topic, record.partition, error)
+            raise
+        return self._followed(record, future)
+
+    def _intercepted(self, record: ProducerRecord) -> ProducerRecord:
+        """The record as the interceptors want it."""
         for interceptor in self._interceptors:
             if hasattr(interceptor, "on_send"):
                 try:
@@ -174,17 +209,17 @@ class KafkaProducer(BulkPath):
                     log.exception(
                         "interceptor %r raised in on_send; the record goes on as it was", interceptor
                     )
-        try:
-            future = self._send_intercepted(record)
-        except Exception as error:
-            self._acknowledge(record.topic, record.partition, error)
-            raise
+        return record
+
+    def _followed(self, record: ProducerRecord, future: RecordFuture) -> RecordFuture:
+        """The future, whose outcome the interceptors will hear of."""
         if self._interceptors:
             # Not the record itself, whose value would be held until the callbacks' thread gets here.
             future.add_both(self._acknowledge, record.topic, record.partition)
         return future
 
-    def _send_intercepted(self, record: ProducerRecord) -> RecordFuture:
+    def _send_intercepted(self, record: ProducerRecord, accept: Callable[..., RecordFuture]) -> RecordFuture:
+        """Serializes a record, has its partition chosen, and hands it to ``accept``."""
         topic = record.topic
         # Before the serializers, which need not cope with None, nor be usable after close().
         if self._machinery.closed:
@@ -205,7 +240,7 @@ class KafkaProducer(BulkPath):
             opens = key is None and self._opens_batch(topic, value, record.headers, partition)
             if opens and self._custom.on_new_batch(topic, view, partition):
                 partition = self._custom.choose(*asked)
-        return self._send_serialized(topic, value, key, record.headers, partition, record.timestamp_ms)
+        return accept(topic, value, key, record.headers, partition, record.timestamp_ms)
 
     def _before_bulk(self, method: str, keyed: bool, valued: bool) -> bool:
         if self._machinery.closed:

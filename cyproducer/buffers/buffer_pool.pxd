@@ -11,11 +11,12 @@ cdef struct FreeBuffer:
     FreeBuffer* next
     int64_t size          # meaningless once it lies in the list of its size
 
-# A thread that waits for memory. It lives on that thread's stack.
+# Who waits for memory: a thread, on whose stack this lives, or a Ticket.
 cdef struct Waiter:
     Waiter* next
     int64_t need          # bytes asked for
     bint granted          # set by the thread that released the memory, with the bytes already taken
+    int notify_fd         # a ticket's: written to when it is granted; -1: `ready` is signalled
     pthread_cond_t ready
 
 
@@ -42,8 +43,18 @@ cdef class BufferPool:
     cdef void release(self, uint8_t* data, int64_t size) noexcept nogil
     cdef FreeBuffer* _keep(self, FreeBuffer* item, FreeBuffer* useless) noexcept nogil
     cdef void release_all(self, FreeBuffer* first) noexcept nogil
+    cdef void _join(self, Waiter* me) noexcept nogil
+    cdef void _leave(self, Waiter* me) noexcept nogil
     cdef void _grant(self) noexcept nogil
     cdef void _trim(self) noexcept nogil
+
+# A place in the line of those that wait for memory which no thread waits at.
+cdef class Ticket:
+    cdef BufferPool pool
+    cdef Waiter waiter
+    cdef bint open        # it is in the line, or has bytes that are its own
+    cdef int64_t take(self) noexcept
+
 
 cdef FreeBuffer* chained(FreeBuffer* rest, uint8_t* data, int64_t size) noexcept nogil
 cdef int64_t buffer_capacity(int64_t size) noexcept nogil

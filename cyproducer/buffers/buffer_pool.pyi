@@ -1,4 +1,4 @@
-from typing import Self
+from typing import Self, final
 
 from typing_extensions import disjoint_base
 
@@ -28,3 +28,10 @@ class Lease:
     @property
     def capacity(self) -> int: ...
     def release(self) -> None: ...
+
+@final
+class Ticket:
+    def __new__(cls, pool: BufferPool, size: int, notify_fd: int) -> Self: ...
+    @property
+    def granted(self) -> bool: ...
+    def cancel(self) -> None: ...

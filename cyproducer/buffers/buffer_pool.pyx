@@ -17,15 +17,16 @@ of ten thousand partitions must not leave as many buffers.
 Any thread may call anything here, with or without the GIL.
 """
 
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 
 from cyproducer.buffers.sync cimport (
     SIGNAL_SLICE_NS,
+    cyp_add32,
     cyp_cond_init,
     cyp_cond_wait_until,
     cyp_load32,
     cyp_monotonic_ns,
-    cyp_store32,
     pthread_cond_destroy,
     pthread_cond_signal,
     pthread_mutex_destroy,
@@ -37,6 +38,9 @@ from cyproducer.buffers.sync cimport (
 
 cdef extern from "<Python.h>":
     int PyErr_CheckSignals()
+
+cdef extern from "<unistd.h>" nogil:
+    ssize_t c_write "write"(int fd, const void* data, size_t size)
 
 
 cdef int check_signals() noexcept nogil:
@@ -136,7 +140,6 @@ cdef class BufferPool:
         and the bytes are its own, or it has left the queue and is never granted.
         """
         cdef Waiter me
-        cdef Waiter* at
         cdef bint granted
         cdef bint interrupted = False
         cdef int64_t began
@@ -145,17 +148,10 @@ cdef class BufferPool:
             return 1
         began = cyp_monotonic_ns()
         cyp_cond_init(&me.ready)
-        me.next = NULL
         me.need = size
-        me.granted = False
+        me.notify_fd = -1
         pthread_mutex_lock(&self.lock)
-        if self.last_waiter == NULL:
-            self.first_waiter = &me
-        else:
-            self.last_waiter.next = &me
-        self.last_waiter = &me
-        cyp_store32(&self.waiting, self.waiting + 1)
-        self._grant()
+        self._join(&me)
         while not me.granted and not interrupted:
             now = cyp_monotonic_ns()
             if now >= deadline_ns:
@@ -170,29 +166,49 @@ cdef class BufferPool:
             self.in_use -= size
             self._grant()
         elif not granted:
-            if self.first_waiter == &me:
-                self.first_waiter = me.next
-                if me.next == NULL:
-                    self.last_waiter = NULL
-            else:
-                at = self.first_waiter
-                while at.next != &me:
-                    at = at.next
-                at.next = me.next
-                if self.last_waiter == &me:
-                    self.last_waiter = at
             self.exhausted += not interrupted
-            # The next in line may ask for less than this one did.
-            self._grant()
-        cyp_store32(&self.waiting, self.waiting - 1)
+            self._leave(&me)
+        cyp_add32(&self.waiting, -1)
         self.waited_ns += cyp_monotonic_ns() - began
         pthread_mutex_unlock(&self.lock)
         pthread_cond_destroy(&me.ready)
         return -1 if interrupted else granted
 
+    cdef void _join(self, Waiter* me) noexcept nogil:
+        """Puts a waiter at the end of the line, and gives it what it needs if it is there. The lock is held."""
+        me.next = NULL
+        me.granted = False
+        if self.last_waiter == NULL:
+            self.first_waiter = me
+        else:
+            self.last_waiter.next = me
+        self.last_waiter = me
+        cyp_add32(&self.waiting, 1)
+        self._grant()
+
+    cdef void _leave(self, Waiter* me) noexcept nogil:
+        """Takes a waiter that was not granted anything out of the line. The lock is held."""
+        cdef Waiter* at = self.first_waiter
+        if at == me:
+            self.first_waiter = me.next
+            if me.next == NULL:
+                self.last_waiter = NULL
+        else:
+            # NULL only in a forked child, whose line is the parent's.
+            while at != NULL and at.next != me:
+                at = at.next
+            if at == NULL:
+                return
+            at.next = me.next
+            if self.last_waiter == me:
+                self.last_waiter = at
+        # The next in line may ask for less than this one did.
+        self._grant()
+
     cdef void _grant(self) noexcept nogil:
         """Gives what is available to the threads that wait longest. The lock is held."""
         cdef Waiter* first
+        cdef uint64_t one = 1
         while self.first_waiter != NULL:
             first = self.first_waiter
             if self.in_use + first.need > self.total_bytes:
@@ -204,7 +220,10 @@ cdef class BufferPool:
             if first.next == NULL:
                 self.last_waiter = NULL
             first.granted = True
-            pthread_cond_signal(&first.ready)
+            if first.notify_fd >= 0:
+                c_write(first.notify_fd, &one, 8)
+            else:
+                pthread_cond_signal(&first.ready)
 
     cdef void unreserve(self, int64_t size) noexcept nogil:
         """Gives ``size`` bytes back to the budget, and to whoever waits for them."""
@@ -356,6 +375,58 @@ cdef class BufferPool:
         lease.pool = self
         lease.capacity = capacity
         return lease
+
+
+cdef class Ticket:
+    """A place in the line for ``size`` bytes of a pool, without a thread that waits there.
+
+    ``notify_fd``, an eventfd or the end of a pipe, is written to once the bytes are the ticket's. It may be
+    closed once the ticket was cancelled, or its bytes were taken. For any one thread with the GIL.
+    """
+
+    def __cinit__(self, BufferPool pool not None, int64_t size, int notify_fd):
+        if size > pool.total_bytes or notify_fd < 0:
+            raise ValueError(f"size={size}, notify_fd={notify_fd}: a pool of {pool.total_bytes} bytes")
+        self.pool = pool
+        self.waiter.need = size
+        self.waiter.notify_fd = notify_fd
+        pthread_mutex_lock(&pool.lock)
+        pool._join(&self.waiter)
+        pthread_mutex_unlock(&pool.lock)
+        self.open = True
+
+    @property
+    def granted(self):
+        """Whether the bytes are the ticket's."""
+        return self.open and self.waiter.granted
+
+    cdef int64_t take(self) noexcept:
+        """Hands the bytes over, whose reservation is the caller's then; 0 where they are not there."""
+        if not self.granted:
+            return 0
+        self.open = False
+        cyp_add32(&self.pool.waiting, -1)
+        return self.waiter.need
+
+    def cancel(self):
+        """Gives the place, or the bytes, to whoever is next. A ticket that is over is left as it is."""
+        cdef int64_t unused
+        if not self.open:
+            return
+        pthread_mutex_lock(&self.pool.lock)
+        if not self.waiter.granted:
+            self.open = False
+            self.pool._leave(&self.waiter)
+        pthread_mutex_unlock(&self.pool.lock)
+        if not self.open:
+            cyp_add32(&self.pool.waiting, -1)
+            return
+        unused = self.take()
+        self.pool.unreserve(unused)
+
+    def __dealloc__(self):
+        if self.pool is not None:
+            self.cancel()
 
 
 cdef class Lease:

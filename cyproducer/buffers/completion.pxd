@@ -11,4 +11,5 @@ cdef class CompletionQueue:
     cdef int _run(self, Delivery* d) except -1
     cdef void _catch_up(self, int64_t records) noexcept nogil
     cdef int64_t _low(self) noexcept nogil
+    cdef bint in_callback(self) noexcept nogil
     cdef bint wait_for_room(self, int64_t deadline, const int32_t* closed) except -1

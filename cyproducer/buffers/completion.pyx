@@ -213,6 +213,10 @@ cdef class CompletionQueue:
         """How small the backlog is when those that wait for it go on."""
         return self.entries.most - min(self.entries.most // 2 + 1, <int64_t>ROOM)
 
+    cdef bint in_callback(self) noexcept nogil:
+        """Whether the caller is a callback."""
+        return cyp_load64(&self.entries.runner) == <int64_t>PyThread_get_thread_ident()
+
     cdef bint wait_for_room(self, int64_t deadline, const int32_t* closed) except -1:
         """Waits until fewer records wait for their callbacks, or ``closed``; False at the monotonic
         ``deadline``.
@@ -221,7 +225,7 @@ cdef class CompletionQueue:
         """
         cdef int64_t began = cyp_monotonic_ns()
         cdef bint room = False
-        if cyp_load64(&self.entries.runner) == <int64_t>PyThread_get_thread_ident():
+        if self.in_callback():
             return True
         pthread_mutex_lock(&self.entries.lock)
         self.entries.waiting += 1

@@ -1,6 +1,7 @@
 from libc.stdint cimport int32_t, int64_t
 
 from cyproducer.buffers.accumulator cimport Appended, RecordAccumulator
+from cyproducer.buffers.buffer_pool cimport Ticket
 from cyproducer.buffers.delivery cimport Delivery, RecordFuture
 from cyproducer.buffers.structures cimport RecordView
 from cyproducer.buffers.topology cimport TopicState
@@ -18,10 +19,15 @@ cdef class SendPath:
     cdef object extension           # what _send_extended calls; None where plain
 
     cdef RecordFuture _send(self, object topic, object value, object key, object headers, object partition,
-                            object timestamp_ms)
+                            object timestamp_ms, Ticket ticket, bint blocks)
     cdef TopicState _topic(self, object name)
-    cdef int _append(self, TopicState state, int32_t partition, const RecordView* r, Appended* out) except -1
+    cdef int _append(
+        self, TopicState state, int32_t partition, const RecordView* r, Appended* out, Ticket ticket,
+        bint blocks,
+    ) except -1
     cdef int _reserve(self, int64_t size, int64_t deadline, object what) except -1
+    cdef int _check_possible(self, int64_t size, object what) except -1
+    cdef int _hurry(self) except -1
     cdef int _await_callbacks(self, int64_t deadline, object what) except -1
     cdef object _too_large(self, TopicState state, const RecordView* r)
 

@@ -4,7 +4,13 @@ from typing import Any
 from typing_extensions import disjoint_base
 
 from cyproducer.buffers.accumulator import RecordAccumulator
+from cyproducer.buffers.buffer_pool import Ticket
 from cyproducer.buffers.delivery import RecordFuture
+
+class WouldBlock(Exception):
+    what: str
+    size: int
+    def __init__(self, what: str, size: int = 0) -> None: ...
 
 @disjoint_base
 class SendPath:
@@ -30,4 +36,17 @@ class SendPath:
     def _send_serialized(
         self, topic: Any, value: Any, key: Any, headers: Any, partition: Any, timestamp_ms: Any
     ) -> RecordFuture: ...
+    def _send_at_once(
+        self,
+        topic: Any,
+        value: Any,
+        key: Any,
+        headers: Any,
+        partition: Any,
+        timestamp_ms: Any,
+        ticket: Ticket | None,
+    ) -> RecordFuture: ...
+    def _no_partition(self, topic: str, partition: int) -> BaseException: ...
+    def _exhausted(self, size: int, topic: str) -> BaseException: ...
+    def _wait_for_callbacks(self, topic: str, timeout_s: float) -> None: ...
     def _opens_batch(self, topic: str, value: Any, headers: Any, partition: int) -> bool: ...

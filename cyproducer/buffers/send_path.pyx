@@ -155,6 +155,15 @@ cdef int64_t given_timestamp(object timestamp_ms, str name) except? -1:
     return timestamp_ms
 
 
+class WouldBlock(Exception):
+    """``send()`` would wait for ``what``: "memory" (``size`` bytes), "callbacks" or "partition"."""
+
+    def __init__(self, what, size=0):
+        super().__init__(what)
+        self.what = what
+        self.size = size
+
+
 cdef class SendPath:
     """What ``KafkaProducer`` inherits its ``send()`` from. Thread-safe."""
 
@@ -208,12 +217,19 @@ cdef class SendPath:
         later comes through the future, and so does ``RecordTooLargeError``. Thread-safe.
         """
         if self.plain:
-            return self._send(topic, value, key, headers, partition, timestamp_ms)
+            return self._send(topic, value, key, headers, partition, timestamp_ms, None, True)
         return self.extension(topic, value, key, headers, partition, timestamp_ms)
 
     def _send_serialized(self, topic, value, key, headers, partition, timestamp_ms):
         """``send()`` behind the serializers, interceptors and partitioners."""
-        return self._send(topic, value, key, headers, partition, timestamp_ms)
+        return self._send(topic, value, key, headers, partition, timestamp_ms, None, True)
+
+    def _send_at_once(self, topic, value, key, headers, partition, timestamp_ms, Ticket ticket):
+        """The same, but where it would wait it raises ``WouldBlock``.
+
+        ``ticket``: None, or memory that was waited for.
+        """
+        return self._send(topic, value, key, headers, partition, timestamp_ms, ticket, False)
 
     def _refresh_topic(self, str name, double timeout_s):
         """Asks for a topic's metadata anew and waits for the answer, or raises."""
@@ -250,7 +266,7 @@ cdef class SendPath:
         return state
 
     cdef RecordFuture _send(self, object topic, object value, object key, object headers, object partition,
-                            object timestamp_ms):
+                            object timestamp_ms, Ticket ticket, bint blocks):
         cdef TopicState state = None
         cdef RecordView r
         cdef Held held_key
@@ -292,7 +308,7 @@ cdef class SendPath:
                 refusal = self._too_large(state, &r)
                 if refusal is not None:
                     return refused_future(state.name, refusal, r.timestamp_ms)
-            self._append(state, wanted, &r, &out)
+            self._append(state, wanted, &r, &out, ticket, blocks)
         finally:
             let_go(&held_value)
             let_go(&held_key)
@@ -324,10 +340,16 @@ cdef class SendPath:
             )
         return None
 
-    cdef int _append(self, TopicState state, int32_t partition, const RecordView* r, Appended* out) except -1:
-        """Appends or parks the record, waiting for memory where there is none."""
+    cdef int _append(
+        self, TopicState state, int32_t partition, const RecordView* r, Appended* out, Ticket ticket,
+        bint blocks,
+    ) except -1:
+        """Appends or parks the record, waiting for memory where there is none.
+
+        ``blocks`` false: raises ``WouldBlock`` instead of waiting.
+        """
         cdef RecordAccumulator acc = self.accumulator
-        cdef int64_t grant = 0
+        cdef int64_t grant = ticket.take() if ticket is not None else 0
         cdef int64_t deadline = 0
         cdef int64_t expiry = 0
         cdef int64_t parked
@@ -335,11 +357,13 @@ cdef class SendPath:
         cdef bint refreshed = False
         cdef RecordView dated
         cdef CompletionList* due = acc.c.completions
-        if cyp_load64(&due.backlog) >= due.most:
-            deadline = cyp_monotonic_ns() + self.max_block_ns
-            expiry = acc.clock.now_ns() + self.max_block_ns
-            self._await_callbacks(deadline, state.name)
         try:
+            if cyp_load64(&due.backlog) >= due.most:
+                if not blocks and not acc.completions.in_callback():
+                    raise WouldBlock("callbacks")
+                deadline = cyp_monotonic_ns() + self.max_block_ns
+                expiry = acc.clock.now_ns() + self.max_block_ns
+                self._await_callbacks(deadline, state.name)
             while True:
                 result = acc.append(&state.c, partition, r, &grant, False, out)
                 if result == APPENDED:
@@ -355,11 +379,23 @@ cdef class SendPath:
                     if grant:
                         acc.pool.unreserve(grant)
                         grant = 0
+                    if not blocks:
+                        self._check_possible(out.need, state.name)
+                        self._hurry()
+                        raise WouldBlock("memory", out.need)
                     self._reserve(out.need, deadline, state.name)
                     grant = out.need
                 elif result == TOPIC_UNKNOWN:
                     parked = parked_size(r)
-                    self._reserve(parked, deadline, state.name)
+                    if grant:
+                        acc.pool.unreserve(grant)
+                        grant = 0
+                    if not blocks and not acc.pool.try_reserve(parked):
+                        self._check_possible(parked, state.name)
+                        self._hurry()
+                        raise WouldBlock("memory", parked)
+                    elif blocks:
+                        self._reserve(parked, deadline, state.name)
                     out.index = 0
                     # It is as old as this call, not as the metadata.
                     dated = r[0]
@@ -378,10 +414,9 @@ cdef class SendPath:
                     raise ProducerClosedError("send() on a closed producer: the record was not accepted")
                 if result == NO_SUCH_PARTITION:
                     if refreshed:
-                        raise UnknownTopicOrPartitionError(
-                            f"partition={partition}: topic {state.name!r} has {state.c.partition_count} "
-                            f"partitions, 0 to {state.c.partition_count - 1}"
-                        )
+                        raise self._no_partition(state.name, partition)
+                    if not blocks:
+                        raise WouldBlock("partition")
                     # It may have come since the metadata, which Kafka's own client waits for, too.
                     refreshed = True
                     self._refresh_topic(state.name, max(0.0, (deadline - cyp_monotonic_ns()) / 1e9))
@@ -391,6 +426,10 @@ cdef class SendPath:
         finally:
             if grant:
                 acc.pool.unreserve(grant)
+
+    def _wait_for_callbacks(self, str topic not None, double timeout_s):
+        """Waits until callbacks have caught up; raises as ``send()`` does after ``timeout_s`` seconds."""
+        self._await_callbacks(cyp_monotonic_ns() + <int64_t>(timeout_s * 1e9), topic)
 
     cdef int _await_callbacks(self, int64_t deadline, object what) except -1:
         """Waits until callbacks have caught up with the records whose outcome is known."""
@@ -411,25 +450,48 @@ cdef class SendPath:
         cdef int granted
         if acc.pool.try_reserve(size):
             return 0
-        if size > acc.pool.total_bytes:
+        self._check_possible(size, what)
+        self._hurry()
+        with nogil:
+            granted = acc.pool.reserve(size, deadline)
+        if not granted:
+            raise self._exhausted(size, what)
+        return 0
+
+    cdef int _check_possible(self, int64_t size, object what) except -1:
+        """Raises where there can never be so much memory."""
+        cdef int64_t total = self.accumulator.pool.total_bytes
+        if size > total:
             raise BufferExhaustedError(
-                f"a record for topic {what!r} needs {size} bytes and buffer_memory is "
-                f"{acc.pool.total_bytes}"
+                f"a record for topic {what!r} needs {size} bytes and buffer_memory is {total}"
             )
+        return 0
+
+    cdef int _hurry(self) except -1:
+        """Sends everything that lingers: somebody lacks memory."""
+        cdef RecordAccumulator acc = self.accumulator
         pthread_mutex_lock(&acc.c.lock)
         hurry(&acc.c)
         pthread_mutex_unlock(&acc.c.lock)
         acc.wake()
-        with nogil:
-            granted = acc.pool.reserve(size, deadline)
-        if not granted:
-            raise BufferExhaustedError(
-                f"no {size} bytes for a record of topic {what!r} became free within max_block_ms="
-                f"{self.max_block_ns // 1_000_000}: buffer_memory={acc.pool.total_bytes} is held by "
-                f"{acc.c.incomplete} batches and {acc.c.parked} records without metadata that are "
-                "not acknowledged yet"
-            )
         return 0
+
+    def _no_partition(self, str topic not None, partition):
+        """The error of a record for a partition that the topic does not have."""
+        cdef int32_t count = self._topic(topic).c.partition_count
+        return UnknownTopicOrPartitionError(
+            f"partition={partition}: topic {topic!r} has {count} partitions, 0 to {count - 1}"
+        )
+
+    def _exhausted(self, int64_t size, str topic not None):
+        """The error of a record for which no memory became free in time."""
+        cdef RecordAccumulator acc = self.accumulator
+        return BufferExhaustedError(
+            f"no {size} bytes for a record of topic {topic!r} became free within max_block_ms="
+            f"{self.max_block_ns // 1_000_000}: buffer_memory={acc.pool.total_bytes} is held by "
+            f"{acc.c.incomplete} batches and {acc.c.parked} records without metadata that are "
+            "not acknowledged yet"
+        )
 
 
 cdef int64_t record_size(const RecordView* r) noexcept nogil:
