@@ -178,7 +178,7 @@ class ProducerOptions:
     )
     transaction_timeout_ms = Option(
         60000,
-        kind.whole(1, kind.INT32_MAX, "milliseconds"),
+        kind.whole_milliseconds(),
         "The coordinator aborts a transaction that is open for longer",
     )
     delivery_timeout_ms = Option(
@@ -203,8 +203,9 @@ class ProducerOptions:
     )
     request_timeout_ms = Option(
         30000,
-        kind.whole(1, kind.INT32_MAX, "milliseconds"),
-        "A request not answered for so long counts as failed, and its connection is closed",
+        kind.whole_milliseconds(),
+        "A request not answered for so long counts as failed, and its connection is closed. At most 24 days, "
+        "which is what inf means",
     )
     max_in_flight_requests_per_connection = Option(
         5,

@@ -116,6 +116,18 @@ def milliseconds(minimum: int = 0, *, never: int | None = None) -> Kind[float]:
     return Kind(allowed if never is None else f"{allowed}, or {never} for never", read)
 
 
+def whole_milliseconds() -> Kind[int]:
+    """A duration of whole milliseconds that requests carry as an int32: 1 to 24 days; more becomes that."""
+
+    def read(value: Any) -> int:
+        found = number(value)
+        if found < 1 or (isinstance(found, float) and not math.isinf(found)):
+            raise Refused
+        return INT32_MAX if found > INT32_MAX else int(found)
+
+    return Kind("a whole number of milliseconds >= 1, or inf", read)
+
+
 def count_or_endless() -> Kind[float]:
     """A whole number >= 0, or ``float('inf')``."""
 

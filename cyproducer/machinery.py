@@ -20,6 +20,7 @@ from cyproducer.buffers.completion import CompletionQueue
 from cyproducer.buffers.readings import add_time
 from cyproducer.config import ProducerConfig
 from cyproducer.control.partitioners import CustomPartitioner, PartitionerSpec
+from cyproducer.durations import waitable
 from cyproducer.network.callbacks import CallbackThread
 from cyproducer.network.cluster import ClusterClient
 from cyproducer.network.sender import Sender
@@ -201,7 +202,7 @@ class Machinery:
         deadline = time.monotonic() + timeout_s
         try:
             self._deadlines.append(deadline)
-            if not self._close_lock.acquire(timeout=timeout_s + _END_S):
+            if not self._close_lock.acquire(timeout=waitable(timeout_s + _END_S)):
                 log.error("another thread is closing the producer and has not come to an end in time")
                 return 0
             return 0 if self.closed else self._close(timeout_s)
@@ -275,7 +276,11 @@ def close_all() -> None:
     for machinery in left:
         machinery.accumulator.close()
     for machinery in left:
-        drain(machinery, began)
+        try:
+            drain(machinery, began)
+        except Exception:
+            # The records of the next producer must not be lost with it.
+            log.exception("closing the producer %r at exit failed", machinery.config.client_id)
 
 
 def disown_all() -> None:

@@ -20,6 +20,7 @@ from cyproducer.buffers.bulk_path import BulkPath
 from cyproducer.buffers.delivery import RecordFuture, failed_future
 from cyproducer.config import ProducerConfig
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
+from cyproducer.durations import duration
 from cyproducer.machinery import Machinery, close_all, disown_all, finish
 from cyproducer.structs import RecordMetadata, TopicPartition
 
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from cyproducer.sending_async import Line
 
 log = logging.getLogger("cyproducer")
-
-#: How long a wait without a timeout of its own may take: forever, in effect.
-_LONG_S = 1e9
 
 
 class ProducerRecord(NamedTuple):
@@ -287,8 +285,8 @@ class KafkaProducer(BulkPath):
         ``timeout``: seconds for all of it; None: as long as ``delivery_timeout_ms`` allows. Raises
         ``KafkaTimeoutError`` when the time ran out, ``IllegalStateError`` in a callback.
         """
+        seconds = duration("timeout", timeout)
         self._not_in_callback("flush")
-        seconds = _seconds("timeout", timeout)
         if self._running is not None and (left := self._running.flush(seconds)):
             raise errors.KafkaTimeoutError(f"flush({timeout}): {left}")
 
@@ -301,8 +299,8 @@ class KafkaProducer(BulkPath):
         Callbacks that have not returned when the time is over run on; what is failed then is called back too.
         Ctrl-C ends the wait and leaves the producer to another close(), or to the exit of the process.
         """
+        seconds = duration("timeout", timeout)
         self._not_in_callback("close")
-        seconds = _seconds("timeout", timeout)
         lost = 0
         with self._making:
             self._closed = True
@@ -346,7 +344,7 @@ class KafkaProducer(BulkPath):
 
         Raises ``NoBrokersAvailable`` (a ``KafkaConnectionError``), which says for each address what failed.
         """
-        seconds = self.config.max_block_ms / 1000 if timeout is None else _seconds("timeout", timeout)
+        seconds = self.config.max_block_ms / 1000 if timeout is None else duration("timeout", timeout)
         self._machinery.client.wait_ready(seconds)
 
     def bootstrap_connected(self) -> bool:
@@ -416,14 +414,6 @@ def _check_pickles(name: str, value: Any) -> None:
         f"a producer is pickled as its options, and {name}={value!r} can't be: {problem}. Functions and "
         "classes have to be those of a module that can be imported; or make the producer where it is used"
     ) from problem
-
-
-def _seconds(name: str, value: float | None) -> float:
-    if value is None:
-        return _LONG_S
-    if not value >= 0:
-        raise ValueError(f"{name}={value!r}: must be a number of seconds >= 0, or None")
-    return value
 
 
 def _serialized(serializer: Any, topic: str, headers: Any, data: Any, what: str) -> Any:

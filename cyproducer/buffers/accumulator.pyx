@@ -45,6 +45,7 @@ from cyproducer.buffers.structures cimport OPEN, SEALED, SEALING, Accumulator, N
 from cyproducer.buffers.sync cimport (
     cyp_cond_init,
     cyp_lock_queued,
+    cyp_ms_ns,
     pthread_cond_destroy,
     pthread_mutex_destroy,
     cyp_mutex_init,
@@ -148,10 +149,10 @@ cdef class RecordAccumulator(Incomplete):
         self.topics = {}
         self.unused_topics = []
         self.c.batch_size = max(batch_size, BATCH_HEADER + 1)
-        self.c.linger_ns = <int64_t>(linger_ms * 1e6)
-        self.c.stream_linger_ns = self.c.linger_ns or <int64_t>(stream_linger_ms * 1e6)
-        self.c.availability_ns = <int64_t>(availability_timeout_ms * 1e6)
-        self.c.single_broker_ns = <int64_t>(single_broker_ms * 1e6)
+        self.c.linger_ns = cyp_ms_ns(linger_ms)
+        self.c.stream_linger_ns = self.c.linger_ns or cyp_ms_ns(stream_linger_ms)
+        self.c.availability_ns = cyp_ms_ns(availability_timeout_ms)
+        self.c.single_broker_ns = cyp_ms_ns(single_broker_ms)
         self.c.single_broker_id = -1
         self.c.adaptive = adaptive
         self.c.codec = compressor.codec_id if compressor is not None else 0
@@ -165,7 +166,7 @@ cdef class RecordAccumulator(Incomplete):
         self.c.waiting = &pool.waiting
         self.wake_function = NULL
         if meters_init(
-            &self.c.meters, samples, max(1, <int64_t>(sample_window_ms * 1e6)), clock.now_ns(),
+            &self.c.meters, samples, max(1, cyp_ms_ns(sample_window_ms)), clock.now_ns(),
             &pool.exhausted, &pool.waited_ns,
         ):
             raise MemoryError(f"no memory for metrics of {samples} samples: lower metrics_num_samples")

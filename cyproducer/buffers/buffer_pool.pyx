@@ -20,6 +20,7 @@ Any thread may call anything here, with or without the GIL.
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 
+from cyproducer.buffers.clock cimport deadline_in
 from cyproducer.buffers.sync cimport (
     SIGNAL_SLICE_NS,
     cyp_add32,
@@ -175,7 +176,7 @@ cdef class BufferPool:
         return -1 if interrupted else granted
 
     cdef void _join(self, Waiter* me) noexcept nogil:
-        """Puts a waiter at the end of the line, and gives it what it needs if it is there. The lock is held."""
+        """Puts a waiter at the end of the line, and gives it what it needs if it can. The lock is held."""
         me.next = NULL
         me.granted = False
         if self.last_waiter == NULL:
@@ -353,7 +354,7 @@ cdef class BufferPool:
         """Time that threads have spent waiting for memory, added up."""
         return self.waited_ns
 
-    def acquire(self, int64_t size, double timeout_s=0.0):
+    def acquire(self, int64_t size, timeout_s=0.0):
         """Lends a buffer of at least ``size`` bytes, waiting in line up to ``timeout_s`` seconds.
 
         Returns a ``Lease``, or None when the time ran out. For tests and tools: the producer's own
@@ -361,7 +362,7 @@ cdef class BufferPool:
         """
         cdef Lease lease
         cdef int64_t capacity = buffer_capacity(size)
-        cdef int64_t deadline = cyp_monotonic_ns() + <int64_t>(timeout_s * 1e9)
+        cdef int64_t deadline = deadline_in("timeout_s", timeout_s)
         cdef int ok
         with nogil:
             ok = self.reserve(capacity, deadline)

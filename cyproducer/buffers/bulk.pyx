@@ -17,6 +17,7 @@ from libc.string cimport memcpy
 cimport cython
 
 from cyproducer.buffers.calling cimport ON_BOTH, ON_FAILURE, ON_SUCCESS, bound, run_callbacks
+from cyproducer.buffers.clock cimport deadline_in
 from cyproducer.buffers.delivery cimport (
     Delivery,
     RecordFuture,
@@ -28,7 +29,7 @@ from cyproducer.buffers.delivery cimport (
     wait_slice,
 )
 from cyproducer.buffers.segments cimport Sizes
-from cyproducer.buffers.sync cimport FAR_NS, cyp_monotonic_ns
+from cyproducer.buffers.sync cimport cyp_monotonic_ns
 from cyproducer.records.arrow cimport export_rows, export_schema
 
 from cyproducer.errors import BulkSendError, KafkaTimeoutError
@@ -224,13 +225,12 @@ cdef class BulkFuture:
         Returns the ``BulkMetadata``. Raises ``BulkSendError`` where rows failed, which tells which and why,
         or ``KafkaTimeoutError`` when the time runs out first: the rows stay accepted then. The wait is
         bounded in any case, by ``delivery_timeout_ms``. Raises ``IllegalStateError`` instead of waiting in a
-        callback of the same producer, and in a forked child for rows of the parent's.
+        callback of the same producer, and in a forked child for rows of the parent's; ``ValueError`` for a
+        ``timeout`` below 0 or NaN.
         """
-        cdef int64_t deadline = FAR_NS
+        cdef int64_t deadline = deadline_in("timeout", timeout)
         cdef int32_t index
         cdef Delivery* d = self.segments.first_pending(&index)
-        if timeout is not None:
-            deadline = cyp_monotonic_ns() + <int64_t>(max(0.0, min(<double>timeout, 1e9)) * 1e9)
         while d != NULL:
             try:
                 refuse_wait(d, "get()", self)

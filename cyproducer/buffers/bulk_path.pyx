@@ -26,6 +26,7 @@ from cyproducer.buffers.send_path cimport given_timestamp, wanted_partition
 from cyproducer.buffers.structures cimport Batch
 from cyproducer.buffers.sync cimport (
     SIGNAL_SLICE_NS,
+    cyp_after,
     cyp_cond_wait_until,
     cyp_load64,
     cyp_monotonic_ns,
@@ -131,7 +132,7 @@ cdef class BulkPath(SendPath):
         cdef Sending s
         cdef int32_t partitions
         cdef int64_t least
-        cdef int64_t deadline = cyp_monotonic_ns() + self.max_block_ns
+        cdef int64_t deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
         if cyp_load64(&acc.c.completions.backlog) >= acc.c.completions.most:
             self._await_callbacks(deadline, state.name)
         partitions = self._known_partitions(state, deadline)
@@ -205,7 +206,7 @@ cdef class BulkPath(SendPath):
                 if result != APPENDED and result != PAUSE:
                     # The time is that of one wait: whoever gets on is not too slow.
                     if s.row > before or deadline == 0:
-                        deadline = cyp_monotonic_ns() + self.max_block_ns
+                        deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
                     self._cope(result, state, segments, s, deadline)
                 PyErr_CheckSignals()
         return 0

@@ -11,3 +11,6 @@ cdef class Clock:
 
 cdef class ManualClock(Clock):
     pass
+
+
+cdef int64_t deadline_in(str name, object seconds) except -1

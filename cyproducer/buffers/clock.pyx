@@ -1,10 +1,21 @@
 """The two clocks the package reads, as one object that comes in from outside.
 
-Owns: reading the monotonic clock (deadlines, ages) and the wall clock (record timestamps).
+Owns: reading the monotonic clock (deadlines, ages) and the wall clock (record timestamps), and deadlines from
+callers' timeouts.
 Does not own: any decision. Any thread may read; only a test or a simulator moves a manual clock.
 """
 
-from cyproducer.buffers.sync cimport cyp_monotonic_ns, cyp_ticked_wall_ms, cyp_wall_ms
+from cyproducer.buffers.sync cimport (
+    FAR_NS,
+    cyp_after,
+    cyp_monotonic_ns,
+    cyp_ms_ns,
+    cyp_s_ns,
+    cyp_ticked_wall_ms,
+    cyp_wall_ms,
+)
+
+from cyproducer.durations import duration
 
 
 cdef class Clock:
@@ -50,11 +61,21 @@ cdef class ManualClock(Clock):
 
     def advance_ms(self, double ms):
         """Moves both clocks forward by ``ms`` milliseconds."""
-        if ms < 0:
+        if not ms >= 0:
             raise ValueError(f"ms={ms}: the monotonic clock does not go back")
-        self.manual_ns += <int64_t>(ms * 1_000_000)
-        self.manual_wall_ms += <int64_t>ms
+        self.manual_ns = cyp_after(self.manual_ns, cyp_ms_ns(ms))
+        self.manual_wall_ms = cyp_after(self.manual_wall_ms, cyp_ms_ns(ms) // 1_000_000)
 
     def set_unix_ms(self, int64_t unix_ms):
         """Sets the wall clock alone: it may jump either way, as real ones do."""
         self.manual_wall_ms = unix_ms
+
+
+cdef int64_t deadline_in(str name, object seconds) except -1:
+    """The time of the system's monotonic clock when the argument ``name`` is over; FAR_NS for None.
+
+    Raises ``TypeError`` or ``ValueError`` where it is no number of seconds >= 0.
+    """
+    if seconds is None:
+        return FAR_NS
+    return cyp_after(cyp_monotonic_ns(), cyp_s_ns(duration(name, seconds)))

@@ -12,6 +12,7 @@ already accepted comes in beyond it, which ``buffer_memory`` bounds.
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t
 
+from cyproducer.buffers.clock cimport deadline_in
 from cyproducer.buffers.delivery cimport Delivery, RecordFuture, delivery_unref, take_callbacks
 from cyproducer.buffers.sync cimport (
     SIGNAL_SLICE_NS,
@@ -114,13 +115,13 @@ cdef class CompletionQueue:
         self.entries.foreign = 1
         self.lend(None)
 
-    def wait_idle(self, double timeout_s):
+    def wait_idle(self, timeout_s):
         """Waits until the callbacks of everything that has come here so far have run.
 
         False when ``timeout_s`` seconds were over first. What comes later is not waited for: under load the
         queue need never be empty.
         """
-        cdef int64_t deadline = cyp_monotonic_ns() + <int64_t>(min(timeout_s, 1e9) * 1e9)
+        cdef int64_t deadline = deadline_in("timeout_s", timeout_s)
         cdef int64_t target
         cdef bint done
         cdef int64_t until
@@ -140,13 +141,13 @@ cdef class CompletionQueue:
                 return bool(done)
             PyErr_CheckSignals()
 
-    def run_next(self, double timeout_s=0.0):
+    def run_next(self, timeout_s=0.0):
         """Runs the callbacks of the next completed batch, waiting for one up to ``timeout_s`` seconds.
 
         Returns the number of records called back, 0 when the time ran out, None when closed and empty.
         """
         cdef Delivery* d
-        cdef int64_t deadline = cyp_monotonic_ns() + <int64_t>(timeout_s * 1e9)
+        cdef int64_t deadline = deadline_in("timeout_s", timeout_s)
         cdef bint closed
         with nogil:
             pthread_mutex_lock(&self.entries.lock)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from cyproducer.durations import duration, waitable
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -49,17 +51,19 @@ class ConcurrentFuture(Future[T]):
 
         ``timeout``: seconds (None: as long as it takes); ``TimeoutError`` when they are over.
         """
+        seconds = waitable(duration("timeout", timeout))
         if self._record.is_done:
             return self._record.get()
         self._record._refuse_wait("result()")
-        return super().result(timeout)
+        return super().result(seconds)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The record's error, or None where it was acknowledged; waits as ``result`` does."""
+        seconds = waitable(duration("timeout", timeout))
         if self._record.is_done:
             return self._record.exception
         self._record._refuse_wait("exception()")
-        return super().exception(timeout)
+        return super().exception(seconds)
 
 
 def concurrent(record: Outcome[T]) -> ConcurrentFuture[T]:

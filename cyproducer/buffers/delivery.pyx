@@ -29,9 +29,9 @@ from libc.stdlib cimport calloc, free
 cimport cython
 
 from cyproducer.buffers.calling cimport ON_BOTH, ON_FAILURE, ON_SUCCESS, bound, run_callbacks
+from cyproducer.buffers.clock cimport deadline_in
 from cyproducer.buffers.driving cimport Driver
 from cyproducer.buffers.sync cimport (
-    FAR_NS,
     SIGNAL_SLICE_NS,
     cyp_add32,
     cyp_load32,
@@ -465,13 +465,12 @@ cdef class RecordFuture:
         Returns the ``RecordMetadata``. Raises the record's own error, or ``KafkaTimeoutError`` when the
         time runs out first: the record stays accepted then, and may still be delivered. The wait is
         bounded in any case, by ``delivery_timeout_ms``. Raises ``IllegalStateError`` instead of waiting in
-        a callback of the same producer, and in a forked child for a record of the parent's.
+        a callback of the same producer, and in a forked child for a record of the parent's; ``ValueError``
+        for a ``timeout`` below 0 or NaN.
         """
+        cdef int64_t deadline = deadline_in("timeout", timeout)
         cdef int state = self._settle()
-        cdef int64_t deadline = FAR_NS
         if state == PENDING:
-            if timeout is not None:
-                deadline = cyp_monotonic_ns() + <int64_t>(max(0.0, min(<double>timeout, 1e9)) * 1e9)
             self._refuse_wait("get()")
             state = self._wait(deadline)
             if state == PENDING:

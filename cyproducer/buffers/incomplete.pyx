@@ -12,6 +12,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdlib cimport free
 
 from cyproducer.buffers.buffer_pool cimport FreeBuffer, chained
+from cyproducer.buffers.clock cimport deadline_in
 from cyproducer.buffers.delivery cimport delivery_acknowledge, delivery_fail, delivery_release
 from cyproducer.buffers.meters cimport (
     RECORDS_FAILED,
@@ -195,10 +196,10 @@ cdef class Incomplete:
 
     # Flushing and closing
 
-    def flush(self, double timeout_s):
+    def flush(self, timeout_s):
         """Waits until everything accepted before the call is complete; False when the time ran out first."""
         cdef Accumulator* a = &self.c
-        cdef int64_t deadline = cyp_monotonic_ns() + <int64_t>(min(timeout_s, 1e9) * 1e9)
+        cdef int64_t deadline = deadline_in("timeout_s", timeout_s)
         cdef int64_t until
         cdef int64_t target
         cdef bint placed = False

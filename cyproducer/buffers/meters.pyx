@@ -9,7 +9,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from cyproducer.buffers.histogram cimport count_time
-from cyproducer.buffers.sync cimport cyp_load64
+from cyproducer.buffers.sync cimport cyp_after, cyp_load64
 
 
 cdef int make_meter(
@@ -55,7 +55,7 @@ cdef int meters_init(
     """Makes a producer's meters, with ``samples`` windows of ``window_ns`` each; -1: no memory."""
     ms.began_ns = now
     ms.length_ns = window_ns
-    ms.ends_ns = now + window_ns
+    ms.ends_ns = cyp_after(now, window_ns)
     ms.answered_ns = now
     ms.samples = samples
     ms.exhausted = exhausted
@@ -96,7 +96,7 @@ cdef void meters_roll(Meters* ms, int64_t now) noexcept nogil:
     cdef int64_t window
     take_pool(ms)
     ms.window = (now - ms.began_ns) // ms.length_ns
-    ms.ends_ns = ms.began_ns + (ms.window + 1) * ms.length_ns
+    ms.ends_ns = cyp_after(ms.began_ns + ms.window * ms.length_ns, ms.length_ns)
     ms.page = ms.window % ms.samples
     window = max(ms.all.window + 1, ms.window - ms.samples + 1)
     while window <= ms.window:

@@ -14,6 +14,7 @@ is due: the cost does not grow with the number of partitions.
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from cyproducer.buffers.structures cimport Partition
+from cyproducer.buffers.sync cimport cyp_after
 from cyproducer.records.hashing cimport KeyHash, partition_for_key
 
 cdef enum:
@@ -93,7 +94,7 @@ cdef int32_t on_single_broker(Accumulator* a, Topic* t, int64_t now) noexcept no
     cdef int32_t seen = 0
     if now >= a.single_broker_until_ns and t.available_count > 0:
         a.single_broker_id = t.partitions[random_partition(a, t)].node.id
-        a.single_broker_until_ns = now + a.single_broker_ns
+        a.single_broker_until_ns = cyp_after(now, a.single_broker_ns)
     for i in range(t.available_count):
         index = t.available[i]
         if t.partitions[index].node != NULL and t.partitions[index].node.id == a.single_broker_id:

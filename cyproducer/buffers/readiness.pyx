@@ -29,7 +29,7 @@ woken for it. So when one has lingered, those in the last quarter of their linge
 from libc.stdint cimport uint32_t
 
 from cyproducer.buffers.meters cimport PRODUCE_REQUESTS, RECORDS_REQUESTED, count_queued, meters_turn
-from cyproducer.buffers.sync cimport cyp_load32, cyp_store32
+from cyproducer.buffers.sync cimport cyp_after, cyp_load32, cyp_store32
 from cyproducer.buffers.structures cimport (
     ASLEEP,
     AWAKE,
@@ -161,7 +161,7 @@ cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
     p.mark = p.node.sent
     join(a, p, want)
     if want == LINGERING:
-        return b.created_ns + a.stream_linger_ns < a.sleeping_until_ns
+        return cyp_after(b.created_ns, a.stream_linger_ns) < a.sleeping_until_ns
     return p.node.takes and (want == SENDABLE or p.node.answered >= p.mark)
 
 

@@ -21,7 +21,15 @@ from cyproducer.buffers.accumulator cimport (
 )
 from cyproducer.buffers.delivery cimport CompletionList, fresh, refused_future
 from cyproducer.buffers.designation cimport park, parked_size
-from cyproducer.buffers.sync cimport cyp_load64, cyp_monotonic_ns, pthread_mutex_lock, pthread_mutex_unlock
+from cyproducer.buffers.sync cimport (
+    cyp_after,
+    cyp_load64,
+    cyp_monotonic_ns,
+    cyp_ms_ns,
+    cyp_s_ns,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
 from cyproducer.buffers.readiness cimport hurry
 from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
 from cyproducer.records.varint cimport put_varint
@@ -180,7 +188,7 @@ cdef class SendPath:
     ):
         self.accumulator = accumulator
         self.max_request_size = max_request_size
-        self.max_block_ns = <int64_t>(max_block_ms * 1e6)
+        self.max_block_ns = cyp_ms_ns(max_block_ms)
         self.extension = extension
         self.plain = extension is None
         self.last_topic = NULL
@@ -361,17 +369,17 @@ cdef class SendPath:
             if cyp_load64(&due.backlog) >= due.most:
                 if not blocks and not acc.completions.in_callback():
                     raise WouldBlock("callbacks")
-                deadline = cyp_monotonic_ns() + self.max_block_ns
-                expiry = acc.clock.now_ns() + self.max_block_ns
+                deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
+                expiry = cyp_after(acc.clock.now_ns(), self.max_block_ns)
                 self._await_callbacks(deadline, state.name)
             while True:
                 result = acc.append(&state.c, partition, r, &grant, False, out)
                 if result == APPENDED:
                     return 0
                 if deadline == 0:
-                    deadline = cyp_monotonic_ns() + self.max_block_ns
+                    deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
                     # A parked record expires by the clock that the sender goes by.
-                    expiry = acc.clock.now_ns() + self.max_block_ns
+                    expiry = cyp_after(acc.clock.now_ns(), self.max_block_ns)
                 if out.sealing != NULL:
                     acc.seal(out.sealing)
                 if result == NEED_MEMORY:
@@ -429,7 +437,7 @@ cdef class SendPath:
 
     def _wait_for_callbacks(self, str topic not None, double timeout_s):
         """Waits until callbacks have caught up; raises as ``send()`` does after ``timeout_s`` seconds."""
-        self._await_callbacks(cyp_monotonic_ns() + <int64_t>(timeout_s * 1e9), topic)
+        self._await_callbacks(cyp_after(cyp_monotonic_ns(), cyp_s_ns(timeout_s)), topic)
 
     cdef int _await_callbacks(self, int64_t deadline, object what) except -1:
         """Waits until callbacks have caught up with the records whose outcome is known."""

@@ -15,6 +15,20 @@
 /* A time of the monotonic clock that does not come. */
 #define CYP_FAR_NS INT64_MAX
 
+/* Durations come as doubles, in the unit of an option or an argument; inside they are nanoseconds. What is longer than
+ * some 291 years becomes CYP_FAR_NS, "as long as it takes"; what is not above 0 becomes 0. NaN is refused before. */
+static inline int64_t cyp_ns(double ns) {
+    if (!(ns > 0)) return 0;
+    return ns < 9.2e18 ? (int64_t)ns : CYP_FAR_NS;
+}
+static inline int64_t cyp_ms_ns(double ms) { return cyp_ns(ms * 1e6); }
+static inline int64_t cyp_s_ns(double s) { return cyp_ns(s * 1e9); }
+
+/* The time when a duration is over that begins at `time_ns`; neither is below 0. */
+static inline int64_t cyp_after(int64_t time_ns, int64_t duration_ns) {
+    return duration_ns < CYP_FAR_NS - time_ns ? time_ns + duration_ns : CYP_FAR_NS;
+}
+
 static inline int32_t cyp_load32(const int32_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
 static inline void cyp_store32(int32_t *p, int32_t v) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }
 static inline int32_t cyp_add32(int32_t *p, int32_t v) { return __atomic_add_fetch(p, v, __ATOMIC_SEQ_CST); }
@@ -98,20 +112,28 @@ static inline int cyp_cond_init(pthread_cond_t *c) {
 #endif
 }
 
-/* Waits until signalled or until `deadline_ns` of the monotonic clock; nonzero when the time ran out. */
+/* The longest single wait: 24 days. More may not fit where time_t has 32 bits, and macOS refuses what overflows when
+ * it is added to its clock. */
+#define CYP_LONGEST_WAIT_NS (INT64_C(1) << 51)
+
+/* Waits until signalled or until `deadline_ns` of the monotonic clock; nonzero when the time ran out. Also returns 0
+ * for no reason, as conditions do. */
 static inline int cyp_cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, int64_t deadline_ns) {
     struct timespec t;
+    int64_t now = cyp_monotonic_ns();
+    int64_t until = deadline_ns - now > CYP_LONGEST_WAIT_NS ? now + CYP_LONGEST_WAIT_NS : deadline_ns;
+    int rc;
 #ifdef __APPLE__
-    int64_t left = deadline_ns - cyp_monotonic_ns();
-    if (left < 0) left = 0;
+    int64_t left = until > now ? until - now : 0;
     t.tv_sec = left / 1000000000;
     t.tv_nsec = left % 1000000000;
-    return pthread_cond_timedwait_relative_np(c, m, &t) == ETIMEDOUT;
+    rc = pthread_cond_timedwait_relative_np(c, m, &t);
 #else
-    t.tv_sec = deadline_ns / 1000000000;
-    t.tv_nsec = deadline_ns % 1000000000;
-    return pthread_cond_timedwait(c, m, &t) == ETIMEDOUT;
+    t.tv_sec = until / 1000000000;
+    t.tv_nsec = until % 1000000000;
+    rc = pthread_cond_timedwait(c, m, &t);
 #endif
+    return rc == ETIMEDOUT && until == deadline_ns;
 }
 
 #endif

@@ -22,6 +22,9 @@ cdef extern from "<pthread.h>" nogil:
 
 cdef extern from "sync.h" nogil:
     const int64_t FAR_NS "CYP_FAR_NS"             # a time that does not come
+    int64_t cyp_ms_ns(double ms)                  # milliseconds, saturating at FAR_NS
+    int64_t cyp_s_ns(double s)                    # seconds, likewise
+    int64_t cyp_after(int64_t time_ns, int64_t duration_ns)     # the sum, saturating at FAR_NS
     int32_t cyp_load32(const int32_t* p)
     void cyp_store32(int32_t* p, int32_t v)
     int32_t cyp_add32(int32_t* p, int32_t v)      # returns the new value

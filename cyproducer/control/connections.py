@@ -22,6 +22,9 @@ from typing import Any, NamedTuple
 
 from cyproducer.control.retry import ExponentialBackoff
 
+#: The least time that a connection is kept: closed at once, none would live to see its first request.
+SHORTEST_IDLE_MS = 100
+
 
 class ConnectionState(enum.Enum):
     """Where a node's connection stands."""
@@ -127,12 +130,15 @@ class Connections:
             setup_timeout_ms: time to connect and to complete the handshake, doubled for each failed
                 round (KIP-601).
             setup_timeout_max_ms: longest such time.
-            connections_max_idle_ms: an idle connection is closed after this long; below 0 never.
+            connections_max_idle_ms: an idle connection is closed after this long, ``SHORTEST_IDLE_MS`` at
+                least; below 0 never.
         """
         self._random = random
         self._backoff = ExponentialBackoff(reconnect_backoff_ms, reconnect_backoff_max_ms)
         self._setup_timeout = ExponentialBackoff(setup_timeout_ms, setup_timeout_max_ms)
-        self._max_idle_ms = math.inf if connections_max_idle_ms < 0 else connections_max_idle_ms
+        self._max_idle_ms = (
+            math.inf if connections_max_idle_ms < 0 else max(connections_max_idle_ms, SHORTEST_IDLE_MS)
+        )
         self._nodes: dict[int, _Node] = {}
         #: Nodes that may come back as they were; see ``retire``.
         self._retired: dict[int, _Node] = {}

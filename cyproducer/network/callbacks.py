@@ -12,6 +12,7 @@ import threading
 import time
 
 from cyproducer.buffers.completion import CompletionQueue
+from cyproducer.durations import waitable
 
 log = logging.getLogger("cyproducer")
 
@@ -67,5 +68,5 @@ class CallbackThread:
         self.queue.close()
         thread = self._thread
         # Another thread may be starting it at this moment, with the first callback: too early to be joined.
-        if thread is not None and not self.is_current() and self._runs.wait(timeout_s):
-            thread.join(max(0.0, deadline - time.monotonic()))
+        if thread is not None and not self.is_current() and self._runs.wait(waitable(timeout_s)):
+            thread.join(waitable(max(0.0, deadline - time.monotonic())))

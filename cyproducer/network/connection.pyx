@@ -7,6 +7,7 @@ The sender's turn only.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t
 
+from cyproducer.buffers.sync cimport cyp_ms_ns
 from cyproducer.network.link cimport READY, link_free, link_new, link_next_id, link_push, link_throttle
 from cyproducer.network.produce_codec cimport Request, whole_request
 
@@ -35,7 +36,7 @@ cdef class Connection:
 
     def throttle(self, int32_t throttle_ms, double now_ms):
         """The broker wants no requests for so long; never shortens what it asked for before."""
-        link_throttle(self.link, throttle_ms, <int64_t>(now_ms * 1e6))
+        link_throttle(self.link, throttle_ms, cyp_ms_ns(now_ms))
 
     def throttled_ms(self, double now_ms):
         """For how long the broker wants no requests; 0 where it takes them."""

@@ -12,6 +12,7 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove
 
 from cyproducer.buffers.meters cimport count_traffic
+from cyproducer.buffers.sync cimport cyp_after, cyp_ms_ns
 from cyproducer.records.big_endian cimport get_u32
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -242,7 +243,7 @@ cdef void link_throttle(Link* link, int64_t throttle_ms, int64_t now) noexcept n
     answer could say 24 days; one that means it does not read the connection meanwhile anyway.
     """
     link.throttled_until_ns = max(
-        link.throttled_until_ns, now + min(throttle_ms, MOST_THROTTLE_MS) * <int64_t>1_000_000
+        link.throttled_until_ns, cyp_after(now, cyp_ms_ns(min(throttle_ms, MOST_THROTTLE_MS)))
     )
 
 

@@ -13,7 +13,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 from cyproducer.buffers.sequencing cimport set_gate, set_identity, strip_sequences
 from cyproducer.buffers.splitting cimport exclude, split
 from cyproducer.buffers.structures cimport GATE_OPEN, GATE_SHUT, GATE_UNSETTLED
-from cyproducer.buffers.sync cimport FAR_NS
+from cyproducer.buffers.sync cimport FAR_NS, cyp_ms_ns
 from cyproducer.buffers.topology cimport TopicState
 from cyproducer.network.produce_codec cimport Request, free_request
 from cyproducer.network.send_loop cimport EXPIRY_INTERVAL_NS
@@ -138,7 +138,7 @@ cdef class Outcomes(Answers):
     cdef int _put_back(self, Batch* b, double at_ms, int64_t now) except -1:
         """Queues a batch again, its partition backing off until ``at_ms``."""
         cdef Partition* p = b.partition
-        self.accumulator.requeue(b, max(now + 1, <int64_t>(at_ms * 1e6)))
+        self.accumulator.requeue(b, max(now + 1, cyp_ms_ns(at_ms)))
         self.backoff_number += 1
         heapq.heappush(self.backing_off, (p.retry_at_ns, self.backoff_number, <size_t>p))
         self.next_control_ns = min(self.next_control_ns, p.retry_at_ns)

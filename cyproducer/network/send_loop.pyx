@@ -34,8 +34,10 @@ from cyproducer.buffers.structures cimport (
 )
 from cyproducer.buffers.sync cimport (
     FAR_NS,
+    cyp_after,
     cyp_load32,
     cyp_lock_queued,
+    cyp_ms_ns,
     cyp_store32,
     cyp_swap32,
     pthread_mutex_destroy,
@@ -111,8 +113,8 @@ cdef class SendLoop(Driver):
         self.settings.timeout_ms = <int32_t>min(request_timeout_ms - min(request_timeout_ms / 10, 1000), 1e9)
         self.max_in_flight = max_in_flight
         self.max_request_size = max_request_size
-        self.request_timeout_ns = <int64_t>(request_timeout_ms * 1e6)
-        self.delivery_timeout_ns = <int64_t>(min(delivery_timeout_ms, 9e12) * 1e6)
+        self.request_timeout_ns = cyp_ms_ns(request_timeout_ms)
+        self.delivery_timeout_ns = cyp_ms_ns(delivery_timeout_ms)
         self.receive_max = receive_max
         self.connections = []
         self.backing_off = []
@@ -174,8 +176,7 @@ cdef class SendLoop(Driver):
             if i < self.link_count and self.links[i] == link:
                 i += 1
         until = throttled_until(self.links, self.link_count, self.next_control_ns, now)
-        if max_wait_ns < FAR_NS - now:
-            until = min(until, now + max_wait_ns)
+        until = min(until, cyp_after(now, max_wait_ns))
         n = self.poller.wait(self._sleep_until(until, now) - now, ready)
         cyp_store32(&self.accumulator.c.sleeping, AWAKE)
         now = self.clock.now_ns()
@@ -244,13 +245,12 @@ cdef class SendLoop(Driver):
             cyp_store32(&self.attention, 1)
             work = True
         if a.lingering.first != NULL:
-            until = min(until, a.lingering.first.first.created_ns + a.stream_linger_ns)
+            until = min(until, cyp_after(a.lingering.first.first.created_ns, a.stream_linger_ns))
         if a.oldest != NULL and self.next_expiry_ns == FAR_NS:
             self.next_expiry_ns = now + EXPIRY_INTERVAL_NS
         until = min(until, self.next_expiry_ns)
-        if self.delivery_timeout_ns < FAR_NS - now:
-            # A batch that nobody is woken for (no leader, no connection yet) must not be slept past its end.
-            until = min(until, now + self.delivery_timeout_ns)
+        # A batch that nobody is woken for (no leader, no connection yet) must not be slept past its end.
+        until = min(until, cyp_after(now, self.delivery_timeout_ns))
         if work:
             until = now
         else:
@@ -303,7 +303,7 @@ cdef class SendLoop(Driver):
             r.sent_ns = now
             link_push(link, r, self.settings.acks != 0)
             # The control plane looks for requests that are overdue, and must not sleep past this one.
-            self.next_control_ns = min(self.next_control_ns, now + self.request_timeout_ns)
+            self.next_control_ns = min(self.next_control_ns, cyp_after(now, self.request_timeout_ns))
             link.in_flight += self.settings.acks != 0
             self._write(link, now)
             if self._link_of(fd) != link:
@@ -403,7 +403,7 @@ cdef class SendLoop(Driver):
         except Exception:
             log.exception("the control plane failed; it is tried again in a second")
             delay_ms = 1000.0
-        self.next_control_ns = now + <int64_t>(min(delay_ms, 3.6e6) * 1e6)
+        self.next_control_ns = cyp_after(now, cyp_ms_ns(min(delay_ms, 3.6e6)))
         if self.backing_off:
             self.next_control_ns = min(self.next_control_ns, <int64_t>self.backing_off[0][0])
         self.next_control_ns = min(self.next_control_ns, next_parked_deadline(self.accumulator))

@@ -13,6 +13,7 @@ import selectors
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.math cimport INFINITY
 from libc.stdlib cimport realloc
 
 from cyproducer.buffers.designation cimport apply_topic, fail_parked, forget_topic
@@ -21,6 +22,8 @@ from cyproducer.buffers.readiness cimport has_work
 from cyproducer.buffers.structures cimport GATE_OPEN, OPEN, SEALED, SEALING, Batch, Node, Partition
 from cyproducer.buffers.sync cimport (
     FAR_NS,
+    cyp_after,
+    cyp_ms_ns,
     cyp_store32,
     pthread_mutex_lock,
     pthread_mutex_unlock,
@@ -174,7 +177,7 @@ cdef class Sender(Turns):
 
         Returns the milliseconds until the next could be due.
         """
-        cdef int64_t now = <int64_t>(now_ms * 1e6)
+        cdef int64_t now = cyp_ms_ns(now_ms)
         cdef int64_t first = FAR_NS
         cdef Connection connection
         for connection in list(self.connections):
@@ -190,7 +193,7 @@ cdef class Sender(Turns):
                     f"{self.request_timeout_ns // 1_000_000}"
                 ))
             else:
-                first = min(first, r.sent_ns + self.request_timeout_ns)
+                first = min(first, cyp_after(r.sent_ns, self.request_timeout_ns))
         return (first - now) / 1e6
 
     def nodes_without_connection(self):
@@ -247,9 +250,9 @@ cdef class Sender(Turns):
         """When a batch of the topic was last begun, or a record of it parked."""
         return self.accumulator.topic(name).c.last_used_ns / 1e6
 
-    def fail_parked(self, str name, error, double before_ms=9e12):
+    def fail_parked(self, str name, error, double before_ms=INFINITY):
         """Fails the topic's records that wait for metadata and whose time is up; returns how many."""
-        return fail_parked(self.accumulator, self.accumulator.topic(name), error, <int64_t>(before_ms * 1e6))
+        return fail_parked(self.accumulator, self.accumulator.topic(name), error, cyp_ms_ns(before_ms))
 
     def parked_topics(self):
         """The names of the topics that records wait for."""

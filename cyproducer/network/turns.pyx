@@ -30,12 +30,15 @@ from cyproducer.buffers.sync cimport (
     cyp_add32,
     cyp_load32,
     cyp_monotonic_ns,
+    cyp_ms_ns,
     cyp_store32,
     pthread_mutex_t,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
 from cyproducer.network.send_loop cimport wake_sender
+
+from cyproducer.durations import duration
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_trylock(pthread_mutex_t* mutex)
@@ -75,9 +78,9 @@ cdef class Turns(Outcomes):
                 pthread_mutex_lock(&self.turn)
                 pthread_mutex_unlock(&self.turn)
 
-    def run_once(self, double max_wait_ms=0.0):
+    def run_once(self, max_wait_ms=0.0):
         """One step, waiting for events up to ``max_wait_ms``."""
-        cdef int64_t wait = <int64_t>(max_wait_ms * 1e6)
+        cdef int64_t wait = cyp_ms_ns(duration("max_wait_ms", max_wait_ms, "milliseconds"))
         with nogil:
             pthread_mutex_lock(&self.turn)
             try:

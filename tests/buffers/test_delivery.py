@@ -113,14 +113,14 @@ def test_without_acks_a_future_is_done_when_its_record_is_written() -> None:
         assert rig.pool.used_bytes == 0
 
 
-@pytest.mark.parametrize("timeout", [0, -1, 0.15])
+@pytest.mark.parametrize("timeout", [0, 0.15])
 def test_get_gives_up_after_its_time_and_the_record_stays_accepted(timeout: float) -> None:
     with Rig({"t": [1]}) as rig:
         future = outcome(rig, "pending")
         began = time.monotonic()
         with pytest.raises(KafkaTimeoutError, match=rf"'t' within {timeout} s; it stays accepted"):
             future.get(timeout)
-        assert max(timeout, 0) <= time.monotonic() - began < 5
+        assert timeout <= time.monotonic() - began < 5
         rig.answer_all()
         assert future.get(timeout).offset == 0
 
