@@ -124,7 +124,7 @@ def main() -> int:
                     f"{datetime.date.today():%Y-%m-%d}",
                     machine(),
                     versions(),
-                    plan.pairs,
+                    min(plan.pairs, case.most_pairs),
                 )
                 # After each case, so that what was measured is kept if the next one is interrupted.
                 store.write(args.output)

@@ -150,7 +150,8 @@ cdef class RecordAccumulator(Incomplete):
         self.unused_topics = []
         self.c.batch_size = max(batch_size, BATCH_HEADER + 1)
         self.c.linger_ns = cyp_ms_ns(linger_ms)
-        self.c.stream_linger_ns = self.c.linger_ns or cyp_ms_ns(stream_linger_ms)
+        self.c.longest_stream_ns = cyp_ms_ns(stream_linger_ms)
+        self.c.stream_linger_ns = self.c.linger_ns or self.c.longest_stream_ns
         self.c.availability_ns = cyp_ms_ns(availability_timeout_ms)
         self.c.single_broker_ns = cyp_ms_ns(single_broker_ms)
         self.c.single_broker_id = -1

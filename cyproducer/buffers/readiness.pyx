@@ -18,9 +18,10 @@ A request takes one batch of each partition from the head of SENDABLE; a partiti
 the tail. So each has its turn, however much its neighbours have.
 
 A broker that answers within microseconds would get a request for every few records, which costs both sides
-more than the records do. So with linger_ms = 0 an open batch lingers too, for three quarters of a
-millisecond, where records stream: STREAM_FLOW of them went to the broker in the last FLOW_NS or so, and no
-thread was in ``get()`` for one that its partition sent last.
+more than the records do. So with linger_ms = 0 an open batch lingers too where records stream: STREAM_FLOW of
+them went to the broker in the last FLOW_NS or so, and no thread was in ``get()`` for one that its partition
+sent last. It lingers for up to three quarters of a millisecond, in proportion to the flow up to FULL_FLOW:
+what a slower stream would gather is not worth that much latency.
 
 Batches of many partitions begin at many times, and would end at as many: each with a request, and a sender
 woken for it. So when one has lingered, those in the last quarter of their linger go along.
@@ -57,6 +58,7 @@ cdef int64_t FORGOTTEN_NS = 60_000_000_000
 cdef enum:
     FLOW_NS = 4_000_000
     STREAM_FLOW = 256
+    FULL_FLOW = 2048
     LINGER_PARTS = 4              # in the last of them a batch goes along with another
 
 
@@ -351,4 +353,6 @@ cdef int32_t drain(
         # Fades in a straight line: no more than that is needed.
         n.flow = records + n.flow * max(0, FLOW_NS - (now - n.flow_ns)) // FLOW_NS
         n.flow_ns = now
+        if a.linger_ns == 0:
+            a.stream_linger_ns = a.longest_stream_ns * min(n.flow, <int64_t>FULL_FLOW) // FULL_FLOW
     return count

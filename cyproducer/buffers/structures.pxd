@@ -165,7 +165,8 @@ cdef struct Accumulator:
     pthread_cond_t progress   # a batch completed, or a parked record found its place
     int64_t batch_size        # bytes, with the batch header
     int64_t linger_ns
-    int64_t stream_linger_ns  # linger_ns, or where that is 0 what a stream lingers; see readiness
+    int64_t stream_linger_ns  # linger_ns, or where that is 0 what a stream lingers now; see readiness
+    int64_t longest_stream_ns  # what the fastest stream lingers where linger_ns is 0
     int64_t availability_ns   # leave out brokers that sent nothing for so long; 0: never
     int64_t single_broker_ns  # how long SINGLE_BROKER stays with one
     int64_t single_broker_until_ns

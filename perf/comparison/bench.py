@@ -22,6 +22,7 @@ from perf.comparison.figures import ALONE, OWN, Figures, Results
 PROGRAM = Path(__file__).parents[1] / "client.py"
 RUN_TIMEOUT_S = 900
 LEAST_RECORDS = 1000
+LEAST_SECONDS = 4.0
 
 
 class RunError(Exception):
@@ -80,7 +81,11 @@ def minutes(seconds: float) -> str:
 
 def runs_of(cases: Sequence[Case], pairs: int) -> int:
     """How many processes that is, if none is left out."""
-    return sum(pairs * max(1, 2 * len(contest.peers)) for case in cases for contest in case.contests)
+    return sum(
+        min(pairs, case.most_pairs) * max(1, 2 * len(contest.peers))
+        for case in cases
+        for contest in case.contests
+    )
 
 
 class Bench:
@@ -102,7 +107,7 @@ class Bench:
     def measure(self, case: Case) -> dict[str, Results]:
         """Each contest's results. Rounds go over all contests, so that a drift of the machine hits all."""
         found = {contest.at: Results() for contest in case.contests}
-        for number in range(self._plan.pairs):
+        for number in range(min(self._plan.pairs, case.most_pairs)):
             for contest in case.contests:
                 self._round(case, contest, number, found[contest.at])
         return found
@@ -137,6 +142,8 @@ class Bench:
             args["records"] = max(
                 min(LEAST_RECORDS, args["records"]), int(args["records"] * self._plan.scale)
             )
+        if "seconds" in args:
+            args["seconds"] = max(LEAST_SECONDS, args["seconds"] * self._plan.scale)
         if client.name == OWN and self._plan.options:
             given = dict(option.split("=", 1) for option in self._plan.options)
             args["options"] = {**args.get("options", {}), **given}

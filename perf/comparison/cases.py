@@ -60,6 +60,8 @@ class Case:
     plot: bool = False
     axis: str = ""
     """What the contests differ in, where it is a number."""
+    most_pairs: int = 1000
+    """Of a case whose runs are long."""
 
 
 RATE = Column("records_per_s", "records/s, M", 2, 1e-6)
@@ -428,6 +430,92 @@ def latency_contest(rate: int) -> Contest:
     )
 
 
+LOADS = tuple(
+    (rate, linger_ms, f"{rate:,} records/s, linger_ms={linger_ms}")
+    for linger_ms in (0, 5)
+    for rate in (2_000, 20_000, 100_000)
+)
+POLLING = "confluent-kafka, polling as it sends"
+
+
+def load_contest(rate: int, linger_ms: int, at: str) -> Contest:
+    args = {"rate": rate, "records": 5 * rate}
+    own_args = {**args, "options": {"linger_ms": linger_ms}}
+    peer_args = {**args, "options": {"linger.ms": linger_ms}}
+    return Contest(
+        at,
+        own("own.latency", **own_args),
+        (client(POLLING, "peers.confluent_latency_polling", "confluent_kafka", **peer_args),),
+        x=rate,
+    )
+
+
+LOAD = Case(
+    "load",
+    "Latency under load, to the callback",
+    "A record is due every 1/rate s, five seconds long, on the null broker; the time counts from when it was "
+    "due until its callback runs. confluent-kafka is polled by the loop that sends, while that waits for the "
+    "next record to be due.",
+    tuple(load_contest(*load) for load in LOADS),
+    tuple(
+        Column(f"p{name}_ms", f"p{title} ms") for name, title in (("50", "50"), ("99", "99"), ("999", "99.9"))
+    ),
+    tuple(
+        Goal(f"p{title}, ours by confluent-kafka's, {at}", f"p{name}_ms", at, at_most=1, peer=POLLING)
+        for _, _, at in LOADS
+        for name, title in (("50", "50"), ("99", "99"), ("999", "99.9"))
+    ),
+    plot=True,
+)
+
+
+def pressure_contest(way: str, codec: str | None) -> Contest:
+    args: dict[str, Any] = {"size": 1000, "seconds": 60, "way": way, "options": {}}
+    peers: tuple[Client, ...] = ()
+    if codec:
+        args["options"] = {"compression_type": codec}
+    if way == "send":
+        there = {**args, "options": {"compression.type": codec or "none"}}
+        peers = (client(CONFLUENT, "peers.confluent_pressure", "confluent_kafka", **there),)
+    return Contest(pressure_name(way, codec), own("own.pressure", **args), peers, "none")
+
+
+def pressure_name(way: str, codec: str | None) -> str:
+    return f"{way}, {codec or 'no codec'}"
+
+
+PRESSURES = tuple(
+    (way, codec)
+    for way in ("send", "send_many", "send_arrow")
+    for codec in (None, "lz4", "snappy", "zstd", "gzip")
+)
+PRESSURE = Case(
+    "pressure",
+    "A minute of full memory",
+    "Values of 1 kB (JSON) to one partition over round trips of 20 ms, both at their defaults but for "
+    "confluent-kafka's idempotence: the broker takes less than the program sends, so that memory is always "
+    "lacking. The rate of the last quarter of the minute is compared with that of the second one.",
+    tuple(pressure_contest(*each) for each in PRESSURES),
+    (
+        Column("second_quarter", "records/s, second quarter", 0),
+        Column("last_quarter", "last quarter", 0),
+        Column("steady", "last by second"),
+        Column("batch_bytes", "batch kB", 1, 1e-3),
+        CPU,
+    ),
+    tuple(
+        Goal(
+            f"last quarter by the second, {pressure_name(*each)}",
+            "steady",
+            pressure_name(*each),
+            at_least=0.95,
+        )
+        for each in PRESSURES
+    ),
+    plot=True,
+    most_pairs=1,
+)
+
 LATENCY = Case(
     "latency",
     "Latency by the rate of records",
@@ -446,6 +534,6 @@ CASES: dict[str, Case] = {
     case.name: case
     for case in (
         *(SEND, DEFAULTS, SEND_ALONE, GET, THREADS, COLUMNAR, CODECS, PARTITIONS),
-        *(MEMORY, IDLE, IMPORT, FIRST_ACK, SIZES, LATENCY),
+        *(MEMORY, IDLE, IMPORT, FIRST_ACK, SIZES, LATENCY, LOAD, PRESSURE),
     )
 }

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from perf.comparison.cases import CALLBACK, CASES, CONFLUENT, KAFKA_PYTHON, Case
+from perf.comparison.cases import CALLBACK, CASES, CONFLUENT, KAFKA_PYTHON, POLLING, Case
 from perf.comparison.figures import OWN, Results, Spread
 from perf.comparison.report import Store, points, runs
 
@@ -125,6 +125,64 @@ def latency(plt: Any, case: Case, results: dict[str, Results]) -> Any:
     return figure
 
 
+def load(plt: Any, case: Case, results: dict[str, Results]) -> Any:
+    """The distribution of each contest: what share of the records is called back within how long."""
+    figure, panels = plt.subplots(2, 3, figsize=(12, 7.2), sharex=True, sharey=True)
+    shown = (0.5, 0.9, 0.99, 0.999)
+    for axes, contest in zip(panels.flat, case.contests, strict=True):
+        for name, colour in ((POLLING, COLOURS[CONFLUENT]), (OWN, COLOURS[OWN])):
+            for number, run in enumerate(runs(contest, results, name)):
+                curve = run.get("distribution", [])
+                axes.plot(
+                    [1 / (1 - share) for share, _ in curve],
+                    [ms for _, ms in curve],
+                    color=colour,
+                    linewidth=1.6 if number == 0 else 0.7,
+                    label=name if number == 0 else None,
+                )
+        axes.set_xscale("log")
+        axes.set_xticks([1 / (1 - share) for share in shown], [f"{share:.1%}" for share in shown])
+        axes.set_xticks([], minor=True)
+        axes.set_yscale("log")
+        plain_log(axes.yaxis)
+        axes.set_title(contest.at, fontsize=10)
+    for axes in panels[1]:
+        axes.set_xlabel("share of the records")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("called back within, ms")
+    panels[0][0].legend(fontsize=8)
+    figure.suptitle("Latency under load, to the callback")
+    return figure
+
+
+def pressure(plt: Any, case: Case, results: dict[str, Results]) -> Any:
+    """The rate over the minute: a line for each codec, a panel for each way of sending."""
+    figure, panels = plt.subplots(1, 3, figsize=(12, 4.4), sharey=True)
+    styles = ("-", "--", "-.", ":", (0, (1, 1)))
+    for contest in case.contests:
+        way, codec = contest.at.split(", ")
+        axes = panels[("send", "send_many", "send_arrow").index(way)]
+        same = [each.at for each in case.contests if each.at.startswith(f"{way},")]
+        style = styles[same.index(contest.at)]
+        for name in (OWN, CONFLUENT):
+            for run in list(runs(contest, results, name))[:1]:
+                axes.plot(
+                    [at for at, _ in run["course"]],
+                    [rate / 1000 for _, rate in run["course"]],
+                    color=COLOURS[name],
+                    linestyle=style,
+                    linewidth=1.4,
+                    label=f"{name}, {codec}",
+                )
+        axes.set_title(f"{way}()")
+        axes.set_xlabel("s")
+        axes.legend(fontsize=6)
+    panels[0].set_ylabel("thousand records/s")
+    panels[0].set_ylim(bottom=0)
+    figure.suptitle("A minute of full memory, round trips of 20 ms")
+    return figure
+
+
 def threads(plt: Any, case: Case, results: dict[str, Results]) -> Any:
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4))
     line(left, points(case, results, OWN, "records_per_s"), OWN, COLOURS[OWN], 1e-3)
@@ -222,4 +280,6 @@ PLOTS: dict[str, Callable[[Any, Case, dict[str, Results]], Any]] = {
     "memory": memory,
     "sizes": sizes,
     "latency": latency,
+    "load": load,
+    "pressure": pressure,
 }

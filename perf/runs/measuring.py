@@ -21,6 +21,12 @@ class SkippedError(Exception):
     """This run can't be done here; the message says why, for people."""
 
 
+CURVE = [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9999]
+"""Shares of the records of which a distribution tells the latency."""
+SLICES = 20
+"""Parts of a run under pressure whose rates are told."""
+
+
 @dataclass(frozen=True)
 class Args:
     """What a run is told."""
@@ -43,6 +49,10 @@ class Args:
     """Of each topic."""
     even: bool = False
     """To each partition in turn, and not where the partitioner likes it."""
+    seconds: float = 60
+    """How long runs take that take a time."""
+    way: str = "send"
+    """How records are handed over: send, send_many or send_arrow."""
 
 
 Figures = dict[str, Any]
@@ -119,18 +129,18 @@ def trip_times(taken_us: list[float]) -> Figures:
     return {"p50_us": percentile(taken_us, 0.5), "p99_us": percentile(taken_us, 0.99)}
 
 
-def paced(args: Args, send: Callable[[float], object]) -> None:
+def paced(args: Args, send: Callable[[float], object], pause: Callable[[float], object] = time.sleep) -> None:
     """Calls ``send`` at ``args.rate`` a second, with the time at which it was due (perf_counter).
 
     Latency counts from there: a client that holds the caller up makes the records behind it late, and that
-    belongs to it. Who is late catches up at once.
+    belongs to it. Who is late catches up at once. ``pause``: what is done in the seconds until the next one.
     """
     clock, between = time.perf_counter, 1 / args.rate
     began = clock()
     for number in range(args.records):
         due = began + number * between
         while (left := due - clock()) > 0:
-            time.sleep(left)
+            pause(left)
         send(due)
 
 
@@ -139,4 +149,37 @@ def latency_figures(args: Args, taken_s: list[float], measured: Measured) -> Fig
     taken_s.sort()
     shares = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
     found = {name: percentile(taken_s, share) * 1e3 for name, share in shares.items()}
-    return figures(measured, args.records, **found)
+    curve = [[share, percentile(taken_s, share) * 1e3] for share in CURVE]
+    return figures(measured, args.records, **found, distribution=curve)
+
+
+def under_pressure(
+    args: Args, send: Callable[[], int], settle: Callable[[], object], **more: Callable[[], float]
+) -> Figures:
+    """Calls ``send``, which returns how many records it sent, for ``args.seconds``; the rate of each quarter.
+
+    ``settle`` waits for everything afterwards, which is measured too, but is in no quarter. ``more``: figures
+    to be asked for at the end.
+    """
+    clock = time.perf_counter
+    course: list[list[float]] = []
+    sent = in_slice = 0
+    with Measured() as measured:
+        began = slice_began = clock()
+        while len(course) < SLICES:
+            in_slice += send()
+            now = clock()
+            if now >= began + args.seconds * (len(course) + 1) / SLICES:
+                course.append([now - began, in_slice / (now - slice_began)])
+                sent, in_slice, slice_began = sent + in_slice, 0, now
+        settle()
+    quarter = SLICES // 4
+    rates = [
+        sum(rate for _, rate in course[first : first + quarter]) / quarter
+        for first in range(0, SLICES, quarter)
+    ]
+    found = {name: ask() for name, ask in more.items()}
+    return figures(
+        measured, sent, second_quarter=rates[1], last_quarter=rates[3], steady=rates[3] / rates[1],
+        course=course, **found,
+    )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import importlib
 import time
+from dataclasses import replace
 from typing import Any
 
 from perf.runs.measuring import (
@@ -12,14 +13,18 @@ from perf.runs.measuring import (
     Measured,
     SkippedError,
     figures,
+    json_values,
     latency_figures,
     paced,
     round_trips,
+    under_pressure,
     values,
 )
 
 LOOK_EVERY = 100_000
 """Futures that are kept before they are looked at."""
+ROUND_TRIP_MS = 20
+"""Of the broker behind a long line."""
 COLUMN_ROWS = 10_000
 """Rows of one columnar call: as many as one call of a peer's has."""
 
@@ -103,6 +108,47 @@ def latency(args: Args) -> Figures:
             paced(args, send)
             own.flush(FLUSH_S)
     return latency_figures(args, taken, measured)
+
+
+def pressure(args: Args) -> Figures:
+    """Values of 1 kB to one partition, over round trips of 20 ms, at defaults: memory is always lacking."""
+    from perf.null_broker import NullBroker
+
+    data = [value for value in json_values(args.size, 1000) for _ in range(2)]
+    with (
+        NullBroker(1, partitions=1) as broker,
+        producer(replace(args, bootstrap=broker.bootstrap_servers)) as own,
+    ):
+        own.send(args.topic, data[0]).get(WARM_UP_S)
+        broker.faults(latency_ms=ROUND_TRIP_MS)
+        send, topic = own.send, args.topic
+
+        def send_each() -> int:
+            for value in data[:100]:
+                send(topic, value)
+            return 100
+
+        def send_rows() -> int:
+            if args.way == "send_many":
+                own.send_many(topic, data)
+            else:
+                own.send_arrow(topic, rows, value="value")
+            return len(data)
+
+        if args.way == "send_arrow":
+            pyarrow = importlib.import_module("pyarrow")
+            rows = pyarrow.record_batch({"value": pyarrow.array(data, type=pyarrow.binary())})
+
+        def metric(name: str) -> float:
+            value: float = own.metrics()["producer-metrics"][name]
+            return value
+
+        return under_pressure(
+            args,
+            send_each if args.way == "send" else send_rows,
+            lambda: own.flush(FLUSH_S),
+            batch_bytes=lambda: metric("batch-size-avg"),
+        )
 
 
 def first_ack(args: Args) -> Figures:

@@ -6,6 +6,7 @@ Set alike, each asks for all acknowledgements and for idempotence; at its defaul
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 from perf.runs.measuring import (
@@ -16,9 +17,11 @@ from perf.runs.measuring import (
     Measured,
     SkippedError,
     figures,
+    json_values,
     latency_figures,
     paced,
     round_trips,
+    under_pressure,
     values,
 )
 
@@ -124,6 +127,48 @@ def confluent_batch(args: Args) -> Figures:
             producer.poll(0)
         producer.flush(FLUSH_S)
     return figures(measured, calls * BATCH)
+
+
+def confluent_pressure(args: Args) -> Figures:
+    """As ``own.pressure``, at this client's own bounds of its queue; it polls where that is full."""
+    from perf.null_broker import NullBroker
+    from perf.runs.own import ROUND_TRIP_MS
+
+    data = json_values(args.size, 1000)
+    with NullBroker(1, partitions=1) as broker:
+        there = replace(args, bootstrap=broker.bootstrap_servers, defaults=True)
+        producer, produce = confluent_ready(there, data, **{"linger.ms": 5, "enable.idempotence": True})
+        broker.faults(latency_ms=ROUND_TRIP_MS)
+
+        def send() -> int:
+            for value in data[:100]:
+                produce(args.topic, value)
+            return 100
+
+        return under_pressure(args, send, lambda: producer.flush(FLUSH_S))
+
+
+def confluent_latency_polling(args: Args) -> Figures:
+    """The same where the loop that sends polls, while it waits for the next record to be due."""
+    value = values(args.size)[0]
+    more = {} if args.defaults else {"linger.ms": 0}
+    producer, produce = confluent_ready(args, [value], **more)
+    every = max(1, int(args.rate / 1000))
+    taken: list[float] = []
+    number = 0
+
+    def send(due: float) -> None:
+        nonlocal number
+        number += 1
+        if number % every:
+            produce(args.topic, value)
+        else:
+            produce(args.topic, value, on_delivery=lambda *_: taken.append(time.perf_counter() - due))
+
+    with Measured() as measured:
+        paced(args, send, producer.poll)
+        producer.flush(FLUSH_S)
+    return latency_figures(args, taken, measured)
 
 
 def confluent_latency(args: Args) -> Figures:

@@ -11,6 +11,9 @@ from tests.until import PATIENCE_S, until, until_blocked
 
 LINGER_MS = 0.5
 FLOW = 256
+"""From how many records on it is a stream."""
+FULL_FLOW = 2048
+"""From how many on it lingers for LINGER_MS; fewer linger for less."""
 FADES_MS = 4.0
 
 
@@ -20,20 +23,20 @@ def rig() -> Iterator[Rig]:
         yield rig
 
 
-def stream(rig: Rig, records: int = FLOW, partition: int = 0) -> None:
+def stream(rig: Rig, records: int = FULL_FLOW, partition: int = 0) -> None:
     for _ in range(records):
         rig.send("t", b"v", partition=partition)
     rig.advance_ms(LINGER_MS)
     rig.answer_all()
 
 
-def lingers(rig: Rig, topic: str = "t", partition: int = 0) -> bool:
+def lingers(rig: Rig, topic: str = "t", partition: int = 0, least_ms: float = 0.9 * LINGER_MS) -> bool:
     """Whether a record, the only one there is, waits before it goes; it is acknowledged at the end."""
     future = rig.send(topic, b"v", partition=partition)
     at_once = len(rig.requests())
-    rig.clock.advance_ms(0.9 * LINGER_MS)
+    rig.clock.advance_ms(least_ms)
     assert rig.requests() == []
-    rig.clock.advance_ms(0.2 * LINGER_MS)
+    rig.clock.advance_ms(1.1 * LINGER_MS - least_ms)
     assert len(rig.requests()) == 1 - at_once
     rig.answer_all()
     assert future.succeeded()
@@ -54,13 +57,25 @@ def test_a_few_records_are_no_stream(rig: Rig) -> None:
     assert not lingers(rig)
 
 
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
+def test_a_slower_stream_lingers_for_less(rig: Rig, share: float) -> None:
+    """What it would gather is not worth the latency."""
+    stream(rig, int(FULL_FLOW * share))
+    rig.send("t", b"v", partition=0)
+    assert rig.requests() == []
+    rig.clock.advance_ms(0.9 * share * LINGER_MS)
+    assert rig.requests() == []
+    rig.clock.advance_ms(0.2 * share * LINGER_MS)
+    assert len(rig.requests()) == 1
+
+
 def test_batches_of_a_stream_gather_what_comes_meanwhile(rig: Rig) -> None:
     stream(rig)
     sent = 0
     for _ in range(10):
-        for _ in range(50):
+        for _ in range(300):
             rig.send("t", b"v", partition=0)
-            rig.clock.advance_ms(LINGER_MS / 50)
+            rig.clock.advance_ms(LINGER_MS / 300)
             sent += len(rig.requests())
     assert sent <= 10
 
@@ -74,16 +89,16 @@ def test_the_stream_of_a_broker_counts_for_all_its_partitions_and_for_no_other_b
 
 @pytest.mark.parametrize(("pause_ms", "expected"), [(0.1 * FADES_MS, True), (1.01 * FADES_MS, False)])
 def test_a_stream_ends(rig: Rig, pause_ms: float, expected: bool) -> None:
-    stream(rig, 4 * FLOW)
+    stream(rig, 4 * FULL_FLOW)
     rig.clock.advance_ms(pause_ms)
     assert lingers(rig) is expected
 
 
 def test_a_slow_trickle_after_a_stream_does_not_linger_for_long(rig: Rig) -> None:
-    stream(rig, 2 * FLOW)
+    stream(rig, 2 * FULL_FLOW)
     lingered = 0
     for _ in range(20):
-        lingered += lingers(rig)
+        lingered += lingers(rig, least_ms=0)
         rig.clock.advance_ms(FADES_MS / 4)
     assert 0 < lingered < 6
 
@@ -98,7 +113,7 @@ def test_where_a_thread_waits_for_a_record_of_the_partition_the_next_one_goes_at
     rig.answer_all()
     waiter.join(PATIENCE_S)
     assert not waiter.is_alive()
-    stream(rig, FLOW, partition=1)
+    stream(rig, FULL_FLOW, partition=1)
     assert not lingers(rig, "t", 0)
 
 
