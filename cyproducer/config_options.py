@@ -307,7 +307,7 @@ class ProducerOptions:
 
     # Connections.
     connections_max_idle_ms = Option(
-        540000, kind.milliseconds(never=-1), "A connection not used for so long is closed"
+        540000, kind.milliseconds(never=-1), "A connection not used for so long, 100 ms at least, is closed"
     )
     reconnect_backoff_ms = Option(
         50,

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 from cyproducer import errors
 from cyproducer.producer import KafkaProducer
 from cyproducer.testing import EmbeddedBroker
+from tests.network.odd_servers import is_silent, odd_server
 from tests.network.producing import WAIT_S, options
 
 pytestmark = pytest.mark.timeout(120)
@@ -134,3 +135,16 @@ def test_brokers_that_go_and_come_back_lose_nothing(topic: str, broker: Embedded
         assert all(future.get(WAIT_S).offset >= 0 for future in futures)
     values = {record[3] for record in read_back(broker, topic, 600)}
     assert values == {b"%d" % i for i in range(600)}
+
+
+def test_a_silent_server_beside_the_broker_costs_the_next_attempts_turn_and_no_more(
+    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The dice choose the first server always. A set-up may take forever, so that nothing but trying the
+    # others beside it helps.
+    monkeypatch.setattr("random.random", lambda: 0.0)
+    with odd_server(is_silent) as silent:
+        servers = [silent, *broker.bootstrap_servers.split(",")]
+        given = options(bootstrap_servers=servers, socket_connection_setup_timeout_ms="inf")
+        with KafkaProducer(**given) as producer:
+            assert producer.send(topic, b"1", partition=0).get(WAIT_S).offset == 0

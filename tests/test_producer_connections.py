@@ -1,20 +1,26 @@
 """Which connections a producer makes and keeps, and what it does where they fail."""
 
+import contextlib
 import functools
+import logging
+import math
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from cyproducer import errors
+from cyproducer.control.connections import Address
 from cyproducer.network import connector
 from cyproducer.network.cluster import ClusterClient
-from cyproducer.network.dns import Resolver
+from cyproducer.network.dns import Resolution, Resolver, ResolveRequest
 from tests.network import odd_servers
 from tests.network.odd_servers import odd_server, refusing_address
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
+from tests.until import until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -66,6 +72,168 @@ def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> No
         ) as producer:
             producer.wait_ready(5)
             assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+
+
+# Side by side. A set-up may take forever here, so that nothing but the next attempt helps; the dice choose
+# the first server always, which leads nowhere.
+
+
+@pytest.fixture
+def first_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("random.random", lambda: 0.0)
+
+
+ENDLESS = {"socket_connection_setup_timeout_ms": math.inf}
+
+
+@pytest.mark.usefixtures("first_first")
+def test_a_silent_bootstrap_server_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        odd_server(odd_servers.is_silent) as first,
+        odd_server(odd_servers.is_silent) as second,
+        producing(bootstrap_servers=[first, second, *cluster.bootstrap_servers], **ENDLESS) as producer,
+    ):
+        assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+        # The others were closed, and have not failed.
+        assert [c.node_id for c in producer._machinery.client._connector.connections.values()] == [1]
+        assert producer._machinery.client._connector.diagnosis() == ""
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.usefixtures("first_first")
+def test_a_look_up_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    hold = threading.Event()
+    with ScriptedCluster(orders=1) as cluster:
+        port = cluster.nodes[1].port
+
+        def look_up(host: str, port: int, **options: Any) -> Any:
+            if host == "hangs.example":
+                hold.wait(WAIT_S)
+                raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+        monkeypatch.setattr(connector, "Resolver", functools.partial(Resolver, getaddrinfo=look_up))
+        servers = ["hangs.example:9092", f"kafka.example:{port}"]
+        with producing(bootstrap_servers=servers, **ENDLESS) as producer:
+            assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+            assert producer._machinery.client._connector.diagnosis() == ""
+            # Its answer comes to nobody.
+            hold.set()
+            assert producer.send("orders", b"2").get(WAIT_S).offset == 1
+
+
+def test_a_look_up_that_hangs_is_given_up_in_time_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    hold, asked = threading.Event(), []
+
+    def look_up(host: str, port: int, **options: Any) -> Any:
+        asked.append(host)
+        hold.wait(WAIT_S)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(connector, "Resolver", functools.partial(Resolver, getaddrinfo=look_up))
+    with producing(
+        bootstrap_servers="hangs.example:9092",
+        socket_connection_setup_timeout_ms=20,
+        socket_connection_setup_timeout_max_ms=20,
+    ) as producer:
+        client = producer._machinery.client
+        until(lambda: "took over 20 ms 2 times" in client.diagnosis(), "a second look-up that was given up")
+        # It is one look-up all the time.
+        assert asked == ["hangs.example"]
+        hold.set()
+
+
+class TwoAddresses:
+    """A resolver to which every name has two addresses, the first of which nobody answers."""
+
+    DEAD = "192.0.2.1"  # RFC 5737: for documentation, so nobody's
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
+        self.answers: list[Resolution] = []
+
+    def resolve(self, host: str, port: int, canonical: bool = False) -> ResolveRequest:
+        request = ResolveRequest(host, port, canonical)
+        both = [Address(host, socket.AF_INET, (address, port)) for address in (self.DEAD, "127.0.0.1")]
+        self.answers.append(Resolution(request, both, None))
+        self.wake()
+        return request
+
+    def poll(self) -> list[Resolution]:
+        answers, self.answers = self.answers, []
+        return answers
+
+    def close(self) -> None:
+        pass
+
+
+def test_of_a_brokers_addresses_the_first_that_is_connected_is_kept(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    connect = connector.Connector._connect
+    ends: list[tuple[socket.socket, socket.socket]] = []
+
+    def connecting(self: connector.Connector, address: Address) -> socket.socket:
+        if address.sockaddr[0] != TwoAddresses.DEAD:
+            return connect(self, address)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        # Full, it doesn't become writable, as a socket whose SYN nobody answers.
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                ours.send(bytes(65536))
+        ends.append((ours, theirs))
+        return ours
+
+    monkeypatch.setattr(connector, "Resolver", TwoAddresses)
+    monkeypatch.setattr(connector.Connector, "_connect", connecting)
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, **ENDLESS) as producer:
+        assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+        # The bootstrap server's and the broker's own.
+        assert len(ends) == 2
+        assert [ours.fileno() for ours, _ in ends] == [-1, -1]
+        assert producer._machinery.client._connector.diagnosis() == ""
+        (kept,) = producer._machinery.client._connector.connections.values()
+        assert "(127.0.0.1:" not in kept.where
+    for _, theirs in ends:
+        theirs.close()
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_bootstrap_name_whose_first_address_is_silent_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ScriptedCluster(orders=1) as cluster, odd_server(odd_servers.is_silent) as silent:
+        addresses = [("127.0.0.1", int(silent.rpartition(":")[2])), ("127.0.0.1", cluster.nodes[1].port)]
+
+        def look_up(host: str, port: int, **options: Any) -> Any:
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+
+        monkeypatch.setattr(connector, "Resolver", functools.partial(Resolver, getaddrinfo=look_up))
+        with producing(bootstrap_servers="kafka.example:9092", **ENDLESS) as producer:
+            assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+
+
+def test_a_refused_connection_is_logged_with_its_address(caplog: pytest.LogCaptureFixture) -> None:
+    address = refusing_address()
+    with producing(bootstrap_servers=address) as producer:
+        until(lambda: caplog.records, "a warning")
+        with pytest.raises(errors.NoBrokersAvailable, match=f"{address}: connection refused"):
+            producer.wait_ready(0)
+    assert f"{address}: connection refused" in caplog.records[0].getMessage()
+    assert caplog.records[0].levelno == logging.WARNING
+
+
+def test_a_connection_that_is_not_made_in_time_is_logged_with_its_address(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with (
+        odd_server(odd_servers.is_silent) as address,
+        producing(bootstrap_servers=address, socket_connection_setup_timeout_ms=20),
+    ):
+        until(lambda: caplog.records, "a warning")
+        assert f"{address}: no completed handshake within 2" in caplog.records[0].getMessage()
 
 
 @pytest.mark.parametrize("client_dns_lookup", ["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"])

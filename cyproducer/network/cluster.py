@@ -308,7 +308,7 @@ class ClusterClient:
             return
         if connection is self._metadata_on:
             self._metadata_on = None
-            self._metadata.on_failure(f"{connection.where}: {cause}", now_ms)
+            self._metadata.on_failure(cause, now_ms)
         self._on_node_failure(cause, now_ms)
 
     def _on_node_failure(self, cause: BaseException, now_ms: float) -> None:
@@ -366,8 +366,8 @@ class ClusterClient:
         ready = self._connector.free(now_ms)
         if not ready:
             # Where all that are connected throttle, another broker may be asked.
-            self._connector.seek(list(self._metadata.broker_ids()) or self._connector.bootstrap, now_ms)
-            return self._connector.throttled_ms(now_ms)
+            candidates = list(self._metadata.broker_ids()) or self._connector.bootstrap
+            return min(self._connector.seek(candidates, now_ms), self._connector.throttled_ms(now_ms))
         connection = min(ready, key=lambda c: (c.in_flight, self._rng()))
         self._metadata.touch(self._used_since(now_ms - self._config.metadata_max_idle_ms), now_ms)
         request = self._metadata.begin_request(now_ms)

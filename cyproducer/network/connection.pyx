@@ -43,6 +43,11 @@ cdef class Connection:
         return max(0.0, self.link.throttled_until_ns / 1e6 - now_ms)
 
     @property
+    def connected(self):
+        """Whether the socket is connected: the handshake has begun."""
+        return bool(self.link.connected)
+
+    @property
     def ready(self):
         """Whether Produce requests go out on it."""
         return self.link.state == READY

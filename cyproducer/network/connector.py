@@ -11,13 +11,13 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from cyproducer import errors
 from cyproducer.buffers.clock import Clock
 from cyproducer.config import ProducerConfig
 from cyproducer.control.api_versions import API_VERSIONS, client_throttles, fallback_for, negotiate
-from cyproducer.control.connections import Address, Connections, ConnectionState
+from cyproducer.control.connections import Address, Connections, ConnectionState, cause_text
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
 from cyproducer.network.dns import Resolver, ResolveRequest
@@ -34,9 +34,10 @@ SOFTWARE_VERSION = "0.1.0"
 class Handshake:
     """Where a connection's handshake stands; ``version`` is that of the ApiVersions request under way."""
 
-    __slots__ = ("init_producer_id_version", "metadata_version", "version")
+    __slots__ = ("address", "init_producer_id_version", "metadata_version", "version")
 
-    def __init__(self) -> None:
+    def __init__(self, address: Address) -> None:
+        self.address = address
         self.version = 4
         self.metadata_version = -1
         #: None where the broker hands out no producer ids.
@@ -77,7 +78,8 @@ class Connector:
         self._questions: dict[ResolveRequest, int] = {}
         # What to take for the versions of brokers that hang up on being asked.
         self._assumed: dict[int, tuple[int, int]] | None = None
-        self.connections: dict[int, Connection] = {}
+        #: By node and address: several of one node's are there while it is decided which of them to keep.
+        self.connections: dict[tuple[int, Address], Connection] = {}
         self.states = Connections(
             rng,
             reconnect_backoff_ms=config.reconnect_backoff_ms,
@@ -88,7 +90,7 @@ class Connector:
         )
         self.bootstrap = [-1 - i for i in range(len(config.bootstrap_addresses))]
         for node_id, (host, port) in zip(self.bootstrap, config.bootstrap_addresses, strict=True):
-            self.states.add(node_id, host, port)
+            self.states.add(node_id, host, port, bootstrap=True)
 
     # Any thread
 
@@ -124,8 +126,14 @@ class Connector:
         Returns the milliseconds until something is due.
         """
         self._take_resolutions(now_ms)
-        for node_id, cause in self.states.timed_out(now_ms):
-            self._sender.close_connection(self.connections[node_id], errors.KafkaTimeoutError(cause))
+        for node_id, address, cause in self.states.timed_out(now_ms):
+            if address is None:
+                self._give_up_look_up(node_id, cause, now_ms)
+            elif (node_id, address) in self.connections:
+                late = self.connections[node_id, address]
+                self._sender.close_connection(late, errors.KafkaTimeoutError(cause))
+        for node_id in self.states.due(now_ms):
+            self.connect_to(node_id, now_ms)
         self._close_idle(now_ms, busy)
         return self.states.next_event_ms(now_ms)
 
@@ -133,46 +141,61 @@ class Connector:
         """Begins to connect, unless the node is unknown, has to wait, or it is under way."""
         if node_id not in self.states or self.states.connect_delay_ms(node_id, now_ms) > 0:
             return
+        host, port = self.states.endpoint(node_id)
         if self.states.needs_addresses(node_id):
-            if node_id not in self._questions.values():
-                host, port = self.states.endpoint(node_id)
-                canonical = (
-                    node_id < 0
-                    and self._config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only"
-                )
-                self._questions[self._resolver.resolve(host, port, canonical)] = node_id
-                # A literal address is answered already.
-                self._take_resolutions(now_ms)
+            canonical = (
+                node_id < 0 and self._config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only"
+            )
+            self.states.begin_resolve(node_id, now_ms)
+            self._questions[self._resolver.resolve(host, port, canonical)] = node_id
+            # A literal address is answered already.
+            self._take_resolutions(now_ms)
             return
         address = self.states.begin_connect(node_id, now_ms)
-        host, port = self.states.endpoint(node_id)
         where = f"{host}:{port}" if str(address) == f"{host}:{port}" else f"{host}:{port} ({address})"
         try:
             sock = self._open_socket(address)
         except OSError as error:
-            self.states.failed(node_id, error, now_ms)
-            self._on_failure(error, now_ms)
+            self.states.failed(node_id, address, error, now_ms)
+            self._on_failure(_placed(error, where), now_ms)
             return
         connection = self._sender.open_connection(sock, node_id, where)
-        connection.handshake = Handshake()
-        self.connections[node_id] = connection
+        connection.handshake = Handshake(address)
+        self.connections[node_id, address] = connection
 
-    def seek(self, candidates: Sequence[int], now_ms: float) -> None:
-        """Connects to one of these nodes, where none of them is being connected to already."""
-        known = [node_id for node_id in candidates if node_id in self.states]
-        setting_up = (ConnectionState.CONNECTING, ConnectionState.HANDSHAKING)
-        if any(self.states.state(node_id, now_ms) in setting_up for node_id in known):
-            return
-        start = int(self._rng() * len(known))
-        for node_id in known[start:] + known[:start]:
-            if self.states.connect_delay_ms(node_id, now_ms) <= 0:
-                self.connect_to(node_id, now_ms)
-                return
+    def seek(self, candidates: Sequence[int], now_ms: float) -> float:
+        """Connects to one of these nodes; to the next one beside it where that has no outcome in time.
+
+        Returns the milliseconds until the next one's turn, as far as no event comes before.
+        """
+        start = int(self._rng() * len(candidates))
+        order = [*candidates[start:], *candidates[:start]]
+        delay_ms = math.inf
+        for _ in order:
+            node_id, delay_ms = self.states.seek(order, now_ms)
+            if node_id is None:
+                break
+            self.connect_to(node_id, now_ms)
+        return delay_ms
+
+    def _give_up_look_up(self, node_id: int, cause: str, now_ms: float) -> None:
+        """The look-up goes on in its thread; asked again, the resolver waits for the same one."""
+        self._forget_questions(node_id)
+        error = errors.NameResolutionError(f"{self.states.endpoint(node_id)[0]!r}: {cause}")
+        self.states.resolution_failed(node_id, error, now_ms)
+        self._on_failure(error, now_ms)
+
+    def _forget_questions(self, node_id: int) -> None:
+        for question in [each for each, of in self._questions.items() if of == node_id]:
+            del self._questions[question]
 
     def _take_resolutions(self, now_ms: float) -> None:
         for answer in self._resolver.poll():
             node_id = self._questions.pop(answer.request, None)
             if node_id is None or node_id not in self.states:
+                continue
+            if self.states.state(node_id, now_ms) is not ConnectionState.RESOLVING:
+                # It was forgotten meanwhile, and is known anew.
                 continue
             if answer.error is not None:
                 self.states.resolution_failed(node_id, answer.error, now_ms)
@@ -205,15 +228,16 @@ class Connector:
 
     def on_socket_ready(self, connection: Connection, now_ms: float) -> None:
         """A connecting socket has an outcome, or room for the rest of its first request."""
-        if self.states.state(connection.node_id, now_ms) is not ConnectionState.CONNECTING:
+        if connection.connected:
             self._sender.flush_connection(connection)
             return
+        node_id, address = connection.node_id, connection.handshake.address
         code = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             self._sender.close_connection(connection, OSError(code, os.strerror(code)))
             return
         self._sender.connected(connection)
-        self.states.connected(connection.node_id, now_ms)
+        self._close_quietly(node_id, self.states.connected(node_id, address, now_ms))
         if self._assumed is not None:
             self._hand_over(connection, self._assumed, now_ms)
         else:
@@ -258,7 +282,10 @@ class Connector:
         chosen = negotiate(versions)
         connection.handshake.metadata_version = chosen.metadata
         connection.handshake.init_producer_id_version = chosen.init_producer_id
-        self.states.ready(connection.node_id, now_ms)
+        node_id = connection.node_id
+        self._close_quietly(node_id, self.states.ready(node_id, connection.handshake.address, now_ms))
+        if node_id < 0:
+            self._stop_seeking(node_id, now_ms)
         self._sender.ready(connection, chosen.produce)
         self._sender.request_control()
 
@@ -272,18 +299,35 @@ class Connector:
 
     def close_bootstrap(self, busy: Container[Connection | None]) -> None:
         """Closes the bootstrap connections: the brokers they led to have connections of their own."""
-        for node_id in self.bootstrap:
-            spare = self.connections.get(node_id)
-            if spare is not None and spare.ready and spare not in busy:
+        for spare in list(self.connections.values()):
+            if spare.node_id < 0 and spare.ready and spare not in busy:
                 self._sender.close_connection(spare, None)
+
+    def _close_quietly(self, node_id: int, addresses: Iterable[Address]) -> None:
+        """Closes connections that are not needed, another one having been made first: none has failed."""
+        for address in addresses:
+            spare = self.connections.pop((node_id, address), None)
+            if spare is not None:
+                self._sender.close_connection(spare, None)
+
+    def _stop_seeking(self, found: int, now_ms: float) -> None:
+        """A bootstrap server has answered: the others that are being tried are not needed."""
+        for node_id in self.bootstrap:
+            if node_id != found and self.states.state(node_id, now_ms) in (
+                ConnectionState.RESOLVING,
+                ConnectionState.CONNECTING,
+                ConnectionState.HANDSHAKING,
+            ):
+                self._forget_questions(node_id)
+                self._close_quietly(node_id, self.states.closed(node_id))
 
     def drop(self, node_id: int, why: str = "is no longer in the metadata", retire: bool = False) -> None:
         """Forgets a broker, and closes its connection where there is one.
 
         ``retire``: but not its backoff; see ``Connections.retire``.
         """
-        connection = self.connections.get(node_id)
-        if connection is not None:
+        self._forget_questions(node_id)
+        for connection in [each for each in self.connections.values() if each.node_id == node_id]:
             self._sender.close_connection(
                 connection, errors.KafkaConnectionError(f"{connection.where} {why}")
             )
@@ -294,21 +338,22 @@ class Connector:
 
     def on_broken(self, connection: Connection, cause: Exception | None, now_ms: float) -> Exception | None:
         """A connection was closed: on purpose (``cause`` None), or by a failure, which is returned."""
-        node_id = connection.node_id
-        if self.connections.get(node_id) is connection:
-            del self.connections[node_id]
+        node_id, address = connection.node_id, connection.handshake.address
+        if self.connections.get((node_id, address)) is not connection:
+            return None
+        del self.connections[node_id, address]
         if node_id not in self.states or isinstance(cause, errors.ProducerClosedError):
             return None
         if cause is None:
-            self.states.closed(node_id)
+            self._close_quietly(node_id, self.states.closed(node_id))
             return None
         log.info("connection to node %d at %s ended: %s", node_id, connection.where, cause)
-        setting_up = self.states.state(node_id, now_ms) is ConnectionState.HANDSHAKING
+        setting_up = connection.connected and not self.states.is_ready(node_id)
         if setting_up and type(cause) is errors.KafkaConnectionError:
             # The loop's own word for a socket that ended; every other cause says more already.
             cause = self._hung_up(connection)
-        self.states.failed(node_id, cause, now_ms)
-        return cause
+        self._close_quietly(node_id, self.states.failed(node_id, address, cause, now_ms))
+        return _placed(cause, connection.where)
 
     def _hung_up(self, connection: Connection) -> Exception:
         """A peer that hangs up in the handshake: no Kafka, another protocol, or a very old broker."""
@@ -320,11 +365,12 @@ class Connector:
         )
 
     def _close_idle(self, now_ms: float, busy: Container[Connection | None]) -> None:
-        for node_id, connection in list(self.connections.items()):
-            if connection.ready and connection.last_used_ns:
+        ready = {each.node_id: each for each in self.connections.values() if each.ready}
+        for node_id, connection in ready.items():
+            if connection.last_used_ns:
                 self.states.active(node_id, connection.last_used_ns / 1e6)
         for node_id in self.states.idle(now_ms):
-            connection = self.connections[node_id]
+            connection = ready[node_id]
             if connection.in_flight == 0 and connection not in busy:
                 log.debug("closing the idle connection to %s", connection.where)
                 self._sender.close_connection(connection, None)
@@ -335,3 +381,14 @@ class Connector:
     def close(self) -> None:
         """Ends name resolution. The loop has ended, and with it every connection."""
         self._resolver.close()
+
+
+def _placed(cause: Exception, where: str) -> Exception:
+    """The cause, or where it does not say so a connection error that does, at which address that was."""
+    if where in str(cause):
+        return cause
+    kind = type(cause) if isinstance(cause, errors.KafkaTimeoutError) else errors.KafkaConnectionError
+    text = str(cause.args[0]) if isinstance(cause, errors.KafkaError) and cause.args else cause_text(cause)
+    error = kind(f"{where}: {text}")
+    error.__cause__ = cause
+    return error

@@ -1,9 +1,12 @@
 """Name resolution that never blocks the sender.
 
-Owns the thread that calls ``getaddrinfo`` and the order of the addresses found; does not own which name
+Owns the threads that call ``getaddrinfo`` and the order of the addresses found; does not own which name
 to resolve when, nor which address to try (``control/connections.py``). ``resolve()``, ``poll()`` and
-``close()`` belong to the sender's turn; one daemon thread, started for the first name that needs it,
-does the look-ups one after the other. A forked child has no such thread and needs its own resolver.
+``close()`` belong to the sender's turn; daemon threads do the look-ups. A name server that does not answer
+can hold a look-up up for as long as the system's resolver likes, so none waits behind another: a question
+that finds no thread free gets one more, up to ``MOST_THREADS``, and two questions for one name share a
+look-up. When there is nothing to do, one thread stays. A forked child has no such threads and needs its own
+resolver.
 
 Both modes of ``client_dns_lookup`` are here: all addresses of a name under that name (KIP-602), and each
 under its canonical name, for bootstrap servers behind one alias (KIP-235).
@@ -13,10 +16,18 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from cyproducer.control.connections import Address, cause_text
 from cyproducer.errors import NameResolutionError
+
+_LookUp = tuple[str, int, bool]
+"""Host, port, and whether canonical names are wanted."""
+
+
+#: Names that are looked up at the same time; the others wait.
+MOST_THREADS = 8
 
 
 class ResolveRequest:
@@ -55,18 +66,19 @@ class Resolver:
             getaddrinfo: for tests.
             getnameinfo: for tests.
         """
-        # Imported here: it takes longer than this module.
-        from queue import SimpleQueue
-
         self._wake = wake
         self._getaddrinfo = getaddrinfo
         self._getnameinfo = getnameinfo
-        self._questions: SimpleQueue[ResolveRequest | None] = SimpleQueue()
-        # Guards the answers and the closed flag, so that nothing wakes a loop that is gone.
-        self._lock = threading.Lock()
+        # Guards all below, and notified of questions. Held while waking, so that nothing wakes a loop that
+        # is gone.
+        self._changed = threading.Condition(threading.Lock())
         self._answers: deque[Resolution] = deque()
         self._closed = False
-        self._thread: threading.Thread | None = None
+        #: The look-ups that wait for a thread, and everything that is asked or under way, with who asked.
+        self._waiting: deque[_LookUp] = deque()
+        self._asked: dict[_LookUp, list[ResolveRequest]] = {}
+        self._threads = 0
+        self._idle = 0
 
     def resolve(self, host: str, port: int, canonical: bool = False) -> ResolveRequest:
         """Asks for the addresses of a host; the answer comes through ``poll()`` after ``wake()``.
@@ -84,15 +96,38 @@ class Resolver:
         if literal is not None:
             self._answer(Resolution(request, literal, None))
             return request
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="cyproducer-dns", daemon=True)
-            self._thread.start()
-        self._questions.put(request)
+        look_up = host, port, canonical
+        with self._changed:
+            sharing = self._asked.setdefault(look_up, [])
+            sharing.append(request)
+            if len(sharing) > 1:
+                return request
+            self._waiting.append(look_up)
+            self._changed.notify()
+            # Threads that were notified before may not have come for their question yet.
+            wanted = len(self._waiting) > self._idle and self._threads < MOST_THREADS
+            self._threads += wanted
+        if wanted:
+            self._start_thread()
         return request
+
+    def _start_thread(self) -> None:
+        try:
+            threading.Thread(target=self._run, name="cyproducer-dns", daemon=True).start()
+        except RuntimeError as cause:
+            with self._changed:
+                self._threads -= 1
+                alone = self._threads == 0
+                lost = list(self._waiting) if alone else []
+                if alone:
+                    self._waiting.clear()
+            # Where there are others, they will come to it.
+            for look_up in lost:
+                self._settle(look_up, [], cause)
 
     def poll(self) -> list[Resolution]:
         """The answers that came since the last call; never blocks."""
-        with self._lock:
+        with self._changed:
             answers = list(self._answers)
             self._answers.clear()
         return answers
@@ -103,37 +138,61 @@ class Resolver:
         Never blocks: a look-up under way cannot be interrupted, so its thread ends when that does.
         Closing twice is no error.
         """
-        with self._lock:
+        with self._changed:
             self._closed = True
             self._answers.clear()
-        self._questions.put(None)
+            self._waiting.clear()
+            self._asked.clear()
+            self._changed.notify_all()
 
     def _answer(self, answer: Resolution) -> None:
-        with self._lock:
+        with self._changed:
             if not self._closed:
                 self._answers.append(answer)
                 self._wake()
 
     def _run(self) -> None:
-        while True:
-            request = self._questions.get()
-            if request is None or self._closed:
-                return
+        while (look_up := self._next()) is not None:
             try:
-                answer = Resolution(request, self._look_up(request), None)
+                addresses = self._look_up(*look_up)
             except Exception as cause:
                 # Anything: the thread must live on, and whoever asked must hear of it.
-                error = NameResolutionError(f"cannot resolve {request.host!r}: {cause_text(cause)}")
-                error.__cause__ = cause
-                answer = Resolution(request, [], error)
-            self._answer(answer)
+                self._settle(look_up, [], cause)
+            else:
+                self._settle(look_up, addresses, None)
 
-    def _look_up(self, request: ResolveRequest) -> list[Address]:
-        infos = self._getaddrinfo(request.host, request.port, type=socket.SOCK_STREAM)
-        addresses = _addresses(request.host, infos)
+    def _next(self) -> _LookUp | None:
+        """The next look-up for this thread; None: it is to end."""
+        with self._changed:
+            self._idle += 1
+            try:
+                # One waits for what comes; the others were for a time when look-ups took long.
+                while not self._waiting and not self._closed and self._idle == 1:
+                    self._changed.wait()
+                if self._waiting and not self._closed:
+                    return self._waiting.popleft()
+                self._threads -= 1
+                return None
+            finally:
+                self._idle -= 1
+
+    def _settle(self, look_up: _LookUp, addresses: list[Address], cause: Exception | None) -> None:
+        """Answers everybody who asked for this look-up."""
+        error = None
+        if cause is not None:
+            error = NameResolutionError(f"cannot resolve {look_up[0]!r}: {cause_text(cause)}")
+            error.__cause__ = cause
+        with self._changed:
+            requests = self._asked.pop(look_up, [])
+        for request in requests:
+            self._answer(Resolution(request, addresses, error))
+
+    def _look_up(self, host: str, port: int, canonical: bool) -> list[Address]:
+        infos = self._getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = _addresses(host, infos)
         if not addresses:
             raise OSError("it has no IPv4 or IPv6 address")
-        if request.canonical:
+        if canonical:
             return [address._replace(name=self._canonical_name(address)) for address in addresses]
         return addresses
 
@@ -146,14 +205,21 @@ class Resolver:
 
 
 def _addresses(name: str, infos: Iterable[tuple[Any, ...]]) -> list[Address]:
-    """Keeps the order, which is getaddrinfo's preference (RFC 6724), and drops duplicates."""
-    return list(
-        dict.fromkeys(
-            Address(name, int(family), sockaddr)
-            for family, _, _, _, sockaddr in infos
-            if family in (socket.AF_INET, socket.AF_INET6)
-        )
+    """Drops duplicates, and has IPv6 and IPv4 take turns, each in getaddrinfo's order (RFC 6724).
+
+    The family that comes first there, IPv6 where it works, begins (RFC 8305, section 4): where one family
+    leads nowhere, the second attempt is of the other.
+    """
+    found = dict.fromkeys(
+        Address(name, int(family), sockaddr)
+        for family, _, _, _, sockaddr in infos
+        if family in (socket.AF_INET, socket.AF_INET6)
     )
+    families: dict[int, list[Address]] = {}
+    for address in found:
+        families.setdefault(address.family, []).append(address)
+    turns = zip_longest(*families.values())
+    return [address for turn in turns for address in turn if address is not None]
 
 
 def _literal(host: str, port: int) -> list[Address] | None:

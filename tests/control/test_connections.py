@@ -5,13 +5,21 @@ import socket
 
 import pytest
 
-from cyproducer.control.connections import Address, Connections, ConnectionState, cause_text
+from cyproducer.control.connections import (
+    SHORTEST_IDLE_MS,
+    STAGGER_MS,
+    Address,
+    Connections,
+    ConnectionState,
+    cause_text,
+)
 
 REFUSED = ConnectionRefusedError(111, "Connection refused")
 DISCONNECTED = ConnectionState.DISCONNECTED
 CONNECTING = ConnectionState.CONNECTING
 HANDSHAKING = ConnectionState.HANDSHAKING
 READY = ConnectionState.READY
+RESOLVING = ConnectionState.RESOLVING
 BACKING_OFF = ConnectionState.BACKING_OFF
 
 
@@ -21,7 +29,7 @@ def address(host: str, port: int = 9092) -> Address:
     return Address("broker1", socket.AF_INET, (host, port))
 
 
-FIRST, SECOND = address("10.0.0.1"), address("10.0.0.2")
+FIRST, SECOND, THIRD = address("10.0.0.1"), address("10.0.0.2"), address("10.0.0.3")
 
 
 def with_node(*addresses: Address, connections_max_idle_ms: float = 540_000) -> Connections:
@@ -35,15 +43,15 @@ def with_node(*addresses: Address, connections_max_idle_ms: float = 540_000) -> 
 def ready(now_ms: float = 0) -> Connections:
     connections = with_node(FIRST, SECOND)
     connections.begin_connect(1, now_ms)
-    connections.connected(1, now_ms)
-    connections.ready(1, now_ms)
+    connections.connected(1, FIRST, now_ms)
+    connections.ready(1, FIRST, now_ms)
     return connections
 
 
 def fail_round(connections: Connections, now_ms: float) -> None:
     connections.resolved(1, [FIRST])
     connections.begin_connect(1, now_ms)
-    connections.failed(1, REFUSED, now_ms)
+    connections.failed(1, FIRST, REFUSED, now_ms)
 
 
 def test_a_connection_goes_through_its_states() -> None:
@@ -55,11 +63,12 @@ def test_a_connection_goes_through_its_states() -> None:
     assert not connections.needs_addresses(1)
     assert connections.begin_connect(1, 0) == FIRST
     assert connections.state(1, 0) is CONNECTING
-    assert connections.connect_delay_ms(1, 0) == math.inf
-    connections.connected(1, 1)
+    assert connections.connect_delay_ms(1, 0) == STAGGER_MS
+    connections.connected(1, FIRST, 1)
+    assert connections.connect_delay_ms(1, 1) == math.inf
     assert connections.state(1, 1) is HANDSHAKING
     assert not connections.is_ready(1)
-    connections.ready(1, 2)
+    connections.ready(1, FIRST, 2)
     assert connections.state(1, 2) is READY
     assert connections.is_ready(1)
     assert connections.connect_delay_ms(1, 2) == math.inf
@@ -71,12 +80,12 @@ def test_events_out_of_order_are_refused() -> None:
         connections.begin_connect(1, 0)
     connections.resolved(1, [FIRST])
     with pytest.raises(RuntimeError, match="node 1 is disconnected, it must be connecting"):
-        connections.connected(1, 0)
+        connections.connected(1, FIRST, 0)
     connections.begin_connect(1, 0)
     with pytest.raises(RuntimeError, match="cannot connect to node 1: it is connecting, not disconnected"):
         connections.begin_connect(1, 0)
-    with pytest.raises(RuntimeError, match="node 1 is connecting, it must be handshaking"):
-        connections.ready(1, 0)
+    with pytest.raises(RuntimeError, match=r"node 1 is connecting at .*, it must be handshaking"):
+        connections.ready(1, FIRST, 0)
     with pytest.raises(KeyError):
         connections.state(2, 0)
     with pytest.raises(ValueError, match="no addresses for broker1:9092"):
@@ -105,12 +114,12 @@ def test_nodes_are_added_moved_and_removed() -> None:
 def test_the_next_address_is_tried_at_once_and_backoff_comes_after_the_last() -> None:
     connections = with_node(FIRST, SECOND, FIRST)
     assert connections.begin_connect(1, 0) == FIRST
-    connections.failed(1, REFUSED, 10)
+    connections.failed(1, FIRST, REFUSED, 10)
     assert connections.connect_delay_ms(1, 10) == 0
     assert connections.timed_out(1_000_000) == []
     assert connections.begin_connect(1, 10) == SECOND
-    connections.connected(1, 15)
-    connections.failed(1, "TLS handshake failed", 20)
+    connections.connected(1, SECOND, 15)
+    connections.failed(1, SECOND, "TLS handshake failed", 20)
     assert connections.state(1, 20) is BACKING_OFF
     assert connections.connect_delay_ms(1, 20) == pytest.approx(50)
     assert connections.needs_addresses(1)
@@ -137,16 +146,16 @@ def test_a_completed_handshake_forgets_failures() -> None:
     fail_round(connections, 1000)
     connections.resolved(1, [FIRST])
     connections.begin_connect(1, 2000)
-    connections.connected(1, 2000)
-    connections.ready(1, 2000)
+    connections.connected(1, FIRST, 2000)
+    connections.ready(1, FIRST, 2000)
     assert connections.diagnosis(2000) == ""
-    connections.failed(1, "connection reset", 3000)
+    connections.failed(1, FIRST, "connection reset", 3000)
     assert connections.connect_delay_ms(1, 3000) == pytest.approx(50)
 
 
 def test_a_lost_connection_backs_off_and_resolves_anew() -> None:
     connections = ready()
-    connections.failed(1, "connection reset", 1000)
+    connections.failed(1, FIRST, "connection reset", 1000)
     assert connections.state(1, 1000) is BACKING_OFF
     assert connections.needs_addresses(1)
 
@@ -154,8 +163,8 @@ def test_a_lost_connection_backs_off_and_resolves_anew() -> None:
 def test_a_refused_password_is_not_tried_at_the_next_address() -> None:
     connections = with_node(FIRST, SECOND)
     connections.begin_connect(1, 0)
-    connections.connected(1, 0)
-    connections.failed(1, "authentication failed", 0, try_next_address=False)
+    connections.connected(1, FIRST, 0)
+    connections.failed(1, FIRST, "authentication failed", 0, try_next_address=False)
     assert connections.state(1, 0) is BACKING_OFF
 
 
@@ -174,7 +183,7 @@ def test_closing_on_purpose_is_no_failure() -> None:
 def test_a_failure_of_what_is_not_up_changes_nothing() -> None:
     connections = with_node()
     fail_round(connections, 0)
-    connections.failed(1, "late", 10)
+    connections.failed(1, FIRST, "late", 10)
     assert connections.connect_delay_ms(1, 10) == pytest.approx(40)
     assert "late" not in connections.diagnosis(10)
 
@@ -201,23 +210,23 @@ def test_all_nodes_failing_calls_for_a_rebootstrap() -> None:
     connections.resolved(1, [FIRST])
     connections.begin_connect(1, 1000)
     assert connections.all_failing([1, 2])
-    connections.connected(1, 1000)
-    connections.ready(1, 1000)
+    connections.connected(1, FIRST, 1000)
+    connections.ready(1, FIRST, 1000)
     assert not connections.all_failing([1, 2])
 
 
 def test_a_lost_connection_is_no_reason_to_rebootstrap_but_a_failed_attempt_after_it_is() -> None:
     connections = ready()
-    connections.failed(1, "connection reset", 1000)
+    connections.failed(1, FIRST, "connection reset", 1000)
     assert not connections.all_failing([1])
     connections.resolved(1, [FIRST, SECOND])
     connections.begin_connect(1, 2000)
-    connections.failed(1, REFUSED, 2000)
+    connections.failed(1, FIRST, REFUSED, 2000)
     # There is another address.
     assert not connections.all_failing([1])
     connections.begin_connect(1, 2000)
-    connections.connected(1, 2000)
-    connections.failed(1, "no completed handshake", 2000)
+    connections.connected(1, SECOND, 2000)
+    connections.failed(1, SECOND, "no completed handshake", 2000)
     assert connections.all_failing([1])
 
 
@@ -270,7 +279,7 @@ def test_backoff_is_each_nodes_own_and_has_jitter() -> None:
     for node_id in (1, 2):
         connections.resolved(node_id, [FIRST])
         connections.begin_connect(node_id, 0)
-        connections.failed(node_id, REFUSED, 0)
+        connections.failed(node_id, FIRST, REFUSED, 0)
     assert connections.connect_delay_ms(1, 0) == pytest.approx(40)
     assert connections.connect_delay_ms(2, 0) == pytest.approx(60, abs=0.1)
     assert connections.connect_delay_ms(3, 0) == 0
@@ -284,18 +293,18 @@ def test_setup_times_out_later_with_each_failed_round() -> None:
     connections.begin_connect(1, 0)
     assert connections.timed_out(9_999) == []
     assert connections.next_event_ms(1_000) == pytest.approx(9_000)
-    assert connections.timed_out(10_000) == [(1, "no connection within 10000 ms")]
-    connections.failed(1, "timeout", 10_000)
+    assert connections.timed_out(10_000) == [(1, FIRST, "no connection within 10000 ms")]
+    connections.failed(1, FIRST, "timeout", 10_000)
     assert connections.timed_out(1_000_000) == []
     connections.resolved(1, [FIRST])
     connections.begin_connect(1, 20_000)
-    connections.connected(1, 21_000)
+    connections.connected(1, FIRST, 21_000)
     assert connections.timed_out(39_999) == []
-    assert connections.timed_out(40_000) == [(1, "no completed handshake within 20000 ms")]
-    connections.failed(1, "timeout", 40_000)
+    assert connections.timed_out(40_000) == [(1, FIRST, "no completed handshake within 20000 ms")]
+    connections.failed(1, FIRST, "timeout", 40_000)
     connections.resolved(1, [FIRST])
     connections.begin_connect(1, 50_000)
-    assert connections.timed_out(80_000) == [(1, "no connection within 30000 ms")]
+    assert connections.timed_out(80_000) == [(1, FIRST, "no connection within 30000 ms")]
 
 
 def test_a_ready_connection_does_not_time_out() -> None:
@@ -317,8 +326,8 @@ def test_idle_connections_are_named_until_they_are_closed() -> None:
 def test_a_negative_idle_time_means_never() -> None:
     connections = with_node(FIRST, connections_max_idle_ms=-1)
     connections.begin_connect(1, 0)
-    connections.connected(1, 0)
-    connections.ready(1, 0)
+    connections.connected(1, FIRST, 0)
+    connections.ready(1, FIRST, 0)
     assert connections.idle(1e15) == []
     assert connections.next_event_ms(0) == math.inf
 
@@ -339,20 +348,16 @@ def test_the_diagnosis_names_each_address_and_its_last_failure() -> None:
     connections.add(1, "broker1", 9092)
     for now_ms in (0, 100, 300):
         connections.resolved(1, [address("127.0.0.1"), address("::1")])
-        connections.begin_connect(1, now_ms)
-        connections.failed(1, REFUSED, now_ms)
-        connections.begin_connect(1, now_ms)
-        connections.failed(1, f"timed out at {now_ms}", now_ms)
+        connections.failed(1, connections.begin_connect(1, now_ms), REFUSED, now_ms)
+        connections.failed(1, connections.begin_connect(1, now_ms), f"timed out at {now_ms}", now_ms)
     connections.add(2, "broker2", 9093)
     connections.resolution_failed(2, "name or service not known", 400)
     connections.add(3, "10.0.0.3", 9094)
     connections.resolved(3, [address("10.0.0.3", 9094)])
-    connections.begin_connect(3, 450)
-    connections.failed(3, REFUSED, 450)
+    connections.failed(3, connections.begin_connect(3, 450), REFUSED, 450)
     connections.add(-1, "10.0.0.3", 9094)
     connections.resolved(-1, [address("10.0.0.3", 9094)])
-    connections.begin_connect(-1, 450)
-    connections.failed(-1, REFUSED, 450)
+    connections.failed(-1, connections.begin_connect(-1, 450), REFUSED, 450)
     assert connections.diagnosis(500) == (
         "broker1:9092 (127.0.0.1:9092): connection refused 3 times, last 0.2 s ago; "
         "broker1:9092 ([::1]:9092): timed out at 300 0.2 s ago; "
@@ -382,3 +387,130 @@ def test_the_diagnosis_forgets_addresses_the_name_no_longer_has() -> None:
 )
 def test_causes_in_words(cause: str | BaseException, text: str) -> None:
     assert cause_text(cause) == text
+
+
+# Side by side
+
+
+def test_the_next_address_is_tried_beside_one_that_has_no_outcome() -> None:
+    connections = with_node(FIRST, SECOND, THIRD)
+    connections.begin_connect(1, 0)
+    assert connections.due(STAGGER_MS - 1) == []
+    assert connections.next_event_ms(100) == STAGGER_MS - 100
+    with pytest.raises(RuntimeError, match="it is connecting, not disconnected"):
+        connections.begin_connect(1, STAGGER_MS - 1)
+    assert connections.due(STAGGER_MS) == [1]
+    assert connections.begin_connect(1, STAGGER_MS) == SECOND
+    assert connections.due(STAGGER_MS) == []
+    # One that fails has the next begin at once, beside the one that is left.
+    connections.failed(1, SECOND, REFUSED, 310)
+    assert connections.state(1, 310) is CONNECTING
+    assert connections.due(310) == [1]
+    assert connections.begin_connect(1, 310) == THIRD
+    assert connections.next_event_ms(310) == pytest.approx(10_000 - 310)
+    assert [late[:2] for late in connections.timed_out(10_000)] == [(1, FIRST)]
+    assert connections.connected(1, THIRD, 400) == [FIRST]
+    assert connections.ready(1, THIRD, 410) == []
+    assert connections.diagnosis(500) == ""
+
+
+def test_the_first_that_is_connected_wins_and_the_others_have_not_failed() -> None:
+    connections = with_node(FIRST, SECOND, THIRD)
+    for now_ms in (0, 300, 600):
+        connections.begin_connect(1, now_ms)
+    assert connections.connected(1, SECOND, 610) == [FIRST, THIRD]
+    assert connections.state(1, 610) is HANDSHAKING
+    # They are not tried beside the winner, only where its handshake fails.
+    assert connections.due(10_000) == []
+    connections.failed(1, SECOND, "no Kafka", 700)
+    assert connections.state(1, 700) is DISCONNECTED
+    assert connections.begin_connect(1, 700) == FIRST
+    connections.failed(1, FIRST, REFUSED, 700)
+    assert connections.begin_connect(1, 700) == THIRD
+    connections.failed(1, THIRD, REFUSED, 700)
+    assert connections.connect_delay_ms(1, 700) == pytest.approx(50)
+    assert connections.all_failing([1])
+
+
+def test_a_bootstrap_servers_addresses_go_on_until_a_handshake_is_over() -> None:
+    connections = Connections(lambda: 0.5)
+    connections.add(-1, "alias", 9092, bootstrap=True)
+    connections.resolved(-1, [FIRST, SECOND, THIRD])
+    connections.begin_connect(-1, 0)
+    assert connections.connected(-1, FIRST, 1) == []
+    assert connections.due(STAGGER_MS) == [-1]
+    connections.begin_connect(-1, STAGGER_MS)
+    assert connections.connected(-1, SECOND, 301) == []
+    assert connections.ready(-1, SECOND, 302) == [FIRST]
+    assert connections.is_ready(-1)
+    # What was given up says nothing any more.
+    assert connections.failed(-1, FIRST, REFUSED, 303) == []
+    assert connections.is_ready(-1)
+    connections.failed(-1, SECOND, "reset", 304)
+    assert connections.state(-1, 304) is BACKING_OFF
+
+
+def test_what_ends_a_round_gives_up_all_its_attempts() -> None:
+    connections = with_node(FIRST, SECOND, THIRD)
+    connections.begin_connect(1, 0)
+    connections.begin_connect(1, 300)
+    assert connections.failed(1, SECOND, "wrong password", 310, try_next_address=False) == [FIRST]
+    assert connections.state(1, 310) is BACKING_OFF
+    connections.resolved(1, [FIRST, SECOND])
+    connections.begin_connect(1, 1000)
+    connections.begin_connect(1, 1300)
+    assert connections.closed(1) == [FIRST, SECOND]
+    assert connections.next_event_ms(1300) == math.inf
+
+
+def test_of_several_nodes_the_next_is_sought_where_one_has_no_outcome() -> None:
+    connections = Connections(lambda: 0.5)
+    for node_id in (-1, -2, -3):
+        connections.add(node_id, f"server{-node_id}", 9092, bootstrap=True)
+    nodes = [-2, -1, -3, -9]
+    assert connections.seek(nodes, 0) == (-2, 0)
+    connections.begin_resolve(-2, 0)
+    assert connections.state(-2, 0) is RESOLVING
+    assert connections.seek(nodes, 100) == (None, STAGGER_MS - 100)
+    # A look-up that hangs is passed over like an address that does.
+    assert connections.seek(nodes, STAGGER_MS) == (-1, 0)
+    connections.resolved(-1, [FIRST, SECOND])
+    connections.begin_connect(-1, STAGGER_MS)
+    assert connections.seek(nodes, STAGGER_MS) == (None, STAGGER_MS)
+    # Its second address takes no turn of another node's.
+    connections.begin_connect(-1, 2 * STAGGER_MS)
+    assert connections.seek(nodes, 2 * STAGGER_MS) == (-3, 0)
+    connections.resolved(-3, [THIRD])
+    connections.begin_connect(-3, 2 * STAGGER_MS)
+    assert connections.seek(nodes, 10 * STAGGER_MS) == (None, math.inf)
+
+
+def test_a_node_that_failed_is_not_sought_before_its_backoff_is_over() -> None:
+    connections = with_node(FIRST)
+    connections.begin_connect(1, 0)
+    connections.failed(1, FIRST, REFUSED, 1)
+    assert connections.seek([1], 40) == (None, math.inf)
+    assert connections.next_event_ms(40) == pytest.approx(11)
+    assert connections.seek([1], 51) == (1, 0)
+
+
+def test_a_look_up_takes_no_longer_than_a_connection_may() -> None:
+    connections = with_node()
+    connections.begin_resolve(1, 0)
+    with pytest.raises(RuntimeError, match="node 1 is resolving, it must be disconnected"):
+        connections.begin_resolve(1, 0)
+    assert connections.connect_delay_ms(1, 5000) == math.inf
+    assert connections.next_event_ms(5000) == pytest.approx(5000)
+    assert connections.timed_out(10_000) == [(1, None, "name resolution took over 10000 ms")]
+    connections.resolution_failed(1, "no answer", 10_000)
+    assert connections.state(1, 10_000) is BACKING_OFF
+    assert connections.timed_out(1_000_000) == []
+
+
+def test_a_connection_that_may_not_idle_still_gets_its_first_request() -> None:
+    connections = with_node(FIRST, connections_max_idle_ms=0)
+    connections.begin_connect(1, 0)
+    connections.connected(1, FIRST, 0)
+    connections.ready(1, FIRST, 0)
+    assert connections.idle(SHORTEST_IDLE_MS - 1) == []
+    assert connections.idle(SHORTEST_IDLE_MS) == [1]

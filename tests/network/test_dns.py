@@ -9,7 +9,8 @@ import pytest
 
 from cyproducer.control.connections import Address
 from cyproducer.errors import NameResolutionError
-from cyproducer.network.dns import Resolution, Resolver
+from cyproducer.network.dns import MOST_THREADS, Resolution, Resolver
+from tests.until import until
 
 TIMEOUT_S = 10.0
 
@@ -28,13 +29,19 @@ class Names:
         self.threads: list[threading.Thread] = []
         self.hold = threading.Event()
         self.hold.set()
+        self.asked: list[str] = []
+        #: Names whose look-ups wait for ``hold_hanging``.
+        self.hanging: set[str] = set()
+        self.hold_hanging = threading.Event()
         self.entered = threading.Event()
 
     def getaddrinfo(self, host: str, port: int, **options: Any) -> list[tuple[Any, ...]]:
         assert options == {"type": socket.SOCK_STREAM}
         self.threads.append(threading.current_thread())
+        self.asked.append(host)
         self.entered.set()
         assert self.hold.wait(TIMEOUT_S)
+        assert host not in self.hanging or self.hold_hanging.wait(TIMEOUT_S)
         result = self.infos[host]
         if isinstance(result, Exception):
             raise result
@@ -68,6 +75,7 @@ def harness() -> Iterator[Harness]:
     yield harness
     harness.resolver.close()
     harness.names.hold.set()
+    harness.names.hold_hanging.set()
     for thread in set(threading.enumerate()) - before:
         thread.join(TIMEOUT_S)
         assert not thread.is_alive()
@@ -94,25 +102,89 @@ def test_all_addresses_of_a_name_come_in_the_resolvers_order(harness: Harness) -
     ]
 
 
-def test_look_ups_happen_on_one_thread_that_the_first_name_starts(harness: Harness) -> None:
+def test_the_families_take_turns_and_the_preferred_one_begins(harness: Harness) -> None:
+    six = [info(f"::{i}", 1, socket.AF_INET6) for i in (1, 2, 3)]
+    four = [info("10.0.0.1", 1), info("10.0.0.2", 1)]
+    for name, infos, expected in (
+        ("six", six + four, ["::1", "10.0.0.1", "::2", "10.0.0.2", "::3"]),
+        ("four", four + six, ["10.0.0.1", "::1", "10.0.0.2", "::2", "::3"]),
+        ("only", six, ["::1", "::2", "::3"]),
+    ):
+        harness.names.infos[name] = infos
+        harness.resolver.resolve(name, 1)
+        assert [address.sockaddr[0] for address in harness.answer().addresses] == expected
+
+
+def test_the_next_name_waits_for_no_look_up_that_hangs(harness: Harness) -> None:
     before = threading.active_count()
-    harness.names.infos = {"a": [info("10.0.0.1", 1)], "b": [info("10.0.0.2", 2)]}
-    harness.names.hold.clear()
-    first = harness.resolver.resolve("a", 1)
-    second = harness.resolver.resolve("b", 2)
-    assert harness.names.entered.wait(TIMEOUT_S)
-    # The look-up is stuck, the sender is not.
-    assert harness.resolver.poll() == []
-    harness.names.hold.set()
+    harness.names.infos = {name: [info("10.0.0.1", 1)] for name in ("a", "b", "c", "d")}
+    harness.names.hanging = {"a", "b"}
+    hanging = [harness.resolver.resolve(name, 1) for name in ("a", "b")]
+    third = harness.resolver.resolve("c", 1)
+    assert harness.answer().request is third
+    # Asked again, a name waits for the look-up that is under way.
+    hanging.append(harness.resolver.resolve("a", 1))
+    fourth = harness.resolver.resolve("d", 1)
+    assert harness.answer().request is fourth
+    assert sorted(harness.names.asked) == ["a", "b", "c", "d"]
+    assert threading.active_count() <= before + 4
+    assert all(thread.daemon for thread in harness.names.threads)
+    assert threading.current_thread() not in harness.names.threads
+    harness.names.hold_hanging.set()
     answers = []
-    for _ in range(2):
+    for _ in hanging:
         assert harness.wakes.acquire(timeout=TIMEOUT_S)
         answers += harness.resolver.poll()
-    assert [answer.request for answer in answers] == [first, second]
+    assert {answer.request for answer in answers} == set(hanging)
+    # One thread stays for what comes.
+    until(lambda: threading.active_count() == before + 1, "the end of the other threads")
+    harness.resolver.resolve("b", 1)
+    assert harness.answer().addresses
+    assert harness.names.asked.count("b") == 2
     assert threading.active_count() == before + 1
-    (thread,) = set(harness.names.threads)
-    assert thread.daemon
-    assert thread is not threading.current_thread()
+
+
+def test_names_that_come_one_by_one_need_one_thread(harness: Harness) -> None:
+    harness.names.infos = {f"host{i}": [info("10.0.0.1", 1)] for i in range(20)}
+    before = threading.active_count()
+    for i in range(20):
+        harness.resolver.resolve(f"host{i}", 1)
+        harness.answer()
+        until(lambda: harness.resolver._idle == 1, "a thread that is free")
+    assert len(set(harness.names.threads)) == 1
+    assert threading.active_count() == before + 1
+
+
+def test_threads_are_bounded_and_what_waits_for_one_gets_it(harness: Harness) -> None:
+    names = [f"host{i}" for i in range(MOST_THREADS + 3)]
+    harness.names.infos = {name: [info("10.0.0.1", 1)] for name in names}
+    harness.names.hanging = set(names)
+    before = threading.active_count()
+    requests = [harness.resolver.resolve(name, 1) for name in names]
+    until(lambda: len(harness.names.asked) == MOST_THREADS, "a look-up on every thread")
+    assert threading.active_count() == before + MOST_THREADS
+    harness.names.hold_hanging.set()
+    answers = []
+    for _ in requests:
+        assert harness.wakes.acquire(timeout=TIMEOUT_S)
+        answers += harness.resolver.poll()
+    assert {answer.request for answer in answers} == set(requests)
+
+
+def test_without_threads_the_question_fails_and_the_next_one_may_succeed(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    harness.names.infos["a"] = [info("10.0.0.1", 1)]
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        harness.resolver.resolve("a", 1)
+        answer = harness.answer()
+        assert "cannot resolve 'a': can't start new thread" in str(answer.error)
+    harness.resolver.resolve("a", 1)
+    assert harness.answer().addresses
 
 
 @pytest.mark.parametrize(

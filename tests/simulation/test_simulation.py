@@ -40,7 +40,7 @@ def test_a_seed_is_one_history(seed: int) -> None:
 def test_the_histories_meet_every_kind_of_trouble() -> None:
     """A promise that nothing threatens is not tested."""
     lines: list[str] = []
-    for seed in range(1, 450):
+    for seed in range(1, 1000):
         run_history(seed, trace=lines.append)
     text = "\n".join(lines)
     for trouble in (
