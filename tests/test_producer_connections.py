@@ -1,6 +1,7 @@
 """Which connections a producer makes and keeps, and what it does where they fail."""
 
 import contextlib
+import errno
 import functools
 import logging
 import math
@@ -83,7 +84,7 @@ def first_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("random.random", lambda: 0.0)
 
 
-ENDLESS = {"socket_connection_setup_timeout_ms": math.inf}
+ENDLESS: dict[str, Any] = {"socket_connection_setup_timeout_ms": math.inf}
 
 
 @pytest.mark.usefixtures("first_first")
@@ -223,6 +224,18 @@ def test_a_refused_connection_is_logged_with_its_address(caplog: pytest.LogCaptu
             producer.wait_ready(0)
     assert f"{address}: connection refused" in caplog.records[0].getMessage()
     assert caplog.records[0].levelno == logging.WARNING
+
+
+def test_an_address_without_a_route_is_logged_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def connect(self: connector.Connector, address: Address) -> socket.socket:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(connector.Connector, "_connect", connect)
+    with producing(bootstrap_servers="127.0.0.1:1"):
+        until(lambda: caplog.records, "a warning")
+    assert "127.0.0.1:1: network is unreachable" in caplog.records[0].getMessage()
 
 
 def test_a_connection_that_is_not_made_in_time_is_logged_with_its_address(
