@@ -5,9 +5,11 @@ Does not own: serializers, interceptors and custom partitioners (``producer.py``
 them), nor the accumulator. Runs on the caller's thread, with the GIL, which is released only in waits.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
-from cpython.unicode cimport PyUnicode_CheckExact
+from cpython.long cimport PyLong_Check
+from cpython.sequence cimport PySequence_GetItem
+from cpython.unicode cimport PyUnicode_Check, PyUnicode_FromObject
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
@@ -32,6 +34,7 @@ from cyproducer.buffers.sync cimport (
 )
 from cyproducer.buffers.readiness cimport hurry
 from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
+from cyproducer.records.row_source cimport take_buffer
 from cyproducer.records.varint cimport put_varint
 
 import re
@@ -46,6 +49,7 @@ from cyproducer.errors import (
 
 cdef extern from "<Python.h>":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+    long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
 
 # Source: Apache Kafka's rule for topic names (249 characters, of these).
 LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -62,7 +66,10 @@ cdef struct Held:
 
 
 cdef int hold(object data, Held* held, str what) except -1:
-    """Borrows the bytes of any contiguous buffer; -1 as the size of None."""
+    """Borrows the bytes of any contiguous buffer; -1 as the size of None.
+
+    Exact bytes are only pointed to: the caller keeps ``data`` until they are copied.
+    """
     held.viewed = False
     held.data = NULL
     if data is None:
@@ -71,15 +78,10 @@ cdef int hold(object data, Held* held, str what) except -1:
         held.data = <const uint8_t*>PyBytes_AS_STRING(data)
         held.size = PyBytes_GET_SIZE(data)
     else:
-        try:
-            PyObject_GetBuffer(data, &held.view, PyBUF_SIMPLE)
-        except (TypeError, BufferError) as error:
-            advice = ""
-            if what in ("key", "value"):
-                advice = f"; give the producer a {what}_serializer for other types"
-            raise TypeError(
-                f"{what}: must be bytes, another contiguous buffer or None, not {type(data).__name__}{advice}"
-            ) from error
+        advice = ""
+        if what in ("key", "value"):
+            advice = f"; give the producer a {what}_serializer for other types"
+        take_buffer(data, &held.view, what, advice)
         held.viewed = True
         held.data = <const uint8_t*>held.view.buf
         held.size = held.view.len
@@ -104,6 +106,9 @@ cdef uint8_t* encode_headers(object headers, int64_t* size, int64_t* payload) ex
     cdef const char* name
     cdef Held value
     cdef tuple pairs
+    # What a header's own __getitem__ makes lives as long as these refer to it: until it is copied.
+    cdef object text
+    cdef object data
     if start == NULL:
         raise MemoryError("no memory for headers")
     payload[0] = 0
@@ -117,10 +122,18 @@ cdef uint8_t* encode_headers(object headers, int64_t* size, int64_t* payload) ex
             ) from error
         used = put_varint(start, len(pairs)) - start
         for header in pairs:
-            if not isinstance(header, (tuple, list)) or len(header) != 2 or not isinstance(header[0], str):
+            if not isinstance(header, (tuple, list)) or len(header) != 2:
                 raise TypeError(f"headers: each must be a (str, bytes or None) pair, not {header!r}")
-            name = PyUnicode_AsUTF8AndSize(header[0], &name_size)
-            hold(header[1], &value, "the value of a header")
+            # With bounds checks: the code of one item may change the list before the other is taken.
+            text = PySequence_GetItem(header, 0)
+            data = PySequence_GetItem(header, 1)
+            if not PyUnicode_Check(text):
+                raise TypeError(f"headers: each must be a (str, bytes or None) pair, not {header!r}")
+            try:
+                name = PyUnicode_AsUTF8AndSize(text, &name_size)
+            except UnicodeEncodeError as error:
+                raise ValueError(f"headers: the name {text!r} can't be encoded as UTF-8") from error
+            hold(data, &value, "the value of a header")
             try:
                 if used + 20 + name_size + max(value.size, 0) > room:
                     room = 2 * room + 20 + name_size + max(value.size, 0)
@@ -146,21 +159,33 @@ cdef uint8_t* encode_headers(object headers, int64_t* size, int64_t* payload) ex
 
 
 cdef int32_t wanted_partition(object partition) except -1:
-    cdef object number = partition
-    if not isinstance(partition, int):
+    cdef int too_large = 0
+    cdef int64_t number
+    # Read as C does: a subclass's own comparisons could let any number through.
+    if not PyLong_Check(partition):
         raise TypeError(f"partition: must be an int or None, not {type(partition).__name__}")
-    if not 0 <= number <= 0x7FFFFFFF:
-        raise ValueError(f"partition={partition}: must be >= 0 and below 2147483648")
-    return number
+    number = PyLong_AsLongLongAndOverflow(partition, &too_large)
+    if too_large or not 0 <= number <= 0x7FFFFFFF:
+        raise ValueError(f"partition={digits(partition)}: must be >= 0 and below 2147483648")
+    return <int32_t>number
 
 
 cdef int64_t given_timestamp(object timestamp_ms, str name) except? -1:
     """An argument of that name as milliseconds."""
-    if not isinstance(timestamp_ms, int):
+    cdef int too_large = 0
+    cdef int64_t number
+    if not PyLong_Check(timestamp_ms):
         raise TypeError(f"{name}: must be an int or None, not {type(timestamp_ms).__name__}")
-    if not 0 <= timestamp_ms <= 0x7FFFFFFFFFFFFFFF:
-        raise ValueError(f"{name}={timestamp_ms}: must be milliseconds since the epoch, >= 0")
-    return timestamp_ms
+    number = PyLong_AsLongLongAndOverflow(timestamp_ms, &too_large)
+    if too_large or number < 0:
+        raise ValueError(f"{name}={digits(timestamp_ms)}: must be milliseconds since the epoch, >= 0")
+    return number
+
+
+cdef str digits(object number):
+    """An int for an error's text: without a subclass's own code, and however long it is."""
+    bits = int.bit_length(number)
+    return int.__repr__(number) if bits < 1000 else f"an int of {bits} bits"
 
 
 class WouldBlock(Exception):
@@ -252,7 +277,11 @@ cdef class SendPath:
             free(encode_headers(headers, &headers_size, &payload))
         hold(value, &held, "value")
         let_go(&held)
-        return self.accumulator.opens_batch(topic, partition, record_bound(-1, held.size, headers_size))
+        return self.accumulator.opens_batch(
+            PyUnicode_FromObject(topic),
+            wanted_partition(partition),
+            record_bound(-1, held.size, headers_size),
+        )
 
     cdef TopicState _topic(self, object name):
         cdef TopicState state
@@ -260,8 +289,10 @@ cdef class SendPath:
             raise ProducerClosedError("this producer's constructor failed or was not called")
         if self.forked:
             self._reopen()
-        if not PyUnicode_CheckExact(name) and not isinstance(name, str):
+        if not PyUnicode_Check(name):
             raise TypeError(f"topic: must be a str, not {type(name).__name__}")
+        # What a subclass's text is, not what its __str__, __eq__ or __hash__ say: an enum's members differ.
+        name = PyUnicode_FromObject(name)
         state = self.accumulator.topics.get(name)
         if state is None:
             if not LEGAL_NAME.fullmatch(name) or name in (".", ".."):
@@ -269,7 +300,7 @@ cdef class SendPath:
                     f"topic {name!r}: a name has 1 to 249 of the characters a-z A-Z 0-9 . _ -, "
                     "and is neither '.' nor '..'"
                 )
-            state = self.accumulator.topic(str(name))
+            state = self.accumulator.topic(name)
         self.last_topic = <void*>state
         return state
 
@@ -291,23 +322,22 @@ cdef class SendPath:
             state = self._topic(topic)
         if value is None and key is None:
             raise ValueError("a record needs a value or a key: a tombstone is a key with value=None")
-        hold(value, &held_value, "value")
-        try:
-            hold(key, &held_key, "key")
-        except BaseException:
-            let_go(&held_value)
-            raise
         r.headers = &NO_HEADERS
         r.headers_size = 1
+        r.timestamp_ms = -1
+        # Before any buffer is held: what runs here may be the caller's code, which could change one.
+        if partition is not None:
+            wanted = wanted_partition(partition)
+        if timestamp_ms is not None:
+            r.timestamp_ms = given_timestamp(timestamp_ms, "timestamp_ms")
+        held_key.viewed = False
+        held_value.viewed = False
         try:
-            if partition is not None:
-                wanted = wanted_partition(partition)
-            r.timestamp_ms = -1
-            if timestamp_ms is not None:
-                r.timestamp_ms = given_timestamp(timestamp_ms, "timestamp_ms")
             if headers:
                 encoded = encode_headers(headers, &r.headers_size, &headers_payload)
                 r.headers = encoded
+            hold(value, &held_value, "value")
+            hold(key, &held_key, "key")
             r.key = held_key.data
             r.key_size = held_key.size
             r.value = held_value.data

@@ -37,6 +37,7 @@ cdef class RowSource:
     ) except -1
 
 
+cdef int take_buffer(object data, Py_buffer* view, str what, str advice) except -1
 cdef RowSource from_arrow(
     object data, object key, object value, object headers, object partition, object timestamp
 )

@@ -5,8 +5,16 @@ them is sent: null keys and values, sizes, partitions, timestamps. Does not own:
 (``columnar``), nor sending. Any thread; the GIL is needed to raise.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.buffer cimport PyBUF_ND, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_Check
+from cpython.bytes cimport (
+    PyBytes_AS_STRING,
+    PyBytes_Check,
+    PyBytes_CheckExact,
+    PyBytes_FromStringAndSize,
+    PyBytes_GET_SIZE,
+)
+from cpython.memoryview cimport PyMemoryView_Check
 from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.stdlib cimport calloc, free, malloc
 
@@ -281,6 +289,48 @@ cdef RowSource from_arrow(
     return source
 
 
+cdef int take_buffer(object data, Py_buffer* view, str what, str advice) except -1:
+    """Takes the buffer of something that is not exactly bytes.
+
+    Raises TypeError, with ``what`` and ``advice`` in its text, for what is no contiguous buffer, and for
+    numpy's scalars: their memory is a number in this machine's byte order, or text as UCS-4.
+    """
+    try:
+        # With its dimensions: without being asked for them numpy says that an array has none.
+        PyObject_GetBuffer(data, view, PyBUF_ND)
+    except (TypeError, BufferError) as error:
+        raise TypeError(
+            f"{what}: must be bytes, another contiguous buffer or None, not {type(data).__name__}{advice}"
+        ) from error
+    try:
+        if is_scalar(data, view.ndim):
+            raise TypeError(
+                f"{what}: must be bytes, another contiguous buffer or None, not the scalar "
+                f"{type(data).__name__}, whose memory would be sent; its .item() is a Python object{advice}"
+            )
+    except BaseException:
+        PyBuffer_Release(view)
+        raise
+    return 0
+
+
+cdef bint is_scalar(object data, int dimensions) except -1:
+    """Whether a buffer is that of one number, text or date of numpy's, which is not imported for that."""
+    if PyBytes_Check(data) or PyByteArray_Check(data) or PyMemoryView_Check(data):
+        return False
+    kind = type(data)
+    if dimensions != 0:
+        # Dates have a buffer of 8 bytes.
+        return kind.__module__ == "numpy" and kind.__name__ in ("datetime64", "timedelta64")
+    # Whoever makes a structure in memory wants its memory sent: ctypes, and numpy's void.
+    if type(kind).__module__ == "_ctypes":
+        return False
+    for base in kind.__mro__:
+        if base.__module__ == "numpy" and base.__name__ == "void":
+            return False
+    return True
+
+
 cdef int64_t hold_all(tuple items, str name, Cells* c, Span* spans, list kept) except -1:
     """Makes a column of a sequence's items; copies of those that are no bytes go to ``kept``.
 
@@ -300,13 +350,7 @@ cdef int64_t hold_all(tuple items, str name, Cells* c, Span* spans, list kept) e
             c.sparse = True
             continue
         if not PyBytes_CheckExact(item):
-            try:
-                PyObject_GetBuffer(item, &view, PyBUF_SIMPLE)
-            except (TypeError, BufferError) as error:
-                raise TypeError(
-                    f"{name}[{i}]: must be bytes, another contiguous buffer or None, not "
-                    f"{type(item).__name__}"
-                ) from error
+            take_buffer(item, &view, f"{name}[{i}]", "")
             try:
                 copy = PyBytes_FromStringAndSize(<char*>view.buf, view.len)
             finally:
