@@ -1,8 +1,9 @@
 """Arrow data in and out, by the Arrow PyCapsule interface: no library of Arrow's is needed.
 
 Owns: taking tables over from whoever has them (pyarrow, polars, pandas, DuckDB, DataFusion), releasing them
-exactly once, and giving out the table of partitions and offsets. Does not own: what the columns mean
-(``columnar``). Any thread, with the GIL; it is let go while a stream computes its next batch.
+exactly once, refusing schemas that can't be walked, and giving out the table of partitions and offsets.
+Does not own: what the columns mean, and their arrays (``columnar``). Any thread, with the GIL; it is let go
+while a stream computes its next batch.
 
 Source: Apache Arrow, "The Arrow PyCapsule Interface", "The Arrow C data interface", "The Arrow C stream
 interface".
@@ -11,6 +12,18 @@ interface".
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset, strcmp
+
+import re
+
+cdef extern from "<Python.h>":
+    int PyErr_CheckSignals() except -1
+
+cdef enum:
+    MOST_LEVELS = 64          # of nested types, as Arrow's own importer has it
+    MOST_FIELDS = 1 << 20     # of a schema, nested ones too
+
+# How the text of a stream's error ends where Ctrl-C broke into Python code behind it: only that gets here.
+INTERRUPTED = re.compile(r"(?:^|Python exception: )KeyboardInterrupt(?::[^\n]*)?\s*\Z", re.MULTILINE)
 
 cdef const char* SCHEMA_CAPSULE = "arrow_schema"
 cdef const char* ARRAY_CAPSULE = "arrow_array"
@@ -60,31 +73,44 @@ cdef void* from_capsule(object capsule, const char* name, str method) except NUL
 
 
 cdef object stream_error(ArrowArrayStream* stream, int code):
-    cdef const char* text = stream.get_last_error(stream)
+    cdef const char* text = NULL
+    if stream.get_last_error != NULL:
+        text = stream.get_last_error(stream)
     said = text.decode("utf-8", "replace") if text != NULL else "it does not say why"
+    if INTERRUPTED.search(said):
+        return KeyboardInterrupt()
     return OSError(code, f"data: its Arrow stream failed: {said}")
 
 
 cdef int read_stream(ArrowTable table, ArrowArrayStream* stream) except -1:
     cdef ArrowArray batch
-    cdef int code = stream.get_schema(stream, &table.schema)
+    cdef int code
+    if stream.get_schema == NULL or stream.get_next == NULL:
+        raise ValueError("data: malformed Arrow data: its stream has no functions to read it by")
+    code = stream.get_schema(stream, &table.schema)
     if code:
         table.schema.release = NULL
         raise stream_error(stream, code)
-    refuse_other_than_struct(table)
+    check_table(table)
     while True:
         memset(&batch, 0, sizeof(ArrowArray))
         # It may compute, and wait for threads that want the GIL.
         with nogil:
             code = stream.get_next(stream, &batch)
         if code:
+            # Ctrl-C may be what it failed for.
+            PyErr_CheckSignals()
             raise stream_error(stream, code)
         if batch.release == NULL:
             return 0
         table._append(&batch)
+        # No Python code need run in a stream: Ctrl-C would wait for its end.
+        PyErr_CheckSignals()
 
 
-cdef int refuse_other_than_struct(ArrowTable table) except -1:
+cdef int check_table(ArrowTable table) except -1:
+    """Refuses a schema that is no struct's, or that can't be walked."""
+    cdef int64_t fields = MOST_FIELDS
     if table.schema.release == NULL or table.schema.format == NULL:
         raise ValueError("data: malformed Arrow data: its schema is a released one")
     if strcmp(table.schema.format, "+s") != 0:
@@ -92,6 +118,30 @@ cdef int refuse_other_than_struct(ArrowTable table) except -1:
             "data: must be a table, or an array of structs, so that its columns have names; this is one "
             f"array of type {table.schema.format.decode('utf-8', 'replace')!r}"
         )
+    check_schema(&table.schema, 1, &fields)
+    return 0
+
+
+cdef int check_schema(const ArrowSchema* s, int level, int64_t* fields) except -1:
+    """Refuses a schema with pointers that are missing, or that lead round in a circle.
+
+    ``fields``: how many there may still be.
+    """
+    cdef int64_t i
+    fields[0] -= 1
+    if level > MOST_LEVELS or fields[0] < 0:
+        raise ValueError(
+            f"data: malformed Arrow data: its schema has more than {MOST_LEVELS} levels or {MOST_FIELDS} "
+            "fields, or leads round in a circle"
+        )
+    if s.n_children < 0 or s.n_children > MOST_FIELDS or (s.n_children > 0 and s.children == NULL):
+        raise ValueError(f"data: malformed Arrow data: a field of its schema has {s.n_children} children")
+    for i in range(s.n_children):
+        if s.children[i] == NULL:
+            raise ValueError(f"data: malformed Arrow data: child {i} of a field of its schema is missing")
+        check_schema(s.children[i], level + 1, fields)
+    if s.dictionary != NULL:
+        check_schema(s.dictionary, level + 1, fields)
     return 0
 
 
@@ -129,7 +179,7 @@ cdef ArrowTable read_arrow(object data):
             raise ValueError("data: its Arrow array was taken before")
         table.schema = schema[0]
         schema.release = NULL
-        refuse_other_than_struct(table)
+        check_table(table)
         table._append(array)
     else:
         raise TypeError(

@@ -69,6 +69,7 @@ cdef struct Headers:
 
 
 cdef object malformed(str name, str what)
+cdef int64_t plus(int64_t a, int64_t b, str name) except -1
 cdef int bytes_layout(const ArrowSchema* s, str name) except -1
 cdef int partition_type(const ArrowSchema* s, Numbers* c, str name) except -1
 cdef int timestamp_type(const ArrowSchema* s, Numbers* c, str name) except -1

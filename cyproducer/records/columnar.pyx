@@ -5,7 +5,8 @@ dictionaries, views. What has passed is read without checks (``cell``, inlined i
 own: the memory (``arrow``), nor what rows may hold (``row_source``). Any thread; the GIL is needed to raise.
 
 Foreign memory is trusted as far as its extent goes, which the C data interface does not tell: offsets must
-grow from 0 on, dictionaries' indices and views must be within bounds.
+grow from 0 on, dictionaries' indices and views must be within bounds. Its numbers are not: ``plus`` and
+``times`` refuse those whose sums and products no address could reach.
 
 Source: Apache Arrow, "Arrow Columnar Format" and "The Arrow C data interface".
 """
@@ -14,6 +15,24 @@ from libc.string cimport memcpy, strcmp, strncmp
 
 from cyproducer.records.arrow cimport ArrowArray, ArrowSchema
 from cyproducer.records.varint cimport put_varint, varint_size
+
+cdef extern from *:
+    """
+    static inline int cyp_add_overflows(int64_t a, int64_t b, int64_t *sum) {
+        return __builtin_add_overflow(a, b, sum);
+    }
+    static inline int cyp_multiply_overflows(int64_t a, int64_t b, int64_t *product) {
+        return __builtin_mul_overflow(a, b, product);
+    }
+    """
+    bint cyp_add_overflows(int64_t a, int64_t b, int64_t* sum) noexcept nogil
+    bint cyp_multiply_overflows(int64_t a, int64_t b, int64_t* product) noexcept nogil
+
+# Stands for a buffer without bytes, which may be NULL: C allows neither offsets from that nor copies.
+cdef uint8_t NOTHING = 0
+
+# A record's size is an int32: of headers that take more, no more than that is counted.
+cdef int64_t MOST_HEADERS = 0x7FFFFFFF
 
 # Source: Apache Arrow, "The Arrow C data interface", "Data type description - format strings".
 TYPE_NAMES = {
@@ -28,11 +47,36 @@ TYPE_NAMES = {
 cdef object type_name(const ArrowSchema* s):
     form = s.format.decode("utf-8", "replace") if s.format != NULL else ""
     name = TYPE_NAMES.get(form) or f"format {form!r}"
-    return f"dictionary of {type_name(s.dictionary)}" if s.dictionary != NULL else name
+    if s.dictionary == NULL:
+        return name
+    # No dictionary has words that are one themselves, so a chain of them is not followed.
+    return f"dictionary of {'a dictionary' if s.dictionary.dictionary != NULL else type_name(s.dictionary)}"
 
 
 cdef object malformed(str name, str what):
     return ValueError(f"column {name!r}: malformed Arrow data: {what}")
+
+
+cdef int64_t plus(int64_t a, int64_t b, str name) except -1:
+    """The sum of two foreign numbers that are not negative."""
+    cdef int64_t total = 0
+    if cyp_add_overflows(a, b, &total):
+        raise malformed(name, f"no memory reaches as far as {a} + {b} rows")
+    return total
+
+
+cdef int64_t times(int64_t a, int64_t b, str name) except -1:
+    """The product of two foreign numbers that are not negative."""
+    cdef int64_t product = 0
+    if cyp_multiply_overflows(a, b, &product):
+        raise malformed(name, f"no memory has room for {a} rows of {b} bytes")
+    return product
+
+
+cdef const uint8_t* at_row(const void* data, int64_t first, int64_t n, int64_t size, str name) except? NULL:
+    """The address of row ``first``, where ``n`` rows of ``size`` bytes each can lie from there on."""
+    times(plus(first, n, name), size, name)
+    return <const uint8_t*>data + first * size
 
 
 # Types
@@ -111,6 +155,16 @@ cdef int timestamp_type(const ArrowSchema* s, Numbers* c, str name) except -1:
     )
 
 
+cdef int64_t fixed_width(const char* form, str name) except -1:
+    """The bytes of a row of fixed_size_binary, from its format "w:42"."""
+    digits = (form + 2).decode("utf-8", "replace")
+    if not (digits.isascii() and digits.isdigit()):
+        raise malformed(name, f"its width is {digits!r}")
+    if len(digits) > 18:
+        raise malformed(name, f"its width is {digits}")
+    return int(digits)
+
+
 cdef int headers_type(const ArrowSchema* s, str name) except -1:
     """Raises TypeError for what is no list of (key, value) structs; else whether offsets have 64 bits."""
     cdef const char* form = s.format
@@ -136,6 +190,7 @@ cdef int check_shape(const ArrowArray* a, int64_t buffers, int64_t needed, str n
     """Refuses an array that can't be one of ``buffers`` buffers (-1: any) with ``needed`` rows."""
     if a.length < 0 or a.offset < 0 or a.null_count < -1 or a.null_count > a.length:
         raise malformed(name, f"length {a.length}, offset {a.offset}, null_count {a.null_count}")
+    plus(a.offset, a.length, name)
     if a.length < needed:
         raise malformed(name, f"it has {a.length} rows and its batch {needed}")
     if buffers >= 0 and a.n_buffers != buffers:
@@ -212,8 +267,6 @@ cdef int64_t check_cells(const Cells* c, int64_t n, int64_t words, int64_t* long
             return 0
     elif c.layout == FIXED:
         most = c.width
-        if most > 0 and c.data == NULL:
-            return 0
     elif c.layout == VIEWS:
         for i in range(n):
             if c.validity != NULL and not bit_at(c.validity, c.first_bit + i):
@@ -244,12 +297,17 @@ cdef int64_t describe_cells(
     cdef int layout = bytes_layout(s, name)
     cdef int64_t longest = 0
     cdef int64_t bad
-    cdef int64_t first = a.offset + skip
+    cdef int64_t first
+    cdef int64_t needed = plus(skip, n, name)
     cdef int64_t word_count = 0
+    if a == NULL:
+        raise malformed(name, "its array is missing")
     if s.dictionary != NULL:
-        check_shape(a, 2, skip + n, name)
+        check_shape(a, 2, needed, name)
         if a.dictionary == NULL:
             raise malformed(name, "its dictionary is missing")
+        if a.dictionary == a or a.dictionary.dictionary != NULL:
+            raise malformed(name, "its dictionary's words are a dictionary")
         word_count = a.dictionary.length
         longest = describe_cells(words, NULL, s.dictionary, a.dictionary, 0, word_count, name, 0)
         c.index = number_kind(s.format)
@@ -258,45 +316,52 @@ cdef int64_t describe_cells(
             raise malformed(name, "its indices are missing")
         # Never NULL: that is what tells a dictionary from others.
         c.indices = <const uint8_t*>a
-        if n > 0:
-            c.indices = <const uint8_t*>a.buffers[1] + first * number_size(c.index)
     elif layout == ABSENT:
-        check_shape(a, 0, skip + n, name)
+        check_shape(a, 0, needed, name)
         return 0
     elif layout == VIEWS:
-        if a.n_buffers < 3:
+        # A view names its buffer by an int32.
+        if not 3 <= a.n_buffers <= <int64_t>0x7FFFFFFF:
             raise malformed(name, f"it has {a.n_buffers} buffers, its type at least 3")
-        check_shape(a, -1, skip + n, name)
+        check_shape(a, -1, needed, name)
     else:
-        check_shape(a, 2 if layout == FIXED else 3, skip + n, name)
+        check_shape(a, 2 if layout == FIXED else 3, needed, name)
     c.layout = layout
+    if layout == FIXED and c.indices == NULL:
+        c.width = fixed_width(s.format, name)
     if n == 0:
         return longest
+    first = plus(a.offset, skip, name)
     take_validity(a, skip, n, name, &c.validity, &c.first_bit)
-    if c.indices == NULL:
-        if a.buffers[1] == NULL and layout != FIXED:
+    if c.indices != NULL:
+        c.indices = at_row(a.buffers[1], first, n, number_size(c.index), name)
+    elif layout == FIXED:
+        c.data = &NOTHING
+        if a.buffers[1] != NULL:
+            c.data = at_row(a.buffers[1], first, n, c.width, name)
+        elif c.width > 0:
+            raise malformed(name, "its data is missing")
+    else:
+        if a.buffers[1] == NULL:
             raise malformed(name, "its offsets are missing")
-        if layout == OFFSETS32 or layout == OFFSETS64:
-            c.rows = <const uint8_t*>a.buffers[1] + first * (4 if layout == OFFSETS32 else 8)
-            c.data = <const uint8_t*>a.buffers[2]
-        elif layout == VIEWS:
-            c.rows = <const uint8_t*>a.buffers[1] + first * 16
+        if layout == VIEWS:
+            c.rows = at_row(a.buffers[1], first, n, 16, name)
             c.buffers = a.buffers + 2
             c.buffer_count = a.n_buffers - 3
             c.sizes = <const int64_t*>a.buffers[a.n_buffers - 1]
             if c.buffer_count > 0 and c.sizes == NULL:
                 raise malformed(name, "the sizes of its buffers are missing")
         else:
-            c.width = int((s.format + 2).decode())
-            if c.width < 0:
-                raise malformed(name, f"its width is {c.width}")
-            c.data = <const uint8_t*>a.buffers[1]
-            if c.data != NULL:
-                c.data += first * c.width
+            # There is one more offset than rows.
+            plus(plus(first, n, name), 1, name)
+            c.rows = at_row(a.buffers[1], first, n + 1, 4 if layout == OFFSETS32 else 8, name)
+            c.data = <const uint8_t*>a.buffers[2]
     with nogil:
         bad = check_cells(c, n, word_count, &longest)
     if bad >= 0:
         raise malformed(name, f"row {before + bad} points outside the column's memory")
+    if c.indices == NULL and c.data == NULL:
+        c.data = &NOTHING
     return longest
 
 
@@ -304,12 +369,14 @@ cdef int describe_numbers(
     Numbers* c, const ArrowArray* a, int64_t skip, int64_t n, str name
 ) except -1:
     """Makes a column of numbers, whose kind is known, of an array."""
-    check_shape(a, 2, skip + n, name)
+    if a == NULL:
+        raise malformed(name, "its array is missing")
+    check_shape(a, 2, plus(skip, n, name), name)
     if n == 0:
         return 0
     if a.buffers[1] == NULL:
         raise malformed(name, "its data is missing")
-    c.data = <const uint8_t*>a.buffers[1] + (a.offset + skip) * number_size(c.kind)
+    c.data = at_row(a.buffers[1], plus(a.offset, skip, name), n, number_size(c.kind), name)
     return take_validity(a, skip, n, name, &c.validity, &c.first_bit)
 
 
@@ -318,7 +385,10 @@ cdef inline int64_t list_offset(const Headers* h, int64_t row) noexcept nogil:
 
 
 cdef int64_t headers_size_at(const Headers* h, int64_t row) noexcept nogil:
-    """The bytes that ``encode_headers_at`` takes; -1: offsets out of bounds, -2: a header without a key."""
+    """The bytes that ``encode_headers_at`` takes; -1: offsets out of bounds, -2: a header without a key.
+
+    Above MOST_HEADERS it stops counting: headers without bytes take no memory, and may be any number.
+    """
     cdef int64_t total
     cdef int64_t size
     cdef int64_t i
@@ -331,17 +401,80 @@ cdef int64_t headers_size_at(const Headers* h, int64_t row) noexcept nogil:
     end = list_offset(h, row + 1)
     if start < 0 or end < start or end > h.room:
         return -1
+    # Each takes two bytes at least.
+    if end - start > MOST_HEADERS // 2:
+        return MOST_HEADERS + 1
     total = varint_size(end - start)
     for i in range(start, end):
         if h.struct_validity != NULL and not bit_at(h.struct_validity, h.struct_bit + i):
             return -2
-        size = cell(&h.key, i, &at)
+        size = min(cell(&h.key, i, &at), MOST_HEADERS)
         if size < 0:
             return -2
         total += varint_size(size) + size
-        size = cell(&h.value, i, &at)
+        size = min(cell(&h.value, i, &at), MOST_HEADERS)
         total += varint_size(size) + max(size, 0)
+        if total > MOST_HEADERS:
+            break
     return total
+
+
+cdef int64_t unreadable_key(const Headers* h, int64_t row) noexcept nogil:
+    """The first header of a row whose key is no UTF-8, counted over all rows; -1: none.
+
+    The row was checked.
+    """
+    cdef int64_t i
+    cdef int64_t size
+    cdef const uint8_t* at = NULL
+    if h.validity == NULL or bit_at(h.validity, h.first_bit + row):
+        for i in range(list_offset(h, row), list_offset(h, row + 1)):
+            size = cell(&h.key, i, &at)
+            if not is_utf8(at, size):
+                return i
+    return -1
+
+
+cdef bint is_utf8(const uint8_t* p, int64_t size) noexcept nogil:
+    """Source: RFC 3629, section 4: no overlong forms, no surrogates, nothing above U+10FFFF."""
+    cdef int64_t i = 0
+    cdef int64_t j
+    cdef int more
+    cdef uint8_t c
+    cdef uint8_t least
+    cdef uint8_t most
+    while i < size:
+        c = p[i]
+        i += 1
+        if c < 0x80:
+            continue
+        least = 0x80
+        most = 0xBF
+        if 0xC2 <= c <= 0xDF:
+            more = 1
+        elif 0xE0 <= c <= 0xEF:
+            more = 2
+            if c == 0xE0:
+                least = 0xA0
+            elif c == 0xED:
+                most = 0x9F
+        elif 0xF0 <= c <= 0xF4:
+            more = 3
+            if c == 0xF0:
+                least = 0x90
+            elif c == 0xF4:
+                most = 0x8F
+        else:
+            return False
+        if size - i < more:
+            return False
+        for j in range(i, i + more):
+            if not least <= p[j] <= most:
+                return False
+            least = 0x80
+            most = 0xBF
+        i += more
+    return True
 
 
 cdef int64_t encode_headers_at(const Headers* h, int64_t row, uint8_t* out) noexcept nogil:
@@ -380,8 +513,12 @@ cdef int64_t describe_headers(
     cdef int64_t size = 0
     cdef int64_t largest = 1
     cdef int key = 0
+    cdef int64_t bad = -1
+    cdef const uint8_t* at = NULL
     h.wide = headers_type(s, name)
-    check_shape(a, 2, skip + n, name)
+    if a == NULL:
+        raise malformed(name, "its array is missing")
+    check_shape(a, 2, plus(skip, n, name), name)
     if a.n_children != 1 or a.children == NULL or a.children[0] == NULL:
         raise malformed(name, f"a list has {a.n_children} children")
     pairs = a.children[0]
@@ -405,18 +542,30 @@ cdef int64_t describe_headers(
         return largest
     if a.buffers[1] == NULL:
         raise malformed(name, "its offsets are missing")
-    h.offsets = <const uint8_t*>a.buffers[1] + (a.offset + skip) * (8 if h.wide else 4)
-    take_validity(a, skip, n, name, &h.validity, &h.first_bit)
+    skip = plus(a.offset, skip, name)
+    plus(plus(skip, n, name), 1, name)
+    h.offsets = at_row(a.buffers[1], skip, n + 1, 8 if h.wide else 4, name)
+    take_validity(a, skip - a.offset, n, name, &h.validity, &h.first_bit)
     with nogil:
         for row in range(n):
             size = headers_size_at(h, row)
             if size < 0:
                 break
             largest = max(largest, size)
+            # What is too large for a record is not sent.
+            if size <= MOST_HEADERS:
+                bad = unreadable_key(h, row)
+                if bad >= 0:
+                    break
     if size == -1:
         raise malformed(name, f"row {before + row} points outside the column's memory")
     if size == -2:
         raise ValueError(f"column {name!r}, row {before + row}: a header has no key: keys must not be null")
+    if bad >= 0:
+        size = cell(&h.key, bad, &at)
+        raise ValueError(
+            f"column {name!r}, row {before + row}: the header key {(<const char*>at)[:size]!r} is no UTF-8"
+        )
     return largest
 
 

@@ -22,7 +22,7 @@ cdef class RowSource:
     cdef Span* spans                   # of sequences: values, then keys
     cdef int32_t partition    # of every row; -1: the column's, or to be chosen
     cdef int64_t timestamp_ms  # of every row; -1: the column's, or now
-    cdef int64_t largest      # bound of the bytes of any row in a batch; see record_bound
+    cdef int64_t largest      # at least what any row takes in a batch; see largest_row
     cdef int64_t headers_room  # bytes that any row's headers fit into, encoded
     cdef bint keyed
     cdef str value_name                # what errors call the columns
@@ -45,3 +45,4 @@ cdef RowSource from_sequences(object values, object keys)
 cdef int check_rows(
     RowSource source, int32_t partitions, int64_t max_request_size, bint given
 ) except -1
+cdef int64_t largest_row(RowSource source) noexcept nogil

@@ -37,6 +37,7 @@ from cyproducer.records.columnar cimport (
     malformed,
     number,
     partition_type,
+    plus,
     timestamp_type,
 )
 from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
@@ -45,6 +46,12 @@ from cyproducer.records.varint cimport varint_size
 from cyproducer.errors import RecordTooLargeError, UnknownTopicOrPartitionError
 
 cdef int64_t MOST = 0x7FFFFFFFFFFFFFFF
+
+# Rows without bytes take no memory, so that there may be any number of them; each takes some here.
+cdef int64_t MOST_ROWS = 1 << 32
+
+# As large as a key or value counts, so that no sum of sizes overflows: no record may be that large.
+cdef int64_t VAST = 1 << 60
 
 
 cdef class RowSource:
@@ -95,6 +102,8 @@ cdef class RowSource:
             r = &self.batches[i]
             r.count = a.length
             check_shape(a, 1, 0, "data")
+            if plus(self.count, r.count, "data") > MOST_ROWS:
+                raise ValueError(f"data: has {self.count + r.count} rows: one call takes at most {MOST_ROWS}")
             if columns == NULL and a.n_children > 0:
                 raise malformed("data", "its columns are missing")
             if a.null_count != 0 and a.buffers[0] != NULL:
@@ -126,7 +135,7 @@ cdef class RowSource:
             self.batch_count += 1
         self.keyed = key >= 0
         self.headers_room = headers_most
-        self.largest = record_bound(key_most, value_most, headers_most)
+        self.largest = record_bound(min(key_most, VAST), min(value_most, VAST), headers_most)
         return None
 
     cdef int _check_batch(
@@ -186,8 +195,8 @@ cdef class RowSource:
             return 0
         with nogil:
             for row in range(r.count):
-                key_size = cell(&r.key, row, &at)
-                value_size = cell(&r.value, row, &at)
+                key_size = min(cell(&r.key, row, &at), VAST)
+                value_size = min(cell(&r.value, row, &at), VAST)
                 if key_size < 0 and value_size < 0:
                     ok = False
                     break
@@ -418,3 +427,28 @@ cdef int check_rows(RowSource source, int32_t partitions, int64_t max_request_si
         source._check_batch(&source.batches[i], before, partitions, max_request_size, given)
         before += source.batches[i].count
     return 0
+
+
+cdef int64_t largest_row(RowSource source) noexcept nogil:
+    """The bound of the bytes of any row in a batch, of which ``source.largest`` is a quick estimate.
+
+    That one also counts bytes that are not sent, under nulls and in words of a dictionary that no row uses,
+    and adds the largest key to the largest value. The rows were checked.
+    """
+    cdef int64_t i
+    cdef int64_t row
+    cdef int64_t key_size
+    cdef int64_t value_size
+    cdef int64_t headers_size = 1
+    cdef int64_t largest = 0
+    cdef const Rows* r
+    cdef const uint8_t* at = NULL
+    for i in range(source.batch_count):
+        r = &source.batches[i]
+        for row in range(r.count):
+            key_size = cell(&r.key, row, &at)
+            value_size = cell(&r.value, row, &at)
+            if r.headers.offsets != NULL:
+                headers_size = headers_size_at(&r.headers, row)
+            largest = max(largest, record_bound(key_size, value_size, headers_size))
+    return largest

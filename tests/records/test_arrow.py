@@ -1,14 +1,22 @@
 """What is taken over is released once, and arrays that can't be right are refused."""
 
 import ctypes
+import shutil
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tests.records.arrow_abi import Counted, int32s
+from cyproducer import errors
+from cyproducer.records import arrow
+from tests.records.arrow_abi import Counted, Made, MadeStream, int32s, made_array, made_schema
 from tests.rig import Rig
 
+COMPILER = shutil.which("cc")
 VIEW = (ctypes.c_int32 * 4)(13, 0, 7, 0)
 OFFSETS = int32s(0, 5, 3, 6)
 NEGATIVE = int32s(-4, 0, 1, 2)
@@ -83,6 +91,235 @@ def test_what_can_not_be_right_is_refused_and_released(
             rig.path.send_arrow("t", data, **options)
         assert data.released == 1
         assert rig.accumulator.counters()["records_appended"] == 0
+
+
+# Numbers that overflow, pointers that lead nowhere or round in a circle
+
+LAST = 2**63 - 1
+NONE: Any = None
+
+
+def of_columns(*columns: Any) -> Any:
+    return made_schema("+s", "", columns)
+
+
+def rows_of(length: int, *columns: Any, **fields: int) -> Any:
+    return made_array(length, None, children=columns, **fields)
+
+
+def binaries(length: int, **fields: int) -> Any:
+    return made_array(length, None, struct.pack("<4i", 0, 1, 2, 3), b"abc", **fields)
+
+
+def one(form: str, array: Any, length: int = 1, **fields: int) -> Made:
+    """A table of the one column "value"."""
+    return Made(of_columns(made_schema(form, "value")), rows_of(length, array, **fields))
+
+
+def words_of(form: str, words: Any, *buffers: bytes | None, length: int = 1, **fields: int) -> Made:
+    schema = made_schema("l", "value", dictionary=made_schema(form))
+    column = made_array(length, *buffers, dictionary=words, **fields)
+    return Made(of_columns(schema), rows_of(length, column))
+
+
+def without_children(made: Made) -> Made:
+    made.array.children = None
+    return made
+
+
+def round_schema() -> Made:
+    schema = made_schema("i", "value")
+    schema.dictionary = ctypes.pointer(schema)
+    return Made(of_columns(schema), rows_of(1, made_array(1, None, bytes(4))))
+
+
+def round_array() -> Made:
+    made = words_of("w:4", made_array(1, None, bytes(4)), None, bytes(8))
+    column = made.array.children[0]
+    column.contents.dictionary = column
+    return made
+
+
+def deep_schema() -> Made:
+    schema = made_schema("+s", "value")
+    (schema.n_children, schema.children) = (1, (ctypes.POINTER(type(schema)) * 1)(ctypes.pointer(schema)))
+    return Made(of_columns(schema), rows_of(1, rows_of(1)))
+
+
+def many_fields() -> Made:
+    """Each level has the next one twice: few structures, and endless to walk."""
+    schema = made_schema("i", "value")
+    for _ in range(60):
+        schema = made_schema("+s", "value", [schema, schema])
+    return Made(of_columns(schema), rows_of(1, rows_of(1)))
+
+
+def with_headers(key: Any, room: int, offsets: bytes, **fields: int) -> Made:
+    pair = made_schema("+s", "", [made_schema("w:0", "key"), made_schema("n", "value")])
+    schema = of_columns(made_schema("w:0", "value"), made_schema("+L", "h", [pair]))
+    pairs = made_array(room, None, children=[key, made_array(room)])
+    lists = made_array(1, None, offsets, children=[pairs], **fields)
+    return Made(schema, rows_of(1, made_array(1, None, None), lists))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        # The rows of a column begin behind the sum of two offsets.
+        (lambda: one("z", binaries(LAST - 3, offset=3), 1, offset=LAST - 4), "no memory reaches"),
+        (lambda: one("z", binaries(LAST - 1, offset=1), 1, offset=LAST - 2), "no memory reaches"),
+        (lambda: one("z", binaries(LAST - 3, offset=3), 1, offset=LAST - 3), "it has|no memory reaches"),
+        (lambda: one("z", binaries(3), 1, offset=LAST - 1), "it has 3 rows and its batch 9"),
+        (lambda: one("z", binaries(LAST), 1, offset=LAST - 2), "no memory has room"),
+        (lambda: one("z", binaries(3, offset=LAST)), "no memory reaches"),
+        (lambda: one("z", binaries(LAST, offset=LAST)), "no memory reaches"),
+        (lambda: one("z", binaries(1, offset=2**62 - 2)), "no memory has room"),
+        (lambda: one("Z", binaries(1, offset=2**61 - 2)), "no memory has room"),
+        (lambda: one("vz", made_array(1, None, bytes(16), None, offset=2**60)), "no memory has room"),
+        (lambda: one("w:4", made_array(1, None, bytes(4), offset=2**61)), "no memory has room"),
+        (lambda: one("w:999999999999999999", made_array(1, None, bytes(4), offset=9)), "no memory has room"),
+        (lambda: one("w:9999999999999999999", made_array(1, None, bytes(4))), "its width is 9999"),
+        (lambda: one("w:-1", made_array(1, None, bytes(4))), "its width is '-1'"),
+        (lambda: one("w:", made_array(1, None, bytes(4))), "its width is ''"),
+        (lambda: one("w:4\u0664", made_array(1, None, bytes(4))), "its width is"),
+        (lambda: one("w:4", made_array(1, None, None)), "its data is missing"),
+        (lambda: one("vz", made_array(1, None, bytes(16), None, n_buffers=LAST)), "it has 9.* buffers"),
+        (
+            lambda: words_of("w:1", made_array(1, None, b"a"), None, bytes(8), offset=2**60),
+            "no memory has room",
+        ),
+        (
+            lambda: words_of("w:1", made_array(LAST, None, b"a", offset=1), None, bytes(8)),
+            "no memory reaches",
+        ),
+        (lambda: words_of("w:1", made_array(1, None, b"a"), None, None), "its indices are missing"),
+        # Pointers.
+        (lambda: one("z", None), "its array is missing"),
+        (lambda: one("z", binaries(1, buffers=None)), "it has no buffers"),
+        (lambda: without_children(one("z", binaries(1))), "its columns are missing"),
+        (lambda: Made(of_columns(None), rows_of(1, binaries(1))), "child 0 of a field of its"),
+        (lambda: one(NONE, binaries(1)), "it has no type"),
+        (lambda: Made(made_schema(NONE), rows_of(1)), "its schema is a released one"),
+        (round_array, "its dictionary's words are a dictionary"),
+        (round_schema, "more than 64 levels"),
+        (deep_schema, "more than 64 levels"),
+        (many_fields, "1048576 fields"),
+        (lambda: with_headers(None, 1, bytes(16)), "column 'h, key': .*its array is missing"),
+        (lambda: with_headers(made_array(1, None, None), 1, struct.pack("<qq", 0, 2)), "row 0 points out"),
+        (lambda: with_headers(made_array(1, None, None), 1, bytes(16), offset=2**60), "no memory has room"),
+        (lambda: MadeStream(of_columns(), missing=["get_schema"]), "no functions to read it by"),
+        (lambda: MadeStream(of_columns(), missing=["get_next"]), "no functions to read it by"),
+    ],
+)  # fmt: skip
+def test_numbers_that_no_memory_has_and_pointers_that_lead_nowhere_are_refused(
+    make: Callable[[], Any], said: str
+) -> None:
+    with Rig({"t": [1]}) as rig:
+        data = make()
+        headers = "h" if isinstance(data, Made) and data.array.n_children == 2 else None
+        with pytest.raises(ValueError, match=f"malformed Arrow data: .*({said})|{said}"):
+            rig.path.send_arrow("t", data, headers=headers)
+        assert rig.accumulator.counters()["records_appended"] == 0
+
+
+def test_a_schema_with_too_many_children_is_refused() -> None:
+    schema = of_columns(made_schema("z", "value"))
+    for count, children in ((-1, schema.children), (LAST, schema.children), (1, None)):
+        (schema.n_children, schema.children) = (count, children)
+        with (
+            Rig({"t": [1]}) as rig,
+            pytest.raises(ValueError, match=f"a field of its schema has {count} chil"),
+        ):
+            rig.path.send_arrow("t", Made(schema, rows_of(1, binaries(1))))
+        schema.release = made_schema("n").release
+
+
+def test_rows_without_bytes_are_sent_and_any_number_of_them_is_counted() -> None:
+    with Rig({"t": [1]}) as rig:
+        rig.path.send_arrow("t", one("w:0", made_array(3, None, None), 3))
+        rig.answer_all()
+        assert rig.values("t") == [b""] * 3
+        rows = 2**62
+        with pytest.raises(ValueError, match=f"data: has {rows} rows: one call takes at most {2**32}"):
+            rig.path.send_arrow("t", one("w:0", made_array(rows, None, None), rows))
+        batches = [rows_of(2**31, made_array(2**31, None, None)) for _ in range(3)]
+        with pytest.raises(ValueError, match=f"data: has {3 * 2**31} rows"):
+            rig.path.send_arrow("t", MadeStream(of_columns(made_schema("w:0", "value")), batches))
+
+
+def test_sizes_whose_sum_overflows_are_too_large() -> None:
+    """Nothing is read of a key and a value of 2**62 bytes each, or of as many headers."""
+    vast = struct.pack("<2q", 0, LAST)
+    schema = of_columns(made_schema("Z", "value"), made_schema("Z", "k"))
+    table = Made(schema, rows_of(1, *[made_array(1, None, vast, b"abc") for _ in range(2)]))
+    with Rig({"t": [1]}) as rig:
+        with pytest.raises(errors.RecordTooLargeError, match="column 'value', row 0"):
+            rig.path.send_arrow("t", table, key="k")
+        rows = 2**62
+        headers = with_headers(made_array(rows, None, None), rows, struct.pack("<qq", 0, rows))
+        with pytest.raises(errors.RecordTooLargeError, match="column 'value', row 0"):
+            rig.path.send_arrow("t", headers, headers="h")
+
+
+def test_a_dictionary_of_dictionaries_is_named() -> None:
+    schema = made_schema("l", "value", dictionary=made_schema("l", dictionary=made_schema("z")))
+    with (
+        Rig({"t": [1]}) as rig,
+        pytest.raises(TypeError, match="is of type dictionary of a dictionary: must be"),
+    ):
+        rig.path.send_arrow("t", Made(of_columns(schema), rows_of(1, made_array(1, None, bytes(8)))))
+
+
+# Streams
+
+
+def test_a_stream_that_fails_says_why_if_it_can() -> None:
+    with Rig({"t": [1]}) as rig:
+        for missing, said in (([], "the disk"), (["get_last_error"], "it does not say why")):
+            with pytest.raises(OSError, match=f"its Arrow stream failed: {said}") as failed:
+                rig.path.send_arrow("t", MadeStream(of_columns(), missing=missing, error="the disk"))
+            assert failed.value.errno == 5
+            with pytest.raises(OSError, match=f"its Arrow stream failed: {said}"):
+                rig.path.send_arrow("t", MadeStream(None, missing=missing, error="the disk"))
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+@pytest.mark.parametrize("fails", [0, 1])
+def test_ctrl_c_ends_the_reading_of_a_stream_after_its_batch(fails: int, tmp_path: Path) -> None:
+    assert COMPILER is not None
+    library = tmp_path / "interrupted_stream.so"
+    source = Path(__file__).with_name("interrupted_stream.c")
+    headers = Path(arrow.__file__).parent
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-O1", f"-I{headers}", "-o", library, source], check=True)
+    loaded = ctypes.CDLL(str(library))
+    ctypes.c_int.in_dll(loaded, "fails").value = fails
+    stream = MadeStream(of_columns(made_schema("z", "value")))
+    stream.stream.get_next = ctypes.cast(loaded.next_batch, ctypes.c_void_p)
+    with Rig({"t": [1]}) as rig:
+        with pytest.raises(KeyboardInterrupt):
+            rig.path.send_arrow("t", stream)
+        assert ctypes.c_int.in_dll(loaded, "batches_read").value == 10
+
+
+@pytest.mark.parametrize("fails", [KeyboardInterrupt, ValueError])
+def test_ctrl_c_in_a_generator_behind_a_stream_is_no_failure_of_the_stream(
+    fails: type[BaseException],
+) -> None:
+    def batches() -> Any:
+        yield BYTES
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise fails("KeyboardInterrupt or not") from None
+
+    reader = pa.RecordBatchReader.from_batches(BYTES.schema, batches())
+    with Rig({"t": [1]}) as rig:
+        with pytest.raises(KeyboardInterrupt if fails is KeyboardInterrupt else OSError):
+            rig.path.send_arrow("t", reader)
+        # What older releases of pyarrow say.
+        text = f"Unknown error: x. Detail: Python exception: {fails.__name__}"
+        with pytest.raises(KeyboardInterrupt if fails is KeyboardInterrupt else OSError):
+            rig.path.send_arrow("t", MadeStream(of_columns(), error=text))
 
 
 @pytest.mark.parametrize("given", [(1, 2), (), None, "capsule"])
