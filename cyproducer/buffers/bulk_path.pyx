@@ -34,7 +34,7 @@ from cyproducer.buffers.sync cimport (
     pthread_mutex_unlock,
 )
 from cyproducer.records.record_batch cimport BATCH_HEADER
-from cyproducer.records.row_source cimport check_rows, from_arrow, from_sequences
+from cyproducer.records.row_source cimport check_rows, from_arrow, from_sequences, largest_row
 
 from cyproducer.errors import (
     BufferExhaustedError,
@@ -144,6 +144,8 @@ cdef class BulkPath(SendPath):
             partitions = self._known_partitions(state, deadline)
             self._check(state, source, partitions, given)
         least = buffer_capacity(min(source.largest + BATCH_HEADER, self.max_request_size))
+        if least > acc.pool.total_bytes:
+            least = buffer_capacity(min(largest_row(source) + BATCH_HEADER, self.max_request_size))
         if least > acc.pool.total_bytes and source.count > 0:
             raise BufferExhaustedError(
                 f"a row may need {least} bytes and buffer_memory is {acc.pool.total_bytes}"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cyproducer import errors
@@ -34,6 +34,7 @@ INDEX_TYPES = [
 ]
 WHOLE_TYPES = INDEX_TYPES
 PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
+BINARY_PAIR = pa.struct([("key", pa.binary()), ("value", pa.binary())])
 
 
 @pytest.fixture
@@ -355,6 +356,119 @@ def test_what_can_not_be_sent_is_named_and_nothing_is_sent(
         rig.path.send_arrow("t", data, **options)
     assert rig.accumulator.counters()["records_appended"] == 0
     assert (rig.pool.used_bytes, rig.requests()) == (0, [])
+
+
+def test_header_keys_that_are_no_utf8_are_named_by_row_and_key(rig: Rig) -> None:
+    def headers(*names: bytes, kind: pa.DataType = BINARY_PAIR) -> pa.Array:
+        rows: list[Any] = [
+            None,
+            [{"key": "fine", "value": b"\xff"}],
+            [{"key": n, "value": b""} for n in names],
+        ]
+        return pa.array(rows, pa.list_(kind))
+
+    bad = headers(b"also fine", b"\xc3(", b"\xff")
+    # Two batches: rows are counted over both.
+    data = pa.concat_tables([table(h=headers(b"x")), table(h=bad)])
+    with pytest.raises(ValueError, match=r"^column 'h', row 5: the header key b'\\xc3\(' is no UTF-8$"):
+        rig.path.send_arrow("t", data, headers="h")
+    words = pa.DictionaryArray.from_arrays(pa.array([0, 1, 1], pa.int8()), pa.array([b"\xff", b"ok"]))
+    pairs = pa.StructArray.from_arrays([words, pa.nulls(3)], ["key", "value"])
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), pairs)
+    with pytest.raises(ValueError, match=r"^column 'h', row 0: the header key b'\\xff' is no UTF-8$"):
+        rig.path.send_arrow("t", table(h=lists), headers="h")
+    assert rig.accumulator.counters()["records_appended"] == 0
+    # What is not sent may be anything: a row that is not among these, and what lies under a null.
+    rig.path.send_arrow("t", table(h=lists).slice(1), headers="h", partition=0)
+    hidden = pa.ListArray.from_arrays(
+        pa.array([0, 1, 2, 3], pa.int32()), pairs, mask=pa.array([True, False, True])
+    )
+    rig.path.send_arrow("t", table(h=hidden), headers="h", partition=0)
+    assert [record.headers for record in arrived(rig)] == [
+        *[(("ok", None),)] * 2,
+        (),
+        (("ok", None),),
+        (),
+    ]
+
+
+UTF8_PARTS = [
+    b"",
+    b"a",
+    *["\x7f\x80\u07ff\u0800\ud7ff\ue000\uffff\U00010000\U0010ffff"[i].encode() for i in range(9)],
+]
+NO_UTF8_PARTS = [
+    b"\x80",
+    b"\xbf",
+    b"\xc0\x80",
+    b"\xc1\xbf",
+    b"\xc2",
+    b"\xc2\x7f",
+    b"\xc2\xc0",
+    b"\xe0\x9f\xbf",
+    b"\xed\xa0\x80",
+    b"\xe1\x80",
+    b"\xe1\x80\xc0",
+    b"\xf0\x8f\xbf\xbf",
+    b"\xf4\x90\x80\x80",
+    b"\xf5\x80\x80\x80",
+    b"\xff",
+    b"\xf1\x80\x80",
+]
+
+
+@given(st.lists(st.sampled_from(UTF8_PARTS + NO_UTF8_PARTS) | st.binary(max_size=4), max_size=5))
+@example([*UTF8_PARTS])
+def test_utf8_is_what_python_takes_for_it(parts: list[bytes]) -> None:
+    key = b"".join(parts)
+    try:
+        key.decode()
+        valid = True
+    except UnicodeDecodeError:
+        valid = False
+    data = pa.table({"value": [b"v"], "h": pa.array([[{"key": key, "value": b""}]], pa.list_(BINARY_PAIR))})
+    with Rig({"t": [1]}) as rig:
+        if not valid:
+            with pytest.raises(ValueError, match=r"row 0: the header key .* is no UTF-8"):
+                rig.path.send_arrow("t", data, headers="h")
+        else:
+            rig.path.send_arrow("t", data, headers="h")
+            assert arrived(rig)[0].headers == ((key.decode(), b""),)
+
+
+@pytest.mark.parametrize("part", NO_UTF8_PARTS, ids=repr)
+def test_each_way_to_be_no_utf8_is_noticed(rig: Rig, part: bytes) -> None:
+    data = pa.table(
+        {"value": [b"v"], "h": pa.array([[{"key": b"ab" + part, "value": b""}]], pa.list_(BINARY_PAIR))}
+    )
+    with pytest.raises(ValueError, match=r"row 0: the header key .* is no UTF-8"):
+        rig.path.send_arrow("t", data, headers="h")
+
+
+def test_only_what_is_sent_counts_for_memory() -> None:
+    """Neither bytes under a null, nor words that no row uses, nor a key and a value of different rows."""
+    large = b"x" * 30_000
+    under_null = pa.Array.from_buffers(
+        pa.binary(), 2, [pa.py_buffer(b"\x01"), *pa.array([b"v", large]).buffers()[1:]]
+    )
+    words = pa.DictionaryArray.from_arrays(pa.array([0, 0], pa.int8()), pa.array([b"v", large]))
+    keys = pa.array([b"k", b"k"])
+    half = b"x" * 9_000
+    with Rig({"t": [1]}, buffer_memory=20_000, batch_size=4096, max_block_ms=1) as rig:
+        rig.path.send_arrow("t", pa.table({"value": under_null, "k": keys}), key="k")
+        rig.path.send_arrow("t", pa.table({"value": words, "k": keys}), key="k")
+        assert [r.value for r in arrived(rig)] == [b"v", None, b"v", b"v"]
+        # The first is accepted, and then there is no memory left for the other.
+        with pytest.raises(errors.BufferExhaustedError) as failed:
+            rig.path.send_arrow("t", pa.table({"value": [half, b"v"], "k": [b"k", half]}), key="k")
+        assert failed.value.accepted == 1  # type: ignore[attr-defined]
+        assert [r.value for r in arrived(rig)][4:] == [half]
+        with pytest.raises(errors.BufferExhaustedError, match="a row may need 32768 bytes"):
+            rig.path.send_arrow("t", pa.table({"value": [large]}))
+    with Rig({"t": [1]}, max_request_size=20_000, batch_size=4096) as rig:
+        rig.path.send_arrow("t", pa.table({"value": under_null, "k": keys}), key="k")
+        rig.path.send_arrow("t", pa.table({"value": words, "k": keys}), key="k")
+        assert [r.value for r in arrived(rig)] == [b"v", None, b"v", b"v"]
 
 
 def test_a_row_of_a_later_batch_is_numbered_from_the_first_one_and_stops_all(rig: Rig) -> None:
