@@ -259,6 +259,9 @@ class KafkaProducer(BulkPath):
     def _wait_for_topic(self, name: str, timeout_s: float) -> None:
         self._machinery.client.wait_for_topic(name, timeout_s)
 
+    def _why_no_metadata(self) -> str:
+        return self._machinery.client.diagnosis()
+
     def _refresh_topic(self, name: str, timeout_s: float) -> None:
         self._machinery.client.refresh_topic(name, timeout_s)
 

@@ -158,6 +158,8 @@ async def _accepted(
             ticket = await _memory(producer, loop, reason.size, topic, left_s)
         elif reason.what == "callbacks":
             await loop.run_in_executor(None, producer._wait_for_callbacks, topic, left_s)
+        elif reason.what == "metadata":
+            await loop.run_in_executor(None, producer._wait_for_parking, topic, reason.size, left_s)
         elif asked:
             raise producer._no_partition(topic, partition)
         else:

@@ -12,6 +12,8 @@ cdef enum AppendResult:
     NO_SUCH_PARTITION = 3
     IS_CLOSED = 4
     OUT_OF_MEMORY = 5     # malloc failed
+    TOO_MANY_PARKED = 6   # so many records wait for this topic's metadata, or for any, that no more may
+    TOPIC_GONE = 7        # forgotten meanwhile: look it up again
 
 cdef enum:
     TICK_MS = 20          # more than the kernel's clock may be behind between two ticks
@@ -37,6 +39,7 @@ cdef class RecordAccumulator(Incomplete):
     cdef readonly object compressor
     cdef dict topics                # name -> TopicState
     cdef list unused_topics         # TopicStates that are in the list of all and not in the dict
+    cdef int64_t topics_forgotten   # ever: borrowed pointers to topics are good while it stays the same
     cdef int32_t key_hash           # what topics are made with: a KeyHash
     cdef int32_t keyless            # and a Keyless
     cdef public object refusal      # None, or why no record is taken any more

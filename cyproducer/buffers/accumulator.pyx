@@ -70,6 +70,7 @@ cdef enum:
     # compressible records would otherwise make raw batches of megabytes: a few fill the pool, and the thread
     # that fills one compresses all of it in one send().
     MOST_RAW = 8
+    PARKED_PART = 4           # of buffer_memory, what records without metadata may take
     # References that a batch takes to its delivery at the start. It hands one to each record under the lock
     # it has anyway, and gives back what is left: an atomic operation a batch instead of one a record.
     MOST_HELD = 1 << 30
@@ -165,6 +166,7 @@ cdef class RecordAccumulator(Incomplete):
         self.c.random = (int.from_bytes(os.urandom(8), "big") if seed is None else seed) | 1
         self.c.completions = &completions.entries
         self.c.waiting = &pool.waiting
+        self.c.most_parked_bytes = pool.total_bytes // PARKED_PART
         self.wake_function = NULL
         if meters_init(
             &self.c.meters, samples, max(1, cyp_ms_ns(sample_window_ms)), clock.now_ns(),

@@ -21,6 +21,8 @@ from cyproducer.buffers.accumulator cimport (
     IS_CLOSED,
     NO_SUCH_PARTITION,
     OUT_OF_MEMORY,
+    TOO_MANY_PARKED,
+    TOPIC_GONE,
     TOPIC_UNKNOWN,
     Appended,
 )
@@ -36,12 +38,15 @@ from cyproducer.buffers.meters cimport RECORDS_FAILED, count_records
 from cyproducer.buffers.structures cimport Accumulator, Node, Parked, Topic
 from cyproducer.buffers.sync cimport (
     FAR_NS,
+    cyp_cond_wait_until,
     pthread_cond_broadcast,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
 from cyproducer.buffers.topology cimport (
     assign_leader,
+    drop_topic,
+    join_waiting,
     list_available,
     make_node,
     orphan,
@@ -104,9 +109,13 @@ cdef int park(
     pthread_mutex_lock(&a.lock)
     if a.closed:
         result = IS_CLOSED
+    elif t.gone:
+        result = TOPIC_GONE
     elif t.partition_count > 0:
         # The metadata came between append() and here; the caller appends again.
         result = TOPIC_UNKNOWN
+    elif crowded(a, t, reserved):
+        result = TOO_MANY_PARKED
     else:
         # The sender may sleep until a time it took from other things.
         first = a.parked == 0
@@ -116,10 +125,13 @@ cdef int park(
         a.next_id += 1
         if t.last_parked == NULL:
             t.first_parked = k
+            join_waiting(a, t)
         else:
             t.last_parked.next = k
         t.last_parked = k
         a.parked += 1
+        a.parked_bytes += reserved
+        t.parked_bytes += reserved
         t.last_used_ns = acc.clock.now_ns()
         delivery_ref(k.delivery)
         out[0] = k.delivery
@@ -130,6 +142,40 @@ cdef int park(
         delivery_unref(k.delivery)
         free(k)
     return result
+
+
+cdef inline bint crowded(const Accumulator* a, const Topic* t, int64_t size) noexcept nogil:
+    """Whether ``size`` more bytes without metadata would be too many. The lock is held.
+
+    Else a thread that floods a topic which is not there would take all memory, and those that send to other
+    topics would wait for it. One record may be parked in any case.
+    """
+    return (t.first_parked != NULL and t.parked_bytes + size > a.most_parked_bytes // 2) or (
+        a.parked > 0 and a.parked_bytes + size > a.most_parked_bytes
+    )
+
+
+cdef bint may_park(RecordAccumulator acc, Topic* t, int64_t size) noexcept nogil:
+    """Whether a record may be parked, or need not be any more."""
+    cdef bint may
+    pthread_mutex_lock(&acc.c.lock)
+    may = acc.c.closed or t.gone or t.partition_count > 0 or not crowded(&acc.c, t, size)
+    pthread_mutex_unlock(&acc.c.lock)
+    return may
+
+
+cdef bint await_parking(RecordAccumulator acc, Topic* t, int64_t size, int64_t deadline_ns) noexcept nogil:
+    """Waits until ``may_park`` holds, or the monotonic ``deadline_ns``; whether it does."""
+    cdef bint may
+    pthread_mutex_lock(&acc.c.lock)
+    acc.c.crowded += 1
+    while True:
+        may = acc.c.closed or t.gone or t.partition_count > 0 or not crowded(&acc.c, t, size)
+        if may or cyp_cond_wait_until(&acc.c.progress, &acc.c.lock, deadline_ns):
+            break
+    acc.c.crowded -= 1
+    pthread_mutex_unlock(&acc.c.lock)
+    return may
 
 
 cdef int apply_topic(RecordAccumulator acc, TopicState state, bytes topic_id, list leaders) except -1:
@@ -248,10 +294,58 @@ cdef int discard(RecordAccumulator acc, Topic* t) except -1:
 
 cdef int forget_topic(RecordAccumulator acc, TopicState state) except -1:
     """The metadata of an idle topic was dropped: the next record parks and asks for it anew."""
+    cdef bint dropped
     pthread_mutex_lock(&acc.c.lock)
     state.c.partition_count = 0
+    dropped = drop_topic(&acc.c, &state.c)
     pthread_mutex_unlock(&acc.c.lock)
+    if dropped:
+        # Whoever has it in hand keeps it alive, and finds it gone.
+        acc.topics.pop(state.name, None)
+        acc.topics_forgotten += 1
     return 0
+
+
+cdef list fail_overdue(RecordAccumulator acc, object error_of, int64_t before_ns):
+    """Fails all parked records whose deadline is at or before ``before_ns``, with ``error_of(topic's name)``.
+
+    Returns (name, records, error) for each topic that lost some.
+    """
+    cdef Topic* t
+    cdef TopicState state
+    cdef list failed = []
+    while True:
+        name = None
+        pthread_mutex_lock(&acc.c.lock)
+        t = acc.c.first_waiting
+        if t != NULL and t.first_parked.deadline_ns <= before_ns:
+            # Its name outlives the lock: topics with parked records are not forgotten, and this thread alone
+            # takes records off their queues.
+            pthread_mutex_unlock(&acc.c.lock)
+            name = t.name[:t.name_size].decode()
+        else:
+            pthread_mutex_unlock(&acc.c.lock)
+        if name is None:
+            return failed
+        state = acc.topics[name]
+        error = error_of(name)
+        failed.append((name, fail_parked(acc, state, error, before_ns), error))
+
+
+cdef list waiting_topics(RecordAccumulator acc):
+    """The names of the topics that records wait for."""
+    cdef Topic* t
+    cdef list names = []
+    pthread_mutex_lock(&acc.c.lock)
+    t = acc.c.first_waiting
+    pthread_mutex_unlock(&acc.c.lock)
+    # Others only add to the list, behind: this thread alone takes topics out of it.
+    while t != NULL:
+        names.append(t.name[:t.name_size].decode())
+        pthread_mutex_lock(&acc.c.lock)
+        t = t.next_waiting
+        pthread_mutex_unlock(&acc.c.lock)
+    return names
 
 
 cdef int fail_parked(RecordAccumulator acc, TopicState state, object error, int64_t before_ns) except -1:
@@ -276,13 +370,9 @@ cdef int fail_parked(RecordAccumulator acc, TopicState state, object error, int6
 
 cdef int64_t next_parked_deadline(RecordAccumulator acc) noexcept nogil:
     """When the first parked record's time runs out; the far future where none is parked."""
-    cdef Topic* t
     cdef int64_t first = FAR_NS
     pthread_mutex_lock(&acc.c.lock)
-    t = acc.c.topics if acc.c.parked > 0 else NULL
-    while t != NULL:
-        if t.first_parked != NULL and t.first_parked.deadline_ns < first:
-            first = t.first_parked.deadline_ns
-        t = t.next
+    if acc.c.first_waiting != NULL:
+        first = acc.c.first_waiting.first_parked.deadline_ns
     pthread_mutex_unlock(&acc.c.lock)
     return first

@@ -236,11 +236,11 @@ cdef class Incomplete:
 
     cdef bint _parked_before(self, int64_t id) noexcept nogil:
         """Whether a record with a number below ``id`` is still parked. The lock is held."""
-        cdef Topic* t = self.c.topics
-        while self.c.parked > 0 and t != NULL:
-            if t.first_parked != NULL and t.first_parked.id < id:
+        cdef Topic* t = self.c.first_waiting
+        while t != NULL:
+            if t.first_parked.id < id:
                 return True
-            t = t.next
+            t = t.next_waiting
         return False
 
     def close(self):
@@ -248,6 +248,8 @@ cdef class Incomplete:
         pthread_mutex_lock(&self.c.lock)
         self.c.closed = 1
         hurry(&self.c)
+        # Whoever waits for a topic waits in vain.
+        pthread_cond_broadcast(&self.c.progress)
         pthread_mutex_unlock(&self.c.lock)
         self.wake()
 
@@ -260,6 +262,11 @@ cdef class Incomplete:
     def incomplete_batches(self):
         """Batches that are queued or in flight."""
         return self.c.incomplete
+
+    @property
+    def parking_bytes(self):
+        """Bytes that records of a topic may still take which wait for its metadata, if no other topic's do."""
+        return max(0, self.c.most_parked_bytes // 2 - self.c.parked_bytes)
 
     @property
     def parked_records(self):

@@ -12,6 +12,7 @@ cdef class SendPath:
     # Of the last send: most programs write one topic in a row. Borrowed, the accumulator keeps every topic:
     # a counted reference, stored by two threads at once without a GIL, would be counted wrongly.
     cdef void* last_topic
+    cdef int64_t forgotten          # the accumulator's topics_forgotten at that time
     cdef bint forked                # the accumulator is the parent process's
     cdef bint plain                 # no serializer, interceptor or partitioner of the user's
     cdef int64_t max_request_size
@@ -26,6 +27,7 @@ cdef class SendPath:
         bint blocks,
     ) except -1
     cdef int _reserve(self, int64_t size, int64_t deadline, object what) except -1
+    cdef int _await_parking(self, TopicState state, int64_t size, int64_t deadline) except -1
     cdef int _check_possible(self, int64_t size, object what) except -1
     cdef int _hurry(self) except -1
     cdef int _await_callbacks(self, int64_t deadline, object what) except -1

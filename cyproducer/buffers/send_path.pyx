@@ -19,11 +19,14 @@ from cyproducer.buffers.accumulator cimport (
     IS_CLOSED,
     NEED_MEMORY,
     NO_SUCH_PARTITION,
+    TOO_MANY_PARKED,
+    TOPIC_GONE,
     TOPIC_UNKNOWN,
 )
 from cyproducer.buffers.delivery cimport CompletionList, fresh, refused_future
-from cyproducer.buffers.designation cimport park, parked_size
+from cyproducer.buffers.designation cimport await_parking, may_park, park, parked_size
 from cyproducer.buffers.sync cimport (
+    SIGNAL_SLICE_NS,
     cyp_after,
     cyp_load64,
     cyp_monotonic_ns,
@@ -48,6 +51,7 @@ from cyproducer.errors import (
 )
 
 cdef extern from "<Python.h>":
+    int PyErr_CheckSignals() except -1
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
     long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
 
@@ -189,7 +193,8 @@ cdef str digits(object number):
 
 
 class WouldBlock(Exception):
-    """``send()`` would wait for ``what``: "memory" (``size`` bytes), "callbacks" or "partition"."""
+    """``send()`` would wait: for "memory" of ``size`` bytes, for "callbacks", for the "metadata" that records of
+    the topic already wait for, or to hear of a "partition"."""
 
     def __init__(self, what, size=0):
         super().__init__(what)
@@ -302,6 +307,7 @@ cdef class SendPath:
                 )
             state = self.accumulator.topic(name)
         self.last_topic = <void*>state
+        self.forgotten = self.accumulator.topics_forgotten
         return state
 
     cdef RecordFuture _send(self, object topic, object value, object key, object headers, object partition,
@@ -316,7 +322,11 @@ cdef class SendPath:
         cdef int64_t headers_payload = -1
         cdef int32_t wanted = -1
         cdef void* last = self.last_topic
-        if last != NULL and (<TopicState>last).name is topic:
+        if (
+            last != NULL
+            and self.forgotten == self.accumulator.topics_forgotten
+            and (<TopicState>last).name is topic
+        ):
             state = <TopicState>last
         else:
             state = self._topic(topic)
@@ -428,6 +438,11 @@ cdef class SendPath:
                     if grant:
                         acc.pool.unreserve(grant)
                         grant = 0
+                    if not may_park(acc, &state.c, parked):
+                        if not blocks:
+                            raise WouldBlock("metadata", parked)
+                        self._await_parking(state, parked, deadline)
+                        continue
                     if not blocks and not acc.pool.try_reserve(parked):
                         self._check_possible(parked, state.name)
                         self._hurry()
@@ -446,6 +461,9 @@ cdef class SendPath:
                             acc.on_topic_needed(state.name)
                         return 0
                     acc.pool.unreserve(parked)
+                    if result == TOPIC_GONE:
+                        state = self._topic(state.name)
+                        continue
                 if result == IS_CLOSED:
                     if acc.refusal is not None:
                         raise fresh(acc.refusal)
@@ -459,7 +477,7 @@ cdef class SendPath:
                     refreshed = True
                     self._refresh_topic(state.name, max(0.0, (deadline - cyp_monotonic_ns()) / 1e9))
                     continue
-                if result not in (NEED_MEMORY, TOPIC_UNKNOWN):
+                if result not in (NEED_MEMORY, TOPIC_UNKNOWN, TOO_MANY_PARKED):
                     raise MemoryError(f"no memory for a record of topic {state.name!r}")
         finally:
             if grant:
@@ -495,6 +513,34 @@ cdef class SendPath:
         if not granted:
             raise self._exhausted(size, what)
         return 0
+
+    def _wait_for_parking(self, str topic not None, int64_t size, double timeout_s):
+        """Waits until a record of ``size`` bytes may wait for the topic's metadata; raises as ``send()`` does."""
+        self._await_parking(self._topic(topic), size, cyp_after(cyp_monotonic_ns(), cyp_s_ns(timeout_s)))
+
+    def _why_no_metadata(self):
+        """What stands in the way of metadata, for errors."""
+        return "no answer"
+
+    cdef int _await_parking(self, TopicState state, int64_t size, int64_t deadline) except -1:
+        """Waits until fewer records wait for the topic's metadata, or for any."""
+        cdef RecordAccumulator acc = self.accumulator
+        cdef int64_t until
+        cdef bint may
+        while True:
+            until = min(deadline, cyp_monotonic_ns() + SIGNAL_SLICE_NS)
+            with nogil:
+                may = await_parking(acc, &state.c, size, until)
+            if may:
+                return 0
+            if cyp_monotonic_ns() >= deadline:
+                raise BufferExhaustedError(
+                    f"topic {state.name!r} has no metadata yet: {state.c.parked_bytes} bytes of records wait for "
+                    f"it and {acc.c.parked_bytes} for any topic, of {acc.c.most_parked_bytes} that may, and they did "
+                    f"not become fewer within max_block_ms={self.max_block_ns // 1_000_000}: "
+                    f"{self._why_no_metadata()}"
+                )
+            PyErr_CheckSignals()
 
     cdef int _check_possible(self, int64_t size, object what) except -1:
         """Raises where there can never be so much memory."""

@@ -130,6 +130,10 @@ cdef struct Parked:
 
 cdef struct Topic:
     Topic* next               # in the accumulator's list of all
+    Topic* prev
+    Topic* next_waiting       # in the list of those that have parked records, by the deadline of their first
+    Topic* prev_waiting
+    int8_t gone               # forgotten, and in no list: whoever has it in hand looks the topic up again
     const char* name          # UTF-8, not terminated
     int32_t name_size
     uint8_t id[16]            # zero where the broker gave none
@@ -150,6 +154,7 @@ cdef struct Topic:
     uint32_t turn             # round robin's counter
     Parked* first_parked
     Parked* last_parked
+    int64_t parked_bytes
     int64_t last_used_ns
     Meter meter
 
@@ -188,7 +193,12 @@ cdef struct Accumulator:
     Batch* newest
     int64_t incomplete
     int64_t parked
+    int64_t parked_bytes
+    int64_t most_parked_bytes     # of all topics together; one may have half of it
+    int32_t crowded           # threads that wait until fewer records are parked
     int32_t parked_anew       # the first was parked, and the sender has not yet asked for its deadline
+    Topic* first_waiting      # topics that have parked records
+    Topic* last_waiting
     PartitionList lingering
     Node* nodes
     Topic* topics

@@ -17,3 +17,6 @@ cdef void orphan(Accumulator* a, Topic* t, int32_t count) noexcept nogil
 cdef int widen(Accumulator* a, Topic* t, int32_t count) noexcept nogil
 cdef int list_available(Topic* t, int32_t count) noexcept nogil
 cdef void unpark(Accumulator* a, Topic* t) noexcept nogil
+cdef void join_waiting(Accumulator* a, Topic* t) noexcept nogil
+cdef void leave_waiting(Accumulator* a, Topic* t) noexcept nogil
+cdef bint drop_topic(Accumulator* a, Topic* t) noexcept nogil

@@ -10,7 +10,7 @@ from libc.string cimport memcmp, memcpy
 from cyproducer.buffers.delivery cimport delivery_unref
 from cyproducer.buffers.meters cimport meter_free, node_meter, topic_meter
 from cyproducer.buffers.readiness cimport refresh, withdraw
-from cyproducer.buffers.sync cimport pthread_mutex_lock, pthread_mutex_unlock
+from cyproducer.buffers.sync cimport pthread_cond_broadcast, pthread_mutex_lock, pthread_mutex_unlock
 
 
 cdef class TopicState:
@@ -49,6 +49,8 @@ cdef TopicState make_topic(Accumulator* a, str name, int32_t key_hash, int32_t k
     failed = topic_meter(&a.meters, &state.c.meter)
     if not failed:
         state.c.next = a.topics
+        if a.topics != NULL:
+            a.topics.prev = &state.c
         a.topics = &state.c
     pthread_mutex_unlock(&a.lock)
     if failed:
@@ -164,7 +166,66 @@ cdef void unpark(Accumulator* a, Topic* t) noexcept nogil:
     """Takes the oldest parked record of a topic off its queue, in a batch or failed by now: a flush that no
     longer finds it here finds it there. The lock is held."""
     cdef Parked* k = t.first_parked
+    leave_waiting(a, t)
     t.first_parked = k.next
     if k.next == NULL:
         t.last_parked = NULL
+    else:
+        join_waiting(a, t)
     a.parked -= 1
+    a.parked_bytes -= k.reserved
+    t.parked_bytes -= k.reserved
+    if a.crowded > 0:
+        pthread_cond_broadcast(&a.progress)
+
+
+cdef void join_waiting(Accumulator* a, Topic* t) noexcept nogil:
+    """Lists a topic that has parked records. The lock is held.
+
+    By the deadline of its first record, from the end on: where all records may wait equally long, it is the last.
+    """
+    cdef Topic* before = a.last_waiting
+    while before != NULL and before.first_parked.deadline_ns > t.first_parked.deadline_ns:
+        before = before.prev_waiting
+    t.prev_waiting = before
+    if before != NULL:
+        t.next_waiting = before.next_waiting
+        before.next_waiting = t
+    else:
+        t.next_waiting = a.first_waiting
+        a.first_waiting = t
+    if t.next_waiting != NULL:
+        t.next_waiting.prev_waiting = t
+    else:
+        a.last_waiting = t
+
+
+cdef void leave_waiting(Accumulator* a, Topic* t) noexcept nogil:
+    if t.prev_waiting != NULL:
+        t.prev_waiting.next_waiting = t.next_waiting
+    else:
+        a.first_waiting = t.next_waiting
+    if t.next_waiting != NULL:
+        t.next_waiting.prev_waiting = t.prev_waiting
+    else:
+        a.last_waiting = t.prev_waiting
+    t.prev_waiting = NULL
+    t.next_waiting = NULL
+
+
+cdef bint drop_topic(Accumulator* a, Topic* t) noexcept nogil:
+    """Takes a topic off the list of all, if nothing of it is kept; whether it was. The lock is held.
+
+    A topic that has had partitions stays: their next sequences are what keeps the broker from taking a record
+    for one that it has.
+    """
+    if t.partition_room > 0 or t.first_parked != NULL or t.gone:
+        return False
+    t.gone = 1
+    if t.prev != NULL:
+        t.prev.next = t.next
+    else:
+        a.topics = t.next
+    if t.next != NULL:
+        t.next.prev = t.prev
+    return True

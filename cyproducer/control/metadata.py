@@ -247,6 +247,10 @@ class ClusterMetadata:
             due_ms = now_ms
         return max(0.0, due_ms - now_ms, self._not_before_ms - now_ms)
 
+    def is_full_due(self, now_ms: float) -> bool:
+        """Whether a request that begins now asks for everything whatever else is wanted."""
+        return now_ms >= self._full_due_ms()
+
     def begin_request(self, now_ms: float) -> MetadataRequest:
         """What to ask for now; ``on_response`` or ``on_failure`` has to follow.
 
@@ -258,7 +262,7 @@ class ClusterMetadata:
         again = list(self._again) if now_ms >= self._again_at_ms else []
         wanted = list(dict.fromkeys([*self._new, *again]))
         expired: list[str] = []
-        partial = bool(wanted) and now_ms < self._full_due_ms()
+        partial = bool(wanted) and not self.is_full_due(now_ms)
         if not partial:
             expired = self._expire(now_ms)
             wanted = list(self._topics)

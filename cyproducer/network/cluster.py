@@ -36,6 +36,10 @@ from cyproducer.network.sender import Sender
 log = logging.getLogger("cyproducer")
 
 
+MOST_ANSWERS = 1000
+"""Topics of which it is remembered when they were asked about."""
+
+
 class _Question:
     """About a topic of which an answer is wanted that was asked for after this was made."""
 
@@ -127,6 +131,8 @@ class ClusterClient:
         self._questions: deque[_Question] = deque()
         # Those of them that a request has, or the next one will.
         self._open_questions: list[_Question] = []
+        # When a question about a topic was answered last.
+        self._answered_ms: dict[str, float] = {}
         #: What is known of the cluster; replaced as a whole, so that any thread may read it.
         self.view: ClusterView = self._metadata.view()
         # Tells application threads that the view or a topic's error changed.
@@ -136,10 +142,16 @@ class ClusterClient:
 
     def want_topic(self, name: str) -> None:
         """A record waits for this topic's metadata."""
-        if name not in self._asked:
+        if name in self._asked:
+            return
+        try:
             self._asked.add(name)
             self._wanted.append(name)
             self._sender.request_control()
+        except BaseException:
+            # Ctrl-C, which may come between any two of these: who asks next must not take it for asked.
+            self._asked.discard(name)
+            raise
 
     def wait_for_topic(self, name: str, timeout_s: float) -> ClusterView:
         """The view once it has the topic's partitions, waiting up to ``timeout_s`` seconds.
@@ -176,10 +188,15 @@ class ClusterClient:
     def refresh_topic(self, name: str, timeout_s: float) -> None:
         """Asks for a topic's metadata anew, and waits until the accumulator has them.
 
+        An answer to such a question is believed for ``retry_backoff_ms``: in that time this returns at once.
+
         Raises:
             KafkaTimeoutError: no broker answered within ``timeout_s`` seconds.
             ProducerClosedError: the producer was closed, before or meanwhile.
         """
+        # Else a program that goes on sending to a partition that is not there makes a request for each record.
+        if self._now_ms() - self._answered_ms.get(name, -math.inf) < self._config.retry_backoff_ms:
+            return
         deadline = time.monotonic() + timeout_s
         question = _Question(name)
         self._questions.append(question)
@@ -198,13 +215,13 @@ class ClusterClient:
             raise self._no_metadata(name, f"{timeout_s:g} s")
         self._changed.wait(min(left, 0.5))
 
-    def _no_metadata(self, name: str, within: str) -> errors.KafkaTimeoutError:
+    def _no_metadata(self, name: str, within: str, diagnosis: str | None = None) -> errors.KafkaTimeoutError:
         """What ends a wait for a topic; its cause is what brokers answered, if they did."""
         code = self._metadata.topic_error(name)
         answered = errors.for_code(code) if code else None
         said = f"the broker says {answered.__name__}; " if answered else ""
         error = errors.KafkaTimeoutError(
-            f"no metadata of topic {name!r} within {within}: {said}{self.diagnosis()}"
+            f"no metadata of topic {name!r} within {within}: {said}{diagnosis or self.diagnosis()}"
         )
         error.__cause__ = answered(f"topic {name!r}") if answered else None
         return error
@@ -351,8 +368,13 @@ class ClusterClient:
 
     def _answer_questions(self) -> None:
         """An answer has come: those that its request had are no longer open."""
+        now_ms = self._now_ms()
+        if len(self._answered_ms) > MOST_ANSWERS:
+            self._answered_ms.clear()
         for question in self._open_questions:
             question.answered = question.asked
+            if question.asked:
+                self._answered_ms[question.topic] = now_ms
         self._open_questions = [each for each in self._open_questions if not each.answered]
 
     def _update_metadata(self, now_ms: float) -> float:
@@ -369,13 +391,16 @@ class ClusterClient:
             candidates = list(self._metadata.broker_ids()) or self._connector.bootstrap
             return min(self._connector.seek(candidates, now_ms), self._connector.throttled_ms(now_ms))
         connection = min(ready, key=lambda c: (c.in_flight, self._rng()))
-        self._metadata.touch(self._used_since(now_ms - self._config.metadata_max_idle_ms), now_ms)
+        if self._metadata.is_full_due(now_ms):
+            # Only a full update forgets topics, and may cost by how many there are.
+            self._metadata.touch(self._used_since(now_ms - self._config.metadata_max_idle_ms), now_ms)
         request = self._metadata.begin_request(now_ms)
         for question in self._open_questions:
             question.asked = True
         for name in request.expired:
             self._sender.forget_topic(name)
             self._asked.discard(name)
+            self._topic_errors.pop(name, None)
         self._metadata_on = connection
         version = connection.handshake.metadata_version
         correlation_id = connection.next_correlation_id()
@@ -444,12 +469,22 @@ class ClusterClient:
 
     def _fail_parked(self, now_ms: float) -> None:
         """Fails the records whose topic's metadata did not come within max_block_ms."""
-        for name in self._sender.parked_topics():
-            error = self._no_metadata(name, f"max_block_ms={self._config.max_block_ms:g}")
-            failed = self._sender.fail_parked(name, errors.told(error, False), now_ms)
-            if failed:
-                self._asked.discard(name)
-                log.error("%d records failed: %s", failed, error)
+        diagnosis = ""
+
+        def error_of(name: str) -> BaseException:
+            nonlocal diagnosis
+            # Once for all topics of a tick: it looks at every address.
+            diagnosis = diagnosis or self.diagnosis()
+            within = f"max_block_ms={self._config.max_block_ms:g}"
+            return errors.told(self._no_metadata(name, within, diagnosis), False)
+
+        failed = self._sender.fail_overdue(error_of, now_ms)
+        for name, _, _ in failed:
+            self._asked.discard(name)
+        if failed:
+            records = sum(count for _, count, _ in failed)
+            others = f" ({len(failed) - 1} more topics have none)" if len(failed) > 1 else ""
+            log.error("%d records failed: %s%s", records, failed[0][2], others)
 
     def on_leaders(
         self, connection: Connection, leaders: list[tuple[str, int, int, int]], endpoints: bytes | None

@@ -16,7 +16,13 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.math cimport INFINITY
 from libc.stdlib cimport realloc
 
-from cyproducer.buffers.designation cimport apply_topic, fail_parked, forget_topic
+from cyproducer.buffers.designation cimport (
+    apply_topic,
+    fail_overdue,
+    fail_parked,
+    forget_topic,
+    waiting_topics,
+)
 from cyproducer.buffers.meters cimport CONNECTED, DISCONNECTED, PRODUCE_REQUESTS, Meters, meters_turn
 from cyproducer.buffers.readiness cimport has_work
 from cyproducer.buffers.structures cimport GATE_OPEN, OPEN, SEALED, SEALING, Batch, Node, Partition
@@ -244,23 +250,30 @@ cdef class Sender(Turns):
 
     def forget_topic(self, str name):
         """The topic's metadata was dropped."""
-        forget_topic(self.accumulator, self.accumulator.topic(name))
+        cdef TopicState state = self.accumulator.topics.get(name)
+        if state is not None:
+            forget_topic(self.accumulator, state)
 
     def topic_used_ms(self, str name):
-        """When a batch of the topic was last begun, or a record of it parked."""
-        return self.accumulator.topic(name).c.last_used_ns / 1e6
+        """When a batch of the topic was last begun, or a record of it parked; 0: never."""
+        cdef TopicState state = self.accumulator.topics.get(name)
+        return 0.0 if state is None else state.c.last_used_ns / 1e6
+
+    def fail_overdue(self, error_of, double now_ms):
+        """Fails the records that have waited for metadata until ``now_ms``, with ``error_of(topic)``.
+
+        Returns (topic, records, error) for each topic that lost some.
+        """
+        return fail_overdue(self.accumulator, error_of, cyp_ms_ns(now_ms))
 
     def fail_parked(self, str name, error, double before_ms=INFINITY):
         """Fails the topic's records that wait for metadata and whose time is up; returns how many."""
-        return fail_parked(self.accumulator, self.accumulator.topic(name), error, cyp_ms_ns(before_ms))
+        cdef TopicState state = self.accumulator.topics.get(name)
+        return 0 if state is None else fail_parked(self.accumulator, state, error, cyp_ms_ns(before_ms))
 
     def parked_topics(self):
         """The names of the topics that records wait for."""
-        return [
-            name
-            for name, state in self.accumulator.topics.items()
-            if (<TopicState>state).c.first_parked != NULL
-        ]
+        return waiting_topics(self.accumulator)
 
     def refuse_all(self, error):
         """Fails every record, those to come too: the cluster will take none from this producer.

@@ -108,7 +108,11 @@ class Registry:
         """All values as {group: {name: value}}; those of one group are of one instant."""
         found: dict[str, dict[str, float]] = {}
         for group, definitions, read in self._groups():
-            reading = read()
+            try:
+                reading = read()
+            except KeyError:
+                # The topic was forgotten meanwhile.
+                continue
             found[group] = {metric.name: metric.value(reading, self) for metric in definitions}
         found[COUNT] = {COUNT_NAME: sum(map(len, found.values())) + 1}
         return found
@@ -124,7 +128,10 @@ class Registry:
     def _make(self) -> list[Metric]:
         """Makes the metrics of what has come up since; returns them."""
         new = []
-        for group, definitions, read in self._groups():
+        groups = list(self._groups())
+        for gone in self._made.keys() - {group for group, _, _ in groups} - {COUNT}:
+            self._made.pop(gone, None)
+        for group, definitions, read in groups:
             if group not in self._made:
                 metrics = [self._metric(group, definition, read) for definition in definitions]
                 # Where two threads come here at once, it is one of them that tells the reporters.
@@ -141,7 +148,11 @@ class Registry:
         host: Host = self
 
         def value() -> float:
-            return definition.value(read(), host)
+            try:
+                return definition.value(read(), host)
+            except KeyError:
+                # A topic that was forgotten.
+                return math.nan
 
         return Metric(MetricName(definition.name, group, definition.meaning, self._tags), value)
 

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
+from cyproducer.buffers.readings import topic_names
 from cyproducer.errors import (
     BufferExhaustedError,
     KafkaTimeoutError,
+    ProducerClosedError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
 from cyproducer.records.compression import compressor_for
 from tests.rig import Rig
-from tests.until import PATIENCE_S, until
+from tests.until import PATIENCE_S, until, until_blocked
 
 
 def test_a_topic_without_metadata_is_asked_for_and_its_records_wait() -> None:
@@ -228,16 +230,17 @@ def test_parked_records_and_cached_buffers_stay_below_the_total_together() -> No
             rig.send("t", bytes(400))
         rig.answer_all()
         assert rig.pool.cached_bytes > 50_000
-        for _ in range(40):
-            rig.send("unknown", bytes(1000))
-        assert rig.pool.used_bytes > 40_000
+        for number in range(12):
+            rig.send(f"unknown-{number % 2}", bytes(1000))
+        assert rig.pool.used_bytes > 12_000
         assert rig.pool.used_bytes + rig.pool.cached_bytes <= rig.pool.total_bytes
 
 
 def test_memory_of_parked_records_serves_who_waits_for_it() -> None:
     with Rig({"t": [1]}, buffer_memory=16 * 1024) as rig:
-        while rig.pool.available_bytes > 1500:
-            rig.send("unknown", bytes(1000))
+        rig.send("unknown", bytes(6000))
+        lease = rig.pool.acquire(8 * 1024)
+        assert lease is not None
         future: list[Any] = []
         thread = threading.Thread(target=lambda: future.append(rig.send("t", bytes(3000))))
         thread.start()
@@ -245,6 +248,7 @@ def test_memory_of_parked_records_serves_who_waits_for_it() -> None:
         rig.sender.fail_parked("unknown", TopicAuthorizationFailedError("unknown"))
         thread.join(PATIENCE_S)
         assert len(future) == 1
+        lease.release()
         rig.answer_all()
         assert future[0].succeeded()
         assert rig.pool.used_bytes == 0
@@ -253,8 +257,7 @@ def test_memory_of_parked_records_serves_who_waits_for_it() -> None:
 def test_memory_beyond_the_total_is_not_kept() -> None:
     """Records that were accepted take what they need when they move to their partitions; it is given back."""
     with Rig(buffer_memory=16 * 1024, batch_size=600) as rig:
-        while rig.pool.available_bytes > 800:
-            rig.send("t", bytes(500))
+        rig.send("t", bytes(12_000))
         rig.sender.apply_topic("t", b"", [1])
         assert rig.pool.peak_bytes > rig.pool.total_bytes
         rig.answer_all()
@@ -292,3 +295,163 @@ def test_callbacks_keep_the_records_order_when_the_batch_completes_while_they_fo
         rig.answer_all()
         rig.run_callbacks()
     assert called == [0, 1, 2, 3]
+
+
+# Too many
+
+
+KIB = 1024
+
+
+class Flood:
+    """A thread that sends to a topic until it has to wait."""
+
+    def __init__(self, rig: Rig, topic: str, records: int = 1000) -> None:
+        self.futures: list[Any] = []
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, args=(rig, topic, records))
+        self.thread.start()
+        until_blocked(self.thread)
+
+    def _run(self, rig: Rig, topic: str, records: int) -> None:
+        try:
+            for number in range(records):
+                self.futures.append(rig.send(topic, b"%04d" % number + bytes(996)))
+        except BaseException as error:
+            self.error = error
+
+    def join(self) -> None:
+        self.thread.join(PATIENCE_S)
+        assert not self.thread.is_alive()
+
+
+def test_a_flood_of_a_missing_topic_leaves_memory_for_the_others() -> None:
+    with Rig({"good": [1]}, buffer_memory=64 * KIB) as rig:
+        flood = Flood(rig, "missing")
+        assert 5 * KIB < rig.pool.used_bytes <= 8 * KIB
+        for _ in range(20):
+            future = rig.send("good", b"v")
+            rig.answer_all()
+            assert future.succeeded()
+        rig.accumulator.close()
+        flood.join()
+        assert isinstance(flood.error, ProducerClosedError)
+
+
+def test_floods_of_many_missing_topics_have_a_quarter_of_memory_together() -> None:
+    with Rig({"good": [1]}, buffer_memory=64 * KIB) as rig:
+        floods = [Flood(rig, f"missing-{number}") for number in range(5)]
+        assert 12 * KIB < rig.pool.used_bytes <= 16 * KIB
+        # Each of the first two had its half.
+        assert [len(flood.futures) > 4 for flood in floods] == [True, True, False, False, False]
+        rig.accumulator.close()
+        for flood in floods:
+            flood.join()
+
+
+def test_one_record_may_always_wait_however_large() -> None:
+    with Rig(buffer_memory=64 * KIB) as rig:
+        assert not rig.send("missing", bytes(20 * KIB)).is_done
+        flood = Flood(rig, "another", 1)
+        assert flood.futures == []
+        rig.sender.fail_parked("missing", KafkaTimeoutError("no metadata"))
+        flood.join()
+        assert len(flood.futures) == 1
+
+
+@pytest.mark.parametrize("way", ["metadata", "failure"])
+def test_a_flood_goes_on_when_its_records_do(way: str) -> None:
+    with Rig(buffer_memory=64 * KIB) as rig:
+        flood = Flood(rig, "t", 40)
+        waited = len(flood.futures)
+        failed = 0
+        if way == "failure":
+            # The flood goes on meanwhile, and some of what comes then may fail as well.
+            failed = rig.sender.fail_parked("t", KafkaTimeoutError("no metadata"))
+            assert failed >= waited
+            until(lambda: len(flood.futures) > waited, "more records")
+        rig.sender.apply_topic("t", b"", [1])
+        while flood.thread.is_alive():
+            rig.answer_all()
+        rig.answer_all()
+        flood.join()
+        values = [value[:4] for value in rig.values("t") if value]
+        assert values == [b"%04d" % number for number in range(failed, 40)]
+        assert rig.pool.used_bytes == 0
+
+
+def test_the_error_names_the_topic_that_has_no_metadata() -> None:
+    with Rig(buffer_memory=64 * KIB, max_block_ms=30) as rig:
+        flood = Flood(rig, "missing")
+        flood.join()
+        assert isinstance(flood.error, BufferExhaustedError)
+        for part in ("topic 'missing' has no metadata yet", "of 16384 that may", "max_block_ms=30"):
+            assert part in str(flood.error)
+
+
+def test_what_is_overdue_fails_in_the_order_of_deadlines_with_an_error_for_each_topic() -> None:
+    with Rig(max_block_ms=100) as rig:
+        futures = {}
+        for topic in ("a", "b", "c"):
+            futures[topic] = [rig.send(topic, b"1")]
+            rig.clock.advance_ms(10)
+        futures["a"].append(rig.send("a", b"2"))
+        asked: list[str] = []
+
+        def error_of(topic: str) -> BaseException:
+            asked.append(topic)
+            return KafkaTimeoutError(f"none of {topic}")
+
+        now_ms = rig.clock.monotonic_ns() / 1e6
+        assert rig.sender.fail_overdue(error_of, now_ms) == []
+        failed = rig.sender.fail_overdue(error_of, now_ms + 81)
+        assert [(name, count) for name, count, _ in failed] == [("a", 1), ("b", 1)]
+        assert asked == ["a", "b"]
+        assert rig.sender.parked_topics() == ["c", "a"]
+        assert [future.failed() for future in (*futures["a"], *futures["c"])] == [True, False, False]
+        assert "none of b" in str(futures["b"][0].exception)
+
+
+# Forgetting
+
+
+def test_a_topic_that_never_was_is_forgotten_with_all_it_took() -> None:
+    with Rig({"good": [1]}) as rig:
+        for _ in range(3):
+            future = rig.send("missing", b"v")
+            rig.sender.forget_topic("missing")
+            # Something waits: it stays.
+            assert "missing" in topic_names(rig.accumulator)
+            rig.sender.fail_parked("missing", KafkaTimeoutError("no metadata"))
+            rig.sender.forget_topic("missing")
+            assert topic_names(rig.accumulator) == ["good"]
+            assert future.failed()
+        rig.sender.apply_topic("missing", b"", [1])
+        assert rig.send("missing", b"v").topic == "missing"
+        rig.answer_all()
+        assert rig.values("missing") == [b"v"]
+
+
+def test_a_thread_that_has_a_forgotten_topic_in_hand_looks_it_up_again() -> None:
+    """1. It waits for memory.  2. The topic is forgotten.  3. There is memory: it parks in the topic's new place."""
+    with Rig(buffer_memory=64 * KIB) as rig:
+        leases = [rig.pool.acquire(32 * KIB), rig.pool.acquire(32 * KIB)]
+        flood = Flood(rig, "t", 1)
+        rig.sender.forget_topic("t")
+        assert topic_names(rig.accumulator) == []
+        for lease in leases:
+            assert lease is not None
+            lease.release()
+        flood.join()
+        assert rig.sender.parked_topics() == ["t"]
+        rig.sender.apply_topic("t", b"", [1])
+        rig.answer_all()
+        assert flood.futures[0].succeeded()
+
+
+def test_a_topic_with_sequences_is_kept() -> None:
+    with Rig({"t": [1]}) as rig:
+        rig.send("t", b"1")
+        rig.answer_all()
+        rig.sender.forget_topic("t")
+        assert topic_names(rig.accumulator) == ["t"]

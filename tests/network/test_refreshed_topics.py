@@ -31,6 +31,7 @@ def send_arrow(producer: KafkaProducer, partition: int) -> Any:
     return producer.send_arrow("orders", rows, partition="partition")
 
 
+FOREVER = {"retry_backoff_ms": 600_000, "retry_backoff_max_ms": 600_000}
 WAYS = pytest.mark.parametrize("way", [send, send_many, send_arrow])
 
 
@@ -65,6 +66,27 @@ def test_a_broker_is_asked_once_before_a_partition_is_refused(way: Send) -> None
         way(producer, 0).get(WAIT_S)
         # What is there is not asked about.
         assert asked(cluster) == before + 1
+
+
+@WAYS
+def test_an_answer_is_believed_for_a_backoff(way: Send) -> None:
+    with ScriptedCluster(orders=2) as cluster, producing(cluster, **FOREVER) as producer:
+        way(producer, 1).get(WAIT_S)
+        before = asked(cluster)
+        for _ in range(50):
+            with pytest.raises(errors.UnknownTopicOrPartitionError, match="2"):
+                way(producer, 2)
+        assert asked(cluster) == before + 1
+
+
+@WAYS
+def test_after_the_backoff_it_is_asked_about_again(way: Send) -> None:
+    with ScriptedCluster(orders=2) as cluster, producing(cluster, retry_backoff_ms=0) as producer:
+        way(producer, 1).get(WAIT_S)
+        with pytest.raises(errors.UnknownTopicOrPartitionError, match="2"):
+            way(producer, 2)
+        grow(cluster, 3)
+        way(producer, 2).get(WAIT_S)
 
 
 @WAYS

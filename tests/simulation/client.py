@@ -113,7 +113,10 @@ class Client:
         number = len(self.records)
         value = b"%d:%b" % (number, value)
         parked = self.accumulator.parked_records
-        has_memory = self.pool.used_bytes + ENOUGH_BYTES <= self.config.buffer_memory
+        has_memory = (
+            self.pool.used_bytes + ENOUGH_BYTES <= self.config.buffer_memory
+            and self.accumulator.parking_bytes >= ENOUGH_BYTES
+        )
         path = self.path if has_memory else self.hasty_path
         try:
             future = path.send(topic, value, key, partition=partition)
