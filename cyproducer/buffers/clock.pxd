@@ -13,4 +13,5 @@ cdef class ManualClock(Clock):
     pass
 
 
+cdef double duration_of(str name, object value, str unit) except -1
 cdef int64_t deadline_in(str name, object seconds) except -1

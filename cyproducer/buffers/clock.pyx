@@ -71,6 +71,13 @@ cdef class ManualClock(Clock):
         self.manual_wall_ms = unix_ms
 
 
+cdef double duration_of(str name, object value, str unit) except -1:
+    """``durations.duration``, and a short way for what most callers give."""
+    if type(value) is float and <double>value >= 0:
+        return <double>value
+    return duration(name, value, unit)
+
+
 cdef int64_t deadline_in(str name, object seconds) except -1:
     """The time of the system's monotonic clock when the argument ``name`` is over; FAR_NS for None.
 
@@ -78,4 +85,4 @@ cdef int64_t deadline_in(str name, object seconds) except -1:
     """
     if seconds is None:
         return FAR_NS
-    return cyp_after(cyp_monotonic_ns(), cyp_s_ns(duration(name, seconds)))
+    return cyp_after(cyp_monotonic_ns(), cyp_s_ns(duration_of(name, seconds, "seconds")))

@@ -24,6 +24,7 @@ most, since ``get()`` has to look for Ctrl-C.
 
 from libc.stdint cimport int64_t
 
+from cyproducer.buffers.clock cimport duration_of
 from cyproducer.buffers.structures cimport LEFT_ALONE, STANDING_BY, Accumulator
 from cyproducer.buffers.sync cimport (
     FAR_NS,
@@ -37,8 +38,6 @@ from cyproducer.buffers.sync cimport (
     pthread_mutex_unlock,
 )
 from cyproducer.network.send_loop cimport wake_sender
-
-from cyproducer.durations import duration
 
 cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_trylock(pthread_mutex_t* mutex)
@@ -80,7 +79,7 @@ cdef class Turns(Outcomes):
 
     def run_once(self, max_wait_ms=0.0):
         """One step, waiting for events up to ``max_wait_ms``."""
-        cdef int64_t wait = cyp_ms_ns(duration("max_wait_ms", max_wait_ms, "milliseconds"))
+        cdef int64_t wait = cyp_ms_ns(duration_of("max_wait_ms", max_wait_ms, "milliseconds"))
         with nogil:
             pthread_mutex_lock(&self.turn)
             try:
