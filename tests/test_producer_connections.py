@@ -125,23 +125,29 @@ def test_a_look_up_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_look_up_that_hangs_is_given_up_in_time_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    hold, asked = threading.Event(), []
+    hold, asked, looked_up = threading.Event(), [], []
 
     def look_up(host: str, port: int, **options: Any) -> Any:
-        asked.append(host)
+        looked_up.append(host)
         hold.wait(WAIT_S)
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
-    monkeypatch.setattr(connector, "Resolver", functools.partial(Resolver, getaddrinfo=look_up))
+    class Counted(Resolver):
+        def resolve(self, host: str, port: int, canonical: bool = False) -> ResolveRequest:
+            asked.append(host)
+            return super().resolve(host, port, canonical)
+
+    monkeypatch.setattr(connector, "Resolver", functools.partial(Counted, getaddrinfo=look_up))
     with producing(
         bootstrap_servers="hangs.example:9092",
         socket_connection_setup_timeout_ms=20,
         socket_connection_setup_timeout_max_ms=20,
     ) as producer:
-        client = producer._machinery.client
-        until(lambda: "took over 20 ms 2 times" in client.diagnosis(), "a second look-up that was given up")
+        until(lambda: len(asked) > 2, "two look-ups that were given up")
+        with pytest.raises(errors.NoBrokersAvailable, match=r"'hangs.example': name resolution took over"):
+            producer.wait_ready(0)
         # It is one look-up all the time.
-        assert asked == ["hangs.example"]
+        assert looked_up == ["hangs.example"]
         hold.set()
 
 
@@ -246,7 +252,7 @@ def test_a_connection_that_is_not_made_in_time_is_logged_with_its_address(
         producing(bootstrap_servers=address, socket_connection_setup_timeout_ms=20),
     ):
         until(lambda: caplog.records, "a warning")
-        assert f"{address}: no completed handshake within 2" in caplog.records[0].getMessage()
+        assert f"{address}: no completed handshake within " in caplog.records[0].getMessage()
 
 
 @pytest.mark.parametrize("client_dns_lookup", ["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"])
