@@ -75,6 +75,9 @@ cdef int partition_type(const ArrowSchema* s, Numbers* c, str name) except -1
 cdef int timestamp_type(const ArrowSchema* s, Numbers* c, str name) except -1
 cdef int headers_type(const ArrowSchema* s, str name) except -1
 cdef int check_shape(const ArrowArray* a, int64_t buffers, int64_t needed, str name) except -1
+cdef int take_validity(
+    const ArrowArray* a, int64_t skip, int64_t n, str name, const uint8_t** bits, int64_t* first
+) except -1
 cdef int64_t first_null(const uint8_t* bits, int64_t start, int64_t n) noexcept nogil
 cdef int64_t describe_cells(
     Cells* c, Cells* words, const ArrowSchema* s, const ArrowArray* a, int64_t skip, int64_t n, str name,

@@ -31,6 +31,10 @@ cdef extern from *:
 # Stands for a buffer without bytes, which may be NULL: C allows neither offsets from that nor copies.
 cdef uint8_t NOTHING = 0
 
+# No process has more memory: addresses have 57 bits at most, one of which is the kernel's. Sizes
+# up to that may be added up freely.
+cdef int64_t MOST_BYTES = 1 << 56
+
 # A record's size is an int32: of headers that take more, no more than that is counted.
 cdef int64_t MOST_HEADERS = 0x7FFFFFFF
 
@@ -66,9 +70,9 @@ cdef int64_t plus(int64_t a, int64_t b, str name) except -1:
 
 
 cdef int64_t times(int64_t a, int64_t b, str name) except -1:
-    """The product of two foreign numbers that are not negative."""
+    """The bytes of so many rows, two foreign numbers that are not negative."""
     cdef int64_t product = 0
-    if cyp_multiply_overflows(a, b, &product):
+    if cyp_multiply_overflows(a, b, &product) or product > MOST_BYTES:
         raise malformed(name, f"no memory has room for {a} rows of {b} bytes")
     return product
 
@@ -223,6 +227,7 @@ cdef int take_validity(
     first[0] = a.offset + skip
     if a.null_count == 0 or n == 0:
         return 0
+    times(plus(first[0], n, name) >> 3, 1, name)
     if a.buffers[0] == NULL:
         if a.null_count > 0:
             raise malformed(name, f"null_count is {a.null_count}, and there is no validity bitmap")
@@ -263,7 +268,7 @@ cdef int64_t check_cells(const Cells* c, int64_t n, int64_t words, int64_t* long
             if load64(c.rows + 8 * i) < 0 or load64(c.rows + 8 * i + 8) < load64(c.rows + 8 * i):
                 return i
             most = max(most, load64(c.rows + 8 * i + 8) - load64(c.rows + 8 * i))
-        if most > 0 and c.data == NULL:
+        if (most > 0 and c.data == NULL) or load64(c.rows + 8 * n) > MOST_BYTES:
             return 0
     elif c.layout == FIXED:
         most = c.width

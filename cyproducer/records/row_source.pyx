@@ -38,6 +38,7 @@ from cyproducer.records.columnar cimport (
     number,
     partition_type,
     plus,
+    take_validity,
     timestamp_type,
 )
 from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
@@ -49,9 +50,6 @@ cdef int64_t MOST = 0x7FFFFFFFFFFFFFFF
 
 # Rows without bytes take no memory, so that there may be any number of them; each takes some here.
 cdef int64_t MOST_ROWS = 1 << 32
-
-# As large as a key or value counts, so that no sum of sizes overflows: no record may be that large.
-cdef int64_t VAST = 1 << 60
 
 
 cdef class RowSource:
@@ -71,7 +69,9 @@ cdef class RowSource:
         cdef ArrowArray** columns
         cdef Rows* r
         cdef int64_t i
+        cdef int64_t first
         cdef int64_t whole
+        cdef const uint8_t* bits
         cdef int64_t key_most = 0
         cdef int64_t value_most = 0
         cdef int64_t headers_most = 1
@@ -106,10 +106,10 @@ cdef class RowSource:
                 raise ValueError(f"data: has {self.count + r.count} rows: one call takes at most {MOST_ROWS}")
             if columns == NULL and a.n_children > 0:
                 raise malformed("data", "its columns are missing")
-            if a.null_count != 0 and a.buffers[0] != NULL:
-                whole = first_null(<const uint8_t*>a.buffers[0], a.offset, a.length)
-                if whole >= 0:
-                    raise ValueError(f"data: row {self.count + whole} is null as a whole")
+            take_validity(a, 0, a.length, "data", &bits, &first)
+            if bits != NULL:
+                whole = first_null(bits, first, a.length)
+                raise ValueError(f"data: row {self.count + whole} is null as a whole")
             if key >= 0:
                 key_most = max(key_most, describe_cells(
                     &r.key, &r.key_words, t.schema.children[key], columns[key], a.offset, r.count,
@@ -135,7 +135,7 @@ cdef class RowSource:
             self.batch_count += 1
         self.keyed = key >= 0
         self.headers_room = headers_most
-        self.largest = record_bound(min(key_most, VAST), min(value_most, VAST), headers_most)
+        self.largest = record_bound(key_most, value_most, headers_most)
         return None
 
     cdef int _check_batch(
@@ -195,8 +195,8 @@ cdef class RowSource:
             return 0
         with nogil:
             for row in range(r.count):
-                key_size = min(cell(&r.key, row, &at), VAST)
-                value_size = min(cell(&r.value, row, &at), VAST)
+                key_size = cell(&r.key, row, &at)
+                value_size = cell(&r.value, row, &at)
                 if key_size < 0 and value_size < 0:
                     ok = False
                     break

@@ -16,6 +16,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 MODULES = ("fuzz_network", "fuzz_records", "fuzz_buffers")
 COMPARISONS = [f"{kind}cmp{size}" for kind in ("", "const_") for size in (1, 2, 4, 8)]
@@ -39,29 +40,37 @@ def attach(libfuzzer: ctypes.CDLL) -> None:
     ctypes.CDLL(None).cyp_fuzz_attach((ctypes.c_void_p * len(functions))(*functions))
 
 
-def play_rig(data: int, size: int) -> int:
-    """The target that is Python. What it raises ends the process, as a failed check in the others does."""
-    try:
-        # Only here: importing all that a rig needs takes longer than many a run of the other targets.
-        from tests.fuzz import fuzz_rig
-
-        fuzz_rig.play(ctypes.string_at(data, size))
-    except BaseException:
-        traceback.print_exc()
-        os.abort()
-    return 0
+# The targets that are Python.
+PLAYED = {"rig": "tests.fuzz.fuzz_rig", "arguments": "tests.fuzz.fuzz_arguments"}
+PLAY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
 
 
-RIG = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)(play_rig)
+def player(module: str) -> Any:
+    """A target that is Python. What it raises ends the process, as a failed check in the others does."""
+    # Only now: importing all that a rig needs takes longer than many a run of the other targets.
+    play = importlib.import_module(module).play
 
+    def run(data: int, size: int) -> int:
+        try:
+            play(ctypes.string_at(data, size))
+        except BaseException:
+            traceback.print_exc()
+            os.abort()
+        return 0
+
+    return PLAY(run)
+
+
+PLAYERS: list[Any] = []
 
 # Rigs are cycles: without this, LeakSanitizer would meet those that nobody has collected yet.
 COLLECT = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: gc.collect() and None)
 
 
 def address_of(target: str) -> int:
-    if target == "rig":
-        return ctypes.cast(RIG, ctypes.c_void_p).value or 0
+    if target in PLAYED:
+        PLAYERS.append(player(PLAYED[target]))
+        return ctypes.cast(PLAYERS[-1], ctypes.c_void_p).value or 0
     for name in MODULES:
         address = importlib.import_module(name).address(target)
         if address:

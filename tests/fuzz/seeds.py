@@ -72,7 +72,21 @@ def rig() -> Iterator[bytes]:
         yield chosen.randbytes(chosen.randrange(20, 250))
 
 
-SEEDS = {"produce": produce, "messages": messages, "frames": frames, "compression": compression, "rig": rig}
+def arguments() -> Iterator[bytes]:
+    """Byte 0 is the kind, objects or Arrow data."""
+    chosen = random.Random(6)
+    for number in range(24):
+        yield bytes([number % 2]) + chosen.randbytes(chosen.randrange(40, 300))
+
+
+SEEDS = {
+    "produce": produce,
+    "messages": messages,
+    "frames": frames,
+    "compression": compression,
+    "rig": rig,
+    "arguments": arguments,
+}
 
 
 def main() -> int:

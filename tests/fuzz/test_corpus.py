@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cyproducer import errors
 from cyproducer.network import protocol
 from cyproducer.records.compression import DecompressionError, compressor_for, decompress
-from tests.fuzz import corpus, fuzz_rig
+from tests.fuzz import corpus, fuzz_arguments, fuzz_rig
 from tests.fuzz.fuzz_rig import IDS, NAMES, acknowledge, retry_all
 from tests.rig import Rig
 
@@ -32,7 +32,7 @@ def two_byte_inputs(target: str) -> list[bytes]:
     return [data for data in corpus.inputs(target) if len(data) >= 2]
 
 
-@pytest.mark.parametrize("target", ["produce", "frames", "messages", "compression", "rig"])
+@pytest.mark.parametrize("target", ["produce", "frames", "messages", "compression", "rig", "arguments"])
 def test_inputs_are_kept(target: str) -> None:
     assert len(corpus.inputs(target)) >= 10
 
@@ -123,3 +123,15 @@ def test_a_broker_that_answers_anything_loses_its_connection_and_no_record() -> 
 @given(data=st.binary(min_size=3, max_size=200))
 def test_nothing_a_broker_answers_loses_a_record(data: bytes) -> None:
     fuzz_rig.play(data)
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_what_a_caller_hands_over_arrives_or_is_refused(kind: int) -> None:
+    played = [fuzz_arguments.play(data) for data in corpus.inputs("arguments") if data[0] % 2 == kind]
+    assert sum(played) > 0
+
+
+@settings(max_examples=150)
+@given(data=st.binary(min_size=30, max_size=300))
+def test_nothing_a_caller_hands_over_is_believed(data: bytes) -> None:
+    fuzz_arguments.play(data)

@@ -1,10 +1,14 @@
 """Arrow's C structures through ctypes: batches that count their releases and may say what is wrong."""
 
+from __future__ import annotations
+
 import ctypes
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    # What fuzzes does without.
+    import pyarrow as pa
 
 
 class ArrowArray(ctypes.Structure):

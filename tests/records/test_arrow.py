@@ -178,6 +178,26 @@ def with_headers(key: Any, room: int, offsets: bytes, **fields: int) -> Made:
         (lambda: one("vz", made_array(1, None, bytes(16), None, offset=2**60)), "no memory has room"),
         (lambda: one("w:4", made_array(1, None, bytes(4), offset=2**61)), "no memory has room"),
         (lambda: one("w:999999999999999999", made_array(1, None, bytes(4), offset=9)), "no memory has room"),
+        (
+            lambda: one("Z", made_array(1, None, struct.pack("<2q", 0, 2**56 + 1), b"abc")),
+            "row 0 points out",
+        ),
+        (
+            lambda: words_of("w:1", made_array(1, None, b"a", offset=2**56), None, bytes(8)),
+            "no memory has room",
+        ),
+        (
+            lambda: one("w:0", made_array(1, b"", None, offset=2**61, null_count=1)),
+            "no memory has room",
+        ),
+        # The bitmap of the rows themselves.
+        (
+            lambda: Made(
+                of_columns(made_schema("z", "value")),
+                made_array(1, b"\1", children=[binaries(1)], offset=2**62 - 1, null_count=-1),
+            ),
+            "no memory has room",
+        ),
         (lambda: one("w:9999999999999999999", made_array(1, None, bytes(4))), "its width is 9999"),
         (lambda: one("w:-1", made_array(1, None, bytes(4))), "its width is '-1'"),
         (lambda: one("w:", made_array(1, None, bytes(4))), "its width is ''"),
@@ -247,9 +267,9 @@ def test_rows_without_bytes_are_sent_and_any_number_of_them_is_counted() -> None
             rig.path.send_arrow("t", MadeStream(of_columns(made_schema("w:0", "value")), batches))
 
 
-def test_sizes_whose_sum_overflows_are_too_large() -> None:
-    """Nothing is read of a key and a value of 2**62 bytes each, or of as many headers."""
-    vast = struct.pack("<2q", 0, LAST)
+def test_sizes_that_no_record_has_are_too_large() -> None:
+    """Nothing is read of a key and a value of 2**56 bytes each, or of 2**62 headers."""
+    vast = struct.pack("<2q", 0, 2**56)
     schema = of_columns(made_schema("Z", "value"), made_schema("Z", "k"))
     table = Made(schema, rows_of(1, *[made_array(1, None, vast, b"abc") for _ in range(2)]))
     with Rig({"t": [1]}) as rig:
