@@ -1,17 +1,14 @@
 """``send()`` up to the accumulator: its arguments, buffers of every kind, sizes, and the wait for memory."""
 
 import array
-import contextlib
 import ctypes
-import enum
 import mmap
 import queue
 import re
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -40,15 +37,6 @@ def sent(rig: Rig) -> Record:
     ((record,),) = [batch.records for batch in seen.batches.values()]
     rig.answer(seen)
     return record
-
-
-def sent_all(rig: Rig) -> list[Record]:
-    """The records that are on their way, as the broker reads them; acknowledged."""
-    seen = rig.requests()
-    records = [record for each in seen for batch in each.batches.values() for record in batch.records]
-    for each in seen:
-        rig.answer(each)
-    return records
 
 
 # Arguments
@@ -176,178 +164,6 @@ def test_the_count_of_headers_is_that_of_the_headers_written() -> None:
         assert sent(rig).headers == (("a", b"1"), ("b", b"2"))
 
 
-class Odd(list[Any]):
-    """A list whose items are made when they are asked for, and kept by nobody."""
-
-    def __init__(self, make: Callable[[int], Any]) -> None:
-        super().__init__([None, None])
-        self.make = make
-
-    def __getitem__(self, place: Any) -> Any:
-        return self.make(place)
-
-
-def test_a_header_that_makes_its_items_is_held_until_it_is_copied() -> None:
-    filler: list[str | bytes] = []
-
-    class Reusing(bytearray):
-        """A value that takes what memory is free when its own is asked for."""
-
-        def __buffer__(self, flags: int) -> memoryview:
-            filler.extend(str(i).rjust(40, "x") for i in range(50))
-            return memoryview(b"value")
-
-    with Rig({"t": [1]}) as rig:
-        for number in range(200):
-            name = f"{number:040}"
-            value = Reusing() if sys.version_info >= (3, 12) else b"value"
-            rig.send("t", b"v", headers=[Odd(lambda i, n=name, v=value: v if i else n[:20] + n[20:])])
-            rig.send("t", b"v", headers=[Odd(lambda i, n=name: n.encode() + b"!" if i else "name")])
-            assert [record.headers for record in sent_all(rig)] == [
-                ((name, b"value"),),
-                (("name", name.encode() + b"!"),),
-            ]
-            filler.clear()
-
-
-def test_a_header_that_shrinks_while_it_is_read_is_refused() -> None:
-    class Clearing(str):
-        def __del__(self) -> None:
-            header.clear()
-
-    header: list[Any] = ["second", b"2"]
-    # Its name goes when the next one takes its place, and takes the next header's items along.
-    with Rig({"t": [1]}) as rig:
-        with contextlib.suppress(TypeError, IndexError):
-            rig.send("t", b"v", headers=[Odd(lambda i: b"1" if i else Clearing("first")), header])
-            assert sent(rig).headers == (("first", b"1"), ("second", b"2"))
-        assert rig.pool.used_bytes == 0
-
-
-@pytest.mark.parametrize("place", ["headers", "partition", "timestamp_ms"])
-def test_no_buffer_is_held_while_the_callers_code_runs(place: str) -> None:
-    """Code of a header, say, may resize the value: what is sent is what it has become."""
-    value = bytearray(b"value")
-
-    def grow() -> None:
-        value.extend(b" and more")
-
-    class Headers(list[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            grow()
-            return iter([("h", b"1")])
-
-    class Number(int):
-        def __index__(self) -> int:
-            grow()
-            return 7
-
-        __int__ = __index__
-
-        def __le__(self, other: Any) -> bool:
-            grow()
-            return True
-
-        __ge__ = __lt__ = __gt__ = __le__
-
-    given: Any = Headers([0]) if place == "headers" else Number(0)
-    with Rig({"t": [1]}) as rig:
-        rig.send("t", value, **{place: given})
-        assert sent(rig).value == (b"value and more" if place == "headers" else b"value")
-
-
-def test_a_name_that_has_no_utf8_is_refused() -> None:
-    with Rig({"t": [1]}) as rig, pytest.raises(ValueError, match=r"headers: the name '\\ud800' can't be"):
-        rig.send("t", b"v", headers=[("\ud800", b"1")])
-
-
-class Liar(int):
-    """Compares as if it were in any range."""
-
-    def __le__(self, other: Any) -> bool:
-        return True
-
-    __ge__ = __lt__ = __gt__ = __le__
-
-    def __int__(self) -> int:
-        raise AssertionError("not asked for")
-
-    __index__ = __repr__ = __str__ = __int__  # type: ignore[assignment]
-
-
-class Pretender:
-    """Says that it is an int, or a str."""
-
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
-
-    @property
-    def __class__(self) -> Any:
-        return self.kind
-
-    def __index__(self) -> int:
-        return -5
-
-    def __le__(self, other: Any) -> bool:
-        return True
-
-    __ge__ = __le__
-
-
-@pytest.mark.parametrize(
-    ("arguments", "kind", "text"),
-    [
-        ({"partition": Liar(-5)}, VALUE, "partition=-5: must be >= 0"),
-        ({"partition": Liar(2**40)}, VALUE, "partition=1099511627776: must be"),
-        ({"partition": 1 << 20_000}, VALUE, "partition=an int of 20001 bits: must be"),
-        ({"partition": Pretender(int)}, TYPE, "partition: must be an int or None, not Pretender"),
-        ({"timestamp_ms": Liar(-5)}, VALUE, "timestamp_ms=-5: must be"),
-        ({"timestamp_ms": Liar(2**70)}, VALUE, "timestamp_ms=1180591620717411303424: must be"),
-        ({"timestamp_ms": Pretender(int)}, TYPE, "timestamp_ms: must be an int or None, not Pretender"),
-        ({"topic": Pretender(str)}, TYPE, "topic: must be a str, not Pretender"),
-        ({"headers": [(Pretender(str), b"1")]}, TYPE, "headers: each must be a"),
-    ],
-)
-def test_what_an_argument_says_of_itself_counts_for_nothing(
-    arguments: dict[str, Any], kind: type[Exception], text: str
-) -> None:
-    with Rig({"t": [1]}) as rig:
-        with pytest.raises(kind, match=text):
-            rig.path.send(**{"topic": "t", "value": b"v"} | arguments)
-        many = {name: value for name, value in arguments.items() if name != "headers"}
-        if many:
-            with pytest.raises(kind, match=text):
-                rig.path.send_many(**{"topic": "t", "values": [b"v"]} | many)
-        rig.path.send("t", b"v", partition=Liar(0), timestamp_ms=Liar(7))
-        assert sent(rig).timestamp == 7
-
-
-def test_the_text_of_a_topic_counts_not_what_its_class_makes_of_it() -> None:
-    class Topic(str, enum.Enum):  # noqa: UP042 - what programs have, and what str() tells apart
-        ORDERS = "t"
-
-        def __str__(self) -> str:
-            return "Topic.ORDERS"
-
-    class Other(str):
-        def __eq__(self, other: object) -> bool:
-            return True
-
-        def __hash__(self) -> int:
-            return hash("t")
-
-    with Rig({"t": [1]}) as rig:
-        for _ in range(2):
-            assert rig.send(Topic.ORDERS, b"v").topic == "t"
-            assert rig.send(Other("other"), b"v").topic == "other"
-    # Also where nobody knows the topic yet.
-    with Rig() as rig:
-        topic = rig.send(Topic.ORDERS, b"v").topic
-        assert (topic, type(topic)) == ("t", str)
-        with pytest.raises(InvalidTopicError, match=r"'\.\.'"):
-            rig.send(Other(".."), b"v")
-
-
 # Buffers
 
 
@@ -394,61 +210,6 @@ def test_a_buffer_with_gaps_is_refused(place: str) -> None:
         with pytest.raises(TypeError, match=f"{place}.*contiguous.*memoryview"):
             rig.path.send(**{"topic": "t", "value": b"v"} | arguments)  # type: ignore[arg-type]
         assert rig.pool.used_bytes == 0
-
-
-class Fields(ctypes.Structure):
-    _fields_ = [("a", ctypes.c_uint8), ("b", ctypes.c_uint8)]
-
-
-@pytest.mark.parametrize("place", ["value", "key", "header", "values", "keys"])
-def test_a_scalar_of_numpys_is_refused_and_raw_memory_is_not(place: str) -> None:
-    numpy = pytest.importorskip("numpy")
-
-    def send(data: Any) -> None:
-        if place == "header":
-            rig.send("t", b"v", headers=[("h", data)])
-        elif place in ("value", "key"):
-            rig.send("t", **{place: data})
-        else:
-            rig.path.send_many("t", **{"values": [b"v", b"v"]} | {place: [b"v", data]})
-
-    with Rig({"t": [1]}) as rig:
-        for scalar in (
-            numpy.str_("ab"),
-            numpy.int64(5),
-            numpy.uint8(5),
-            numpy.float16(5),
-            numpy.bool_(True),
-            numpy.complex128(1),
-            numpy.datetime64("2020-01-01"),
-            numpy.timedelta64(1, "s"),
-            numpy.array(5),
-        ):
-            name = type(scalar).__name__
-            with pytest.raises(TypeError, match=rf"{place}.*: must be bytes.*scalar {name}.*\.item\(\)"):
-                send(scalar)
-        with pytest.raises(TypeError, match=f"{place}_serializer" if place in ("value", "key") else place):
-            send(numpy.int64(5))
-        assert rig.requests() == []
-        for raw in (
-            numpy.bytes_(b"ab"),
-            numpy.void(b"ab"),
-            numpy.array((97, 98), dtype=[("a", "u1"), ("b", "u1")])[()],
-            numpy.frombuffer(b"ab", dtype="u1"),
-            Fields(97, 98),
-            ctypes.c_uint16(int.from_bytes(b"ab", sys.byteorder)),
-            memoryview(numpy.frombuffer(b"ab", dtype="u2")[0]),
-        ):
-            send(raw)
-            record = sent_all(rig)[-1]
-            found = {
-                "header": record.headers and record.headers[0][1],
-                "key": record.key,
-                "keys": record.key,
-                "value": record.value,
-                "values": record.value,
-            }
-            assert found[place] == b"ab"
 
 
 def test_a_mutable_buffer_is_copied_and_let_go_before_send_returns() -> None:
