@@ -215,7 +215,7 @@ def with_headers(key: Any, room: int, offsets: bytes, **fields: int) -> Made:
         (lambda: words_of("w:1", made_array(1, None, b"a"), None, None), "its indices are missing"),
         # Pointers.
         (lambda: one("z", None), "its array is missing"),
-        (lambda: one("z", binaries(1, buffers=None)), "it has no buffers"),
+        (lambda: one("z", binaries(1, buffers=NONE)), "it has no buffers"),
         (lambda: without_children(one("z", binaries(1))), "its columns are missing"),
         (lambda: Made(of_columns(None), rows_of(1, binaries(1))), "child 0 of a field of its"),
         (lambda: one(NONE, binaries(1)), "it has no type"),
