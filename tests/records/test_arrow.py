@@ -242,6 +242,27 @@ def test_numbers_that_no_memory_has_and_pointers_that_lead_nowhere_are_refused(
         assert rig.accumulator.counters()["records_appended"] == 0
 
 
+@pytest.mark.parametrize("role", ["partition", "timestamp"])
+@pytest.mark.parametrize(
+    ("length", "offset", "said"),
+    [
+        (1, 2**60, "no memory has room"),
+        (2**63 - 5, 5, "no memory reaches"),
+        (1, 2**63 - 1, "no memory reaches"),
+    ],
+)
+def test_numbers_that_no_memory_has_are_refused_in_columns_of_numbers(
+    role: str, length: int, offset: int, said: str
+) -> None:
+    schema = of_columns(made_schema("w:0", "value"), made_schema("l", "n"))
+    numbers = made_array(length, None, bytes(8), offset=offset)
+    with Rig({"t": [1]}) as rig, pytest.raises(ValueError, match=f"column 'n': malformed Arrow data: {said}"):
+        rig.path.send_arrow("t", Made(schema, rows_of(1, made_array(1, None, None), numbers)), **{role: "n"})
+    schema = of_columns(made_schema("w:0", "value"), made_schema("l", "n"))
+    with Rig({"t": [1]}) as rig, pytest.raises(ValueError, match=r"column 'n': .*its array is missing"):
+        rig.path.send_arrow("t", Made(schema, rows_of(1, made_array(1, None, None), None)), **{role: "n"})
+
+
 def test_a_schema_with_too_many_children_is_refused() -> None:
     schema = of_columns(made_schema("z", "value"))
     for count, children in ((-1, schema.children), (LAST, schema.children), (1, None)):
