@@ -239,10 +239,11 @@ cdef class SendPath:
         """Accepts a record and returns its future; the record is sent in the background.
 
         ``value`` and ``key``: bytes, any contiguous buffer but numpy's scalars (copied before the call
-        returns), or None; of any type where a serializer is configured. A record has at least one of the two: a key without a
-        value is a tombstone. ``headers``: a list of (str, bytes or None); names may repeat. ``partition``:
-        chosen by the partitioner where None. ``timestamp_ms``: milliseconds since the epoch, now by default;
-        for records that share a batch now is the kernel's last tick, up to 4 ms ago on most systems.
+        returns), or None; of any type where a serializer is configured. A record has at least one of the
+        two: a key without a value is a tombstone. ``headers``: a list of (str, bytes or None); names may
+        repeat. ``partition``: chosen by the partitioner where None. ``timestamp_ms``: milliseconds since the
+        epoch, now by default; for records that share a batch now is the kernel's last tick, up to 4 ms ago
+        on most systems.
 
         Blocks up to ``max_block_ms`` while ``buffer_memory`` is full, and while ``max_pending_callbacks``
         records wait for their callbacks (but not in a callback). A topic whose metadata is not there
