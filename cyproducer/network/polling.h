@@ -19,7 +19,9 @@ static inline int cyp_epoll_sleep(int epfd, struct epoll_event *events, int room
     if (ns > 0 && ns < 10000000 && !missing) {
         struct timespec t = {0, ns};
         int n = (int)syscall(SYS_epoll_pwait2, epfd, events, room, &t, NULL, 0);
-        if (n >= 0 || errno != ENOSYS) return n;
+        /* What is the caller's mistake, epoll_wait would refuse too. Any other error means that the call is not
+         * to be had: ENOSYS from a kernel without it, EPERM from a container runtime that does not know it. */
+        if (n >= 0 || errno == EINTR || errno == EBADF || errno == EFAULT || errno == EINVAL) return n;
         missing = 1;
     }
 #endif
