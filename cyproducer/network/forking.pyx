@@ -46,9 +46,9 @@ def disown(SendLoop sender not None):
     for connection in sender.connections:
         # Not shutdown(), which would end the parent's connection as well.
         close_quietly(connection.sock.detach())
-    for fd in {sender.wake_read_fd, sender.wake_write_fd}:
+    for fd in {sender.wake_read_fd, sender.waker.fd}:
         close_quietly(fd)
-    sender.wake_read_fd = sender.wake_write_fd = -1
+    sender.wake_read_fd = sender.waker.fd = -1
 
 
 cdef object close_quietly(int fd):

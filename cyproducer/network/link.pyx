@@ -34,6 +34,7 @@ cdef extern from *:
 cdef enum:
     MOST_PARTS = 512          # slices per sendmsg; IOV_MAX is 1024 on Linux and macOS
     FIRST_INBOX = 8192
+    KEPT_INBOX = 65536        # how large an inbox may stay: Produce responses hardly need more
     MOST_THROTTLE_MS = 60_000
 
 
@@ -230,10 +231,17 @@ cdef void report_traffic(Accumulator* a, Link* link, int64_t now) noexcept nogil
 
 
 cdef void link_consume(Link* link, int64_t size) noexcept nogil:
-    """Drops the first ``size`` bytes of the inbox."""
+    """Drops the first ``size`` bytes of the inbox, and the memory that only a large response needed."""
+    cdef uint8_t* smaller
     link.inbox_used -= size
     if link.inbox_used > 0 and size > 0:
         memmove(link.inbox, link.inbox + size, link.inbox_used)
+    # Only where something was dropped: of a large response that comes in, the inbox holds little at first.
+    if size > 0 and link.inbox_room > KEPT_INBOX and link.inbox_used <= FIRST_INBOX // 2:
+        smaller = <uint8_t*>realloc(link.inbox, FIRST_INBOX)
+        if smaller != NULL:
+            link.inbox = smaller
+            link.inbox_room = FIRST_INBOX
 
 
 cdef void link_throttle(Link* link, int64_t throttle_ms, int64_t now) noexcept nogil:

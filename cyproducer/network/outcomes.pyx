@@ -13,10 +13,9 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 from cyproducer.buffers.sequencing cimport set_gate, set_identity, strip_sequences
 from cyproducer.buffers.splitting cimport exclude, split
 from cyproducer.buffers.structures cimport GATE_OPEN, GATE_SHUT, GATE_UNSETTLED
-from cyproducer.buffers.sync cimport FAR_NS, cyp_ms_ns
+from cyproducer.buffers.sync cimport cyp_ms_ns
 from cyproducer.buffers.topology cimport TopicState
 from cyproducer.network.produce_codec cimport Request, free_request
-from cyproducer.network.send_loop cimport EXPIRY_INTERVAL_NS
 
 from cyproducer.control.idempotence import Action, BatchFacts, Fate, Verdict
 from cyproducer.errors import for_code, told
@@ -59,13 +58,10 @@ cdef class Outcomes(Answers):
     cdef int _expire(self, int64_t now) except -1 nogil:
         """Fails the batches whose delivery_timeout_ms has run out, on the wire or not."""
         cdef Batch* b
-        self.next_expiry_ns = now + EXPIRY_INTERVAL_NS
         while True:
             b = self.accumulator.overdue(now - self.delivery_timeout_ns)
             if b == NULL:
-                # An idle producer sleeps.
-                if self.accumulator.c.oldest == NULL:
-                    self.next_expiry_ns = FAR_NS
+                # When to look again is seen to before the sender sleeps.
                 return 0
             if self.driven:
                 # Found again there: it is closed now, which does no harm.

@@ -12,9 +12,15 @@ from cyproducer.network.produce_codec cimport Endpoints, Outcome, ProduceSetting
 
 cdef enum:
     MOST_BATCHES = 1024           # batches in one request
-    EXPIRY_INTERVAL_NS = 20_000_000   # how exact delivery_timeout_ms is
+    COMPRESSING_NS = 20_000_000   # when to look again for an overdue batch that a thread compresses
 
-cdef void wake_sender(void* context) noexcept nogil
+# How other threads end the sender's wait.
+cdef struct Waker:
+    int32_t fd                    # what is written to; -1: the sender has come to its end. Atomic
+    int32_t users                 # threads that write to it right now. Atomic
+
+cdef void wake_sender(void* waker) noexcept nogil
+cdef int32_t retire(Waker* w) noexcept nogil
 
 
 cdef class SendLoop(Driver):
@@ -23,9 +29,8 @@ cdef class SendLoop(Driver):
     cdef readonly Clock clock
     cdef readonly Poller poller
     cdef readonly object control  # decides what is not a matter of course
-    cdef object wake_socket       # what the selector watches for wake-ups
-    cdef int wake_read_fd
-    cdef int wake_write_fd
+    cdef int wake_read_fd         # what the selector watches for wake-ups
+    cdef Waker waker
     cdef ProduceSettings settings
     cdef bytes client_id          # what settings.client_id points to
     cdef int32_t max_in_flight
@@ -39,7 +44,7 @@ cdef class SendLoop(Driver):
     cdef bint left_over           # that thread leaves the next step to the sender's; see _leave()
     cdef int32_t lone             # completions in a row that left nothing, and that a thread waited for
     cdef int64_t next_control_ns  # when the control plane wants its next tick
-    cdef int64_t next_expiry_ns   # when to look for overdue batches next
+    cdef int64_t next_expiry_ns   # when the oldest batch is overdue
     cdef list connections
     cdef Link** links             # of `connections`, in that order
     cdef int link_count

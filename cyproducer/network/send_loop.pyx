@@ -34,6 +34,7 @@ from cyproducer.buffers.structures cimport (
 )
 from cyproducer.buffers.sync cimport (
     FAR_NS,
+    cyp_add32,
     cyp_after,
     cyp_load32,
     cyp_lock_queued,
@@ -67,13 +68,39 @@ cdef extern from "<unistd.h>" nogil:
     ssize_t c_write "write"(int fd, const void* data, size_t size)
     ssize_t c_read "read"(int fd, void* data, size_t size)
 
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
+
 log = logging.getLogger("cyproducer")
 
 
-cdef void wake_sender(void* context) noexcept nogil:
-    """Ends the sender's wait for events. Any thread, with or without the GIL."""
+cdef void wake_sender(void* waker) noexcept nogil:
+    """Ends the sender's wait for events. Any thread, with or without the GIL.
+
+    ``waker``: the sender's. Counted before the descriptor is read: see ``retire``.
+    """
+    cdef Waker* w = <Waker*>waker
     cdef uint64_t one = 1
-    c_write((<int*>context)[0], &one, 8)
+    cdef int32_t fd
+    cyp_add32(&w.users, 1)
+    fd = cyp_load32(&w.fd)
+    if fd >= 0:
+        # Never blocks: the descriptor is non-blocking.
+        c_write(fd, &one, 8)
+    cyp_add32(&w.users, -1)
+
+
+cdef int32_t retire(Waker* w) noexcept nogil:
+    """Has nobody wake the sender any more; returns the descriptor, which may be closed now.
+
+    1. A thread without the GIL reads the descriptor.  2. It is closed.  3. Another thread opens a file, which
+    gets its number.  4. The first one writes into that. So what is between 1 and 4 is counted, and waited
+    for: a few instructions, unless their thread is suspended.
+    """
+    cdef int32_t fd = cyp_swap32(&w.fd, -1)
+    while cyp_load32(&w.users) > 0:
+        sched_yield()
+    return fd
 
 
 cdef class SendLoop(Driver):
@@ -86,7 +113,7 @@ cdef class SendLoop(Driver):
     def __cinit__(self):
         cyp_mutex_init(&self.turn)
         self.wake_read_fd = -1
-        self.wake_write_fd = -1
+        self.waker.fd = -1
 
     def __init__(
         self,
@@ -119,13 +146,13 @@ cdef class SendLoop(Driver):
         self.connections = []
         self.backing_off = []
         if hasattr(os, "eventfd"):
-            self.wake_read_fd = self.wake_write_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self.wake_read_fd = self.waker.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         else:
-            self.wake_read_fd, self.wake_write_fd = os.pipe()
+            self.wake_read_fd, self.waker.fd = os.pipe()
             os.set_blocking(self.wake_read_fd, False)
-            os.set_blocking(self.wake_write_fd, False)
+            os.set_blocking(self.waker.fd, False)
         selector.register(self.wake_read_fd, selectors.EVENT_READ)
-        accumulator.wake_context = &self.wake_write_fd
+        accumulator.wake_context = &self.waker
         accumulator.wake_function = wake_sender
 
     def __dealloc__(self):
@@ -134,12 +161,12 @@ cdef class SendLoop(Driver):
 
     def wake(self):
         """Ends the wait for events. Any thread."""
-        wake_sender(&self.wake_write_fd)
+        wake_sender(&self.waker)
 
     def request_control(self):
         """Has the control plane called in the next step, which begins at once. Any thread."""
         cyp_store32(&self.attention, 1)
-        wake_sender(&self.wake_write_fd)
+        wake_sender(&self.waker)
 
     # The loop
 
@@ -185,7 +212,7 @@ cdef class SendLoop(Driver):
                 self.wakeups += 1
                 # An eventfd is empty after one read, a pipe may hold several wake-ups.
                 while c_read(self.wake_read_fd, &drained_wakeups, 8) > 0:
-                    if self.wake_read_fd == self.wake_write_fd:
+                    if self.wake_read_fd == self.waker.fd:
                         break
                 continue
             link = self._link_of(ready[i].fd)
@@ -246,11 +273,16 @@ cdef class SendLoop(Driver):
             work = True
         if a.lingering.first != NULL:
             until = min(until, cyp_after(a.lingering.first.first.created_ns, a.stream_linger_ns))
-        if a.oldest != NULL and self.next_expiry_ns == FAR_NS:
-            self.next_expiry_ns = now + EXPIRY_INTERVAL_NS
+        self.next_expiry_ns = FAR_NS
+        if self.delivery_timeout_ns < FAR_NS - now:
+            # A batch that is begun meanwhile may wake nobody: it has no leader, or no connection yet.
+            self.next_expiry_ns = now + self.delivery_timeout_ns
+            if a.oldest != NULL:
+                self.next_expiry_ns = a.oldest.created_ns + self.delivery_timeout_ns
+                if self.next_expiry_ns <= now and a.oldest.state == SEALING:
+                    # It fails once it is compressed, which need not wake anybody either.
+                    self.next_expiry_ns = now + COMPRESSING_NS
         until = min(until, self.next_expiry_ns)
-        # A batch that nobody is woken for (no leader, no connection yet) must not be slept past its end.
-        until = min(until, cyp_after(now, self.delivery_timeout_ns))
         if work:
             until = now
         else:

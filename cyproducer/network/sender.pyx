@@ -47,6 +47,7 @@ from cyproducer.network.link cimport (
 )
 from cyproducer.network.outcomes cimport topic_name
 from cyproducer.network.produce_codec cimport Endpoints, Outcome, Request, names_leader
+from cyproducer.network.send_loop cimport retire
 from cyproducer.network.turns cimport Turns
 
 from cyproducer.errors import KafkaConnectionError, KafkaTimeoutError, told
@@ -312,15 +313,16 @@ cdef class Sender(Turns):
 
     def release(self):
         """Closes the wake-up descriptor; the loop has ended and no step will follow."""
+        cdef int32_t written_to
         self.accumulator.wake_function = NULL
         try:
             self.poller.selector.unregister(self.wake_read_fd)
         except (KeyError, ValueError, OSError):
             log.debug("the selector was closed before the sender")
-        descriptors = {self.wake_read_fd, self.wake_write_fd}
-        # First forgotten, then closed: closing lets other threads run, who might wake whatever has the
-        # number next.
-        self.wake_read_fd = self.wake_write_fd = -1
+        with nogil:
+            written_to = retire(&self.waker)
+        descriptors = {self.wake_read_fd, written_to}
+        self.wake_read_fd = -1
         for fd in descriptors:
             os.close(fd)
 
@@ -332,5 +334,6 @@ cdef class Sender(Turns):
             "drives": self.drives,
             "left_alone": self.left_alone,
             "connections": self.link_count,
+            "received_room": sum([(<Connection>c).link.inbox_room for c in self.connections]),
             "in_flight": sum([(<Connection>c).link.in_flight for c in self.connections]),
         }

@@ -148,6 +148,6 @@ cdef class Turns(Outcomes):
             idle = not self.left_over and self._settle_down()
             # Before the turn is given back: the sender could come to its end then, and close the descriptor.
             if not idle:
-                wake_sender(&self.wake_write_fd)
+                wake_sender(&self.waker)
             pthread_mutex_unlock(&self.turn)
         return True

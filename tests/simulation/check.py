@@ -24,8 +24,8 @@ from tests.simulation.world import NS_PER_MS, START_NS
 if TYPE_CHECKING:
     from tests.simulation.simulate import Simulation
 
-SLACK_MS = 25.0
-"""How late a record may fail: the sender looks every 20 ms."""
+SLACK_MS = 5.0
+"""How late a record may fail: the sender sleeps until it is due, in whole milliseconds."""
 
 Place = tuple[str, int]
 Log = dict[Place, list[tuple[int, int]]]

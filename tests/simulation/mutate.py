@@ -152,10 +152,10 @@ MUTATIONS = [
     ),
     Mutation(
         "late-deadline",
-        "the look for overdue batches comes once in 200 ms",
-        "cyproducer/network/outcomes.pyx",
-        "now + EXPIRY_INTERVAL_NS",
-        "now + 10 * EXPIRY_INTERVAL_NS",
+        "the look for overdue batches comes 200 ms late",
+        "cyproducer/network/send_loop.pyx",
+        "a.oldest.created_ns + self.delivery_timeout_ns",
+        "a.oldest.created_ns + self.delivery_timeout_ns + 200_000_000",
     ),
     Mutation(
         "wire-deadline",
