@@ -20,6 +20,7 @@ from typing import Any
 
 from cyproducer.buffers import delivery, waiting
 from cyproducer.network.forking import disown as disown
+from cyproducer.user_thread import user_thread
 
 _begin: Callable[[], None] | None = None
 _finish: Callable[[], None] | None = None
@@ -31,6 +32,7 @@ def _after_fork() -> None:
     global _worker_hooked
     # multiprocessing forgets in its children what was to be done at the parent's exit.
     _worker_hooked = False
+    user_thread.renew()
     delivery.renew_lock()
     waiting.renew_locks()
     if _begin is not None:

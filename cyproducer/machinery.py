@@ -1,10 +1,14 @@
 """What a producer runs on: the wiring of accumulator, sender and threads, and their end.
 
 Owns: making these parts, flushing, closing, the end of a process, and what a forked child lets go of. Does
-not own: the public API (``producer``), which may be collected while this is still closing.
+not own: the public API (``producer``), which may be collected while this is still closing; nor the thread for
+users' code (``user_thread``).
+
+A producer that is collected is closed by a thread of its own. The collector runs anywhere: on a thread that
+waits for the last future of this producer, with a timeout; on another producer's sender's thread, whose
+records would wait meanwhile; in the middle of ``threading.Thread.start``.
 """
 
-import logging
 import selectors
 import threading
 import time
@@ -18,17 +22,19 @@ from cyproducer.buffers.buffer_pool import BufferPool
 from cyproducer.buffers.clock import Clock
 from cyproducer.buffers.completion import CompletionQueue
 from cyproducer.buffers.readings import add_time
+from cyproducer.buffers.waiting import begin_sending
 from cyproducer.config import ProducerConfig
 from cyproducer.control.partitioners import CustomPartitioner, PartitionerSpec
 from cyproducer.durations import waitable
 from cyproducer.network.callbacks import CallbackThread
 from cyproducer.network.cluster import ClusterClient
 from cyproducer.network.sender import Sender
+from cyproducer.user_thread import DRAIN_S, Log, start_thread, user_thread
 
 if TYPE_CHECKING:
     from cyproducer.observability.registry import Registry
 
-log = logging.getLogger("cyproducer")
+log = Log("cyproducer")
 
 #: How long the sender may take to end when the time of a close() is over: it takes a millisecond, unless the
 #: machine is overloaded. Futures without an outcome would be worse than a close() that is late.
@@ -131,7 +137,7 @@ class Machinery:
                 registry.report_to(
                     self.config.metric_reporters, self.config.as_dict() | {"client_id": self.config.client_id}
                 )
-                self.client.on_change = registry.refresh
+                self.client.on_change = registry.refresh_soon
             self.thread.start()
         except BaseException:
             self.close(0)
@@ -153,6 +159,7 @@ class Machinery:
         return self._registry
 
     def _run(self) -> None:
+        begin_sending()
         try:
             self.sender.run()
         except BaseException as error:
@@ -190,14 +197,23 @@ class Machinery:
                 f"{self.accumulator.incomplete_batches} batches and {self.accumulator.parked_records} "
                 f"records without metadata are not complete: {self.client.diagnosis()}"
             )
-        if not self.callbacks.wait_idle(max(0.0, deadline - time.monotonic())):
-            return "every record is acknowledged or failed, but some of their callbacks have not returned"
-        return None
+        left = max(0.0, deadline - time.monotonic())
+        patience = min(left, DRAIN_S) if user_thread.is_current() else left
+        if self.callbacks.wait_idle(patience):
+            return None
+        text = "every record is acknowledged or failed, but some of their callbacks have not returned"
+        if patience < left:
+            raise errors.IllegalStateError(
+                f"flush() in a log handler or metric reporter: {text}. One of them may be logging, and wait "
+                "for this very handler: call flush() from another thread"
+            )
+        return text
 
-    def close(self, timeout_s: float) -> int:
+    def close(self, timeout_s: float, unasked: bool = False) -> int:
         """Drains for up to ``timeout_s`` seconds, fails the rest, ends the threads; returns records lost.
 
-        Where several threads close, the one in the greatest hurry decides for all.
+        Where several threads close, the one in the greatest hurry decides for all. ``unasked``: nobody has
+        called the producer's ``close()``, so that losses are logged here.
         """
         deadline = time.monotonic() + timeout_s
         try:
@@ -205,7 +221,7 @@ class Machinery:
             if not self._close_lock.acquire(timeout=waitable(timeout_s + _END_S)):
                 log.error("another thread is closing the producer and has not come to an end in time")
                 return 0
-            return 0 if self.closed else self._close(timeout_s)
+            return 0 if self.closed else self._close(timeout_s, unasked)
         finally:
             # Ctrl-C may come between any two steps: nothing is sure to have been done, and to be undone.
             with suppress(ValueError):
@@ -213,7 +229,7 @@ class Machinery:
             with suppress(RuntimeError):
                 self._close_lock.release()
 
-    def _close(self, timeout_s: float) -> int:
+    def _close(self, timeout_s: float, unasked: bool) -> int:
         self.accumulator.close()
         failed_before = self.accumulator.counters()["records_failed"]
         done = False
@@ -238,11 +254,18 @@ class Machinery:
         elif not done:
             lost = self.accumulator.counters()["records_failed"] - failed_before
         self.client.close()
-        self.callbacks.close(max(_CALLBACKS_S, min(self._deadlines) - time.monotonic()))
+        patience = max(_CALLBACKS_S, min(self._deadlines) - time.monotonic())
+        if user_thread.is_current():
+            # A callback may be logging, and wait for the handler that closes here.
+            patience = min(patience, DRAIN_S)
+        self.callbacks.close(patience)
         if self._registry is not None:
-            self._registry.close()
+            left = min(min(self._deadlines) - time.monotonic(), self.config.close_timeout_ms / 1000)
+            self._registry.close(max(DRAIN_S, left))
         # Last: where Ctrl-C ends the wait above, another close() or the exit goes on with it.
         self.closed = True
+        if unasked and lost:
+            log.error("%d records were lost: not acknowledged within close_timeout_ms at exit", lost)
         return lost
 
     def disown(self) -> None:
@@ -252,21 +275,18 @@ class Machinery:
 
 
 def finish(machinery: Machinery) -> None:
-    """Closes a producer that nobody closed, when it is collected."""
+    """Has a producer that nobody closed closed, when it is collected; waits for nothing, see above."""
     if machinery.closed:
         return
-    if threading.current_thread() is machinery.thread or machinery.callbacks.is_current():
-        # The collector may run on any thread, also on one that closing would wait for.
-        threading.Thread(target=finish, args=(machinery,), name="cyproducer-close").start()
-        return
-    drain(machinery, time.monotonic())
+    # Where there can be no more threads, its own goes on to send, and it is closed at the exit.
+    with suppress(RuntimeError):
+        start_thread("cyproducer-close", drain, machinery, time.monotonic())
 
 
 def drain(machinery: Machinery, began: float) -> None:
     """Closes within close_timeout_ms from ``began`` on, and says what was lost."""
-    lost = machinery.close(max(0.0, began + machinery.config.close_timeout_ms / 1000 - time.monotonic()))
-    if lost:
-        log.error("%d records were lost: not acknowledged within close_timeout_ms at exit", lost)
+    left = began + machinery.config.close_timeout_ms / 1000 - time.monotonic()
+    machinery.close(max(0.0, left), unasked=True)
 
 
 def close_all() -> None:
@@ -281,6 +301,7 @@ def close_all() -> None:
         except Exception:
             # The records of the next producer must not be lost with it.
             log.exception("closing the producer %r at exit failed", machinery.config.client_id)
+    user_thread.drain(DRAIN_S)
 
 
 def disown_all() -> None:

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 from cyproducer import errors, forking
 from cyproducer.buffers.bulk_path import BulkPath
 from cyproducer.buffers.delivery import RecordFuture, failed_future
+from cyproducer.buffers.waiting import refuse_wait_of_sender
 from cyproducer.config import ProducerConfig
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
 from cyproducer.durations import duration
 from cyproducer.machinery import Machinery, close_all, disown_all, finish
 from cyproducer.structs import RecordMetadata, TopicPartition
+from cyproducer.user_thread import DRAIN_S, user_thread
 
 if TYPE_CHECKING:
     from cyproducer.observability.registry import Metric, MetricName
@@ -311,6 +313,8 @@ class KafkaProducer(BulkPath):
         if running is not None:
             lost = running.close(seconds)
             self._finalizer.detach()
+            # What was logged of the records, to whoever looks at the log now.
+            user_thread.drain(DRAIN_S)
         while self._extras:
             try:
                 extra = self._extras.pop()
@@ -324,6 +328,8 @@ class KafkaProducer(BulkPath):
             log.warning("close(%s): %d records were not acknowledged in time and failed", timeout, lost)
 
     def _not_in_callback(self, method: str) -> None:
+        if self._running is not None and not self._running.closed:
+            refuse_wait_of_sender(f"{method}()")
         if self._running is not None and self._running.callbacks.is_current():
             raise errors.IllegalStateError(
                 f"{method}() in a callback would wait for itself: call it from another thread"

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from cyproducer.errors import KafkaTimeoutError
 from cyproducer.producer import KafkaProducer
-from tests.network.odd_servers import refusing_address
+from tests.network.odd_servers import is_silent, odd_server, refusing_address
 from tests.network.producing import WAIT_S, options
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tests.programs import run_to_exit
@@ -23,12 +24,66 @@ pytestmark = pytest.mark.timeout(60)
 
 def test_a_producer_that_is_collected_drains() -> None:
     with ScriptedCluster(orders=1) as cluster:
-        producer = KafkaProducer(**options(cluster, linger_ms=200))
+        # It does not wait for the linger, nor for the answer, where it is collected.
+        held = threading.Event()
+        cluster.act(PRODUCE, Act(hold=held))
+        producer = KafkaProducer(
+            **options(cluster, linger_ms=60_000, delivery_timeout_ms=90_000, close_timeout_ms=WAIT_S * 1000)
+        )
         thread = producer._machinery.thread
         future = producer.send("orders", b"1")
         del producer
-        assert future.get(0).offset == 0
+        cluster.wait_for_requests(PRODUCE, 1)
+        assert not future.is_done
+        assert thread.is_alive()
+        held.set()
+        assert future.get(WAIT_S).offset == 0
+        thread.join(WAIT_S)
         assert not thread.is_alive()
+
+
+def test_the_timeout_of_a_wait_for_a_temporary_producer_s_record_holds() -> None:
+    with odd_server(is_silent) as server:
+        began = time.monotonic()
+        with pytest.raises(KafkaTimeoutError, match="may still be delivered"):
+            KafkaProducer(**options(bootstrap_servers=server, close_timeout_ms=WAIT_S * 1000)).send(
+                "orders", b"1"
+            ).get(timeout=0.3)
+        assert 0.3 <= time.monotonic() - began < WAIT_S / 2
+
+
+TEMPORARY = """
+import logging, sys
+from cyproducer.errors import KafkaTimeoutError
+from cyproducer.producer import KafkaProducer
+logging.basicConfig()
+try:
+    KafkaProducer(bootstrap_servers=sys.argv[1:], close_timeout_ms=20_000, linger_ms=60_000,
+                  delivery_timeout_ms=100_000).send("orders", b"1").get(timeout=0)
+except KafkaTimeoutError:
+    print("not yet")
+"""
+
+
+def test_the_exit_goes_on_with_a_producer_that_was_collected() -> None:
+    with ScriptedCluster(orders=1) as cluster:
+        done = run_to_exit(TEMPORARY, *cluster.bootstrap_servers)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "not yet\n", "")
+        assert cluster.topics["orders"].values == [b"1"]
+
+
+LOSING = """
+import logging, sys
+from cyproducer.producer import KafkaProducer
+logging.basicConfig()
+KafkaProducer(bootstrap_servers=sys.argv[1:], close_timeout_ms=500).send("orders", b"1")
+"""
+
+
+def test_the_exit_says_what_a_producer_that_was_collected_has_lost() -> None:
+    done = run_to_exit(LOSING, refusing_address())
+    assert done.returncode == 0
+    assert done.stderr.count("1 records were lost") == 1
 
 
 class CollectingSelector(selectors.SelectSelector):

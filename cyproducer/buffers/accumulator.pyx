@@ -56,10 +56,11 @@ from cyproducer.buffers.topology cimport TopicState, make_topic
 from cyproducer.records.hashing cimport KEY_HASH_JAVA
 from cyproducer.records.record_batch cimport BATCH_HEADER, put_record, record_bound
 
-import logging
 import os
 
-log = logging.getLogger("cyproducer")
+from cyproducer.user_thread import Log
+
+log = Log("cyproducer")
 
 cdef double RATIO_MARGIN = 1.05   # the estimate is an average: most batches are to fit
 

@@ -33,6 +33,7 @@ from cyproducer.buffers.sync cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
+from cyproducer.buffers.waiting cimport refuse_on_sender
 from cyproducer.records.record_batch cimport BATCH_HEADER
 from cyproducer.records.row_source cimport check_rows, from_arrow, from_sequences, largest_row
 
@@ -257,6 +258,8 @@ cdef class BulkPath(SendPath):
             if state.c.partition_count == 0 and acc.on_topic_needed is not None:
                 acc.on_topic_needed(state.name)
             until = min(deadline, now + SIGNAL_SLICE_NS)
+            if state.c.partition_count == 0:
+                refuse_on_sender("sending rows of a topic without metadata")
             with nogil:
                 pthread_mutex_lock(&acc.c.lock)
                 while state.c.partition_count == 0 and not acc.c.closed:

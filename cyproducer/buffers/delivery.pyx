@@ -44,7 +44,7 @@ from cyproducer.buffers.sync cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
-from cyproducer.buffers.waiting cimport lock_of, rouse, sleep_until_settled
+from cyproducer.buffers.waiting cimport lock_of, refuse_on_sender, rouse, sleep_until_settled
 
 from cyproducer.errors import IllegalStateError, KafkaTimeoutError, copied
 from cyproducer.structs import RecordMetadata, TopicPartition
@@ -273,11 +273,11 @@ cdef int wait_slice(Delivery* d, int64_t deadline) except -1:
 
 
 cdef int refuse_wait(Delivery* d, str what, object future) except -1:
-    """Raises ``IllegalStateError`` where waiting for a pending delivery would never end, or hold up others.
-
-    ``what`` waits for the outcome of ``future``, a ``RecordFuture`` or ``BulkFuture``.
+    """Raises ``IllegalStateError`` where ``what``, which waits for the pending outcome of ``future``, a
+    ``RecordFuture`` or ``BulkFuture``, would never end, or hold up others.
     """
     refuse_foreign(d, future)
+    refuse_on_sender(what)
     if cyp_load64(&d.queue.runner) == <int64_t>PyThread_get_thread_ident():
         raise IllegalStateError(
             f"{what} in a callback, of {future._called()} that is pending: every other callback would wait "

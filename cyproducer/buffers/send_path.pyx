@@ -36,6 +36,7 @@ from cyproducer.buffers.sync cimport (
     pthread_mutex_unlock,
 )
 from cyproducer.buffers.readiness cimport hurry
+from cyproducer.buffers.waiting cimport refuse_on_sender
 from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
 from cyproducer.records.row_source cimport take_buffer
 from cyproducer.records.varint cimport put_varint
@@ -491,6 +492,7 @@ cdef class SendPath:
     cdef int _await_callbacks(self, int64_t deadline, object what) except -1:
         """Waits until callbacks have caught up with the records whose outcome is known."""
         cdef RecordAccumulator acc = self.accumulator
+        refuse_on_sender("send(), which waits for callbacks,")
         if acc.completions.wait_for_room(deadline, &acc.c.closed):
             return 0
         raise BufferExhaustedError(
@@ -508,6 +510,7 @@ cdef class SendPath:
         if acc.pool.try_reserve(size):
             return 0
         self._check_possible(size, what)
+        refuse_on_sender("send(), which lacks memory,")
         self._hurry()
         with nogil:
             granted = acc.pool.reserve(size, deadline)
@@ -528,6 +531,7 @@ cdef class SendPath:
         cdef RecordAccumulator acc = self.accumulator
         cdef int64_t until
         cdef bint may
+        refuse_on_sender("send(), whose topic has no metadata,")
         while True:
             until = min(deadline, cyp_monotonic_ns() + SIGNAL_SLICE_NS)
             with nogil:

@@ -1,14 +1,17 @@
 """Threads that wait for an outcome.
 
-Owns: the line in front of a delivery, and the locks that deliveries share. Does not own: the outcome
-(``delivery``), nor sending meanwhile (``network/turns``).
+Owns: the line in front of a delivery, the locks that deliveries share, and which threads may not wait. Does
+not own: the outcome (``delivery``), nor sending meanwhile (``network/turns``).
 
 Threads that wait for records of one batch are woken one by one, each by the one before it: whoever comes
 back from a wait asks for the GIL, of which there is one. Woken all at once, they would meet there, and most
 of them go to sleep again. A thread wakes the next one before it asks for the GIL, so that a thread that
 computes does not hold up the line for 5 ms at each place.
 
-Every function runs without the GIL.
+A sender's thread never waits for a record: it would wait for itself, or hold up its own producer's records
+for another's. No user's code is called there, but the garbage collector may run a finalizer there, too.
+
+Every ``nogil`` function runs without the GIL.
 """
 
 from cyproducer.buffers.delivery cimport PENDING
@@ -23,6 +26,16 @@ from cyproducer.buffers.sync cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
+
+import threading
+
+from cyproducer.errors import IllegalStateError
+
+cdef extern from *:
+    """
+    static _Thread_local int cyp_sends = 0;
+    """
+    int sends "cyp_sends"     # whether the thread is a sender's
 
 # A lock for each delivery would cost 40 bytes and a constructor a batch. They share these, by address.
 cdef enum:
@@ -40,6 +53,32 @@ def renew_locks():
 
 
 renew_locks()
+
+
+def begin_sending():
+    """Notes that the calling thread is a sender's, until it ends."""
+    global sends
+    sends = 1
+
+
+def is_sending():
+    """Whether the calling thread is a sender's: any producer's."""
+    return bool(sends)
+
+
+def refuse_wait_of_sender(str what not None):
+    """Raises ``IllegalStateError`` on a sender's thread, where ``what`` would wait."""
+    refuse_on_sender(what)
+
+
+cdef int refuse_on_sender(str what) except -1:
+    if sends:
+        raise IllegalStateError(
+            f"{what} on {threading.current_thread().name!r}, the thread that sends, would keep it from "
+            "sending; it is called by what the garbage collector runs there, a __del__ perhaps: call it from "
+            "another thread"
+        )
+    return 0
 
 
 cdef pthread_mutex_t* lock_of(Delivery* d) noexcept nogil:

@@ -8,7 +8,6 @@ call the methods under "From application threads", which hand over and wake the 
 ``view``, a frozen picture that is replaced as a whole.
 """
 
-import logging
 import math
 import socket
 import threading
@@ -20,6 +19,7 @@ from typing import Any
 from cyproducer import errors
 from cyproducer.buffers.clock import Clock
 from cyproducer.buffers.readings import add_time
+from cyproducer.buffers.waiting import refuse_wait_of_sender
 from cyproducer.config import ProducerConfig
 from cyproducer.control.api_versions import API_VERSIONS, INIT_PRODUCER_ID, METADATA, client_throttles
 from cyproducer.control.cluster_view import BrokerMetadata, ClusterView
@@ -32,8 +32,9 @@ from cyproducer.network.connector import Connector
 from cyproducer.network.deliveries import COMPRESSING_MS, Deliveries
 from cyproducer.network.dns import Resolver
 from cyproducer.network.sender import Sender
+from cyproducer.user_thread import Log
 
-log = logging.getLogger("cyproducer")
+log = Log("cyproducer")
 
 
 MOST_ANSWERS = 1000
@@ -171,6 +172,7 @@ class ClusterClient:
             add_time(self._sender.accumulator, "metadata_wait_ns", time.monotonic_ns() - began_ns)
 
     def _wait_for_topic(self, name: str, timeout_s: float) -> ClusterView:
+        refuse_wait_of_sender(f"waiting for metadata of topic {name!r}")
         deadline = time.monotonic() + timeout_s
         with self._changed:
             self._topic_errors.pop(name, None)
@@ -194,9 +196,10 @@ class ClusterClient:
             KafkaTimeoutError: no broker answered within ``timeout_s`` seconds.
             ProducerClosedError: the producer was closed, before or meanwhile.
         """
-        # Else a program that goes on sending to a partition that is not there makes a request for each record.
+        # Else a program that goes on sending to a partition that is not there asks once for each record.
         if self._now_ms() - self._answered_ms.get(name, -math.inf) < self._config.retry_backoff_ms:
             return
+        refuse_wait_of_sender(f"asking for metadata of topic {name!r}")
         deadline = time.monotonic() + timeout_s
         question = _Question(name)
         self._questions.append(question)
@@ -232,6 +235,8 @@ class ClusterClient:
         Raises:
             NoBrokersAvailable: none did within ``timeout_s`` seconds; says for each address what failed.
         """
+        if not self.view.brokers():
+            refuse_wait_of_sender("wait_ready()")
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while not self.view.brokers():

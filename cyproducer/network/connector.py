@@ -7,7 +7,6 @@ Runs in the sender's turn; ``diagnosis`` and ``any_ready`` may be called from an
 """
 
 import errno
-import logging
 import math
 import os
 import socket
@@ -22,8 +21,9 @@ from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
 from cyproducer.network.dns import Resolver, ResolveRequest
 from cyproducer.network.sender import Sender
+from cyproducer.user_thread import Log
 
-log = logging.getLogger("cyproducer")
+log = Log("cyproducer")
 
 UNSUPPORTED_VERSION = 35
 #: What the handshake says of this client (KIP-511).

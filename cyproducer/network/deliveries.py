@@ -5,7 +5,6 @@ out what the idempotence table orders. Does not own: the table and its rules (``
 backoff (``control/retry``), metadata or connections. Everything runs in the sender's turn.
 """
 
-import logging
 import math
 from collections.abc import Callable
 
@@ -29,8 +28,9 @@ from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
 from cyproducer.network.connector import Connector
 from cyproducer.network.sender import Sender
+from cyproducer.user_thread import Log
 
-log = logging.getLogger("cyproducer")
+log = Log("cyproducer")
 
 COMPRESSING_MS = 5
 """When to look again for a batch that a thread is compressing."""

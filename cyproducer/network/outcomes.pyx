@@ -6,7 +6,6 @@ connections (``sender``). In the sender's turn, with the GIL.
 """
 
 import heapq
-import logging
 
 from libc.stdint cimport int16_t, int32_t, int64_t
 
@@ -19,8 +18,9 @@ from cyproducer.network.produce_codec cimport Request, free_request
 
 from cyproducer.control.idempotence import Action, BatchFacts, Fate, Verdict
 from cyproducer.errors import for_code, told
+from cyproducer.user_thread import Log
 
-log = logging.getLogger("cyproducer")
+log = Log("cyproducer")
 
 
 cdef int RETRY = Fate.RETRY

@@ -13,7 +13,6 @@ which that loop makes tens of thousands of records: asking once a batch would ha
 """
 
 import heapq
-import logging
 import os
 import selectors
 
@@ -63,6 +62,7 @@ from cyproducer.network.produce_codec cimport Endpoints, encode_produce, free_re
 from cyproducer.records.record_batch cimport put_batch_header
 
 from cyproducer.errors import KafkaConnectionError
+from cyproducer.user_thread import Log
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t c_write "write"(int fd, const void* data, size_t size)
@@ -71,7 +71,7 @@ cdef extern from "<unistd.h>" nogil:
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
 
-log = logging.getLogger("cyproducer")
+log = Log("cyproducer")
 
 
 cdef void wake_sender(void* waker) noexcept nogil:

@@ -7,7 +7,6 @@ Everything here runs in the sender's turn, with the GIL: called by ``ClusterClie
 ``close()`` after the loop has ended.
 """
 
-import logging
 import os
 import selectors
 
@@ -51,8 +50,9 @@ from cyproducer.network.send_loop cimport retire
 from cyproducer.network.turns cimport Turns
 
 from cyproducer.errors import KafkaConnectionError, KafkaTimeoutError, told
+from cyproducer.user_thread import Log
 
-log = logging.getLogger("cyproducer")
+log = Log("cyproducer")
 
 
 cdef class Sender(Turns):

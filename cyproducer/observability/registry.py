@@ -1,8 +1,9 @@
 """A producer's metrics as users meet them: ``metrics()``, metric objects, and reporters that hear of them.
 
 Owns: which metrics there are right now (topics and brokers come up), and calling reporters. Does not own:
-what a metric means (``definitions``) or counts. Any thread, and no lock: readings take the accumulator's for
-a moment, and reporters are called with none held.
+what a metric means (``definitions``) or counts, nor the thread on which reporters hear of what the sender has
+met, and of the end (``user_thread``). Any thread, and no lock: readings take the accumulator's for a moment,
+and reporters are called with none held.
 """
 
 import logging
@@ -30,6 +31,7 @@ from cyproducer.observability.definitions import (
     Definition,
     Host,
 )
+from cyproducer.user_thread import user_thread
 
 log = logging.getLogger("cyproducer")
 
@@ -92,6 +94,8 @@ class Registry:
         #: A group -> its metrics.
         self._made: dict[str, list[Metric]] = {}
         self._reporters: list[Any] = []
+        # Whether a refresh() is on its way: one is enough for all that has come up before it.
+        self._due = False
 
     def _groups(self) -> Iterable[tuple[str, tuple[Definition, ...], Callable[[], Reading]]]:
         """Each group by its name, with its definitions and what its values are read from."""
@@ -177,8 +181,26 @@ class Registry:
             for reporter in list(self._reporters):
                 _call(reporter, "metric_change", metric)
 
-    def close(self) -> None:
-        """Ends the reporters, once. Values can be read as before."""
+    def refresh_soon(self) -> None:
+        """``refresh()`` on the thread for users' code; does not wait for it. For the sender's thread."""
+        if not self._due:
+            self._due = True
+            user_thread.put(self._refresh_due)
+
+    def _refresh_due(self) -> None:
+        self._due = False
+        self.refresh()
+
+    def close(self, timeout_s: float) -> None:
+        """Ends the reporters, once, after what they are still to be told; waits up to ``timeout_s`` seconds.
+
+        A reporter that takes longer is left to itself. Values can be read as before.
+        """
+        if self._reporters:
+            user_thread.put(self._close_reporters)
+            user_thread.drain(timeout_s)
+
+    def _close_reporters(self) -> None:
         while self._reporters:
             _call(self._reporters.pop(0), "close")
 

@@ -14,6 +14,7 @@ from cyproducer.errors import (
     ProducerClosedError,
 )
 from cyproducer.records.compression import compressor_for
+from cyproducer.user_thread import user_thread
 from tests.rig import Rig
 from tests.until import PATIENCE_S
 
@@ -347,6 +348,7 @@ def test_a_compressor_that_fails_costs_no_record(batch_size: int, caplog: pytest
             futures = [rig.send("t", bytes(300)) for _ in range(10)]
             rig.answer_all()
         assert [f.get(0).offset for f in futures] == list(range(10))
+        assert user_thread.drain(PATIENCE_S)
         assert "compressing a batch" in caplog.text
 
 

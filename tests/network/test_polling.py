@@ -1,4 +1,4 @@
-"""Waiting where the system refuses ``epoll_pwait2``: old kernels, and container runtimes that don't know it."""
+"""Waiting where the system refuses ``epoll_pwait2``: old kernels, and container runtimes."""
 
 import errno
 import platform

@@ -7,8 +7,10 @@ judgement (``check``).
 import logging
 import math
 from collections.abc import Callable
+from unittest import mock
 
 from cyproducer.config import ProducerConfig
+from cyproducer.user_thread import user_thread
 from tests.simulation.check import check
 from tests.simulation.client import Client, Sent
 from tests.simulation.history import FORGETS_AFTER_MS, History, history_of
@@ -63,11 +65,13 @@ class Simulation:
         logger.setLevel(self.client.complaints.level)
         logger.addHandler(self.client.complaints)
         try:
-            while not self.world.over:
-                self.client.step()
-            self.client.close()
-            self.network.pump()
-            self.world.run_out()
+            # A history has one thread: what is logged is there at once.
+            with mock.patch.object(user_thread, "put_line", lambda job: job()):
+                while not self.world.over:
+                    self.client.step()
+                self.client.close()
+                self.network.pump()
+                self.world.run_out()
         finally:
             logger.removeHandler(self.client.complaints)
             logger.propagate = propagate
