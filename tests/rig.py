@@ -199,6 +199,7 @@ class CountedControl(Control):
             connector=cast(Connector, None),
             diagnosis=lambda known: known or "nothing is known",
             warn=lambda *text: None,
+            failed=lambda *text: None,
         )
 
     def on_batch_error(self, batch: BatchFacts, error_code: int, *rest: Any) -> Verdict:

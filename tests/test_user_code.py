@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import re
 import selectors
 import threading
 import time
@@ -197,6 +198,31 @@ def test_close_waits_for_the_lines_of_what_it_ends() -> None:
             assert producer.send("orders", b"1").as_concurrent().exception(WAIT_S) is not None
             producer.close()
             assert [line.levelname for line in handler.lines] == ["WARNING", "ERROR"]
+
+
+def test_batches_that_fail_for_one_reason_are_a_line_and_a_count() -> None:
+    # Nothing else wakes the sender for a minute.
+    given = {"linger_ms": 20, "request_timeout_ms": 60_000}
+    with ScriptedCluster(orders=50) as cluster, producing(cluster, **given) as producer:
+        producer.partitions_for("orders")
+        with handling() as handler:
+            cluster.act(PRODUCE, *[Act(error=INVALID_TOPIC)] * 50)
+            futures = [producer.send("orders", b"1", partition=index // 2) for index in range(100)]
+            producer.flush(WAIT_S)
+            assert all(future.failed() for future in futures)
+            counted = re.compile(
+                r"2 records for orders-.* \(and (\d+) more like it, of (\d+) records, in the "
+            )
+
+            def told() -> int:
+                counts = [counted.match(line.getMessage()) for line in list(handler.lines)]
+                assert all(int(count[2]) == 2 * int(count[1]) for count in counts if count)
+                return len(counts) + sum(int(count[1]) for count in counts if count)
+
+            # What was held back comes by itself.
+            until(lambda: told() == 50, "all batches")
+            # Two, where they fail within a second.
+            assert len(handler.lines) < 10
 
 
 def test_a_line_is_what_it_was_on_the_sender_s_thread() -> None:

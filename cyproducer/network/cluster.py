@@ -8,6 +8,7 @@ call the methods under "From application threads", which hand over and wake the 
 ``view``, a frozen picture that is replaced as a whole.
 """
 
+import logging
 import math
 import socket
 import threading
@@ -24,6 +25,7 @@ from cyproducer.config import ProducerConfig
 from cyproducer.control.api_versions import API_VERSIONS, INIT_PRODUCER_ID, METADATA, client_throttles
 from cyproducer.control.cluster_view import BrokerMetadata, ClusterView
 from cyproducer.control.connections import Address
+from cyproducer.control.log_limit import LogLimit
 from cyproducer.control.messages import MetadataResponse
 from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, ClusterMetadata
 from cyproducer.network import protocol
@@ -111,6 +113,7 @@ class ClusterClient:
             connector=self._connector,
             diagnosis=self.diagnosis,
             warn=self._warn,
+            failed=self._failed,
         )
         #: Called where what is known of the cluster has changed; on the sender's thread, or close()'s.
         self.on_change: Callable[[], object] = lambda: None
@@ -123,8 +126,7 @@ class ClusterClient:
         # Topics that were created anew with fewer partitions, while batches for the others are there.
         self._shrunk: set[str] = set()
         self._topic_errors: dict[str, Exception] = {}
-        self._last_warning_ms = -math.inf
-        self._warnings_held = 0
+        self._log_limit = LogLimit(log.log)
         self._fatal: Exception | None = None
         # Filled by application threads, emptied by the sender's.
         self._wanted: deque[str] = deque()
@@ -283,7 +285,8 @@ class ClusterClient:
         connections_ms = min(connections_ms, self._connector.states.next_event_ms(now_ms))
         if self._shrunk:
             connections_ms = min(connections_ms, COMPRESSING_MS)
-        return max(0.0, min(overdue_ms, identity_ms, metadata_ms, connections_ms))
+        lines_ms = self._log_limit.flush(now_ms)
+        return max(0.0, min(overdue_ms, identity_ms, metadata_ms, connections_ms, lines_ms))
 
     def _now_ms(self) -> float:
         return self._clock.monotonic_ns() / 1e6
@@ -470,7 +473,7 @@ class ClusterClient:
             self._changed.notify_all()
         failed = self._sender.fail_parked(name, errors.told(error, False))
         if failed:
-            log.error("%d records failed: %s", failed, error)
+            self._failed(failed, "%d records failed: %s", failed, error)
 
     def _fail_parked(self, now_ms: float) -> None:
         """Fails the records whose topic's metadata did not come within max_block_ms."""
@@ -489,7 +492,7 @@ class ClusterClient:
         if failed:
             records = sum(count for _, count, _ in failed)
             others = f" ({len(failed) - 1} more topics have none)" if len(failed) > 1 else ""
-            log.error("%d records failed: %s%s", records, failed[0][2], others)
+            self._failed(records, "%d records failed: %s%s", records, failed[0][2], others)
 
     def on_leaders(
         self, connection: Connection, leaders: list[tuple[str, int, int, int]], endpoints: bytes | None
@@ -530,16 +533,18 @@ class ClusterClient:
             self._announce()
 
     def _warn(self, now_ms: float, text: str, *args: Any) -> None:
-        """Logs a warning, at most one a second: a broker's restart is one event, not thousands."""
-        if now_ms - self._last_warning_ms < 1000:
-            self._warnings_held += 1
-            return
-        held, self._warnings_held = self._warnings_held, 0
-        self._last_warning_ms = now_ms
-        log.warning(text + (f" ({held} more in the last second)" if held else ""), *args)
+        """Logs a warning, one a second of its kind: a broker's restart is one event, not thousands."""
+        if self._log_limit.add(logging.WARNING, 0, text, args, now_ms):
+            self._sender.request_control()
+
+    def _failed(self, records: int, text: str, *args: Any) -> None:
+        """Logs that records have failed, one line a second of its kind."""
+        if self._log_limit.add(logging.ERROR, records, text, args, self._now_ms()):
+            self._sender.request_control()
 
     def close(self) -> None:
         """Ends name resolution and whoever waits. The loop has ended."""
+        self._log_limit.flush(math.inf)
         self._connector.close()
         self._fatal = errors.ProducerClosedError("the producer was closed")
         self._announce()

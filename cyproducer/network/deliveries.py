@@ -51,6 +51,7 @@ class Deliveries:
         connector: Connector,
         diagnosis: Callable[[str], str],
         warn: Callable[..., None],
+        failed: Callable[..., None],
     ) -> None:
         """
         Args:
@@ -60,7 +61,8 @@ class Deliveries:
             rng: a float in [0, 1), for jitter.
             connector: what a producer id is asked for with.
             diagnosis: why nothing comes forward, given what is known already, for errors.
-            warn: logs a warning unless one was logged a moment ago.
+            warn: given the time, logs a warning, unless one of its kind was logged a moment ago.
+            failed: given how many records have failed, logs an error, unless as above.
         """
         self._config = config
         self._sender = sender
@@ -69,6 +71,7 @@ class Deliveries:
         self._connector = connector
         self._diagnosis = diagnosis
         self._warn = warn
+        self._failed = failed
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         self._policy = RetryPolicy(config.retries, config.delivery_timeout_ms, self._backoff)
         self._idempotence = Idempotence()
@@ -223,7 +226,7 @@ class Deliveries:
         id_before = self._idempotence.producer_id
         self._decided(batch, error_code, verdict.fate, maybe)
         if self._idempotence.producer_id != id_before:
-            log.error("%s: %s; taking a new producer id", where, error)
+            self._failed(0, "%s: %s; taking a new producer id", where, error)
             self._tell_identity()
         return verdict
 
@@ -250,7 +253,8 @@ class Deliveries:
 
     def _final(self, batch: BatchFacts, where: str, error: Exception, maybe: bool) -> BaseException:
         """The error of records that fail for good; logged here."""
-        log.error("%d records for %s failed: %s; %s", batch.records, where, error, _outcome(maybe))
+        text = "%d records for %s failed: %s; %s"
+        self._failed(batch.records, text, batch.records, where, error, _outcome(maybe))
         return errors.told(error, maybe)
 
     def on_batch_gone(self, batch: BatchFacts) -> BaseException:
@@ -285,7 +289,7 @@ class Deliveries:
         )
         error.__cause__ = cause
         error.maybe_written = maybe
-        log.error("%s", error)
+        self._failed(batch.records, "%s", error)
         return error
 
     def on_progress(

@@ -1,0 +1,81 @@
+"""How often is said what happens often: one line a second of a kind, with a count of the others.
+
+Owns: which line is logged now, which is held back, and when that is reported. Does not own: where lines go,
+nor the time, which comes in. Not thread-safe: everything runs in the sender's turn.
+
+A broker that refuses a topic fails a batch for each of its partitions, again and again. That is one event,
+and not thousands of lines, each of which a log handler may write to a disk or send over a network.
+"""
+
+import math
+from collections.abc import Callable
+
+INTERVAL_MS = 1000.0
+
+
+class _Kind:
+    """Lines of one kind: none before ``until_ms``, and what is held back until then."""
+
+    __slots__ = ("held", "latest", "records", "until_ms")
+
+    def __init__(self, until_ms: float) -> None:
+        self.until_ms = until_ms
+        self.held = 0
+        self.records = 0
+        self.latest: tuple[int, int, str, tuple[object, ...]] = (0, 0, "", ())
+
+
+class LogLimit:
+    """Passes on one line a second of a kind: a text, and the classes of the errors among its arguments.
+
+    What is held back comes as one line at the end of that second, the latest of them and the number of the
+    others: with the next line of the kind, or by ``flush``.
+    """
+
+    def __init__(self, log: Callable[..., object]) -> None:
+        """``log``: called with level, text and the text's arguments."""
+        self._log = log
+        self._kinds: dict[object, _Kind] = {}
+
+    def add(self, level: int, records: int, text: str, args: tuple[object, ...], now_ms: float) -> bool:
+        """Logs ``text % args``, or holds it back. ``records``: those it is about, 0 if about none.
+
+        Returns whether it is the first to be held back: ``flush`` has something new to wait for.
+        """
+        name = level, text, *(type(each) for each in args if isinstance(each, BaseException))
+        kind = self._kinds.get(name)
+        if kind is None:
+            self._kinds[name] = _Kind(now_ms + INTERVAL_MS)
+            self._log(level, text, *args)
+            return False
+        kind.held += 1
+        kind.records += records
+        kind.latest = level, records, text, args
+        if now_ms >= kind.until_ms:
+            self._report(kind, now_ms)
+            return False
+        return kind.held == 1
+
+    def flush(self, now_ms: float) -> float:
+        """Logs what was held back long enough; returns the milliseconds until something will have been."""
+        due_ms = math.inf
+        for name, kind in list(self._kinds.items()):
+            if now_ms < kind.until_ms:
+                if kind.held:
+                    due_ms = min(due_ms, kind.until_ms - now_ms)
+            elif kind.held:
+                self._report(kind, now_ms)
+            else:
+                del self._kinds[name]
+        return due_ms
+
+    def _report(self, kind: _Kind, now_ms: float) -> None:
+        level, records, text, args = kind.latest
+        more, of_records = kind.held - 1, kind.records - records
+        kind.until_ms = now_ms + INTERVAL_MS
+        kind.held = kind.records = 0
+        if of_records:
+            text += f" (and {more} more like it, of {of_records} records, in the last second)"
+        elif more:
+            text += f" (and {more} more in the last second)"
+        self._log(level, text, *args)
