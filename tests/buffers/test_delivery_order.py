@@ -390,3 +390,38 @@ def test_close_fails_what_was_not_acknowledged_wherever_it_is() -> None:
             assert isinstance(future.exception, ProducerClosedError)
         assert rig.accumulator.counters()["records_failed"] == 4
         assert (rig.pool.used_bytes, rig.accumulator.parked_records, rig.peers) == (0, 0, {})
+
+
+def test_what_a_compressor_returns_is_let_go() -> None:
+    returned: list[bytearray] = []
+
+    class Returning:
+        codec_id = 1
+
+        def compress(self, data: memoryview) -> bytearray:
+            returned.append(bytearray(compressor_for("gzip").compress(data)))
+            return returned[-1]
+
+    with Rig({"t": [1]}, batch_size=500, compressor=Returning()) as rig:
+        for _ in range(20):
+            rig.send("t", bytes(100))
+        rig.answer_all()
+        assert rig.values("t") == [bytes(100)] * 20
+    assert len(returned) > 3
+    for each in returned:
+        # Raises BufferError while somebody holds its buffer.
+        each.clear()
+
+
+def test_what_the_old_leader_has_comes_first() -> None:
+    with Rig({"t": [1]}, batch_size=0) as rig:
+        rig.send("t", b"1")
+        (seen,) = rig.requests()
+        rig.sender.apply_topic("t", b"", [2])
+        rig.send("t", b"2")
+        assert rig.requests() == [], "the first may have to be sent again"
+        rig.answer(seen)
+        (seen,) = rig.requests()
+        assert seen.node == 2
+        rig.answer(seen)
+        assert rig.values("t") == [b"1", b"2"]

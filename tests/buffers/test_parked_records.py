@@ -455,3 +455,24 @@ def test_a_topic_with_sequences_is_kept() -> None:
         rig.answer_all()
         rig.sender.forget_topic("t")
         assert topic_names(rig.accumulator) == ["t"]
+
+
+@pytest.mark.parametrize("topics", ["ab", "ba"])
+def test_the_record_that_was_parked_first_expires_first_of_several_topics(topics: str) -> None:
+    """The control plane asked to be left alone for long: only the earliest deadline of all wakes it."""
+    with Rig(max_block_ms=1000) as rig:
+        rig.control.delay_ms = 1e6
+        futures = []
+        for topic in topics:
+            futures.append(rig.send(topic, b"v"))
+            rig.sender.request_control()
+            rig.step()
+            rig.advance_ms(300)
+        rig.advance_ms(399)
+        assert [f.is_done for f in futures] == [False, False]
+        rig.advance_ms(1)
+        assert [f.is_done for f in futures] == [True, False]
+        rig.advance_ms(299)
+        assert not futures[1].is_done
+        rig.advance_ms(1)
+        assert futures[1].failed()

@@ -4,11 +4,14 @@ Every wait looks for signals each 50 ms, and would end then at the latest even i
 tried a few times, and the quickest has to be well below that: a busy machine does not make all of them slow.
 """
 
+import selectors
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -148,3 +151,88 @@ def test_a_signal_ends_the_wait(what: str) -> None:
             assert rig.requests() == []
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+class Sleeper(selectors.DefaultSelector):
+    """Calls ``asleep`` when the sender waits for events, with the records in whose sending it sleeps."""
+
+    asleep: Callable[[], object] | None = None
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self.asleep is not None:
+            asleep, self.asleep = self.asleep, None
+            asleep()
+        return super().select(timeout)
+
+
+class Same:
+    """Compresses nothing."""
+
+    codec_id = 1
+
+    def compress(self, data: memoryview) -> bytes:
+        return bytes(data)
+
+
+@pytest.mark.parametrize("compressor", [None, Same()])
+def test_a_full_batch_wakes_a_sender_that_sleeps(compressor: object) -> None:
+    """With a codec that is so when the batch is compressed. Neither it nor the next one ends a linger."""
+    selector = Sleeper()
+    with Rig({"t": [1]}, batch_size=200, linger_ms=1e6, compressor=compressor, selector=selector) as rig:
+        rig.connect(1)
+        rig.send("t", b"first")
+        for _ in range(3):
+            rig.step()
+        woken: list[bool] = []
+
+        def fill() -> None:
+            before = rig.sender.counters()["wakeups"]
+            rig.send("t", bytes(180))
+            ready = selectors.DefaultSelector.select(selector, 0)
+            woken.append(len(ready) == 1)
+            assert rig.sender.counters()["wakeups"] in (before, before + 1)
+
+        selector.asleep = fill
+        rig.step(10_000)
+        assert woken == [True]
+        assert len(rig.requests()) == 1
+
+
+def test_who_sees_nothing_incomplete_sees_every_future_failed() -> None:
+    """A flush ends when a failed batch is off the books; its futures have to be done before.
+
+    Between the two is no Python code. But a thread that gives the GIL away on the way hands it over to one
+    that has waited for its switch interval; here that one always does, and looks.
+    """
+    interval = sys.getswitchinterval()
+    pending: list[Any] = []
+    early: list[int] = []
+    stopping = False
+    with Rig({"t": [1]}, batch_size=0) as rig:
+        accumulator = rig.accumulator
+        rig.control.retries = 0
+
+        def watch() -> None:
+            while not stopping:
+                if pending:
+                    future = pending[-1]
+                    if accumulator.incomplete_batches == 0 and not future.is_done:
+                        early.append(1)
+
+        sys.setswitchinterval(1e-6)
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            for _ in range(400):
+                future = rig.send("t", b"v")
+                (seen,) = rig.requests()
+                pending.append(future)
+                rig.answer(seen, 29)
+                assert future.is_done
+                pending.clear()
+                rig.control.batch_errors.clear()
+        finally:
+            stopping = True
+            sys.setswitchinterval(interval)
+            watcher.join(PATIENCE_S)
+    assert not early, f"{len(early)} of 400 were off the books before they had failed"

@@ -9,6 +9,7 @@ import pytest
 
 from cyproducer.control.idempotence import State
 from cyproducer.errors import DeliveryTimeoutError, OutOfOrderSequenceNumberError
+from tests.network.sender_steps import narrow
 from tests.rig import CountedControl, Rig, Seen
 
 NOT_LEADER, TOO_LARGE, NOT_ENOUGH_REPLICAS, NOT_AUTHORIZED, OUT_OF_ORDER, DUPLICATE, STALE_EPOCH = (
@@ -380,3 +381,83 @@ def test_a_batch_that_never_left_takes_no_sequence_along(hasty: Rig) -> None:
     hasty.auto_connect = True
     send(hasty, 1, start=1)
     assert on_wire(hasty) == [(0, 0)]
+
+
+def test_a_batch_that_expires_in_its_queue_leaves_a_gap_that_is_known(hasty: Rig) -> None:
+    """The first batch comes back and waits until the second, behind it, is answered; its time ends there."""
+    (first,) = send(hasty, 1)
+    hasty.clock.advance_ms(150)
+    send(hasty, 1, start=1)
+    assert on_wire(hasty) == [(0, 0), (0, 1)]
+    answer_next(hasty, NOT_ENOUGH_REPLICAS)
+    hasty.clock.advance_ms(870)
+    hasty.step()
+    assert first.exception.maybe_written is False  # type: ignore[attr-defined]
+    assert state(hasty) is State.GAP
+    answer_next(hasty, OUT_OF_ORDER)
+    # Not in the old epoch, in which the broker would wait for the first batch for ever.
+    assert state(hasty) is State.SENDING
+    hasty.clock.advance_ms(100)
+    assert on_wire(hasty) == [(1, 0)]
+    hasty.answer_all()
+    assert hasty.values("t") == [b"1"]
+
+
+def test_a_batch_whose_request_was_not_written_whole_was_not_written() -> None:
+    with Rig({"t": [1]}, idempotent=True, batch_size=500_000) as rig:
+        introduce(rig)
+        peer = rig.peers[1]
+        narrow(peer)
+        future = rig.send("t", bytes(400_000))
+        rig.step()
+        assert 0 < len(peer.sock.recv(1000)) <= 1000
+        rig.cut(1)
+        rig.clock.advance_ms(200)
+        assert on_wire(rig) == [(0, 0)]
+        answer_next(rig, NOT_AUTHORIZED)
+        assert future.exception.maybe_written is False
+
+
+def test_a_batch_behind_a_gap_is_certainly_not_in_the_log(rig: Rig) -> None:
+    """Its own requests were lost, but no broker takes it without the batch before it, which is refused."""
+    first, second = send(rig, 2)
+    assert on_wire(rig) == [(0, 0), (0, 1)]
+    answer_next(rig, NOT_ENOUGH_REPLICAS)
+    rig.cut(1)
+    rig.clock.advance_ms(200)
+    assert on_wire(rig) == [(0, 0), (0, 1)]
+    answer_next(rig, NOT_AUTHORIZED)
+    rig.cut(1)
+    assert first.exception.maybe_written is False  # type: ignore[attr-defined]
+    assert not second.is_done  # type: ignore[attr-defined]
+    rig.clock.advance_ms(200)
+    ((_, sequence),) = on_wire(rig)
+    assert sequence == 0
+    answer_next(rig, NOT_AUTHORIZED)
+    assert second.exception.maybe_written is False  # type: ignore[attr-defined]
+
+
+def test_a_leader_that_was_named_is_gone_to_without_backoff_once(rig: Rig) -> None:
+    assert isinstance(rig.control, CountedControl)
+    send(rig, 1)
+    assert on_wire(rig) == [(0, 0)]
+    rig.control.deliveries.led.add(("t", 0))
+    answer_next(rig, NOT_LEADER)
+    rig.clock.advance_ms(1)
+    assert on_wire(rig) == [(0, 0)]
+    answer_next(rig, NOT_LEADER)
+    rig.clock.advance_ms(1)
+    assert on_wire(rig) == [], "nobody named a leader this time"
+    rig.clock.advance_ms(200)
+    assert on_wire(rig) == [(0, 0)]
+
+
+def test_a_topic_that_was_created_anew_knows_no_producer(rig: Rig) -> None:
+    send(rig, 2)
+    assert on_wire(rig) == [(0, 0), (0, 1)]
+    rig.answer_all()
+    rig.sender.apply_topic("t", b"of another topic", [1, 1, 1])
+    send(rig, 2, start=2)
+    assert len(on_wire(rig)) == 1, "a broker that knows nothing of the producer takes any first sequence"
+    rig.answer_all()
+    assert rig.values("t") == [b"0", b"1", b"2", b"3"]

@@ -11,7 +11,7 @@ from cyproducer import KafkaProducer, errors
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import METADATA, Act, ScriptedCluster
 from tests.network.scripted_model import Partition
-from tests.until import until_blocked
+from tests.until import until, until_blocked
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -140,3 +140,15 @@ def test_who_waits_for_an_answer_hears_of_the_end() -> None:
         producer.close(0)
         thread.join(WAIT_S)
         assert [type(error) for error in found] == [errors.ProducerClosedError]
+
+
+def test_a_topic_that_was_asked_for_in_vain_and_forgotten_is_asked_for_again() -> None:
+    given = {"metadata_max_idle_ms": 1, "metadata_max_age_ms": 10, "retry_backoff_max_ms": 10}
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, **given) as producer:
+        producer.send("orders", b"1").get(WAIT_S)
+        client = producer._machinery.client
+        with pytest.raises(errors.KafkaTimeoutError):
+            client.wait_for_topic("later", 0.05)
+        until(lambda: "later" not in client._metadata.tracked_topics(), "the topic being forgotten")
+        cluster.create_topic("later", 1)
+        assert producer.send("later", b"1").get(WAIT_S).offset == 0

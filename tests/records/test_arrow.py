@@ -391,3 +391,61 @@ def test_the_offsets_are_arrow_data_that_outlives_all_else() -> None:
         del rows, future
     assert taken.schema.field("offset").type == pa.int64()
     assert taken.to_pydict() == {"partition": [0, 0, 0], "offset": [0, 1, 2]}
+
+
+class Stream:
+    """An Arrow stream that counts its releases, and fails after ``batches`` batches where told to."""
+
+    def __init__(self, batches: list[pa.RecordBatch], fails: bool = False) -> None:
+        self.released = 0
+        self.batches = batches
+        self.fails = fails
+        self.kept: list[Any] = []
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        def given() -> Any:
+            yield from self.batches
+            if self.fails:
+                raise OSError("the disk is gone")
+
+        reader = pa.RecordBatchReader.from_batches(self.batches[0].schema, given())
+        capsule = reader.__arrow_c_stream__()
+        at = ctypes.cast(stream_pointer(capsule), ctypes.POINTER(ctypes.c_void_p))
+        # get_schema, get_next, get_last_error, release, private_data
+        original = STREAM_RELEASE(at[3])
+
+        def release(pointer: Any) -> None:
+            self.released += 1
+            original(pointer)
+
+        callback = STREAM_RELEASE(release)
+        self.kept.append(callback)
+        at[3] = ctypes.cast(callback, ctypes.c_void_p).value
+        return capsule
+
+
+STREAM_RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def stream_pointer(capsule: object) -> int:
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype = ctypes.c_void_p
+    get.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    return int(get(capsule, b"arrow_array_stream"))
+
+
+def test_a_stream_is_released_once_however_it_ends() -> None:
+    with Rig({"t": [1]}) as rig:
+        whole = Stream([BYTES, BYTES])
+        rig.path.send_arrow("t", whole)
+        assert whole.released == 1
+        broken = Stream([BYTES], fails=True)
+        with pytest.raises(OSError, match="data: its Arrow stream failed: .*the disk is gone"):
+            rig.path.send_arrow("t", broken)
+        assert broken.released == 1
+        refused = Stream([pa.record_batch({"other": [b"x"]})])
+        with pytest.raises(ValueError, match="no column"):
+            rig.path.send_arrow("t", refused)
+        assert refused.released == 1
+        rig.answer_all()
+        assert rig.values("t") == [b"abc", b"def", b"ghi"] * 2

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from cyproducer.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
-from cyproducer.spark import produce_arrow
+from cyproducer.spark import mapping, produce_arrow
 from cyproducer.testing import EmbeddedBroker
 from tests.integration.consume import read_all
 
@@ -93,3 +93,27 @@ def test_rows_that_were_accepted_are_not_sent_again(
         told(broker, "shrunk", values(b"0", b"1", b"2", b"3"))
     assert caught.value is half_sent
     assert [r.value for r in read_all(broker.bootstrap_servers, "shrunk", 2)] == [b"0", b"1"]
+
+
+def test_rows_keep_their_numbers_over_several_rounds_of_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round finds other rows wrong, and numbers those that the rounds before have left."""
+    rounds: list[dict[int, Exception]] = [{0: ValueError("first")}, {1: ValueError("second")}]
+    sent: list[list[bytes]] = []
+
+    class Refusing:
+        def send_arrow(self, topic: str, rows: pa.RecordBatch, **columns: Any) -> str:
+            if rounds:
+                raise ValueError("refused")
+            sent.append(rows.column("value").to_pylist())
+            return "future"
+
+    def refused_rows(*given: Any) -> dict[int, Exception]:
+        return rounds.pop(0)
+
+    monkeypatch.setattr(mapping, "refused_rows", refused_rows)
+    task: Any = produce_arrow("t", bootstrap_servers="localhost:1")
+    found = task._send(Refusing(), values(b"0", b"1", b"2", b"3", b"4"))
+    assert sent == [[b"1", b"3", b"4"]]
+    assert list(found.numbers) == [1, 3, 4]
+    assert found.errors == {0: "ValueError: first", 2: "ValueError: second"}
+    assert (found.total, found.future) == (5, "future")

@@ -288,6 +288,10 @@ def test_any_number_of_refused_batches_is_halved(broker: EmbeddedBroker, produce
     batches = [values(*given[first : first + 3]) for first in range(0, 3000, 3)]
     write_all(TaskWriter(picky, PLAIN, "picky", dead), batches)
     assert sorted(picky.taken) == sorted(given)
+    # The halves of a batch go in the rows' order: those of one partition stay in it.
+    for first in range(0, 3000, 3):
+        places = [picky.taken.index(value) for value in given[first : first + 3]]
+        assert places == sorted(places)
 
 
 def test_headers_go_where_they_leave_no_room(broker: EmbeddedBroker, producer: KafkaProducer) -> None:

@@ -134,3 +134,26 @@ def test_who_has_it_still_may_use_it_after_close_all(broker: EmbeddedBroker) -> 
     with shared_producer(config(broker)) as producer:
         close_all()
         assert producer.send("t", b"v").get(PATIENCE_S).topic == "t"
+
+
+def test_time_that_runs_out_while_a_task_takes_the_producer_closes_nothing(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timer's thread was past the point where cancelling it helps."""
+    due: list[Callable[[], None]] = []
+
+    class Timer(threading.Timer):
+        def start(self) -> None:
+            due.append(lambda: self.function(*self.args))
+
+    monkeypatch.setattr(threading, "Timer", Timer)
+    with shared_producer(config(broker)) as first:
+        pass
+    with shared_producer(config(broker)) as second:
+        assert second is first
+        due[0]()
+        assert second.send("t", b"v").get(PATIENCE_S).topic == "t"
+        with shared_producer(config(broker)) as third:
+            assert third is first
+    due[-1]()
+    assert sharing._shared == {}

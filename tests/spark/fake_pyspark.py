@@ -1,0 +1,162 @@
+"""The few names of PySpark's that the sink imports, for tests without Spark.
+
+They have the attributes that ``cyproducer.spark`` reads, and nothing else: that Spark's own are like them is
+for the tests against a real Spark.
+"""
+
+import importlib
+import pickle
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+SOURCE = "cyproducer.spark.source"
+
+
+class DataType:
+    """Types of one kind are equal."""
+
+    def simpleString(self) -> str:
+        return type(self).__name__.removesuffix("Type").lower()
+
+
+class StringType(DataType):
+    pass
+
+
+class BinaryType(DataType):
+    pass
+
+
+class ByteType(DataType):
+    pass
+
+
+class ShortType(DataType):
+    pass
+
+
+class IntegerType(DataType):
+    pass
+
+
+class LongType(DataType):
+    pass
+
+
+class DoubleType(DataType):
+    pass
+
+
+class TimestampType(DataType):
+    pass
+
+
+class TimestampNTZType(DataType):
+    pass
+
+
+@dataclass
+class StructField:
+    name: str
+    dataType: DataType
+
+
+class StructType(DataType):
+    def __init__(self, fields: list[StructField]) -> None:
+        self.fields = fields
+
+    @property
+    def names(self) -> list[str]:
+        return [field.name for field in self.fields]
+
+
+class ArrayType(DataType):
+    def __init__(self, elementType: DataType) -> None:
+        self.elementType = elementType
+
+
+class Row(tuple[Any, ...]):
+    pass
+
+
+class DataSource:
+    def __init__(self, options: dict[str, str]) -> None:
+        self.options = options
+
+
+class DataSourceWriter:
+    pass
+
+
+class DataSourceArrowWriter(DataSourceWriter):
+    pass
+
+
+class DataSourceStreamWriter:
+    pass
+
+
+class DataSourceStreamArrowWriter(DataSourceStreamWriter):
+    pass
+
+
+class WriterCommitMessage:
+    pass
+
+
+def schema(**columns: DataType) -> StructType:
+    return StructType([StructField(name, of) for name, of in columns.items()])
+
+
+def headers_of(content: DataType) -> ArrayType:
+    return ArrayType(schema(key=StringType(), value=content))
+
+
+def _module(name: str, *members: type, **more: object) -> ModuleType:
+    module = ModuleType(name)
+    vars(module).update({member.__name__: member for member in members}, **more)
+    return module
+
+
+@contextmanager
+def fake_pyspark(*, arrow_streams: bool = True) -> Iterator[None]:
+    """PySpark is what stands here, until the block ends. ``arrow_streams``: as since Spark 4.1."""
+    names = _module(
+        "pyspark.sql.types", DataType, StringType, BinaryType, ByteType, ShortType, IntegerType, LongType,
+        DoubleType, TimestampType, TimestampNTZType, StructField, StructType, ArrayType, Row,
+    )  # fmt: skip
+    sources = _module(
+        "pyspark.sql.datasource", DataSource, DataSourceArrowWriter, DataSourceStreamWriter,
+        DataSourceWriter, WriterCommitMessage,
+    )  # fmt: skip
+    if arrow_streams:
+        vars(sources)["DataSourceStreamArrowWriter"] = DataSourceStreamArrowWriter
+    sql = _module("pyspark.sql", types=names, datasource=sources)
+    cloudpickle = _module("pyspark.cloudpickle", dumps=pickle.dumps)
+    given = {
+        "pyspark": _module("pyspark", sql=sql, cloudpickle=cloudpickle),
+        "pyspark.cloudpickle": cloudpickle,
+        "pyspark.sql": sql,
+        "pyspark.sql.types": names,
+        "pyspark.sql.datasource": sources,
+    }
+    before = {name: sys.modules.pop(name, None) for name in (*given, SOURCE)}
+    sys.modules.update(given)
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            sys.modules.pop(name, None)
+            if module is not None:
+                sys.modules[name] = module
+
+
+@contextmanager
+def source_module(*, arrow_streams: bool = True) -> Iterator[Any]:
+    """``cyproducer.spark.source``, on top of these."""
+    with fake_pyspark(arrow_streams=arrow_streams):
+        yield importlib.import_module(SOURCE)

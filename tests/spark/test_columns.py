@@ -1,0 +1,107 @@
+"""Which columns are written, and what is said about those that can't be. PySpark is a fake's."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cyproducer.spark.columns import Columns, SchemaError, columns_of
+from tests.spark import fake_pyspark as spark
+from tests.spark.fake_pyspark import headers_of, schema
+
+STRING, BINARY, DOUBLE = spark.StringType(), spark.BinaryType(), spark.DoubleType()
+
+
+@pytest.fixture(autouse=True)
+def _fake() -> Iterator[None]:
+    with spark.fake_pyspark():
+        yield
+
+
+def find(of: Any, topic: str | None = "t", headers: bool = True) -> Columns:
+    return columns_of(of, topic, headers)
+
+
+def test_all_columns_are_found_by_their_names_in_any_case() -> None:
+    of = schema(
+        VALUE=BINARY,
+        Key=STRING,
+        topic=STRING,
+        headers=headers_of(BINARY),
+        Partition=spark.IntegerType(),
+        timestamp=spark.TimestampType(),
+        offset=spark.LongType(),
+    )
+    assert find(of, None) == Columns(
+        value="VALUE",
+        key="Key",
+        topic="topic",
+        headers="headers",
+        partition="Partition",
+        timestamp="timestamp",
+    )
+
+
+def test_the_option_takes_the_place_of_the_column_and_headers_can_be_left() -> None:
+    of = schema(value=STRING, topic=STRING, headers=headers_of(STRING))
+    assert find(of, "mine", False) == Columns(value="value")
+    assert find(of, None, False) == Columns(value="value", topic="topic")
+    assert find(of, "mine") == Columns(value="value", headers="headers")
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "wanted"),
+    [
+        ("value", [STRING, BINARY], "string or binary"),
+        ("key", [STRING, BINARY], "string or binary"),
+        ("topic", [STRING], "string"),
+        (
+            "partition",
+            [spark.ByteType(), spark.ShortType(), spark.IntegerType(), spark.LongType()],
+            "int",
+        ),
+        ("timestamp", [spark.TimestampType(), spark.TimestampNTZType()], "timestamp"),
+        (
+            "headers",
+            [headers_of(BINARY), headers_of(STRING)],
+            "array<struct<key: string, value: binary>>",
+        ),
+    ],
+)
+def test_types_that_can_not_be_written_are_refused(
+    name: str, good: list[spark.DataType], wanted: str
+) -> None:
+    for each in good:
+        assert getattr(find(schema(**{"value": BINARY, name: each}), None if name == "topic" else "t"), name)
+    with pytest.raises(SchemaError) as caught:
+        find(schema(**{"value": BINARY, name: DOUBLE}))
+    assert str(caught.value) == f"column {name!r} is double: must be {wanted}"
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        spark.ArrayType(STRING),
+        spark.ArrayType(schema(key=STRING)),
+        spark.ArrayType(schema(key=BINARY, value=BINARY)),
+        spark.ArrayType(schema(key=STRING, value=DOUBLE)),
+        spark.ArrayType(schema(key=STRING, value=BINARY, more=BINARY)),
+    ],
+)
+def test_headers_are_pairs_of_a_name_and_a_content(of: spark.DataType) -> None:
+    with pytest.raises(SchemaError, match="column 'headers' is array: must be array<struct"):
+        find(schema(value=BINARY, headers=of))
+
+
+@pytest.mark.parametrize(
+    ("of", "topic", "says"),
+    [
+        (schema(key=STRING, other=DOUBLE), "t", "no column 'value', only 'key', 'other': it is what"),
+        (schema(), "t", "no column 'value', only none at all"),
+        (schema(value=BINARY), None, "no topic: give option 'topic', or a column 'topic'"),
+        (schema(value=BINARY, Value=STRING), "t", "columns 'value' and 'Value': there can be one value"),
+    ],
+)
+def test_what_is_missing_or_twice_is_said(of: Any, topic: str | None, says: str) -> None:
+    with pytest.raises(SchemaError, match=says):
+        find(of, topic)

@@ -1,0 +1,197 @@
+"""The sink as Spark calls it, with a fake's DataSource interfaces: what is checked when, done where, and told."""
+
+import logging
+import pickle
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cyproducer.errors import KafkaConfigurationError
+from cyproducer.spark.columns import SchemaError
+from cyproducer.spark.summary import WriteSummary
+from cyproducer.testing import EmbeddedBroker
+from tests.integration.consume import read_all
+from tests.spark import fake_pyspark as spark
+from tests.spark.fake_pyspark import headers_of, schema, source_module
+
+VALUES = schema(value=spark.BinaryType())
+SUMMARIES: list[WriteSummary] = []
+
+
+@pytest.fixture
+def source() -> Iterator[Any]:
+    with source_module() as module:
+        yield module
+
+
+@pytest.fixture(autouse=True)
+def _no_summaries() -> Iterator[None]:
+    yield
+    SUMMARIES.clear()
+
+
+def note(summary: WriteSummary) -> None:
+    """A summaryCallback."""
+    SUMMARIES.append(summary)
+
+
+def options(broker: EmbeddedBroker | None = None, **more: str) -> dict[str, str]:
+    servers = "127.0.0.1:1" if broker is None else broker.bootstrap_servers
+    return {"kafka.bootstrap.servers": servers, "topic": "t", **more}
+
+
+def values(*given: bytes) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array(given, pa.binary())})
+
+
+def travelled(writer: Any) -> Any:
+    """A writer as it is in a task: what comes before the tasks was done."""
+    return pickle.loads(pickle.dumps(writer))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tasks_write_and_the_commit_tells_what_all_have_written(
+    source: Any, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
+    topic = f"source-{stream}"
+    broker.create_topic(topic, 1)
+    given = options(broker, topic=topic, summaryCallback=f"{__name__}:note")
+    made = source.CyproducerDataSource(given)
+    assert made.name() == "cyproducer"
+    writer = made.streamWriter(VALUES, False) if stream else made.writer(VALUES, False)
+    assert isinstance(
+        writer, spark.DataSourceStreamArrowWriter if stream else spark.DataSourceArrowWriter
+    )
+    copy = travelled(writer)
+    messages = [copy.write(iter([values(b"1"), values(b"23")])), None, copy.write(iter([values(b"4")]))]
+    assert all(isinstance(each, spark.WriterCommitMessage) for each in messages if each is not None)
+    with caplog.at_level(logging.INFO, "cyproducer.spark"):
+        writer.commit(messages, 7) if stream else writer.commit(messages)
+    (summary,) = SUMMARIES
+    assert (summary.rows, summary.bytes, summary.tasks) == (3, 4, 2)
+    assert ("micro-batch 7: 3 rows" if stream else "batch: 3 rows") in caplog.text
+    assert [r.value for r in read_all(broker.bootstrap_servers, topic, 3)] == [b"1", b"23", b"4"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_abort_says_what_stays(source: Any, caplog: pytest.LogCaptureFixture, stream: bool) -> None:
+    made = source.CyproducerDataSource(options())
+    with caplog.at_level(logging.WARNING, "cyproducer.spark"):
+        if stream:
+            made.streamWriter(VALUES, False).abort([], 9)
+        else:
+            made.writer(VALUES, False).abort([])
+    assert f"{'micro-batch 9' if stream else 'batch'} failed: rows that were acknowledged" in caplog.text
+
+
+def test_it_does_not_read_nor_overwrite(source: Any) -> None:
+    made = source.CyproducerDataSource(options())
+    with pytest.raises(KafkaConfigurationError, match=r"writes only: read with format\('kafka'\)"):
+        made.schema()
+    with pytest.raises(KafkaConfigurationError, match="mode 'overwrite'"):
+        made.writer(VALUES, True)
+    with pytest.raises(KafkaConfigurationError, match="outputMode 'complete'"):
+        made.streamWriter(VALUES, True)
+
+
+def test_options_and_columns_are_checked_before_any_task(source: Any) -> None:
+    with pytest.raises(SchemaError, match="no column 'value'"):
+        source.CyproducerDataSource(options()).writer(schema(key=spark.StringType()), False)
+    given = options(**{"createTopic.partitions": "3"})
+    del given["topic"]
+    of = schema(value=spark.BinaryType(), topic=spark.StringType())
+    with pytest.raises(KafkaConfigurationError, match=r"'createTopic.partitions' needs option 'topic'"):
+        source.CyproducerDataSource(given).writer(of, False)
+
+
+@pytest.mark.parametrize("callback", ["nowhere.at.all:note", f"{__name__}:nothing"])
+def test_a_callback_that_is_not_there_is_said_before_the_tasks(source: Any, callback: str) -> None:
+    writer = source.CyproducerDataSource(options(summaryCallback=callback)).writer(VALUES, False)
+    with pytest.raises(KafkaConfigurationError, match=f"option 'summaryCallback'='{callback}'"):
+        pickle.dumps(writer)
+
+
+@pytest.mark.parametrize("created", [True, False])
+def test_a_topic_is_created_once_before_the_tasks(
+    source: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, created: bool
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def create(config: Any, *what: Any) -> bool:
+        asked.append((config.bootstrap_servers, *what))
+        return created
+
+    monkeypatch.setattr(source, "create_missing", create)
+    given = options(**{"createTopic.partitions": "3", "createTopic.replication": "2"})
+    writer = source.CyproducerDataSource(given).writer(VALUES, False)
+    assert asked == []
+    with caplog.at_level(logging.INFO, "cyproducer.spark"):
+        pickle.dumps(writer)
+    assert [what[1:] for what in asked] == [("t", 3, 2)]
+    assert ("topic 't' was created with 3 partitions" in caplog.text) is created
+
+
+def test_rows_of_spark_4_0s_streams_become_columns(broker: EmbeddedBroker) -> None:
+    broker.create_topic("objects", 1)
+    with source_module(arrow_streams=False) as module:
+        made = module.CyproducerDataSource(options(broker, topic="objects"))
+        writer = travelled(made.streamWriter(VALUES, False))
+        assert not hasattr(module, "_StreamWriter")
+        message = writer.write(iter([spark.Row((b"1",)), spark.Row((b"2",))]))
+        assert message.summary.rows == 2
+    assert [r.value for r in read_all(broker.bootstrap_servers, "objects", 2)] == [b"1", b"2"]
+
+
+def test_each_type_of_a_row_becomes_arrows(source: Any) -> None:
+    """Also of columns that nobody writes, which are left away."""
+    of = schema(
+        Value=spark.StringType(),
+        key=spark.BinaryType(),
+        topic=spark.StringType(),
+        other=spark.DoubleType(),
+        headers=headers_of(spark.BinaryType()),
+        partition=spark.IntegerType(),
+        timestamp=spark.TimestampType(),
+    )
+    east = datetime(2024, 5, 6, 7, 8, 9, tzinfo=timezone(timedelta(hours=3)))
+    rows = [
+        spark.Row(("text", b"k", "t", 1.5, [("h", b"1"), None], 3, east)),
+        spark.Row((None, None, "u", None, None, None, None)),
+    ]
+    (batch,) = source.record_batches(iter(rows), of)
+    assert batch.schema == pa.schema(
+        [
+            ("Value", pa.string()),
+            ("key", pa.binary()),
+            ("topic", pa.string()),
+            ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+            ("partition", pa.int64()),
+            ("timestamp", pa.timestamp("us")),
+        ]
+    )
+    first, second = batch.to_pylist()
+    assert first == {
+        "Value": "text",
+        "key": b"k",
+        "topic": "t",
+        "headers": [{"key": "h", "value": b"1"}, None],
+        "partition": 3,
+        "timestamp": datetime(2024, 5, 6, 4, 8, 9),
+    }
+    assert {name for name, value in second.items() if value is not None} == {"topic"}
+
+
+def test_headers_may_be_text_and_a_clock_without_a_zone_is_utc(source: Any) -> None:
+    of = schema(headers=headers_of(spark.StringType()), timestamp=spark.TimestampNTZType())
+    clock = datetime(2024, 5, 6, 7, 8, 9)
+    (batch,) = source.record_batches(iter([spark.Row(([("h", "1")], clock))]), of)
+    assert batch.column("headers").type.value_type.field(1).type == pa.string()
+    assert batch.to_pylist() == [{"headers": [{"key": "h", "value": "1"}], "timestamp": clock}]
+
+
+def test_rows_go_ten_thousand_at_a_time(source: Any) -> None:
+    rows = (spark.Row((b"%d" % number,)) for number in range(20_001))
+    assert [batch.num_rows for batch in source.record_batches(rows, VALUES)] == [10_000, 10_000, 1]

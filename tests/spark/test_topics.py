@@ -1,0 +1,107 @@
+"""What the administration client is asked for, and what its answers become. The client is a fake's."""
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from cyproducer.config import ProducerConfig
+from cyproducer.errors import KafkaConfigurationError
+from cyproducer.spark.topics import TopicCreationError, create_missing
+
+
+class ClientError(Exception):
+    pass
+
+
+class TopicAlreadyExistsError(ClientError):
+    pass
+
+
+class NewTopic:
+    def __init__(self, **given: Any) -> None:
+        self.given = given
+
+
+class Admin:
+    """Notes what it is asked; ``made`` are all of a test's."""
+
+    DEFAULT_CONFIG = dict.fromkeys(("bootstrap_servers", "client_id", "request_timeout_ms", "ssl_cafile"))
+    made: "list[Admin]"
+    error: Exception | None
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
+        self.asked: list[tuple[dict[str, Any], int]] = []
+        self.closed = False
+        self.made.append(self)
+
+    def create_topics(self, topics: list[NewTopic], timeout_ms: int) -> None:
+        self.asked += [(topic.given, timeout_ms) for topic in topics]
+        if self.error is not None:
+            raise self.error
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Admin]]:
+    monkeypatch.setattr(Admin, "made", [], raising=False)
+    monkeypatch.setattr(Admin, "error", None, raising=False)
+    modules = {name: ModuleType(name) for name in ("kafka", "kafka.admin", "kafka.errors")}
+    vars(modules["kafka.admin"]).update(KafkaAdminClient=Admin, NewTopic=NewTopic)
+    vars(modules["kafka.errors"]).update(
+        KafkaError=ClientError, TopicAlreadyExistsError=TopicAlreadyExistsError
+    )
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    yield Admin
+    assert all(each.closed for each in Admin.made)
+
+
+CONFIG = ProducerConfig(bootstrap_servers="a:1,b:2", client_id="me", request_timeout_ms=1234, linger_ms=7)
+
+
+@pytest.mark.parametrize(("replication", "told"), [(None, -1), (3, 3)])
+def test_a_topic_is_asked_for_as_the_options_say(
+    admin: type[Admin], replication: int | None, told: int
+) -> None:
+    assert create_missing(CONFIG, "t", 12, replication) is True
+    (made,) = admin.made
+    assert made.asked == [({"name": "t", "num_partitions": 12, "replication_factor": told}, 1234)]
+    # What the client knows and is set, addresses as text, and nothing that is the producer's alone.
+    assert made.settings == {"bootstrap_servers": ["a:1", "b:2"], "client_id": "me", "request_timeout_ms": 1234}
+
+
+def test_a_topic_that_is_there_is_no_error(admin: type[Admin]) -> None:
+    admin.error = TopicAlreadyExistsError("t")
+    assert create_missing(CONFIG, "t", 1, None) is False
+
+
+@pytest.mark.parametrize(("replication", "says"), [(None, "as brokers do"), (2, "2")])
+def test_a_refusal_has_the_brokers_words(admin: type[Admin], replication: int | None, says: str) -> None:
+    admin.error = ClientError("not you")
+    with pytest.raises(TopicCreationError) as caught:
+        create_missing(CONFIG, "t", 5, replication)
+    assert str(caught.value).endswith(
+        f"topic 't' with 5 partitions, replicated {says}: ClientError: not you"
+    )
+    assert caught.value.__cause__ is admin.error
+
+
+def test_without_kafka_python_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "kafka"]:
+        monkeypatch.delitem(sys.modules, name)
+
+    class Missing:
+        @staticmethod
+        def find_spec(name: str, *given: object) -> None:
+            if name.partition(".")[0] == "kafka":
+                raise ModuleNotFoundError(f"No module named {name!r}")
+
+    monkeypatch.setattr(sys, "meta_path", [Missing, *sys.meta_path])
+    with pytest.raises(KafkaConfigurationError, match="needs kafka-python on the driver: pip install"):
+        create_missing(CONFIG, "t", 1, None)

@@ -1,0 +1,522 @@
+"""Breaks single lines of the product on purpose, and reports the breakages that no test notices.
+
+``python tools/mutants.py [NAME ...]``: copies the tree to a temporary directory, runs there the tests of the
+table on the product as it is, then applies one mutant after the other, builds what it touches (with ccache
+where there is one) and runs the tests that are to notice it. A mutant survives if they pass; then the exit
+status is 1. Needs what building and the unit tests need, and the extensions built in place; all of them take
+about a quarter of an hour.
+
+Owns: lines that a unit test guards. Does not own: breakages that only histories of many events show, which
+are in ``tests/simulation/mutate.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = (
+    "cyproducer", "pyspark_cyproducer", "tests", "perf", "tools", "demo_spark", "build",
+    "setup.py", "pyproject.toml", "README.md", "LICENSE",
+)  # fmt: skip
+PERTURB = "glibc.malloc.tcache_count=0:glibc.malloc.perturb=165"
+"""For ``GLIBC_TUNABLES``: freed memory is overwritten at once, so that reading it shows."""
+LIMIT_S = 180.0
+"""A mutant under which the tests take longer hangs, which is noticed as well."""
+
+
+class Mutant(NamedTuple):
+    """``old`` occurs once in ``path``; the tests named fail when ``new`` takes its place."""
+
+    name: str
+    path: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    perturbed: bool = False
+    """Only noticed where freed memory is overwritten."""
+
+
+MUTANTS = [
+    # Buffers
+    Mutant(
+        "compressed-buffer-kept",
+        "cyproducer/buffers/accumulator.pyx",
+        "        PyBuffer_Release(&packed)\n",
+        "",
+        ("tests/buffers/test_delivery_order.py::test_what_a_compressor_returns_is_let_go",),
+    ),
+    Mutant(
+        "sealed-without-wake-up",
+        "cyproducer/buffers/accumulator.pyx",
+        "            if wake:\n                self.wake()\n        return 0\n",
+        "        return 0\n",
+        ("tests/buffers/test_wakeups.py::test_a_full_batch_wakes_a_sender_that_sleeps",),
+    ),
+    Mutant(
+        "accounted-before-failed",
+        "cyproducer/buffers/incomplete.pyx",
+        """\
+        if not b.abandoned:
+            delivery_fail(b.delivery, error)
+        pthread_mutex_lock(&a.lock)
+        if b.in_request:
+            take_off_wire(a, b)
+        else:
+            withdraw(a, b.partition)
+            dequeue(b.partition, b)
+        settle(b)
+        refresh(a, b.partition)
+        if not b.abandoned:
+            self._count(b, RECORDS_FAILED)
+            self._forget(b)
+        pthread_mutex_unlock(&a.lock)
+""",
+        """\
+        pthread_mutex_lock(&a.lock)
+        if b.in_request:
+            take_off_wire(a, b)
+        else:
+            withdraw(a, b.partition)
+            dequeue(b.partition, b)
+        settle(b)
+        refresh(a, b.partition)
+        if not b.abandoned:
+            self._count(b, RECORDS_FAILED)
+            self._forget(b)
+        pthread_mutex_unlock(&a.lock)
+        if not b.abandoned:
+            delivery_fail(b.delivery, error)
+""",
+        ("tests/buffers/test_wakeups.py::test_who_sees_nothing_incomplete_sees_every_future_failed",),
+    ),
+    Mutant(
+        "interest-before-state",
+        "cyproducer/buffers/delivery.pyx",
+        "    cyp_store32(&d.state, state)\n    if cyp_load32(&d.interested) == 0:\n        return\n",
+        "    listed = cyp_load32(&d.interested) == 0\n    cyp_store32(&d.state, state)\n"
+        "    if listed:\n        return\n",
+        ("tests/buffers/test_delivery_callbacks.py::test_no_callback_is_lost_that_meets_the_outcome",),
+    ),
+    Mutant(
+        "last-parked-deadline",
+        "cyproducer/buffers/designation.pyx",
+        "        if t.first_parked != NULL and t.first_parked.deadline_ns < first:\n",
+        "        if t.first_parked != NULL:\n",
+        (
+            "tests/buffers/test_parked_records.py::"
+            "test_the_record_that_was_parked_first_expires_first_of_several_topics",
+        ),
+    ),
+    Mutant(
+        "stripped-and-ambiguous",
+        "cyproducer/buffers/sequencing.pyx",
+        "            b.ambiguous = 0\n",
+        "",
+        (
+            "tests/network/test_idempotent_sender.py::"
+            "test_a_batch_behind_a_gap_is_certainly_not_in_the_log",
+        ),
+    ),
+    Mutant(
+        "parked-for-no-time",
+        "cyproducer/buffers/send_path.pyx",
+        "expiry = acc.clock.now_ns() + self.max_block_ns",
+        "expiry = acc.clock.now_ns()",
+        ("tests/buffers/test_parked_records.py::test_a_parked_record_expires_after_max_block_ms",),
+    ),
+    Mutant(
+        "header-values-uncounted",
+        "cyproducer/buffers/send_path.pyx",
+        "payload[0] += name_size + max(value.size, 0)",
+        "payload[0] += name_size",
+        ("tests/buffers/test_parked_records.py::test_parked_records_keep_everything_they_had",),
+    ),
+    Mutant(
+        "value-kept-where-key-is-wrong",
+        "cyproducer/buffers/send_path.pyx",
+        "        except BaseException:\n            let_go(&held_value)\n            raise\n",
+        "        except BaseException:\n            raise\n",
+        ("tests/buffers/test_send_path.py::test_a_buffer_is_let_go_where_another_argument_is_wrong",),
+    ),
+    Mutant(
+        "lingers-end-one-by-one",
+        "cyproducer/buffers/readiness.pyx",
+        "    until += a.stream_linger_ns // LINGER_PARTS\n",
+        "",
+        ("tests/buffers/test_accumulator.py::test_a_batch_at_the_end_of_its_linger_goes_along_with_another",),
+    ),
+    Mutant(
+        "requests-of-any-size",
+        "cyproducer/buffers/readiness.pyx",
+        "        if count > 0 and total + b.size > max_bytes:\n            break\n",
+        "",
+        ("tests/network/test_sender.py::test_a_request_stays_below_max_request_size",),
+    ),
+    Mutant(
+        "hint-never-learned",
+        "cyproducer/buffers/readiness.pyx",
+        "    b.partition.hint = b.size\n",
+        "",
+        ("tests/buffers/test_accumulator.py::test_the_next_batch_starts_at_the_size_of_the_last",),
+    ),
+    Mutant(
+        "round-robin-skips",
+        "cyproducer/buffers/placement.pyx",
+        "        t.turn += 1\n",
+        "        t.turn += 2\n",
+        ("tests/buffers/test_placement.py::test_round_robin_is_even_and_in_turn",),
+    ),
+    Mutant(
+        "sticky-bytes-go-on",
+        "cyproducer/buffers/placement.pyx",
+        "    t.sticky_bytes = 0\n",
+        "",
+        ("tests/buffers/test_placement.py",),
+    ),
+    Mutant(
+        "requests-weigh-nothing",
+        "cyproducer/buffers/placement.pyx",
+        "        queued[n] = p.queued + p.in_flight\n",
+        "        queued[n] = p.queued\n",
+        ("tests/buffers/test_placement.py",),
+    ),
+    Mutant(
+        "overtakes-the-old-leader",
+        "cyproducer/buffers/topology.pyx",
+        "    p.recovering = p.in_flight > 0\n",
+        "",
+        ("tests/buffers/test_delivery_order.py::test_what_the_old_leader_has_comes_first",),
+    ),
+    Mutant(
+        "known-to-the-new-topic",
+        "cyproducer/buffers/topology.pyx",
+        "        t.partitions[i].known = 0\n",
+        "",
+        ("tests/network/test_idempotent_sender.py::test_a_topic_that_was_created_anew_knows_no_producer",),
+    ),
+    Mutant(
+        "accepted-rows-untold",
+        "cyproducer/buffers/bulk_path.pyx",
+        "error.accepted = segments.rows",
+        "error.accepted = 0",
+        ("tests/buffers/test_bulk.py::test_rows_accepted_before_memory_ran_out_go_on_and_are_told",),
+    ),
+    Mutant(
+        "granted-memory-lost",
+        "cyproducer/buffers/bulk_path.pyx",
+        "            s.grant = size\n",
+        "",
+        ("tests/buffers/test_bulk.py::test_memory_that_becomes_free_is_waited_for_and_order_is_kept",),
+    ),
+    Mutant(
+        "one-partition-too-many",
+        "cyproducer/buffers/bulk_path.pyx",
+        "        if source.partition >= partitions:\n",
+        "        if source.partition > partitions:\n",
+        ("tests/network/test_refreshed_topics.py::test_a_broker_is_asked_once_before_a_partition_is_refused",),
+    ),
+    # Records
+    Mutant(
+        "last-offset-delta",
+        "cyproducer/records/record_batch.pyx",
+        "put_u32(data + AT_LAST_OFFSET_DELTA, count - 1)",
+        "put_u32(data + AT_LAST_OFFSET_DELTA, count)",
+        ("tests/records/test_record_batch.py",),
+    ),
+    Mutant(
+        "epoch-unwritten",
+        "cyproducer/records/record_batch.pyx",
+        "    put_u16(data + AT_PRODUCER_EPOCH, producer_epoch)\n",
+        "",
+        ("tests/records/test_record_batch.py",),
+    ),
+    Mutant(
+        "stream-kept",
+        "cyproducer/records/arrow.pyx",
+        "            if stream.release != NULL:\n                stream.release(&stream)\n",
+        "            pass\n",
+        ("tests/records/test_arrow.py::test_a_stream_is_released_once_however_it_ends",),
+    ),
+    # Network
+    Mutant(
+        "read-after-free",
+        "cyproducer/network/answers.pyx",
+        """\
+        cdef int64_t first_record = b.first_record
+        self.accumulator.complete(b, o.base_offset, o.log_append_ms)
+""",
+        """\
+        cdef int64_t first_record
+        self.accumulator.complete(b, o.base_offset, o.log_append_ms)
+        first_record = b.first_record
+""",
+        (
+            "tests/network/test_idempotent_sender.py::"
+            "test_a_later_acknowledgement_resolves_what_was_given_up",
+        ),
+        perturbed=True,
+    ),
+    Mutant(
+        "partly-is-written",
+        "cyproducer/network/outcomes.pyx",
+        "cdef bint written = r.unwritten == 0",
+        "cdef bint written = True",
+        (
+            "tests/network/test_idempotent_sender.py::"
+            "test_a_batch_whose_request_was_not_written_whole_was_not_written",
+        ),
+    ),
+    Mutant(
+        "hint-for-ever",
+        "cyproducer/network/deliveries.py",
+        "        self.led.discard(place)\n",
+        "",
+        (
+            "tests/network/test_idempotent_sender.py::"
+            "test_a_leader_that_was_named_is_gone_to_without_backoff_once",
+        ),
+    ),
+    Mutant(
+        "gap-untold",
+        "cyproducer/network/deliveries.py",
+        "            self._decided(batch, 0, Fate.FAIL, maybe)\n        return self._overdue",
+        "            pass\n        return self._overdue",
+        (
+            "tests/network/test_idempotent_sender.py::"
+            "test_a_batch_that_expires_in_its_queue_leaves_a_gap_that_is_known",
+        ),
+    ),
+    Mutant(
+        "asked-for-ever",
+        "cyproducer/network/cluster.py",
+        "            self._sender.forget_topic(name)\n            self._asked.discard(name)\n",
+        "            self._sender.forget_topic(name)\n",
+        (
+            "tests/network/test_refreshed_topics.py::"
+            "test_a_topic_that_was_asked_for_in_vain_and_forgotten_is_asked_for_again",
+        ),
+    ),
+    Mutant(
+        "sleeps-through-lingers",
+        "cyproducer/network/send_loop.pyx",
+        "            until = min(until, a.lingering.first.first.created_ns + a.stream_linger_ns)\n",
+        "            pass\n",
+        ("tests/buffers/test_accumulator.py::test_the_sender_sleeps_through_a_linger_and_wakes_at_its_end",),
+    ),
+    Mutant(
+        "gathers-for-the-dead",
+        "cyproducer/network/sender.pyx",
+        "            link.node.answered = link.node.sent\n",
+        "",
+        ("tests/buffers/test_accumulator.py::test_gathering_ends_when_the_connection_breaks",),
+    ),
+    Mutant(
+        "writes-for-ever",
+        "cyproducer/network/sender.pyx",
+        "                r = connection.link.first_out\n",
+        "                continue\n",
+        ("tests/network/test_sender_outcomes.py::test_a_write_that_does_not_end_is_given_up_under_acks_0",),
+    ),
+    Mutant(
+        "never-left-alone",
+        "cyproducer/network/turns.pyx",
+        "                        self.lone = TOO_MANY\n",
+        "                        pass\n",
+        ("tests/network/test_turns.py::test_a_record_that_nobody_waits_for_is_left_alone_once",),
+    ),
+    Mutant(
+        "leaves-without-a-word",
+        "cyproducer/network/turns.pyx",
+        "            if not idle:\n                wake_sender(&self.wake_write_fd)\n",
+        "",
+        ("tests/network/test_turns.py",),
+    ),
+    # Spark
+    Mutant(
+        "halves-swapped",
+        "cyproducer/spark/sending.py",
+        "for part in (rows.slice(half), rows.slice(0, half))",
+        "for part in (rows.slice(0, half), rows.slice(half))",
+        ("tests/spark/test_sending.py::test_any_number_of_refused_batches_is_halved",),
+    ),
+    Mutant(
+        "closed-when-taken",
+        "cyproducer/spark/sharing.py",
+        "        if shared.users:\n            return\n",
+        "",
+        (
+            "tests/spark/test_sharing.py::"
+            "test_time_that_runs_out_while_a_task_takes_the_producer_closes_nothing",
+        ),
+    ),
+    Mutant(
+        "numbers-of-one-round",
+        "cyproducer/spark/mapping.py",
+        "numbers = [numbers[number] for number in kept]",
+        "numbers = kept",
+        ("tests/spark/test_mapping.py::test_rows_keep_their_numbers_over_several_rounds_of_refusals",),
+    ),
+    Mutant(
+        "told-past-the-failure",
+        "cyproducer/spark/rows.py",
+        "    yield from sent.outcomes()[: first.rows[0]]\n",
+        "    yield from sent.outcomes()\n",
+        ("tests/spark/test_rows.py::test_records_before_the_one_that_brokers_refuse_are_told",),
+    ),
+    Mutant(
+        "sent-twice-after-a-part",
+        "cyproducer/spark/rows.py",
+        ' or getattr(error, "accepted", None) is not None:',
+        ":",
+        ("tests/spark/test_rows.py::test_rows_of_which_some_were_accepted_are_not_sent_again",),
+    ),
+    Mutant(
+        "varints-one-bit-too-long",
+        "cyproducer/spark/batches.py",
+        "for bits in (6, 13, 20, 27, 34)",
+        "for bits in (7, 14, 21, 28, 35)",
+        ("tests/spark/test_bad_rows.py",),
+    ),
+    Mutant(
+        "the-epoch-itself-is-bad",
+        "cyproducer/spark/batches.py",
+        "for number in _numbers(pc.less(column, 0)):",
+        "for number in _numbers(pc.less_equal(column, 0)):",
+        ("tests/spark/test_bad_rows.py",),
+    ),
+    Mutant(
+        "text-is-binary",
+        "cyproducer/spark/source.py",
+        "    text = pa.string() if isinstance(of, StringType) else pa.binary()\n",
+        "    text = pa.binary()\n",
+        ("tests/spark/test_source.py",),
+    ),
+    Mutant(
+        "zones-lost",
+        "cyproducer/spark/source.py",
+        "return value.astimezone(UTC).replace(tzinfo=None)",
+        "return value.replace(tzinfo=None)",
+        ("tests/spark/test_source.py",),
+    ),
+    Mutant(
+        "topic-column-beside-the-option",
+        "cyproducer/spark/columns.py",
+        '        found.pop("topic", None)\n',
+        "        pass\n",
+        ("tests/spark/test_columns.py",),
+    ),
+    Mutant(
+        "options-of-others",
+        "cyproducer/spark/topics.py",
+        "if value is not None and name in known:",
+        "if value is not None:",
+        ("tests/spark/test_topics.py",),
+    ),
+]
+
+
+class Tree:
+    """A copy of the sources, with what was built of them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for part in PARTS:
+            source = ROOT / part
+            if source.is_dir():
+                skipped = shutil.ignore_patterns("__pycache__", "lib.*")
+                shutil.copytree(source, root / part, ignore=skipped, dirs_exist_ok=True)
+            elif source.exists():
+                shutil.copy2(source, root / part)
+
+    def build(self) -> str:
+        """What went wrong, or nothing."""
+        environ = dict(os.environ)
+        if "CC" not in environ and shutil.which("ccache"):
+            environ["CC"] = "ccache cc"
+        command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+        done = subprocess.run(command, cwd=self.root, env=environ, capture_output=True, text=True)
+        return f"does not build: {done.stderr[-500:]}" if done.returncode else ""
+
+    def test(self, tests: tuple[str, ...], perturbed: bool = False) -> tuple[bool | None, str]:
+        """Whether they pass, None where none was run; and the last words."""
+        environ = {**os.environ, "PYTHONPATH": str(self.root), "PYTHONSAFEPATH": "1"}
+        if perturbed:
+            environ["GLIBC_TUNABLES"] = PERTURB
+        command = [
+            sys.executable, "-m", "pytest", "-c", "pyproject.toml", "--rootdir", str(self.root),
+            "--import-mode", "importlib", "-q", "-x", "-p", "no:cacheprovider", *tests,
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(
+                command, cwd=self.root, env=environ, capture_output=True, text=True, timeout=LIMIT_S
+            )
+        except subprocess.TimeoutExpired:
+            return False, f"no end after {LIMIT_S:g} s"
+        words = (done.stdout.strip() or done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
+        # 1: a test failed; 2 to 5: pytest had nothing to run, or could not. A crash ends by a signal.
+        return None if done.returncode in (2, 3, 4, 5) else done.returncode == 0, words
+
+    def run(self, mutant: Mutant) -> tuple[bool, str]:
+        """Whether it is noticed, and how."""
+        path = self.root / mutant.path
+        # What is restored below is as old as it was, and not built again.
+        kept = [path, *path.parent.glob(f"{path.stem}.*.so"), path.with_suffix(".c")]
+        with tempfile.TemporaryDirectory() as store:
+            saved = [(each, Path(store) / each.name) for each in kept if each.exists()]
+            for each, copy in saved:
+                shutil.copy2(each, copy)
+            try:
+                return self._run(mutant, path)
+            finally:
+                for each, copy in saved:
+                    shutil.copy2(copy, each)
+
+    def _run(self, mutant: Mutant, path: Path) -> tuple[bool, str]:
+        text = path.read_text()
+        if text.count(mutant.old) != 1:
+            return False, f"does not apply: its old text is {text.count(mutant.old)} times in {mutant.path}"
+        path.write_text(text.replace(mutant.old, mutant.new))
+        if path.suffix == ".pyx" and (problem := self.build()):
+            return False, problem
+        passed, words = self.test(mutant.tests, mutant.perturbed)
+        if passed is None:
+            return False, f"no test was run: {words}"
+        return not passed, words
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="mutants; all of them by default")
+    parser.add_argument("--tree", type=Path, help="a directory for the copy that is kept, for the next run")
+    given = parser.parse_args(arguments)
+    if unknown := set(given.names) - {mutant.name for mutant in MUTANTS}:
+        parser.error(f"no mutant is called {', '.join(sorted(unknown))}")
+    chosen = [mutant for mutant in MUTANTS if not given.names or mutant.name in given.names]
+    with tempfile.TemporaryDirectory(prefix="mutants") as temporary:
+        tree = Tree(given.tree or Path(temporary))
+        problem = tree.build()
+        tests = tuple(dict.fromkeys(test for mutant in chosen for test in mutant.tests))
+        passed, words = (None, problem) if problem else tree.test(tests)
+        print(f"as it is: {words}", flush=True)
+        if not passed:
+            return 2
+        survivors = []
+        for mutant in chosen:
+            noticed, words = tree.run(mutant)
+            print(f"{mutant.name:32} {'noticed' if noticed else 'SURVIVES'}: {words}", flush=True)
+            if not noticed:
+                survivors.append(mutant.name)
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} noticed" + "".join(f", not {s}" for s in survivors))
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
