@@ -5,7 +5,7 @@ VENV = .venv
 TOX_VENV = .cache/tox
 SOURCES = pyproject.toml setup.py $(shell find cyproducer -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: help demo demo-spark test simulate lint fuzz soak perf gate clean
+.PHONY: help demo demo-spark test simulate lint fuzz mutants soak perf gate clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -28,6 +28,9 @@ lint: $(TOX_VENV)/stamp  ## ruff, cython-lint, mypy and stubtest
 
 fuzz: $(TOX_VENV)/stamp  ## ten million inputs for all that reads what a broker sends, under sanitizers
 	@$(TOX_VENV)/bin/python tools/run_tox.py -e fuzz -- --inputs 10000000
+
+mutants: $(TOX_VENV)/stamp  ## break single lines on purpose: which does no test notice? MUTANTS="NAME ..." for some
+	@$(TOX_VENV)/bin/python tools/run_tox.py -e mutants -- $(MUTANTS)
 
 soak: $(VENV)/stamp  ## 200 million records against a broker that breaks all the time (some minutes)
 	@$(VENV)/bin/python -P perf/soak.py $(SOAK)

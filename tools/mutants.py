@@ -186,7 +186,7 @@ MUTANTS = [
         "cyproducer/buffers/placement.pyx",
         "        queued[n] = p.queued + p.in_flight\n",
         "        queued[n] = p.queued\n",
-        ("tests/buffers/test_placement.py",),
+        ("tests/buffers/test_placement.py::test_adaptive_sticky_counts_batches_on_the_wire",),
     ),
     Mutant(
         "overtakes-the-old-leader",
@@ -222,6 +222,27 @@ MUTANTS = [
         "        if source.partition >= partitions:\n",
         "        if source.partition > partitions:\n",
         ("tests/network/test_refreshed_topics.py::test_a_broker_is_asked_once_before_a_partition_is_refused",),
+    ),
+    Mutant(
+        "placed-record-kept",
+        "cyproducer/buffers/designation.pyx",
+        "    delivery_unref(k.delivery)\n    free(k)\n    return 0\n",
+        "    delivery_unref(k.delivery)\n    return 0\n",
+        ("tests/buffers/test_memory_by_path.py",),
+    ),
+    Mutant(
+        "buffer-kept-with-its-batch",
+        "cyproducer/buffers/incomplete.pyx",
+        "        self.pool.release(b.data, b.capacity)\n        delivery_release(b.delivery, b.held)\n        free(b)\n",
+        "        self.pool.unreserve(b.capacity)\n        delivery_release(b.delivery, b.held)\n        free(b)\n",
+        ("tests/buffers/test_memory_by_path.py",),
+    ),
+    Mutant(
+        "headers-kept",
+        "cyproducer/buffers/send_path.pyx",
+        "    except BaseException:\n        free(start)\n        raise\n",
+        "    except BaseException:\n        raise\n",
+        ("tests/buffers/test_memory_by_path.py",),
     ),
     # Records
     Mutant(
@@ -460,17 +481,21 @@ class Tree:
             )
         except subprocess.TimeoutExpired:
             return False, f"no end after {LIMIT_S:g} s"
-        words = (done.stdout.strip() or done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
+        said = (done.stdout.strip() or done.stderr.strip() or f"status {done.returncode}").splitlines()
+        words = "; ".join([line for line in said if line.startswith(("FAILED tests", "ERROR tests"))][:1] + said[-1:])
         # 1: a test failed; 2 to 5: pytest had nothing to run, or could not. A crash ends by a signal.
         return None if done.returncode in (2, 3, 4, 5) else done.returncode == 0, words
 
     def run(self, mutant: Mutant) -> tuple[bool, str]:
         """Whether it is noticed, and how."""
         path = self.root / mutant.path
-        # What is restored below is as old as it was, and not built again.
-        kept = [path, *path.parent.glob(f"{path.stem}.*.so"), path.with_suffix(".c")]
+        # What is restored below is as old as it was, and not built again: the extension in place, and the C
+        # and object files that it was made of.
+        kept = [path, *path.parent.glob(f"{path.stem}.*.so")]
+        if path.suffix == ".pyx":
+            kept += (self.root / "build").rglob(f"{path.stem}.[co]")
         with tempfile.TemporaryDirectory() as store:
-            saved = [(each, Path(store) / each.name) for each in kept if each.exists()]
+            saved = [(each, Path(store) / str(number)) for number, each in enumerate(kept)]
             for each, copy in saved:
                 shutil.copy2(each, copy)
             try:
@@ -511,7 +536,7 @@ def main(arguments: list[str]) -> int:
         survivors = []
         for mutant in chosen:
             noticed, words = tree.run(mutant)
-            print(f"{mutant.name:32} {'noticed' if noticed else 'SURVIVES'}: {words}", flush=True)
+            print(f"{mutant.name:32} {'noticed' if noticed else 'SURVIVES'}: {words[:150]}", flush=True)
             if not noticed:
                 survivors.append(mutant.name)
     print(f"{len(chosen) - len(survivors)} of {len(chosen)} noticed" + "".join(f", not {s}" for s in survivors))

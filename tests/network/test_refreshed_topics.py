@@ -143,7 +143,7 @@ def test_who_waits_for_an_answer_hears_of_the_end() -> None:
 
 
 def test_a_topic_that_was_asked_for_in_vain_and_forgotten_is_asked_for_again() -> None:
-    given = {"metadata_max_idle_ms": 1, "metadata_max_age_ms": 10, "retry_backoff_max_ms": 10}
+    given = {"metadata_max_idle_ms": 200, "metadata_max_age_ms": 20, "retry_backoff_max_ms": 10}
     with ScriptedCluster(orders=1) as cluster, producing(cluster, **given) as producer:
         producer.send("orders", b"1").get(WAIT_S)
         client = producer._machinery.client

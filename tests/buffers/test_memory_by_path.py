@@ -1,0 +1,158 @@
+"""Nothing is left of records of several kilobytes, whichever way their batches end.
+
+Small ones are ``test_delivery``'s. Here a record is a hundred times as large as all that surrounds it, so
+that a single buffer of a batch, of what a compressor returns, or of a parked record shows.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cyproducer.errors import DeliveryTimeoutError, KafkaTimeoutError
+from cyproducer.records.compression import compressor_for
+from tests.malloc import lent_bytes, needs_glibc
+from tests.rig import Rig
+
+pytestmark = needs_glibc
+
+VALUE = bytes(range(256)) * 16
+ROUNDS = 150
+MOST_LEFT = ROUNDS * len(VALUE) // 8
+"""Of what 150 rounds leave; one record a round would be eight times as much."""
+REQUEST_TIMED_OUT, TOO_LARGE = 7, 10
+
+
+def acknowledged(rig: Rig) -> None:
+    future = rig.send("t", VALUE)
+    rig.answer_all()
+    assert future.succeeded()
+
+
+def filled(rig: Rig) -> None:
+    """Batches that the appending thread compresses, and one that the sender does."""
+    futures = [rig.send("t", VALUE) for _ in range(9)]
+    rig.answer_all()
+    assert all(future.succeeded() for future in futures)
+
+
+def retried(rig: Rig) -> None:
+    future = rig.send("t", VALUE)
+    (seen,) = rig.requests()
+    rig.answer(seen, REQUEST_TIMED_OUT)
+    rig.clock.advance_ms(200)
+    rig.answer_all()
+    assert future.succeeded()
+
+
+def cut(rig: Rig) -> None:
+    future = rig.send("t", VALUE)
+    rig.requests()
+    rig.cut(1)
+    rig.clock.advance_ms(200)
+    rig.answer_all()
+    assert future.succeeded()
+
+
+def split(rig: Rig) -> None:
+    """Into halves, and one of these again. Another rig: later batches of a topic are smaller then."""
+    with Rig({"t": [1]}, compressor=rig.accumulator.compressor, batch_size=20_000) as other:
+        futures = [other.send("t", VALUE) for _ in range(4)]
+        for _ in range(2):
+            large = next(seen for seen in other.requests() if len(seen.batches["t", 0].records) > 1)
+            other.answer(large, TOO_LARGE)
+        other.answer_all()
+        assert all(future.succeeded() for future in futures)
+        assert other.accumulator.counters()["batches_split"] == 2
+
+
+def expired_in_its_queue(rig: Rig) -> None:
+    rig.sender.apply_topic("t", b"", [-1])
+    future = rig.send("t", VALUE)
+    rig.step()
+    rig.advance_ms(1100)
+    assert isinstance(future.exception, DeliveryTimeoutError)
+    rig.sender.apply_topic("t", b"", [1])
+
+
+def expired_on_the_wire(rig: Rig) -> None:
+    """Its memory stays until the request is over."""
+    future = rig.send("t", VALUE)
+    (seen,) = rig.requests()
+    rig.advance_ms(1100)
+    assert isinstance(future.exception, DeliveryTimeoutError)
+    assert rig.pool.used_bytes > 0
+    rig.answer(seen)
+
+
+def parked(rig: Rig) -> None:
+    rig.sender.forget_topic("t")
+    futures = [rig.send("t", VALUE, b"k", headers=[("h", VALUE)]) for _ in range(3)]
+    rig.sender.apply_topic("t", b"", [1])
+    rig.answer_all()
+    assert all(future.succeeded() for future in futures)
+
+
+def expired_while_parked(rig: Rig) -> None:
+    rig.sender.forget_topic("t")
+    future = rig.send("t", VALUE, headers=[("h", VALUE)])
+    rig.advance_ms(1100)
+    assert isinstance(future.exception, KafkaTimeoutError)
+    rig.sender.apply_topic("t", b"", [1])
+
+
+def refused(rig: Rig) -> None:
+    """Arguments that are wrong behind headers that were encoded already."""
+    with pytest.raises(TypeError, match="header"):
+        rig.send("t", VALUE, headers=[("h", VALUE), ("h", 1)])
+
+
+def many(rig: Rig) -> None:
+    future = rig.path.send_many("t", [VALUE] * 9)
+    rig.answer_all()
+    assert future.get(0).count == 9
+
+
+def many_refused(rig: Rig) -> None:
+    with pytest.raises(TypeError):
+        rig.path.send_many("t", [VALUE] * 9 + [1])
+
+
+def columns(rig: Rig) -> None:
+    headers = pa.array([[("h", VALUE)]] * 9, pa.list_(pa.struct([("k", pa.string()), ("v", pa.binary())])))
+    rows = pa.record_batch({"value": pa.array([VALUE] * 9), "headers": headers})
+    future = rig.path.send_arrow("t", rows, headers="headers")
+    rig.answer_all()
+    rows = pa.record_batch(future.get(0).rows())
+    assert rows.num_rows == 9
+
+
+@pytest.mark.parametrize("codec", [None, "gzip"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        acknowledged, filled, retried, cut, split, expired_in_its_queue, expired_on_the_wire, parked,
+        expired_while_parked, refused, many, many_refused, columns,
+    ],
+    ids=lambda path: path.__name__,
+)  # fmt: skip
+def test_a_path_leaves_no_memory_behind(path: Callable[[Rig], None], codec: str | None) -> None:
+    options: dict[str, Any] = {"delivery_timeout_ms": 1000, "max_block_ms": 1000, "batch_size": 20_000}
+    compressor = compressor_for(codec) if codec else None
+    with Rig({"t": [1]}, compressor=compressor, **options) as rig:
+
+        def rounds(count: int) -> None:
+            for _ in range(count):
+                path(rig)
+                rig.log.clear()
+            rig.control.batch_errors.clear()
+            rig.control.broken.clear()
+            rig.pending.clear()
+
+        rounds(30)
+        # Buffers that the pool keeps for the next batches, which grow as compression turns out well.
+        before = lent_bytes() - rig.pool.cached_bytes
+        rounds(ROUNDS)
+        assert lent_bytes() - rig.pool.cached_bytes - before < MOST_LEFT
+        assert rig.pool.used_bytes == 0
