@@ -1,4 +1,4 @@
-"""The table of ``tools/mutants.py`` still fits the product: whoever changes a line that it breaks is told here."""
+"""The table of ``tools/mutants.py`` still fits the product: whoever changes a line in it is told here."""
 
 import ast
 from pathlib import Path

@@ -151,8 +151,14 @@ def test_a_path_leaves_no_memory_behind(path: Callable[[Rig], None], codec: str 
             rig.pending.clear()
 
         rounds(30)
-        # Buffers that the pool keeps for the next batches, which grow as compression turns out well.
-        before = lent_bytes() - rig.pool.cached_bytes
-        rounds(ROUNDS)
-        assert lent_bytes() - rig.pool.cached_bytes - before < MOST_LEFT
+        left = 0
+        # What is lost is lost each time; what Python or Arrow keep for later comes once.
+        for _ in range(3):
+            # The pool keeps buffers for the next batches, which grow as compression turns out well.
+            before = lent_bytes() - rig.pool.cached_bytes
+            rounds(ROUNDS)
+            left = lent_bytes() - rig.pool.cached_bytes - before
+            if left < MOST_LEFT:
+                break
+        assert left < MOST_LEFT
         assert rig.pool.used_bytes == 0

@@ -201,9 +201,9 @@ def test_a_full_batch_wakes_a_sender_that_sleeps(compressor: object) -> None:
 def test_who_sees_nothing_incomplete_sees_every_future_failed() -> None:
     """A flush ends when a failed batch is off the books; its futures have to be done before.
 
-    No Python code runs between the two. But a thread that lets the GIL go on its way hands it over to one that
-    has waited for its switch interval. Here one always has, and looks: taking the batch off the books takes
-    long, because thousands of windows of the metrics begin at once then.
+    No Python code runs between the two. But a thread that lets the GIL go on its way hands it over to one
+    that has waited for its switch interval. Here one always has, and looks: taking the batch off the books
+    takes long, because thousands of windows of the metrics begin at once then.
     """
     windows = 4000
     interval = sys.getswitchinterval()
@@ -240,3 +240,24 @@ def test_who_sees_nothing_incomplete_sees_every_future_failed() -> None:
             sys.setswitchinterval(interval)
             watcher.join(PATIENCE_S)
     assert (False, False) in looks
+
+
+def test_the_sender_sleeps_no_longer_than_the_oldest_lingers() -> None:
+    """It would wake each 20 ms anyway, to look for batches whose time is over."""
+
+    class Noting(selectors.DefaultSelector):
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            timeouts.append(timeout)
+            return super().select(0)
+
+    timeouts: list[float | None] = []
+    with Rig({"t": [1, 1]}, linger_ms=8, selector=Noting()) as rig:
+        rig.control.delay_ms = 1e6
+        rig.connect(1)
+        rig.send("t", b"v", partition=0)
+        rig.clock.advance_ms(3)
+        rig.send("t", b"v", partition=1)
+        for _ in range(3):
+            rig.step()
+        rig.step(10_000)
+        assert timeouts[-1] == pytest.approx(0.005)

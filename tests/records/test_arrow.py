@@ -440,7 +440,7 @@ def test_a_stream_is_released_once_however_it_ends() -> None:
         rig.path.send_arrow("t", whole)
         assert whole.released == 1
         broken = Stream([BYTES], fails=True)
-        with pytest.raises(OSError, match="data: its Arrow stream failed: .*the disk is gone"):
+        with pytest.raises(OSError, match=r"data: its Arrow stream failed: .*the disk is gone"):
             rig.path.send_arrow("t", broken)
         assert broken.released == 1
         refused = Stream([pa.record_batch({"other": [b"x"]})])

@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cyproducer.errors import InvalidRecordError, KafkaError
+from cyproducer.errors import DeliveryTimeoutError, InvalidRecordError, KafkaError
+from tests.reference_produce import decode_produce_request
 from tests.reference_records import CODEC_MASK, MalformedError, decompress
 from tests.reference_wire import Reader
 from tests.simulation.client import Sent
@@ -43,6 +44,7 @@ def check(simulation: "Simulation") -> list[str]:
         return [*wrong, f"the log can't be read: {error}"]
     wrong += _acknowledged(simulation, log)
     wrong += _failed(simulation, log)
+    wrong += _doubtful(simulation, log)
     wrong += _repeated(simulation, log)
     wrong += _order(simulation, log)
     wrong += _probe(simulation)
@@ -54,12 +56,16 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 
 
 def numbers_of(entry: Entry, records: list[Sent]) -> list[int]:
+    """The numbers of the records of a batch in a log."""
+    return numbers_in(entry.data, records)
+
+
+def numbers_in(data: bytes, records: list[Sent]) -> list[int]:
     """The numbers of a batch's records, whose values must be the ones that were sent.
 
     Its checksum was looked at when it was appended. Of times only the largest is: a base time need not be the
     first record's where a batch was split.
     """
-    data = entry.data
     _, length, _, magic, _, attributes, last_delta, base_ms, most_ms, *_, count = _HEADER.unpack_from(data)
     assert (magic, length, last_delta) == (2, len(data) - 12, count - 1), "a batch's header is wrong"
     reader = Reader(decompress(attributes & CODEC_MASK, data[_HEADER.size :]))
@@ -172,6 +178,28 @@ def _failed(simulation: "Simulation", log: Log) -> Iterator[str]:
     for sent in simulation.client.records:
         if sent.error is not None and not sent.maybe_written and sent.number in in_log:
             yield f"record {sent.number} is in the log, and its error says that it is not: {sent.error!r}"
+
+
+def _doubtful(simulation: "Simulation", log: Log) -> Iterator[str]:
+    """Who is told that a record may be written looks for it: that has a reason, a request that was written
+    whole. Or one that was begun, where the record's time ended while it was on the wire."""
+    in_log = {number for found in log.values() for _, number in found}
+    doubtful = {
+        sent.number: sent.error
+        for sent in simulation.client.records
+        if sent.error is not None and sent.maybe_written and sent.number not in in_log
+    }
+    if not doubtful:
+        return
+    written: set[int] = set()
+    for frame in simulation.network.written:
+        for _, partitions in decode_produce_request(frame).topics:
+            for _, data in partitions:
+                written.update(numbers_in(data or b"", simulation.client.records))
+    for number, error in doubtful.items():
+        begun = isinstance(error, DeliveryTimeoutError) and ", 0 requests tried" not in str(error)
+        if number not in written and not begun:
+            yield f"record {number} was in no request, and its error says that it may be written: {error!r}"
 
 
 def _repeated(simulation: "Simulation", log: Log) -> Iterator[str]:

@@ -43,6 +43,13 @@ MUTATIONS = [
         "cdef bint written = False",
     ),
     Mutation(
+        "half-is-whole",
+        "a request that was written in part counts as written",
+        "cyproducer/network/outcomes.pyx",
+        "cdef bint written = r.unwritten == 0",
+        "cdef bint written = True",
+    ),
+    Mutation(
         "certain-not-leader",
         "NOT_LEADER_OR_FOLLOWER counts as a refusal before appending",
         "cyproducer/control/idempotence.py",

@@ -56,6 +56,7 @@ class Wire:
         #: Everything vanishes, and nobody is told.
         self.swallows = False
         self.stalled_until_ns = 0
+        self._written = bytearray()
         self._up: deque[bytes] = deque()
         self._down: deque[bytes] = deque()
         self._up_free_ns = 0
@@ -81,9 +82,19 @@ class Wire:
                 self.world.say(f"{self} closed by the client")
                 self.world.at(self._due(self._up_free_ns), self._hung_up)
                 return
+            self._note(data)
             if not self.swallows:
                 self._up.append(data)
                 self._up_free_ns = self.world.at(self._due(self._up_free_ns), self._arrive)
+
+    def _note(self, data: bytes) -> None:
+        """Keeps the Produce requests that the client has written whole, wherever they got to."""
+        written = self._written
+        written += data
+        while len(written) >= 6 and len(written) >= (size := 4 + int.from_bytes(written[:4], "big")):
+            if written[4:6] == b"\0\0":
+                self.network.written.append(bytes(written[:size]))
+            del written[:size]
 
     def _due(self, not_before_ns: int) -> int:
         due = self.world.now_ns + int(self.world.between(self.network.delay_ms) * NS_PER_MS)
@@ -181,6 +192,8 @@ class Network:
         self.refuses = 0.0
         self.narrow = False
         self.connections = 0
+        #: Every Produce request that the client has written whole.
+        self.written: list[bytes] = []
         self._readable = selectors.DefaultSelector()
         world.after_step.append(self.pump)
 

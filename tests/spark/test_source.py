@@ -1,4 +1,4 @@
-"""The sink as Spark calls it, with a fake's DataSource interfaces: what is checked when, done where, and told."""
+"""The sink as Spark calls it: what is checked when, done where, and told. PySpark is a fake's."""
 
 import logging
 import pickle
@@ -62,9 +62,7 @@ def test_tasks_write_and_the_commit_tells_what_all_have_written(
     made = source.CyproducerDataSource(given)
     assert made.name() == "cyproducer"
     writer = made.streamWriter(VALUES, False) if stream else made.writer(VALUES, False)
-    assert isinstance(
-        writer, spark.DataSourceStreamArrowWriter if stream else spark.DataSourceArrowWriter
-    )
+    assert isinstance(writer, spark.DataSourceStreamArrowWriter if stream else spark.DataSourceArrowWriter)
     copy = travelled(writer)
     messages = [copy.write(iter([values(b"1"), values(b"23")])), None, copy.write(iter([values(b"4")]))]
     assert all(isinstance(each, spark.WriterCommitMessage) for each in messages if each is not None)

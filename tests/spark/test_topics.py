@@ -73,7 +73,11 @@ def test_a_topic_is_asked_for_as_the_options_say(
     (made,) = admin.made
     assert made.asked == [({"name": "t", "num_partitions": 12, "replication_factor": told}, 1234)]
     # What the client knows and is set, addresses as text, and nothing that is the producer's alone.
-    assert made.settings == {"bootstrap_servers": ["a:1", "b:2"], "client_id": "me", "request_timeout_ms": 1234}
+    assert made.settings == {
+        "bootstrap_servers": ["a:1", "b:2"],
+        "client_id": "me",
+        "request_timeout_ms": 1234,
+    }
 
 
 def test_a_topic_that_is_there_is_no_error(admin: type[Admin]) -> None:
@@ -86,9 +90,7 @@ def test_a_refusal_has_the_brokers_words(admin: type[Admin], replication: int | 
     admin.error = ClientError("not you")
     with pytest.raises(TopicCreationError) as caught:
         create_missing(CONFIG, "t", 5, replication)
-    assert str(caught.value).endswith(
-        f"topic 't' with 5 partitions, replicated {says}: ClientError: not you"
-    )
+    assert str(caught.value).endswith(f"topic 't' with 5 partitions, replicated {says}: ClientError: not you")
     assert caught.value.__cause__ is admin.error
 
 
