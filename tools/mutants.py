@@ -482,11 +482,12 @@ class Tree:
     def run(self, mutant: Mutant) -> tuple[bool, str]:
         """Whether it is noticed, and how."""
         path = self.root / mutant.path
-        # What is restored below is as old as it was, and not built again: the extension in place, and the C
-        # and object files that it was made of.
-        kept = [path, *path.parent.glob(f"{path.stem}.*.so")]
+        # What is restored below is as old as it was, and not built again: the extension in place, the one below
+        # build/ that a later build would put there, and the C and object files that they were made of.
+        kept = [path]
         if path.suffix == ".pyx":
-            kept += (self.root / "build").rglob(f"{path.stem}.[co]")
+            for pattern in (f"{path.stem}.*.so", f"{path.stem}.[co]"):
+                kept += [*path.parent.glob(pattern), *(self.root / "build").rglob(pattern)]
         with tempfile.TemporaryDirectory() as store:
             saved = [(each, Path(store) / str(number)) for number, each in enumerate(kept)]
             for each, copy in saved:
