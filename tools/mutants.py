@@ -181,13 +181,6 @@ MUTANTS = [
         ("tests/buffers/test_placement.py",),
     ),
     Mutant(
-        "requests-weigh-nothing",
-        "cyproducer/buffers/placement.pyx",
-        "        queued[n] = p.queued + p.in_flight\n",
-        "        queued[n] = p.queued\n",
-        ("tests/buffers/test_placement.py::test_adaptive_sticky_counts_batches_on_the_wire",),
-    ),
-    Mutant(
         "overtakes-the-old-leader",
         "cyproducer/buffers/topology.pyx",
         "    p.recovering = p.in_flight > 0\n",
@@ -482,8 +475,8 @@ class Tree:
     def run(self, mutant: Mutant) -> tuple[bool, str]:
         """Whether it is noticed, and how."""
         path = self.root / mutant.path
-        # What is restored below is as old as it was, and not built again: the extension in place, the one below
-        # build/ that a later build would put there, and the C and object files that they were made of.
+        # What is restored below is as old as it was, and not built again: the extension in place, the one
+        # below build/ that a later build would put there, and the C and object files that they were made of.
         kept = [path]
         if path.suffix == ".pyx":
             for pattern in (f"{path.stem}.*.so", f"{path.stem}.[co]"):

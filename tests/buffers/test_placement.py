@@ -257,19 +257,3 @@ def test_records_with_a_partition_of_their_own_do_not_move_the_others() -> None:
             rig.send("t", bytes(900), partition=partition)
         rig.answer_all()
         assert placed(rig, 1, 10) == [sticky]
-
-
-def test_adaptive_sticky_counts_batches_on_the_wire() -> None:
-    """Partition 0 has nothing queued, and eight batches that its broker has not answered."""
-    with Rig({"t": [1, 2]}, batch_size=0, max_in_flight=100) as rig:
-        for _ in range(8):
-            rig.send("t", b"held", partition=0)
-            rig.requests()
-        drawn = [0, 0]
-        for _ in range(100):
-            future = rig.send("t", b"v")
-            assert future.partition is not None
-            drawn[future.partition] += 1
-            for seen in rig.requests():
-                rig.answer(rig.pending[-1] if seen.node == 1 else seen)
-        assert drawn[1] > 75, drawn
