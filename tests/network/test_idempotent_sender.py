@@ -415,7 +415,7 @@ def test_a_batch_whose_request_was_not_written_whole_was_not_written() -> None:
         rig.clock.advance_ms(200)
         assert on_wire(rig) == [(0, 0)]
         answer_next(rig, NOT_AUTHORIZED)
-        assert future.exception.maybe_written is False
+        assert future.exception.maybe_written is False  # type: ignore[union-attr]
 
 
 def test_a_batch_behind_a_gap_is_certainly_not_in_the_log(rig: Rig) -> None:

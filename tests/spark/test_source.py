@@ -61,8 +61,9 @@ def test_tasks_write_and_the_commit_tells_what_all_have_written(
     given = options(broker, topic=topic, summaryCallback=f"{__name__}:note")
     made = source.CyproducerDataSource(given)
     assert made.name() == "cyproducer"
-    writer = made.streamWriter(VALUES, False) if stream else made.writer(VALUES, False)
-    assert isinstance(writer, spark.DataSourceStreamArrowWriter if stream else spark.DataSourceArrowWriter)
+    writer: Any = made.streamWriter(VALUES, False) if stream else made.writer(VALUES, False)
+    kind = spark.DataSourceStreamArrowWriter if stream else spark.DataSourceArrowWriter
+    assert issubclass(type(writer), kind)
     copy = travelled(writer)
     messages = [copy.write(iter([values(b"1"), values(b"23")])), None, copy.write(iter([values(b"4")]))]
     assert all(isinstance(each, spark.WriterCommitMessage) for each in messages if each is not None)
@@ -98,7 +99,7 @@ def test_it_does_not_read_nor_overwrite(source: Any) -> None:
 def test_options_and_columns_are_checked_before_any_task(source: Any) -> None:
     with pytest.raises(SchemaError, match="no column 'value'"):
         source.CyproducerDataSource(options()).writer(schema(key=spark.StringType()), False)
-    given = options(**{"createTopic.partitions": "3"})
+    given = options(None, **{"createTopic.partitions": "3"})
     del given["topic"]
     of = schema(value=spark.BinaryType(), topic=spark.StringType())
     with pytest.raises(KafkaConfigurationError, match=r"'createTopic.partitions' needs option 'topic'"):
@@ -123,7 +124,7 @@ def test_a_topic_is_created_once_before_the_tasks(
         return created
 
     monkeypatch.setattr(source, "create_missing", create)
-    given = options(**{"createTopic.partitions": "3", "createTopic.replication": "2"})
+    given = options(None, **{"createTopic.partitions": "3", "createTopic.replication": "2"})
     writer = source.CyproducerDataSource(given).writer(VALUES, False)
     assert asked == []
     with caplog.at_level(logging.INFO, "cyproducer.spark"):
