@@ -261,8 +261,8 @@ class KafkaProducer(BulkPath):
     def _wait_for_topic(self, name: str, timeout_s: float) -> None:
         self._machinery.client.wait_for_topic(name, timeout_s)
 
-    def _why_no_metadata(self) -> str:
-        return self._machinery.client.diagnosis()
+    def _why_no_metadata(self, topic: str, within: str) -> str:
+        return self._machinery.client.why_no_metadata(topic, within)
 
     def _refresh_topic(self, name: str, timeout_s: float) -> None:
         self._machinery.client.refresh_topic(name, timeout_s)

@@ -92,7 +92,7 @@ cdef class BulkPath(SendPath):
         source = from_arrow(data, key, value, headers, partition, timestamp)
         source.partition = wanted
         source.timestamp_ms = timestamp_ms
-        return self._send_rows(state, source, given and wanted < 0)
+        return self._pinned(state, source, given and wanted < 0)
 
     def send_many(self, topic, values, keys=None, *, partition=None, timestamp_ms=None):
         """Accepts many records and returns one future for all of them; what ``send_arrow`` is for sequences.
@@ -112,7 +112,7 @@ cdef class BulkPath(SendPath):
         source = from_sequences(values, keys)
         source.partition = wanted
         source.timestamp_ms = at_ms
-        return self._send_rows(state, source, given and wanted < 0)
+        return self._pinned(state, source, given and wanted < 0)
 
     # For whoever inherits from this
 
@@ -125,6 +125,16 @@ cdef class BulkPath(SendPath):
         return None
 
     # Sending
+
+    cdef BulkFuture _pinned(self, TopicState state, RowSource source, bint given):
+        """``_send_rows`` with a topic that is not forgotten meanwhile."""
+        if state.c.gone:
+            state = self._topic(state.name)
+        state.pins += 1
+        try:
+            return self._send_rows(state, source, given)
+        finally:
+            state.pins -= 1
 
     cdef BulkFuture _send_rows(self, TopicState state, RowSource source, bint given):
         cdef Segments segments = Segments.__new__(Segments)

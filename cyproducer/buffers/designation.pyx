@@ -297,7 +297,7 @@ cdef int forget_topic(RecordAccumulator acc, TopicState state) except -1:
     cdef bint dropped
     pthread_mutex_lock(&acc.c.lock)
     state.c.partition_count = 0
-    dropped = drop_topic(&acc.c, &state.c)
+    dropped = state.pins == 0 and drop_topic(&acc.c, &state.c)
     pthread_mutex_unlock(&acc.c.lock)
     if dropped:
         # Whoever has it in hand keeps it alive, and finds it gone.

@@ -265,7 +265,7 @@ cdef class Incomplete:
 
     @property
     def parking_bytes(self):
-        """Bytes that records of a topic may still take which wait for its metadata, if no other topic's do."""
+        """Bytes that records of a topic without metadata may still take, whichever topic that is."""
         return max(0, self.c.most_parked_bytes // 2 - self.c.parked_bytes)
 
     @property

@@ -194,8 +194,8 @@ cdef str digits(object number):
 
 
 class WouldBlock(Exception):
-    """``send()`` would wait: for "memory" of ``size`` bytes, for "callbacks", for the "metadata" that records of
-    the topic already wait for, or to hear of a "partition"."""
+    """``send()`` would wait: for "memory" of ``size`` bytes, for "callbacks", for the "metadata" that records
+    of the topic already wait for, or to hear of a "partition"."""
 
     def __init__(self, what, size=0):
         super().__init__(what)
@@ -519,12 +519,12 @@ cdef class SendPath:
         return 0
 
     def _wait_for_parking(self, str topic not None, int64_t size, double timeout_s):
-        """Waits until a record of ``size`` bytes may wait for the topic's metadata; raises as ``send()`` does."""
+        """Waits until ``size`` more bytes may wait for the topic's metadata; raises as ``send()`` does."""
         self._await_parking(self._topic(topic), size, cyp_after(cyp_monotonic_ns(), cyp_s_ns(timeout_s)))
 
-    def _why_no_metadata(self):
-        """What stands in the way of metadata, for errors."""
-        return "no answer"
+    def _why_no_metadata(self, str topic not None, str within not None):
+        """What ends a wait for a topic's metadata, in words."""
+        return f"no metadata of topic {topic!r} within {within}"
 
     cdef int _await_parking(self, TopicState state, int64_t size, int64_t deadline) except -1:
         """Waits until fewer records wait for the topic's metadata, or for any."""
@@ -540,10 +540,9 @@ cdef class SendPath:
                 return 0
             if cyp_monotonic_ns() >= deadline:
                 raise BufferExhaustedError(
-                    f"topic {state.name!r} has no metadata yet: {state.c.parked_bytes} bytes of records wait for "
-                    f"it and {acc.c.parked_bytes} for any topic, of {acc.c.most_parked_bytes} that may, and they did "
-                    f"not become fewer within max_block_ms={self.max_block_ns // 1_000_000}: "
-                    f"{self._why_no_metadata()}"
+                    f"{self._why_no_metadata(state.name, f'max_block_ms={self.max_block_ns // 1_000_000}')}; "
+                    f"{state.c.parked_bytes} bytes of records wait for it and {acc.c.parked_bytes} for any "
+                    f"topic, of {acc.c.most_parked_bytes} that may"
                 )
             PyErr_CheckSignals()
 

@@ -5,6 +5,7 @@ from cyproducer.buffers.structures cimport Accumulator, Node, Parked, Partition,
 
 cdef class TopicState:
     cdef Topic c
+    cdef int32_t pins         # calls of many rows that have it in hand: it is not forgotten; under the GIL
     cdef readonly str name
     cdef bytes utf8               # what c.name points to
 

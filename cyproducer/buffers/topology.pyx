@@ -182,7 +182,7 @@ cdef void unpark(Accumulator* a, Topic* t) noexcept nogil:
 cdef void join_waiting(Accumulator* a, Topic* t) noexcept nogil:
     """Lists a topic that has parked records. The lock is held.
 
-    By the deadline of its first record, from the end on: where all records may wait equally long, it is the last.
+    By the deadline of its first record, from the end on: where all may wait equally long, it is the last.
     """
     cdef Topic* before = a.last_waiting
     while before != NULL and before.first_parked.deadline_ns > t.first_parked.deadline_ns:

@@ -152,8 +152,9 @@ class ClusterClient:
             self._wanted.append(name)
             self._sender.request_control()
         except BaseException:
-            # Ctrl-C, which may come between any two of these: who asks next must not take it for asked.
-            self._asked.discard(name)
+            # Ctrl-C, which may come between any two of these; twice does no harm.
+            self._wanted.append(name)
+            self._sender.request_control()
             raise
 
     def wait_for_topic(self, name: str, timeout_s: float) -> ClusterView:
@@ -219,6 +220,10 @@ class ClusterClient:
         if left <= 0:
             raise self._no_metadata(name, f"{timeout_s:g} s")
         self._changed.wait(min(left, 0.5))
+
+    def why_no_metadata(self, name: str, within: str) -> str:
+        """What ends a wait for a topic, in words. Any thread."""
+        return str(self._no_metadata(name, within).args[0])
 
     def _no_metadata(self, name: str, within: str, diagnosis: str | None = None) -> errors.KafkaTimeoutError:
         """What ends a wait for a topic; its cause is what brokers answered, if they did."""

@@ -38,6 +38,9 @@ def disown(SendLoop sender not None):
     accumulator.c.newest = NULL
     accumulator.c.incomplete = 0
     accumulator.c.parked = 0
+    accumulator.c.parked_bytes = 0
+    accumulator.c.first_waiting = NULL
+    accumulator.c.last_waiting = NULL
     accumulator.completions.disown()
     # Only the child's descriptor of it. Unregistering a socket would reach into the epoll instance itself,
     # which is the parent's too.

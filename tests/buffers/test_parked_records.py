@@ -385,7 +385,7 @@ def test_the_error_names_the_topic_that_has_no_metadata() -> None:
         flood = Flood(rig, "missing")
         flood.join()
         assert isinstance(flood.error, BufferExhaustedError)
-        for part in ("topic 'missing' has no metadata yet", "of 16384 that may", "max_block_ms=30"):
+        for part in ("no metadata of topic 'missing' within max_block_ms=30", "of 16384 that may"):
             assert part in str(flood.error)
 
 
@@ -433,7 +433,7 @@ def test_a_topic_that_never_was_is_forgotten_with_all_it_took() -> None:
 
 
 def test_a_thread_that_has_a_forgotten_topic_in_hand_looks_it_up_again() -> None:
-    """1. It waits for memory.  2. The topic is forgotten.  3. There is memory: it parks in the topic's new place."""
+    """1. It waits for memory.  2. The topic is forgotten.  3. It has memory, and parks with the new topic."""
     with Rig(buffer_memory=64 * KIB) as rig:
         leases = [rig.pool.acquire(32 * KIB), rig.pool.acquire(32 * KIB)]
         flood = Flood(rig, "t", 1)
@@ -447,6 +447,20 @@ def test_a_thread_that_has_a_forgotten_topic_in_hand_looks_it_up_again() -> None
         rig.sender.apply_topic("t", b"", [1])
         rig.answer_all()
         assert flood.futures[0].succeeded()
+
+
+def test_a_call_of_many_rows_keeps_its_topic() -> None:
+    """1. It waits for the metadata.  2. They are dropped, with what waits for nothing.  3. They come."""
+    with Rig() as rig:
+        sent: list[Any] = []
+        thread = threading.Thread(target=lambda: sent.append(rig.path.send_many("t", [b"1", b"2"])))
+        thread.start()
+        until_blocked(thread)
+        rig.sender.forget_topic("t")
+        rig.sender.apply_topic("t", b"", [1])
+        thread.join(PATIENCE_S)
+        rig.answer_all()
+        assert sent[0].succeeded()
 
 
 def test_a_topic_with_sequences_is_kept() -> None:

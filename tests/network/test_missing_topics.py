@@ -1,0 +1,108 @@
+"""Topics that are not there: others do not feel it."""
+
+import logging
+import threading
+
+import pytest
+
+from cyproducer import errors
+from tests.network.producing import WAIT_S, producing
+from tests.network.scripted_broker import ScriptedCluster
+from tests.until import until
+
+pytestmark = pytest.mark.timeout(60)
+
+MEMORY = 1 << 20
+
+
+def test_a_thread_that_floods_a_missing_topic_holds_up_nobody_else() -> None:
+    stop = threading.Event()
+    ended: list[BaseException] = []
+
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(
+            cluster, buffer_memory=MEMORY, max_block_ms=60_000, allow_auto_create_topics=False
+        ) as producer,
+    ):
+        producer.send("orders", b"1").get(WAIT_S)
+
+        def flood() -> None:
+            try:
+                while not stop.is_set():
+                    producer.send("missing", bytes(1000))
+            except BaseException as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=flood)
+        thread.start()
+        pool = producer._machinery.accumulator.pool
+        parked = producer._machinery.accumulator
+        until(lambda: parked.parked_records * 1300 > MEMORY // 8 - 2600, "the flood")
+        for _ in range(100):
+            producer.send("orders", bytes(1000)).get(WAIT_S)
+        assert pool.used_bytes < MEMORY // 4
+        assert not ended
+        stop.set()
+        producer.close(0)
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
+def test_who_waited_in_vain_hears_that_the_topic_is_missing() -> None:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(
+            cluster, buffer_memory=MEMORY, max_block_ms=200, allow_auto_create_topics=False
+        ) as producer,
+    ):
+
+        def flood() -> None:
+            for _ in iter(int, 1):
+                producer.send("missing", bytes(1000))
+
+        with pytest.raises(errors.BufferExhaustedError) as caught:
+            flood()
+        assert "no metadata of topic 'missing' within max_block_ms=200" in str(caught.value)
+        assert "the broker says UnknownTopicOrPartitionError; " in str(caught.value)
+
+
+def test_missing_topics_are_few_lines_and_may_come_into_being(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, max_block_ms=300, allow_auto_create_topics=False) as producer,
+    ):
+        producer.send("orders", b"1").get(WAIT_S)
+        client = producer._machinery.client
+        with caplog.at_level(logging.ERROR, "cyproducer"):
+            # Parked at once, so that one look of the sender's finds them all.
+            futures = [producer.send(f"missing-{i}", b"1") for i in range(50)]
+            for future in futures:
+                with pytest.raises(errors.KafkaTimeoutError, match="no metadata"):
+                    future.get(WAIT_S)
+
+        def lines() -> list[str]:
+            return [r.getMessage() for r in caplog.records if "records failed" in r.getMessage()]
+
+        # Another thread logs them.
+        until(lambda: sum(int(line.split()[0]) for line in lines()) == 50, "the lines")
+        assert len(lines()) < 25
+        assert client._asked == set()
+        assert producer._machinery.accumulator.counters()["records_failed"] == 50
+        # It may come into being.
+        cluster.create_topic("missing-1")
+        assert producer.send("missing-1", b"1").get(WAIT_S).offset == 0
+
+
+def test_a_ctrl_c_in_the_middle_leaves_no_topic_unasked() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        client = producer._machinery.client
+
+        class Interrupted(set[str]):
+            def add(self, name: str) -> None:
+                raise KeyboardInterrupt
+
+        client._asked = Interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            client.want_topic("orders")
+        until(lambda: client.view.partitions_for_topic("orders") == {0}, "the topic")
