@@ -19,6 +19,7 @@ from tests.network import odd_servers
 from tests.network.odd_servers import odd_server, refusing_address
 from tests.network.producing import WAIT_S, options, producing
 from tests.network.scripted_broker import API_VERSIONS, METADATA, PRODUCE, Act, ScriptedCluster
+from tests.until import until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -298,7 +299,8 @@ def test_an_error_that_is_not_retriable_fails_its_batch_alone(caplog: pytest.Log
             bad.get(WAIT_S)
         assert good.get(WAIT_S).offset == 0
         assert len(cluster.received(PRODUCE)) == 1
-        assert "1 records for orders-0 failed" in caplog.text
+        # Another thread logs it.
+        until(lambda: "1 records for orders-0 failed" in caplog.text, "the line")
 
 
 def test_a_code_nobody_knows_is_told() -> None:

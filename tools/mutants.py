@@ -109,12 +109,12 @@ MUTANTS = [
     ),
     Mutant(
         "last-parked-deadline",
-        "cyproducer/buffers/designation.pyx",
-        "        if t.first_parked != NULL and t.first_parked.deadline_ns < first:\n",
-        "        if t.first_parked != NULL:\n",
+        "cyproducer/buffers/topology.pyx",
+        "        before = before.prev_waiting\n",
+        "        break\n",
         (
             "tests/buffers/test_parked_records.py::"
-            "test_the_record_that_was_parked_first_expires_first_of_several_topics",
+            "test_what_is_overdue_fails_in_the_order_of_deadlines_with_an_error_for_each_topic",
         ),
     ),
     Mutant(
@@ -127,8 +127,8 @@ MUTANTS = [
     Mutant(
         "parked-for-no-time",
         "cyproducer/buffers/send_path.pyx",
-        "expiry = acc.clock.now_ns() + self.max_block_ns",
-        "expiry = acc.clock.now_ns()",
+        "                    expiry = cyp_after(acc.clock.now_ns(), self.max_block_ns)\n",
+        "                    expiry = acc.clock.now_ns()\n",
         ("tests/buffers/test_parked_records.py::test_a_parked_record_expires_after_max_block_ms",),
     ),
     Mutant(
@@ -141,8 +141,8 @@ MUTANTS = [
     Mutant(
         "value-kept-where-key-is-wrong",
         "cyproducer/buffers/send_path.pyx",
-        "        except BaseException:\n            let_go(&held_value)\n            raise\n",
-        "        except BaseException:\n            raise\n",
+        "            let_go(&held_value)\n            let_go(&held_key)\n",
+        "            let_go(&held_key)\n",
         ("tests/buffers/test_send_path.py::test_a_buffer_is_let_go_where_another_argument_is_wrong",),
     ),
     Mutant(
@@ -204,7 +204,7 @@ MUTANTS = [
     Mutant(
         "granted-memory-lost",
         "cyproducer/buffers/bulk_path.pyx",
-        "            s.grant = size\n",
+        "            s.grant = s.out.need\n",
         "",
         ("tests/buffers/test_bulk.py::test_memory_that_becomes_free_is_waited_for_and_order_is_kept",),
     ),
@@ -319,7 +319,7 @@ MUTANTS = [
     Mutant(
         "sleeps-through-lingers",
         "cyproducer/network/send_loop.pyx",
-        "            until = min(until, a.lingering.first.first.created_ns + a.stream_linger_ns)\n",
+        "            until = min(until, cyp_after(a.lingering.first.first.created_ns, a.stream_linger_ns))\n",
         "            pass\n",
         ("tests/buffers/test_wakeups.py::test_the_sender_sleeps_no_longer_than_the_oldest_lingers",),
     ),
@@ -340,7 +340,7 @@ MUTANTS = [
     Mutant(
         "leaves-without-a-word",
         "cyproducer/network/turns.pyx",
-        "            if not idle:\n                wake_sender(&self.wake_write_fd)\n",
+        "            if not idle:\n                wake_sender(&self.waker)\n",
         "",
         ("tests/network/test_turns.py",),
     ),
