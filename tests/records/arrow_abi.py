@@ -117,7 +117,7 @@ _KEPT: list[Any] = []
 
 
 def _release_with(kind: type[ctypes.Structure]) -> int:
-    place = kind.release.offset  # type: ignore[attr-defined]
+    place = kind.release.offset
 
     def release(pointer: int) -> None:
         ctypes.c_void_p.from_address(pointer + place).value = None
