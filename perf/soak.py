@@ -31,6 +31,7 @@ from cyproducer import KafkaProducer
 from cyproducer.console import Progress, amount, table
 from perf.footprint import Held, Medians, Memory, descriptors, resident_bytes, threads
 from perf.null_broker import MODULUS, NullBroker, Report
+from perf.soak_phases import PHASES, Phase
 from perf.soak_plan import Plan, make_plan
 
 TOPIC = "soak"
@@ -385,8 +386,17 @@ def main() -> int:
         "--growth-mb", type=float, default=1.0, help="by how much memory may grow, if not by 1 %%"
     )
     parser.add_argument("--sample-s", type=float, default=1.0, help="seconds between two looks at memory")
+    parser.add_argument(
+        "--phase-s",
+        type=float,
+        default=30.0,
+        help="seconds of each phase under pressure, afterwards; 0: none",
+    )
+    parser.add_argument("--phase", choices=PHASES, action="append", help="only these phases, nothing else")
     parser.add_argument("--json", type=Path, help="a file for all figures")
     args = parser.parse_args()
+    if args.phase:
+        return report(phases(args.phase, args.phase_s))
     plan = make_plan(args.seed, args.records, args.producers, args.strength)
     print(f"seed {plan.seed}: {json.dumps(asdict(plan))}", flush=True)
     run = soak(plan, args.warm_up, args.sample_s, args.growth_mb)
@@ -401,6 +411,40 @@ def main() -> int:
         print(f"{count} futures failed: {error}", file=sys.stderr)
     for error in run.log.errors:
         print(f"logged: {error}", file=sys.stderr)
+    found = phases(list(PHASES), args.phase_s) if args.phase_s else []
+    return max(1 if bad else 0, report(found))
+
+
+def phases(names: list[str], seconds: float) -> list[Phase]:
+    """Runs phases under pressure, one after the other."""
+    # Warnings are to be expected; what must not happen is counted.
+    logging.getLogger("cyproducer").addHandler(logging.NullHandler())
+    found = []
+    for name in names:
+        print(f"phase {name}, {seconds:g} s", file=sys.stderr, flush=True)
+        found.append(PHASES[name](seconds))
+    return found
+
+
+def report(found: list[Phase]) -> int:
+    """Prints what phases came to; 1 where something did not hold."""
+    if not found:
+        return 0
+    print(
+        table(
+            [
+                (
+                    phase.name,
+                    f"{phase.second_quarter:,.0f} then {phase.last_quarter:,.0f} {phase.unit} "
+                    f"({phase.steady:.2f}), memory +{phase.growth_bytes / 1e6:.0f} MB",
+                )
+                for phase in found
+            ]
+        )
+    )
+    bad = [what for phase in found for what, holds in phase.verdicts().items() if not holds]
+    for what in bad:
+        print(f"NOT TRUE: {what}", file=sys.stderr)
     return 1 if bad else 0
 
 

@@ -411,6 +411,17 @@ static void metadata(In *in, Out *out, int version) {
         wcount(out, topic_count);
         for (int i = 0; i < topic_count; i++) put_topic(out, version, &topics[i], NULL, 0, NULL);
     } else {
+        bool create = true;
+        if (version >= 4) {   /* whether topics may be created is said behind their names */
+            In ahead = *in;
+            for (int64_t n = asked; n > 0 && !ahead.bad; n--) {
+                int64_t size;
+                if (version >= 10) take(&ahead, 16);
+                rstring(&ahead, &size);
+                rtags(&ahead);
+            }
+            create = r8(&ahead) != 0;
+        }
         wcount(out, asked);
         for (; asked > 0 && !in->bad; asked--) {
             const uint8_t *id = version >= 10 ? take(in, 16) : NULL;
@@ -419,7 +430,7 @@ static void metadata(In *in, Out *out, int version) {
             rtags(in);
             if (in->bad) return;
             Topic *t = size >= 0 ? find_topic(name, size) : find_topic_id(id);
-            if (!t && size >= 0) t = make_topic(name, size, default_partitions);
+            if (!t && size >= 0 && create) t = make_topic(name, size, default_partitions);
             put_topic(out, version, t, size < 0 ? NULL : name, size, size < 0 ? id : NULL);
         }
     }

@@ -162,17 +162,17 @@ def under_pressure(
     to be asked for at the end.
     """
     clock = time.perf_counter
-    course: list[list[float]] = []
-    sent = in_slice = 0
+    length = args.seconds / SLICES
+    counts = [0] * (SLICES + 1)
     with Measured() as measured:
-        began = slice_began = clock()
-        while len(course) < SLICES:
-            in_slice += send()
-            now = clock()
-            if now >= began + args.seconds * (len(course) + 1) / SLICES:
-                course.append([now - began, in_slice / (now - slice_began)])
-                sent, in_slice, slice_began = sent + in_slice, 0, now
+        began = clock()
+        while not counts[SLICES]:
+            done = send()
+            # A call may wait for longer than a slice takes.
+            counts[min(SLICES, int((clock() - began) / length))] += done
         settle()
+    sent = sum(counts)
+    course = [[(number + 1) * length, count / length] for number, count in enumerate(counts[:SLICES])]
     quarter = SLICES // 4
     rates = [
         sum(rate for _, rate in course[first : first + quarter]) / quarter

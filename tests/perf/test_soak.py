@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from perf import footprint, null_broker, soak
 from perf.footprint import Held, Medians
 from perf.soak import CHURN_TOPIC, TOPIC, Run
+from perf.soak_phases import PHASES, Phase
 from perf.soak_plan import make_plan
 
 PROGRAM = Path(soak.__file__)
@@ -29,6 +31,7 @@ def test_two_million_records_arrive_once_in_order_and_leave_nothing_behind(tmp_p
     # In so short a run memory is still growing to what the options allow: beside the pool, by less than 1 MB.
     options = (
         "--records 2000000 --producers 20 --strength 3 --seed 7 --growth-mb 2 --warm-up 0.3 --sample-s 0.02"
+        " --phase-s 0"
     )
 
     done = subprocess.run(
@@ -245,3 +248,28 @@ print(before.bytes, after.bytes - before.bytes, grew, before.grew(footprint.Held
         pytest.skip("this C library does not tell what it holds")
     assert 1_000_000 <= int(more) < 1_100_000
     assert (grew, still) == ("True", "False")
+
+
+@pytest.mark.parametrize("name", PHASES)
+def test_a_phase_under_pressure_fails_nothing_and_does_not_come_to_a_halt(name: str) -> None:
+    """In so short a time a busy machine alone may halve a rate; what was found decays by more."""
+    phase = PHASES[name](3.0)
+    verdicts = {what.rpartition(": ")[2]: holds for what, holds in phase.verdicts().items()}
+    assert verdicts["nothing failed"]
+    assert verdicts["memory holds"]
+    assert phase.second_quarter > 0
+    assert phase.steady > 0.2
+
+
+def test_a_phase_that_slows_down_grows_or_loses_is_noticed() -> None:
+    good = Phase("p", "records/s", 1000.0, 990.0, 1 << 20, 0)
+    assert all(good.verdicts().values())
+    for bad, what in (
+        (replace(good, last_quarter=700.0), "p: the rate holds"),
+        (replace(good, growth_bytes=100 << 20), "p: memory holds"),
+        (replace(good, failed=1), "p: nothing failed"),
+        (replace(good, second_quarter=0.0, last_quarter=0.0), "p: the rate holds"),
+    ):
+        assert [name for name, holds in bad.verdicts().items() if not holds] == [what]
+    assert soak.report([good]) == 0
+    assert soak.report([good, replace(good, failed=1)]) == 1

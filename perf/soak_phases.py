@@ -1,0 +1,247 @@
+"""The soak's phases under lasting pressure: is the rate at the end what it was at the beginning?
+
+Owns: what each phase does to a producer, and measuring its rate. Does not own: the long run with faults
+(``soak``). Each phase has a producer and a null broker of its own and lasts ``seconds``; its rate in the last
+quarter is compared with that in the second one, the first being for filling up.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cyproducer import KafkaProducer, errors
+from perf.footprint import resident_bytes
+from perf.null_broker import NullBroker
+
+TOPIC = "phase"
+VALUE = bytes(200) + b"0123456789" * 80
+STEADY = 0.8
+"""What the last quarter's rate must have of the second one's. Decay shows as a half or less within a minute;
+a shared machine alone makes runs differ by a tenth."""
+MOST_GROWTH = 48 << 20
+"""How many bytes of resident memory a phase may add between its second quarter and its end."""
+QUARTERS = 4
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What was measured of one phase."""
+
+    name: str
+    unit: str
+    second_quarter: float
+    last_quarter: float
+    growth_bytes: int
+    failed: int
+    """Records or calls that failed, and should not have."""
+
+    @property
+    def steady(self) -> float:
+        return self.last_quarter / self.second_quarter if self.second_quarter else 0.0
+
+    def verdicts(self) -> dict[str, bool]:
+        """Each thing that must hold, and whether it did."""
+        return {
+            f"{self.name}: the rate holds": self.steady >= STEADY,
+            f"{self.name}: memory holds": self.growth_bytes <= MOST_GROWTH,
+            f"{self.name}: nothing failed": self.failed == 0,
+        }
+
+
+class Rates:
+    """Counts what ``work`` does in each quarter of the time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._quarter_s = seconds / QUARTERS
+        self._counts = [0] * QUARTERS
+        self._resident = [0] * QUARTERS
+
+    def measure(self, work: Callable[[], int]) -> None:
+        """Calls ``work``, which returns how much it did, until the time is over."""
+        began = time.perf_counter()
+        seen = -1
+        while True:
+            done = work()
+            quarter = int((time.perf_counter() - began) / self._quarter_s)
+            if quarter >= QUARTERS:
+                break
+            self._counts[quarter] += done
+            if quarter != seen:
+                seen, self._resident[quarter] = quarter, resident_bytes()
+        self._resident[-1] = resident_bytes()
+
+    def phase(self, name: str, unit: str, failed: int) -> Phase:
+        second, last = (self._counts[at] / self._quarter_s for at in (1, QUARTERS - 1))
+        return Phase(name, unit, second, last, self._resident[-1] - self._resident[1], failed)
+
+
+def send_many_times(producer: KafkaProducer, count: int = 100) -> int:
+    for _ in range(count):
+        producer.send(TOPIC, VALUE)
+    return count
+
+
+def failed_records(producer: KafkaProducer) -> int:
+    return int(producer.metrics()["producer-metrics"]["record-error-total"])
+
+
+def slow_broker(seconds: float) -> Phase:
+    """Round trips of 20 ms to one partition: it takes less than is sent."""
+    rates = Rates(seconds)
+    with (
+        NullBroker(1, partitions=1) as broker,
+        KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer,
+    ):
+        producer.send(TOPIC, VALUE).get(30)
+        broker.faults(latency_ms=20)
+        rates.measure(lambda: send_many_times(producer))
+        producer.flush(60)
+        return rates.phase("slow broker", "records/s", failed_records(producer))
+
+
+def full_pool(seconds: float) -> Phase:
+    """Four threads, a codec, and a pool of eight batches."""
+    rates = Rates(seconds)
+    counts = [0] * 4
+    over = threading.Event()
+    with NullBroker(3, partitions=12) as broker:
+        options: dict[str, Any] = {"buffer_memory": 1 << 20, "compression_type": "lz4"}
+        with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
+            producer.send(TOPIC, VALUE).get(30)
+            broker.faults(latency_ms=2)
+
+            def run(number: int) -> None:
+                while not over.is_set():
+                    counts[number] += send_many_times(producer)
+
+            threads = [threading.Thread(target=run, args=(number,)) for number in range(len(counts))]
+            for thread in threads:
+                thread.start()
+            seen = 0
+
+            def since() -> int:
+                nonlocal seen
+                time.sleep(0.02)
+                before, seen = seen, sum(counts)
+                return seen - before
+
+            try:
+                rates.measure(since)
+            finally:
+                over.set()
+                for thread in threads:
+                    thread.join()
+            producer.flush(60)
+            return rates.phase("a pool that is always full", "records/s", failed_records(producer))
+
+
+def slow_callbacks(seconds: float) -> Phase:
+    """Each record's callback takes a tenth of a millisecond."""
+    rates = Rates(seconds)
+    called = 0
+
+    def slow(outcome: object) -> None:
+        nonlocal called
+        time.sleep(0.0001)
+        called += 1
+
+    with NullBroker(1, partitions=3) as broker:
+        options: dict[str, Any] = {"buffer_memory": 1 << 20, "max_pending_callbacks": 1000}
+        with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
+            producer.send(TOPIC, VALUE).get(30)
+            sent = 0
+
+            def send() -> int:
+                nonlocal sent
+                for _ in range(50):
+                    producer.send(TOPIC, VALUE).add_callback(slow)
+                sent += 50
+                return 50
+
+            rates.measure(send)
+            producer.flush(120)
+            return rates.phase("slow callbacks", "records/s", failed_records(producer) + sent - called)
+
+
+def missing_topic(seconds: float) -> Phase:
+    """A thread floods a topic that is not there; another waits for each record of one that is."""
+    rates = Rates(seconds)
+    over = threading.Event()
+    with NullBroker(1, topics={TOPIC: 3}) as broker:
+        options: dict[str, Any] = {"max_block_ms": 2000, "allow_auto_create_topics": False}
+        with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
+            producer.send(TOPIC, VALUE).get(30)
+
+            def flood() -> None:
+                while not over.is_set():
+                    try:
+                        producer.send("missing", VALUE)
+                    except errors.KafkaTimeoutError:
+                        continue
+
+            thread = threading.Thread(target=flood)
+            thread.start()
+
+            def trip() -> int:
+                producer.send(TOPIC, VALUE).get(10)
+                return 1
+
+            try:
+                rates.measure(trip)
+            finally:
+                over.set()
+                thread.join()
+            # What failed is the flood's own; a trip that did would have raised.
+            return rates.phase("a missing topic beside a good one", "round trips/s", 0)
+
+
+class Through(logging.Handler):
+    """Sends what the producer logs through the producer itself, and waits for it."""
+
+    def __init__(self, producer: KafkaProducer) -> None:
+        super().__init__()
+        self._producer = producer
+        self.sent = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        future = self._producer.send("logs", record.getMessage().encode())
+        try:
+            future.get(5)
+        except errors.KafkaError:
+            return
+        self.sent += 1
+
+
+def logging_handler(seconds: float) -> Phase:
+    """Connections break, the producer warns of it, and the handler of its warnings sends them through it."""
+    rates = Rates(seconds)
+    log = logging.getLogger("cyproducer")
+    with NullBroker(2, partitions=4) as broker:
+        options: dict[str, Any] = {"retry_backoff_ms": 5, "reconnect_backoff_ms": 5}
+        with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
+            producer.send(TOPIC, VALUE).get(30)
+            handler = Through(producer)
+            log.addHandler(handler)
+            try:
+                broker.faults(seed=1, cut_in=0.002, lose=0.0, refuse=0.005)
+                rates.measure(lambda: send_many_times(producer))
+                broker.faults()
+                producer.flush(60)
+            finally:
+                log.removeHandler(handler)
+            silent = 0 if handler.sent else 1
+            return rates.phase(
+                "a handler that logs through the producer", "records/s", failed_records(producer) + silent
+            )
+
+
+PHASES: dict[str, Callable[[float], Phase]] = {
+    "slow-broker": slow_broker,
+    "full-pool": full_pool,
+    "slow-callbacks": slow_callbacks,
+    "missing-topic": missing_topic,
+    "logging-handler": logging_handler,
+}
