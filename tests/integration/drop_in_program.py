@@ -83,7 +83,7 @@ try:
 except KafkaError:
     print("closed")
 
-with KafkaProducer(bootstrap_servers=bootstrap, max_block_ms=300, allow_auto_create_topics=False) as plain:
+with KafkaProducer(bootstrap_servers=bootstrap, max_block_ms=20_000) as plain:
     raw = plain.send(topic, b"raw", b"key", [("h", b"1")], 0, THEN_MS).get(30)
     print("raw", tuple(raw))
     tombstone = plain.send(topic, key=b"key", partition=2, timestamp_ms=THEN_MS).get(30)
@@ -92,7 +92,11 @@ with KafkaProducer(bootstrap_servers=bootstrap, max_block_ms=300, allow_auto_cre
         plain.send(topic)
     except ValueError:
         print("neither, without serializers")
+
+# A producer of its own: on a busy machine the metadata of a topic that is there may take as long, too, and
+# kafka-python's send() then raises before it has written anything.
+with KafkaProducer(bootstrap_servers=bootstrap, max_block_ms=300, allow_auto_create_topics=False) as hasty:
     try:
-        plain.send("nobody-made-this", b"x").get(30)
+        hasty.send("nobody-made-this", b"x").get(30)
     except KafkaTimeoutError:
         print("timeout")
