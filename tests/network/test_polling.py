@@ -6,10 +6,12 @@ import sys
 
 import pytest
 
-from tests.programs import run_to_exit
+from tests.programs import ROOT, run_to_exit
 
 REFUSED = """
 import ctypes, struct, sys
+
+sys.path.append(sys.argv[2])  # Last, so that an installed package is the one under test.
 from tests.rig import Rig
 
 EPOLL_PWAIT2 = 441
@@ -61,7 +63,7 @@ print("waited")
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="numbers of calls differ")
 @pytest.mark.parametrize("name", ["EPERM", "ENOSYS"])
 def test_a_refused_epoll_pwait2_leaves_epoll_wait(name: str) -> None:
-    done = run_to_exit(REFUSED, str(getattr(errno, name)))
+    done = run_to_exit(REFUSED, str(getattr(errno, name)), str(ROOT))
     if "no seccomp" in done.stderr:
         pytest.skip(done.stderr)
     assert (done.stdout, done.stderr) == ("waited\n", "")
