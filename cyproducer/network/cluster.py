@@ -46,8 +46,10 @@ MOST_ANSWERS = 1000
 class _Question:
     """About a topic of which an answer is wanted that was asked for after this was made."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, partitions: int) -> None:
         self.topic = topic
+        # That were known before.
+        self.partitions = partitions
         self.asked = False
         self.answered = False
 
@@ -134,7 +136,7 @@ class ClusterClient:
         self._questions: deque[_Question] = deque()
         # Those of them that a request has, or the next one will.
         self._open_questions: list[_Question] = []
-        # When a question about a topic was answered last.
+        # When a question about a topic was answered last, and the answer had nothing new.
         self._answered_ms: dict[str, float] = {}
         #: What is known of the cluster; replaced as a whole, so that any thread may read it.
         self.view: ClusterView = self._metadata.view()
@@ -193,7 +195,8 @@ class ClusterClient:
     def refresh_topic(self, name: str, timeout_s: float) -> None:
         """Asks for a topic's metadata anew, and waits until the accumulator has them.
 
-        An answer to such a question is believed for ``retry_backoff_ms``: in that time this returns at once.
+        An answer without new partitions is believed for ``retry_backoff_ms``: for that long this returns at
+        once.
 
         Raises:
             KafkaTimeoutError: no broker answered within ``timeout_s`` seconds.
@@ -204,7 +207,7 @@ class ClusterClient:
             return
         refuse_wait_of_sender(f"asking for metadata of topic {name!r}")
         deadline = time.monotonic() + timeout_s
-        question = _Question(name)
+        question = _Question(name, len(self.view.partitions_for_topic(name) or ()))
         self._questions.append(question)
         self._sender.request_control()
         with self._changed:
@@ -386,7 +389,8 @@ class ClusterClient:
             self._answered_ms.clear()
         for question in self._open_questions:
             question.answered = question.asked
-            if question.asked:
+            count = self._metadata.partition_count(question.topic) or 0
+            if question.asked and question.partitions == count:
                 self._answered_ms[question.topic] = now_ms
         self._open_questions = [each for each in self._open_questions if not each.answered]
 

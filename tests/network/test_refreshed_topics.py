@@ -80,6 +80,16 @@ def test_an_answer_is_believed_for_a_backoff(way: Send) -> None:
 
 
 @WAYS
+def test_an_answer_with_new_partitions_is_none_about_those_that_come_next(way: Send) -> None:
+    with ScriptedCluster(orders=2) as cluster, producing(cluster, **FOREVER) as producer:
+        way(producer, 1).get(WAIT_S)
+        for partition in (2, 3):
+            grow(cluster, partition + 1)
+            way(producer, partition).get(WAIT_S)
+        assert [len(each.values) for each in cluster.topics["orders"].partitions] == [0, 1, 1, 1]
+
+
+@WAYS
 def test_after_the_backoff_it_is_asked_about_again(way: Send) -> None:
     with ScriptedCluster(orders=2) as cluster, producing(cluster, retry_backoff_ms=0) as producer:
         way(producer, 1).get(WAIT_S)
