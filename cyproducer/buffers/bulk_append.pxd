@@ -28,7 +28,8 @@ cdef struct Sending:
     int32_t partition             # of every row; -1: the column's, or to be chosen
     int32_t partitions            # that the topic has
     int32_t ready_count
-    Ready* ready                  # READY_ROWS
+    int32_t ready_room            # rows that there is room for, of READY_ROWS
+    Ready* ready
     uint8_t* headers              # room for those of the rows in ``ready``, encoded
     int64_t headers_room          # bytes of it
     int64_t headers_most          # that any row's headers take

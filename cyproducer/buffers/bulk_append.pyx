@@ -69,9 +69,11 @@ cdef int append_rows(RecordAccumulator acc, Topic* t, Segments segments, Sending
     may be in ``s.out.sealing`` either way.
     """
     cdef int64_t pause_ns = cyp_monotonic_ns() + SIGNAL_SLICE_NS
+    cdef int32_t more
     cdef int result
     while True:
-        if not segments.make_room(BLOCK_ROWS):
+        more = <int32_t>min(BLOCK_ROWS, s.rows.count - s.row)
+        if not segments.make_room(more) or not segments.make_chains(min(more, s.partitions)):
             return OUT_OF_MEMORY
         s.now_ms = acc.clock.wall_ms()
         result = append_block(acc, t, segments, s)
@@ -134,7 +136,7 @@ cdef inline int64_t read_row(const Sending* s, int64_t row, RecordView* r, uint8
 cdef void read_rows(const Topic* t, Sending* s) noexcept nogil:
     """Reads the next rows, and hashes their keys, before the lock is taken."""
     cdef const Rows* rows = s.rows
-    cdef int64_t end = min(rows.count, s.row + READY_ROWS)
+    cdef int64_t end = min(rows.count, s.row + s.ready_room)
     cdef int64_t headers_used = 0
     cdef int64_t row
     cdef Ready* to = s.ready
@@ -158,7 +160,7 @@ cdef void read_rows(const Topic* t, Sending* s) noexcept nogil:
             r.headers_size = 1
             r.timestamp_ms = s.timestamp_ms
         else:
-            if s.headers_room - headers_used < s.headers_most:
+            if rows.headers.offsets != NULL and s.headers_room - headers_used < s.headers_most:
                 break
             headers_used += read_row(s, row, r, s.headers + headers_used)
         to.partition = s.partition

@@ -162,17 +162,18 @@ cdef class BulkPath(SendPath):
                 f"a row may need {least} bytes and buffer_memory is {acc.pool.total_bytes}"
             )
         segments.prepare(source.count)
-        segments.widen(partitions)
         memset(&s, 0, sizeof(Sending))
         s.partition = source.partition
         s.timestamp_ms = source.timestamp_ms
         s.partitions = partitions
         s.headers_most = source.headers_room
-        s.headers_room = max(source.headers_room, HEADERS_ROOM)
-        s.headers = <uint8_t*>malloc(s.headers_room)
-        s.ready = <Ready*>malloc(READY_ROWS * sizeof(Ready))
+        s.ready_room = <int32_t>min(READY_ROWS, source.count)
+        s.ready = <Ready*>malloc(max(1, s.ready_room) * sizeof(Ready))
+        if source.headers_name is not None:
+            s.headers_room = max(source.headers_room, min(HEADERS_ROOM, source.headers_room * s.ready_room))
+            s.headers = <uint8_t*>malloc(s.headers_room)
         try:
-            if s.headers == NULL or s.ready == NULL:
+            if s.ready == NULL or (s.headers == NULL and s.headers_room > 0):
                 raise MemoryError(f"no memory for {s.headers_room} bytes of headers")
             self._append_all(state, source, segments, &s)
         except BaseException as error:
@@ -184,7 +185,7 @@ cdef class BulkPath(SendPath):
             free(s.ready)
             if s.grant:
                 acc.pool.unreserve(s.grant)
-            segments.finish()
+            segments.finish(source.count)
         return future
 
     cdef int _check(self, TopicState state, RowSource source, int32_t partitions, bint given) except -1:
@@ -238,7 +239,6 @@ cdef class BulkPath(SendPath):
             s.grant = s.out.need
         elif result == TOPIC_UNKNOWN or result == OTHER_PARTITIONS:
             s.partitions = self._known_partitions(state, deadline)
-            segments.widen(s.partitions)
         elif result == IS_CLOSED:
             if acc.refusal is not None:
                 raise fresh(acc.refusal)

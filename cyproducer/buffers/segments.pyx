@@ -1,7 +1,7 @@
 """Where the rows of one call went: a few bytes a row, and a segment for each run of rows in a batch.
 
 Owns: noting rows as they are appended, finding out whether all have an outcome, and walking them: each
-row's partition is kept, its offset is found with a cursor a partition. Does not own: the outcomes
+row's partition is kept, its offset is found with one cursor for each partition that has rows. Does not own: the outcomes
 (``delivery``), nor waiting for them (``bulk``).
 
 Threads: one appends, without the GIL and under the accumulator's lock, and hands the object over; from then
@@ -14,7 +14,7 @@ from array import array
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from cyproducer.buffers.delivery cimport (
     ACKNOWLEDGED,
@@ -43,8 +43,7 @@ cdef class Segments:
             delivery_unref(self.items[i].delivery)
         free(self.items)
         free(self.partitions)
-        free(self.first)
-        free(self.last)
+        free(self.chains.slots)
 
     # While appending
 
@@ -53,25 +52,6 @@ cdef class Segments:
         self.partitions = <int32_t*>malloc(max(1, rows) * sizeof(int32_t))
         if self.partitions == NULL:
             raise MemoryError(f"no memory for the partitions of {rows} rows")
-        return 0
-
-    cdef int widen(self, int32_t partitions) except -1:
-        """Makes room for the segments of as many partitions."""
-        cdef int32_t* grown
-        cdef int32_t i
-        if partitions <= self.partition_count:
-            return 0
-        grown = <int32_t*>realloc(self.first, partitions * sizeof(int32_t))
-        if grown != NULL:
-            self.first = grown
-            grown = <int32_t*>realloc(self.last, partitions * sizeof(int32_t))
-        if grown == NULL:
-            raise MemoryError(f"no memory for {partitions} partitions")
-        self.last = grown
-        for i in range(self.partition_count, partitions):
-            self.first[i] = -1
-            self.last[i] = -1
-        self.partition_count = partitions
         return 0
 
     cdef bint make_room(self, int32_t more) noexcept nogil:
@@ -90,8 +70,27 @@ cdef class Segments:
         self.room = <int32_t>room
         return True
 
-    cdef int finish(self) except -1:
-        """Gives back what room was not needed."""
+    cdef bint make_chains(self, int32_t more) noexcept nogil:
+        """Makes room for the segments of ``more`` other partitions; False: no memory."""
+        cdef Chains grown
+        cdef Chain* chain
+        cdef int32_t i
+        if 2 * (<int64_t>self.chains.used + more) <= self.chains.mask + 1 and self.chains.slots != NULL:
+            return True
+        if not new_chains(&grown, self.chains.used + more):
+            return False
+        if self.chains.slots != NULL:
+            for i in range(self.chains.mask + 1):
+                chain = &self.chains.slots[i]
+                if chain.partition >= 0:
+                    chain_of(&grown, chain.partition)[0] = chain[0]
+        grown.used = self.chains.used
+        free(self.chains.slots)
+        self.chains = grown
+        return True
+
+    cdef int finish(self, int64_t prepared) except -1:
+        """Gives back what room was not needed, of that for ``prepared`` rows, or is not any more."""
         cdef Segment* less
         cdef int32_t* fewer
         if self.used < self.room:
@@ -99,11 +98,12 @@ cdef class Segments:
             if less != NULL:
                 self.items = less
                 self.room = max(1, self.used)
-        fewer = <int32_t*>realloc(self.partitions, max(1, self.rows) * sizeof(int32_t))
-        if fewer != NULL:
-            self.partitions = fewer
-        free(self.last)
-        self.last = NULL
+        if self.rows < prepared and self.partitions != NULL:
+            fewer = <int32_t*>realloc(self.partitions, max(1, self.rows) * sizeof(int32_t))
+            if fewer != NULL:
+                self.partitions = fewer
+        free(self.chains.slots)
+        self.chains.slots = NULL
         return 0
 
     # Outcomes
@@ -205,8 +205,8 @@ cdef class Segments:
 
         The bitmap is None where all have; without acknowledgements an offset is -1.
         """
-        cdef int32_t* cursor = self._cursor()
-        cdef int32_t* taken = <int32_t*>calloc(max(1, self.used), sizeof(int32_t))
+        cdef Chains cursor
+        cdef int32_t* taken = self._begin_walk(&cursor)
         cdef int64_t i
         cdef int64_t nulls = 0
         cdef int64_t* offset
@@ -214,8 +214,6 @@ cdef class Segments:
         cdef Segment* s
         cdef int32_t at
         try:
-            if taken == NULL:
-                raise MemoryError(f"no memory for the offsets of {self.rows} rows")
             partitions = PyBytes_FromStringAndSize(<char*>self.partitions, self.rows * sizeof(int32_t))
             numbers = PyBytes_FromStringAndSize(NULL, self.rows * sizeof(int64_t))
             bitmap = PyBytes_FromStringAndSize(NULL, (self.rows + 7) // 8)
@@ -224,7 +222,7 @@ cdef class Segments:
             with nogil:
                 memset(valid, 0xFF, (self.rows + 7) // 8)
                 for i in range(self.rows):
-                    at = self._segment_of(i, cursor, taken)
+                    at = self._segment_of(i, &cursor, taken)
                     s = &self.items[at]
                     offset[i] = -1
                     if s.delivery.state == FAILED:
@@ -234,32 +232,29 @@ cdef class Segments:
                         offset[i] = s.delivery.base_offset + s.first + taken[at]
                     taken[at] += 1
         finally:
-            free(cursor)
+            free(cursor.slots)
             free(taken)
         return partitions, numbers, bitmap if nulls else None, nulls
 
     cdef list metadata(self, str topic, const Sizes* sizes, object timestamp_ms):
         """Each row's ``RecordMetadata``, None of one that failed; ``sizes``: each row's."""
-        cdef int32_t* cursor = self._cursor()
-        cdef int32_t* taken = <int32_t*>calloc(max(1, self.used), sizeof(int32_t))
-        cdef list places
+        cdef Chains cursor
+        cdef int32_t* taken = self._begin_walk(&cursor)
+        cdef dict places = {}
         cdef list found = []
         cdef int64_t row
         cdef int32_t at
         cdef int32_t partition
         cdef Segment* s
         try:
-            if taken == NULL:
-                raise MemoryError(f"no memory for the outcomes of {self.rows} rows")
-            places = [None] * self.partition_count
             for row in range(self.rows):
-                at = self._segment_of(row, cursor, taken)
+                at = self._segment_of(row, &cursor, taken)
                 s = &self.items[at]
                 if s.delivery.state == FAILED:
                     found.append(None)
                 else:
                     partition = self.partitions[row]
-                    if places[partition] is None:
+                    if partition not in places:
                         places[partition] = TopicPartition(topic, partition)
                     found.append(
                         record_metadata(
@@ -274,28 +269,38 @@ cdef class Segments:
                     )
                 taken[at] += 1
         finally:
-            free(cursor)
+            free(cursor.slots)
             free(taken)
         return found
 
-    cdef int32_t* _cursor(self) except NULL:
-        cdef int32_t* cursor = <int32_t*>malloc(max(1, self.partition_count) * sizeof(int32_t))
-        if cursor == NULL:
-            raise MemoryError(f"no memory to walk {self.partition_count} partitions")
-        if self.partition_count:
-            memcpy(cursor, self.first, self.partition_count * sizeof(int32_t))
-        return cursor
+    cdef int32_t* _begin_walk(self, Chains* cursor) except NULL:
+        """Begins a walk through the rows: fills ``cursor``, and returns how many rows of each segment were
+        gone past, none. The caller frees both."""
+        cdef int32_t* taken = <int32_t*>calloc(max(1, self.used), sizeof(int32_t))
+        cdef Chain* chain
+        cdef int32_t i
+        if taken == NULL or not new_chains(cursor, self.chains.used):
+            free(taken)
+            raise MemoryError(f"no memory to walk the partitions of {self.rows} rows")
+        # A partition's first segment comes before its others: the later parts of one that was split went to
+        # the end.
+        for i in range(self.used):
+            chain = chain_of(cursor, self.items[i].partition)
+            if chain.at < 0:
+                chain.partition = self.items[i].partition
+                chain.at = i
+        return taken
 
-    cdef int32_t _segment_of(self, int64_t row, int32_t* cursor, const int32_t* taken) noexcept nogil:
+    cdef int32_t _segment_of(self, int64_t row, Chains* cursor, const int32_t* taken) noexcept nogil:
         """The segment of the next row, of those before it ``taken`` were gone past."""
-        cdef int32_t* at = &cursor[self.partitions[row]]
-        if taken[at[0]] == self.items[at[0]].count:
-            at[0] = self.items[at[0]].next
-        return at[0]
+        cdef Chain* chain = chain_of(cursor, self.partitions[row])
+        if taken[chain.at] == self.items[chain.at].count:
+            chain.at = self.items[chain.at].next
+        return chain.at
 
     cdef list failures(self):
         """``FailedRows`` for each batch that failed, by their first rows; empty where none did."""
-        cdef int32_t* cursor
+        cdef Chains cursor
         cdef int32_t* taken
         cdef int64_t row
         cdef int32_t at
@@ -305,13 +310,10 @@ cdef class Segments:
             any_failed |= self.items[at].delivery.state == FAILED
         if not any_failed:
             return []
-        cursor = self._cursor()
-        taken = <int32_t*>calloc(max(1, self.used), sizeof(int32_t))
+        taken = self._begin_walk(&cursor)
         try:
-            if taken == NULL:
-                raise MemoryError(f"no memory for the outcomes of {self.rows} rows")
             for row in range(self.rows):
-                at = self._segment_of(row, cursor, taken)
+                at = self._segment_of(row, &cursor, taken)
                 taken[at] += 1
                 if self.items[at].delivery.state == FAILED:
                     which = <size_t>self.items[at].delivery
@@ -323,6 +325,22 @@ cdef class Segments:
                         )
                     of_delivery[which].rows.append(row)
         finally:
-            free(cursor)
+            free(cursor.slots)
             free(taken)
         return list(of_delivery.values())
+
+
+cdef bint new_chains(Chains* c, int32_t partitions) noexcept nogil:
+    """An empty table for as many; False: no memory."""
+    cdef int64_t slots = 4
+    c.shift = 30
+    c.used = 0
+    while slots < 2 * <int64_t>partitions:
+        slots *= 2
+        c.shift -= 1
+    c.mask = <int32_t>(slots - 1)
+    c.slots = <Chain*>malloc(slots * sizeof(Chain))
+    if c.slots == NULL:
+        return False
+    memset(c.slots, 0xFF, slots * sizeof(Chain))
+    return True
