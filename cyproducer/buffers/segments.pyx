@@ -1,8 +1,8 @@
 """Where the rows of one call went: a few bytes a row, and a segment for each run of rows in a batch.
 
 Owns: noting rows as they are appended, finding out whether all have an outcome, and walking them: each
-row's partition is kept, its offset is found with one cursor for each partition that has rows. Does not own: the outcomes
-(``delivery``), nor waiting for them (``bulk``).
+row's partition is kept, its offset is found with one cursor for each partition that has rows. Does not own:
+the outcomes (``delivery``), nor waiting for them (``bulk``).
 
 Threads: one appends, without the GIL and under the accumulator's lock, and hands the object over; from then
 on any thread with the GIL may ask. Segments change once more where a batch was split: its delivery is

@@ -1,0 +1,62 @@
+"""Calls of few rows to topics of many partitions: what a future takes, and that rows are found again."""
+
+import resource
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.rig import Rig
+
+MANY = 10_000
+
+
+@pytest.mark.parametrize("step", [1, 7, 256, 1024])
+def test_rows_are_found_in_any_of_many_partitions(step: int) -> None:
+    random = Random(step)
+    some = list(range(0, MANY, step))
+    with Rig({"t": [1] * MANY}, buffer_memory=256 << 20) as rig:
+        # Several blocks, and partitions that come back after others.
+        places = [random.choice(some) for _ in range(3000)]
+        table = pa.table({"value": [b"%d" % i for i in range(3000)], "p": pa.array(places, pa.int16())})
+        futures = [rig.path.send_arrow("t", table, partition="p") for _ in range(2)]
+        rig.answer_all()
+        for future in futures:
+            rows = future.get(0).rows()
+            assert rows.partitions.tolist() == places
+            assert [rig.log["t", p][o].value for p, o in zip(places, rows.offsets, strict=True)] == table[
+                "value"
+            ].to_pylist()
+
+
+def test_rows_that_fail_are_found_in_any_of_many_partitions() -> None:
+    with Rig({"t": [1] * MANY}, buffer_memory=256 << 20) as rig:
+        places = [1024 * (i % 9) for i in range(600)]
+        table = pa.table({"value": [b"x"] * 600, "p": pa.array(places)})
+        future = rig.path.send_arrow("t", table, partition="p")
+        (seen,) = rig.requests()
+        # 17: INVALID_TOPIC_EXCEPTION, which no retry mends.
+        rig.answer(seen, errors={("t", 2048): 17, ("t", 5120): 17})
+        rig.answer_all()
+        error: Any = future.exception
+        assert {each.partition: list(each.rows) for each in error.failures} == {
+            2048: list(range(2, 600, 9)),
+            5120: list(range(5, 600, 9)),
+        }
+
+
+def test_a_future_takes_memory_by_its_rows_not_by_the_partitions() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("there is no /proc that tells the memory")
+    with Rig({"t": [1] * MANY}, buffer_memory=64 << 20) as rig:
+        rig.path.send_many("t", [b"x"], partition=0)
+        before = resident()
+        futures = [rig.path.send_many("t", [b"x"], partition=i % 4) for i in range(4000)]
+        # 40 kB each, once: one number for each partition.
+        assert resident() - before < 4000 * 2000
+        assert len(futures) == 4000
