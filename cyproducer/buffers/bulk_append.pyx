@@ -33,6 +33,7 @@ from cyproducer.buffers.sync cimport (
 from cyproducer.records.columnar cimport (
     ABSENT,
     FIXED,
+    NO_LISTS,
     OFFSETS32,
     OFFSETS64,
     SPANS,
@@ -123,7 +124,7 @@ cdef inline int64_t read_row(const Sending* s, int64_t row, RecordView* r, uint8
     r.value_size = cell(&rows.value, row, &r.value)
     r.headers = &NO_HEADERS
     r.headers_size = 1
-    if rows.headers.offsets != NULL:
+    if rows.headers.layout != NO_LISTS:
         used = encode_headers_at(&rows.headers, row, headers)
         r.headers = headers
         r.headers_size = used
@@ -148,7 +149,7 @@ cdef void read_rows(const Topic* t, Sending* s) noexcept nogil:
         and rows.key.layout == OFFSETS32
         and rows.key.validity == NULL
         and rows.key.indices == NULL
-        and rows.headers.offsets == NULL
+        and rows.headers.layout == NO_LISTS
         and rows.timestamp.data == NULL
     )
     for row in range(s.row, end):
@@ -160,7 +161,7 @@ cdef void read_rows(const Topic* t, Sending* s) noexcept nogil:
             r.headers_size = 1
             r.timestamp_ms = s.timestamp_ms
         else:
-            if rows.headers.offsets != NULL and s.headers_room - headers_used < s.headers_most:
+            if rows.headers.layout != NO_LISTS and s.headers_room - headers_used < s.headers_most:
                 break
             headers_used += read_row(s, row, r, s.headers + headers_used)
         to.partition = s.partition
@@ -255,7 +256,7 @@ cdef inline bint is_plain(const Topic* t, const Sending* s) noexcept nogil:
         and rows.value.validity == NULL
         and rows.value.indices == NULL
         and not rows.value.sparse
-        and rows.headers.offsets == NULL
+        and rows.headers.layout == NO_LISTS
         and rows.timestamp.data == NULL
         and rows.partition.data == NULL
         and (

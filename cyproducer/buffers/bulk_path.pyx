@@ -67,8 +67,8 @@ cdef class BulkPath(SendPath):
         ``value``, ``key``, ``headers``: names of columns, or None. Values and keys are binary or string
         columns, large, view, fixed-size and dictionary variants too; headers are lists of (key, value)
         structs. ``partition``: a number for all rows, or the name of a column of whole numbers, in which null
-        is to be chosen. ``timestamp``: milliseconds for all, or the name of a column of timestamps, or of
-        int64 as milliseconds, in which null is now.
+        (of float64 also NaN) is to be chosen. ``timestamp``: milliseconds for all, or the name of a column of
+        timestamps, dates, or of int64 or uint64 as milliseconds, in which null is now.
 
         Blocks while the topic's metadata is not there, or is asked for anew because a partition is not among
         them, and while ``buffer_memory`` is full: each time up to ``max_block_ms``.

@@ -32,6 +32,7 @@ cdef struct Cells:
     int64_t buffer_count
     const uint8_t* indices    # NULL, or of a dictionary: which of its words each row is
     const Cells* words        # the dictionary
+    int64_t word_count
 
 cdef enum Number:
     NO_NUMBER = 0             # there is no such column
@@ -43,6 +44,7 @@ cdef enum Number:
     UINT16 = 6
     UINT32 = 7
     UINT64 = 8
+    FLOAT64 = 9               # partitions only: NaN is null
 
 # A column of whole numbers.
 cdef struct Numbers:
@@ -53,13 +55,25 @@ cdef struct Numbers:
     int64_t times             # timestamps: what makes milliseconds of them
     int64_t per
 
+# How a column of lists lies in memory.
+cdef enum ListLayout:
+    NO_LISTS = 0              # there is no such column, or it has nothing but nulls
+    LISTS32 = 1               # list, map: row i has the elements from offsets[i] to offsets[i + 1]
+    LISTS64 = 2               # large_list
+    LIST_VIEWS32 = 3          # list_view: row i has sizes[i] elements from offsets[i] on
+    LIST_VIEWS64 = 4          # large_list_view
+    FIXED_LISTS = 5           # fixed_size_list: row i has ``width`` elements from i * width on
+
 # A column of lists of (key, value) structs.
 cdef struct Headers:
-    int32_t wide              # whether offsets have 64 bits
+    int32_t layout            # a ListLayout
     const uint8_t* validity   # NULL where no row is null; likewise below
     int64_t first_bit
-    const uint8_t* offsets    # of the first row; NULL: there is no such column
-    int64_t room              # elements that there are
+    const uint8_t* offsets    # of the first row, of elements of the whole array
+    const uint8_t* sizes      # LIST_VIEWS*
+    int64_t width             # FIXED_LISTS: elements of each row
+    int64_t first_row         # FIXED_LISTS: rows of the whole array before these
+    int64_t base              # the element that all below begin with
     const uint8_t* struct_validity   # of the structs in the lists
     int64_t struct_bit
     Cells key
@@ -76,7 +90,7 @@ cdef int timestamp_type(const ArrowSchema* s, Numbers* c, str name) except -1
 cdef int headers_type(const ArrowSchema* s, str name) except -1
 cdef int check_shape(const ArrowArray* a, int64_t buffers, int64_t needed, str name) except -1
 cdef int take_validity(
-    const ArrowArray* a, int64_t skip, int64_t n, str name, const uint8_t** bits, int64_t* first
+    const ArrowArray* a, int64_t skip, int64_t n, bint look, str name, const uint8_t** bits, int64_t* first
 ) except -1
 cdef int64_t first_null(const uint8_t* bits, int64_t start, int64_t n) noexcept nogil
 cdef int64_t describe_cells(
@@ -112,6 +126,7 @@ cdef inline int64_t load64(const uint8_t* at) noexcept nogil:
 cdef inline int64_t number(int32_t kind, const uint8_t* data, int64_t i) noexcept nogil:
     """Element i; what is above 2**63 - 1 counts as that: no column here allows it."""
     cdef uint64_t large
+    cdef double real
     if kind == INT64:
         return load64(data + 8 * i)
     if kind == INT32:
@@ -126,6 +141,10 @@ cdef inline int64_t number(int32_t kind, const uint8_t* data, int64_t i) noexcep
         return (<const uint16_t*>data)[i]
     if kind == UINT32:
         return <uint32_t>load32(data + 4 * i)
+    if kind == FLOAT64:
+        # NaN compares with nothing.
+        memcpy(&real, data + 8 * i, 8)
+        return <int64_t>real if 0 <= real <= 0x7FFFFFFF else -1
     large = <uint64_t>load64(data + 8 * i)
     return <int64_t>large if large <= <uint64_t>0x7FFFFFFFFFFFFFFF else 0x7FFFFFFFFFFFFFFF
 

@@ -46,15 +46,35 @@ TYPE_NAMES = {
     "vu": "string_view", "tdD": "date32", "tdm": "date64", "+l": "list", "+L": "large_list",
     "+vl": "list_view", "+vL": "large_list_view", "+s": "struct", "+m": "map", "+r": "run_end_encoded",
 }
+# Likewise, of those with parameters: what they begin with.
+PARAMETRIC_NAMES = {
+    "w:": "fixed_size_binary", "d:": "decimal", "+w:": "fixed_size_list", "+u": "union", "tt": "time",
+    "tD": "duration", "ti": "interval", "ts": "timestamp",
+}
 
 
 cdef object type_name(const ArrowSchema* s):
     form = s.format.decode("utf-8", "replace") if s.format != NULL else ""
-    name = TYPE_NAMES.get(form) or f"format {form!r}"
-    if s.dictionary == NULL:
-        return name
-    # No dictionary has words that are one themselves, so a chain of them is not followed.
-    return f"dictionary of {'a dictionary' if s.dictionary.dictionary != NULL else type_name(s.dictionary)}"
+    name = TYPE_NAMES.get(form)
+    if s.dictionary != NULL:
+        # No dictionary has words that are one themselves, so a chain of them is not followed.
+        of = "a dictionary" if s.dictionary.dictionary != NULL else type_name(s.dictionary)
+        return f"dictionary of {of}"
+    if form == "+r" and s.n_children == 2 and s.children != NULL and s.children[1] != NULL:
+        return f"{name} of {type_name(s.children[1])}"
+    for start, other in PARAMETRIC_NAMES.items():
+        if name is None and form.startswith(start):
+            name = other
+    return name or f"format {form!r}"
+
+
+cdef object refused_type(const ArrowSchema* s, str name, str must):
+    """The error of a column of that type; ``must``: what would be taken, and how to get there."""
+    if s.format != NULL and strcmp(s.format, "+r") == 0:
+        must += "; decode its runs before (pyarrow.compute.run_end_decode)"
+    elif s.dictionary != NULL and number_kind(s.dictionary.format):
+        must += f"; cast it to {type_name(s.dictionary)} before"
+    return TypeError(f"column {name!r} is of type {type_name(s)}: {must}")
 
 
 cdef object malformed(str name, str what):
@@ -105,9 +125,10 @@ cdef int bytes_layout(const ArrowSchema* s, str name) except -1:
             return FIXED
         if strcmp(form, "n") == 0:
             return ABSENT
-    raise TypeError(
-        f"column {name!r} is of type {type_name(s)}: must be binary, string, their large and view variants, "
-        "fixed_size_binary, or a dictionary of one of these"
+    raise refused_type(
+        s, name,
+        "must be binary, string, their large and view variants, fixed_size_binary, or a dictionary of one of "
+        "these: cast it",
     )
 
 
@@ -122,21 +143,26 @@ cdef int number_kind(const char* form) noexcept:
 
 
 cdef int number_size(int kind) noexcept:
-    return 1 << ((kind - 1) & 3)
+    return 8 if kind == FLOAT64 else 1 << ((kind - 1) & 3)
 
 
 cdef int partition_type(const ArrowSchema* s, Numbers* c, str name) except -1:
+    """The kind of numbers in a column of partitions: NO_NUMBER for the type null."""
     c.kind = number_kind(s.format)
-    if c.kind == NO_NUMBER or s.dictionary != NULL:
-        raise TypeError(
-            f"column {name!r} is of type {type_name(s)}: partitions must be whole numbers (int8 to int64, "
-            "uint8 to uint64)"
-        )
-    return 0
+    if s.dictionary == NULL and s.format != NULL:
+        if strcmp(s.format, "g") == 0:
+            c.kind = FLOAT64
+        if c.kind or strcmp(s.format, "n") == 0:
+            return 0
+    raise refused_type(
+        s, name,
+        "partitions must be whole numbers (int8 to int64, uint8 to uint64, or float64 in which NaN is to be "
+        "chosen): cast it",
+    )
 
 
 cdef int timestamp_type(const ArrowSchema* s, Numbers* c, str name) except -1:
-    """The type of a column of timestamps, and its unit."""
+    """The type of a column of timestamps, and its unit; NO_NUMBER for the type null."""
     cdef const char* form = s.format
     c.kind = INT64
     c.times = 1
@@ -153,9 +179,21 @@ cdef int timestamp_type(const ArrowSchema* s, Numbers* c, str name) except -1:
         if strncmp(form, "tsn:", 4) == 0:
             c.per = 1_000_000
             return 0
-    raise TypeError(
-        f"column {name!r} is of type {type_name(s)}: timestamps must be of type timestamp (s, ms, us or ns), "
-        "date64, or int64 as milliseconds since the epoch"
+        if strcmp(form, "tdD") == 0:
+            c.kind = INT32
+            c.times = 86_400_000
+            return 0
+        if strcmp(form, "L") == 0:
+            c.kind = UINT64
+            return 0
+        if strcmp(form, "n") == 0:
+            c.kind = NO_NUMBER
+            return 0
+    # Numbers of 32 bits and floats are taken for no time: they rather count seconds.
+    raise refused_type(
+        s, name,
+        "timestamps must be of type timestamp (s, ms, us or ns), date32, date64, or int64 or uint64 as "
+        "milliseconds since the epoch: cast it",
     )
 
 
@@ -170,21 +208,37 @@ cdef int64_t fixed_width(const char* form, str name) except -1:
 
 
 cdef int headers_type(const ArrowSchema* s, str name) except -1:
-    """Raises TypeError for what is no list of (key, value) structs; else whether offsets have 64 bits."""
+    """Raises TypeError for what is no list of (key, value) structs; else the layout, NO_LISTS for null."""
     cdef const char* form = s.format
     cdef ArrowSchema* pair
-    cdef bint wide = form != NULL and strcmp(form, "+L") == 0
-    if form != NULL and s.dictionary == NULL and s.n_children == 1:
-        pair = s.children[0]
+    cdef int layout = NO_LISTS
+    if form != NULL and s.dictionary == NULL:
+        if strcmp(form, "n") == 0:
+            return NO_LISTS
         # A map is a list of structs by another name.
-        if wide or strcmp(form, "+l") == 0 or strcmp(form, "+m") == 0:
-            if pair.format != NULL and strcmp(pair.format, "+s") == 0 and pair.n_children == 2:
-                bytes_layout(pair.children[0], f"{name}, key")
-                bytes_layout(pair.children[1], f"{name}, value")
-                return wide
-    raise TypeError(
-        f"column {name!r} is of type {type_name(s)}: headers must be a list or large_list of structs of two "
-        "fields, a string (the key) and a string or binary (the value), or a map of these"
+        if strcmp(form, "+l") == 0 or strcmp(form, "+m") == 0:
+            layout = LISTS32
+        elif strcmp(form, "+L") == 0:
+            layout = LISTS64
+        elif strcmp(form, "+vl") == 0:
+            layout = LIST_VIEWS32
+        elif strcmp(form, "+vL") == 0:
+            layout = LIST_VIEWS64
+        elif strncmp(form, "+w:", 3) == 0:
+            layout = FIXED_LISTS
+    if layout and s.n_children == 1 and s.children != NULL:
+        pair = s.children[0]
+        if pair.format != NULL and strcmp(pair.format, "n") == 0:
+            # What libraries make of lists that are all empty.
+            return layout
+        if pair.format != NULL and strcmp(pair.format, "+s") == 0 and pair.n_children == 2:
+            bytes_layout(pair.children[0], f"{name}, key")
+            bytes_layout(pair.children[1], f"{name}, value")
+            return layout
+    raise refused_type(
+        s, name,
+        "headers must be lists (list, list_view, their large variants, fixed_size_list) of structs of two "
+        "fields, a string (the key) and a string or binary (the value), or a map of these: cast it",
     )
 
 
@@ -220,9 +274,12 @@ cdef int64_t first_null(const uint8_t* bits, int64_t start, int64_t n) noexcept 
 
 
 cdef int take_validity(
-    const ArrowArray* a, int64_t skip, int64_t n, str name, const uint8_t** bits, int64_t* first
+    const ArrowArray* a, int64_t skip, int64_t n, bint look, str name, const uint8_t** bits, int64_t* first
 ) except -1:
-    """The bitmap of ``n`` rows behind ``skip`` others; NULL where none of them is null."""
+    """The bitmap of ``n`` rows behind ``skip`` others; NULL where none of them is null.
+
+    ``look``: whether to look for a null in it, else there may be a bitmap and no null.
+    """
     bits[0] = NULL
     first[0] = a.offset + skip
     if a.null_count == 0 or n == 0:
@@ -232,48 +289,62 @@ cdef int take_validity(
         if a.null_count > 0:
             raise malformed(name, f"null_count is {a.null_count}, and there is no validity bitmap")
         return 0
-    if first_null(<const uint8_t*>a.buffers[0], first[0], n) >= 0:
+    if not look or first_null(<const uint8_t*>a.buffers[0], first[0], n) >= 0:
         bits[0] = <const uint8_t*>a.buffers[0]
     return 0
 
 
-cdef int64_t check_cells(const Cells* c, int64_t n, int64_t words, int64_t* longest) noexcept nogil:
-    """The first row that points beyond its memory, as far as that shows; -1: none. ``longest``: its bytes."""
+cdef int64_t check_cells(const Cells* c, int64_t start, int64_t end, int64_t* longest) noexcept nogil:
+    """The first row from ``start`` to ``end`` that points beyond its memory, as far as that shows; -1: none.
+
+    ``longest``: becomes the bytes of the longest, where that is more. Costs by the rows, not by the words of
+    a dictionary, of which rows may need few.
+    """
     cdef int64_t i
+    cdef int64_t word
     cdef int64_t size
     cdef int64_t most = 0
     cdef int64_t buffer
     cdef const uint8_t* view
     cdef bint bad = False
+    cdef bint all_words
+    if start >= end:
+        return -1
     if c.indices != NULL:
-        for i in range(n):
+        all_words = c.word_count <= end - start
+        if all_words and check_cells(c.words, 0, c.word_count, longest) >= 0:
+            return start
+        for i in range(start, end):
             if c.validity == NULL or bit_at(c.validity, c.first_bit + i):
-                if not 0 <= number(c.index, c.indices, i) < words:
+                word = number(c.index, c.indices, i)
+                if not 0 <= word < c.word_count:
+                    return i
+                if not all_words and check_cells(c.words, word, word + 1, longest) >= 0:
                     return i
         return -1
     if c.layout == OFFSETS32:
         # Without a branch a row, so that the compiler takes several at once.
-        bad = load32(c.rows) < 0
-        for i in range(n):
+        bad = load32(c.rows + 4 * start) < 0
+        for i in range(start, end):
             size = load32(c.rows + 4 * i + 4) - load32(c.rows + 4 * i)
             bad |= size < 0
             most = max(most, size)
         if bad or (most > 0 and c.data == NULL):
-            for i in range(n):
+            for i in range(start, end):
                 if load32(c.rows + 4 * i) < 0 or load32(c.rows + 4 * i + 4) < load32(c.rows + 4 * i):
                     return i
-            return 0
+            return start
     elif c.layout == OFFSETS64:
-        for i in range(n):
+        for i in range(start, end):
             if load64(c.rows + 8 * i) < 0 or load64(c.rows + 8 * i + 8) < load64(c.rows + 8 * i):
                 return i
             most = max(most, load64(c.rows + 8 * i + 8) - load64(c.rows + 8 * i))
-        if (most > 0 and c.data == NULL) or load64(c.rows + 8 * n) > MOST_BYTES:
-            return 0
+        if (most > 0 and c.data == NULL) or load64(c.rows + 8 * end) > MOST_BYTES:
+            return start
     elif c.layout == FIXED:
         most = c.width
     elif c.layout == VIEWS:
-        for i in range(n):
+        for i in range(start, end):
             if c.validity != NULL and not bit_at(c.validity, c.first_bit + i):
                 continue
             view = c.rows + 16 * i
@@ -287,7 +358,7 @@ cdef int64_t check_cells(const Cells* c, int64_t n, int64_t words, int64_t* long
                 if load32(view + 12) + size > c.sizes[buffer] or c.buffers[buffer] == NULL:
                     return i
             most = max(most, size)
-    longest[0] = most
+    longest[0] = max(longest[0], most)
     return -1
 
 
@@ -299,12 +370,36 @@ cdef int64_t describe_cells(
 
     ``before``: rows of earlier batches, for errors. Returns the size of the longest row.
     """
-    cdef int layout = bytes_layout(s, name)
     cdef int64_t longest = 0
     cdef int64_t bad
+    point_cells(c, words, s, a, skip, n, True, name)
+    with nogil:
+        bad = check_cells(c, 0, n, &longest)
+    if bad >= 0:
+        raise malformed(name, f"row {before + bad} points outside the column's memory")
+    never_null(c)
+    if c.indices != NULL:
+        never_null(words)
+    return longest
+
+
+cdef void never_null(Cells* c) noexcept:
+    """Gives a column that was checked, and has no bytes, an address all the same."""
+    if c.layout != ABSENT and c.indices == NULL and c.data == NULL:
+        c.data = &NOTHING
+
+
+cdef int point_cells(
+    Cells* c, Cells* words, const ArrowSchema* s, const ArrowArray* a, int64_t skip, int64_t n, bint look,
+    str name,
+) except -1:
+    """What ``describe_cells`` does, but for looking through the rows: that must follow.
+
+    ``look``: whether to look for nulls, see ``take_validity``.
+    """
+    cdef int layout = bytes_layout(s, name)
     cdef int64_t first
     cdef int64_t needed = plus(skip, n, name)
-    cdef int64_t word_count = 0
     if a == NULL:
         raise malformed(name, "its array is missing")
     if s.dictionary != NULL:
@@ -313,8 +408,8 @@ cdef int64_t describe_cells(
             raise malformed(name, "its dictionary is missing")
         if a.dictionary == a or a.dictionary.dictionary != NULL:
             raise malformed(name, "its dictionary's words are a dictionary")
-        word_count = a.dictionary.length
-        longest = describe_cells(words, NULL, s.dictionary, a.dictionary, 0, word_count, name, 0)
+        c.word_count = a.dictionary.length
+        point_cells(words, NULL, s.dictionary, a.dictionary, 0, c.word_count, c.word_count <= n, name)
         c.index = number_kind(s.format)
         c.words = words
         if n > 0 and a.buffers[1] == NULL:
@@ -322,8 +417,7 @@ cdef int64_t describe_cells(
         # Never NULL: that is what tells a dictionary from others.
         c.indices = <const uint8_t*>a
     elif layout == ABSENT:
-        check_shape(a, 0, needed, name)
-        return 0
+        return check_shape(a, 0, needed, name)
     elif layout == VIEWS:
         # A view names its buffer by an int32.
         if not 3 <= a.n_buffers <= <int64_t>0x7FFFFFFF:
@@ -335,9 +429,9 @@ cdef int64_t describe_cells(
     if layout == FIXED and c.indices == NULL:
         c.width = fixed_width(s.format, name)
     if n == 0:
-        return longest
+        return 0
     first = plus(a.offset, skip, name)
-    take_validity(a, skip, n, name, &c.validity, &c.first_bit)
+    take_validity(a, skip, n, look, name, &c.validity, &c.first_bit)
     if c.indices != NULL:
         c.indices = at_row(a.buffers[1], first, n, number_size(c.index), name)
     elif layout == FIXED:
@@ -361,13 +455,7 @@ cdef int64_t describe_cells(
             plus(plus(first, n, name), 1, name)
             c.rows = at_row(a.buffers[1], first, n + 1, 4 if layout == OFFSETS32 else 8, name)
             c.data = <const uint8_t*>a.buffers[2]
-    with nogil:
-        bad = check_cells(c, n, word_count, &longest)
-    if bad >= 0:
-        raise malformed(name, f"row {before + bad} points outside the column's memory")
-    if c.indices == NULL and c.data == NULL:
-        c.data = &NOTHING
-    return longest
+    return 0
 
 
 cdef int describe_numbers(
@@ -376,21 +464,43 @@ cdef int describe_numbers(
     """Makes a column of numbers, whose kind is known, of an array."""
     if a == NULL:
         raise malformed(name, "its array is missing")
+    if c.kind == NO_NUMBER:
+        # The type null: as if there were no such column.
+        return check_shape(a, 0, plus(skip, n, name), name)
     check_shape(a, 2, plus(skip, n, name), name)
     if n == 0:
         return 0
     if a.buffers[1] == NULL:
         raise malformed(name, "its data is missing")
     c.data = at_row(a.buffers[1], plus(a.offset, skip, name), n, number_size(c.kind), name)
-    return take_validity(a, skip, n, name, &c.validity, &c.first_bit)
+    return take_validity(a, skip, n, True, name, &c.validity, &c.first_bit)
 
 
-cdef inline int64_t list_offset(const Headers* h, int64_t row) noexcept nogil:
-    return load64(h.offsets + 8 * row) if h.wide else load32(h.offsets + 4 * row)
+cdef inline int64_t list_at(const Headers* h, int64_t row, int64_t* end) noexcept nogil:
+    """The elements of a row's list: the first, and in ``end`` the one behind the last."""
+    cdef int64_t start
+    if h.layout == LISTS32:
+        end[0] = load32(h.offsets + 4 * row + 4)
+        return load32(h.offsets + 4 * row)
+    if h.layout == LISTS64:
+        end[0] = load64(h.offsets + 8 * row + 8)
+        return load64(h.offsets + 8 * row)
+    if h.layout == LIST_VIEWS32:
+        start = load32(h.offsets + 4 * row)
+        end[0] = start + load32(h.sizes + 4 * row)
+        return start
+    if h.layout == LIST_VIEWS64:
+        start = load64(h.offsets + 8 * row)
+        # Unsigned: two large numbers must not overflow before they are looked at.
+        end[0] = <int64_t>(<uint64_t>start + <uint64_t>load64(h.sizes + 8 * row))
+        return start
+    start = (h.first_row + row) * h.width
+    end[0] = start + h.width
+    return start
 
 
 cdef int64_t headers_size_at(const Headers* h, int64_t row) noexcept nogil:
-    """The bytes that ``encode_headers_at`` takes; -1: offsets out of bounds, -2: a header without a key.
+    """The bytes that ``encode_headers_at`` takes; -1: a header has no key.
 
     Above MOST_HEADERS it stops counting: headers without bytes take no memory, and may be any number.
     """
@@ -398,24 +508,21 @@ cdef int64_t headers_size_at(const Headers* h, int64_t row) noexcept nogil:
     cdef int64_t size
     cdef int64_t i
     cdef int64_t start
-    cdef int64_t end
+    cdef int64_t end = 0
     cdef const uint8_t* at = NULL
     if h.validity != NULL and not bit_at(h.validity, h.first_bit + row):
         return 1
-    start = list_offset(h, row)
-    end = list_offset(h, row + 1)
-    if start < 0 or end < start or end > h.room:
-        return -1
+    start = list_at(h, row, &end)
     # Each takes two bytes at least.
     if end - start > MOST_HEADERS // 2:
         return MOST_HEADERS + 1
     total = varint_size(end - start)
-    for i in range(start, end):
+    for i in range(start - h.base, end - h.base):
         if h.struct_validity != NULL and not bit_at(h.struct_validity, h.struct_bit + i):
-            return -2
+            return -1
         size = min(cell(&h.key, i, &at), MOST_HEADERS)
         if size < 0:
-            return -2
+            return -1
         total += varint_size(size) + size
         size = min(cell(&h.value, i, &at), MOST_HEADERS)
         total += varint_size(size) + max(size, 0)
@@ -425,15 +532,18 @@ cdef int64_t headers_size_at(const Headers* h, int64_t row) noexcept nogil:
 
 
 cdef int64_t unreadable_key(const Headers* h, int64_t row) noexcept nogil:
-    """The first header of a row whose key is no UTF-8, counted over all rows; -1: none.
+    """The first header of a row whose key is no UTF-8, counted from ``base``; -1: none.
 
     The row was checked.
     """
     cdef int64_t i
     cdef int64_t size
+    cdef int64_t start
+    cdef int64_t end = 0
     cdef const uint8_t* at = NULL
     if h.validity == NULL or bit_at(h.validity, h.first_bit + row):
-        for i in range(list_offset(h, row), list_offset(h, row + 1)):
+        start = list_at(h, row, &end)
+        for i in range(start - h.base, end - h.base):
             size = cell(&h.key, i, &at)
             if not is_utf8(at, size):
                 return i
@@ -488,15 +598,14 @@ cdef int64_t encode_headers_at(const Headers* h, int64_t row, uint8_t* out) noex
     cdef int64_t size
     cdef int64_t i
     cdef int64_t start
-    cdef int64_t end
+    cdef int64_t end = 0
     cdef const uint8_t* at = NULL
     if h.validity != NULL and not bit_at(h.validity, h.first_bit + row):
         p[0] = 0
         return 1
-    start = list_offset(h, row)
-    end = list_offset(h, row + 1)
+    start = list_at(h, row, &end)
     p = put_varint(p, end - start)
-    for i in range(start, end):
+    for i in range(start - h.base, end - h.base):
         size = cell(&h.key, i, &at)
         p = put_varint(p, size)
         memcpy(p, at, size)
@@ -509,48 +618,149 @@ cdef int64_t encode_headers_at(const Headers* h, int64_t row, uint8_t* out) noex
     return p - out
 
 
+cdef int64_t elements_of(Headers* h, int64_t n, int64_t room, int64_t* last) noexcept nogil:
+    """Sets ``base``, the first of the elements that ``n`` rows have; ``last``: the one behind the last.
+
+    Returns the first row whose elements are not among the ``room`` that there are, -1: none.
+    """
+    cdef int64_t row
+    cdef int64_t start
+    cdef int64_t end = 0
+    cdef int64_t least = room
+    last[0] = 0
+    for row in range(n):
+        if h.validity != NULL and not bit_at(h.validity, h.first_bit + row):
+            continue
+        start = list_at(h, row, &end)
+        if start < 0 or end < start or end > room:
+            return row
+        if start < end:
+            least = min(least, start)
+            last[0] = max(last[0], end)
+    h.base = min(least, last[0])
+    return -1
+
+
+cdef int64_t check_elements(const Headers* h, int64_t n) noexcept nogil:
+    """The first row with a key or a value that points beyond its memory; -1: none."""
+    cdef int64_t longest = 0
+    cdef int64_t row
+    cdef int64_t start = 0
+    cdef int64_t end = 0
+    cdef int64_t begun_row = 0
+    cdef int64_t begun = 0
+    cdef int64_t ended = 0
+    # Lists follow each other, as a rule: many rows are looked at together.
+    for row in range(n + 1):
+        if row < n:
+            if h.validity != NULL and not bit_at(h.validity, h.first_bit + row):
+                continue
+            start = list_at(h, row, &end)
+            if start == end:
+                continue
+            if start - h.base == ended:
+                ended = end - h.base
+                continue
+        if (
+            check_cells(&h.key, begun, ended, &longest) >= 0
+            or check_cells(&h.value, begun, ended, &longest) >= 0
+        ):
+            return begun_row
+        if row < n:
+            begun_row = row
+            begun = start - h.base
+            ended = end - h.base
+    return -1
+
+
 cdef int64_t describe_headers(
     Headers* h, const ArrowSchema* s, const ArrowArray* a, int64_t skip, int64_t n, str name, int64_t before
 ) except -1:
-    """Makes a column of headers of an array; returns the bytes that the largest row's take, encoded."""
+    """Makes a column of headers of an array; returns the bytes that the largest row's take, encoded.
+
+    Costs by the rows and their headers: of a slice's lists all elements of the whole are at hand.
+    """
     cdef const ArrowArray* pairs
+    cdef const ArrowSchema* pair
     cdef int64_t row = 0
     cdef int64_t size = 0
     cdef int64_t largest = 1
+    cdef int64_t last = 0
+    cdef int64_t bad
+    cdef int layout = headers_type(s, name)
     cdef int key = 0
-    cdef int64_t bad = -1
+    cdef int64_t unreadable = -1
+    cdef int64_t buffers = 2
     cdef const uint8_t* at = NULL
-    h.wide = headers_type(s, name)
     if a == NULL:
         raise malformed(name, "its array is missing")
-    check_shape(a, 2, plus(skip, n, name), name)
+    if layout == NO_LISTS:
+        check_shape(a, 0, plus(skip, n, name), name)
+        return largest
+    if layout == FIXED_LISTS:
+        buffers = 1
+    elif layout in (LIST_VIEWS32, LIST_VIEWS64):
+        buffers = 3
+    check_shape(a, buffers, plus(skip, n, name), name)
     if a.n_children != 1 or a.children == NULL or a.children[0] == NULL:
         raise malformed(name, f"a list has {a.n_children} children")
     pairs = a.children[0]
-    check_shape(pairs, 1, 0, name)
-    if pairs.n_children != 2 or pairs.children == NULL:
-        raise malformed(name, f"its structs have {pairs.n_children} fields and their type 2")
-    h.room = pairs.length
-    # By name where the names say so, else by place.
-    if field_is(s.children[0].children[0], "value") and field_is(s.children[0].children[1], "key"):
-        key = 1
-    describe_cells(
-        &h.key, &h.key_words, s.children[0].children[key], pairs.children[key], pairs.offset, h.room,
-        f"{name}, key", 0,
-    )
-    describe_cells(
-        &h.value, &h.value_words, s.children[0].children[1 - key], pairs.children[1 - key], pairs.offset,
-        h.room, f"{name}, value", 0,
-    )
-    take_validity(pairs, 0, h.room, name, &h.struct_validity, &h.struct_bit)
+    pair = s.children[0]
+    if pair.n_children == 0:
+        check_shape(pairs, 0, 0, name)
+    else:
+        check_shape(pairs, 1, 0, name)
+        if pairs.n_children != 2 or pairs.children == NULL:
+            raise malformed(name, f"its structs have {pairs.n_children} fields and their type 2")
     if n == 0:
         return largest
-    if a.buffers[1] == NULL:
-        raise malformed(name, "its offsets are missing")
-    skip = plus(a.offset, skip, name)
-    plus(plus(skip, n, name), 1, name)
-    h.offsets = at_row(a.buffers[1], skip, n + 1, 8 if h.wide else 4, name)
-    take_validity(a, skip - a.offset, n, name, &h.validity, &h.first_bit)
+    h.layout = layout
+    h.first_row = plus(a.offset, skip, name)
+    if layout == FIXED_LISTS:
+        h.width = fixed_width(s.format + 1, name)
+        if h.width > 0 and plus(h.first_row, n, name) > pairs.length // h.width:
+            raise malformed(name, f"{pairs.length} elements for lists of {h.width}")
+    else:
+        if a.buffers[1] == NULL:
+            raise malformed(name, "its offsets are missing")
+        size = 4 if layout in (LISTS32, LIST_VIEWS32) else 8
+        if layout in (LISTS32, LISTS64):
+            # There is one more offset than rows.
+            plus(plus(h.first_row, n, name), 1, name)
+            h.offsets = at_row(a.buffers[1], h.first_row, n + 1, size, name)
+        else:
+            h.offsets = at_row(a.buffers[1], h.first_row, n, size, name)
+            if a.buffers[2] == NULL:
+                raise malformed(name, "its sizes are missing")
+            h.sizes = at_row(a.buffers[2], h.first_row, n, size, name)
+    take_validity(a, skip, n, True, name, &h.validity, &h.first_bit)
+    with nogil:
+        bad = elements_of(h, n, pairs.length, &last)
+    if bad >= 0:
+        raise malformed(name, f"row {before + bad} points outside the column's memory")
+    if pair.n_children == 2:
+        # By name where the names say so, else by place.
+        if field_is(pair.children[0], "value") and field_is(pair.children[1], "key"):
+            key = 1
+        skip = plus(pairs.offset, h.base, name)
+        point_cells(
+            &h.key, &h.key_words, pair.children[key], pairs.children[key], skip, last - h.base, False,
+            f"{name}, key",
+        )
+        point_cells(
+            &h.value, &h.value_words, pair.children[1 - key], pairs.children[1 - key], skip, last - h.base,
+            False, f"{name}, value",
+        )
+        take_validity(pairs, h.base, last - h.base, False, name, &h.struct_validity, &h.struct_bit)
+    with nogil:
+        bad = check_elements(h, n)
+    if bad >= 0:
+        raise malformed(name, f"row {before + bad} points outside the column's memory")
+    never_null(&h.key)
+    never_null(&h.key_words)
+    never_null(&h.value)
+    never_null(&h.value_words)
+    size = 0
     with nogil:
         for row in range(n):
             size = headers_size_at(h, row)
@@ -559,15 +769,13 @@ cdef int64_t describe_headers(
             largest = max(largest, size)
             # What is too large for a record is not sent.
             if size <= MOST_HEADERS:
-                bad = unreadable_key(h, row)
-                if bad >= 0:
+                unreadable = unreadable_key(h, row)
+                if unreadable >= 0:
                     break
-    if size == -1:
-        raise malformed(name, f"row {before + row} points outside the column's memory")
-    if size == -2:
+    if size < 0:
         raise ValueError(f"column {name!r}, row {before + row}: a header has no key: keys must not be null")
-    if bad >= 0:
-        size = cell(&h.key, bad, &at)
+    if unreadable >= 0:
+        size = cell(&h.key, unreadable, &at)
         raise ValueError(
             f"column {name!r}, row {before + row}: the header key {(<const char*>at)[:size]!r} is no UTF-8"
         )

@@ -31,6 +31,7 @@ cdef class RowSource:
     cdef str partition_name
     cdef str timestamp_name
     cdef object _take(self, object table)
+    cdef int _refuse_partition(self, int64_t row, int64_t v, double real, int32_t partitions) except -1
     cdef str place(self, str column, int64_t row)
     cdef int _check_batch(
         self, Rows* r, int64_t before, int32_t partitions, int64_t max_request_size, bint given

@@ -16,12 +16,16 @@ from cpython.bytes cimport (
 )
 from cpython.memoryview cimport PyMemoryView_Check
 from cpython.tuple cimport PyTuple_GET_ITEM
+from libc.math cimport NAN
 from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy
 
 from cyproducer.records.arrow cimport ArrowArray, ArrowTable, read_arrow
 from cyproducer.records.columnar cimport (
     ABSENT,
+    FLOAT64,
     SPANS,
+    UINT64,
     Cells,
     Numbers,
     bit_at,
@@ -34,6 +38,7 @@ from cyproducer.records.columnar cimport (
     first_null,
     headers_size_at,
     headers_type,
+    load64,
     malformed,
     number,
     partition_type,
@@ -106,7 +111,7 @@ cdef class RowSource:
                 raise ValueError(f"data: has {self.count + r.count} rows: one call takes at most {MOST_ROWS}")
             if columns == NULL and a.n_children > 0:
                 raise malformed("data", "its columns are missing")
-            take_validity(a, 0, a.length, "data", &bits, &first)
+            take_validity(a, 0, a.length, True, "data", &bits, &first)
             if bits != NULL:
                 whole = first_null(bits, first, a.length)
                 raise ValueError(f"data: row {self.count + whole} is null as a whole")
@@ -143,8 +148,9 @@ cdef class RowSource:
     ) except -1:
         cdef int64_t row = 0
         cdef int64_t v = 0
-        cdef int64_t bound
+        cdef int64_t bound = 0
         cdef int64_t most
+        cdef double real = 0.0
         cdef const uint8_t* at = NULL
         cdef int64_t key_size = -1
         cdef int64_t value_size = -1
@@ -153,27 +159,23 @@ cdef class RowSource:
         if r.partition.kind:
             with nogil:
                 for row in range(r.count):
-                    if r.partition.validity != NULL and not bit_at(
+                    v = -1
+                    real = NAN
+                    if r.partition.validity == NULL or bit_at(
                         r.partition.validity, r.partition.first_bit + row
                     ):
-                        ok = not given
-                        v = -1
-                    else:
                         v = number(r.partition.kind, r.partition.data, row)
-                        ok = 0 <= v < partitions
+                        real = v
+                        if r.partition.kind == FLOAT64:
+                            memcpy(&real, r.partition.data + 8 * row, 8)
+                    # NaN: to be chosen.
+                    ok = not given if real != real else 0 <= v < partitions and v == real
                     if not ok:
                         break
-            if not ok and v == -1 and given:
-                raise ValueError(
-                    f"{self.place(self.partition_name, before + row)}: is null, and a partitioner of your "
-                    "own is not asked for single rows: each needs its partition"
-                )
             if not ok:
-                said = (
-                    f"{self.place(self.partition_name, before + row)}: {v} is no partition of the topic, "
-                    f"which has {partitions}, 0 to {partitions - 1}"
-                )
-                raise ValueError(said) if v < 0 else UnknownTopicOrPartitionError(said)
+                self._refuse_partition(before + row, v, real, partitions)
+        elif given and self.partition_name is not None and r.count > 0:
+            self._refuse_partition(before, -1, NAN, partitions)
         if r.timestamp.kind:
             with nogil:
                 most = MOST // r.timestamp.times
@@ -182,13 +184,18 @@ cdef class RowSource:
                         r.timestamp.validity, r.timestamp.first_bit + row
                     ):
                         continue
-                    v = number(r.timestamp.kind, r.timestamp.data, row)
+                    if r.timestamp.kind == UINT64:
+                        # Beyond 2**63 it is below 0.
+                        v = load64(r.timestamp.data + 8 * row)
+                    else:
+                        v = number(r.timestamp.kind, r.timestamp.data, row)
                     if not 0 <= v <= most:
                         ok = False
                         break
             if not ok:
+                said = v if v >= 0 or r.timestamp.kind != UINT64 else v + 2**64
                 raise ValueError(
-                    f"{self.place(self.timestamp_name, before + row)}: {v} is no timestamp: must be at or "
+                    f"{self.place(self.timestamp_name, before + row)}: {said} is no timestamp: must be at or "
                     "after the epoch, 1970, and in milliseconds below 2**63"
                 )
         if not may_lack(&r.value) and BATCH_HEADER + self.largest <= max_request_size:
@@ -201,7 +208,7 @@ cdef class RowSource:
                     ok = False
                     break
                 if BATCH_HEADER + self.largest > max_request_size:
-                    if r.headers.offsets != NULL:
+                    if r.headers.layout:
                         headers_size = headers_size_at(&r.headers, row)
                     bound = BATCH_HEADER + record_bound(key_size, value_size, headers_size)
                     if bound > max_request_size:
@@ -223,6 +230,22 @@ cdef class RowSource:
             record_size=bound,
             limit=max_request_size,
         )
+
+    cdef int _refuse_partition(self, int64_t row, int64_t v, double real, int32_t partitions) except -1:
+        """Raises for a row's partition, ``real``; ``v`` is the same as a whole number."""
+        if real != real:
+            raise ValueError(
+                f"{self.place(self.partition_name, row)}: is null, and a partitioner of your own is not "
+                "asked for single rows: each needs its partition"
+            )
+        said = repr(v if v == real else real)
+        known = (
+            f"{self.place(self.partition_name, row)}: {said} is no partition of the topic, which has "
+            f"{partitions}, 0 to {partitions - 1}"
+        )
+        if real < 0 or (v != real and not real.is_integer()):
+            raise ValueError(known)
+        raise UnknownTopicOrPartitionError(known)
 
     cdef str place(self, str column, int64_t row):
         """How errors name a row of a column."""
@@ -448,7 +471,7 @@ cdef int64_t largest_row(RowSource source) noexcept nogil:
         for row in range(r.count):
             key_size = cell(&r.key, row, &at)
             value_size = cell(&r.value, row, &at)
-            if r.headers.offsets != NULL:
+            if r.headers.layout:
                 headers_size = headers_size_at(&r.headers, row)
             largest = max(largest, record_bound(key_size, value_size, headers_size))
     return largest
