@@ -142,6 +142,7 @@ cdef BulkFuture bulk_future(str topic, Segments segments):
 
 
 @cython.final
+@cython.freelist(8)
 cdef class BulkFuture:
     """The outcome of all rows of one ``send_arrow()`` or ``send_many()``, now or later.
 

@@ -12,6 +12,7 @@ cdef enum BulkResult:
 
 cdef enum:
     READY_ROWS = 256              # that are read before the lock is taken
+    FEW_ROWS = 8                  # that are appended with the GIL held
 
 # A row that was read.
 cdef struct Ready:

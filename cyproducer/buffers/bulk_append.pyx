@@ -26,6 +26,7 @@ from cyproducer.buffers.structures cimport OPEN, Accumulator, Batch, Partition
 from cyproducer.buffers.sync cimport (
     SIGNAL_SLICE_NS,
     cyp_give_way,
+    cyp_lock_queued,
     cyp_monotonic_ns,
     pthread_mutex_lock,
     pthread_mutex_unlock,
@@ -69,20 +70,25 @@ cdef int append_rows(RecordAccumulator acc, Topic* t, Segments segments, Sending
     Returns APPENDED when all are, else why not: an ``AppendResult`` or ``BulkResult``. A batch to be sealed
     may be in ``s.out.sealing`` either way.
     """
-    cdef int64_t pause_ns = cyp_monotonic_ns() + SIGNAL_SLICE_NS
+    cdef int64_t pause_ns = 0
+    cdef int64_t now_ns
     cdef int32_t more
     cdef int result
     while True:
         more = <int32_t>min(BLOCK_ROWS, s.rows.count - s.row)
         if not segments.make_room(more) or not segments.make_chains(min(more, s.partitions)):
             return OUT_OF_MEMORY
-        s.now_ms = acc.clock.wall_ms()
+        # Of few rows it is the time that send() gives.
+        s.now_ms = acc.clock.ticked_wall_ms() if s.rows.count <= FEW_ROWS else acc.clock.wall_ms()
         result = append_block(acc, t, segments, s)
         if s.out.wake:
             acc.wake()
         if result != APPENDED or s.row == s.rows.count:
             return result
-        if s.out.sealing != NULL or cyp_monotonic_ns() >= pause_ns:
+        now_ns = cyp_monotonic_ns()
+        if pause_ns == 0:
+            pause_ns = now_ns + SIGNAL_SLICE_NS
+        if s.out.sealing != NULL or now_ns >= pause_ns:
             return PAUSE
 
 
@@ -95,7 +101,11 @@ cdef int append_block(RecordAccumulator acc, Topic* t, Segments segments, Sendin
     s.out.sealing = NULL
     if not plain:
         read_rows(t, s)
-    pthread_mutex_lock(&a.lock)
+    if s.rows.count <= FEW_ROWS:
+        # With the GIL: others give way.
+        cyp_lock_queued(&a.lock, &a.queued)
+    else:
+        pthread_mutex_lock(&a.lock)
     if a.closed:
         result = IS_CLOSED
     elif t.partition_count == 0:
@@ -109,7 +119,8 @@ cdef int append_block(RecordAccumulator acc, Topic* t, Segments segments, Sendin
     if wake:
         wake = rouse(a)
     pthread_mutex_unlock(&a.lock)
-    cyp_give_way(&a.queued)
+    if s.rows.count > FEW_ROWS:
+        cyp_give_way(&a.queued)
     s.out.wake = wake
     return result
 

@@ -20,7 +20,7 @@ from cyproducer.buffers.accumulator cimport (
 )
 from cyproducer.buffers.buffer_pool cimport buffer_capacity
 from cyproducer.buffers.bulk cimport bulk_future
-from cyproducer.buffers.bulk_append cimport OTHER_PARTITIONS, PAUSE, READY_ROWS, Ready, append_rows
+from cyproducer.buffers.bulk_append cimport FEW_ROWS, OTHER_PARTITIONS, PAUSE, READY_ROWS, Ready, append_rows
 from cyproducer.buffers.delivery cimport fresh
 from cyproducer.buffers.send_path cimport given_timestamp, wanted_partition
 from cyproducer.buffers.structures cimport Batch
@@ -79,10 +79,12 @@ cdef class BulkPath(SendPath):
         ``BufferExhaustedError``, has ``accepted``, the number of rows that were, and ``future``, theirs.
         """
         cdef RowSource source
-        cdef TopicState state = self._topic(topic)
+        cdef TopicState state = self._last_or_topic(topic)
         cdef int32_t wanted = -1
+        cdef bint given = False
         cdef int64_t timestamp_ms = -1
-        given = self._before_bulk("send_arrow", key is not None, value is not None)
+        if not self.plain or self.accumulator.c.closed:
+            given = self._before_bulk("send_arrow", key is not None, value is not None)
         if partition is not None and not isinstance(partition, str):
             wanted = wanted_partition(partition)
             partition = None
@@ -101,10 +103,12 @@ cdef class BulkPath(SendPath):
         place. ``partition``, ``timestamp_ms``: of all of them. For the rest, errors too, see ``send_arrow``.
         """
         cdef RowSource source
-        cdef TopicState state = self._topic(topic)
+        cdef TopicState state = self._last_or_topic(topic)
         cdef int32_t wanted = -1
+        cdef bint given = False
         cdef int64_t at_ms = -1
-        given = self._before_bulk("send_many", keys is not None, True)
+        if not self.plain or self.accumulator.c.closed:
+            given = self._before_bulk("send_many", keys is not None, True)
         if partition is not None:
             wanted = wanted_partition(partition)
         if timestamp_ms is not None:
@@ -117,7 +121,10 @@ cdef class BulkPath(SendPath):
     # For whoever inherits from this
 
     def _before_bulk(self, str method, bint keyed, bint valued):
-        """Refuses what can't be done for whole columns; returns whether each row must name its partition."""
+        """Refuses what can't be done for whole columns; returns whether each row must name its partition.
+
+        Not asked by a ``plain`` path that is open, for which there is nothing to refuse.
+        """
         return False
 
     def _wait_for_topic(self, str name, double timeout_s):
@@ -125,6 +132,12 @@ cdef class BulkPath(SendPath):
         return None
 
     # Sending
+
+    cdef TopicState _last_or_topic(self, object name):
+        """The topic of that name: without a look into the table where it is that of the last call."""
+        if self.last_topic != NULL and (<TopicState>self.last_topic).name is name:
+            return <TopicState>self.last_topic
+        return self._topic(name)
 
     cdef BulkFuture _pinned(self, TopicState state, RowSource source, bint given):
         """``_send_rows`` with a topic that is not forgotten meanwhile."""
@@ -141,16 +154,26 @@ cdef class BulkPath(SendPath):
         cdef RecordAccumulator acc = self.accumulator
         cdef BulkFuture future = bulk_future(state.name, segments)
         cdef Sending s
-        cdef int32_t partitions
+        cdef Ready few[FEW_ROWS]
         cdef int64_t least
-        cdef int64_t deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
+        # 0: nothing was waited for yet.
+        cdef int64_t deadline = 0
+        # Rows are only appended while it is still that many.
+        cdef int32_t partitions
         if cyp_load64(&acc.c.completions.backlog) >= acc.c.completions.most:
+            deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
             self._await_callbacks(deadline, state.name)
-        partitions = self._known_partitions(state, deadline)
+        partitions = state.c.partition_count
+        if partitions == 0:
+            if deadline == 0:
+                deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
+            partitions = self._known_partitions(state, deadline)
         try:
             self._check(state, source, partitions, given)
         except UnknownTopicOrPartitionError:
             # It may have come since the metadata.
+            if deadline == 0:
+                deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
             self._refresh_topic(state.name, max(0.0, (deadline - cyp_monotonic_ns()) / 1e9))
             partitions = self._known_partitions(state, deadline)
             self._check(state, source, partitions, given)
@@ -168,7 +191,9 @@ cdef class BulkPath(SendPath):
         s.partitions = partitions
         s.headers_most = source.headers_room
         s.ready_room = <int32_t>min(READY_ROWS, source.count)
-        s.ready = <Ready*>malloc(max(1, s.ready_room) * sizeof(Ready))
+        s.ready = few
+        if s.ready_room > FEW_ROWS:
+            s.ready = <Ready*>malloc(s.ready_room * sizeof(Ready))
         if source.headers_name is not None:
             s.headers_room = max(source.headers_room, min(HEADERS_ROOM, source.headers_room * s.ready_room))
             s.headers = <uint8_t*>malloc(s.headers_room)
@@ -182,7 +207,8 @@ cdef class BulkPath(SendPath):
             raise
         finally:
             free(s.headers)
-            free(s.ready)
+            if s.ready != few:
+                free(s.ready)
             if s.grant:
                 acc.pool.unreserve(s.grant)
             segments.finish(source.count)
@@ -211,8 +237,12 @@ cdef class BulkPath(SendPath):
             deadline = 0
             while s.row < s.rows.count:
                 before = s.row
-                with nogil:
+                if s.rows.count <= FEW_ROWS:
+                    # As send() does it: to let go of the GIL would cost more than the rows.
                     result = append_rows(acc, &state.c, segments, s)
+                else:
+                    with nogil:
+                        result = append_rows(acc, &state.c, segments, s)
                 if s.out.sealing != NULL:
                     sealing = s.out.sealing
                     s.out.sealing = NULL

@@ -41,10 +41,12 @@ cdef class Segments:
     cdef int32_t* partitions       # of each row
     cdef int64_t rows              # rows that were accepted
     cdef Chains chains             # while rows are appended; ``used`` stays
+    cdef Chain few[4]              # its slots, where these will do
 
     cdef int prepare(self, int64_t rows) except -1
     cdef bint make_room(self, int32_t more) noexcept nogil
     cdef bint make_chains(self, int32_t more) noexcept nogil
+    cdef void _free_chains(self) noexcept nogil
     cdef int finish(self, int64_t prepared) except -1
     cdef Delivery* first_pending(self, int32_t* index) except? NULL
     cdef int expand(self, Segment* s) noexcept nogil

@@ -16,6 +16,8 @@ from libc.stdint cimport uint8_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
+cimport cython
+
 from cyproducer.buffers.delivery cimport (
     ACKNOWLEDGED,
     FAILED,
@@ -34,6 +36,8 @@ from cyproducer.buffers.sync cimport cyp_load32
 from cyproducer.structs import FailedRows, OffsetRange, TopicPartition
 
 
+# Objects of it are kept: each call has one.
+@cython.freelist(8)
 cdef class Segments:
     """See the module. Made by ``bulk_path`` only."""
 
@@ -43,7 +47,7 @@ cdef class Segments:
             delivery_unref(self.items[i].delivery)
         free(self.items)
         free(self.partitions)
-        free(self.chains.slots)
+        self._free_chains()
 
     # While appending
 
@@ -77,6 +81,9 @@ cdef class Segments:
         cdef int32_t i
         if 2 * (<int64_t>self.chains.used + more) <= self.chains.mask + 1 and self.chains.slots != NULL:
             return True
+        if self.chains.slots == NULL and more <= 2:
+            clear_chains(&self.chains, self.few, 4)
+            return True
         if not new_chains(&grown, self.chains.used + more):
             return False
         if self.chains.slots != NULL:
@@ -85,9 +92,13 @@ cdef class Segments:
                 if chain.partition >= 0:
                     chain_of(&grown, chain.partition)[0] = chain[0]
         grown.used = self.chains.used
-        free(self.chains.slots)
+        self._free_chains()
         self.chains = grown
         return True
+
+    cdef void _free_chains(self) noexcept nogil:
+        if self.chains.slots != self.few:
+            free(self.chains.slots)
 
     cdef int finish(self, int64_t prepared) except -1:
         """Gives back what room was not needed, of that for ``prepared`` rows, or is not any more."""
@@ -102,7 +113,7 @@ cdef class Segments:
             fewer = <int32_t*>realloc(self.partitions, max(1, self.rows) * sizeof(int32_t))
             if fewer != NULL:
                 self.partitions = fewer
-        free(self.chains.slots)
+        self._free_chains()
         self.chains.slots = NULL
         return 0
 
@@ -333,14 +344,21 @@ cdef class Segments:
 cdef bint new_chains(Chains* c, int32_t partitions) noexcept nogil:
     """An empty table for as many; False: no memory."""
     cdef int64_t slots = 4
-    c.shift = 30
-    c.used = 0
     while slots < 2 * <int64_t>partitions:
         slots *= 2
-        c.shift -= 1
-    c.mask = <int32_t>(slots - 1)
     c.slots = <Chain*>malloc(slots * sizeof(Chain))
     if c.slots == NULL:
         return False
-    memset(c.slots, 0xFF, slots * sizeof(Chain))
+    clear_chains(c, c.slots, <int32_t>slots)
     return True
+
+
+cdef void clear_chains(Chains* c, Chain* slots, int32_t count) noexcept nogil:
+    c.slots = slots
+    c.mask = count - 1
+    c.used = 0
+    c.shift = 32
+    while count > 1:
+        count >>= 1
+        c.shift -= 1
+    memset(slots, 0xFF, (c.mask + 1) * sizeof(Chain))

@@ -13,6 +13,8 @@ from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsul
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset, strcmp
 
+cimport cython
+
 import re
 
 cdef extern from "<Python.h>":
@@ -32,6 +34,8 @@ cdef const char* STREAM_CAPSULE = "arrow_array_stream"
 
 # In
 
+# Objects of it are kept: each call has one.
+@cython.freelist(8)
 cdef class ArrowTable:
     """Batches of one schema, held until this object goes."""
 
@@ -156,7 +160,28 @@ cdef ArrowTable read_arrow(object data):
     cdef ArrowArrayStream* given
     cdef ArrowSchema* schema
     cdef ArrowArray* array
-    if hasattr(data, "__arrow_c_stream__"):
+    cdef object export = getattr(data, "__arrow_c_array__", None)
+    cdef object pair = None
+    if export is not None:
+        # Of what has both, a batch, an array costs a third of a stream.
+        try:
+            pair = export()
+        except Exception:
+            # Some have both, and no array where they are in several pieces.
+            if not hasattr(data, "__arrow_c_stream__"):
+                raise
+    if pair is not None or (export is not None and not hasattr(data, "__arrow_c_stream__")):
+        if not isinstance(pair, tuple) or len(<tuple>pair) != 2:
+            raise TypeError(f"data: __arrow_c_array__() must return two capsules, not {pair!r}")
+        schema = <ArrowSchema*>from_capsule((<tuple>pair)[0], SCHEMA_CAPSULE, "__arrow_c_array__")
+        array = <ArrowArray*>from_capsule((<tuple>pair)[1], ARRAY_CAPSULE, "__arrow_c_array__")
+        if schema.release == NULL or array.release == NULL:
+            raise ValueError("data: its Arrow array was taken before")
+        table.schema = schema[0]
+        schema.release = NULL
+        check_table(table)
+        table._append(array)
+    elif hasattr(data, "__arrow_c_stream__"):
         capsule = data.__arrow_c_stream__()
         given = <ArrowArrayStream*>from_capsule(capsule, STREAM_CAPSULE, "__arrow_c_stream__")
         if given.release == NULL:
@@ -169,18 +194,6 @@ cdef ArrowTable read_arrow(object data):
         finally:
             if stream.release != NULL:
                 stream.release(&stream)
-    elif hasattr(data, "__arrow_c_array__"):
-        pair = data.__arrow_c_array__()
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            raise TypeError(f"data: __arrow_c_array__() must return two capsules, not {pair!r}")
-        schema = <ArrowSchema*>from_capsule(pair[0], SCHEMA_CAPSULE, "__arrow_c_array__")
-        array = <ArrowArray*>from_capsule(pair[1], ARRAY_CAPSULE, "__arrow_c_array__")
-        if schema.release == NULL or array.release == NULL:
-            raise ValueError("data: its Arrow array was taken before")
-        table.schema = schema[0]
-        schema.release = NULL
-        check_table(table)
-        table._append(array)
     else:
         raise TypeError(
             "data: must be Arrow data, an object with __arrow_c_stream__ or __arrow_c_array__ (a table of "

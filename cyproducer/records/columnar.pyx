@@ -38,6 +38,9 @@ cdef int64_t MOST_BYTES = 1 << 56
 # A record's size is an int32: of headers that take more, no more than that is counted.
 cdef int64_t MOST_HEADERS = 0x7FFFFFFF
 
+cdef enum:
+    FEW_CELLS = 64            # that cost less to look through than to let go of the GIL
+
 # Source: Apache Arrow, "The Arrow C data interface", "Data type description - format strings".
 TYPE_NAMES = {
     "n": "null", "b": "bool", "c": "int8", "C": "uint8", "s": "int16", "S": "uint16", "i": "int32",
@@ -373,8 +376,11 @@ cdef int64_t describe_cells(
     cdef int64_t longest = 0
     cdef int64_t bad
     point_cells(c, words, s, a, skip, n, True, name)
-    with nogil:
+    if n <= FEW_CELLS:
         bad = check_cells(c, 0, n, &longest)
+    else:
+        with nogil:
+            bad = check_cells(c, 0, n, &longest)
     if bad >= 0:
         raise malformed(name, f"row {before + bad} points outside the column's memory")
     never_null(c)

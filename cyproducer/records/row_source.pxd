@@ -18,7 +18,9 @@ cdef class RowSource:
     cdef Rows* batches
     cdef int64_t batch_count
     cdef int64_t count        # rows of all batches
-    cdef object kept                   # what the pointers point into
+    cdef object kept                   # what the pointers point into, and the next two
+    cdef tuple kept_keys
+    cdef list copies
     cdef Span* spans                   # of sequences: values, then keys
     cdef int32_t partition    # of every row; -1: the column's, or to be chosen
     cdef int64_t timestamp_ms  # of every row; -1: the column's, or now

@@ -18,7 +18,9 @@ from cpython.memoryview cimport PyMemoryView_Check
 from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.math cimport NAN
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy, strlen
+
+cimport cython
 
 from cyproducer.records.arrow cimport ArrowArray, ArrowTable, read_arrow
 from cyproducer.records.columnar cimport (
@@ -49,6 +51,9 @@ from cyproducer.records.columnar cimport (
 from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
 from cyproducer.records.varint cimport varint_size
 
+cdef extern from "<Python.h>":
+    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+
 from cyproducer.errors import RecordTooLargeError, UnknownTopicOrPartitionError
 
 cdef int64_t MOST = 0x7FFFFFFFFFFFFFFF
@@ -57,6 +62,8 @@ cdef int64_t MOST = 0x7FFFFFFFFFFFFFFF
 cdef int64_t MOST_ROWS = 1 << 32
 
 
+# Objects of it are kept: each call has one.
+@cython.freelist(8)
 cdef class RowSource:
     """Rows to be sent, by column. Nothing changes in it once it is made; any thread may read.
 
@@ -271,18 +278,23 @@ cdef int64_t record_length(int64_t key_size, int64_t value_size, int64_t headers
 cdef int column_of(ArrowTable t, str role, str name) except -2:
     """The place of the column of that name, -1 where ``name`` is None; ``role``: the argument it came as."""
     cdef int64_t i
-    cdef bytes wanted
+    cdef Py_ssize_t size
+    cdef const char* wanted
     cdef const char* text
-    found = []
+    cdef list found = None
+    cdef int64_t only = -1
     if name is None:
         return -1
-    wanted = name.encode()
+    wanted = PyUnicode_AsUTF8AndSize(name, &size)
     for i in range(t.schema.n_children):
         text = t.schema.children[i].name
-        if text != NULL and text == wanted:
-            found.append(i)
-    if len(found) == 1:
-        return found[0]
+        # A name with a zero byte is none that Arrow can say.
+        if text != NULL and <Py_ssize_t>strlen(text) == size and memcmp(text, wanted, size) == 0:
+            if only >= 0:
+                found = [only, i] if found is None else found + [i]
+            only = i
+    if found is None and only >= 0:
+        return <int>only
     named = []
     for i in range(t.schema.n_children):
         text = t.schema.children[i].name
@@ -363,8 +375,8 @@ cdef bint is_scalar(object data, int dimensions) except -1:
     return True
 
 
-cdef int64_t hold_all(tuple items, str name, Cells* c, Span* spans, list kept) except -1:
-    """Makes a column of a sequence's items; copies of those that are no bytes go to ``kept``.
+cdef int64_t hold_all(RowSource source, tuple items, str name, Cells* c, Span* spans) except -1:
+    """Makes a column of a sequence's items; copies of those that are no bytes are kept.
 
     Returns the size of the longest.
     """
@@ -387,7 +399,9 @@ cdef int64_t hold_all(tuple items, str name, Cells* c, Span* spans, list kept) e
                 copy = PyBytes_FromStringAndSize(<char*>view.buf, view.len)
             finally:
                 PyBuffer_Release(&view)
-            kept.append(copy)
+            if source.copies is None:
+                source.copies = []
+            source.copies.append(copy)
             item = copy
         spans[i].at = <const uint8_t*>PyBytes_AS_STRING(item)
         spans[i].size = PyBytes_GET_SIZE(item)
@@ -396,7 +410,7 @@ cdef int64_t hold_all(tuple items, str name, Cells* c, Span* spans, list kept) e
 
 
 cdef tuple items_of(object sequence, str name):
-    if isinstance(sequence, (str, bytes, bytearray, memoryview)):
+    if not isinstance(sequence, (list, tuple)) and isinstance(sequence, (str, bytes, bytearray, memoryview)):
         raise TypeError(f"{name}: must be a sequence of bytes, not {type(sequence).__name__}")
     try:
         # A copy: the caller's list may change while this waits for memory.
@@ -410,7 +424,6 @@ cdef RowSource from_sequences(object values, object keys):
     cdef RowSource source = RowSource.__new__(RowSource)
     cdef tuple value_items = items_of(values, "values")
     cdef tuple key_items = None if keys is None else items_of(keys, "keys")
-    cdef list copies = []
     cdef int64_t n = len(value_items)
     cdef int64_t key_most = 0
     cdef int64_t value_most
@@ -421,16 +434,17 @@ cdef RowSource from_sequences(object values, object keys):
     source.key_name = "keys"
     source.partition = -1
     source.timestamp_ms = -1
-    source.kept = (value_items, key_items, copies)
+    source.kept = value_items
+    source.kept_keys = key_items
     source.batches = <Rows*>calloc(1, sizeof(Rows))
     source.spans = <Span*>malloc(max(1, n * (1 if key_items is None else 2)) * sizeof(Span))
     if source.batches == NULL or source.spans == NULL:
         raise MemoryError(f"no memory for {n} records")
     r = source.batches
     r.count = n
-    value_most = hold_all(value_items, "values", &r.value, source.spans, copies)
+    value_most = hold_all(source, value_items, "values", &r.value, source.spans)
     if key_items is not None:
-        key_most = hold_all(key_items, "keys", &r.key, source.spans + n, copies)
+        key_most = hold_all(source, key_items, "keys", &r.key, source.spans + n)
         source.keyed = True
     source.batch_count = 1
     source.count = n

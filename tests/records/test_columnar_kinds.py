@@ -304,8 +304,8 @@ def test_of_a_large_dictionary_only_the_words_of_the_rows_are_looked_at(rig: Rig
 
 
 def test_a_slice_costs_by_its_rows_and_not_by_the_whole() -> None:
-    # Without a fault there is nothing to see but the time: of 64 times the column it may take twice as long at
-    # most, by the fastest of many calls.
+    # Without a fault there is nothing to see but the time, that of the fastest of many calls: 64 times the
+    # column may take twice as long at most.
     def column(rows: int) -> pa.Table:
         # The null at the end has the bitmaps of all elements come along.
         headers = [[("a", b"1"), ("b", b"2"), ("c", b"3")]] * (rows - 1) + [[("a", None)]]
