@@ -35,7 +35,7 @@ from cyproducer.buffers.sync cimport (
 )
 from cyproducer.buffers.waiting cimport refuse_on_sender
 from cyproducer.records.record_batch cimport BATCH_HEADER
-from cyproducer.records.row_source cimport check_rows, from_arrow, from_sequences, largest_row
+from cyproducer.records.row_source cimport check_rows, from_arrow, from_sequences, largest_row, let_go_of
 
 from cyproducer.errors import (
     BufferExhaustedError,
@@ -100,7 +100,8 @@ cdef class BulkPath(SendPath):
         """Accepts many records and returns one future for all of them; what ``send_arrow`` is for sequences.
 
         ``values``, ``keys``: as many bytes, other contiguous buffers or None each; errors name them by their
-        place. ``partition``, ``timestamp_ms``: of all of them. For the rest, errors too, see ``send_arrow``.
+        place. Other threads run meanwhile: a list that they change is read as by a ``for`` loop.
+        ``partition``, ``timestamp_ms``: of all of them. For the rest, errors too, see ``send_arrow``.
         """
         cdef RowSource source
         cdef TopicState state = self._last_or_topic(topic)
@@ -116,7 +117,9 @@ cdef class BulkPath(SendPath):
         source = from_sequences(values, keys)
         source.partition = wanted
         source.timestamp_ms = at_ms
-        return self._pinned(state, source, given and wanted < 0)
+        future = self._pinned(state, source, given and wanted < 0)
+        let_go_of(source)
+        return future
 
     # For whoever inherits from this
 

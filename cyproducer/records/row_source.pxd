@@ -14,14 +14,30 @@ cdef struct Rows:
     Numbers timestamp
 
 
+# Of a sequence.
+cdef class Items:
+    cdef object first                  # a list or tuple that holds them, or copies of those that are no bytes
+    cdef list pieces                   # None, or more of these
+    cdef Span* spans
+    cdef int64_t room
+    cdef int64_t count
+    cdef int64_t longest
+    cdef bint sparse                   # whether any is None
+    cdef int take(self, object sequence, str name) except -1
+    cdef int keep(self, object piece) except -1
+    cdef bint make_room(self, int64_t room) noexcept
+    cdef int hold(self, object piece, str name, int64_t* since_ns) except -1
+    cdef int let_go(self) except -1
+    cdef void describe(self, Cells* c) noexcept
+
+
 cdef class RowSource:
     cdef Rows* batches
     cdef int64_t batch_count
     cdef int64_t count        # rows of all batches
-    cdef object kept                   # what the pointers point into, and the next two
-    cdef tuple kept_keys
-    cdef list copies
-    cdef Span* spans                   # of sequences: values, then keys
+    cdef object kept                   # what the pointers point into
+    cdef Items values                  # None but of sequences, and so is the next
+    cdef Items keys
     cdef int32_t partition    # of every row; -1: the column's, or to be chosen
     cdef int64_t timestamp_ms  # of every row; -1: the column's, or now
     cdef int64_t largest      # at least what any row takes in a batch; see largest_row
@@ -45,6 +61,7 @@ cdef RowSource from_arrow(
     object data, object key, object value, object headers, object partition, object timestamp
 )
 cdef RowSource from_sequences(object values, object keys)
+cdef int let_go_of(RowSource source) except -1
 cdef int check_rows(
     RowSource source, int32_t partitions, int64_t max_request_size, bint given
 ) except -1

@@ -5,6 +5,8 @@ them is sent: null keys and values, sizes, partitions, timestamps. Does not own:
 (``columnar``), nor sending. Any thread; the GIL is needed to raise.
 """
 
+from itertools import islice
+
 from cpython.buffer cimport PyBUF_ND, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_Check
 from cpython.bytes cimport (
@@ -14,14 +16,18 @@ from cpython.bytes cimport (
     PyBytes_FromStringAndSize,
     PyBytes_GET_SIZE,
 )
+from cpython.list cimport PyList_CheckExact, PyList_GetSlice
 from cpython.memoryview cimport PyMemoryView_Check
-from cpython.tuple cimport PyTuple_GET_ITEM
+from cpython.ref cimport PyObject
+from cpython.tuple cimport PyTuple_CheckExact
 from libc.math cimport NAN
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, strlen
+from posix.time cimport nanosleep, timespec
 
 cimport cython
 
+from cyproducer.buffers.sync cimport FAR_NS, cyp_monotonic_ns
 from cyproducer.records.arrow cimport ArrowArray, ArrowTable, read_arrow
 from cyproducer.records.columnar cimport (
     ABSENT,
@@ -52,9 +58,17 @@ from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
 from cyproducer.records.varint cimport varint_size
 
 cdef extern from "<Python.h>":
+    int PyErr_CheckSignals() except -1
+    Py_ssize_t PySequence_Fast_GET_SIZE(object)
+    PyObject* PySequence_Fast_GET_ITEM(object, Py_ssize_t)
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
 
 from cyproducer.errors import RecordTooLargeError, UnknownTopicOrPartitionError
+
+cdef enum:
+    PIECE = 4096              # items of a sequence that are held at a time
+    HOLD_NS = 1_000_000       # how long the GIL is held while they are
+    MOMENT_NS = 20_000        # how long others have to take it
 
 cdef int64_t MOST = 0x7FFFFFFFFFFFFFFF
 
@@ -72,7 +86,6 @@ cdef class RowSource:
 
     def __dealloc__(self):
         free(self.batches)
-        free(self.spans)
 
     cdef object _take(self, object table):
         """Makes the batches of an Arrow table, by the names of columns that are set."""
@@ -256,7 +269,7 @@ cdef class RowSource:
 
     cdef str place(self, str column, int64_t row):
         """How errors name a row of a column."""
-        return f"{column}[{row}]" if self.spans != NULL else f"column {column!r}, row {row}"
+        return f"{column}[{row}]" if self.values is not None else f"column {column!r}, row {row}"
 
 
 cdef inline bint may_lack(const Cells* c) noexcept nogil:
@@ -375,82 +388,190 @@ cdef bint is_scalar(object data, int dimensions) except -1:
     return True
 
 
-cdef int64_t hold_all(RowSource source, tuple items, str name, Cells* c, Span* spans) except -1:
-    """Makes a column of a sequence's items; copies of those that are no bytes are kept.
+cdef int let_others_run(int64_t* since_ns) except -1:
+    """Lets go of the GIL for a moment, where it was held for some time since ``since_ns``, which it renews.
 
-    Returns the size of the longest.
+    To let go alone is not enough: who takes the GIL again at once is faster than who has to wake up.
     """
-    cdef Py_ssize_t i
-    cdef int64_t longest = 0
-    cdef Py_buffer view
-    cdef object copy
-    cdef object item
-    c.layout = SPANS
-    c.rows = <const uint8_t*>spans
-    for i in range(len(items)):
-        item = <object>PyTuple_GET_ITEM(items, i)
-        if item is None:
-            spans[i].size = -1
-            c.sparse = True
-            continue
-        if not PyBytes_CheckExact(item):
-            take_buffer(item, &view, f"{name}[{i}]", "")
+    cdef timespec moment
+    if cyp_monotonic_ns() - since_ns[0] >= HOLD_NS:
+        moment.tv_sec = 0
+        moment.tv_nsec = MOMENT_NS
+        with nogil:
+            nanosleep(&moment, NULL)
+        PyErr_CheckSignals()
+        since_ns[0] = cyp_monotonic_ns()
+    return 0
+
+
+# Kept as those of RowSource are.
+@cython.freelist(8)
+cdef class Items:
+    """The items of a sequence, held piece by piece, and where the bytes of each are.
+
+    Other threads may run between two pieces: a list that changes meanwhile is read as by a ``for`` loop.
+    """
+
+    def __dealloc__(self):
+        free(self.spans)
+
+    cdef int take(self, object sequence, str name) except -1:
+        cdef object rest = None
+        cdef object piece
+        cdef int64_t since_ns = FAR_NS
+        cdef Py_ssize_t expected = 0
+        if PyTuple_CheckExact(sequence):
+            # It does not change, so it is held as a whole.
+            expected = len(<tuple>sequence)
+        elif PyList_CheckExact(sequence):
+            expected = len(<list>sequence)
+        elif isinstance(sequence, (str, bytes, bytearray, memoryview)):
+            raise TypeError(f"{name}: must be a sequence of bytes, not {type(sequence).__name__}")
+        else:
             try:
-                copy = PyBytes_FromStringAndSize(<char*>view.buf, view.len)
-            finally:
-                PyBuffer_Release(&view)
-            if source.copies is None:
-                source.copies = []
-            source.copies.append(copy)
-            item = copy
-        spans[i].at = <const uint8_t*>PyBytes_AS_STRING(item)
-        spans[i].size = PyBytes_GET_SIZE(item)
-        longest = max(longest, spans[i].size)
-    return longest
+                rest = iter(sequence)
+            except TypeError as error:
+                raise TypeError(
+                    f"{name}: must be a sequence of bytes, not {type(sequence).__name__}"
+                ) from error
+        if not self.make_room(max(1, expected)):
+            raise MemoryError(f"no memory for {expected} records")
+        if expected > 128 or rest is not None:
+            since_ns = cyp_monotonic_ns()
+        while True:
+            if PyTuple_CheckExact(sequence):
+                piece = sequence
+            elif rest is None:
+                piece = PyList_GetSlice(sequence, self.count, self.count + PIECE)
+            else:
+                piece = list(islice(rest, PIECE))
+            if PySequence_Fast_GET_SIZE(piece) == 0:
+                return 0
+            self.keep(piece)
+            self.hold(piece, name, &since_ns)
+            if rest is None and self.count >= PySequence_Fast_GET_SIZE(sequence):
+                return 0
+
+    cdef int keep(self, object piece) except -1:
+        # A list of pieces would cost a tenth of a call of one record.
+        if self.first is None:
+            self.first = piece
+        elif self.pieces is None:
+            self.pieces = [piece]
+        else:
+            self.pieces.append(piece)
+        return 0
+
+    cdef bint make_room(self, int64_t room) noexcept:
+        cdef Span* grown
+        if room > self.room:
+            grown = <Span*>realloc(self.spans, room * sizeof(Span))
+            if grown == NULL:
+                return False
+            self.spans = grown
+            self.room = room
+        return True
+
+    cdef int hold(self, object piece, str name, int64_t* since_ns) except -1:
+        """Looks at each item of a list or tuple of ours; copies of those that are no bytes are held."""
+        cdef Py_ssize_t i
+        cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(piece)
+        cdef Py_buffer view
+        cdef object item
+        cdef list copies = None
+        cdef Span* span
+        if self.count + n > self.room and not self.make_room(2 * self.room + n):
+            raise MemoryError(f"no memory for {self.count + n} records")
+        for i in range(n):
+            if i & 127 == 127:
+                let_others_run(since_ns)
+            item = <object>PySequence_Fast_GET_ITEM(piece, i)
+            span = &self.spans[self.count]
+            if item is None:
+                span.at = NULL
+                span.size = -1
+                self.sparse = True
+                self.count += 1
+                continue
+            if not PyBytes_CheckExact(item):
+                take_buffer(item, &view, f"{name}[{self.count}]", "")
+                try:
+                    item = PyBytes_FromStringAndSize(<char*>view.buf, view.len)
+                finally:
+                    PyBuffer_Release(&view)
+                if copies is None or len(copies) >= PIECE:
+                    copies = []
+                    self.keep(copies)
+                copies.append(item)
+            span.at = <const uint8_t*>PyBytes_AS_STRING(item)
+            span.size = PyBytes_GET_SIZE(item)
+            self.longest = max(self.longest, span.size)
+            self.count += 1
+        return 0
+
+    cdef int let_go(self) except -1:
+        """Lets go of the items, which may be the last that hold them, and the spans with them."""
+        cdef int64_t since_ns
+        self.count = 0
+        if self.pieces is not None:
+            since_ns = cyp_monotonic_ns()
+            while self.pieces:
+                self.pieces.pop()
+                let_others_run(&since_ns)
+        return 0
+
+    cdef void describe(self, Cells* c) noexcept:
+        c.layout = SPANS
+        c.rows = <const uint8_t*>self.spans
+        c.sparse = self.sparse
 
 
-cdef tuple items_of(object sequence, str name):
-    if not isinstance(sequence, (list, tuple)) and isinstance(sequence, (str, bytes, bytearray, memoryview)):
-        raise TypeError(f"{name}: must be a sequence of bytes, not {type(sequence).__name__}")
-    try:
-        # A copy: the caller's list may change while this waits for memory.
-        return tuple(sequence)
-    except TypeError as error:
-        raise TypeError(f"{name}: must be a sequence of bytes, not {type(sequence).__name__}") from error
+cdef Items items_of(object sequence, str name):
+    cdef Items items = Items.__new__(Items)
+    items.take(sequence, name)
+    return items
 
 
 cdef RowSource from_sequences(object values, object keys):
     """Rows of Python sequences of bytes, other contiguous buffers or None. Raises TypeError, ValueError."""
     cdef RowSource source = RowSource.__new__(RowSource)
-    cdef tuple value_items = items_of(values, "values")
-    cdef tuple key_items = None if keys is None else items_of(keys, "keys")
-    cdef int64_t n = len(value_items)
-    cdef int64_t key_most = 0
-    cdef int64_t value_most
     cdef Rows* r
-    if key_items is not None and len(key_items) != n:
-        raise ValueError(f"keys: has {len(key_items)} items, values {n}: must be as many")
     source.value_name = "values"
     source.key_name = "keys"
     source.partition = -1
     source.timestamp_ms = -1
-    source.kept = value_items
-    source.kept_keys = key_items
-    source.batches = <Rows*>calloc(1, sizeof(Rows))
-    source.spans = <Span*>malloc(max(1, n * (1 if key_items is None else 2)) * sizeof(Span))
-    if source.batches == NULL or source.spans == NULL:
-        raise MemoryError(f"no memory for {n} records")
-    r = source.batches
-    r.count = n
-    value_most = hold_all(source, value_items, "values", &r.value, source.spans)
-    if key_items is not None:
-        key_most = hold_all(source, key_items, "keys", &r.key, source.spans + n)
+    source.values = items_of(values, "values")
+    source.count = source.values.count
+    if keys is not None:
+        source.keys = items_of(keys, "keys")
         source.keyed = True
+        if source.keys.count != source.count:
+            raise ValueError(
+                f"keys: has {source.keys.count} items, values {source.count}: must be as many"
+            )
+    source.batches = <Rows*>calloc(1, sizeof(Rows))
+    if source.batches == NULL:
+        raise MemoryError(f"no memory for {source.count} records")
+    r = source.batches
+    r.count = source.count
+    source.values.describe(&r.value)
+    if source.keyed:
+        source.keys.describe(&r.key)
     source.batch_count = 1
-    source.count = n
     source.headers_room = 1
-    source.largest = record_bound(key_most, value_most, 1)
+    source.largest = record_bound(source.keys.longest if source.keyed else 0, source.values.longest, 1)
     return source
+
+
+cdef int let_go_of(RowSource source) except -1:
+    """Lets go of what the rows are in, with pauses; they are read no more."""
+    source.count = 0
+    source.batch_count = 0
+    if source.values is not None:
+        source.values.let_go()
+    if source.keys is not None:
+        source.keys.let_go()
+    return 0
 
 
 cdef int check_rows(RowSource source, int32_t partitions, int64_t max_request_size, bint given) except -1:

@@ -2,15 +2,19 @@
 
 import math
 import resource
+import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pytest
 
+from cyproducer import errors
 from tests.rig import Rig
 
 MANY = 10_000
@@ -89,3 +93,93 @@ def test_one_row_costs_some_times_what_send_does(partitions: int) -> None:
             export = min(export, fastest(batch.__arrow_c_array__))
         assert many < 6 * singly
         assert arrow - export < 10 * singly
+
+
+class Neighbour:
+    """A thread that wants the GIL all the time, and how long it was at most without it."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self.ended = False
+        self.begun = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self) -> None:
+        last = time.perf_counter()
+        self.begun.set()
+        while not self.ended:
+            # Lets go of the GIL and wants it back.
+            time.sleep(0)
+            now = time.perf_counter()
+            self.longest = max(self.longest, now - last)
+            last = now
+
+    def __enter__(self) -> Self:
+        self.thread.start()
+        self.begun.wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended = True
+        self.thread.join()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: [b"x"] * 3_000_000, lambda: [bytearray(b"x")] * 700_000, lambda: deque([b"x"] * 2_000_000)],
+    ids=["bytes", "buffers", "no list"],
+)
+def test_other_threads_run_while_many_values_are_looked_at(make: Callable[[], Any]) -> None:
+    values = make()
+    with Rig({"t": [1]}, buffer_memory=1 << 20, max_block_ms=1, batch_size=1024) as rig:
+        shares = []
+        for _ in range(5):
+            with Neighbour() as neighbour:
+                begun = time.perf_counter()
+                # There is no memory for all of them: what takes long is to look at them.
+                with pytest.raises(errors.BufferExhaustedError):
+                    rig.path.send_many("t", values)
+                took = time.perf_counter() - begun
+            shares.append(neighbour.longest / took)
+        # Nearly all of it, once; the machine may take a CPU away for some ms.
+        assert min(shares) < 0.5
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="a buffer can't be written in Python")
+def test_a_list_that_changes_meanwhile_is_read_as_by_a_loop() -> None:
+    class Item:
+        """Changes the list when it is looked at."""
+
+        def __init__(self, change: Callable[[], object]) -> None:
+            self.change = change
+
+        def __buffer__(self, flags: int) -> memoryview:
+            self.change()
+            return memoryview(b"changed")
+
+    with Rig({"t": [1]}, buffer_memory=64 << 20) as rig:
+        values: list[Any] = [b"%d" % i for i in range(10_000)]
+        # In the first piece: what is in it is held, what is behind it gone.
+        values[5] = Item(values.clear)
+        future = rig.path.send_many("t", values)
+        rig.answer_all()
+        count = future.get(0).count
+        assert 0 < count < 10_000
+        expected = [b"%d" % i for i in range(count)]
+        expected[5] = b"changed"
+        assert rig.values("t") == expected
+        # And one that grows, at the end of the first piece.
+        values = [b"%d" % i for i in range(3)]
+        values[1] = Item(lambda: values.append(b"more"))
+        future = rig.path.send_many("t", values)
+        rig.answer_all()
+        assert rig.values("t")[count:] in (
+            [b"0", b"changed", b"2"],
+            [b"0", b"changed", b"2", b"more"],
+        )
+        # Keys are counted when all are looked at.
+        values = [b"v"] * 9000
+        values[0] = Item(lambda: keys.clear())
+        keys = [b"k"] * 9000
+        with pytest.raises(ValueError, match="keys: has 0 items, values 9000: must be as many"):
+            rig.path.send_many("t", values, keys)
