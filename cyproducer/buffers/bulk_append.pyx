@@ -10,6 +10,7 @@ the common and the fastest case, are written from their column.
 """
 
 from libc.string cimport memcpy
+from posix.time cimport nanosleep, timespec
 
 from cyproducer.buffers.accumulator cimport (
     APPENDED,
@@ -26,6 +27,7 @@ from cyproducer.buffers.structures cimport OPEN, Accumulator, Batch, Partition
 from cyproducer.buffers.sync cimport (
     SIGNAL_SLICE_NS,
     cyp_give_way,
+    cyp_load32,
     cyp_lock_queued,
     cyp_monotonic_ns,
     pthread_mutex_lock,
@@ -59,6 +61,7 @@ from cyproducer.records.varint cimport put_varint, varint_size
 cdef enum:
     BLOCK_ROWS = 512          # at most, and below: room for segments is made for as many
     BLOCK_BYTES = 65536
+    GIVEN_MOMENTS = 4         # of some 70 us, timer slack included
     STICKY_SLACK = 30         # as RecordAccumulator._append counts what sticky partitions got
 
 cdef uint8_t NO_HEADERS = 0
@@ -120,9 +123,26 @@ cdef int append_block(RecordAccumulator acc, Topic* t, Segments segments, Sendin
         wake = rouse(a)
     pthread_mutex_unlock(&a.lock)
     if s.rows.count > FEW_ROWS:
-        cyp_give_way(&a.queued)
+        give_way(&a.queued)
     s.out.wake = wake
     return result
+
+
+cdef void give_way(const int32_t* queued) noexcept nogil:
+    """Lets whoever waits for the lock have it, for a fraction of a millisecond at most.
+
+    A thread that slept has to get a CPU first, maybe that of this thread, and finds the lock taken again if
+    that takes longer than the turns of ``cyp_give_way``.
+    """
+    cdef timespec moment
+    cdef int _i
+    cyp_give_way(queued)
+    for _i in range(GIVEN_MOMENTS):
+        if cyp_load32(queued) == 0:
+            return
+        moment.tv_sec = 0
+        moment.tv_nsec = 20_000
+        nanosleep(&moment, NULL)
 
 
 # Rows of any kind

@@ -1,16 +1,29 @@
 """What ``send_arrow()`` and ``send_many()`` cost, beside ``send()`` and a bare socket.
 
-    python perf/micro/columnar.py
+    python perf/micro/columnar.py            # throughput, then the next two
+    python perf/micro/columnar.py small      # one row a call
+    python perf/micro/columnar.py beside     # send() beside another thread's tables
 
 A null broker acknowledges at once. Of each way of sending a million values of 100 bytes: CPU seconds of this
 process, appending, checksums, sending and receiving included, and records/s, the median of nine rounds. The
 bare socket writes Produce requests that were made before, and reads the answers: what no client can beat.
+
+Small: the fastest of many rounds of calls with one value, as multiples of ``send()``; what pyarrow's own export
+of a batch takes is told by itself, and taken off.
+
+Beside: how long another thread's ``send()`` takes, one each half millisecond, in rounds taken in turn: alone,
+beside a thread that only computes and needs neither GIL nor producer (what the CPUs that are there can give), and
+beside one that sends table after table, or sequences. Of each percentile the median of the rounds
+(least-greatest).
 """
 
 import resource
 import socket
 import statistics
+import sys
+import threading
 import time
+import zlib
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -24,6 +37,10 @@ ROUNDS = 9
 PARTITIONS = 8
 IN_FLIGHT = 5
 A_BATCH = 1200
+SMALL_ROUNDS = 400
+BESIDE_ROUNDS = 9
+BESIDE_S = 1.0
+PERCENTILES = (0.5, 0.95, 0.99)
 
 
 def cpu_s() -> float:
@@ -86,7 +103,105 @@ class Socket:
         return data
 
 
-def main() -> None:
+def fastest(call: Callable[..., object], *arguments: object) -> float:
+    """Seconds of one call, of the fastest round of fifty."""
+    best = float("inf")
+    for _ in range(SMALL_ROUNDS):
+        begun = time.perf_counter()
+        for _ in range(50):
+            call(*arguments)
+        best = min(best, time.perf_counter() - begun)
+    return best / 50
+
+
+def small(producer: KafkaProducer) -> None:
+    value = b"x" * 100
+    batch = pa.record_batch({"value": pa.array([value], pa.binary())})
+    singly = many = arrow = export = float("inf")
+    for _ in range(3):
+        singly = min(singly, fastest(producer.send, "t", value))
+        many = min(many, fastest(producer.send_many, "t", [value]))
+        arrow = min(arrow, fastest(producer.send_arrow, "t", batch))
+        export = min(export, fastest(batch.__arrow_c_array__))
+        producer.flush(60)
+    print(f"send(), one value                       {singly * 1e6:8.2f} us")
+    print(f"send_many(), one value                  {many * 1e6:8.2f} us{many / singly:8.1f} times send()")
+    print(f"send_arrow(), one row                   {arrow * 1e6:8.2f} us{arrow / singly:8.1f} times send()")
+    print(f"pyarrow's export of it                  {export * 1e6:8.2f} us")
+    print(f"send_arrow() without that               {(arrow - export) * 1e6:8.2f} us", end="")
+    print(f"{(arrow - export) / singly:8.1f} times send()", flush=True)
+
+
+def latencies(producer: KafkaProducer, other: Callable[[], object]) -> list[float]:
+    """Microseconds of each ``send()``, sorted, while another thread does the other over and over."""
+    ended = threading.Event()
+    begun = threading.Event()
+
+    def run() -> None:
+        while not ended.is_set():
+            other()
+            begun.set()
+
+    found = []
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        begun.wait()
+        until = time.perf_counter() + BESIDE_S
+        while time.perf_counter() < until:
+            at = time.perf_counter()
+            producer.send("t", b"x" * 100)
+            found.append((time.perf_counter() - at) * 1e6)
+            time.sleep(0.0005)
+    finally:
+        ended.set()
+        thread.join()
+    producer.flush(60)
+    return sorted(found)
+
+
+def beside(producer: KafkaProducer) -> None:
+    values = [bytes([i % 251]) * 100 for i in range(RECORDS)]
+    table = pa.table({"value": pa.array(values, pa.binary())})
+    megabytes = b"x" * (16 << 20)
+    others: dict[str, Callable[[], object]] = {
+        "alone": lambda: time.sleep(0.01),
+        "beside a thread that computes": lambda: zlib.crc32(megabytes),
+        "beside send_arrow() of tables": lambda: producer.send_arrow("t", table).get(60),
+        "beside send_many()": lambda: producer.send_many("t", values).get(60),
+    }
+    seen: dict[str, list[list[float]]] = {name: [] for name in others}
+    for _ in range(BESIDE_ROUNDS):
+        for name, other in others.items():
+            found = latencies(producer, other)
+            seen[name].append([found[int(len(found) * each)] for each in PERCENTILES])
+    for name, rounds in seen.items():
+        print(f"send() {name:<37}", end="")
+        for i, percentile in enumerate(PERCENTILES):
+            of_rounds = [each[i] for each in rounds]
+            print(
+                f"  p{percentile * 100:.0f} {statistics.median(of_rounds):.0f} us "
+                f"({min(of_rounds):.0f}-{max(of_rounds):.0f})",
+                end="",
+            )
+        print(flush=True)
+
+
+def main(what: list[str]) -> None:
+    if not what:
+        throughput()
+    with (
+        NullBroker(partitions=PARTITIONS) as broker,
+        KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer,
+    ):
+        producer.send("t", b"first").get(10)
+        if not what or "small" in what:
+            small(producer)
+        if not what or "beside" in what:
+            beside(producer)
+
+
+def throughput() -> None:
     some = [bytes([i % 251]) * 100 for i in range(1000)]
     values = some * (RECORDS // 1000)
     column = pa.array(values, pa.binary())
@@ -127,4 +242,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
