@@ -17,6 +17,7 @@ cdef enum AppendResult:
 
 cdef enum:
     TICK_MS = 20          # more than the kernel's clock may be behind between two ticks
+    LEAST_WAIT = 16384    # what a thread waits for where no batch of the partition was ever that large
 
 cdef struct Appended:
     Delivery* delivery    # a reference for the caller's future

@@ -66,7 +66,6 @@ cdef double RATIO_MARGIN = 1.05   # the estimate is an average: most batches are
 
 cdef enum:
     FIRST_CAPACITY = 512      # a partition's first batch; later ones start at the size of the last
-    LEAST_WAIT = 16384        # what a thread waits for where no batch of the partition was ever that large
     # Before compression a batch has at most so many times the bytes that it may have on the wire. Very
     # compressible records would otherwise make raw batches of megabytes: a few fill the pool, and the thread
     # that fills one compresses all of it in one send().

@@ -35,6 +35,7 @@ cdef struct Sending:
     int64_t headers_room          # bytes of it
     int64_t headers_most          # that any row's headers take
     int64_t grant                 # bytes reserved for a new batch
+    int64_t left_over             # bytes of the pool that the call leaves to others; 0: none
     Appended out                  # sealing: a batch to be sealed; need: bytes, where memory is lacking
 
 

@@ -15,11 +15,14 @@ from posix.time cimport nanosleep, timespec
 from cyproducer.buffers.accumulator cimport (
     APPENDED,
     IS_CLOSED,
+    LEAST_WAIT,
+    NEED_MEMORY,
     NO_SUCH_PARTITION,
     OUT_OF_MEMORY,
     TOPIC_UNKNOWN,
     dated,
 )
+from cyproducer.buffers.buffer_pool cimport buffer_capacity
 from cyproducer.buffers.placement cimport STICKY, place
 from cyproducer.buffers.readiness cimport rouse
 from cyproducer.buffers.segments cimport note
@@ -55,7 +58,7 @@ from cyproducer.records.hashing cimport (
     KeyHash,
     partition_for_key,
 )
-from cyproducer.records.record_batch cimport put_record, record_bound
+from cyproducer.records.record_batch cimport BATCH_HEADER, put_record, record_bound
 from cyproducer.records.varint cimport put_varint, varint_size
 
 cdef enum:
@@ -268,8 +271,14 @@ cdef int append_slowly(
     bint* wake,
 ) noexcept nogil:
     """One row by the accumulator's own way, which opens, enlarges and closes batches."""
+    cdef int64_t least
     cdef int result
     s.out.wake = False
+    # Unlocked: it matters little when it is some buffers more.
+    if s.grant == 0 and s.left_over > 0 and acc.pool.in_use > acc.pool.total_bytes - s.left_over:
+        least = buffer_capacity(record_bound(r.key_size, r.value_size, r.headers_size) + BATCH_HEADER)
+        s.out.need = acc._first_capacity(t.partitions[partition], least, LEAST_WAIT)
+        return NEED_MEMORY
     result = acc._append(t, partition, r, &s.grant, False, &s.out)
     wake[0] |= s.out.wake
     if result == APPENDED:

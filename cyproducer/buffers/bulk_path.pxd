@@ -17,4 +17,5 @@ cdef class BulkPath(SendPath):
     cdef int _cope(
         self, int result, TopicState state, Segments segments, Sending* s, int64_t deadline
     ) except -1
+    cdef bint _wait_for_others(self, int64_t size, int64_t deadline) except -1
     cdef int32_t _known_partitions(self, TopicState state, int64_t deadline) except -1

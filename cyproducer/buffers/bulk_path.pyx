@@ -9,6 +9,7 @@ thread; the GIL is let go but for what needs it, a few times a megabyte.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
+from posix.time cimport nanosleep, timespec
 
 from cyproducer.buffers.accumulator cimport (
     APPENDED,
@@ -22,6 +23,7 @@ from cyproducer.buffers.buffer_pool cimport buffer_capacity
 from cyproducer.buffers.bulk cimport bulk_future
 from cyproducer.buffers.bulk_append cimport FEW_ROWS, OTHER_PARTITIONS, PAUSE, READY_ROWS, Ready, append_rows
 from cyproducer.buffers.delivery cimport fresh
+from cyproducer.buffers.readiness cimport hurry
 from cyproducer.buffers.send_path cimport given_timestamp, wanted_partition
 from cyproducer.buffers.structures cimport Batch
 from cyproducer.buffers.sync cimport (
@@ -192,6 +194,8 @@ cdef class BulkPath(SendPath):
         s.partition = source.partition
         s.timestamp_ms = source.timestamp_ms
         s.partitions = partitions
+        if source.count > FEW_ROWS:
+            s.left_over = acc.pool.total_bytes // 8
         s.headers_most = source.headers_room
         s.ready_room = <int32_t>min(READY_ROWS, source.count)
         s.ready = few
@@ -268,6 +272,8 @@ cdef class BulkPath(SendPath):
             if s.grant:
                 acc.pool.unreserve(s.grant)
                 s.grant = 0
+            if s.left_over > 0 and not self._wait_for_others(s.out.need + s.left_over, deadline):
+                s.left_over = 0
             self._reserve(s.out.need, deadline, state.name)
             s.grant = s.out.need
         elif result == TOPIC_UNKNOWN or result == OTHER_PARTITIONS:
@@ -284,6 +290,33 @@ cdef class BulkPath(SendPath):
         else:
             raise MemoryError(f"no memory for rows of topic {state.name!r}")
         return 0
+
+    cdef bint _wait_for_others(self, int64_t size, int64_t deadline) except -1:
+        """Waits for a moment until ``size`` bytes are free, without a place in line; whether they are.
+
+        Whoever stands in line gets every byte that comes back, and then fills it: another thread's send()
+        would stand behind many rows of this call each time it needs a buffer.
+        """
+        cdef RecordAccumulator acc = self.accumulator
+        cdef timespec moment
+        cdef int64_t began = cyp_monotonic_ns()
+        cdef int64_t until = min(deadline, began + SIGNAL_SLICE_NS)
+        cdef int64_t most = acc.pool.total_bytes - size
+        pthread_mutex_lock(&acc.c.lock)
+        hurry(&acc.c)
+        pthread_mutex_unlock(&acc.c.lock)
+        acc.wake()
+        with nogil:
+            # Unlocked: it is reserved afterwards, or waited for.
+            while acc.pool.in_use > most and cyp_monotonic_ns() < until and not acc.c.closed:
+                moment.tv_sec = 0
+                moment.tv_nsec = 50_000
+                nanosleep(&moment, NULL)
+        pthread_mutex_lock(&acc.pool.lock)
+        acc.pool.waited_ns += cyp_monotonic_ns() - began
+        pthread_mutex_unlock(&acc.pool.lock)
+        PyErr_CheckSignals()
+        return acc.pool.in_use <= most
 
     cdef int32_t _known_partitions(self, TopicState state, int64_t deadline) except -1:
         """How many partitions the topic has, waiting for its metadata until ``deadline``."""

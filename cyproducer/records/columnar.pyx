@@ -38,9 +38,6 @@ cdef int64_t MOST_BYTES = 1 << 56
 # A record's size is an int32: of headers that take more, no more than that is counted.
 cdef int64_t MOST_HEADERS = 0x7FFFFFFF
 
-cdef enum:
-    FEW_CELLS = 64            # that cost less to look through than to let go of the GIL
-
 # Source: Apache Arrow, "The Arrow C data interface", "Data type description - format strings".
 TYPE_NAMES = {
     "n": "null", "b": "bool", "c": "int8", "C": "uint8", "s": "int16", "S": "uint16", "i": "int32",
@@ -49,7 +46,9 @@ TYPE_NAMES = {
     "vu": "string_view", "tdD": "date32", "tdm": "date64", "+l": "list", "+L": "large_list",
     "+vl": "list_view", "+vL": "large_list_view", "+s": "struct", "+m": "map", "+r": "run_end_encoded",
 }
-# Likewise, of those with parameters: what they begin with.
+# A map is a list of structs by another name.
+LIST_LAYOUTS = {b"+l": LISTS32, b"+m": LISTS32, b"+L": LISTS64, b"+vl": LIST_VIEWS32, b"+vL": LIST_VIEWS64}
+# Names of types with parameters, by what they begin with.
 PARAMETRIC_NAMES = {
     "w:": "fixed_size_binary", "d:": "decimal", "+w:": "fixed_size_list", "+u": "union", "tt": "time",
     "tD": "duration", "ti": "interval", "ts": "timestamp",
@@ -218,17 +217,8 @@ cdef int headers_type(const ArrowSchema* s, str name) except -1:
     if form != NULL and s.dictionary == NULL:
         if strcmp(form, "n") == 0:
             return NO_LISTS
-        # A map is a list of structs by another name.
-        if strcmp(form, "+l") == 0 or strcmp(form, "+m") == 0:
-            layout = LISTS32
-        elif strcmp(form, "+L") == 0:
-            layout = LISTS64
-        elif strcmp(form, "+vl") == 0:
-            layout = LIST_VIEWS32
-        elif strcmp(form, "+vL") == 0:
-            layout = LIST_VIEWS64
-        elif strncmp(form, "+w:", 3) == 0:
-            layout = FIXED_LISTS
+        fixed = strncmp(form, "+w:", 3) == 0
+        layout = FIXED_LISTS if fixed else LIST_LAYOUTS.get(<bytes>form, NO_LISTS)
     if layout and s.n_children == 1 and s.children != NULL:
         pair = s.children[0]
         if pair.format != NULL and strcmp(pair.format, "n") == 0:
@@ -376,7 +366,7 @@ cdef int64_t describe_cells(
     cdef int64_t longest = 0
     cdef int64_t bad
     point_cells(c, words, s, a, skip, n, True, name)
-    if n <= FEW_CELLS:
+    if n <= 64:   # which costs less than to let go of the GIL
         bad = check_cells(c, 0, n, &longest)
     else:
         with nogil:
@@ -653,6 +643,7 @@ cdef int64_t check_elements(const Headers* h, int64_t n) noexcept nogil:
     cdef int64_t row
     cdef int64_t start = 0
     cdef int64_t end = 0
+    cdef int64_t bad
     cdef int64_t begun_row = 0
     cdef int64_t begun = 0
     cdef int64_t ended = 0
@@ -667,10 +658,8 @@ cdef int64_t check_elements(const Headers* h, int64_t n) noexcept nogil:
             if start - h.base == ended:
                 ended = end - h.base
                 continue
-        if (
-            check_cells(&h.key, begun, ended, &longest) >= 0
-            or check_cells(&h.value, begun, ended, &longest) >= 0
-        ):
+        bad = check_cells(&h.key, begun, ended, &longest)
+        if bad >= 0 or check_cells(&h.value, begun, ended, &longest) >= 0:
             return begun_row
         if row < n:
             begun_row = row
@@ -682,11 +671,10 @@ cdef int64_t check_elements(const Headers* h, int64_t n) noexcept nogil:
 cdef int64_t describe_headers(
     Headers* h, const ArrowSchema* s, const ArrowArray* a, int64_t skip, int64_t n, str name, int64_t before
 ) except -1:
-    """Makes a column of headers of an array; returns the bytes that the largest row's take, encoded.
-
-    Costs by the rows and their headers: of a slice's lists all elements of the whole are at hand.
-    """
+    """Makes a column of headers of an array; returns the bytes that the largest row's take, encoded."""
+    # Only elements that the rows have are looked at: a slice's lists come with those of the whole column.
     cdef const ArrowArray* pairs
+    cdef const ArrowArray* child
     cdef const ArrowSchema* pair
     cdef int64_t row = 0
     cdef int64_t size = 0
@@ -712,12 +700,9 @@ cdef int64_t describe_headers(
         raise malformed(name, f"a list has {a.n_children} children")
     pairs = a.children[0]
     pair = s.children[0]
-    if pair.n_children == 0:
-        check_shape(pairs, 0, 0, name)
-    else:
-        check_shape(pairs, 1, 0, name)
-        if pairs.n_children != 2 or pairs.children == NULL:
-            raise malformed(name, f"its structs have {pairs.n_children} fields and their type 2")
+    check_shape(pairs, 1 if pair.n_children else 0, 0, name)
+    if pair.n_children and (pairs.n_children != 2 or pairs.children == NULL):
+        raise malformed(name, f"its structs have {pairs.n_children} fields and their type 2")
     if n == 0:
         return largest
     h.layout = layout
@@ -748,15 +733,13 @@ cdef int64_t describe_headers(
         # By name where the names say so, else by place.
         if field_is(pair.children[0], "value") and field_is(pair.children[1], "key"):
             key = 1
-        skip = plus(pairs.offset, h.base, name)
-        point_cells(
-            &h.key, &h.key_words, pair.children[key], pairs.children[key], skip, last - h.base, False,
-            f"{name}, key",
-        )
-        point_cells(
-            &h.value, &h.value_words, pair.children[1 - key], pairs.children[1 - key], skip, last - h.base,
-            False, f"{name}, value",
-        )
+        size = last - h.base
+        row = plus(pairs.offset, h.base, name)
+        child = pairs.children[key]
+        point_cells(&h.key, &h.key_words, pair.children[key], child, row, size, False, f"{name}, key")
+        key = 1 - key
+        child = pairs.children[key]
+        point_cells(&h.value, &h.value_words, pair.children[key], child, row, size, False, f"{name}, value")
         take_validity(pairs, h.base, last - h.base, False, name, &h.struct_validity, &h.struct_bit)
     with nogil:
         bad = check_elements(h, n)

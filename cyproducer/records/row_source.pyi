@@ -1,4 +1,7 @@
 from typing import final
 
 @final
+class Items: ...
+
+@final
 class RowSource: ...

@@ -8,12 +8,12 @@ A null broker acknowledges at once. Of each way of sending a million values of 1
 process, appending, checksums, sending and receiving included, and records/s, the median of nine rounds. The
 bare socket writes Produce requests that were made before, and reads the answers: what no client can beat.
 
-Small: the fastest of many rounds of calls with one value, as multiples of ``send()``; what pyarrow's own export
-of a batch takes is told by itself, and taken off.
+Small: the fastest of many rounds of calls with one value, as multiples of ``send()``; what pyarrow's own
+export of a batch takes is told by itself, and taken off.
 
 Beside: how long another thread's ``send()`` takes, one each half millisecond, in rounds taken in turn: alone,
-beside a thread that only computes and needs neither GIL nor producer (what the CPUs that are there can give), and
-beside one that sends table after table, or sequences. Of each percentile the median of the rounds
+beside a thread that only computes and needs neither GIL nor producer (what the CPUs that are there can give),
+and beside one that sends table after table, or sequences. Of each percentile the median of the rounds
 (least-greatest).
 """
 
