@@ -126,7 +126,8 @@ def test_headers_come_from_lists_of_a_fixed_size(size: int, data: Any, start: in
     ids=str,
 )
 def test_columns_of_no_headers_at_all_are_taken(rig: Rig, kind: pa.DataType) -> None:
-    table = valued(h=pa.array([None, None] if kind == pa.null() else [[], None], kind))
+    rows: list[Any] = [None, None] if kind == pa.null() else [[], None]
+    table = valued(h=pa.array(rows, kind))
     assert sent_at_once(table, headers="h") == sent_singly(table)
 
 
@@ -183,7 +184,7 @@ def test_a_partitioner_of_the_users_is_not_asked_for_rows_without_a_partition(
             return True
 
     path = Partitioned()
-    path._open_path(rig.accumulator, 1 << 20, 60_000, lambda *_: None)
+    path._open_path(rig.accumulator, 1 << 20, 60_000, rig.path.send)
     with pytest.raises(ValueError, match="column 'p', row 0: is null, and a partitioner of your own"):
         path.send_arrow("t", valued(p=column), partition="p")
     path.send_arrow("t", valued(p=pa.array([1.0, 0.0])), partition="p")
@@ -237,7 +238,7 @@ def test_a_type_that_is_not_taken_is_named_with_what_to_do(
 ) -> None:
     data = pa.table({"v": [b"x", b"y"], "c": column})
     with pytest.raises(TypeError, match=f"column 'c' is of type {said}"):
-        rig.path.send_arrow("t", data, **{"value": "v", argument: "c"})  # type: ignore[arg-type]
+        rig.path.send_arrow("t", data, **{"value": "v", argument: "c"})
     assert rig.accumulator.counters()["records_appended"] == 0
 
 
