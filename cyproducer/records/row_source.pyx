@@ -399,7 +399,6 @@ cdef int let_others_run(int64_t* since_ns) except -1:
         moment.tv_nsec = MOMENT_NS
         with nogil:
             nanosleep(&moment, NULL)
-        PyErr_CheckSignals()
         since_ns[0] = cyp_monotonic_ns()
     return 0
 
@@ -485,6 +484,7 @@ cdef class Items:
         for i in range(n):
             if i & 127 == 127:
                 let_others_run(since_ns)
+                PyErr_CheckSignals()
             item = <object>PySequence_Fast_GET_ITEM(piece, i)
             span = &self.spans[self.count]
             if item is None:
@@ -510,7 +510,10 @@ cdef class Items:
         return 0
 
     cdef int let_go(self) except -1:
-        """Lets go of the items, which may be the last that hold them, and the spans with them."""
+        """Lets go of the items, of which it may have the last reference.
+
+        Looks for no signals: the rows are accepted, and who called must get their future.
+        """
         cdef int64_t since_ns
         self.count = 0
         if self.pieces is not None:
