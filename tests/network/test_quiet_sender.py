@@ -223,8 +223,8 @@ with Rig({"t": [1]}) as rig:
     sleeping.start()
     until(lambda: "S" in open(f"/proc/self/task/{sleeping.native_id}/stat").read().split()[2], "sleep")
     library.pause_next_write()
-    # Wakes without the GIL, which another thread can have meanwhile.
-    waking = threading.Thread(target=rig.path.send_many, args=("t", [b"2"]))
+    # Wakes without the GIL, which another thread can have meanwhile: few rows would be sent with it.
+    waking = threading.Thread(target=rig.path.send_many, args=("t", [b"2"] * 100))
     waking.start()
     until(lambda: library.paused_write() == ENTERED, "a wake-up")
     rig.sender.wake()
