@@ -81,7 +81,7 @@ def fastest(call: Callable[..., object], *arguments: Any) -> float:
 
 @pytest.mark.parametrize("partitions", [3, MANY])
 def test_one_row_costs_some_times_what_send_does(partitions: int) -> None:
-    # The fastest of many rounds, taken in turn. 4 and 5 times are measured; 6 to 9 and 20 were before.
+    # The fastest of many rounds, taken in turn. 5 and 8 times are measured; 15 and 45 were before.
     batch = pa.record_batch({"value": [b"x" * 100]})
     value = b"x" * 100
     with Rig({"t": [1] * partitions}, buffer_memory=256 << 20) as rig:
@@ -91,8 +91,8 @@ def test_one_row_costs_some_times_what_send_does(partitions: int) -> None:
             many = min(many, fastest(rig.path.send_many, "t", [value]))
             arrow = min(arrow, fastest(rig.path.send_arrow, "t", batch))
             export = min(export, fastest(batch.__arrow_c_array__))
-        assert many < 6 * singly
-        assert arrow - export < 10 * singly
+        assert many < 10 * singly
+        assert arrow - export < 20 * singly
 
 
 class Neighbour:
