@@ -370,17 +370,6 @@ collectors: list[KafkaProducer] = []
 def test_what_would_wait_in_a_finalizer_on_a_sender_s_thread_is_refused(
     own: bool, name: str, call: Callable[[KafkaProducer, Any], object]
 ) -> None:
-    outcomes: list[BaseException | None] = []
-
-    class Finalized:
-        def __del__(self) -> None:
-            assert threading.current_thread().name.startswith("cyproducer-sender")
-            try:
-                call(producer, pending)
-                outcomes.append(None)
-            except KafkaError as error:
-                outcomes.append(error)
-
     with (
         ScriptedCluster(orders=1) as cluster,
         producing(cluster, selector=CollectingSelector, buffer_memory=30_000) as collector,
@@ -393,13 +382,41 @@ def test_what_would_wait_in_a_finalizer_on_a_sender_s_thread_is_refused(
         cluster.script = no_produce
         pending = producer.send("orders", bytes(10_000))
         cluster.wait_for_requests(PRODUCE, 1)
-        cycle: list[Any] = [Finalized()]
-        cycle.append(cycle)
-        del cycle
-        collect()
-        (outcome,) = outcomes
-        assert isinstance(outcome, IllegalStateError), outcome
-        assert "the thread that sends" in str(outcome)
+        is_refused_in_a_finalizer(lambda: call(producer, pending), collect)
+
+
+def test_waiting_for_a_first_broker_in_a_finalizer_on_a_sender_s_thread_is_refused() -> None:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        ScriptedCluster(orders=1) as silent,
+        producing(cluster, selector=CollectingSelector) as collector,
+        collecting() as collect,
+    ):
+        silent.script = lambda received: Act(silent=True)
+        collectors.append(collector)
+        with producing(silent) as producer:
+            is_refused_in_a_finalizer(lambda: producer.wait_ready(WAIT_S), collect)
+
+
+def is_refused_in_a_finalizer(call: Callable[[], object], collect: Callable[[], None]) -> None:
+    outcomes: list[BaseException | None] = []
+
+    class Finalized:
+        def __del__(self) -> None:
+            assert threading.current_thread().name.startswith("cyproducer-sender")
+            try:
+                call()
+                outcomes.append(None)
+            except KafkaError as error:
+                outcomes.append(error)
+
+    cycle: list[Any] = [Finalized()]
+    cycle.append(cycle)
+    del cycle
+    collect()
+    (outcome,) = outcomes
+    assert isinstance(outcome, IllegalStateError), outcome
+    assert "the thread that sends" in str(outcome)
 
 
 def test_a_future_that_is_done_may_be_asked_in_a_finalizer_on_a_sender_s_thread() -> None:
