@@ -476,6 +476,18 @@ def test_only_what_is_sent_counts_for_memory() -> None:
         assert [r.value for r in arrived(rig)] == [b"v", None, b"v", b"v"]
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [pa.list_(BINARY_PAIR), pa.large_list(BINARY_PAIR), pa.list_(BINARY_PAIR, 1), pa.list_view(BINARY_PAIR)],
+    ids=str,
+)
+def test_headers_that_no_memory_holds_are_refused_with_what_their_row_needs(kind: pa.DataType) -> None:
+    headers = pa.array([[{"key": b"k", "value": b"x" * 30_000}]], kind)
+    with Rig({"t": [1]}, buffer_memory=20_000, batch_size=4096, max_block_ms=1) as rig:
+        with pytest.raises(errors.BufferExhaustedError, match="a row may need 32768 bytes"):
+            rig.path.send_arrow("t", pa.table({"value": [b"v"], "h": headers}), headers="h")
+
+
 def test_a_row_of_a_later_batch_is_numbered_from_the_first_one_and_stops_all(rig: Rig) -> None:
     batches = [pa.record_batch({"value": [b"x"] * 5}), pa.record_batch({"value": [b"x", None]})]
     reader = pa.RecordBatchReader.from_batches(batches[0].schema, iter(batches))
