@@ -143,8 +143,8 @@ def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 
 def say_when_all_are_accepted():
-    # A cold shutdown interrupts the tasks of which the worker itself knows that a process began them. It hears
-    # so in a tick that may come after the task's own words; a task not interrupted would sleep to its end.
+    # A cold shutdown interrupts the tasks of which the worker itself knows that a process began them. It may
+    # hear so in a tick after the task's own words; a task that is not interrupted would sleep to its end.
     if what == "stay" and len(active_requests) == count:
         say("accepted", count)
 

@@ -483,9 +483,11 @@ def test_only_what_is_sent_counts_for_memory() -> None:
 )
 def test_headers_that_no_memory_holds_are_refused_with_what_their_row_needs(kind: pa.DataType) -> None:
     headers = pa.array([[{"key": b"k", "value": b"x" * 30_000}]], kind)
-    with Rig({"t": [1]}, buffer_memory=20_000, batch_size=4096, max_block_ms=1) as rig:
-        with pytest.raises(errors.BufferExhaustedError, match="a row may need 32768 bytes"):
-            rig.path.send_arrow("t", pa.table({"value": [b"v"], "h": headers}), headers="h")
+    with (
+        Rig({"t": [1]}, buffer_memory=20_000, batch_size=4096, max_block_ms=1) as rig,
+        pytest.raises(errors.BufferExhaustedError, match="a row may need 32768 bytes"),
+    ):
+        rig.path.send_arrow("t", pa.table({"value": [b"v"], "h": headers}), headers="h")
 
 
 def test_a_row_of_a_later_batch_is_numbered_from_the_first_one_and_stops_all(rig: Rig) -> None:
