@@ -24,12 +24,16 @@ class Merged(NamedTuple):
 
 _NOTHING = Merged(False, False, [])
 
+OLDER_ANSWERS = 10
+"""So many answers in a row with older leader epochs are believed, where topics have no ids."""
+
 
 class TopicState:
     """One topic; ``leaders`` and ``epochs`` are for reading, the methods write them."""
 
     __slots__ = (
         "_last_response",
+        "_older_answers",
         "_shared",
         "epochs",
         "error_at_ms",
@@ -56,17 +60,27 @@ class TopicState:
         self._shared: dict[int, int] | None = None
         # The answer that was merged last; None where merging it again would tell something.
         self._last_response: TopicInfo | None = None
+        # How many answers in a row told an older leader epoch.
+        self._older_answers = 0
 
     def merge(self, info: TopicInfo) -> Merged:
-        """Takes an answer without error; an older leader epoch never replaces a newer one.
+        """Takes an answer without error; an older leader epoch does not replace a newer one.
 
-        A topic with another id is another topic: nothing of the old one is kept.
+        A topic with another id is another topic: nothing of the old one is kept. Without ids (before Kafka
+        2.8) nothing says so where a topic was deleted and created again between two answers: the new one
+        begins with epoch 0, and would have no leader for good if the old epochs held. A broker that lags
+        behind tells older epochs, too, but not for ``OLDER_ANSWERS`` in a row.
         """
         if info == self._last_response:
             return _NOTHING
         recreated = NO_TOPIC_ID != self.topic_id != info.topic_id != NO_TOPIC_ID
         old_leaders = {} if recreated else self.leaders
-        old_epochs = {} if recreated else self.epochs
+        tells_older = info.topic_id == NO_TOPIC_ID and any(
+            0 <= epoch < self.epochs.get(partition, -1) for _, partition, _, epoch in info.partitions
+        )
+        self._older_answers = self._older_answers + 1 if tells_older else 0
+        believed = self._older_answers >= OLDER_ANSWERS
+        old_epochs = {} if recreated or believed else self.epochs
         leaders: dict[int, int] = {}
         epochs: dict[int, int] = {}
         moved = []
@@ -92,7 +106,7 @@ class TopicState:
         self.is_internal = info.is_internal
         if info.topic_id != NO_TOPIC_ID:
             self.topic_id = info.topic_id
-        self._last_response = info
+        self._last_response = None if tells_older and not believed else info
         return Merged(changed, recreated, moved)
 
     def move_leader(self, partition: int, node_id: int, leader_epoch: int) -> None:

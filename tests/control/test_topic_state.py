@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cyproducer.control.cluster_view import BrokerMetadata
 from cyproducer.control.messages import NO_TOPIC_ID, PartitionInfo, TopicInfo
-from cyproducer.control.topic_state import Merged, TopicState
+from cyproducer.control.topic_state import OLDER_ANSWERS, Merged, TopicState
 from tests.control.test_metadata import ID_A, ID_B, known, refresh, response, topic
 
 
@@ -92,6 +92,38 @@ def test_without_ids_a_topic_that_was_gone_may_come_back_with_older_epochs() -> 
     assert metadata.leader_epoch("t", 0) == -1
     refresh(metadata, topic(leaders=(2,), epochs=(0,), topic_id=NO_TOPIC_ID), now_ms=800)
     assert metadata.leader_epoch("t", 0) == 0
+
+
+def older(leader: int = 3, topic_id: bytes = NO_TOPIC_ID) -> TopicInfo:
+    return TopicInfo(0, "t", topic_id, False, [PartitionInfo(0, 0, leader, 0)])
+
+
+def test_without_ids_older_epochs_are_believed_when_they_are_told_for_long() -> None:
+    state = TopicState(0)
+    state.merge(TopicInfo(0, "t", NO_TOPIC_ID, False, [PartitionInfo(0, 0, 1, 5)]))
+    for _ in range(OLDER_ANSWERS - 1):
+        assert state.merge(older()) == Merged(False, False, [])
+        assert state.leaders == {0: 1}
+    assert state.merge(older()) == Merged(False, False, [0])
+    assert (state.leaders, state.epochs) == ({0: 3}, {0: 0})
+
+
+def test_a_broker_that_lags_behind_is_not_believed_however_often_it_is_asked_in_between() -> None:
+    state = TopicState(0)
+    newest = TopicInfo(0, "t", NO_TOPIC_ID, False, [PartitionInfo(0, 0, 1, 5)])
+    for _ in range(3):
+        state.merge(newest)
+        for _ in range(OLDER_ANSWERS - 1):
+            state.merge(older())
+    assert (state.leaders, state.epochs) == ({0: 1}, {0: 5})
+
+
+def test_with_ids_older_epochs_are_never_believed() -> None:
+    state = TopicState(0)
+    state.merge(TopicInfo(0, "t", ID_A, False, [PartitionInfo(0, 0, 1, 5)]))
+    for _ in range(2 * OLDER_ANSWERS):
+        state.merge(older(topic_id=ID_A))
+    assert (state.leaders, state.epochs) == ({0: 1}, {0: 5})
 
 
 def test_with_ids_a_topic_that_was_gone_keeps_its_epochs() -> None:
