@@ -78,8 +78,10 @@ class Client:
         self.records: list[Sent] = []
         self.open: list[Sent] = []
         self.closing = False
-        #: Values for which there was no memory: they must not be in any log.
+        #: Values for which there was no memory, or no partition: they must not be in any log.
         self.turned_away: list[bytes] = []
+        #: Whether topics may come to have fewer partitions.
+        self.shrinks = False
         #: Called with each record that is acknowledged.
         self.on_acknowledged: Callable[[Sent], object] = lambda sent: None
         self.completions = CompletionQueue()
@@ -113,9 +115,9 @@ class Client:
         number = len(self.records)
         value = b"%d:%b" % (number, value)
         parked = self.accumulator.parked_records
-        has_memory = (
-            self.pool.used_bytes + ENOUGH_BYTES <= self.config.buffer_memory
-            and self.accumulator.parking_bytes >= ENOUGH_BYTES
+        # One record may be parked in any case.
+        has_memory = self.pool.used_bytes + ENOUGH_BYTES <= self.config.buffer_memory and (
+            not parked or self.accumulator.parking_bytes >= ENOUGH_BYTES
         )
         path = self.path if has_memory else self.hasty_path
         try:
@@ -124,6 +126,12 @@ class Client:
             assert not has_memory, f"{self.pool.used_bytes} bytes are used, and send() found none"
             self.turned_away.append(value)
             self.world.say(f"no memory for a record of {len(value)} bytes")
+            return
+        except errors.UnknownTopicOrPartitionError:
+            assert partition is not None
+            assert self.shrinks, f"send() found no partition {partition}"
+            self.turned_away.append(value)
+            self.world.say(f"no partition {partition} for a record")
             return
         except errors.KafkaError as error:
             # The cluster has refused a producer id, once and for all.

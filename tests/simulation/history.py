@@ -113,6 +113,8 @@ def history_of(seed: int, idempotence: bool | None = None) -> History:
         _add_probe(history)
     _add_limits(random.Random(~seed), history)
     _add_rejected(random.Random(seed ^ 0x467), history)
+    _add_topics_made_anew(random.Random(seed ^ 0xDE1), history, length_ms)
+    _add_forgetting(random.Random(seed ^ 0xF06), history)
     history.events.sort(key=lambda event: event.at_ms)
     return history
 
@@ -264,6 +266,27 @@ def _add_rejected(rng: random.Random, history: History) -> None:
         if event.name == "send" and event.args[1] != PROBE and rng.random() < 0.15:
             topic, value, *rest = event.args
             history.events[number] = event._replace(args=(topic, REJECTED + value, *rest))
+
+
+def _add_topics_made_anew(rng: random.Random, history: History, length_ms: float) -> None:
+    """The topic is deleted and created again, with other partitions; drawn apart, as limits are.
+
+    Not by brokers before 2.5: they answer UNKNOWN_PRODUCER_ID, and what may have been written fails then.
+    """
+    if rng.random() >= 0.08 or history.sequences_left or history.manners.old_rules:
+        return
+    for _ in range(rng.choice((1, 1, 2))):
+        args = (rng.choice((1, 2, 3)), rng.choice((0.0, 0.0, 5.0, 50.0)))
+        history.events.append(Event(rng.uniform(0, length_ms), "make_anew", args))
+
+
+def _add_forgetting(rng: random.Random, history: History) -> None:
+    """The client forgets topics between two records; drawn apart, as limits are."""
+    if rng.random() < 0.15:
+        history.options["metadata_max_age_ms"] = rng.choice((10, 50))
+        history.options["metadata_max_idle_ms"] = rng.choice((1, 10, 50))
+        # Time to hear of it again.
+        history.options["max_block_ms"] = max(history.options["max_block_ms"], 500)
 
 
 def _add_probe(history: History) -> None:

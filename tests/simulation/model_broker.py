@@ -185,8 +185,8 @@ class Broker:
         cluster = self.cluster
         answers = []
         for name in cluster.topics if names is None else names:
-            topic = cluster.topics.get(name)
-            if topic is None or self.world.now_ns < topic.exists_from_ns:
+            topic = cluster.existing(name)
+            if topic is None:
                 answers.append(wire_format.TopicAnswer(name, error=UNKNOWN_TOPIC))
                 continue
             partitions = []

@@ -199,9 +199,11 @@ class Cluster:
         self.nodes = list(range(1, nodes + 1))
         self.topics: dict[str, Topic] = {}
         self.by_id: dict[uuid.UUID, Topic] = {}
+        #: What was in topics that are no more.
+        self.deleted: list[Partition] = []
         self.next_producer_id = 1000
-        #: (broker, topic, partition) -> what that broker believes: leader and epoch.
-        self.views: dict[tuple[int, str, int], tuple[int, int]] = {}
+        #: What a broker believes of a partition: leader and epoch.
+        self.views: dict[tuple[int, Partition], tuple[int, int]] = {}
 
     def create_topic(self, name: str, partitions: int, exists_from_ms: float = 0) -> Topic:
         topic_id = uuid.UUID(int=self.world.random.getrandbits(120) | 1 << 100)
@@ -209,6 +211,20 @@ class Cluster:
         self.topics[name] = self.by_id[topic_id] = topic
         self.add_partitions(name, partitions)
         return topic
+
+    def delete_topic(self, name: str) -> None:
+        topic = self.topics.pop(name)
+        del self.by_id[topic.id]
+        self.deleted += topic.partitions
+        for partition in topic.partitions:
+            waiting, partition.waiting = partition.waiting, []
+            for _, waiter in waiting:
+                waiter(NOT_LEADER)
+
+    def existing(self, key: str | uuid.UUID) -> Topic | None:
+        """The topic of a name or an id, if brokers know it by now."""
+        topic = self.by_id.get(key) if isinstance(key, uuid.UUID) else self.topics.get(key)
+        return None if topic is None or self.world.now_ns < topic.exists_from_ns else topic
 
     def add_partitions(self, name: str, count: int) -> None:
         topic = self.topics[name]
@@ -223,10 +239,10 @@ class Cluster:
     def learn(self, partition: Partition, nodes: list[int]) -> None:
         """These brokers hear who leads the partition now."""
         for node in nodes:
-            self.views[node, partition.topic, partition.index] = (partition.leader, partition.epoch)
+            self.views[node, partition] = (partition.leader, partition.epoch)
 
     def view(self, node: int, partition: Partition) -> tuple[int, int]:
-        return self.views[node, partition.topic, partition.index]
+        return self.views[node, partition]
 
     def move(self, partition: Partition, leader: int, clean: bool, lag_ms: tuple[float, float]) -> None:
         """Gives a partition another leader (or the same in a new epoch); brokers hear of it one by one."""

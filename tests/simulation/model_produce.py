@@ -67,10 +67,10 @@ class Answer:
         response = PartitionResponse(index, code, offset if code == 0 else -1, record_errors=named)
         broker = self.broker
         if code == NOT_LEADER and broker.manners.tells_leader and self.request.api_version >= 10:
-            cluster = broker.cluster
-            topic = cluster.by_id[key] if isinstance(key, uuid.UUID) else cluster.topics[key]
-            view = broker.cluster.view(broker.node, topic.partitions[index])
-            response = response._replace(current_leader=view)
+            topic = broker.cluster.existing(key)
+            if topic is not None and index < len(topic.partitions):
+                view = broker.cluster.view(broker.node, topic.partitions[index])
+                response = response._replace(current_leader=view)
         self.parts[key, index] = response
         self.missing -= 1
         if self.missing == 0:
@@ -108,8 +108,7 @@ def answer_produce(broker: "Broker", conversation: "Conversation", request: Prod
     """Handles a request; its answer goes out when everything is known."""
     answer = Answer(broker, conversation, request)
     for key, partitions in request.topics:
-        cluster = broker.cluster
-        topic = cluster.by_id.get(key) if isinstance(key, uuid.UUID) else cluster.topics.get(key)
+        topic = broker.cluster.existing(key)
         for index, data in partitions:
             if topic is None:
                 code = UNKNOWN_TOPIC_ID if isinstance(key, uuid.UUID) else UNKNOWN_TOPIC

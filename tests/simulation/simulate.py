@@ -41,6 +41,7 @@ class Simulation:
             self.cluster.create_topic(name, partitions, born_ms)
         config = ProducerConfig(**history.options)
         self.client = Client(world, self.network, config, history.seed, history.step_ms)
+        self.client.shrinks = any(event.name == "make_anew" for event in history.events)
         self.places_wound: set[tuple[str, int]] = set()
         if history.sequences_left:
             self.client.on_acknowledged = self.wind
@@ -145,6 +146,14 @@ class Simulation:
 
     def grow(self) -> None:
         self.cluster.add_partitions("t", 1)
+
+    def make_anew(self, partitions: int, gap_ms: float) -> None:
+        """The topic is deleted with all that is in it, and another one of its name is created."""
+        self.world.say(
+            f"the topic is deleted, and made anew with {partitions} partitions after {gap_ms:.0f} ms"
+        )
+        self.cluster.delete_topic("t")
+        self.cluster.create_topic("t", partitions, gap_ms)
 
     def expire(self) -> None:
         """Brokers forget the producers of which they have heard nothing for long."""
