@@ -39,6 +39,7 @@ cdef inline int64_t dated(Batch* b, int64_t now_ms) noexcept nogil:
 cdef class RecordAccumulator(Incomplete):
     cdef readonly object compressor
     cdef dict topics                # name -> TopicState
+    cdef dict sequences             # of topics that were forgotten: name -> Sequences, as bytes
     cdef list unused_topics         # TopicStates that are in the list of all and not in the dict
     cdef int64_t topics_forgotten   # ever: borrowed pointers to topics are good while it stays the same
     cdef int32_t key_hash           # what topics are made with: a KeyHash

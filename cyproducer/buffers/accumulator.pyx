@@ -148,6 +148,7 @@ cdef class RecordAccumulator(Incomplete):
         self.key_hash = spec.key_hash if spec is not None else KEY_HASH_JAVA
         self.keyless = spec.keyless if spec is not None else STICKY
         self.topics = {}
+        self.sequences = {}
         self.unused_topics = []
         self.c.batch_size = max(batch_size, BATCH_HEADER + 1)
         self.c.linger_ns = cyp_ms_ns(linger_ms)

@@ -9,7 +9,6 @@ from cyproducer.records.row_source cimport RowSource
 
 
 cdef class BulkPath(SendPath):
-    cdef TopicState _last_or_topic(self, object name)
     cdef BulkFuture _pinned(self, TopicState state, RowSource source, bint given)
     cdef BulkFuture _send_rows(self, TopicState state, RowSource source, bint given)
     cdef int _check(self, TopicState state, RowSource source, int32_t partitions, bint given) except -1

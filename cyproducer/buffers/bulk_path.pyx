@@ -24,7 +24,7 @@ from cyproducer.buffers.bulk cimport bulk_future
 from cyproducer.buffers.bulk_append cimport FEW_ROWS, OTHER_PARTITIONS, PAUSE, READY_ROWS, Ready, append_rows
 from cyproducer.buffers.delivery cimport fresh
 from cyproducer.buffers.readiness cimport hurry
-from cyproducer.buffers.send_path cimport given_timestamp, wanted_partition
+from cyproducer.buffers.send_path cimport given_timestamp, topic_of, wanted_partition
 from cyproducer.buffers.structures cimport Batch
 from cyproducer.buffers.sync cimport (
     SIGNAL_SLICE_NS,
@@ -81,7 +81,7 @@ cdef class BulkPath(SendPath):
         ``BufferExhaustedError``, has ``accepted``, the number of rows that were, and ``future``, theirs.
         """
         cdef RowSource source
-        cdef TopicState state = self._last_or_topic(topic)
+        cdef TopicState state = topic_of(self, topic)
         cdef int32_t wanted = -1
         cdef bint given = False
         cdef int64_t timestamp_ms = -1
@@ -106,7 +106,7 @@ cdef class BulkPath(SendPath):
         ``partition``, ``timestamp_ms``: of all of them. For the rest, errors too, see ``send_arrow``.
         """
         cdef RowSource source
-        cdef TopicState state = self._last_or_topic(topic)
+        cdef TopicState state = topic_of(self, topic)
         cdef int32_t wanted = -1
         cdef bint given = False
         cdef int64_t at_ms = -1
@@ -137,12 +137,6 @@ cdef class BulkPath(SendPath):
         return None
 
     # Sending
-
-    cdef TopicState _last_or_topic(self, object name):
-        """The topic of that name: without a look into the table where it is that of the last call."""
-        if self.last_topic != NULL and (<TopicState>self.last_topic).name is name:
-            return <TopicState>self.last_topic
-        return self._topic(name)
 
     cdef BulkFuture _pinned(self, TopicState state, RowSource source, bint given):
         """``_send_rows`` with a topic that is not forgotten meanwhile."""

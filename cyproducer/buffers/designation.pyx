@@ -12,7 +12,8 @@ While records are parked, the topic shows no partitions to ``append``, so later 
 them; the partitions are shown in the same critical section that finds the queue empty.
 """
 
-from libc.stdint cimport uint8_t
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
@@ -44,12 +45,15 @@ from cyproducer.buffers.sync cimport (
     pthread_mutex_unlock,
 )
 from cyproducer.buffers.topology cimport (
+    Sequences,
     assign_leader,
+    copy_sequences,
     drop_topic,
     join_waiting,
     list_available,
     make_node,
     orphan,
+    restore_sequences,
     take_id,
     unpark,
     widen,
@@ -186,6 +190,8 @@ cdef int apply_topic(RecordAccumulator acc, TopicState state, bytes topic_id, li
     """
     cdef Topic* t = &state.c
     cdef int count = len(leaders)
+    cdef bytes kept = acc.sequences.get(state.name)
+    cdef int kept_count = 0 if kept is None else sequences_in(kept)
     cdef Node** nodes = <Node**>calloc(max(1, count), sizeof(Node*))
     cdef bint wake = False
     cdef int failed
@@ -200,8 +206,11 @@ cdef int apply_topic(RecordAccumulator acc, TopicState state, bytes topic_id, li
                 nodes[i] = make_node(&acc.c, leader)
         # One critical section: whoever places a record takes it that available partitions have a leader.
         pthread_mutex_lock(&acc.c.lock)
-        failed = widen(&acc.c, t, count)
+        # As many as it had: where it has fewer now, they may all be back with the next metadata.
+        failed = widen(&acc.c, t, max(count, kept_count))
         if not failed:
+            if kept is not None:
+                restore_sequences(t, <const Sequences*><const char*>kept, kept_count)
             for i in range(count):
                 wake |= assign_leader(&acc.c, t, i, nodes[i])
             orphan(&acc.c, t, count)
@@ -215,6 +224,8 @@ cdef int apply_topic(RecordAccumulator acc, TopicState state, bytes topic_id, li
         free(nodes)
     if failed:
         raise MemoryError(f"no memory for the {count} partitions of topic {state.name!r}")
+    if kept is not None:
+        del acc.sequences[state.name]
     if t.partition_count == 0:
         designate(acc, state, count)
     if wake:
@@ -269,10 +280,13 @@ cdef object why_not_placed(int result, TopicState state, int partition, int coun
     """The error of a parked record that no batch took. Raises nothing: some error the record must have."""
     try:
         if result == NO_SUCH_PARTITION:
-            return UnknownTopicOrPartitionError(
+            error = UnknownTopicOrPartitionError(
                 f"topic {state.name!r} has no partition {partition}: it has {count}, 0 to {count - 1}"
             )
-        return MemoryError("no memory to place a record")
+        else:
+            error = MemoryError("no memory to place a record")
+        error.maybe_written = False
+        return error
     except MemoryError as error:
         return error
 
@@ -293,17 +307,34 @@ cdef int discard(RecordAccumulator acc, Topic* t) except -1:
 
 
 cdef int forget_topic(RecordAccumulator acc, TopicState state) except -1:
-    """The metadata of an idle topic was dropped: the next record parks and asks for it anew."""
+    """The metadata of an idle topic was dropped: the next record parks and asks for it anew.
+
+    Only the sequences of its partitions stay: for a topic of three partitions 100 bytes of 2,000.
+    """
     cdef bint dropped
+    cdef bint sequenced = False
+    # Nobody else sees it before it is filled.
+    cdef bytes kept = PyBytes_FromStringAndSize(
+        NULL, sizeof(Sequences) + max(0, state.c.partition_room - 1) * sizeof(int32_t)
+    )
     pthread_mutex_lock(&acc.c.lock)
     state.c.partition_count = 0
     dropped = state.pins == 0 and drop_topic(&acc.c, &state.c)
+    if dropped and acc.c.idempotent:
+        sequenced = copy_sequences(&acc.c, &state.c, <Sequences*><char*>kept)
     pthread_mutex_unlock(&acc.c.lock)
     if dropped:
         # Whoever has it in hand keeps it alive, and finds it gone.
         acc.topics.pop(state.name, None)
         acc.topics_forgotten += 1
+        if sequenced:
+            acc.sequences[state.name] = kept
     return 0
+
+
+cdef int sequences_in(bytes kept) except -1:
+    """How many partitions' sequences there are."""
+    return 1 + (<int>len(kept) - <int>sizeof(Sequences)) // <int>sizeof(int32_t)
 
 
 cdef list fail_overdue(RecordAccumulator acc, object error_of, int64_t before_ns):

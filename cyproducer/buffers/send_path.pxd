@@ -9,8 +9,9 @@ from cyproducer.buffers.topology cimport TopicState
 
 cdef class SendPath:
     cdef RecordAccumulator accumulator
-    # Of the last send: most programs write one topic in a row. Borrowed, the accumulator keeps every topic:
-    # a counted reference, stored by two threads at once without a GIL, would be counted wrongly.
+    # Of the last send: most programs write one topic in a row. Borrowed, the accumulator keeps it until a
+    # topic is forgotten: a counted reference, stored by two threads at once without a GIL, would be counted
+    # wrongly.
     cdef void* last_topic
     cdef int64_t forgotten          # the accumulator's topics_forgotten at that time
     cdef bint forked                # the accumulator is the parent process's
@@ -32,6 +33,18 @@ cdef class SendPath:
     cdef int _hurry(self) except -1
     cdef int _await_callbacks(self, int64_t deadline, object what) except -1
     cdef object _too_large(self, TopicState state, const RecordView* r)
+
+
+cdef inline TopicState topic_of(SendPath path, object name):
+    """The topic of that name: without a look into the table where it is that of the last call."""
+    cdef void* last = path.last_topic
+    if (
+        last != NULL
+        and path.forgotten == path.accumulator.topics_forgotten
+        and (<TopicState>last).name is name
+    ):
+        return <TopicState>last
+    return path._topic(name)
 
 
 cdef int32_t wanted_partition(object partition) except -1

@@ -314,7 +314,7 @@ cdef class SendPath:
 
     cdef RecordFuture _send(self, object topic, object value, object key, object headers, object partition,
                             object timestamp_ms, Ticket ticket, bint blocks):
-        cdef TopicState state = None
+        cdef TopicState state = topic_of(self, topic)
         cdef RecordView r
         cdef Held held_key
         cdef Held held_value
@@ -323,15 +323,6 @@ cdef class SendPath:
         cdef uint8_t* encoded = NULL
         cdef int64_t headers_payload = -1
         cdef int32_t wanted = -1
-        cdef void* last = self.last_topic
-        if (
-            last != NULL
-            and self.forgotten == self.accumulator.topics_forgotten
-            and (<TopicState>last).name is topic
-        ):
-            state = <TopicState>last
-        else:
-            state = self._topic(topic)
         if value is None and key is None:
             raise ValueError("a record needs a value or a key: a tombstone is a key with value=None")
         r.headers = &NO_HEADERS

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from cyproducer.buffers.structures cimport Accumulator, Node, Parked, Partition, Topic
 
@@ -8,6 +8,12 @@ cdef class TopicState:
     cdef int32_t pins         # calls of many rows that have it in hand: it is not forgotten; under the GIL
     cdef readonly str name
     cdef bytes utf8               # what c.name points to
+
+# What is left of a topic that was forgotten: where the sequences of its partitions go on.
+cdef struct Sequences:
+    int64_t producer_id
+    int16_t producer_epoch
+    int32_t next[1]           # one for each partition, in fact
 
 cdef TopicState make_topic(Accumulator* a, str name, int32_t key_hash, int32_t keyless)
 cdef Node* find_node(Accumulator* a, int32_t node_id) noexcept nogil
@@ -21,3 +27,5 @@ cdef void unpark(Accumulator* a, Topic* t) noexcept nogil
 cdef void join_waiting(Accumulator* a, Topic* t) noexcept nogil
 cdef void leave_waiting(Accumulator* a, Topic* t) noexcept nogil
 cdef bint drop_topic(Accumulator* a, Topic* t) noexcept nogil
+cdef bint copy_sequences(const Accumulator* a, const Topic* t, Sequences* out) noexcept nogil
+cdef void restore_sequences(Topic* t, const Sequences* kept, int32_t count) noexcept nogil

@@ -10,6 +10,7 @@ from libc.string cimport memcmp, memcpy
 from cyproducer.buffers.delivery cimport delivery_unref
 from cyproducer.buffers.meters cimport meter_free, node_meter, topic_meter
 from cyproducer.buffers.readiness cimport refresh, withdraw
+from cyproducer.buffers.structures cimport GATE_OPEN
 from cyproducer.buffers.sync cimport pthread_cond_broadcast, pthread_mutex_lock, pthread_mutex_unlock
 
 
@@ -213,14 +214,23 @@ cdef void leave_waiting(Accumulator* a, Topic* t) noexcept nogil:
     t.next_waiting = NULL
 
 
-cdef bint drop_topic(Accumulator* a, Topic* t) noexcept nogil:
-    """Takes a topic off the list of all, if nothing of it is kept; whether it was. The lock is held.
+cdef inline bint at_rest(const Partition* p) noexcept nogil:
+    """Whether nothing refers to a partition: no batch, which would be queued or on the wire, nor the sender's
+    heap of those that back off. The control plane has orders only for what is held back."""
+    return p.first == NULL and p.in_flight == 0 and p.retry_at_ns == 0 and p.gate == GATE_OPEN
 
-    A topic that has had partitions stays: their next sequences are what keeps the broker from taking a record
-    for one that it has.
+
+cdef bint drop_topic(Accumulator* a, Topic* t) noexcept nogil:
+    """Takes a topic off the list of all, unless there is something under way of it; whether it was.
+
+    The lock is held. Its sequences are still to be had from it, see ``copy_sequences``.
     """
-    if t.partition_room > 0 or t.first_parked != NULL or t.gone:
+    cdef int32_t i
+    if t.first_parked != NULL or t.gone:
         return False
+    for i in range(t.partition_room):
+        if not at_rest(t.partitions[i]):
+            return False
     t.gone = 1
     if t.prev != NULL:
         t.prev.next = t.next
@@ -229,3 +239,32 @@ cdef bint drop_topic(Accumulator* a, Topic* t) noexcept nogil:
     if t.next != NULL:
         t.next.prev = t.prev
     return True
+
+
+cdef bint copy_sequences(const Accumulator* a, const Topic* t, Sequences* out) noexcept nogil:
+    """Notes the next sequences of a topic that was dropped; whether it has any. The lock is held.
+
+    ``out`` has room for ``partition_room`` of them. Brokers remember the last ones: if a partition began with
+    0 again, they would take its next batch for one they have, or for one that comes too early.
+    """
+    cdef const Partition* p
+    cdef bint any = False
+    cdef int32_t i
+    out.producer_id = a.producer_id
+    out.producer_epoch = a.producer_epoch
+    for i in range(t.partition_room):
+        p = t.partitions[i]
+        out.next[i] = 0
+        if p.producer_id == a.producer_id and p.producer_epoch == a.producer_epoch:
+            out.next[i] = p.next_sequence
+            any |= p.next_sequence != 0
+    return any
+
+
+cdef void restore_sequences(Topic* t, const Sequences* kept, int32_t count) noexcept nogil:
+    """Has a topic's new partitions go on where the dropped ones ended. The lock is held."""
+    cdef int32_t i
+    for i in range(count):
+        t.partitions[i].producer_id = kept.producer_id
+        t.partitions[i].producer_epoch = kept.producer_epoch
+        t.partitions[i].next_sequence = kept.next[i]

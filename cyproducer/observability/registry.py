@@ -129,12 +129,13 @@ class Registry:
     def _count(self) -> float:
         return sum(len(definitions) for _, definitions, _ in self._groups()) + 1
 
-    def _make(self) -> list[Metric]:
-        """Makes the metrics of what has come up since; returns them."""
-        new = []
+    def _make(self) -> tuple[list[Metric], list[Metric]]:
+        """Makes the metrics of what has come up, drops those of forgotten topics; returns both."""
+        new: list[Metric] = []
+        gone: list[Metric] = []
         groups = list(self._groups())
-        for gone in self._made.keys() - {group for group, _, _ in groups} - {COUNT}:
-            self._made.pop(gone, None)
+        for group in self._made.keys() - {group for group, _, _ in groups} - {COUNT}:
+            gone += self._made.pop(group, [])
         for group, definitions, read in groups:
             if group not in self._made:
                 metrics = [self._metric(group, definition, read) for definition in definitions]
@@ -146,7 +147,7 @@ class Registry:
             count = [Metric(name, self._count)]
             if self._made.setdefault(COUNT, count) is count:
                 new += count
-        return new
+        return new, gone
 
     def _metric(self, group: str, definition: Definition, read: Callable[[], Reading]) -> Metric:
         host: Host = self
@@ -176,10 +177,12 @@ class Registry:
             self._reporters.append(reporter)
 
     def refresh(self) -> None:
-        """Tells reporters of metrics that have come up: those of new topics and brokers."""
-        for metric in self._make():
-            for reporter in list(self._reporters):
-                _call(reporter, "metric_change", metric)
+        """Tells reporters of metrics that have come up, and that are no more: those of topics and brokers."""
+        new, gone = self._make()
+        for method, metrics in (("metric_change", new), ("metric_removal", gone)):
+            for metric in metrics:
+                for reporter in list(self._reporters):
+                    _call(reporter, method, metric)
 
     def refresh_soon(self) -> None:
         """``refresh()`` on the thread for users' code; does not wait for it. For the sender's thread."""

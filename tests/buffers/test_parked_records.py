@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from cyproducer.buffers.readings import topic_names
 from cyproducer.errors import (
     BufferExhaustedError,
     KafkaTimeoutError,
@@ -136,6 +135,7 @@ def test_a_partition_that_turns_out_not_to_exist_fails_its_record_alone() -> Non
         assert [f.succeeded() for f in futures] == [True, False, True]
         assert isinstance(futures[1].exception, UnknownTopicOrPartitionError)
         assert "'t' has no partition 3: it has 2, 0 to 1" in str(futures[1].exception)
+        assert futures[1].exception.maybe_written is False
         assert rig.accumulator.counters()["records_failed"] == 1
         assert rig.pool.used_bytes == 0
 
@@ -412,65 +412,6 @@ def test_what_is_overdue_fails_in_the_order_of_deadlines_with_an_error_for_each_
         assert asked == ["a", "a", "b"]
         assert rig.sender.parked_topics() == ["c"]
         assert "none of b" in str(futures["b"][0].exception)
-
-
-# Forgetting
-
-
-def test_a_topic_that_never_was_is_forgotten_with_all_it_took() -> None:
-    with Rig({"good": [1]}) as rig:
-        for _ in range(3):
-            future = rig.send("missing", b"v")
-            rig.sender.forget_topic("missing")
-            # Something waits: it stays.
-            assert "missing" in topic_names(rig.accumulator)
-            rig.sender.fail_parked("missing", KafkaTimeoutError("no metadata"))
-            rig.sender.forget_topic("missing")
-            assert topic_names(rig.accumulator) == ["good"]
-            assert future.failed()
-        rig.sender.apply_topic("missing", b"", [1])
-        assert rig.send("missing", b"v").topic == "missing"
-        rig.answer_all()
-        assert rig.values("missing") == [b"v"]
-
-
-def test_a_thread_that_has_a_forgotten_topic_in_hand_looks_it_up_again() -> None:
-    """1. It waits for memory.  2. The topic is forgotten.  3. It has memory, and parks with the new topic."""
-    with Rig(buffer_memory=64 * KIB) as rig:
-        leases = [rig.pool.acquire(32 * KIB), rig.pool.acquire(32 * KIB)]
-        flood = Flood(rig, "t", 1)
-        rig.sender.forget_topic("t")
-        assert topic_names(rig.accumulator) == []
-        for lease in leases:
-            assert lease is not None
-            lease.release()
-        flood.join()
-        assert rig.sender.parked_topics() == ["t"]
-        rig.sender.apply_topic("t", b"", [1])
-        rig.answer_all()
-        assert flood.futures[0].succeeded()
-
-
-def test_a_call_of_many_rows_keeps_its_topic() -> None:
-    """1. It waits for the metadata.  2. They are dropped, with what waits for nothing.  3. They come."""
-    with Rig() as rig:
-        sent: list[Any] = []
-        thread = threading.Thread(target=lambda: sent.append(rig.path.send_many("t", [b"1", b"2"])))
-        thread.start()
-        until_blocked(thread)
-        rig.sender.forget_topic("t")
-        rig.sender.apply_topic("t", b"", [1])
-        thread.join(PATIENCE_S)
-        rig.answer_all()
-        assert sent[0].succeeded()
-
-
-def test_a_topic_with_sequences_is_kept() -> None:
-    with Rig({"t": [1]}) as rig:
-        rig.send("t", b"1")
-        rig.answer_all()
-        rig.sender.forget_topic("t")
-        assert topic_names(rig.accumulator) == ["t"]
 
 
 @pytest.mark.parametrize("made", ["ab", "ba"])

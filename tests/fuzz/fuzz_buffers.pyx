@@ -242,6 +242,8 @@ cdef int play(Input* i, Model* m) except -1:
         seed=options,
     )
     topic = acc.topic("t")
+    # Forgetting it drops its metadata alone: appends go on with this one.
+    topic.pins = 1
     t = &topic.c
     make_node(&acc.c, 1)
     make_node(&acc.c, 2)

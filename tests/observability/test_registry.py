@@ -260,7 +260,7 @@ class Noting:
         self.metrics.append(metric)
 
     def metric_removal(self, metric: Any) -> None:
-        self.told.append("removal")
+        self.metrics.remove(metric)
 
     def close(self) -> None:
         self.told.append("close")
@@ -292,6 +292,22 @@ def test_a_reporter_hears_of_each_metric_once_and_of_the_end() -> None:
             assert reporter.told == ["configure", "init", "close"]
         total = {metric.metric_name.name: metric for metric in one.metrics}["record-send-total"]
         assert total.value() == 1
+
+
+def test_a_reporter_hears_of_a_topic_that_was_forgotten_and_of_its_return() -> None:
+    reporter, group = Noting(), "producer-topic-metrics.orders"
+    given: dict[str, Any] = {"metadata_max_age_ms": 20, "metadata_max_idle_ms": 100}
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, metric_reporters=[reporter], **given) as producer,
+    ):
+        for _ in range(2):
+            producer.send("orders", b"1").get(WAIT_S)
+            until(lambda: group in reporter.groups(), "the topic's metrics")
+            until(lambda: group not in reporter.groups(), "their end")
+        shown = known(producer.metrics())
+        told = [(metric.metric_name.group, metric.metric_name.name) for metric in reporter.metrics]
+        assert sorted(told) == sorted(shown)
 
 
 def test_a_reporter_of_kafka_python_s_works() -> None:
