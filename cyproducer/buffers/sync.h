@@ -11,6 +11,16 @@
 #include <sched.h>
 #include <stdint.h>
 #include <time.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+/* Waits of the calling thread end when they are due: Linux lets them run on for 50 us, to save wake-ups. */
+static inline void cyp_exact_timers(void) {
+#ifdef PR_SET_TIMERSLACK
+    prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+#endif
+}
 
 /* A time of the monotonic clock that does not come. */
 #define CYP_FAR_NS INT64_MAX

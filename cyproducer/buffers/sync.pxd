@@ -21,6 +21,7 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_cond_broadcast(pthread_cond_t*)
 
 cdef extern from "sync.h" nogil:
+    void cyp_exact_timers()                       # the calling thread's waits end when they are due
     const int64_t FAR_NS "CYP_FAR_NS"             # a time that does not come
     int64_t cyp_ms_ns(double ms)                  # milliseconds, saturating at FAR_NS
     int64_t cyp_s_ns(double s)                    # seconds, likewise

@@ -19,6 +19,7 @@ from cyproducer.buffers.sync cimport (
     FAR_NS,
     cyp_cond_init,
     cyp_cond_wait_until,
+    cyp_exact_timers,
     cyp_load32,
     cyp_mutex_init,
     pthread_cond_destroy,
@@ -56,9 +57,10 @@ renew_locks()
 
 
 def begin_sending():
-    """Notes that the calling thread is a sender's, until it ends."""
+    """Notes that the calling thread is a sender's, until it ends, and lets it linger exactly."""
     global sends
     sends = 1
+    cyp_exact_timers()
 
 
 def is_sending():

@@ -3,9 +3,11 @@
 import random
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+from cyproducer.buffers.waiting import begin_sending
 from cyproducer.errors import KafkaTimeoutError
 from tests.rig import Rig
 from tests.until import PATIENCE_S, until_blocked
@@ -81,3 +83,17 @@ def test_times_that_run_out_while_the_outcome_arrives_keep_nobody_asleep() -> No
                 assert thread.outcome == number or (thread.outcome == "late" and thread.timeout < PATIENCE_S)
                 met.add(thread.outcome == "late")
     assert met == {True, False}
+
+
+@pytest.mark.skipif(not Path("/proc/self/timerslack_ns").exists(), reason="the kernel tells no timer slack")
+def test_a_senders_waits_end_when_they_are_due() -> None:
+    slacks: list[str] = []
+
+    def look() -> None:
+        begin_sending()
+        slacks.append(Path(f"/proc/{threading.get_native_id()}/timerslack_ns").read_text())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert slacks == ["1\n"]
