@@ -1,7 +1,6 @@
 """Producers that nobody closes: collected, or there when the process ends."""
 
 import gc
-import selectors
 import threading
 import time
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from cyproducer.errors import KafkaTimeoutError
 from cyproducer.producer import KafkaProducer
 from tests.network.odd_servers import is_silent, odd_server, refusing_address
-from tests.network.producing import WAIT_S, options
+from tests.network.producing import WAIT_S, CollectingSelector, options
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tests.programs import run_to_exit
 from tests.until import until
@@ -84,19 +83,6 @@ def test_the_exit_says_what_a_producer_that_was_collected_has_lost() -> None:
     done = run_to_exit(LOSING, refusing_address())
     assert done.returncode == 0
     assert done.stderr.count("1 records were lost") == 1
-
-
-class CollectingSelector(selectors.SelectSelector):
-    """Runs the cycle collector on the sender's thread, once it is asked to."""
-
-    collect = threading.Event()
-    collected = threading.Event()
-
-    def select(self, timeout: float | None = None) -> Any:
-        if self.collect.is_set() and not self.collected.is_set():
-            gc.collect()
-            self.collected.set()
-        return super().select(timeout)
 
 
 @pytest.mark.parametrize("where", ["sender", "callback"])

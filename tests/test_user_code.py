@@ -3,7 +3,6 @@
 import gc
 import logging
 import re
-import selectors
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from cyproducer.errors import DeliveryTimeoutError, IllegalStateError, KafkaErro
 from cyproducer.producer import KafkaProducer
 from cyproducer.user_thread import DRAIN_S, NAME, user_thread
 from tests.forked import in_child, needs_fork
-from tests.network.producing import WAIT_S, options, producing
+from tests.network.producing import WAIT_S, CollectingSelector, options, producing
 from tests.network.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
 from tests.until import until
 
@@ -315,19 +314,6 @@ def test_a_reporter_may_flush_and_close() -> None:
 
 
 # Finalizers
-
-
-class CollectingSelector(selectors.SelectSelector):
-    """Runs the cycle collector on the sender's thread, once it is asked to."""
-
-    collect = threading.Event()
-    collected = threading.Event()
-
-    def select(self, timeout: float | None = None) -> Any:
-        if self.collect.is_set() and not self.collected.is_set():
-            gc.collect()
-            self.collected.set()
-        return super().select(timeout)
 
 
 @contextmanager

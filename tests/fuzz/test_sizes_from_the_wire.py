@@ -3,9 +3,7 @@
 Memory is measured, in two ways: Python's by ``tracemalloc``, everything else by what malloc says of itself.
 """
 
-import ctypes
 import struct
-import sys
 import tracemalloc
 from collections.abc import Callable, Sized
 from contextlib import suppress
@@ -16,34 +14,11 @@ import pytest
 from cyproducer import errors
 from cyproducer.network import protocol
 from tests.fuzz.fuzz_rig import acknowledge, respond, retry_all
+from tests.malloc import lent_bytes, needs_glibc
 from tests.reference_wire import encode_uvarint
 from tests.rig import Rig, Seen
 
 MIB = 1 << 20
-
-
-class Mallinfo(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks"),
-            "keepcost",
-        )
-    ]
-
-
-def allocated() -> int:
-    """Bytes that malloc has lent out, Python's own arenas included."""
-    mallinfo = ctypes.CDLL(None).mallinfo2
-    mallinfo.restype = Mallinfo
-    info = mallinfo()
-    return int(info.uordblks + info.hblkhd)
-
-
-needs_glibc = pytest.mark.skipif(
-    not (sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallinfo2")),
-    reason="asks glibc 2.33 or newer what malloc has lent out",
-)
 
 
 def peak_of(decode: Callable[[int, bytes], Any], version: int, frame: bytes) -> int:
@@ -154,13 +129,13 @@ def test_a_frame_takes_memory_as_it_arrives_not_as_it_is_announced(length: int) 
     with Rig({"t": [1]}, linger_ms=1, receive_max=2**31 - 1) as rig:
         seen = started(rig)
         respond(rig, seen, struct.pack(">i", length) + bytes(1000))
-        before = allocated()
+        before = lent_bytes()
         sent = 1004
         for _ in range(40):
             seen.peer.sock.sendall(bytes(50_000))
             sent += 50_000
             rig.step()
-            assert allocated() - before < 2 * sent + MIB
+            assert lent_bytes() - before < 2 * sent + MIB
         assert not rig.control.broken
 
 
@@ -213,8 +188,8 @@ def test_a_produce_response_takes_no_memory_for_what_it_only_claims(version: int
         seen = started(rig)
         body = struct.pack(">i", seen.request.correlation_id) + bytes(flexible)
         body += count_of(claimed, flexible) + bytes(1000)
-        before = allocated()
+        before = lent_bytes()
         respond(rig, seen, struct.pack(">i", len(body)) + body)
-        assert allocated() - before < MIB
+        assert lent_bytes() - before < MIB
         ((_, cause),) = rig.control.broken
         assert "is malformed" in str(cause)

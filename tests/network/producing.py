@@ -3,6 +3,8 @@
 No test should wait out a default: every time here is short, and each test gives those it is about.
 """
 
+import gc
+import selectors
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,3 +49,16 @@ def producing(cluster: ScriptedCluster | None = None, **given: Any) -> Iterator[
         if thread not in before and thread.name.startswith("cyproducer") and thread.name != NAME:
             thread.join(WAIT_S)
             assert not thread.is_alive(), f"{thread.name} is left behind"
+
+
+class CollectingSelector(selectors.SelectSelector):
+    """Runs the cycle collector on the sender's thread, once it is asked to."""
+
+    collect = threading.Event()
+    collected = threading.Event()
+
+    def select(self, timeout: float | None = None) -> Any:
+        if self.collect.is_set() and not self.collected.is_set():
+            gc.collect()
+            self.collected.set()
+        return super().select(timeout)
