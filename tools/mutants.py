@@ -238,6 +238,44 @@ MUTANTS = [
         "    except BaseException:\n        raise\n",
         ("tests/buffers/test_memory_by_path.py",),
     ),
+    Mutant(
+        "forgotten-with-a-queue",
+        "cyproducer/buffers/topology.pyx",
+        "    return p.first == NULL and p.in_flight == 0",
+        "    return p.in_flight == 0",
+        ("tests/buffers/test_forgotten_topics.py::test_a_topic_stays_while_something_of_it_is_under_way",),
+    ),
+    Mutant(
+        "forgotten-while-backing-off",
+        "cyproducer/buffers/topology.pyx",
+        " and p.retry_at_ns == 0 and p.gate == GATE_OPEN",
+        " and p.gate == GATE_OPEN",
+        ("tests/buffers/test_forgotten_topics.py::test_a_topic_stays_while_something_of_it_is_under_way",),
+    ),
+    Mutant(
+        "forgotten-while-held-back",
+        "cyproducer/buffers/topology.pyx",
+        " and p.gate == GATE_OPEN",
+        "",
+        (
+            "tests/buffers/test_forgotten_topics.py::"
+            "test_a_topic_stays_while_the_control_plane_holds_a_partition_back",
+        ),
+    ),
+    Mutant(
+        "sequences-restored-again",
+        "cyproducer/buffers/designation.pyx",
+        "        del acc.sequences[state.name]\n",
+        "        pass\n",
+        ("tests/buffers/test_forgotten_topics.py::test_sequences_go_on_where_a_forgotten_topic_ended",),
+    ),
+    Mutant(
+        "one-deadline-for-all-rows",
+        "cyproducer/buffers/bulk_path.pyx",
+        "if s.row > before or deadline == 0:",
+        "if deadline == 0:",
+        ("tests/buffers/test_bulk.py::test_a_call_that_gets_on_may_take_longer_than_max_block_ms",),
+    ),
     # Records
     Mutant(
         "last-offset-delta",
@@ -344,6 +382,26 @@ MUTANTS = [
         "",
         ("tests/network/test_turns.py",),
     ),
+    Mutant(
+        "held-back-for-good",
+        "cyproducer/network/outcomes.pyx",
+        "fail(b, error)\n        if p.gate != GATE_OPEN:\n            self._progress(p, -1)\n",
+        "fail(b, error)\n",
+        (
+            "tests/network/test_idempotent_sender.py::"
+            "test_what_follows_a_batch_that_ran_out_of_time_in_its_queue_is_sent",
+        ),
+    ),
+    Mutant(
+        "older-epochs-never-believed",
+        "cyproducer/control/topic_state.py",
+        "        believed = self._older_answers >= OLDER_ANSWERS\n",
+        "        believed = False\n",
+        (
+            "tests/control/test_topic_state.py::"
+            "test_without_ids_older_epochs_are_believed_when_they_are_told_for_long",
+        ),
+    ),
     # Spark
     Mutant(
         "halves-swapped",
@@ -424,6 +482,24 @@ MUTANTS = [
         "if value is not None and name in known:",
         "if value is not None:",
         ("tests/spark/test_topics.py",),
+    ),
+    Mutant(
+        "error-beside-another-row",
+        "cyproducer/spark/mapping.py",
+        "errors[sent.numbers[row]] = text",
+        "errors[row] = text",
+        (
+            "tests/spark/test_mapping.py::"
+            "test_a_row_that_failed_at_the_broker_has_its_error_though_others_were_refused_before",
+        ),
+    ),
+    # Metrics
+    Mutant(
+        "record-size-as-sent",
+        "cyproducer/observability/definitions.py",
+        'return (r.recent("raw_bytes") - _HEADER',
+        'return (r.recent("batch_bytes") - _HEADER',
+        ("tests/observability/test_values.py::test_a_compression_rate_is_bytes_sent_by_bytes_before",),
     ),
 ]
 

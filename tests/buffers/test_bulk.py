@@ -4,6 +4,7 @@ import asyncio
 import pickle
 import struct
 import threading
+import time
 from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +19,7 @@ from cyproducer.control.partitioners import resolve_partitioner
 from cyproducer.records.compression import compressor_for
 from cyproducer.structs import FailedRows
 from tests.rig import Rig
-from tests.until import until, until_blocked
+from tests.until import looks, until, until_blocked
 
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 
@@ -407,6 +408,28 @@ def test_memory_that_becomes_free_is_waited_for_and_order_is_kept() -> None:
         assert futures[0].get(0).ranges == [(0, 0, 1000)]
         assert rig.values("t") == values
         assert rig.pool.used_bytes == 0
+
+
+def test_a_call_that_gets_on_may_take_longer_than_max_block_ms() -> None:
+    """That is the bound of one wait for memory. The broker answers often enough; the call takes longer."""
+    max_block_s = 1.0
+    with Rig({"t": [1]}, buffer_memory=4096, batch_size=1000, max_block_ms=1000 * max_block_s) as rig:
+        futures: list[BulkFuture] = []
+        values = numbered(10_000)
+        sending = threading.Thread(target=lambda: futures.append(rig.path.send_many("t", values)))
+        sending.start()
+        until_blocked(sending)
+        begun = time.monotonic()
+        for _ in looks(1.5 * max_block_s, 0.1 * max_block_s):
+            rig.requests()
+            rig.answer(rig.pending[0])
+        assert time.monotonic() - begun > max_block_s
+        assert sending.is_alive()
+        while sending.is_alive():
+            rig.answer_all()
+        rig.answer_all()
+        assert rig.values("t") == values
+        assert len(futures) == 1
 
 
 def test_rows_accepted_before_memory_ran_out_go_on_and_are_told() -> None:

@@ -12,6 +12,7 @@ from cyproducer.errors import DeliveryTimeoutError, OutOfOrderSequenceNumberErro
 from tests.network.sender_steps import narrow
 from tests.rig import CountedControl, Rig, Seen
 
+NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
 NOT_LEADER, TOO_LARGE, NOT_ENOUGH_REPLICAS, NOT_AUTHORIZED, OUT_OF_ORDER, DUPLICATE, STALE_EPOCH = (
     6,
     10,
@@ -325,6 +326,19 @@ def test_an_abandoned_batch_that_is_acknowledged_leaves_no_gap(hasty: Rig) -> No
     assert state(hasty) is State.SENDING
     send(hasty, 1, start=2)
     assert on_wire(hasty) == [(0, 2)]
+
+
+def test_what_follows_a_batch_that_ran_out_of_time_in_its_queue_is_sent(hasty: Rig) -> None:
+    """It may have been written: what comes behind it is held back till that is settled, not for good."""
+    (future,) = send(hasty, 1)
+    assert on_wire(hasty) == [(0, 0)]
+    answer_next(hasty, NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    hasty.sender.apply_topic("t", b"", [-1])
+    hasty.advance_ms(1100)
+    assert future.exception.maybe_written is True  # type: ignore[attr-defined]
+    hasty.sender.apply_topic("t", b"", [1])
+    send(hasty, 1, start=1)
+    assert on_wire(hasty) == [(1, 0)]
 
 
 def give_up_first(rig: Rig) -> None:

@@ -109,6 +109,8 @@ def test_a_compression_rate_is_bytes_sent_by_bytes_before() -> None:
             found["compression-rate-avg"] == topic(rig)["compression-rate"] == found["batch-size-avg"] / raw
         )
         assert found["compression-rate-avg"] < 0.1
+        # That of records is the one before.
+        assert found["record-size-avg"] == pytest.approx((raw - 61) / 5)
         assert found["record-size-max"] > 1000
 
 

@@ -9,7 +9,9 @@ from cyproducer.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
 from cyproducer.spark import mapping, produce_arrow
 from cyproducer.testing import EmbeddedBroker
 from tests.integration.consume import read_all
+from tests.rig import Rig
 
+INVALID_TOPIC = 17
 HOUR_MS = 3_600_000
 
 
@@ -117,3 +119,17 @@ def test_rows_keep_their_numbers_over_several_rounds_of_refusals(monkeypatch: py
     assert list(found.numbers) == [1, 3, 4]
     assert found.errors == {0: "ValueError: first", 2: "ValueError: second"}
     assert (found.total, found.future) == (5, "future")
+
+
+def test_a_row_that_failed_at_the_broker_has_its_error_though_others_were_refused_before() -> None:
+    with Rig({"t": [1, 1]}) as rig:
+        rows = pa.table({"value": [b"1", b"3"], "p": [0, 1]})
+        future = rig.path.send_arrow("t", rows, partition="p")
+        (seen,) = rig.requests()
+        rig.answer(seen, errors={("t", 1): INVALID_TOPIC})
+        sent = mapping._Sent(4, [1, 3], {0: "it is null", 2: "it is large"}, future)
+        found = mapping._outcomes(sent).to_pylist()
+    assert [row["error"] for row in found[:3]] == ["it is null", None, "it is large"]
+    assert "InvalidTopicError: t-1" in found[3]["error"]
+    assert [(row["partition"], row["offset"]) for row in found[1:2]] == [(0, 0)]
+    assert found[0]["partition"] is None
