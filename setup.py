@@ -51,6 +51,9 @@ if sys.platform != "win32":
     link_args.append("-lpthread")
 
 
+HEADERS = [str(header.relative_to(ROOT)) for header in sorted((ROOT / "cyproducer").rglob("*.h"))]
+
+
 def extensions() -> list[Extension]:
     found = []
     for path in sorted((ROOT / "cyproducer").rglob("*.pyx")):
@@ -59,11 +62,13 @@ def extensions() -> list[Extension]:
             Extension(
                 ".".join(relative.with_suffix("").parts),
                 [str(relative)],
-                include_dirs=["cyproducer/records", "cyproducer/buffers", "cyproducer/network"],
+                include_dirs=["cyproducer/base", "cyproducer/records", "cyproducer/network"],
                 define_macros=macros,
                 extra_compile_args=compile_args,
                 extra_link_args=link_args,
-                depends=[str(header.relative_to(ROOT)) for header in sorted(path.parent.glob("*.h"))],
+                depends=[
+                    str(header.relative_to(ROOT)) for header in sorted((ROOT / "cyproducer").rglob("*.h"))
+                ],
             )
         )
     return found

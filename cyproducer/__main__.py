@@ -2,7 +2,7 @@
 
 import sys
 
-from cyproducer.cli import main
+from cyproducer.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

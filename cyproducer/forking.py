@@ -1,11 +1,11 @@
 """The beginning and the end of processes: the hooks into the interpreter, into multiprocessing and billiard.
 
 Owns: calling what is to be done in a forked child, and at the end of a process. Does not own: what that is
-(``producer.py``, ``network/forking.pyx``).
+(``producer.py``, ``network/after_fork.pyx``).
 
 After ``os.fork()`` the child has a copy of everything but the other threads. They may have held any lock and
 may have been in the middle of anything. So the child takes nothing over: it closes its copies of the sockets,
-forgets the parent's records, and each producer makes itself new machinery when it is used. A child that uses
+forgets the parent's records, and each producer makes itself new runtime when it is used. A child that uses
 none gets no thread. The parent notices nothing.
 
 billiard is Celery's multiprocessing. It shares the original's finalizers and its current process, so what is
@@ -18,8 +18,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from cyproducer.buffers import delivery, waiting
-from cyproducer.network.forking import disown as disown
+from cyproducer.futures import delivery, waiting
+from cyproducer.network.after_fork import disown as disown
 from cyproducer.user_thread import user_thread
 
 _begin: Callable[[], None] | None = None

@@ -1,7 +1,7 @@
 """``KafkaProducer``: the public API.
 
 Owns: serializers, interceptors, custom partitioners, and what the public methods promise. Does not own: what
-it all runs on (``machinery``), nor anything a record goes through: see ``docs/design.md`` for its way.
+it all runs on (``runtime``), nor anything a record goes through: see ``docs/design.md`` for its way.
 
 Every method is thread-safe. What a fork does to a producer is in ``forking.py``.
 """
@@ -16,19 +16,19 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 
 from cyproducer import errors, forking
-from cyproducer.buffers.bulk_path import BulkPath
-from cyproducer.buffers.delivery import RecordFuture, failed_future
-from cyproducer.buffers.waiting import refuse_wait_of_sender
+from cyproducer.base.durations import duration
+from cyproducer.callers.bulk_path import BulkPath
 from cyproducer.config import ProducerConfig
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
-from cyproducer.durations import duration
-from cyproducer.machinery import Machinery, close_all, disown_all, finish
+from cyproducer.futures.delivery import RecordFuture, failed_future
+from cyproducer.futures.waiting import refuse_wait_of_sender
+from cyproducer.runtime import Runtime, close_all, disown_all, finish
 from cyproducer.structs import RecordMetadata, TopicPartition
 from cyproducer.user_thread import DRAIN_S, user_thread
 
 if TYPE_CHECKING:
     from cyproducer.observability.registry import Metric, MetricName
-    from cyproducer.sending_async import Line
+    from cyproducer.send_async import Line
 
 log = logging.getLogger("cyproducer")
 
@@ -45,7 +45,7 @@ class ProducerRecord(NamedTuple):
 
 
 def _in_child() -> None:
-    """After a fork: producers forget their machinery, which lets go of what is the parent's."""
+    """After a fork: producers forget their runtime, which lets go of what is the parent's."""
     for producer in list(_producers):
         producer._forked()
     disown_all()
@@ -71,7 +71,7 @@ class KafkaProducer(BulkPath):
     """
 
     #: None until it is made: in the constructor, and in a forked child when it is first needed.
-    _running: Machinery | None = None
+    _running: Runtime | None = None
 
     def __init__(self, **configs: Any) -> None:
         self.config = ProducerConfig(**configs)
@@ -109,31 +109,31 @@ class KafkaProducer(BulkPath):
     # What it runs on
 
     @property
-    def _machinery(self) -> Machinery:
+    def _runtime(self) -> Runtime:
         return self._running or self._make()
 
-    def _make(self) -> Machinery:
-        """Makes the machinery, in the constructor and when a forked child first needs it."""
+    def _make(self) -> Runtime:
+        """Makes the runtime, in the constructor and when a forked child first needs it."""
         with self._making:
             if self._running is not None:
                 return self._running
-            machinery = Machinery(self.config, self._partitioner)
+            runtime = Runtime(self.config, self._partitioner)
             if self._closed:
-                machinery.close(0)
+                runtime.close(0)
             else:
-                machinery.start()
+                runtime.start()
                 # Not at exit: there all are closed at the same time.
-                self._finalizer = weakref.finalize(self, finish, machinery)
+                self._finalizer = weakref.finalize(self, finish, runtime)
                 self._finalizer.atexit = False
                 forking.watch_worker_exit()
             self._open_path(
-                machinery.accumulator, self.config.max_request_size, self.config.max_block_ms, self._extension
+                runtime.accumulator, self.config.max_request_size, self.config.max_block_ms, self._extension
             )
-            self._running = machinery
-            return machinery
+            self._running = runtime
+            return runtime
 
     def _forked(self) -> None:
-        """In a child: has no machinery. Locks are new ones: another thread may have held the old ones."""
+        """In a child: has no runtime. Locks are new ones: another thread may have held the old ones."""
         if self._running is not None:
             self._finalizer.detach()
         self._making = threading.RLock()
@@ -181,7 +181,7 @@ class KafkaProducer(BulkPath):
         partitioners run on the loop's thread.
         """
         # Imported here: asyncio would double what importing this package costs.
-        from cyproducer.sending_async import send_async
+        from cyproducer.send_async import send_async
 
         pairs = None if headers is None else list(headers)
         return await send_async(self, ProducerRecord(topic, value, key, pairs, partition, timestamp_ms))
@@ -222,7 +222,7 @@ class KafkaProducer(BulkPath):
         """Serializes a record, has its partition chosen, and hands it to ``accept``."""
         topic = record.topic
         # Before the serializers, which need not cope with None, nor be usable after close().
-        if self._machinery.closed:
+        if self._runtime.closed:
             raise errors.ProducerClosedError("send() on a closed producer: the record was not accepted")
         if record.value is None and record.key is None:
             raise ValueError("a record needs a value or a key: a tombstone is a key with value=None")
@@ -231,7 +231,7 @@ class KafkaProducer(BulkPath):
         partition = record.partition
         if partition is None and self._custom is not None:
             try:
-                view = self._machinery.client.wait_for_topic(topic, self.config.max_block_ms / 1000)
+                view = self._runtime.client.wait_for_topic(topic, self.config.max_block_ms / 1000)
             except errors.BrokerResponseError as error:
                 return failed_future(topic, error)
             asked = (topic, record.key, key, record.value, value, view)
@@ -243,7 +243,7 @@ class KafkaProducer(BulkPath):
         return accept(topic, value, key, record.headers, partition, record.timestamp_ms)
 
     def _before_bulk(self, method: str, keyed: bool, valued: bool) -> bool:
-        if self._machinery.closed:
+        if self._runtime.closed:
             raise errors.ProducerClosedError(f"{method}() on a closed producer: no row was accepted")
         # Gone round silently, they would be missed: an interceptor that counts, a serializer that encrypts.
         for name, present in (
@@ -259,13 +259,13 @@ class KafkaProducer(BulkPath):
         return self._custom is not None
 
     def _wait_for_topic(self, name: str, timeout_s: float) -> None:
-        self._machinery.client.wait_for_topic(name, timeout_s)
+        self._runtime.client.wait_for_topic(name, timeout_s)
 
     def _why_no_metadata(self, topic: str, within: str) -> str:
-        return self._machinery.client.why_no_metadata(topic, within)
+        return self._runtime.client.why_no_metadata(topic, within)
 
     def _refresh_topic(self, name: str, timeout_s: float) -> None:
-        self._machinery.client.refresh_topic(name, timeout_s)
+        self._runtime.client.refresh_topic(name, timeout_s)
 
     def _acknowledge(self, topic: str, partition: int | None, outcome: Any) -> None:
         """Tells the interceptors, as Java's ``onAcknowledgement``: metadata always, and the error or None."""
@@ -354,18 +354,18 @@ class KafkaProducer(BulkPath):
         Raises ``NoBrokersAvailable`` (a ``KafkaConnectionError``), which says for each address what failed.
         """
         seconds = self.config.max_block_ms / 1000 if timeout is None else duration("timeout", timeout)
-        self._machinery.client.wait_ready(seconds)
+        self._runtime.client.wait_ready(seconds)
 
     def bootstrap_connected(self) -> bool:
         """Whether a connection to a broker is up; does not block."""
-        return self._machinery.client.bootstrap_connected()
+        return self._runtime.client.bootstrap_connected()
 
     def partitions_for(self, topic: str) -> set[int]:
         """The topic's partitions, waiting for its metadata up to ``max_block_ms``.
 
         Raises ``KafkaTimeoutError``, or the broker's error for the topic.
         """
-        view = self._machinery.client.wait_for_topic(topic, self.config.max_block_ms / 1000)
+        view = self._runtime.client.wait_for_topic(topic, self.config.max_block_ms / 1000)
         return set(view.partitions_for_topic(topic) or ())
 
     @overload
@@ -384,7 +384,7 @@ class KafkaProducer(BulkPath):
         """
         if not self.config.metrics_enabled:
             return {}
-        registry = self._machinery.registry()
+        registry = self._runtime.registry()
         return registry.metrics() if raw else registry.snapshot()
 
     def __reduce__(self) -> tuple[Any, ...]:

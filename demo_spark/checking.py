@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cyproducer.console import amount
+from cyproducer.cli.console import amount
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer

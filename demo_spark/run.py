@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 # At the end: an installed package comes before the sources.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from cyproducer.console import Progress, one_line
+from cyproducer.cli.console import Progress, one_line
 from tests.integration.kafka_install import KafkaUnavailableError, classpath, missing_tools
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from cyproducer import KafkaProducer
-from cyproducer.console import Progress, amount, table
+from cyproducer.cli.console import Progress, amount, table
 from perf.footprint import Held, Medians, Memory, descriptors, resident_bytes, threads
 from perf.null_broker import MODULUS, NullBroker, Report
 from perf.soak_phases import PHASES, Phase
@@ -243,7 +243,7 @@ def machine() -> str:
 
 def occupied_by_buffers(producer: KafkaProducer) -> Callable[[], int]:
     """What tells the bytes of a producer's buffers, lent out and kept."""
-    pool = producer._machinery.accumulator.pool
+    pool = producer._runtime.accumulator.pool
     return lambda: pool.used_bytes + pool.cached_bytes
 
 

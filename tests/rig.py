@@ -20,16 +20,16 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, cast
 
-from cyproducer.buffers.accumulator import RecordAccumulator
-from cyproducer.buffers.buffer_pool import BufferPool
-from cyproducer.buffers.bulk_path import BulkPath
-from cyproducer.buffers.clock import ManualClock
-from cyproducer.buffers.completion import CompletionQueue
-from cyproducer.buffers.delivery import RecordFuture
+from cyproducer.accumulator.buffer_pool import BufferPool
+from cyproducer.accumulator.record_accumulator import RecordAccumulator
+from cyproducer.base.clock import ManualClock
+from cyproducer.callers.bulk_path import BulkPath
 from cyproducer.config import ProducerConfig
 from cyproducer.control.idempotence import TOO_LARGE_ERRORS, BatchFacts, Fate, Verdict
 from cyproducer.control.metadata import ClusterMetadata
 from cyproducer.errors import DeliveryTimeoutError, KafkaTimeoutError, ProducerClosedError, for_code
+from cyproducer.futures.completion import CompletionQueue
+from cyproducer.futures.delivery import RecordFuture
 from cyproducer.network.connection import Connection
 from cyproducer.network.connector import Connector
 from cyproducer.network.deliveries import Deliveries

@@ -48,21 +48,21 @@ MUTANTS = [
     # Buffers
     Mutant(
         "compressed-buffer-kept",
-        "cyproducer/buffers/accumulator.pyx",
+        "cyproducer/accumulator/record_accumulator.pyx",
         "        PyBuffer_Release(&packed)\n",
         "",
-        ("tests/buffers/test_delivery_order.py::test_what_a_compressor_returns_is_let_go",),
+        ("tests/accumulator/test_delivery_order.py::test_what_a_compressor_returns_is_let_go",),
     ),
     Mutant(
         "sealed-without-wake-up",
-        "cyproducer/buffers/accumulator.pyx",
+        "cyproducer/accumulator/record_accumulator.pyx",
         "            if wake:\n                self.wake()\n        return 0\n",
         "        return 0\n",
-        ("tests/buffers/test_wakeups.py::test_a_full_batch_wakes_a_sender_that_sleeps",),
+        ("tests/accumulator/test_wakeups.py::test_a_full_batch_wakes_a_sender_that_sleeps",),
     ),
     Mutant(
         "accounted-before-failed",
-        "cyproducer/buffers/incomplete.pyx",
+        "cyproducer/accumulator/incomplete_batches.pyx",
         """\
         if not b.abandoned:
             delivery_fail(b.delivery, error)
@@ -95,122 +95,124 @@ MUTANTS = [
         if not b.abandoned:
             delivery_fail(b.delivery, error)
 """,
-        ("tests/buffers/test_wakeups.py::test_who_sees_nothing_incomplete_sees_every_future_failed",),
+        ("tests/accumulator/test_wakeups.py::test_who_sees_nothing_incomplete_sees_every_future_failed",),
     ),
     Mutant(
         "interest-before-state",
-        "cyproducer/buffers/delivery.pyx",
+        "cyproducer/futures/delivery.pyx",
         "    cyp_store32(&d.state, state)\n    if cyp_load32(&d.interested) == 0:\n        return\n",
         "    listed = cyp_load32(&d.interested) == 0\n    cyp_store32(&d.state, state)\n"
         "    if listed:\n        return\n",
         (
-            "tests/buffers/test_delivery_callbacks.py::test_an_outcome_is_stored_before_interest_in_it_is_looked_for",
+            "tests/futures/test_delivery_callbacks.py::test_an_outcome_is_stored_before_interest_in_it_is_looked_for",
         ),
     ),
     Mutant(
         "last-parked-deadline",
-        "cyproducer/buffers/topology.pyx",
+        "cyproducer/accumulator/topology.pyx",
         "        before = before.prev_waiting\n",
         "        break\n",
         (
-            "tests/buffers/test_parked_records.py::"
+            "tests/accumulator/test_parked_records.py::"
             "test_what_is_overdue_fails_in_the_order_of_deadlines_with_an_error_for_each_topic",
         ),
     ),
     Mutant(
         "stripped-and-ambiguous",
-        "cyproducer/buffers/sequencing.pyx",
+        "cyproducer/accumulator/sequences.pyx",
         "            b.ambiguous = 0\n",
         "",
         ("tests/network/test_idempotent_sender.py::test_a_batch_behind_a_gap_is_certainly_not_in_the_log",),
     ),
     Mutant(
         "parked-for-no-time",
-        "cyproducer/buffers/send_path.pyx",
+        "cyproducer/callers/send_path.pyx",
         "                    expiry = cyp_after(acc.clock.now_ns(), self.max_block_ns)\n",
         "                    expiry = acc.clock.now_ns()\n",
-        ("tests/buffers/test_parked_records.py::test_a_parked_record_expires_after_max_block_ms",),
+        ("tests/accumulator/test_parked_records.py::test_a_parked_record_expires_after_max_block_ms",),
     ),
     Mutant(
         "header-values-uncounted",
-        "cyproducer/buffers/send_path.pyx",
+        "cyproducer/callers/send_path.pyx",
         "payload[0] += name_size + max(value.size, 0)",
         "payload[0] += name_size",
-        ("tests/buffers/test_parked_records.py::test_parked_records_keep_everything_they_had",),
+        ("tests/accumulator/test_parked_records.py::test_parked_records_keep_everything_they_had",),
     ),
     Mutant(
         "value-kept-where-key-is-wrong",
-        "cyproducer/buffers/send_path.pyx",
+        "cyproducer/callers/send_path.pyx",
         "            let_go(&held_value)\n            let_go(&held_key)\n",
         "            let_go(&held_key)\n",
-        ("tests/buffers/test_send_path.py::test_a_buffer_is_let_go_where_another_argument_is_wrong",),
+        ("tests/callers/test_send_path.py::test_a_buffer_is_let_go_where_another_argument_is_wrong",),
     ),
     Mutant(
         "lingers-end-one-by-one",
-        "cyproducer/buffers/readiness.pyx",
+        "cyproducer/accumulator/ready_partitions.pyx",
         "    until += a.stream_linger_ns // LINGER_PARTS\n",
         "",
-        ("tests/buffers/test_accumulator.py::test_a_batch_at_the_end_of_its_linger_goes_along_with_another",),
+        (
+            "tests/accumulator/test_record_accumulator.py::test_a_batch_at_the_end_of_its_linger_goes_along_with_another",
+        ),
     ),
     Mutant(
         "requests-of-any-size",
-        "cyproducer/buffers/readiness.pyx",
+        "cyproducer/accumulator/ready_partitions.pyx",
         "        if count > 0 and total + b.size > max_bytes:\n            break\n",
         "",
         ("tests/network/test_sender.py::test_a_request_stays_below_max_request_size",),
     ),
     Mutant(
         "hint-never-learned",
-        "cyproducer/buffers/readiness.pyx",
+        "cyproducer/accumulator/ready_partitions.pyx",
         "    b.partition.hint = b.size\n",
         "",
-        ("tests/buffers/test_accumulator.py::test_the_next_batch_starts_at_the_size_of_the_last",),
+        ("tests/accumulator/test_record_accumulator.py::test_the_next_batch_starts_at_the_size_of_the_last",),
     ),
     Mutant(
         "round-robin-skips",
-        "cyproducer/buffers/placement.pyx",
+        "cyproducer/accumulator/builtin_partitioner.pyx",
         "        t.turn += 1\n",
         "        t.turn += 2\n",
-        ("tests/buffers/test_placement.py::test_round_robin_is_even_and_in_turn",),
+        ("tests/accumulator/test_builtin_partitioner.py::test_round_robin_is_even_and_in_turn",),
     ),
     Mutant(
         "sticky-bytes-go-on",
-        "cyproducer/buffers/placement.pyx",
+        "cyproducer/accumulator/builtin_partitioner.pyx",
         "    t.sticky_bytes = 0\n",
         "",
-        ("tests/buffers/test_placement.py",),
+        ("tests/accumulator/test_builtin_partitioner.py",),
     ),
     Mutant(
         "overtakes-the-old-leader",
-        "cyproducer/buffers/topology.pyx",
+        "cyproducer/accumulator/topology.pyx",
         "    p.recovering = p.in_flight > 0\n",
         "",
-        ("tests/buffers/test_delivery_order.py::test_what_the_old_leader_has_comes_first",),
+        ("tests/accumulator/test_delivery_order.py::test_what_the_old_leader_has_comes_first",),
     ),
     Mutant(
         "known-to-the-new-topic",
-        "cyproducer/buffers/topology.pyx",
+        "cyproducer/accumulator/topology.pyx",
         "        t.partitions[i].known = 0\n",
         "",
         ("tests/network/test_idempotent_sender.py::test_a_topic_that_was_created_anew_knows_no_producer",),
     ),
     Mutant(
         "accepted-rows-untold",
-        "cyproducer/buffers/bulk_path.pyx",
+        "cyproducer/callers/bulk_path.pyx",
         "error.accepted = segments.rows",
         "error.accepted = 0",
-        ("tests/buffers/test_bulk.py::test_rows_accepted_before_memory_ran_out_go_on_and_are_told",),
+        ("tests/futures/test_bulk_future.py::test_rows_accepted_before_memory_ran_out_go_on_and_are_told",),
     ),
     Mutant(
         "granted-memory-lost",
-        "cyproducer/buffers/bulk_path.pyx",
+        "cyproducer/callers/bulk_path.pyx",
         "            s.grant = s.out.need\n",
         "",
-        ("tests/buffers/test_bulk.py::test_memory_that_becomes_free_is_waited_for_and_order_is_kept",),
+        ("tests/futures/test_bulk_future.py::test_memory_that_becomes_free_is_waited_for_and_order_is_kept",),
     ),
     Mutant(
         "one-partition-too-many",
-        "cyproducer/buffers/bulk_path.pyx",
+        "cyproducer/callers/bulk_path.pyx",
         "        if source.partition >= partitions:\n",
         "        if source.partition > partitions:\n",
         (
@@ -219,62 +221,66 @@ MUTANTS = [
     ),
     Mutant(
         "placed-record-kept",
-        "cyproducer/buffers/designation.pyx",
+        "cyproducer/accumulator/parked_records.pyx",
         "    delivery_unref(k.delivery)\n    free(k)\n    return 0\n",
         "    delivery_unref(k.delivery)\n    return 0\n",
-        ("tests/buffers/test_memory_by_path.py",),
+        ("tests/accumulator/test_memory_by_path.py",),
     ),
     Mutant(
         "buffer-kept-with-its-batch",
-        "cyproducer/buffers/incomplete.pyx",
+        "cyproducer/accumulator/incomplete_batches.pyx",
         "        self.pool.release(b.data, b.capacity)\n        delivery_release",
         "        self.pool.unreserve(b.capacity)\n        delivery_release",
-        ("tests/buffers/test_memory_by_path.py",),
+        ("tests/accumulator/test_memory_by_path.py",),
     ),
     Mutant(
         "headers-kept",
-        "cyproducer/buffers/send_path.pyx",
+        "cyproducer/callers/send_path.pyx",
         "    except BaseException:\n        free(start)\n        raise\n",
         "    except BaseException:\n        raise\n",
-        ("tests/buffers/test_memory_by_path.py",),
+        ("tests/accumulator/test_memory_by_path.py",),
     ),
     Mutant(
         "forgotten-with-a-queue",
-        "cyproducer/buffers/topology.pyx",
+        "cyproducer/accumulator/topology.pyx",
         "    return p.first == NULL and p.in_flight == 0",
         "    return p.in_flight == 0",
-        ("tests/buffers/test_forgotten_topics.py::test_a_topic_stays_while_something_of_it_is_under_way",),
+        (
+            "tests/accumulator/test_forgotten_topics.py::test_a_topic_stays_while_something_of_it_is_under_way",
+        ),
     ),
     Mutant(
         "forgotten-while-backing-off",
-        "cyproducer/buffers/topology.pyx",
+        "cyproducer/accumulator/topology.pyx",
         " and p.retry_at_ns == 0 and p.gate == GATE_OPEN",
         " and p.gate == GATE_OPEN",
-        ("tests/buffers/test_forgotten_topics.py::test_a_topic_stays_while_something_of_it_is_under_way",),
+        (
+            "tests/accumulator/test_forgotten_topics.py::test_a_topic_stays_while_something_of_it_is_under_way",
+        ),
     ),
     Mutant(
         "forgotten-while-held-back",
-        "cyproducer/buffers/topology.pyx",
+        "cyproducer/accumulator/topology.pyx",
         " and p.gate == GATE_OPEN",
         "",
         (
-            "tests/buffers/test_forgotten_topics.py::"
+            "tests/accumulator/test_forgotten_topics.py::"
             "test_a_topic_stays_while_the_control_plane_holds_a_partition_back",
         ),
     ),
     Mutant(
         "sequences-restored-again",
-        "cyproducer/buffers/designation.pyx",
+        "cyproducer/accumulator/parked_records.pyx",
         "        del acc.sequences[state.name]\n",
         "        pass\n",
-        ("tests/buffers/test_forgotten_topics.py::test_sequences_go_on_where_a_forgotten_topic_ended",),
+        ("tests/accumulator/test_forgotten_topics.py::test_sequences_go_on_where_a_forgotten_topic_ended",),
     ),
     Mutant(
         "one-deadline-for-all-rows",
-        "cyproducer/buffers/bulk_path.pyx",
+        "cyproducer/callers/bulk_path.pyx",
         "if s.row > before or deadline == 0:",
         "if deadline == 0:",
-        ("tests/buffers/test_bulk.py::test_a_call_that_gets_on_may_take_longer_than_max_block_ms",),
+        ("tests/futures/test_bulk_future.py::test_a_call_that_gets_on_may_take_longer_than_max_block_ms",),
     ),
     # Records
     Mutant(
@@ -301,7 +307,7 @@ MUTANTS = [
     # Network
     Mutant(
         "read-after-free",
-        "cyproducer/network/answers.pyx",
+        "cyproducer/network/produce_response.pyx",
         """\
         cdef int64_t first_record = b.first_record
         self.accumulator.complete(b, o.base_offset, o.log_append_ms)
@@ -316,7 +322,7 @@ MUTANTS = [
     ),
     Mutant(
         "partly-is-written",
-        "cyproducer/network/outcomes.pyx",
+        "cyproducer/network/batch_errors.pyx",
         "cdef bint written = r.unwritten == 0",
         "cdef bint written = True",
         (
@@ -346,7 +352,7 @@ MUTANTS = [
     ),
     Mutant(
         "asked-for-ever",
-        "cyproducer/network/cluster.py",
+        "cyproducer/network/network_client.py",
         "            self._sender.forget_topic(name)\n            self._asked.discard(name)\n",
         "            self._sender.forget_topic(name)\n",
         (
@@ -359,14 +365,14 @@ MUTANTS = [
         "cyproducer/network/send_loop.pyx",
         "            until = min(until, cyp_after(a.lingering.first.first.created_ns, a.stream_linger_ns))\n",
         "            pass\n",
-        ("tests/buffers/test_wakeups.py::test_the_sender_sleeps_no_longer_than_the_oldest_lingers",),
+        ("tests/accumulator/test_wakeups.py::test_the_sender_sleeps_no_longer_than_the_oldest_lingers",),
     ),
     Mutant(
         "gathers-for-the-dead",
         "cyproducer/network/sender.pyx",
         "            link.node.answered = link.node.sent\n",
         "",
-        ("tests/buffers/test_accumulator.py::test_gathering_ends_when_the_connection_breaks",),
+        ("tests/accumulator/test_record_accumulator.py::test_gathering_ends_when_the_connection_breaks",),
     ),
     Mutant(
         "writes-for-ever",
@@ -377,14 +383,14 @@ MUTANTS = [
     ),
     Mutant(
         "leaves-without-a-word",
-        "cyproducer/network/turns.pyx",
+        "cyproducer/network/loop_ownership.pyx",
         "            if not idle:\n                wake_sender(&self.waker)\n",
         "",
-        ("tests/network/test_turns.py",),
+        ("tests/network/test_loop_ownership.py",),
     ),
     Mutant(
         "held-back-for-good",
-        "cyproducer/network/outcomes.pyx",
+        "cyproducer/network/batch_errors.pyx",
         "fail(b, error)\n        if p.gate != GATE_OPEN:\n            self._progress(p, -1)\n",
         "fail(b, error)\n",
         (

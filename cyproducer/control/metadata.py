@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from cyproducer.control.cluster_view import BrokerMetadata, ClusterView, TopicView
 from cyproducer.control.connections import cause_text
-from cyproducer.control.messages import NO_TOPIC_ID, MetadataResponse
+from cyproducer.control.responses import NO_TOPIC_ID, MetadataResponse
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.topic_state import TopicState
 

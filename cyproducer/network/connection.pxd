@@ -1,10 +1,10 @@
 from libc.stdint cimport int16_t, int32_t, int64_t
 
-from cyproducer.network.link cimport Link
+from cyproducer.network.transport cimport Transport
 
 
 cdef class Connection:
-    cdef Link* link
+    cdef Transport* transport
     cdef readonly object sock
     cdef readonly int32_t node_id
     cdef readonly str where           # host:port (address), for messages

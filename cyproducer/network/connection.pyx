@@ -1,14 +1,14 @@
 """A connection as the control plane holds it: the socket, and requests that are not Produce.
 
-Owns: the socket object and the ``Link`` with the C side of it. Does not own: when to open or close one.
+Owns: the socket object and the ``Transport`` with the C side of it. Does not own: when to open or close one.
 The sender's turn only.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t
 
-from cyproducer.buffers.sync cimport cyp_ms_ns
-from cyproducer.network.link cimport READY, link_free, link_new, link_next_id, link_push, link_throttle
+from cyproducer.base.sync cimport cyp_ms_ns
+from cyproducer.network.transport cimport READY, transport_free, transport_new, transport_next_id, transport_push, transport_throttle
 from cyproducer.network.produce_codec cimport Request, whole_request
 
 
@@ -16,12 +16,12 @@ cdef class Connection:
     """One socket to a broker, or to a bootstrap address (then ``node_id`` is negative)."""
 
     def __dealloc__(self):
-        if self.link != NULL:
-            link_free(self.link)
+        if self.transport != NULL:
+            transport_free(self.transport)
 
     def next_correlation_id(self):
         """The id for the next request."""
-        return link_next_id(self.link)
+        return transport_next_id(self.transport)
 
     def send(self, int16_t api_key, int16_t version, int32_t correlation_id, bytes frame, int64_t now_ns):
         """Queues a whole frame, length first; its answer comes to the control plane as a frame."""
@@ -32,35 +32,35 @@ cdef class Connection:
         if r == NULL:
             raise MemoryError(f"no memory for a request of {len(frame)} bytes")
         r.sent_ns = now_ns
-        link_push(self.link, r, True)
+        transport_push(self.transport, r, True)
 
     def throttle(self, int32_t throttle_ms, double now_ms):
         """The broker wants no requests for so long; never shortens what it asked for before."""
-        link_throttle(self.link, throttle_ms, cyp_ms_ns(now_ms))
+        transport_throttle(self.transport, throttle_ms, cyp_ms_ns(now_ms))
 
     def throttled_ms(self, double now_ms):
         """For how long the broker wants no requests; 0 where it takes them."""
-        return max(0.0, self.link.throttled_until_ns / 1e6 - now_ms)
+        return max(0.0, self.transport.throttled_until_ns / 1e6 - now_ms)
 
     @property
     def connected(self):
         """Whether the socket is connected: the handshake has begun."""
-        return bool(self.link.connected)
+        return bool(self.transport.connected)
 
     @property
     def ready(self):
         """Whether Produce requests go out on it."""
-        return self.link.state == READY
+        return self.transport.state == READY
 
     @property
     def in_flight(self):
         """Produce requests without an answer."""
-        return self.link.in_flight
+        return self.transport.in_flight
 
     @property
     def last_used_ns(self):
         """When something was last sent or received; 0: never."""
-        return self.link.last_used_ns
+        return self.transport.last_used_ns
 
     def __repr__(self):
         return f"<Connection to node {self.node_id} at {self.where}>"
@@ -72,8 +72,8 @@ cdef Connection make_connection(object sock, int32_t node_id, str where, int64_t
     connection.sock = sock
     connection.node_id = node_id
     connection.where = where
-    connection.link = link_new(sock.fileno(), node_id, receive_max)
-    if connection.link == NULL:
+    connection.transport = transport_new(sock.fileno(), node_id, receive_max)
+    if connection.transport == NULL:
         raise MemoryError("no memory for a connection")
-    connection.link.owner = <void*>connection
+    connection.transport.owner = <void*>connection
     return connection

@@ -1,7 +1,7 @@
 """Connections to brokers: resolving, connecting, the handshake, closing what is idle.
 
 Owns: carrying out what ``control.connections`` decides, on sockets that it opens, and the ApiVersions
-handshake. Does not own: which broker is needed (``cluster``), nor reading and writing (``send_loop``).
+handshake. Does not own: which broker is needed (``network_client``), nor reading and writing (``send_loop``).
 
 Runs in the sender's turn; ``diagnosis`` and ``any_ready`` may be called from any thread.
 """
@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Container, Iterable, Sequence
 
 from cyproducer import errors
-from cyproducer.buffers.clock import Clock
+from cyproducer.base.clock import Clock
 from cyproducer.config import ProducerConfig
 from cyproducer.control.api_versions import API_VERSIONS, client_throttles, fallback_for, negotiate
 from cyproducer.control.connections import Address, Connections, ConnectionState, cause_text

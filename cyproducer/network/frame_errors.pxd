@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t, uint8_t
 
-from cyproducer.network.link cimport Link
+from cyproducer.network.transport cimport Transport
 
-cdef object socket_error(Link* link, int64_t why)
-cdef object unmatched(Link* link, const uint8_t* frame, int64_t size)
-cdef object wrong_length(Link* link, int64_t at, int64_t receive_max)
+cdef object socket_error(Transport* transport, int64_t why)
+cdef object unmatched(Transport* transport, const uint8_t* frame, int64_t size)
+cdef object wrong_length(Transport* transport, int64_t at, int64_t receive_max)

@@ -1,6 +1,6 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
-from cyproducer.buffers.structures cimport Batch
+from cyproducer.accumulator.structures cimport Batch
 
 cdef extern from "<sys/uio.h>" nogil:
     cdef struct iovec:
@@ -18,7 +18,7 @@ cdef struct ProduceSettings:
 
 # A request on its way: the frame's own bytes and the batches', in the order in which they are written.
 cdef struct Request:
-    Request* next_out             # in the queue to be written, then in Link.first_written
+    Request* next_out             # in the queue to be written, then in Transport.first_written
     Request* next_awaiting        # in the queue of those whose answers are to come
     bint answered                 # whether an answer will come (not to Produce under acks=0)
     int16_t api_key

@@ -13,7 +13,7 @@ Source: Kafka protocol guide, "Produce"; KIP-482 (flexible versions, from 9), KI
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy
 
-from cyproducer.buffers.structures cimport Topic
+from cyproducer.accumulator.structures cimport Topic
 from cyproducer.records.big_endian cimport get_u16, get_u32, get_u64, put_u16, put_u32
 from cyproducer.records.varint cimport put_uvarint
 

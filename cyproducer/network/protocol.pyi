@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 
-from cyproducer.control.messages import (
+from cyproducer.control.responses import (
     ApiVersionsResponse,
     BrokerInfo,
     InitProducerIdResponse,

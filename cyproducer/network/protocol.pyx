@@ -1,7 +1,7 @@
 """The wire form of every Kafka message but Produce: ApiVersions, Metadata, InitProducerId.
 
 Owns the byte layout of these requests and responses, for each version the package implements, and the one
-field of Produce responses that tells of brokers. Owns neither the primitive types (``wire.pyx``) nor sockets
+field of Produce responses that tells of brokers. Owns neither the primitive types (``primitives.pyx``) nor sockets
 nor the choice of a version (``control/api_versions.py``); matching a response to its request by correlation
 id is the caller's. Runs on the sender thread, under the GIL; every function is pure and may be called from
 any thread.
@@ -12,10 +12,10 @@ Layouts follow Apache Kafka's message schemas (protocol guide; KIP-482 for flexi
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t
 
-from cyproducer.network.wire cimport Reader, Writer, load32
+from cyproducer.network.primitives cimport Reader, Writer, load32
 
 from cyproducer.control.api_versions import IMPLEMENTED as _IMPLEMENTED
-from cyproducer.control.messages import (
+from cyproducer.control.responses import (
     NO_TOPIC_ID as _NO_TOPIC_ID,
     ApiVersionsResponse,
     BrokerInfo,

@@ -1,12 +1,12 @@
 from libc.stdint cimport int16_t, int32_t, int64_t
 
-from cyproducer.buffers.accumulator cimport RecordAccumulator
-from cyproducer.buffers.clock cimport Clock
-from cyproducer.buffers.driving cimport Driver
-from cyproducer.buffers.structures cimport Accumulator, Batch, Node, Partition
-from cyproducer.buffers.sync cimport pthread_mutex_t
+from cyproducer.accumulator.record_accumulator cimport RecordAccumulator
+from cyproducer.base.clock cimport Clock
+from cyproducer.futures.driving cimport Driver
+from cyproducer.accumulator.structures cimport Accumulator, Batch, Node, Partition
+from cyproducer.base.sync cimport pthread_mutex_t
 from cyproducer.network.connection cimport Connection
-from cyproducer.network.link cimport Link
+from cyproducer.network.transport cimport Transport
 from cyproducer.network.poller cimport Poller, Ready
 from cyproducer.network.produce_codec cimport Endpoints, Outcome, ProduceSettings, Request
 
@@ -46,8 +46,8 @@ cdef class SendLoop(Driver):
     cdef int64_t next_control_ns  # when the control plane wants its next tick
     cdef int64_t next_expiry_ns   # when the oldest batch is overdue
     cdef list connections
-    cdef Link** links             # of `connections`, in that order
-    cdef int link_count
+    cdef Transport** transports             # of `connections`, in that order
+    cdef int transport_count
     cdef list backing_off         # a heap of (retry_at_ns, number, address of a Partition)
     cdef int64_t backoff_number
     cdef Batch* drained[MOST_BATCHES]
@@ -57,21 +57,21 @@ cdef class SendLoop(Driver):
 
     cdef int step(self, int64_t max_wait_ns) except -1 nogil
     cdef int _control(self, int64_t now) except -1
-    cdef int _fill(self, Link* link, int64_t now) except -1 nogil
-    cdef int _write(self, Link* link, int64_t now) except -1 nogil
-    cdef int _read(self, Link* link, int64_t now) except -1 nogil
-    cdef int _broken(self, Link* link, int64_t failure) except -1 nogil
-    cdef void _leave(self, Link* link) noexcept nogil
+    cdef int _fill(self, Transport* transport, int64_t now) except -1 nogil
+    cdef int _write(self, Transport* transport, int64_t now) except -1 nogil
+    cdef int _read(self, Transport* transport, int64_t now) except -1 nogil
+    cdef int _broken(self, Transport* transport, int64_t failure) except -1 nogil
+    cdef void _leave(self, Transport* transport) noexcept nogil
     cdef int _go_on(self, int64_t now) except -1 nogil
     cdef int64_t _sleep_until(self, int64_t until, int64_t now) noexcept nogil
-    cdef int _learn_leaders(self, Link* link, Request* r, const Endpoints* endpoints) except -1
+    cdef int _learn_leaders(self, Transport* transport, Request* r, const Endpoints* endpoints) except -1
     cdef int _progress(self, Partition* p, int64_t acknowledged_id) except -1
     cdef int _resolve(
         self, Batch* b, int error_code, object message, object cause, bint written, object named=*
     ) except -1
     cdef int _give_up(self, Request* r, object cause) except -1
-    cdef Link* _link_of(self, int fd) noexcept nogil
+    cdef Transport* _transport_of(self, int fd) noexcept nogil
     cdef int _tell(self, object method, Connection connection, tuple arguments) except -1
     cdef int _expire(self, int64_t now) except -1 nogil
-    cdef int _answered(self, Link* link, int64_t latency_ns, int64_t throttle_ms, int64_t now) noexcept nogil
+    cdef int _answered(self, Transport* transport, int64_t latency_ns, int64_t throttle_ms, int64_t now) noexcept nogil
     cpdef object close_connection(self, Connection connection, object cause)

@@ -3,9 +3,9 @@ from typing import Any
 
 from typing_extensions import disjoint_base
 
-from cyproducer.buffers.accumulator import RecordAccumulator
-from cyproducer.buffers.clock import Clock
-from cyproducer.buffers.driving import Driver
+from cyproducer.accumulator.record_accumulator import RecordAccumulator
+from cyproducer.base.clock import Clock
+from cyproducer.futures.driving import Driver
 from cyproducer.network.connection import Connection
 from cyproducer.network.poller import Poller
 

@@ -1,11 +1,11 @@
 """The send loop: from ready batches to acknowledged ones, one ``run_once()`` after the other.
 
 Owns: the step, that is what goes into a request, writing, and waiting for events. Does not own: what comes
-back (``answers``), nor decisions that are not a matter of course (connections, metadata, errors, retries):
-the control plane (``cluster.py``) makes them, called with the GIL, and uses ``sender`` for it. Nor time and
+back (``produce_response``), nor decisions that are not a matter of course (connections, metadata, errors, retries):
+the control plane (``network_client.py``) makes them, called with the GIL, and uses ``sender`` for it. Nor time and
 sockets: both come in from outside.
 
-Who runs it: whoever holds the turn, see ``turns``.
+Who runs it: whoever holds the turn, see ``loop_ownership``.
 
 The happy path of a step holds no GIL at all: take batches, checksum, write, wait, read, complete. A thread
 that asks for the GIL beside a busy ``send()`` loop gets it after the interpreter's switch interval, 5 ms, in
@@ -19,11 +19,11 @@ import selectors
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free
 
-from cyproducer.buffers.designation cimport next_parked_deadline
-from cyproducer.buffers.driving cimport Driver
-from cyproducer.buffers.meters cimport count_answer
-from cyproducer.buffers.readiness cimport drain, expire_linger, has_work, refresh
-from cyproducer.buffers.structures cimport (
+from cyproducer.accumulator.parked_records cimport next_parked_deadline
+from cyproducer.futures.driving cimport Driver
+from cyproducer.base.meters cimport count_answer
+from cyproducer.accumulator.ready_partitions cimport drain, expire_linger, has_work, refresh
+from cyproducer.accumulator.structures cimport (
     ASLEEP,
     AWAKE,
     SEALED,
@@ -31,7 +31,7 @@ from cyproducer.buffers.structures cimport (
     Accumulator,
     Partition,
 )
-from cyproducer.buffers.sync cimport (
+from cyproducer.base.sync cimport (
     FAR_NS,
     cyp_add32,
     cyp_after,
@@ -46,14 +46,14 @@ from cyproducer.buffers.sync cimport (
     pthread_mutex_unlock,
 )
 from cyproducer.network.frame_errors cimport socket_error
-from cyproducer.network.link cimport (
+from cyproducer.network.transport cimport (
     CONNECTING,
     IO_AGAIN,
     READY,
-    link_flush,
-    link_next_id,
-    link_pop_written,
-    link_push,
+    transport_flush,
+    transport_next_id,
+    transport_pop_written,
+    transport_push,
     report_traffic,
     throttled_until,
 )
@@ -107,7 +107,7 @@ cdef class SendLoop(Driver):
     """The loop over one selector. ``selector`` and ``clock`` come from the caller, which may step by hand.
 
     ``control`` is told of what needs a decision: ``tick``, ``on_socket_ready``, ``on_frame``,
-    ``on_broken``, ``on_batch_error``; see ``ClusterClient`` for what each means.
+    ``on_broken``, ``on_batch_error``; see ``NetworkClient`` for what each means.
     """
 
     def __cinit__(self):
@@ -156,7 +156,7 @@ cdef class SendLoop(Driver):
         accumulator.wake_function = wake_sender
 
     def __dealloc__(self):
-        free(self.links)
+        free(self.transports)
         pthread_mutex_destroy(&self.turn)
 
     def wake(self):
@@ -174,7 +174,7 @@ cdef class SendLoop(Driver):
         cdef Ready ready[MOST_READY]
         cdef int n
         cdef int i
-        cdef Link* link
+        cdef Transport* transport
         cdef uint64_t drained_wakeups
         cdef int64_t until
         cdef int64_t now = self.clock.now_ns()
@@ -195,14 +195,14 @@ cdef class SendLoop(Driver):
         expire_linger(&self.accumulator.c, now)
         pthread_mutex_unlock(&self.accumulator.c.lock)
         i = 0
-        while i < self.link_count:
-            link = self.links[i]
-            if link.state == READY:
-                self._fill(link, now)
+        while i < self.transport_count:
+            transport = self.transports[i]
+            if transport.state == READY:
+                self._fill(transport, now)
             # _fill may have broken this connection, which moves the next one here.
-            if i < self.link_count and self.links[i] == link:
+            if i < self.transport_count and self.transports[i] == transport:
                 i += 1
-        until = throttled_until(self.links, self.link_count, self.next_control_ns, now)
+        until = throttled_until(self.transports, self.transport_count, self.next_control_ns, now)
         until = min(until, cyp_after(now, max_wait_ns))
         n = self.poller.wait(self._sleep_until(until, now) - now, ready)
         cyp_store32(&self.accumulator.c.sleeping, AWAKE)
@@ -215,28 +215,28 @@ cdef class SendLoop(Driver):
                     if self.wake_read_fd == self.waker.fd:
                         break
                 continue
-            link = self._link_of(ready[i].fd)
-            if link == NULL:
+            transport = self._transport_of(ready[i].fd)
+            if transport == NULL:
                 continue
-            if link.state == CONNECTING and link.wants_write:
+            if transport.state == CONNECTING and transport.wants_write:
                 if self.driven:
-                    self._leave(link)
+                    self._leave(transport)
                     continue
                 with gil:
-                    self._tell(self.control.on_socket_ready, <Connection>link.owner, (now / 1e6,))
+                    self._tell(self.control.on_socket_ready, <Connection>transport.owner, (now / 1e6,))
                 continue
             if ready[i].events & 2:
-                self._write(link, now)
-                link = self._link_of(ready[i].fd)
-            if ready[i].events & 1 and link != NULL:
-                self._read(link, now)
+                self._write(transport, now)
+                transport = self._transport_of(ready[i].fd)
+            if ready[i].events & 1 and transport != NULL:
+                self._read(transport, now)
         return 0
 
-    cdef Link* _link_of(self, int fd) noexcept nogil:
+    cdef Transport* _transport_of(self, int fd) noexcept nogil:
         cdef int i
-        for i in range(self.link_count):
-            if self.links[i].fd == fd:
-                return self.links[i]
+        for i in range(self.transport_count):
+            if self.transports[i].fd == fd:
+                return self.transports[i]
         return NULL
 
     cdef int64_t _sleep_until(self, int64_t until, int64_t now) noexcept nogil:
@@ -252,10 +252,10 @@ cdef class SendLoop(Driver):
         n = a.nodes
         while n != NULL:
             if not has_work(n):
-                if n.link == NULL:
+                if n.transport == NULL:
                     n.takes = 1
             else:
-                if n.takes and n.link == NULL:
+                if n.takes and n.transport == NULL:
                     # The control plane is told once for as long as there is work; it connects, and takes
                     # its time between failures.
                     n.takes = 0
@@ -293,16 +293,16 @@ cdef class SendLoop(Driver):
 
     # Out
 
-    cdef int _fill(self, Link* link, int64_t now) except -1 nogil:
+    cdef int _fill(self, Transport* transport, int64_t now) except -1 nogil:
         """Makes and writes requests while there are ready batches and the connection takes them."""
         cdef Request* r
         cdef Batch* b
         cdef int32_t count
         cdef int32_t i
-        cdef int fd = link.fd
-        cdef Node* node = link.node
-        cdef bint throttled = link.throttled_until_ns > now
-        while not throttled and link.in_flight < self.max_in_flight and link.first_out == NULL:
+        cdef int fd = transport.fd
+        cdef Node* node = transport.node
+        cdef bint throttled = transport.throttled_until_ns > now
+        while not throttled and transport.in_flight < self.max_in_flight and transport.first_out == NULL:
             cyp_lock_queued(&self.accumulator.c.lock, &self.accumulator.c.queued)
             count = drain(
                 &self.accumulator.c, node, self.max_request_size, self.drained, MOST_BATCHES, now
@@ -321,7 +321,7 @@ cdef class SendLoop(Driver):
                     b.producer_id, b.producer_epoch, b.base_sequence,
                 )
             r = encode_produce(
-                &self.settings, link.produce_version, link_next_id(link),
+                &self.settings, transport.produce_version, transport_next_id(transport),
                 self.drained, count,
             )
             if r == NULL:
@@ -330,77 +330,77 @@ cdef class SendLoop(Driver):
                         self._resolve(
                             self.drained[i], 0, None, MemoryError("no memory for a request"), False
                         )
-                self._answered(link, -1, 0, now)
+                self._answered(transport, -1, 0, now)
                 continue
             r.sent_ns = now
-            link_push(link, r, self.settings.acks != 0)
+            transport_push(transport, r, self.settings.acks != 0)
             # The control plane looks for requests that are overdue, and must not sleep past this one.
             self.next_control_ns = min(self.next_control_ns, cyp_after(now, self.request_timeout_ns))
-            link.in_flight += self.settings.acks != 0
-            self._write(link, now)
-            if self._link_of(fd) != link:
+            transport.in_flight += self.settings.acks != 0
+            self._write(transport, now)
+            if self._transport_of(fd) != transport:
                 return 0
         pthread_mutex_lock(&self.accumulator.c.lock)
-        node.takes = not throttled and link.in_flight < self.max_in_flight and link.first_out == NULL
-        report_traffic(&self.accumulator.c, link, now)
+        node.takes = not throttled and transport.in_flight < self.max_in_flight and transport.first_out == NULL
+        report_traffic(&self.accumulator.c, transport, now)
         pthread_mutex_unlock(&self.accumulator.c.lock)
         return 0
 
-    cdef int _write(self, Link* link, int64_t now) except -1 nogil:
+    cdef int _write(self, Transport* transport, int64_t now) except -1 nogil:
         """Writes what the socket takes, and watches it for more room where something is left."""
-        cdef int64_t rc = link_flush(link, now)
-        cdef Request* r = link_pop_written(link)
+        cdef int64_t rc = transport_flush(transport, now)
+        cdef Request* r = transport_pop_written(transport)
         cdef int32_t i
         while r != NULL:
             # acks=0: what the kernel took is all there is to know.
-            self._answered(link, -1, 0, now)
+            self._answered(transport, -1, 0, now)
             for i in range(r.count):
                 self.accumulator.complete(r.batches[i], -1, -1)
             free_request(r)
-            r = link_pop_written(link)
+            r = transport_pop_written(transport)
         if rc == 0 or rc == IO_AGAIN:
-            if link.wants_write != (rc != 0):
-                link.wants_write = rc != 0
-                self.poller.watch_write(link.fd, link.wants_write)
+            if transport.wants_write != (rc != 0):
+                transport.wants_write = rc != 0
+                self.poller.watch_write(transport.fd, transport.wants_write)
             return 0
-        return self._broken(link, rc)
+        return self._broken(transport, rc)
 
-    cdef int _broken(self, Link* link, int64_t failure) except -1 nogil:
+    cdef int _broken(self, Transport* transport, int64_t failure) except -1 nogil:
         """The socket gave an Io that ends the connection."""
         if self.driven:
-            link.failure = failure
-            self._leave(link)
+            transport.failure = failure
+            self._leave(transport)
             return 0
         with gil:
-            self.close_connection(<Connection>link.owner, socket_error(link, failure))
+            self.close_connection(<Connection>transport.owner, socket_error(transport, failure))
         return 0
 
-    cdef void _leave(self, Link* link) noexcept nogil:
+    cdef void _leave(self, Transport* transport) noexcept nogil:
         """On a thread in ``get()``: leaves what needs the GIL, or a decision, to the sender's thread.
 
         The control plane runs nowhere else: a Ctrl-C in a main thread must not end it half-way.
         """
-        link.left_over = True
+        transport.left_over = True
         self.left_over = True
 
-    cdef int _answered(self, Link* link, int64_t latency_ns, int64_t throttle_ms, int64_t now) noexcept nogil:
+    cdef int _answered(self, Transport* transport, int64_t latency_ns, int64_t throttle_ms, int64_t now) noexcept nogil:
         """A request of the connection is over: what gathered meanwhile may go.
 
         ``latency_ns`` -1: it got no answer. Before its batches are completed, so that whoever waits for them
         finds it in the metrics.
         """
         pthread_mutex_lock(&self.accumulator.c.lock)
-        link.node.answered += 1
+        transport.node.answered += 1
         self.accumulator.c.meters.answered_ns = now
         if latency_ns >= 0:
-            count_answer(&self.accumulator.c.meters, &link.node.meter, latency_ns, throttle_ms)
-        report_traffic(&self.accumulator.c, link, now)
+            count_answer(&self.accumulator.c.meters, &transport.node.meter, latency_ns, throttle_ms)
+        report_traffic(&self.accumulator.c, transport, now)
         pthread_mutex_unlock(&self.accumulator.c.lock)
         return 0
 
-    # What `answers` does
+    # What `produce_response` does
 
-    cdef int _read(self, Link* link, int64_t now) except -1 nogil:
+    cdef int _read(self, Transport* transport, int64_t now) except -1 nogil:
         """Reads what is there and handles each whole frame."""
         return 0
 
@@ -408,7 +408,7 @@ cdef class SendLoop(Driver):
         """Goes on with what ``_leave()`` has left over."""
         return 0
 
-    cdef int _learn_leaders(self, Link* link, Request* r, const Endpoints* endpoints) except -1:
+    cdef int _learn_leaders(self, Transport* transport, Request* r, const Endpoints* endpoints) except -1:
         """A response names new leaders; ``Sender`` tells of them."""
         raise NotImplementedError("a SendLoop is used through Sender")
 
@@ -450,7 +450,7 @@ cdef class SendLoop(Driver):
             self.close_connection(connection, KafkaConnectionError(f"{connection.where}: {error!r}"))
         return 0
 
-    # What ``outcomes`` does
+    # What ``batch_errors`` does
 
     cdef int _expire(self, int64_t now) except -1 nogil:
         """Fails the batches whose delivery_timeout_ms has run out."""

@@ -1,5 +1,5 @@
 from cyproducer.network.connection cimport Connection
-from cyproducer.network.turns cimport Turns
+from cyproducer.network.loop_ownership cimport Turns
 
 
 cdef class Sender(Turns):

@@ -3,7 +3,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cyproducer.network.connection import Connection
-from cyproducer.network.turns import Turns
+from cyproducer.network.loop_ownership import Turns
 
 class Sender(Turns):
     def attach_control(self, control: Any) -> None: ...

@@ -3,7 +3,7 @@
 Owns: opening and closing connections (and handing their requests back), telling the accumulator what metadata
 said, and failing everything at the end. Does not own: the loop's step (``send_loop``), nor any decision.
 
-Everything here runs in the sender's turn, with the GIL: called by ``ClusterClient`` from inside a step, or by
+Everything here runs in the sender's turn, with the GIL: called by ``NetworkClient`` from inside a step, or by
 ``close()`` after the loop has ended.
 """
 
@@ -15,17 +15,17 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.math cimport INFINITY
 from libc.stdlib cimport realloc
 
-from cyproducer.buffers.designation cimport (
+from cyproducer.accumulator.parked_records cimport (
     apply_topic,
     fail_overdue,
     fail_parked,
     forget_topic,
     waiting_topics,
 )
-from cyproducer.buffers.meters cimport CONNECTED, DISCONNECTED, PRODUCE_REQUESTS, Meters, meters_turn
-from cyproducer.buffers.readiness cimport has_work
-from cyproducer.buffers.structures cimport GATE_OPEN, OPEN, SEALED, SEALING, Batch, Node, Partition
-from cyproducer.buffers.sync cimport (
+from cyproducer.base.meters cimport CONNECTED, DISCONNECTED, PRODUCE_REQUESTS, Meters, meters_turn
+from cyproducer.accumulator.ready_partitions cimport has_work
+from cyproducer.accumulator.structures cimport GATE_OPEN, OPEN, SEALED, SEALING, Batch, Node, Partition
+from cyproducer.base.sync cimport (
     FAR_NS,
     cyp_after,
     cyp_ms_ns,
@@ -33,21 +33,21 @@ from cyproducer.buffers.sync cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
-from cyproducer.buffers.topology cimport TopicState, make_node
+from cyproducer.accumulator.topology cimport TopicInfo, make_node
 from cyproducer.network.connection cimport Connection, make_connection
-from cyproducer.network.link cimport (
+from cyproducer.network.transport cimport (
     BROKEN,
     READY,
-    Link,
-    link_pop_awaiting,
-    link_pop_unwritten,
-    link_pop_written,
+    Transport,
+    transport_pop_awaiting,
+    transport_pop_unwritten,
+    transport_pop_written,
     report_traffic,
 )
-from cyproducer.network.outcomes cimport topic_name
+from cyproducer.network.batch_errors cimport topic_name
 from cyproducer.network.produce_codec cimport Endpoints, Outcome, Request, names_leader
 from cyproducer.network.send_loop cimport retire
-from cyproducer.network.turns cimport Turns
+from cyproducer.network.loop_ownership cimport Turns
 
 from cyproducer.errors import KafkaConnectionError, KafkaTimeoutError, told
 from cyproducer.user_thread import Log
@@ -65,32 +65,32 @@ cdef class Sender(Turns):
     def open_connection(self, sock, int32_t node_id, str where):
         """Watches a connecting, non-blocking socket; ``on_socket_ready`` tells when it has an outcome."""
         cdef Connection connection = make_connection(sock, node_id, where, self.receive_max)
-        cdef Link** grown = <Link**>realloc(self.links, sizeof(Link*) * (self.link_count + 1))
+        cdef Transport** grown = <Transport**>realloc(self.transports, sizeof(Transport*) * (self.transport_count + 1))
         if grown == NULL:
             raise MemoryError("no memory for a connection")
-        self.links = grown
+        self.transports = grown
         self.poller.selector.register(sock, selectors.EVENT_READ | selectors.EVENT_WRITE)
-        connection.link.wants_write = True
-        self.links[self.link_count] = connection.link
-        self.link_count += 1
+        connection.transport.wants_write = True
+        self.transports[self.transport_count] = connection.transport
+        self.transport_count += 1
         self.connections.append(connection)
         return connection
 
     def connected(self, Connection connection not None):
         """The socket is connected: frames may go. It takes no Produce requests yet."""
-        connection.link.wants_write = False
-        connection.link.connected = True
+        connection.transport.wants_write = False
+        connection.transport.connected = True
         self._count_connection(CONNECTED)
-        self.poller.watch_write(connection.link.fd, False)
+        self.poller.watch_write(connection.transport.fd, False)
 
     def ready(self, Connection connection not None, int produce_version):
         """The handshake is over: batches for the broker go out on this connection."""
         cdef Node* node = make_node(&self.accumulator.c, connection.node_id)
-        connection.link.produce_version = <int16_t>produce_version
-        connection.link.node = node
-        connection.link.state = READY
+        connection.transport.produce_version = <int16_t>produce_version
+        connection.transport.node = node
+        connection.transport.state = READY
         pthread_mutex_lock(&self.accumulator.c.lock)
-        node.link = connection.link
+        node.transport = connection.transport
         node.takes = 1
         pthread_mutex_unlock(&self.accumulator.c.lock)
 
@@ -105,27 +105,27 @@ cdef class Sender(Turns):
 
     def flush_connection(self, Connection connection not None):
         """Writes what ``Connection.send`` queued."""
-        if connection.link.state != BROKEN:
-            self._write(connection.link, self.clock.now_ns())
+        if connection.transport.state != BROKEN:
+            self._write(connection.transport, self.clock.now_ns())
 
     cpdef object close_connection(self, Connection connection, object cause):
         """Closes the socket and hands every unanswered request back; ``cause``: an exception, or None.
 
         None where it is closed on purpose, with nothing in flight. Idempotent.
         """
-        cdef Link* link = connection.link
+        cdef Transport* transport = connection.transport
         cdef Request* r
         cdef int i
-        if link.state == BROKEN:
+        if transport.state == BROKEN:
             return
-        was_ready = link.state == READY
-        link.state = BROKEN
+        was_ready = transport.state == READY
+        transport.state = BROKEN
         i = self.connections.index(connection)
         del self.connections[i]
-        for i in range(i, self.link_count - 1):
-            self.links[i] = self.links[i + 1]
-        self.link_count -= 1
-        if link.connected:
+        for i in range(i, self.transport_count - 1):
+            self.transports[i] = self.transports[i + 1]
+        self.transport_count -= 1
+        if transport.connected:
             self._count_connection(DISCONNECTED)
         try:
             self.poller.selector.unregister(connection.sock)
@@ -134,32 +134,32 @@ cdef class Sender(Turns):
         # Only now, with the socket gone, can no write read the batches any more.
         connection.sock.close()
         pthread_mutex_lock(&self.accumulator.c.lock)
-        report_traffic(&self.accumulator.c, link, self.clock.now_ns())
+        report_traffic(&self.accumulator.c, transport, self.clock.now_ns())
         if was_ready:
-            if link.node.link == link:
-                link.node.link = NULL
-                link.node.takes = 1
-            link.node.answered = link.node.sent
+            if transport.node.transport == transport:
+                transport.node.transport = NULL
+                transport.node.takes = 1
+            transport.node.answered = transport.node.sent
         pthread_mutex_unlock(&self.accumulator.c.lock)
         self.control.on_broken(connection, cause, self.clock.now_ns() / 1e6)
         reason = cause
         if reason is None:
             reason = KafkaConnectionError(f"{connection.where}: closed by this client")
-        r = link_pop_unwritten(link)
+        r = transport_pop_unwritten(transport)
         while r != NULL:
             self._give_up(r, reason)
-            r = link_pop_unwritten(link)
-        r = link_pop_written(link)
+            r = transport_pop_unwritten(transport)
+        r = transport_pop_written(transport)
         while r != NULL:
             self._give_up(r, reason)
-            r = link_pop_written(link)
-        r = link_pop_awaiting(link)
+            r = transport_pop_written(transport)
+        r = transport_pop_awaiting(transport)
         while r != NULL:
             self._give_up(r, reason)
-            r = link_pop_awaiting(link)
+            r = transport_pop_awaiting(transport)
         cyp_store32(&self.attention, 1)
 
-    cdef int _learn_leaders(self, Link* link, Request* r, const Endpoints* endpoints) except -1:
+    cdef int _learn_leaders(self, Transport* transport, Request* r, const Endpoints* endpoints) except -1:
         """Tells the control plane of all leaders that a response names, before its batches come back."""
         cdef int32_t i
         cdef Outcome* o
@@ -174,7 +174,7 @@ cdef class Sender(Turns):
         if endpoints.data != NULL:
             where = PyBytes_FromStringAndSize(<const char*>endpoints.data, endpoints.size)
         try:
-            self.control.on_leaders(<Connection>link.owner, leaders, where)
+            self.control.on_leaders(<Connection>transport.owner, leaders, where)
         except Exception:
             log.exception("taking leaders from a response failed")
         return 0
@@ -188,10 +188,10 @@ cdef class Sender(Turns):
         cdef int64_t first = FAR_NS
         cdef Connection connection
         for connection in list(self.connections):
-            r = connection.link.first_awaiting
+            r = connection.transport.first_awaiting
             if r == NULL:
                 # acks=0 awaits nothing: there it is the write that must end.
-                r = connection.link.first_out
+                r = connection.transport.first_out
             if r == NULL:
                 continue
             if now - r.sent_ns >= self.request_timeout_ns:
@@ -210,7 +210,7 @@ cdef class Sender(Turns):
         pthread_mutex_lock(&self.accumulator.c.lock)
         n = self.accumulator.c.nodes
         while n != NULL:
-            if n.link == NULL and has_work(n):
+            if n.transport == NULL and has_work(n):
                 wanting.append(n.id)
             n = n.next
         pthread_mutex_unlock(&self.accumulator.c.lock)
@@ -225,7 +225,7 @@ cdef class Sender(Turns):
 
         Returns whether a batch could not be failed yet, since a thread is compressing it.
         """
-        cdef TopicState state = self.accumulator.topic(name)
+        cdef TopicInfo state = self.accumulator.topic(name)
         cdef Partition* p
         cdef Batch* b
         cdef int i
@@ -251,13 +251,13 @@ cdef class Sender(Turns):
 
     def forget_topic(self, str name):
         """The topic's metadata was dropped."""
-        cdef TopicState state = self.accumulator.topics.get(name)
+        cdef TopicInfo state = self.accumulator.topics.get(name)
         if state is not None:
             forget_topic(self.accumulator, state)
 
     def topic_used_ms(self, str name):
         """When a batch of the topic was last begun, or a record of it parked; 0: never."""
-        cdef TopicState state = self.accumulator.topics.get(name)
+        cdef TopicInfo state = self.accumulator.topics.get(name)
         return 0.0 if state is None else state.c.last_used_ns / 1e6
 
     def fail_overdue(self, error_of, double now_ms):
@@ -269,7 +269,7 @@ cdef class Sender(Turns):
 
     def fail_parked(self, str name, error, double before_ms=INFINITY):
         """Fails the topic's records that wait for metadata and whose time is up; returns how many."""
-        cdef TopicState state = self.accumulator.topics.get(name)
+        cdef TopicInfo state = self.accumulator.topics.get(name)
         return 0 if state is None else fail_parked(self.accumulator, state, error, cyp_ms_ns(before_ms))
 
     def parked_topics(self):
@@ -327,13 +327,13 @@ cdef class Sender(Turns):
             os.close(fd)
 
     def counters(self):
-        """What the sender does, as a dict of totals since the start; ``readings`` has all else there is."""
+        """What the sender does, as a dict of totals since the start; ``metric_snapshot`` has all else there is."""
         return {
             "requests": self.accumulator.c.meters.all.total[PRODUCE_REQUESTS],
             "wakeups": self.wakeups,
             "drives": self.drives,
             "left_alone": self.left_alone,
-            "connections": self.link_count,
-            "received_room": sum([(<Connection>c).link.inbox_room for c in self.connections]),
-            "in_flight": sum([(<Connection>c).link.in_flight for c in self.connections]),
+            "connections": self.transport_count,
+            "received_room": sum([(<Connection>c).transport.inbox_room for c in self.connections]),
+            "in_flight": sum([(<Connection>c).transport.in_flight for c in self.connections]),
         }

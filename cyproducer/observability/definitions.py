@@ -1,7 +1,7 @@
 """The table of all metrics: name, group, unit, meaning, and how each comes out of what C has counted.
 
 Owns: one ``Definition`` for each metric. ``docs/metrics.md`` and ``metrics()`` are made from it, and a test
-compares them. Does not own: counting (``buffers/meters``), nor reading (``buffers/readings``). Immutable.
+compares them. Does not own: counting (``base/meters``) and reading (``accumulator/metric_snapshot``).
 
 Names are Kafka's where it has one. *Latest* is said of the latest ``metrics_num_samples`` windows of
 ``metrics_sample_window_ms`` each, the current one included.
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cyproducer.buffers.accumulator import RecordAccumulator
-from cyproducer.buffers.readings import Reading
+from cyproducer.accumulator.metric_snapshot import Reading
+from cyproducer.accumulator.record_accumulator import RecordAccumulator
 
 PRODUCER = "producer-metrics"
 NODE = "producer-node-metrics.node-{id}"

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from cyproducer.buffers.accumulator import RecordAccumulator
-from cyproducer.buffers.readings import (
+from cyproducer.accumulator.metric_snapshot import (
     Reading,
     node_ids,
     read_node,
@@ -21,6 +20,7 @@ from cyproducer.buffers.readings import (
     read_topic,
     topic_names,
 )
+from cyproducer.accumulator.record_accumulator import RecordAccumulator
 from cyproducer.observability.definitions import (
     COUNT,
     COUNT_MEANING,

@@ -27,7 +27,7 @@ from posix.time cimport nanosleep, timespec
 
 cimport cython
 
-from cyproducer.buffers.sync cimport FAR_NS, cyp_monotonic_ns
+from cyproducer.base.sync cimport FAR_NS, cyp_monotonic_ns
 from cyproducer.records.arrow cimport ArrowArray, ArrowTable, read_arrow
 from cyproducer.records.columnar cimport (
     ABSENT,

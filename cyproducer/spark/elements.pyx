@@ -13,8 +13,8 @@ from cpython.unicode cimport PyUnicode_AsUTF8String, PyUnicode_CheckExact
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
 
-from cyproducer.buffers.segments cimport Sizes
-from cyproducer.buffers.sync cimport cyp_monotonic_ns
+from cyproducer.futures.segments cimport Sizes
+from cyproducer.base.sync cimport cyp_monotonic_ns
 
 cdef int64_t NOT_PLAIN = -2
 cdef int64_t LARGEST = 0x7FFFFFFF

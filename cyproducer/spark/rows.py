@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from typing import Any, Final, NamedTuple, cast
 
-from cyproducer.buffers.bulk import BulkFuture
-from cyproducer.buffers.delivery import RecordFuture
 from cyproducer.errors import BufferExhaustedError, BulkSendError, KafkaError, RecordTooLargeError
+from cyproducer.futures.bulk_future import BulkFuture
+from cyproducer.futures.delivery import RecordFuture
 from cyproducer.producer import KafkaProducer
 from cyproducer.spark.elements import PlainElements
 from cyproducer.spark.options import producer_config

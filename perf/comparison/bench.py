@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from cyproducer.console import Progress
+from cyproducer.cli.console import Progress
 from perf.comparison.brokers import Brokers, NoBrokerError
 from perf.comparison.cases import Case, Client, Contest
 from perf.comparison.figures import ALONE, OWN, Figures, Results

@@ -24,7 +24,7 @@ from typing import Any
 # At the end: an installed package comes before the sources.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from cyproducer.buffers.bulk_path import BulkPath
+from cyproducer.callers.bulk_path import BulkPath
 from tests.reference_produce import PartitionResponse, decode_produce_request, encode_produce_response
 from tests.rig import CountedControl, Rig
 

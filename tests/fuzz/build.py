@@ -49,7 +49,7 @@ def build_targets(into: Path) -> None:
     from setuptools import Distribution, Extension  # type: ignore[import-untyped]
 
     os.chdir(ROOT)
-    includes = [str(ROOT / "cyproducer" / part) for part in ("records", "buffers", "network")]
+    includes = [str(ROOT / "cyproducer" / part) for part in ("base", "records", "network")]
     extensions = [
         Extension(
             name,

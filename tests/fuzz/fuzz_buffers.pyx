@@ -10,7 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport abort
 from libc.string cimport memcpy, memset
 
-from cyproducer.buffers.accumulator cimport (
+from cyproducer.accumulator.record_accumulator cimport (
     APPENDED,
     IS_CLOSED,
     NEED_MEMORY,
@@ -19,20 +19,20 @@ from cyproducer.buffers.accumulator cimport (
     Appended,
     RecordAccumulator,
 )
-from cyproducer.buffers.buffer_pool cimport BufferPool
-from cyproducer.buffers.delivery cimport PENDING, Delivery, delivery_unref
-from cyproducer.buffers.designation cimport apply_topic, fail_parked, forget_topic, park, parked_size
-from cyproducer.buffers.meters cimport RECORDS_FAILED, RECORDS_SENT
-from cyproducer.buffers.readiness cimport drain, expire_linger, refresh
-from cyproducer.buffers.sequencing cimport set_identity
-from cyproducer.buffers.structures cimport MOST_UNSETTLED, SEALED, SEALING, Batch, Node, RecordView, Topic
-from cyproducer.buffers.sync cimport FAR_NS
-from cyproducer.buffers.topology cimport TopicState, find_node, make_node
+from cyproducer.accumulator.buffer_pool cimport BufferPool
+from cyproducer.futures.delivery cimport PENDING, Delivery, delivery_unref
+from cyproducer.accumulator.parked_records cimport apply_topic, fail_parked, forget_topic, park, parked_size
+from cyproducer.base.meters cimport RECORDS_FAILED, RECORDS_SENT
+from cyproducer.accumulator.ready_partitions cimport drain, expire_linger, refresh
+from cyproducer.accumulator.sequences cimport set_identity
+from cyproducer.accumulator.structures cimport MOST_UNSETTLED, SEALED, SEALING, Batch, Node, RecordView, Topic
+from cyproducer.base.sync cimport FAR_NS
+from cyproducer.accumulator.topology cimport TopicInfo, find_node, make_node
 from cyproducer.records.record_batch cimport BATCH_HEADER
 from fuzz_checks cimport Input, Read, check, next_byte, next_two, read_sized, read_zigzag
 
-from cyproducer.buffers.clock import ManualClock
-from cyproducer.buffers.completion import CompletionQueue
+from cyproducer.base.clock import ManualClock
+from cyproducer.futures.completion import CompletionQueue
 from cyproducer.errors import KafkaTimeoutError
 from cyproducer.records.compression import compressor_for, decompress
 
@@ -220,7 +220,7 @@ cdef int play(Input* i, Model* m) except -1:
     cdef uint8_t options = next_byte(i)
     cdef BufferPool pool = BufferPool([2048, 8192, 65536, 1 << 20][options % 4])
     cdef RecordAccumulator acc
-    cdef TopicState topic
+    cdef TopicInfo topic
     cdef Topic* t
     cdef int op
     cdef int32_t n

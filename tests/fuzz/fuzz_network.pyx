@@ -11,24 +11,24 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport abort, calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
-from cyproducer.buffers.structures cimport Batch, Partition, Topic
-from cyproducer.network.link cimport (
+from cyproducer.accumulator.structures cimport Batch, Partition, Topic
+from cyproducer.network.transport cimport (
     FRAME_BAD_SIZE,
     FRAME_NONE,
     FRAME_READY,
     IO_AGAIN,
     IO_CLOSED,
-    Link,
-    link_consume,
-    link_flush,
-    link_frame,
-    link_free,
-    link_new,
-    link_pop_awaiting,
-    link_pop_unwritten,
-    link_pop_written,
-    link_push,
-    link_receive,
+    Transport,
+    transport_consume,
+    transport_flush,
+    transport_frame,
+    transport_free,
+    transport_new,
+    transport_pop_awaiting,
+    transport_pop_unwritten,
+    transport_pop_written,
+    transport_push,
+    transport_receive,
 )
 from cyproducer.network.produce_codec cimport (
     Endpoints,
@@ -130,8 +130,8 @@ cdef uint32_t draw(Stream* s) noexcept nogil:
     return s.random >> 8
 
 
-cdef int64_t receive_some(Link* link, uint8_t* into, int64_t room) noexcept nogil:
-    cdef Stream* s = <Stream*>link.transport
+cdef int64_t receive_some(Transport* transport, uint8_t* into, int64_t room) noexcept nogil:
+    cdef Stream* s = <Stream*>transport.transport
     cdef int64_t n
     check(room > 0, "there is room to receive into")
     if s.at == s.end:
@@ -152,7 +152,7 @@ cdef inline int64_t length_at(const uint8_t* p) noexcept nogil:
 cdef int fuzz_frames(const uint8_t* data, size_t size) noexcept nogil:
     cdef int64_t* limits = [4, 5, 100, 8192, 16384, 1 << 20, 100 << 20, 0x7FFFFFFF]
     cdef Stream s
-    cdef Link* link
+    cdef Transport* transport
     cdef int64_t n
     cdef int64_t at
     cdef int64_t frame_size = 0
@@ -161,39 +161,39 @@ cdef int fuzz_frames(const uint8_t* data, size_t size) noexcept nogil:
     cdef const uint8_t* expected
     if size < 2:
         return 0
-    link = link_new(-1, 1, limits[data[0] % 8])
+    transport = transport_new(-1, 1, limits[data[0] % 8])
     s = Stream(data + 2, data + size, data[1])
     expected = s.at
-    link.transport = &s
-    link.receive = receive_some
+    transport.transport = &s
+    transport.receive = receive_some
     while result != FRAME_BAD_SIZE:
-        n = link_receive(link)
+        n = transport_receive(transport)
         if n == IO_AGAIN:
             continue
         if n == IO_CLOSED:
             break
         at = 0
         while True:
-            result = link_frame(link, at, &frame, &frame_size)
+            result = transport_frame(transport, at, &frame, &frame_size)
             if result != FRAME_READY:
                 break
             check(frame_size == length_at(expected), "a frame has the length it states")
-            check(frame_size <= link.receive_max, "no frame is longer than allowed")
+            check(frame_size <= transport.receive_max, "no frame is longer than allowed")
             check(frame_size <= s.end - expected - 4, "a frame lies within the stream")
             check(memcmp(frame, expected + 4, frame_size) == 0, "a frame has the stream's bytes")
             expected += 4 + frame_size
             at += 4 + frame_size
         if result == FRAME_BAD_SIZE:
             n = length_at(expected)
-            check(n < 4 or n > link.receive_max, "only lengths that cannot be are refused")
-        link_consume(link, at)
+            check(n < 4 or n > transport.receive_max, "only lengths that cannot be are refused")
+        transport_consume(transport, at)
         # Memory follows what has arrived, never what a length says is to come.
-        check(link.inbox_room <= max(8192, 2 * (s.at - data)), "the inbox is as large as what arrived")
+        check(transport.inbox_room <= max(8192, 2 * (s.at - data)), "the inbox is as large as what arrived")
     if result != FRAME_BAD_SIZE:
         check(
             s.end - expected < 4 or length_at(expected) > s.end - expected - 4, "no whole frame was left out"
         )
-    link_free(link)
+    transport_free(transport)
     return 0
 
 
@@ -206,8 +206,8 @@ cdef struct Sink:
     int64_t room
 
 
-cdef int64_t send_some(Link* link, const iovec* parts, int count) noexcept nogil:
-    cdef Sink* sink = <Sink*>link.transport
+cdef int64_t send_some(Transport* transport, const iovec* parts, int count) noexcept nogil:
+    cdef Sink* sink = <Sink*>transport.transport
     cdef int64_t left = next_byte(sink.choices)
     cdef int64_t moved = 0
     cdef int64_t n
@@ -236,7 +236,7 @@ cdef int fuzz_writing(const uint8_t* data, size_t size) noexcept nogil:
     cdef int requests = 1 + next_byte(&choices) % MOST_REQUESTS
     cdef uint8_t* bytes_of[MOST_REQUESTS]
     cdef int64_t sizes[MOST_REQUESTS]
-    cdef Link* link = link_new(-1, 1, 1000)
+    cdef Transport* transport = transport_new(-1, 1, 1000)
     cdef Sink sink
     cdef Request* r
     cdef int64_t total = 0
@@ -261,15 +261,15 @@ cdef int fuzz_writing(const uint8_t* data, size_t size) noexcept nogil:
             if k + 1 < r.part_count:
                 r.parts[k].iov_len = min(next_byte(&choices), sizes[i] - cut)
             cut += r.parts[k].iov_len
-        link_push(link, r, next_byte(&choices) % 2)
+        transport_push(transport, r, next_byte(&choices) % 2)
         total += sizes[i]
     sink = Sink(&choices, <uint8_t*>malloc(total), 0, total)
-    link.transport = &sink
-    link.send = send_some
+    transport.transport = &sink
+    transport.send = send_some
     while rc == IO_AGAIN and choices.at != choices.end:
-        rc = link_flush(link, 1)
-        while rc == IO_AGAIN and link.first_written != NULL:
-            r = link_pop_written(link)
+        rc = transport_flush(transport, 1)
+        while rc == IO_AGAIN and transport.first_written != NULL:
+            r = transport_pop_written(transport)
             check(not r.answered and r.unwritten == 0, "what is handed back as written is written")
             free_request(r)
             returned += 1
@@ -283,18 +283,18 @@ cdef int fuzz_writing(const uint8_t* data, size_t size) noexcept nogil:
         free(bytes_of[i])
     # As when a connection is closed: each request comes back once.
     while True:
-        r = link_pop_unwritten(link)
+        r = transport_pop_unwritten(transport)
         if r == NULL:
-            r = link_pop_written(link)
+            r = transport_pop_written(transport)
         if r == NULL:
-            r = link_pop_awaiting(link)
+            r = transport_pop_awaiting(transport)
         if r == NULL:
             break
         free_request(r)
         returned += 1
     check(returned == requests, "each request is handed back once")
     free(sink.out)
-    link_free(link)
+    transport_free(transport)
     return 0
 
 

@@ -14,7 +14,7 @@ import struct
 import uuid
 
 from cyproducer import errors
-from cyproducer.buffers.delivery import RecordFuture
+from cyproducer.futures.delivery import RecordFuture
 from tests.reference_records import PartitionResponse, Topic, encode_produce_response
 from tests.rig import Decision, Rig, Seen
 

@@ -79,7 +79,7 @@ def send_with_the_daemons(rows):
     for row in rows:
         made_in_daemon.producer.send("rows", b"preloaded %d" % row)
     made_in_daemon.producer.flush()
-    # The machinery was made by the first task in this worker, and is that of the ones that follow.
+    # The runtime was made by the first task in this worker, and is that of the ones that follow.
     yield os.getpid(), made_in_daemon.made_by, id(made_in_daemon.producer._running)
 
 first = run(range(20), send_with_the_daemons)
@@ -150,6 +150,6 @@ def test_workers_of_pyspark_send_by_the_daemons_producer_and_by_a_pickled_one(tm
     assert len({made_by for _, made_by, _ in first + second}) == 1
     assert not workers & {driver, first[0][1]}
     assert len(first + second) == 8 > len(workers)
-    assert len({(pid, machinery) for pid, _, machinery in first + second}) == len(workers)
+    assert len({(pid, runtime) for pid, _, runtime in first + second}) == len(workers)
     assert driver not in closures
     assert "the future of a record for topic 'other' can't be pickled" in error

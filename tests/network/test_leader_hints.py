@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cyproducer.control.messages import BrokerInfo
+from cyproducer.control.responses import BrokerInfo
 from cyproducer.errors import KafkaProtocolError
 from cyproducer.network import protocol
 from tests.network.producing import WAIT_S, producing

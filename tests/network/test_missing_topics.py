@@ -36,8 +36,8 @@ def test_a_thread_that_floods_a_missing_topic_holds_up_nobody_else() -> None:
 
         thread = threading.Thread(target=flood)
         thread.start()
-        pool = producer._machinery.accumulator.pool
-        parked = producer._machinery.accumulator
+        pool = producer._runtime.accumulator.pool
+        parked = producer._runtime.accumulator
         until(lambda: parked.parked_records * 1300 > MEMORY // 8 - 2600, "the flood")
         for _ in range(100):
             producer.send("orders", bytes(1000)).get(WAIT_S)
@@ -73,7 +73,7 @@ def test_missing_topics_are_few_lines_and_may_come_into_being(caplog: pytest.Log
         producing(cluster, max_block_ms=300, allow_auto_create_topics=False) as producer,
     ):
         producer.send("orders", b"1").get(WAIT_S)
-        client = producer._machinery.client
+        client = producer._runtime.client
         with caplog.at_level(logging.ERROR, "cyproducer"):
             # Parked at once, so that one look of the sender's finds them all.
             futures = [producer.send(f"missing-{i}", b"1") for i in range(50)]
@@ -88,7 +88,7 @@ def test_missing_topics_are_few_lines_and_may_come_into_being(caplog: pytest.Log
         until(lambda: sum(int(line.split()[0]) for line in lines()) == 50, "the lines")
         assert len(lines()) < 25
         assert client._asked == set()
-        assert producer._machinery.accumulator.counters()["records_failed"] == 50
+        assert producer._runtime.accumulator.counters()["records_failed"] == 50
         # It may come into being.
         cluster.create_topic("missing-1")
         assert producer.send("missing-1", b"1").get(WAIT_S).offset == 0
@@ -96,7 +96,7 @@ def test_missing_topics_are_few_lines_and_may_come_into_being(caplog: pytest.Log
 
 def test_a_ctrl_c_in_the_middle_leaves_no_topic_unasked() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
-        client = producer._machinery.client
+        client = producer._runtime.client
 
         class Interrupted(set[str]):
             def add(self, name: str) -> None:

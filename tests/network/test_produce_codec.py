@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from cyproducer import errors
-from cyproducer.buffers.delivery import RecordFuture
+from cyproducer.futures.delivery import RecordFuture
 from tests.reference_records import (
     PartitionResponse,
     ProduceRequest,

@@ -83,7 +83,7 @@ def test_where_ids_are_refused_what_was_being_compressed_fails_when_that_is_over
 
         def compress(self, data: memoryview) -> bytes:
             compressing.set()
-            until(lambda: producer._machinery.accumulator.closed, "the refusal")
+            until(lambda: producer._runtime.accumulator.closed, "the refusal")
             return bytes(data)
 
     def script(received: Received) -> Act | None:

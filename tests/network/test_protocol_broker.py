@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 
 from cyproducer.control.api_versions import API_VERSIONS, IMPLEMENTED, INIT_PRODUCER_ID, METADATA, negotiate
-from cyproducer.control.messages import ApiVersionsResponse
+from cyproducer.control.responses import ApiVersionsResponse
 from cyproducer.network import protocol
 from cyproducer.testing import EmbeddedBroker
 

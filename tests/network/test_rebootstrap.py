@@ -105,7 +105,7 @@ def test_what_was_met_before_starting_over_is_told_after_it(caplog: pytest.LogCa
         producer.send("orders", b"1")
         # 1. The line is written.  2. The connection is dropped, and what it met is kept.
         until(
-            lambda: STARTING_OVER in caplog.text and "again since" in producer._machinery.client.diagnosis(),
+            lambda: STARTING_OVER in caplog.text and "again since" in producer._runtime.client.diagnosis(),
             "a new beginning",
         )
         # The next connection has half a second to fail in turn.

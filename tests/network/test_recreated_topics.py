@@ -194,8 +194,8 @@ def test_what_was_being_compressed_is_looked_after_again(monkeypatch: pytest.Mon
     with ScriptedCluster(2) as cluster:
         cluster.create_topic("orders", 3, [1, 1, 2])
         with producing(cluster) as producer:
-            sender = CompressingOnce(producer._machinery.client._sender)
-            monkeypatch.setattr(producer._machinery.client, "_sender", sender)
+            sender = CompressingOnce(producer._runtime.client._sender)
+            monkeypatch.setattr(producer._runtime.client, "_sender", sender)
             producer.send("orders", b"1", partition=0).get(WAIT_S)
             cluster.nodes[2].stop()
             future = producer.send("orders", b"2", partition=2)

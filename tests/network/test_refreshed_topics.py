@@ -156,7 +156,7 @@ def test_a_topic_that_was_asked_for_in_vain_and_forgotten_is_asked_for_again() -
     given = {"metadata_max_idle_ms": 200, "metadata_max_age_ms": 20, "retry_backoff_max_ms": 10}
     with ScriptedCluster(orders=1) as cluster, producing(cluster, **given) as producer:
         producer.send("orders", b"1").get(WAIT_S)
-        client = producer._machinery.client
+        client = producer._runtime.client
         with pytest.raises(errors.KafkaTimeoutError):
             client.wait_for_topic("later", 0.05)
         until(lambda: "later" not in client._metadata.tracked_topics(), "the topic being forgotten")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
-from cyproducer.buffers.readings import read_producer
+from cyproducer.accumulator.metric_snapshot import read_producer
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import (
     API_VERSIONS,

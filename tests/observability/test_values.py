@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cyproducer.buffers.readings import read_producer
+from cyproducer.accumulator.metric_snapshot import read_producer
 from cyproducer.errors import BufferExhaustedError
 from cyproducer.observability.definitions import NODE, TOPIC
 from cyproducer.records.compression import compressor_for

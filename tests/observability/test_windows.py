@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from cyproducer.buffers.readings import Reading, read_node, read_producer, read_topic
+from cyproducer.accumulator.metric_snapshot import Reading, read_node, read_producer, read_topic
 from tests.observability.measured import WINDOW_MS, node, one, producer, sent, topic
 from tests.rig import Rig
 

@@ -49,6 +49,6 @@ def test_what_was_accepted_is_acknowledged_while_python_code_holds_the_gil(
             while not all(future.is_done for future in futures) and time.monotonic() < deadline:
                 pass
             assert all(future.succeeded() for future in futures)
-        requests = producer._machinery.sender.counters()["requests"]
+        requests = producer._runtime.sender.counters()["requests"]
         # Not one request with everything: batches were taken, sent and answered one after the other.
         assert requests > 50

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cyproducer import errors
-from cyproducer.buffers.bulk_path import BulkPath
+from cyproducer.callers.bulk_path import BulkPath
 from tests.rig import Rig
 
 PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])

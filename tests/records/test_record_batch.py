@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cyproducer.buffers.readings import read_producer
+from cyproducer.accumulator.metric_snapshot import read_producer
 from cyproducer.errors import RecordTooLargeError
 from cyproducer.records.compression import compressor_for
 from cyproducer.records.record_batch import encode_batch

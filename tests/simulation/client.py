@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cyproducer import errors
-from cyproducer.buffers.completion import CompletionQueue
-from cyproducer.buffers.delivery import RecordFuture
-from cyproducer.buffers.send_path import SendPath
+from cyproducer.callers.send_path import SendPath
 from cyproducer.config import ProducerConfig
 from cyproducer.control.partitioners import PartitionerSpec, resolve_partitioner
-from cyproducer.machinery import wire
-from cyproducer.network.cluster import ClusterClient
+from cyproducer.futures.completion import CompletionQueue
+from cyproducer.futures.delivery import RecordFuture
+from cyproducer.network.network_client import NetworkClient
+from cyproducer.runtime import wire
 from cyproducer.structs import RecordMetadata
 from tests.simulation.network import Names, Network
 from tests.simulation.world import World, WorldSelector
@@ -91,7 +91,7 @@ class Client:
         assert isinstance(spec, PartitionerSpec)
         self.accumulator, self.sender = wire(config, world.clock, self.selector, self.completions, spec, seed)
         self.pool = self.accumulator.pool
-        self.control = ClusterClient(
+        self.control = NetworkClient(
             config,
             self.sender,
             world.clock,

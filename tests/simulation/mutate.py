@@ -31,21 +31,21 @@ MUTATIONS = [
     Mutation(
         "wrong-culprit",
         "the record behind the one that a broker named fails in its place",
-        "cyproducer/network/outcomes.pyx",
+        "cyproducer/network/batch_errors.pyx",
         "culprits = {place: text for",
         "culprits = {(place + 1) % b.count: text for",
     ),
     Mutation(
         "lost-answer",
         "a request without an answer counts as not written",
-        "cyproducer/network/outcomes.pyx",
+        "cyproducer/network/batch_errors.pyx",
         "cdef bint written = r.unwritten == 0",
         "cdef bint written = False",
     ),
     Mutation(
         "half-is-whole",
         "a request that was written in part counts as written",
-        "cyproducer/network/outcomes.pyx",
+        "cyproducer/network/batch_errors.pyx",
         "cdef bint written = r.unwritten == 0",
         "cdef bint written = True",
     ),
@@ -73,14 +73,14 @@ MUTATIONS = [
     Mutation(
         "unknown-producer",
         "the first batches of a producer are pipelined",
-        "cyproducer/buffers/readiness.pyx",
+        "cyproducer/accumulator/ready_partitions.pyx",
         "p.known and p.producer_id == a.producer_id",
         "p.producer_id == a.producer_id",
     ),
     Mutation(
         "epochs-together",
         "a partition takes a new epoch while batches of the old one are unsettled",
-        "cyproducer/buffers/readiness.pyx",
+        "cyproducer/accumulator/ready_partitions.pyx",
         "    return p.unsettled_count == 0 or (\n"
         "        p.known and p.producer_id == a.producer_id and p.producer_epoch == a.producer_epoch\n"
         "    )\n",
@@ -89,21 +89,21 @@ MUTATIONS = [
     Mutation(
         "sequences-go-on",
         "an epoch goes on with the sequences of the one before",
-        "cyproducer/buffers/readiness.pyx",
+        "cyproducer/accumulator/ready_partitions.pyx",
         "        p.next_sequence = 0\n",
         "",
     ),
     Mutation(
         "count-batches",
         "a sequence counts batches instead of records",
-        "cyproducer/buffers/readiness.pyx",
+        "cyproducer/accumulator/ready_partitions.pyx",
         "<uint32_t>p.next_sequence + <uint32_t>b.count",
         "<uint32_t>p.next_sequence + 1",
     ),
     Mutation(
         "no-wrap",
         "behind sequence 2147483647 comes no 0",
-        "cyproducer/buffers/readiness.pyx",
+        "cyproducer/accumulator/ready_partitions.pyx",
         "<uint32_t>b.count) & 0x7FFFFFFF)",
         "<uint32_t>b.count))",
     ),
@@ -117,7 +117,7 @@ MUTATIONS = [
     Mutation(
         "strip-ambiguous",
         "batches before the gap get new sequences too",
-        "cyproducer/buffers/sequencing.pyx",
+        "cyproducer/accumulator/sequences.pyx",
         "        if b.first_record >= from_record:",
         "        if True:",
     ),
@@ -131,7 +131,7 @@ MUTATIONS = [
     Mutation(
         "new-sequences",
         "a batch that is sent again gets new sequences",
-        "cyproducer/buffers/incomplete.pyx",
+        "cyproducer/accumulator/incomplete_batches.pyx",
         "        p.recovering = 1\n        take_off_wire(a, b)\n",
         "        p.recovering = 1\n        take_off_wire(a, b)\n"
         "        settle(b)\n        b.base_sequence = -1\n",
@@ -139,21 +139,21 @@ MUTATIONS = [
     Mutation(
         "behind-the-next",
         "a batch that is sent again goes behind the next one",
-        "cyproducer/buffers/readiness.pyx",
+        "cyproducer/accumulator/ready_partitions.pyx",
         "if at == NULL or at.first_record > b.first_record:",
         "if at == NULL:",
     ),
     Mutation(
         "split-backwards",
         "the parts of a batch that was too large go in the wrong order",
-        "cyproducer/buffers/splitting.pyx",
+        "cyproducer/accumulator/splitting.pyx",
         "part.first_record = b.first_record + done",
         "part.first_record = b.first_record + b.count - done",
     ),
     Mutation(
         "several-without-ids",
         "without idempotence a partition has several batches in flight",
-        "cyproducer/buffers/accumulator.pyx",
+        "cyproducer/accumulator/record_accumulator.pyx",
         "self.c.one_in_flight = ordered and not idempotent",
         "self.c.one_in_flight = 0",
     ),
@@ -167,7 +167,7 @@ MUTATIONS = [
     Mutation(
         "wire-deadline",
         "the look for overdue batches passes over what is on the wire",
-        "cyproducer/buffers/incomplete.pyx",
+        "cyproducer/accumulator/incomplete_batches.pyx",
         "            if b.state != SEALING:\n",
         "            if b.state != SEALING and not b.in_request:\n",
     ),
@@ -181,7 +181,7 @@ MUTATIONS = [
     Mutation(
         "leak",
         "a batch that comes back after its deadline is not freed",
-        "cyproducer/buffers/incomplete.pyx",
+        "cyproducer/accumulator/incomplete_batches.pyx",
         "            self._forget(b)\n        pthread_mutex_unlock(&a.lock)\n"
         "        self._free(b)\n        return 0\n",
         "            self._forget(b)\n        pthread_mutex_unlock(&a.lock)\n"
@@ -190,7 +190,7 @@ MUTATIONS = [
     Mutation(
         "deaf-to-leaders",
         "metadata that move a leader are not applied",
-        "cyproducer/network/cluster.py",
+        "cyproducer/network/network_client.py",
         "names = [*change.topics_changed, *(name for name, _ in change.leaders_moved)]",
         "names = [*change.topics_changed]",
     ),

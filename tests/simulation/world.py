@@ -15,7 +15,7 @@ import selectors
 from collections.abc import Callable
 from typing import Any
 
-from cyproducer.buffers.clock import ManualClock
+from cyproducer.base.clock import ManualClock
 
 START_NS = 1_000_000_000_000
 NS_PER_MS = 1_000_000

@@ -1,0 +1,139 @@
+"""Which partition a record goes to, where neither the caller nor the key's hash says it.
+
+Owns: the keyless policies that need the accumulator's state: sticky, random, round robin, one broker
+at a time. Does not own: hashing (``records/hashing``), nor names (``control/partitioners.py``).
+Runs in ``send()``, under the accumulator's lock.
+
+Sticky: records without a key stay with one partition until it got ``batch_size`` bytes, so that
+batches fill. The next partition is drawn with weights: the shorter a partition's queue, the likelier,
+so that a slow broker gets what it can take and no more (KIP-480, KIP-794). Instead of a table over
+all partitions, kept up to date at each drain, up to ``CANDIDATES`` are drawn and weighed when a choice
+is due: the cost does not grow with the number of partitions.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+from cyproducer.accumulator.structures cimport Partition
+from cyproducer.base.sync cimport cyp_after
+from cyproducer.records.hashing cimport KeyHash, partition_for_key
+
+cdef enum:
+    CANDIDATES = 8
+
+
+cdef uint64_t next_random(uint64_t* state) noexcept nogil:
+    """The next number of a xorshift64* generator (Vigna 2016). Its state is never 0."""
+    cdef uint64_t x = state[0]
+    x ^= x >> 12
+    x ^= x << 25
+    x ^= x >> 27
+    state[0] = x
+    return x * <uint64_t>0x2545F4914F6CDD1D
+
+
+cdef inline int32_t below(Accumulator* a, int32_t bound) noexcept nogil:
+    return <int32_t>((next_random(&a.random) >> 32) % <uint64_t>bound)
+
+
+cdef inline bint answers(Accumulator* a, Partition* p, int64_t now) noexcept nogil:
+    """Whether the partition's broker took something lately (partitioner_availability_timeout_ms)."""
+    return (
+        p.node != NULL
+        and (
+            a.availability_ns <= 0
+            or p.node.waiting_since_ns == 0
+            or now - p.node.waiting_since_ns <= a.availability_ns
+        )
+    )
+
+
+cdef int32_t random_partition(Accumulator* a, Topic* t) noexcept nogil:
+    if t.available_count > 0:
+        return t.available[below(a, t.available_count)]
+    return below(a, t.partition_count)
+
+
+cdef int32_t weighed_partition(Accumulator* a, Topic* t, int64_t now) noexcept nogil:
+    """One of up to CANDIDATES partitions that answer, the shorter its queue the likelier."""
+    cdef int32_t drawn[CANDIDATES]
+    cdef int32_t queued[CANDIDATES]
+    cdef int32_t n = 0
+    cdef int32_t longest = 0
+    cdef int32_t total = 0
+    cdef int32_t i
+    cdef int32_t index
+    cdef bint all_of_them = t.available_count <= CANDIDATES
+    cdef Partition* p
+    for i in range(t.available_count if all_of_them else CANDIDATES):
+        index = t.available[i] if all_of_them else random_partition(a, t)
+        p = t.partitions[index]
+        if not answers(a, p, now):
+            continue
+        drawn[n] = index
+        queued[n] = p.queued + p.in_flight
+        if queued[n] > longest:
+            longest = queued[n]
+        n += 1
+    if n == 0:
+        return random_partition(a, t)
+    for i in range(n):
+        total += longest + 1 - queued[i]
+    index = below(a, total)
+    for i in range(n):
+        index -= longest + 1 - queued[i]
+        if index < 0:
+            return drawn[i]
+    return drawn[n - 1]
+
+
+cdef int32_t on_single_broker(Accumulator* a, Topic* t, int64_t now) noexcept nogil:
+    """A partition that the broker of the hour leads; any other where it leads none of this topic."""
+    cdef int32_t i
+    cdef int32_t index
+    cdef int32_t found = -1
+    cdef int32_t seen = 0
+    if now >= a.single_broker_until_ns and t.available_count > 0:
+        a.single_broker_id = t.partitions[random_partition(a, t)].node.id
+        a.single_broker_until_ns = cyp_after(now, a.single_broker_ns)
+    for i in range(t.available_count):
+        index = t.available[i]
+        if t.partitions[index].node != NULL and t.partitions[index].node.id == a.single_broker_id:
+            # Each of the k seen so far is kept with probability 1/k: one pass, no list.
+            seen += 1
+            if below(a, seen) == 0:
+                found = index
+    return found if found >= 0 else random_partition(a, t)
+
+
+cdef int32_t keyless_partition(Accumulator* a, Clock clock, Topic* t) noexcept nogil:
+    cdef int64_t now
+    cdef Partition* p
+    if t.keyless == RANDOM:
+        return random_partition(a, t)
+    if t.keyless == ROUND_ROBIN:
+        t.turn += 1
+        if t.available_count > 0:
+            return t.available[(t.turn - 1) % <uint64_t>t.available_count]
+        return <int32_t>((t.turn - 1) % <uint64_t>t.partition_count)
+    if t.sticky >= 0 and t.sticky < t.partition_count and t.sticky_bytes < a.batch_size:
+        p = t.partitions[t.sticky]
+        if p.node != NULL or t.available_count == 0:
+            if t.keyless == STICKY or clock.now_ns() < a.single_broker_until_ns:
+                return t.sticky
+    now = clock.now_ns()
+    t.sticky_bytes = 0
+    if t.keyless == SINGLE_BROKER:
+        t.sticky = on_single_broker(a, t, now)
+    elif a.adaptive:
+        t.sticky = weighed_partition(a, t, now)
+    else:
+        t.sticky = random_partition(a, t)
+    return t.sticky
+
+
+cdef int32_t place(Accumulator* a, Clock clock, Topic* t, const RecordView* r) noexcept nogil:
+    """The record's partition. The topic has metadata; the accumulator's lock is held."""
+    cdef int32_t index = partition_for_key(<KeyHash>t.key_hash, r.key, r.key_size, t.partition_count)
+    if index >= 0:
+        return index
+    return keyless_partition(a, clock, t)

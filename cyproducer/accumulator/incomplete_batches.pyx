@@ -1,0 +1,274 @@
+"""Everything that was accepted and has no outcome yet, and how it gets one.
+
+Owns: the accumulator's state, completing, failing, abandoning and re-queueing batches, and waiting until all
+of them are done. Does not own: how records get into batches (``record_accumulator``), nor who decides on an outcome
+(``network/batch_errors``).
+
+Threads: ``flush`` and ``close`` run on application threads, the rest on the sender. The accumulator's mutex
+guards it all; see ``record_accumulator``.
+"""
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdlib cimport free
+
+from cyproducer.accumulator.buffer_pool cimport FreeBuffer, chained
+from cyproducer.base.clock cimport deadline_in
+from cyproducer.futures.delivery cimport delivery_acknowledge, delivery_fail, delivery_release
+from cyproducer.base.meters cimport (
+    RECORDS_FAILED,
+    RECORDS_RETRIED,
+    count_acknowledged,
+    count_records,
+)
+from cyproducer.accumulator.ready_partitions cimport dequeue, enqueue_sorted, hurry, refresh, withdraw
+from cyproducer.accumulator.sequences cimport settle, take_off_wire
+from cyproducer.accumulator.batch_limit cimport probe_acknowledged
+from cyproducer.accumulator.structures cimport NOWHERE, OPEN, SEALED, SEALING, Partition, Topic
+from cyproducer.base.sync cimport (
+    SIGNAL_SLICE_NS,
+    cyp_cond_wait_until,
+    cyp_monotonic_ns,
+    pthread_cond_broadcast,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
+
+
+cdef enum:
+    BLOCK = 32                # batches between two looks of others at the accumulator
+
+
+cdef class Incomplete:
+    """What ``RecordAccumulator`` inherits: batches from their last record to their outcome. Thread-safe."""
+
+    cdef void wake(self) noexcept nogil:
+        if self.wake_function != NULL:
+            self.wake_function(self.wake_context)
+
+    # Completing
+
+    cdef void _forget(self, Batch* b) noexcept nogil:
+        """Takes a batch out of the list of the incomplete ones. The lock is held."""
+        cdef Accumulator* a = &self.c
+        if b.older != NULL:
+            b.older.newer = b.newer
+        else:
+            a.oldest = b.newer
+        if b.newer != NULL:
+            b.newer.older = b.older
+        else:
+            a.newest = b.older
+        b.older = NULL
+        b.newer = NULL
+        a.incomplete -= 1
+        if a.flushing:
+            pthread_cond_broadcast(&a.progress)
+
+    cdef void _free(self, Batch* b) noexcept nogil:
+        """Gives a batch's memory back. No lock is held, no queue, request or list knows it any more."""
+        self.pool.release(b.data, b.capacity)
+        delivery_release(b.delivery, b.held)
+        free(b)
+
+    cdef void complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) noexcept nogil:
+        """The broker acknowledged a batch that was in a request; without the GIL."""
+        self.acknowledge(b, base_offset, log_append_ms)
+        self.account(&b, 1)
+
+    cdef void acknowledge(self, Batch* b, int64_t base_offset, int64_t log_append_ms) noexcept nogil:
+        """Gives the records of an acknowledged batch their outcome. ``account`` follows: a flush that returns
+        finds every future done.
+        """
+        if not b.abandoned:
+            delivery_acknowledge(b.delivery, base_offset, log_append_ms)
+
+    cdef void account(self, Batch** batches, int32_t count) noexcept nogil:
+        """Takes acknowledged batches off the books, and frees them.
+
+        Many at a time: a lock taken for each of a hundred batches meets each ``send()`` of another thread.
+        """
+        cdef Accumulator* a = &self.c
+        cdef Batch* b
+        cdef FreeBuffer* buffers = NULL
+        cdef int32_t i
+        cdef int32_t done = 0
+        while done < count:
+            pthread_mutex_lock(&a.lock)
+            for i in range(done, min(done + BLOCK, count)):
+                b = batches[i]
+                take_off_wire(a, b)
+                settle(b)
+                b.partition.known = 1
+                if b.probes:
+                    probe_acknowledged(a, b)
+                if not b.abandoned:
+                    count_acknowledged(
+                        &a.meters, &b.partition.topic.meter,
+                        b.count, b.size, b.raw_size, b.largest, b.created_ns,
+                    )
+                    self._forget(b)
+                if b.partition.first != NULL and b.partition.membership == NOWHERE:
+                    refresh(a, b.partition)
+            pthread_mutex_unlock(&a.lock)
+            done += BLOCK
+        for i in range(count):
+            buffers = chained(buffers, batches[i].data, batches[i].capacity)
+        self.pool.release_all(buffers)
+        for i in range(count):
+            delivery_release(batches[i].delivery, batches[i].held)
+            free(batches[i])
+
+    cdef void _count(self, Batch* b, int which) noexcept nogil:
+        """Counts a batch's records as failed or sent again. The lock is held."""
+        count_records(&self.c.meters, &b.partition.topic.meter, which, b.count, self.clock.now_ns())
+
+    cdef int fail(self, Batch* b, object error) except -1:
+        """A batch fails for good: it was in a request that is over, or waits in its queue."""
+        cdef Accumulator* a = &self.c
+        if not b.abandoned:
+            delivery_fail(b.delivery, error)
+        pthread_mutex_lock(&a.lock)
+        if b.in_request:
+            take_off_wire(a, b)
+        else:
+            withdraw(a, b.partition)
+            dequeue(b.partition, b)
+        settle(b)
+        refresh(a, b.partition)
+        if not b.abandoned:
+            self._count(b, RECORDS_FAILED)
+            self._forget(b)
+        pthread_mutex_unlock(&a.lock)
+        self._free(b)
+        return 0
+
+    cdef int abandon(self, Batch* b, object error) except -1:
+        """A batch on the wire runs out of time: its records fail now, its memory stays till the request ends.
+
+        Its sequences stay taken; the answer, if one comes, says what became of them.
+        """
+        delivery_fail(b.delivery, error)
+        pthread_mutex_lock(&self.c.lock)
+        b.abandoned = 1
+        self._count(b, RECORDS_FAILED)
+        self._forget(b)
+        pthread_mutex_unlock(&self.c.lock)
+        return 0
+
+    cdef int requeue(self, Batch* b, int64_t retry_at_ns) except -1:
+        """A batch goes back to the front of its partition's queue, to be sent again at ``retry_at_ns``."""
+        cdef Accumulator* a = &self.c
+        cdef Partition* p = b.partition
+        pthread_mutex_lock(&a.lock)
+        # What else is on the wire ends first: younger batches that were written must not be followed by this
+        # one, and those that were not come back and go behind it.
+        p.recovering = 1
+        take_off_wire(a, b)
+        withdraw(a, p)
+        enqueue_sorted(p, b)
+        if retry_at_ns > p.retry_at_ns:
+            p.retry_at_ns = retry_at_ns
+        refresh(a, p)
+        self._count(b, RECORDS_RETRIED)
+        pthread_mutex_unlock(&a.lock)
+        return 0
+
+    cdef Batch* overdue(self, int64_t created_before_ns) noexcept nogil:
+        """The oldest batch from before that time, on the wire or not; NULL where there is none.
+
+        It is closed here, in the section that finds it: left open, an append could fill it and hand it to
+        its thread to be compressed while the caller fails and frees it. One that is being compressed
+        is passed over until that is done.
+        """
+        cdef Batch* b
+        cdef Batch* found = NULL
+        pthread_mutex_lock(&self.c.lock)
+        b = self.c.oldest
+        while b != NULL and b.created_ns <= created_before_ns:
+            if b.state != SEALING:
+                found = b
+                if b.state == OPEN:
+                    b.state = SEALED
+                break
+            b = b.newer
+        pthread_mutex_unlock(&self.c.lock)
+        return found
+
+    # Flushing and closing
+
+    def flush(self, timeout_s):
+        """Waits until everything accepted before the call is complete; False when the time ran out first."""
+        cdef Accumulator* a = &self.c
+        cdef int64_t deadline = deadline_in("timeout_s", timeout_s)
+        cdef int64_t until
+        cdef int64_t target
+        cdef bint placed = False
+        cdef bint done = False
+        cdef bint late = False
+        pthread_mutex_lock(&a.lock)
+        a.flushing += 1
+        hurry(a)
+        target = a.next_id
+        placed = not self._parked_before(target)
+        pthread_mutex_unlock(&a.lock)
+        self.wake()
+        try:
+            while not done and not late:
+                with nogil:
+                    until = min(deadline, cyp_monotonic_ns() + SIGNAL_SLICE_NS)
+                    pthread_mutex_lock(&a.lock)
+                    while True:
+                        if not placed and not self._parked_before(target):
+                            # What was parked is in batches now, with later numbers than its own.
+                            placed = True
+                            target = a.next_id
+                        done = placed and (a.oldest == NULL or a.oldest.id >= target)
+                        if done or cyp_cond_wait_until(&a.progress, &a.lock, until):
+                            break
+                    pthread_mutex_unlock(&a.lock)
+                    late = cyp_monotonic_ns() >= deadline
+                PyErr_CheckSignals()
+        finally:
+            pthread_mutex_lock(&a.lock)
+            a.flushing -= 1
+            pthread_mutex_unlock(&a.lock)
+        return done
+
+    cdef bint _parked_before(self, int64_t id) noexcept nogil:
+        """Whether a record with a number below ``id`` is still parked. The lock is held."""
+        cdef Topic* t = self.c.first_waiting
+        while t != NULL:
+            if t.first_parked.id < id:
+                return True
+            t = t.next_waiting
+        return False
+
+    def close(self):
+        """Takes no more records and hurries those that are there. Idempotent."""
+        pthread_mutex_lock(&self.c.lock)
+        self.c.closed = 1
+        hurry(&self.c)
+        # Whoever waits for a topic waits in vain.
+        pthread_cond_broadcast(&self.c.progress)
+        pthread_mutex_unlock(&self.c.lock)
+        self.wake()
+
+    @property
+    def closed(self):
+        """Whether ``close()`` was called."""
+        return bool(self.c.closed)
+
+    @property
+    def incomplete_batches(self):
+        """Batches that are queued or in flight."""
+        return self.c.incomplete
+
+    @property
+    def parking_bytes(self):
+        """Bytes that records of a topic without metadata may still take, whichever topic that is."""
+        return max(0, self.c.most_parked_bytes // 2 - self.c.parked_bytes)
+
+    @property
+    def parked_records(self):
+        """Records whose topic has no metadata yet."""
+        return self.c.parked

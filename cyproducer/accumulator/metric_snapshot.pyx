@@ -1,0 +1,270 @@
+"""Reading the meters: what ``metrics()`` is made from. Any thread, with the GIL, which is kept.
+
+Owns: copies of a meter, taken in one critical section, and rates, averages, maxima and percentiles of them.
+Does not own: Kafka's names, nor what is read elsewhere (``observability``).
+
+Names of sums: those of the sums in ``meters.pxd``, in lower case. Values are as counted there: nanoseconds,
+bytes, and milliseconds only for ``throttle_ms``.
+"""
+
+from libc.math cimport NAN
+from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from cyproducer.accumulator.record_accumulator cimport RecordAccumulator
+from cyproducer.base.histogram cimport BUCKETS, Histogram, middle_of
+from cyproducer.base.meters cimport (
+    ACKNOWLEDGED_PEAK,
+    EXHAUSTED,
+    HISTOGRAMS,
+    LATENCY_PEAK,
+    MEMORY_WAIT_NS,
+    PEAKS,
+    QUEUE_PEAK,
+    SUMS,
+    Meter,
+    Meters,
+    meter_roll,
+    meters_turn,
+)
+from cyproducer.accumulator.structures cimport Accumulator, Node
+from cyproducer.base.sync cimport cyp_load64, pthread_mutex_lock, pthread_mutex_unlock
+from cyproducer.accumulator.topology cimport TopicInfo, find_node
+
+SUM_NAMES = (
+    "records_sent",
+    "records_failed",
+    "records_retried",
+    "batches_sent",
+    "batch_bytes",
+    "raw_bytes",
+    "batches_split",
+    "acknowledged_ns",
+    "batches_queued",
+    "queue_ns",
+    "records_requested",
+    "produce_requests",
+    "connected",
+    "disconnected",
+    "flush_ns",
+    "metadata_wait_ns",
+    "exhausted",
+    "memory_wait_ns",
+    "produce_responses",
+    "latency_ns",
+    "throttle_ms",
+    "requests",
+    "request_bytes",
+    "out_bytes",
+    "responses",
+    "in_bytes",
+)
+PEAK_NAMES = (
+    "batch_bytes",
+    "record_bytes",
+    "queue_ns",
+    "acknowledged_ns",
+    "latency_ns",
+    "throttle_ms",
+    "request_bytes",
+)
+# In the order of the histograms in ``meters.pxd``.
+TIMED_NAMES = ("queue_ns", "latency_ns", "acknowledged_ns")
+
+assert len(SUM_NAMES) == SUMS and len(PEAK_NAMES) == PEAKS and len(TIMED_NAMES) == HISTOGRAMS
+
+cdef dict SUM_OF = dict(zip(SUM_NAMES, range(len(SUM_NAMES))))
+cdef dict PEAK_OF = dict(zip(PEAK_NAMES, range(len(PEAK_NAMES))))
+cdef dict TIMED_OF = dict(zip(TIMED_NAMES, range(len(TIMED_NAMES))))
+# The peak that no percentile of a histogram's values may exceed.
+cdef int[HISTOGRAMS] PEAK_OF_TIMED = [QUEUE_PEAK, LATENCY_PEAK, ACKNOWLEDGED_PEAK]
+
+
+cdef class Reading:
+    """What a meter said at one instant. Sums and peaks that it does not have are KeyErrors."""
+
+    cdef int64_t totals[SUMS]
+    cdef int64_t before[SUMS]         # what the sums were when the oldest window began
+    cdef int64_t peaks[PEAKS]         # -1: none
+    cdef Histogram* times             # [2 * HISTOGRAMS], now and then; NULL: it has none
+    cdef int32_t first
+    cdef int32_t end
+    cdef int32_t first_peak
+    cdef int32_t end_peak
+    cdef readonly double seconds      # what rates are divided by
+
+    def __dealloc__(self):
+        free(self.times)
+
+    cdef int _sum(self, name) except -1:
+        cdef int which = SUM_OF[name]
+        if not self.first <= which < self.end:
+            raise KeyError(f"{name}: this meter has {SUM_NAMES[self.first:self.end]}")
+        return which
+
+    def total(self, str name not None):
+        """A sum since the start."""
+        return self.totals[self._sum(name)]
+
+    def recent(self, str name not None):
+        """What a sum has grown by in the latest windows."""
+        cdef int which = self._sum(name)
+        return self.totals[which] - self.before[which]
+
+    def rate(self, str name not None):
+        """What a sum grows by in a second, over the latest windows."""
+        return self.recent(name) / self.seconds
+
+    def average(self, str name not None, str count not None):
+        """One sum by another, over the latest windows; NaN where the other has not grown."""
+        cdef double counted = self.recent(count)
+        return self.recent(name) / counted if counted else NAN
+
+    def peak(self, str name not None):
+        """The greatest value in the latest windows; NaN: there is none."""
+        cdef int which = PEAK_OF[name]
+        if not self.first_peak <= which < self.end_peak:
+            raise KeyError(f"{name}: this meter has {PEAK_NAMES[self.first_peak:self.end_peak]}")
+        return <double>self.peaks[which] if self.peaks[which] >= 0 else NAN
+
+    def percentile(self, str name not None, double share):
+        """The value that a ``share`` of those in the latest windows does not exceed, within 1.6 %.
+
+        The nearest rank, and no more than the peak. NaN: there are none.
+        """
+        cdef int which = TIMED_OF[name]
+        cdef const uint32_t* now
+        cdef const uint32_t* then
+        cdef int64_t count = 0
+        cdef int64_t rank
+        cdef int32_t i
+        if self.times == NULL:
+            raise KeyError(f"{name}: this meter has no percentiles")
+        now = self.times[which].counts
+        then = self.times[HISTOGRAMS + which].counts
+        for i in range(BUCKETS):
+            count += <uint32_t>(now[i] - then[i])
+        if count == 0:
+            return NAN
+        rank = <int64_t>(share * count)
+        if rank < share * count:
+            rank += 1
+        i = 0
+        while i < BUCKETS - 1:
+            rank -= <uint32_t>(now[i] - then[i])
+            if rank <= 0:
+                break
+            i += 1
+        return min(middle_of(i), <double>self.peaks[PEAK_OF_TIMED[which]])
+
+
+cdef void copy(Reading r, const Meters* ms, Meter* m, int64_t now) noexcept:
+    """Fills a reading. The lock is held; nothing here makes a Python object."""
+    cdef int64_t oldest = max(<int64_t>0, ms.window - ms.samples + 1)
+    cdef int64_t window
+    cdef int64_t value
+    cdef int32_t i
+    if m.window != ms.window:
+        meter_roll(ms, m)
+    memcpy(&r.totals[m.first], m.total, m.sums * sizeof(int64_t))
+    memcpy(&r.before[m.first], m.begun + (oldest % ms.samples) * m.sums, m.sums * sizeof(int64_t))
+    r.first = m.first
+    r.end = m.first + m.sums
+    r.first_peak = m.first_peak
+    r.end_peak = m.first_peak + m.peaks
+    for i in range(m.peaks):
+        r.peaks[m.first_peak + i] = -1
+    for window in range(oldest, ms.window + 1):
+        for i in range(m.peaks):
+            value = m.peak[(window % ms.samples) * m.peaks + i]
+            if value > r.peaks[m.first_peak + i]:
+                r.peaks[m.first_peak + i] = value
+    # As in Kafka: all windows but the current one count as full, also before there were so many. A producer
+    # that has just begun would show enormous rates otherwise.
+    r.seconds = (
+        (ms.samples - 1) * <double>ms.length_ns
+        + max(now - ms.began_ns - ms.window * ms.length_ns, <int64_t>1_000_000)
+    ) / 1e9
+    if r.times != NULL:
+        memcpy(r.times, ms.times, HISTOGRAMS * sizeof(Histogram))
+        memcpy(
+            r.times + HISTOGRAMS, ms.times_begun + (oldest % ms.samples) * HISTOGRAMS,
+            HISTOGRAMS * sizeof(Histogram),
+        )
+
+
+def read_producer(RecordAccumulator accumulator not None):
+    """What there is of all records, batches, requests and connections together."""
+    cdef Reading r = Reading.__new__(Reading)
+    cdef Meters* ms = &accumulator.c.meters
+    cdef int64_t now = accumulator.clock.now_ns()
+    r.times = <Histogram*>malloc(2 * HISTOGRAMS * sizeof(Histogram))
+    if r.times == NULL:
+        raise MemoryError("no memory to read the metrics")
+    pthread_mutex_lock(&accumulator.c.lock)
+    meters_turn(ms, now)
+    ms.all.total[EXHAUSTED] = cyp_load64(ms.exhausted)
+    ms.all.total[MEMORY_WAIT_NS] = cyp_load64(ms.memory_wait_ns)
+    copy(r, ms, &ms.all, now)
+    pthread_mutex_unlock(&accumulator.c.lock)
+    return r
+
+
+def read_topic(RecordAccumulator accumulator not None, str name not None):
+    """What there is of a topic's records and batches; raises ``KeyError`` where it is unknown."""
+    cdef Reading r = Reading.__new__(Reading)
+    cdef TopicInfo topic = accumulator.topics[name]
+    cdef int64_t now = accumulator.clock.now_ns()
+    pthread_mutex_lock(&accumulator.c.lock)
+    meters_turn(&accumulator.c.meters, now)
+    copy(r, &accumulator.c.meters, &topic.c.meter, now)
+    pthread_mutex_unlock(&accumulator.c.lock)
+    return r
+
+
+def read_node(RecordAccumulator accumulator not None, int32_t node_id):
+    """What there is of a broker's requests; raises ``KeyError`` where it is unknown."""
+    cdef Reading r = Reading.__new__(Reading)
+    cdef Node* node
+    cdef int64_t now = accumulator.clock.now_ns()
+    pthread_mutex_lock(&accumulator.c.lock)
+    meters_turn(&accumulator.c.meters, now)
+    node = find_node(&accumulator.c, node_id)
+    if node != NULL:
+        copy(r, &accumulator.c.meters, &node.meter, now)
+    pthread_mutex_unlock(&accumulator.c.lock)
+    if node == NULL:
+        raise KeyError(f"node {node_id}: unknown")
+    return r
+
+
+def topic_names(RecordAccumulator accumulator not None):
+    """The topics that records were sent to or that were asked about, oldest first."""
+    return list(accumulator.topics)
+
+
+def node_ids(RecordAccumulator accumulator not None):
+    """The brokers met so far, oldest first; bootstrap addresses have ids below 0."""
+    cdef Accumulator* a = &accumulator.c
+    cdef Node* n
+    pthread_mutex_lock(&a.lock)
+    n = a.nodes
+    pthread_mutex_unlock(&a.lock)
+    # Nodes are put at the front and stay as long as the accumulator: from here on nobody changes the list.
+    ids = []
+    while n != NULL:
+        ids.append(n.id)
+        n = n.next
+    ids.reverse()
+    return ids
+
+
+def add_time(RecordAccumulator accumulator not None, str name not None, int64_t ns):
+    """Counts time that an application thread has spent: ``flush_ns`` or ``metadata_wait_ns``."""
+    cdef int which = SUM_OF[name]
+    cdef int64_t now = accumulator.clock.now_ns()
+    pthread_mutex_lock(&accumulator.c.lock)
+    meters_turn(&accumulator.c.meters, now)
+    accumulator.c.meters.all.total[which] += ns
+    pthread_mutex_unlock(&accumulator.c.lock)

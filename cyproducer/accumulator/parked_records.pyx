@@ -1,0 +1,409 @@
+"""The "-1" queue of a topic: into it, and on to a partition when the topic's metadata comes.
+
+Owns: parking records whose topic has no metadata, applying a topic's partitions and leaders to the
+accumulator, and moving or failing the records that waited for them. Does not own: metadata itself.
+``park`` runs in ``send()``, everything else on the sender thread, with the GIL.
+
+A record that was parked has a future on a delivery of its own. Designation writes the record into its
+partition's batch and forwards that delivery there, so that the future follows by itself.
+
+The order that has to hold: a record sent after a parked one, to the same partition, must not overtake it.
+While records are parked, the topic shows no partitions to ``append``, so later records park behind
+them; the partitions are shown in the same critical section that finds the queue empty.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, uint8_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from cyproducer.accumulator.record_accumulator cimport (
+    APPENDED,
+    IS_CLOSED,
+    NO_SUCH_PARTITION,
+    OUT_OF_MEMORY,
+    TOO_MANY_PARKED,
+    TOPIC_GONE,
+    TOPIC_UNKNOWN,
+    Appended,
+)
+from cyproducer.futures.delivery cimport (
+    Forward,
+    delivery_fail,
+    delivery_forward,
+    delivery_new,
+    delivery_ref,
+    delivery_unref,
+)
+from cyproducer.base.meters cimport RECORDS_FAILED, count_records
+from cyproducer.accumulator.structures cimport Accumulator, Node, Parked, Topic
+from cyproducer.base.sync cimport (
+    FAR_NS,
+    cyp_cond_wait_until,
+    pthread_cond_broadcast,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
+from cyproducer.accumulator.topology cimport (
+    Sequences,
+    assign_leader,
+    copy_sequences,
+    drop_topic,
+    join_waiting,
+    list_available,
+    make_node,
+    orphan,
+    restore_sequences,
+    take_id,
+    unpark,
+    widen,
+)
+
+from cyproducer.errors import UnknownTopicOrPartitionError
+
+
+cdef int64_t parked_size(const RecordView* r) noexcept nogil:
+    """What a parked record counts for in the pool: its bytes and what surrounds them."""
+    return (
+        <int64_t>(sizeof(Parked) + sizeof(Delivery))
+        + (r.key_size if r.key_size > 0 else 0)
+        + (r.value_size if r.value_size > 0 else 0)
+        + r.headers_size
+    )
+
+
+cdef int park(
+    RecordAccumulator acc, Topic* t, int32_t partition, const RecordView* r, int64_t reserved,
+    int64_t deadline_ns, Delivery** out
+) noexcept nogil:
+    """Puts a record into its topic's own queue, the "-1" queue, until the topic has partitions.
+
+    An ``AppendResult``: APPENDED also where it was parked. ``reserved`` bytes, ``parked_size`` of it,
+    were taken from the pool by the caller.
+    """
+    cdef Accumulator* a = &acc.c
+    cdef Parked* k
+    cdef uint8_t* at
+    cdef int result = APPENDED
+    cdef bint first = False
+    acc.pool.make_room()
+    k = <Parked*>calloc(1, reserved)
+    if k == NULL:
+        return OUT_OF_MEMORY
+    k.delivery = delivery_new(partition, a.completions)
+    if k.delivery == NULL:
+        free(k)
+        return OUT_OF_MEMORY
+    k.delivery.count = 1
+    k.reserved = reserved
+    k.deadline_ns = deadline_ns
+    k.partition = partition
+    k.record = r[0]
+    at = <uint8_t*>(k + 1)
+    if r.key_size > 0:
+        memcpy(at, r.key, r.key_size)
+        k.record.key = at
+        at += r.key_size
+    if r.value_size > 0:
+        memcpy(at, r.value, r.value_size)
+        k.record.value = at
+        at += r.value_size
+    memcpy(at, r.headers, r.headers_size)
+    k.record.headers = at
+    pthread_mutex_lock(&a.lock)
+    if a.closed:
+        result = IS_CLOSED
+    elif t.gone:
+        result = TOPIC_GONE
+    elif t.partition_count > 0:
+        # The metadata came between append() and here; the caller appends again.
+        result = TOPIC_UNKNOWN
+    elif crowded(a, t, reserved):
+        result = TOO_MANY_PARKED
+    else:
+        # The sender may sleep until a time it took from other things.
+        first = a.parked == 0
+        if first:
+            a.parked_anew = 1
+        k.id = a.next_id
+        a.next_id += 1
+        if t.last_parked == NULL:
+            t.first_parked = k
+            join_waiting(a, t)
+        else:
+            t.last_parked.next = k
+        t.last_parked = k
+        a.parked += 1
+        a.parked_bytes += reserved
+        t.parked_bytes += reserved
+        t.last_used_ns = acc.clock.now_ns()
+        delivery_ref(k.delivery)
+        out[0] = k.delivery
+    pthread_mutex_unlock(&a.lock)
+    if first:
+        acc.wake()
+    if result != APPENDED:
+        delivery_unref(k.delivery)
+        free(k)
+    return result
+
+
+cdef inline bint crowded(const Accumulator* a, const Topic* t, int64_t size) noexcept nogil:
+    """Whether ``size`` more bytes without metadata would be too many. The lock is held.
+
+    Else a thread that floods a topic which is not there would take all memory, and those that send to other
+    topics would wait for it. One record may be parked in any case.
+    """
+    return (t.first_parked != NULL and t.parked_bytes + size > a.most_parked_bytes // 2) or (
+        a.parked > 0 and a.parked_bytes + size > a.most_parked_bytes
+    )
+
+
+cdef bint may_park(RecordAccumulator acc, Topic* t, int64_t size) noexcept nogil:
+    """Whether a record may be parked, or need not be any more."""
+    cdef bint may
+    pthread_mutex_lock(&acc.c.lock)
+    may = acc.c.closed or t.gone or t.partition_count > 0 or not crowded(&acc.c, t, size)
+    pthread_mutex_unlock(&acc.c.lock)
+    return may
+
+
+cdef bint await_parking(RecordAccumulator acc, Topic* t, int64_t size, int64_t deadline_ns) noexcept nogil:
+    """Waits until ``may_park`` holds, or the monotonic ``deadline_ns``; whether it does."""
+    cdef bint may
+    pthread_mutex_lock(&acc.c.lock)
+    acc.c.crowded += 1
+    while True:
+        may = acc.c.closed or t.gone or t.partition_count > 0 or not crowded(&acc.c, t, size)
+        if may or cyp_cond_wait_until(&acc.c.progress, &acc.c.lock, deadline_ns):
+            break
+    acc.c.crowded -= 1
+    pthread_mutex_unlock(&acc.c.lock)
+    return may
+
+
+cdef int apply_topic(RecordAccumulator acc, TopicInfo state, bytes topic_id, list leaders) except -1:
+    """Tells the accumulator a topic's partitions: ``leaders[i]`` is the broker of partition i, or -1.
+
+    ``topic_id``: 16 bytes, or empty where the cluster has none. Raises MemoryError, having changed
+    nothing that matters.
+    """
+    cdef Topic* t = &state.c
+    cdef int count = len(leaders)
+    cdef bytes kept = acc.sequences.get(state.name)
+    cdef int kept_count = 0 if kept is None else sequences_in(kept)
+    cdef Node** nodes = <Node**>calloc(max(1, count), sizeof(Node*))
+    cdef bint wake = False
+    cdef int failed
+    cdef int leader
+    cdef int i
+    if nodes == NULL:
+        raise MemoryError(f"no memory for the leaders of topic {state.name!r}")
+    try:
+        for i in range(count):
+            leader = leaders[i]
+            if leader >= 0:
+                nodes[i] = make_node(&acc.c, leader)
+        # One critical section: whoever places a record takes it that available partitions have a leader.
+        pthread_mutex_lock(&acc.c.lock)
+        # As many as it had: where it has fewer now, they may all be back with the next metadata.
+        failed = widen(&acc.c, t, max(count, kept_count))
+        if not failed:
+            if kept is not None:
+                restore_sequences(t, <const Sequences*><const char*>kept, kept_count)
+            for i in range(count):
+                wake |= assign_leader(&acc.c, t, i, nodes[i])
+            orphan(&acc.c, t, count)
+            list_available(t, count)
+            if len(topic_id) == 16:
+                take_id(&acc.c, t, <const uint8_t*><const char*>topic_id)
+            if t.partition_count > 0:
+                t.partition_count = count
+        pthread_mutex_unlock(&acc.c.lock)
+    finally:
+        free(nodes)
+    if failed:
+        raise MemoryError(f"no memory for the {count} partitions of topic {state.name!r}")
+    if kept is not None:
+        del acc.sequences[state.name]
+    if t.partition_count == 0:
+        designate(acc, state, count)
+    if wake:
+        acc.wake()
+    return 0
+
+
+cdef int designate(RecordAccumulator acc, TopicInfo state, int count) except -1:
+    """Moves every parked record of a topic into its partition's batch, then shows the partitions."""
+    cdef Topic* t = &state.c
+    cdef Parked* k
+    cdef Appended out
+    cdef Forward* target
+    cdef int64_t grant
+    cdef int result
+    pthread_mutex_lock(&acc.c.lock)
+    t.designating = count
+    pthread_mutex_unlock(&acc.c.lock)
+    while True:
+        pthread_mutex_lock(&acc.c.lock)
+        k = t.first_parked
+        if k == NULL:
+            t.partition_count = count
+            pthread_cond_broadcast(&acc.c.progress)
+            pthread_mutex_unlock(&acc.c.lock)
+            return 0
+        pthread_mutex_unlock(&acc.c.lock)
+        out.sealing = NULL
+        result = OUT_OF_MEMORY
+        # Before the record is in a batch: from there on nothing may fail, or it would be sent as well.
+        target = <Forward*>calloc(1, sizeof(Forward))
+        if target != NULL:
+            grant = 0
+            result = acc.append(t, k.partition, &k.record, &grant, True, &out)
+        if result == APPENDED:
+            target.to = out.delivery
+            target.index = out.index
+            delivery_forward(k.delivery, target)
+        else:
+            free(target)
+            pthread_mutex_lock(&acc.c.lock)
+            count_records(&acc.c.meters, &t.meter, RECORDS_FAILED, 1, acc.clock.now_ns())
+            pthread_mutex_unlock(&acc.c.lock)
+            delivery_fail(k.delivery, why_not_placed(result, state, k.partition, count))
+        discard(acc, t)
+        # Also where the record that made room for itself then found no memory.
+        if out.sealing != NULL:
+            acc.seal(out.sealing)
+
+
+cdef object why_not_placed(int result, TopicInfo state, int partition, int count):
+    """The error of a parked record that no batch took. Raises nothing: some error the record must have."""
+    try:
+        if result == NO_SUCH_PARTITION:
+            error = UnknownTopicOrPartitionError(
+                f"topic {state.name!r} has no partition {partition}: it has {count}, 0 to {count - 1}"
+            )
+        else:
+            error = MemoryError("no memory to place a record")
+        error.maybe_written = False
+        return error
+    except MemoryError as error:
+        return error
+
+
+cdef int discard(RecordAccumulator acc, Topic* t) except -1:
+    """Frees a topic's oldest parked record, which is in a batch now or has failed.
+
+    Not before: a flush that looks meanwhile would find it neither parked nor in a batch, and return.
+    """
+    cdef Parked* k = t.first_parked
+    pthread_mutex_lock(&acc.c.lock)
+    unpark(&acc.c, t)
+    pthread_mutex_unlock(&acc.c.lock)
+    acc.pool.unreserve(k.reserved)
+    delivery_unref(k.delivery)
+    free(k)
+    return 0
+
+
+cdef int forget_topic(RecordAccumulator acc, TopicInfo state) except -1:
+    """The metadata of an idle topic was dropped: the next record parks and asks for it anew.
+
+    Only the sequences of its partitions stay: for a topic of three partitions some 150 bytes of 1,200.
+    """
+    cdef bint dropped
+    cdef bint sequenced = False
+    # Nobody else sees it before it is filled.
+    cdef bytes kept = PyBytes_FromStringAndSize(
+        NULL, sizeof(Sequences) + max(0, state.c.partition_room - 1) * sizeof(int32_t)
+    )
+    pthread_mutex_lock(&acc.c.lock)
+    state.c.partition_count = 0
+    dropped = state.pins == 0 and drop_topic(&acc.c, &state.c)
+    if dropped and acc.c.idempotent:
+        sequenced = copy_sequences(&acc.c, &state.c, <Sequences*><char*>kept)
+    pthread_mutex_unlock(&acc.c.lock)
+    if dropped:
+        # Whoever has it in hand keeps it alive, and finds it gone.
+        acc.topics.pop(state.name, None)
+        acc.topics_forgotten += 1
+        if sequenced:
+            acc.sequences[state.name] = kept
+    return 0
+
+
+cdef int sequences_in(bytes kept) except -1:
+    """How many partitions' sequences there are."""
+    return 1 + (<int>len(kept) - <int>sizeof(Sequences)) // <int>sizeof(int32_t)
+
+
+cdef list fail_overdue(RecordAccumulator acc, object error_of, int64_t before_ns):
+    """Fails all parked records whose deadline is at or before ``before_ns``, with ``error_of(topic's name)``.
+
+    Returns (name, records, error) for each topic that lost some.
+    """
+    cdef Topic* t
+    cdef TopicInfo state
+    cdef list failed = []
+    while True:
+        name = None
+        pthread_mutex_lock(&acc.c.lock)
+        t = acc.c.first_waiting
+        if t != NULL and t.first_parked.deadline_ns <= before_ns:
+            # Its name outlives the lock: topics with parked records are not forgotten, and this thread alone
+            # takes records off their queues.
+            pthread_mutex_unlock(&acc.c.lock)
+            name = t.name[:t.name_size].decode()
+        else:
+            pthread_mutex_unlock(&acc.c.lock)
+        if name is None:
+            return failed
+        state = acc.topics[name]
+        error = error_of(name)
+        failed.append((name, fail_parked(acc, state, error, before_ns), error))
+
+
+cdef list waiting_topics(RecordAccumulator acc):
+    """The names of the topics that records wait for."""
+    cdef Topic* t
+    cdef list names = []
+    pthread_mutex_lock(&acc.c.lock)
+    t = acc.c.first_waiting
+    pthread_mutex_unlock(&acc.c.lock)
+    # Others only add to the list, behind: this thread alone takes topics out of it.
+    while t != NULL:
+        names.append(t.name[:t.name_size].decode())
+        pthread_mutex_lock(&acc.c.lock)
+        t = t.next_waiting
+        pthread_mutex_unlock(&acc.c.lock)
+    return names
+
+
+cdef int fail_parked(RecordAccumulator acc, TopicInfo state, object error, int64_t before_ns) except -1:
+    """Fails a topic's parked records whose deadline is at or before ``before_ns``; returns how many."""
+    cdef Parked* k
+    cdef int failed = 0
+    while True:
+        pthread_mutex_lock(&acc.c.lock)
+        k = state.c.first_parked
+        if k != NULL and k.deadline_ns <= before_ns:
+            count_records(&acc.c.meters, &state.c.meter, RECORDS_FAILED, 1, acc.clock.now_ns())
+        else:
+            k = NULL
+            pthread_cond_broadcast(&acc.c.progress)
+        pthread_mutex_unlock(&acc.c.lock)
+        if k == NULL:
+            return failed
+        delivery_fail(k.delivery, error)
+        discard(acc, &state.c)
+        failed += 1
+
+
+cdef int64_t next_parked_deadline(RecordAccumulator acc) noexcept nogil:
+    """When the first parked record's time runs out; the far future where none is parked."""
+    cdef int64_t first = FAR_NS
+    pthread_mutex_lock(&acc.c.lock)
+    if acc.c.first_waiting != NULL:
+        first = acc.c.first_waiting.first_parked.deadline_ns
+    pthread_mutex_unlock(&acc.c.lock)
+    return first

@@ -1,0 +1,358 @@
+"""Which partitions have something to send, and what the next request to a broker takes along.
+
+Owns: the lists a partition moves through. Does not own: time's coming (the sender asks), or sending.
+Every function runs under the accumulator's lock, with or without the GIL, in ``send()`` or the sender.
+
+A partition is in one list at most, so finding work never means scanning partitions:
+
+    NOWHERE     nothing queued, no leader, backing off, its oldest batch is being compressed, or order and
+                sequences forbid it to go now (may_send)
+    LINGERING   linger_ms > 0, or records stream in, and its only batch is open and young. Sorted by the
+                batches' age: the linger is the same for all
+    GATHERING   linger_ms = 0 and its only batch is open. It goes when the requests that were in flight
+                to its broker at its beginning are answered: at once on an idle connection, while under
+                load records gather meanwhile. First in, first out
+    SENDABLE    its oldest batch is full, or lingered, or somebody flushes, closes or waits for memory
+
+A request takes one batch of each partition from the head of SENDABLE; a partition with more goes to
+the tail. So each has its turn, however much its neighbours have.
+
+A broker that answers within microseconds would get a request for every few records, which costs both sides
+more than the records do. So with linger_ms = 0 an open batch lingers too where records stream: STREAM_FLOW of
+them went to the broker in the last FLOW_NS or so, and no thread was in ``get()`` for one that its partition
+sent last. It lingers for up to three quarters of a millisecond, in proportion to the flow up to FULL_FLOW:
+what a slower stream would gather is not worth that much latency.
+
+Batches of many partitions begin at many times, and would end at as many: each with a request, and a sender
+woken for it. So when one has lingered, those in the last quarter of their linger go along.
+"""
+
+from libc.stdint cimport uint32_t
+
+from cyproducer.base.meters cimport PRODUCE_REQUESTS, RECORDS_REQUESTED, count_queued, meters_turn
+from cyproducer.base.sync cimport cyp_after, cyp_load32, cyp_store32
+from cyproducer.accumulator.structures cimport (
+    ASLEEP,
+    AWAKE,
+    GATE_OPEN,
+    GATE_SHUT,
+    GATHERING,
+    LEFT_ALONE,
+    LINGERING,
+    MOST_UNSETTLED,
+    NOWHERE,
+    OPEN,
+    SEALED,
+    SEALING,
+    SENDABLE,
+    STANDING_BY,
+    PartitionList,
+)
+
+
+# Brokers forget idle producers after producer.id.expiration.ms, a day by default. To suppose it early costs
+# one round trip after such a pause.
+cdef int64_t FORGOTTEN_NS = 60_000_000_000
+
+
+cdef enum:
+    FLOW_NS = 4_000_000
+    STREAM_FLOW = 256
+    FULL_FLOW = 2048
+    LINGER_PARTS = 4              # in the last of them a batch goes along with another
+
+
+cdef inline PartitionList* list_of(Accumulator* a, Partition* p) noexcept nogil:
+    if p.membership == LINGERING:
+        return &a.lingering
+    if p.membership == GATHERING:
+        return &p.node.gathering
+    return &p.node.sendable
+
+
+cdef void withdraw(Accumulator* a, Partition* p) noexcept nogil:
+    """Takes the partition out of whatever list it is in."""
+    cdef PartitionList* members
+    if p.membership == NOWHERE:
+        return
+    members = list_of(a, p)
+    if p.prev != NULL:
+        p.prev.next = p.next
+    else:
+        members.first = p.next
+    if p.next != NULL:
+        p.next.prev = p.prev
+    else:
+        members.last = p.prev
+    members.count -= 1
+    p.prev = NULL
+    p.next = NULL
+    p.membership = NOWHERE
+
+
+cdef void join(Accumulator* a, Partition* p, int membership) noexcept nogil:
+    cdef PartitionList* members
+    cdef Partition* before
+    p.membership = membership
+    members = list_of(a, p)
+    before = members.last
+    if membership == LINGERING:
+        # A batch that waited behind another one, or for a leader, is older than what came to linger since.
+        while before != NULL and before.first.created_ns > p.first.created_ns:
+            before = before.prev
+    p.prev = before
+    if before != NULL:
+        p.next = before.next
+        before.next = p
+    else:
+        p.next = members.first
+        members.first = p
+    if p.next != NULL:
+        p.next.prev = p
+    else:
+        members.last = p
+    members.count += 1
+
+
+cdef inline bint may_send(Accumulator* a, Partition* p) noexcept nogil:
+    """Whether order and sequences let the partition's oldest batch go now."""
+    cdef Batch* b = p.first
+    if p.in_flight > 0 and (p.recovering or a.one_in_flight):
+        return False
+    if not a.idempotent:
+        return True
+    if b.base_sequence >= 0:
+        return p.gate != GATE_SHUT and (p.known or p.in_flight == 0)
+    if p.gate != GATE_OPEN or p.unsettled_count == MOST_UNSETTLED:
+        return False
+    if a.producer_id < 0:
+        # It counts as ready while there is no connection, so that one is made before the id is there.
+        return p.node.transport == NULL
+    return p.unsettled_count == 0 or (
+        p.known and p.producer_id == a.producer_id and p.producer_epoch == a.producer_epoch
+    )
+
+
+cdef inline bint streams(const Accumulator* a, const Partition* p) noexcept nogil:
+    """Whether so much comes in that the partition's open batch is worth waiting for."""
+    return (
+        a.stream_linger_ns > 0
+        and p.node.flow >= STREAM_FLOW
+        and p.first.created_ns - p.node.flow_ns < FLOW_NS
+        and not p.awaited
+    )
+
+
+cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
+    """Puts the partition where its queue says; returns whether a sleeping sender should be woken."""
+    cdef Batch* b = p.first
+    cdef int want = NOWHERE
+    if b != NULL and p.retry_at_ns == 0 and p.node != NULL and b.state != SEALING and may_send(a, p):
+        if b.state == SEALED or a.flushing or a.closed or cyp_load32(a.waiting):
+            want = SENDABLE
+        elif a.linger_ns > 0 or (p.membership != GATHERING and streams(a, p)):
+            want = LINGERING
+        else:
+            want = GATHERING
+    # Whoever was hurried stays so: a batch that was made sendable does not linger again.
+    if p.membership == want or (p.membership == SENDABLE and want != NOWHERE):
+        return False
+    withdraw(a, p)
+    if want == NOWHERE:
+        return False
+    p.mark = p.node.sent
+    join(a, p, want)
+    if want == LINGERING:
+        return cyp_after(b.created_ns, a.stream_linger_ns) < a.sleeping_until_ns
+    return p.node.takes and (want == SENDABLE or p.node.answered >= p.mark)
+
+
+cdef bint rouse(Accumulator* a) noexcept nogil:
+    """Notes that there is new work; returns whether the sender has to be woken for it.
+
+    One wake-up is enough for all that is appended until it looks again.
+    """
+    cdef int32_t sleep = cyp_load32(&a.sleeping)
+    cyp_store32(&a.sleeping, LEFT_ALONE if sleep == STANDING_BY else AWAKE)
+    return sleep == ASLEEP or sleep == LEFT_ALONE
+
+
+cdef void hurry(Accumulator* a) noexcept nogil:
+    """Makes everything that lingers or gathers sendable: somebody flushes, closes, or lacks memory."""
+    cdef Node* n
+    cdef Partition* p
+    while a.lingering.first != NULL:
+        p = a.lingering.first
+        withdraw(a, p)
+        join(a, p, SENDABLE)
+    n = a.nodes
+    while n != NULL:
+        while n.gathering.first != NULL:
+            p = n.gathering.first
+            withdraw(a, p)
+            join(a, p, SENDABLE)
+        n = n.next
+
+
+cdef void expire_linger(Accumulator* a, int64_t now) noexcept nogil:
+    """Moves on what lingered long enough, and with it what soon will have."""
+    cdef Partition* p = a.lingering.first
+    cdef int64_t until = now - a.stream_linger_ns
+    if p == NULL or p.first.created_ns > until:
+        return
+    until += a.stream_linger_ns // LINGER_PARTS
+    while a.lingering.first != NULL:
+        p = a.lingering.first
+        if p.first.created_ns > until:
+            return
+        withdraw(a, p)
+        join(a, p, SENDABLE if a.linger_ns > 0 else GATHERING)
+
+
+cdef void promote(Accumulator* a, Node* n) noexcept nogil:
+    cdef Partition* p
+    while n.gathering.first != NULL and n.gathering.first.mark <= n.answered:
+        p = n.gathering.first
+        withdraw(a, p)
+        join(a, p, SENDABLE)
+
+
+cdef bint has_work(Node* n) noexcept nogil:
+    """Whether a request to the broker could be made now."""
+    return n.sendable.first != NULL or (
+        n.gathering.first != NULL and n.gathering.first.mark <= n.answered
+    )
+
+
+cdef void close_batch(Accumulator* a, Batch* b) noexcept nogil:
+    """The batch takes no more records; with a codec, somebody has to compress it now."""
+    b.state = SEALED if a.codec == 0 else SEALING
+    b.raw_size = b.size
+    b.partition.hint = b.size
+
+
+cdef void enqueue(Partition* p, Batch* b) noexcept nogil:
+    """Puts a new batch at the end of its partition's queue."""
+    b.next = NULL
+    if p.last != NULL:
+        p.last.next = b
+    else:
+        p.first = b
+    p.last = b
+    p.queued += 1
+
+
+cdef void enqueue_sorted(Partition* p, Batch* b) noexcept nogil:
+    """Puts a batch that comes back, or a part of one, before everything that was sent after it."""
+    cdef Batch* at = p.first
+    if at == NULL or at.first_record > b.first_record:
+        b.next = at
+        p.first = b
+        if at == NULL:
+            p.last = b
+    else:
+        while at.next != NULL and at.next.first_record < b.first_record:
+            at = at.next
+        b.next = at.next
+        at.next = b
+        if b.next == NULL:
+            p.last = b
+    p.queued += 1
+
+
+cdef bint dequeue(Partition* p, Batch* b) noexcept nogil:
+    """Takes a batch out of its partition's queue; False where it is not in it."""
+    cdef Batch* before = NULL
+    cdef Batch* at = p.first
+    while at != NULL and at != b:
+        before = at
+        at = at.next
+    if at == NULL:
+        return False
+    if before == NULL:
+        p.first = b.next
+    else:
+        before.next = b.next
+    if p.last == b:
+        p.last = before
+    b.next = NULL
+    p.queued -= 1
+    return True
+
+
+cdef inline void give_sequence(Accumulator* a, Partition* p, Batch* b, int64_t now) noexcept nogil:
+    """Gives a batch the next sequences of its partition, from 0 where the identity is a new one.
+
+    A broker that knows nothing of a producer id takes any first sequence:
+    1. Batches 0 and 1 are on the wire.  2. The broker refuses 0, its replicas are too few.  3. They are back,
+    and it takes 1.  4. 0, sent again, is out of order.  So the first goes alone till it is acknowledged.
+    """
+    if p.producer_id != a.producer_id or (p.unsettled_count == 0 and now - p.sequenced_ns > FORGOTTEN_NS):
+        p.known = 0
+    p.sequenced_ns = now
+    if p.producer_id != a.producer_id or p.producer_epoch != a.producer_epoch:
+        p.producer_id = a.producer_id
+        p.producer_epoch = a.producer_epoch
+        p.next_sequence = 0
+    b.producer_id = p.producer_id
+    b.producer_epoch = p.producer_epoch
+    b.base_sequence = p.next_sequence
+    # 31 bits: behind 2147483647 comes 0, inside a batch too.
+    p.next_sequence = <int32_t>((<uint32_t>p.next_sequence + <uint32_t>b.count) & 0x7FFFFFFF)
+    p.unsettled[p.unsettled_count] = b
+    p.unsettled_count += 1
+
+
+cdef int32_t drain(
+    Accumulator* a, Node* n, int64_t max_bytes, Batch** out, int32_t room, int64_t now
+) noexcept nogil:
+    """Takes the oldest batch of each sendable partition of a broker, up to ``max_bytes`` in all.
+
+    One batch goes in any case, however large. Returns how many were written to ``out``. A batch that
+    was still open comes out SEALING where there is a codec: the caller compresses it.
+    """
+    cdef int32_t count = 0
+    cdef int64_t total = 0
+    cdef int32_t i
+    cdef Partition* p
+    cdef Batch* b
+    cdef int64_t records = 0
+    meters_turn(&a.meters, now)
+    promote(a, n)
+    while n.sendable.first != NULL and count < room:
+        p = n.sendable.first
+        b = p.first
+        if not may_send(a, p):
+            withdraw(a, p)
+            continue
+        if count > 0 and total + b.size > max_bytes:
+            break
+        withdraw(a, p)
+        dequeue(p, b)
+        if b.state == OPEN:
+            close_batch(a, b)
+        if a.idempotent and b.base_sequence < 0:
+            give_sequence(a, p, b, now)
+        if b.attempts == 0:
+            count_queued(&a.meters, now - b.created_ns)
+        b.attempts += 1
+        b.drained_ns = now
+        b.in_request = 1
+        p.in_flight += 1
+        total += b.size
+        records += b.count
+        out[count] = b
+        count += 1
+    for i in range(count):
+        refresh(a, out[i].partition)
+    if count > 0:
+        n.sent += 1
+        a.meters.all.total[PRODUCE_REQUESTS] += 1
+        a.meters.all.total[RECORDS_REQUESTED] += records
+        n.waiting_since_ns = 0
+        # Fades in a straight line: no more than that is needed.
+        n.flow = records + n.flow * max(0, FLOW_NS - (now - n.flow_ns)) // FLOW_NS
+        n.flow_ns = now
+        if a.linger_ns == 0:
+            a.stream_linger_ns = a.longest_stream_ns * min(n.flow, <int64_t>FULL_FLOW) // FULL_FLOW
+    return count

@@ -1,0 +1,62 @@
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+from cyproducer.futures.delivery cimport Delivery
+from cyproducer.accumulator.incomplete_batches cimport Incomplete
+from cyproducer.accumulator.structures cimport Batch, Partition, RecordView, Topic
+from cyproducer.accumulator.topology cimport TopicInfo
+
+cdef enum AppendResult:
+    APPENDED = 0
+    NEED_MEMORY = 1       # Appended.need bytes are to be reserved, then append again with them
+    TOPIC_UNKNOWN = 2     # no metadata yet: park the record
+    NO_SUCH_PARTITION = 3
+    IS_CLOSED = 4
+    OUT_OF_MEMORY = 5     # malloc failed
+    TOO_MANY_PARKED = 6   # so many records wait for this topic's metadata, or for any, that no more may
+    TOPIC_GONE = 7        # forgotten meanwhile: look it up again
+
+cdef enum:
+    TICK_MS = 20          # more than the kernel's clock may be behind between two ticks
+    LEAST_WAIT = 16384    # what a thread waits for where no batch of the partition was ever that large
+
+cdef struct Appended:
+    Delivery* delivery    # a reference for the caller's future
+    int32_t index         # the record's place in the batch
+    int64_t timestamp_ms  # the record's
+    int64_t need          # NEED_MEMORY: bytes
+    Batch* sealing        # NULL, or a batch that the caller must pass to seal()
+    bint wake             # whether the sender sleeps and should not
+
+cdef inline int64_t dated(Batch* b, int64_t now_ms) noexcept nogil:
+    """A timestamp for a record that has none: now, but not before the records in front of it, whose clock may
+    have been the exact one. The lock is held."""
+    if b.clock_ms - TICK_MS < now_ms < b.clock_ms:
+        return b.clock_ms
+    b.clock_ms = now_ms
+    return now_ms
+
+
+cdef class RecordAccumulator(Incomplete):
+    cdef readonly object compressor
+    cdef dict topics                # name -> TopicInfo
+    cdef dict sequences             # of topics that were forgotten: name -> Sequences, as bytes
+    cdef list unused_topics         # TopicStates that are in the list of all and not in the dict
+    cdef int64_t topics_forgotten   # ever: borrowed pointers to topics are good while it stays the same
+    cdef int32_t key_hash           # what topics are made with: a KeyHash
+    cdef int32_t keyless            # and a Keyless
+    cdef public object refusal      # None, or why no record is taken any more
+    cdef public object on_topic_needed   # called with the name of a topic that has no metadata
+
+    cdef TopicInfo topic(self, str name)
+    cdef int append(
+        self, Topic* t, int32_t partition, const RecordView* r, int64_t* grant, bint force, Appended* out
+    ) noexcept nogil
+    cdef int _append(
+        self, Topic* t, int32_t partition, const RecordView* r, int64_t* grant, bint force, Appended* out
+    ) noexcept nogil
+    cdef Batch* _new_batch(self, Partition* p, int64_t capacity, int64_t least, int64_t now) noexcept nogil
+    cdef int64_t _first_capacity(self, const Partition* p, int64_t least, int64_t floor) noexcept nogil
+    cdef bint _grow(self, Batch* b, int64_t capacity, int64_t size, bint force) noexcept nogil
+    cdef void _shrink(self, Batch* b, int64_t size) noexcept nogil
+    cdef int seal(self, Batch* b) except -1
+    cdef int compress(self, Batch* b) except -1

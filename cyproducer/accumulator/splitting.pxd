@@ -1,0 +1,7 @@
+from libc.stdint cimport int64_t
+
+from cyproducer.accumulator.record_accumulator cimport RecordAccumulator
+from cyproducer.accumulator.structures cimport Batch
+
+cdef int split(RecordAccumulator acc, Batch* b) except -1
+cdef int exclude(RecordAccumulator acc, Batch* b, dict errors) except -1

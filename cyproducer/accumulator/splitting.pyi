@@ -1,0 +1,3 @@
+from cyproducer.accumulator.record_accumulator import RecordAccumulator
+
+def topic_estimates(accumulator: RecordAccumulator, name: str) -> dict[str, float]: ...

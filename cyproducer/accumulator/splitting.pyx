@@ -1,0 +1,437 @@
+"""Batches that turn out too large for a topic: each is cut into parts, with order and futures kept.
+
+Owns: cutting, and what a topic learns from it. Does not own: how large batches may grow otherwise, and the
+estimate of compression (``record_accumulator``), nor the decision to split (``network/deliveries``). On the sender,
+with the GIL, which a compressed batch needs anyway.
+
+Halves, not ``batch_size``: that is what the batch was allowed to have, and it was too large. Every cut makes
+progress, and the topic's next batches start from what is left (``batch_limit``). Batches that were filled before
+the topic was known to take less are cut into as many parts as it takes. So a small limit costs a few
+requests once, one for each batch that waited then, and a probe now and then.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.buffer cimport PyBUF_READ
+from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from cyproducer.accumulator.buffer_pool cimport buffer_capacity
+from cyproducer.futures.delivery cimport (
+    Delivery,
+    Forward,
+    delivery_fail,
+    delivery_forward,
+    delivery_new,
+    delivery_ref,
+    delivery_unref,
+)
+from cyproducer.base.meters cimport BATCHES_SPLIT, RECORDS_FAILED, count_records, meters_turn
+from cyproducer.accumulator.ready_partitions cimport enqueue_sorted, refresh, withdraw
+from cyproducer.accumulator.sequences cimport settle, take_off_wire
+from cyproducer.accumulator.batch_limit cimport lower_limit, probe_refused, was_probe
+from cyproducer.accumulator.structures cimport SEALED, Accumulator, Partition, Topic
+from cyproducer.base.sync cimport pthread_mutex_lock, pthread_mutex_unlock
+from cyproducer.accumulator.topology cimport TopicInfo
+from cyproducer.records.record_batch cimport BATCH_HEADER
+from cyproducer.records.varint cimport put_varint, varint_size
+
+# One record of an encoded batch, by the places of what splitting must know or change.
+cdef struct Encoded:
+    const uint8_t* start
+    const uint8_t* rest       # what follows the offset delta
+    const uint8_t* end
+    int64_t timestamp_delta
+    int64_t offset_delta
+
+
+cdef const uint8_t* read_varint(const uint8_t* p, int64_t* v) noexcept nogil:
+    """Reads a varint that this producer wrote."""
+    cdef uint64_t raw = 0
+    cdef int shift = 0
+    while p[0] >= 0x80:
+        raw |= <uint64_t>(p[0] & 0x7F) << shift
+        shift += 7
+        p += 1
+    raw |= <uint64_t>p[0] << shift
+    v[0] = <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
+    return p + 1
+
+
+cdef void read_record(const uint8_t* p, Encoded* r) noexcept nogil:
+    cdef int64_t length
+    r.start = p
+    p = read_varint(p, &length)
+    r.end = p + length
+    p = read_varint(p + 1, &r.timestamp_delta)   # behind the attributes
+    r.rest = read_varint(p, &r.offset_delta)
+
+
+cdef inline int64_t moved_size(
+    const Encoded* r, int64_t timestamp_delta, int32_t offset_delta
+) noexcept nogil:
+    """What follows the length of a record that gets other deltas."""
+    return 1 + varint_size(timestamp_delta) + varint_size(offset_delta) + (r.end - r.rest)
+
+
+cdef uint8_t* put_moved(
+    uint8_t* to, const Encoded* r, int64_t timestamp_delta, int32_t offset_delta
+) noexcept nogil:
+    """Writes a record again, with other deltas."""
+    cdef int64_t rest = r.end - r.rest
+    to = put_varint(to, moved_size(r, timestamp_delta, offset_delta))
+    to[0] = 0
+    to = put_varint(to + 1, timestamp_delta)
+    to = put_varint(to, offset_delta)
+    memcpy(to, r.rest, rest)
+    return to + rest
+
+
+cdef Batch* new_part(RecordAccumulator acc, const Batch* b, int64_t size) noexcept nogil:
+    """An empty closed batch in the place of ``b``, with room for ``size`` bytes; NULL: no memory."""
+    cdef Batch* part = <Batch*>calloc(1, sizeof(Batch))
+    if part == NULL:
+        return NULL
+    part.capacity = buffer_capacity(size)
+    # Not to be waited for: the sender, which makes memory free, is who asks.
+    acc.pool.reserve_now(part.capacity)
+    part.data = acc.pool.allocate(part.capacity)
+    part.delivery = delivery_new(b.partition.index, acc.c.completions)
+    part.held = 1
+    if part.data == NULL or part.delivery == NULL:
+        acc.pool.unreserve(part.capacity)
+        free(part.data)
+        free(part.delivery)
+        free(part)
+        return NULL
+    part.partition = b.partition
+    part.state = SEALED
+    part.id = b.id
+    part.created_ns = b.created_ns
+    part.size = BATCH_HEADER
+    part.base_sequence = -1
+    part.producer_id = -1
+    part.producer_epoch = -1
+    return part
+
+
+cdef Batch* cut_off(
+    RecordAccumulator acc, const Batch* b, const uint8_t** at, int32_t most, int64_t target
+) noexcept nogil:
+    """The next part of ``b``, from ``at`` on, which moves behind it; NULL: no memory.
+
+    It ends with the record that makes ``target`` bytes full, or with its ``most``-th.
+    """
+    cdef const uint8_t* p = at[0]
+    cdef int64_t size = BATCH_HEADER
+    cdef int64_t body
+    cdef int64_t base = 0
+    cdef int64_t timestamp
+    cdef int32_t count = 0
+    cdef int32_t i
+    cdef Encoded r
+    cdef Batch* part
+    while count < most and (count == 0 or p - at[0] < target):
+        read_record(p, &r)
+        timestamp = b.base_timestamp + r.timestamp_delta
+        if count == 0:
+            base = timestamp
+        # Measured, for a delta to another base may take more bytes than the one before.
+        body = moved_size(&r, timestamp - base, count)
+        size += varint_size(body) + body
+        p = r.end
+        count += 1
+    part = new_part(acc, b, size)
+    if part == NULL:
+        return NULL
+    part.base_timestamp = base
+    part.max_timestamp = base
+    p = at[0]
+    for i in range(count):
+        read_record(p, &r)
+        timestamp = b.base_timestamp + r.timestamp_delta
+        part.max_timestamp = max(part.max_timestamp, timestamp)
+        size = put_moved(part.data + part.size, &r, timestamp - base, i) - part.data
+        part.largest = max(part.largest, size - part.size)
+        part.size = size
+        p = r.end
+    part.raw_size = part.size
+    part.count = count
+    part.delivery.count = count
+    at[0] = p
+    return part
+
+
+cdef int64_t smaller_limit(const Accumulator* a, const Batch* b) noexcept nogil:
+    """How large a topic's batches may be, now that this one was too large."""
+    cdef int64_t limit = b.partition.topic.batch_limit
+    if was_probe(b):
+        return limit
+    if limit == 0:
+        # A batch may have outgrown it, packed worse than expected: half of that is no limit.
+        limit = a.batch_size
+    return min(limit, max((b.size + 1) // 2, BATCH_HEADER + 1))
+
+
+cdef void learn(RecordAccumulator acc, const Batch* b, int64_t limit) noexcept nogil:
+    """The topic takes smaller batches than this one. The lock is held."""
+    cdef Topic* t = b.partition.topic
+    cdef int64_t now = acc.clock.now_ns()
+    if was_probe(b):
+        probe_refused(t, now)
+    else:
+        lower_limit(t, limit, now)
+        if acc.c.codec:
+            t.compression_ratio = max(
+                1.0, <double>(b.size - BATCH_HEADER) / max(1, b.raw_size - BATCH_HEADER)
+            )
+    meters_turn(&acc.c.meters, now)
+    acc.c.meters.all.total[BATCHES_SPLIT] += 1
+
+
+cdef bytes unpacked(const Batch* b):
+    """The records of a batch that is compressed, as they were before; None of one that is not."""
+    if b.codec == 0:
+        return None
+    from cyproducer.records.compression import decompress
+
+    records = PyMemoryView_FromMemory(<char*>b.data + BATCH_HEADER, b.size - BATCH_HEADER, PyBUF_READ)
+    return decompress(b.codec, records, b.raw_size)
+
+
+cdef Batch* cut(RecordAccumulator acc, const Batch* b, int64_t limit) except NULL:
+    """The parts of a batch, at least two, closed and compressed, the first first, chained by ``next``."""
+    cdef const uint8_t* at = b.data + BATCH_HEADER
+    cdef int64_t size = b.size - BATCH_HEADER
+    cdef int64_t parts = max(2, (b.size + limit - 1) // limit)
+    cdef int32_t done = 0
+    cdef Batch* first = NULL
+    cdef Batch* last = NULL
+    cdef Batch* part
+    cdef bytes raw = unpacked(b)
+    if raw is not None:
+        at = <const uint8_t*>PyBytes_AS_STRING(raw)
+        size = len(raw)
+    try:
+        while done < b.count:
+            part = cut_off(acc, b, &at, b.count - max(1, done), (size + parts - 1) // parts)
+            if part == NULL:
+                raise MemoryError(f"no memory to split a batch of {b.count} records")
+            part.first_record = b.first_record + done
+            done += part.count
+            if last == NULL:
+                first = part
+            else:
+                last.next = part
+            last = part
+            if acc.c.codec:
+                acc.compress(part)
+    except BaseException:
+        drop(acc, first)
+        raise
+    return first
+
+
+cdef void drop(RecordAccumulator acc, Batch* part) noexcept:
+    """Frees parts that nobody knows of."""
+    cdef Batch* following
+    while part != NULL:
+        following = part.next
+        acc._free(part)
+        part = following
+
+
+cdef int forward(const Batch* b, Batch* part) except -1:
+    """Points the outcome of a batch's records to its parts."""
+    cdef Forward* targets = <Forward*>calloc(b.count, sizeof(Forward))
+    cdef int32_t done = 0
+    cdef int32_t i
+    if targets == NULL:
+        raise MemoryError(f"no memory to split a batch of {b.count} records")
+    while part != NULL:
+        for i in range(part.count):
+            targets[done].to = part.delivery
+            targets[done].index = i
+            delivery_ref(part.delivery)
+            done += 1
+        part = part.next
+    delivery_forward(b.delivery, targets)
+    return 0
+
+
+cdef int split(RecordAccumulator acc, Batch* b) except -1:
+    """Puts the parts of a batch that is in a request in its place, without sequences; frees it.
+
+    They go before everything younger. Their records' futures and callbacks follow. What is raised
+    (MemoryError, or what decompression raises, which is out of memory too in its words) leaves the batch
+    as it was. The batch has at least two records.
+    """
+    cdef Accumulator* a = &acc.c
+    cdef int64_t limit = smaller_limit(a, b)
+    cdef Batch* part = cut(acc, b, limit)
+    try:
+        forward(b, part)
+    except MemoryError:
+        drop(acc, part)
+        raise
+    pthread_mutex_lock(&a.lock)
+    learn(acc, b, limit)
+    replace(acc, b, part)
+    pthread_mutex_unlock(&a.lock)
+    acc._free(b)
+    return 0
+
+
+cdef void replace(RecordAccumulator acc, Batch* b, Batch* part) noexcept nogil:
+    """Puts batches, chained by ``next``, in the place of one that is in a request. The lock is held."""
+    cdef Accumulator* a = &acc.c
+    cdef Partition* p = b.partition
+    cdef Batch* following
+    p.recovering = 1
+    take_off_wire(a, b)
+    settle(b)
+    withdraw(a, p)
+    while part != NULL:
+        following = part.next
+        enqueue_sorted(p, part)
+        part.newer = b
+        part.older = b.older
+        if b.older != NULL:
+            b.older.newer = part
+        else:
+            a.oldest = part
+        b.older = part
+        a.incomplete += 1
+        part = following
+    acc._forget(b)
+    refresh(a, p)
+
+
+# Records that a broker refuses
+
+
+cdef Batch* without(RecordAccumulator acc, const Batch* b, const uint8_t* records, dict errors) except NULL:
+    """A closed batch of those records of ``b`` that have no error, one at least; compressed with a codec."""
+    cdef int64_t size = BATCH_HEADER
+    cdef int64_t base = 0
+    cdef int64_t body
+    cdef int64_t timestamp
+    cdef int32_t count = 0
+    cdef int32_t i
+    cdef const uint8_t* p = records
+    cdef Encoded r
+    cdef Batch* rest
+    for i in range(b.count):
+        read_record(p, &r)
+        p = r.end
+        if i in errors:
+            continue
+        timestamp = b.base_timestamp + r.timestamp_delta
+        if count == 0:
+            base = timestamp
+        body = moved_size(&r, timestamp - base, count)
+        size += varint_size(body) + body
+        count += 1
+    rest = new_part(acc, b, size)
+    if rest == NULL:
+        raise MemoryError(f"no memory for the {count} records of a batch that are not refused")
+    rest.base_timestamp = base
+    rest.max_timestamp = base
+    p = records
+    for i in range(b.count):
+        read_record(p, &r)
+        p = r.end
+        if i in errors:
+            continue
+        timestamp = b.base_timestamp + r.timestamp_delta
+        rest.max_timestamp = max(rest.max_timestamp, timestamp)
+        size = put_moved(rest.data + rest.size, &r, timestamp - base, rest.count) - rest.data
+        rest.largest = max(rest.largest, size - rest.size)
+        rest.size = size
+        rest.count += 1
+    rest.raw_size = rest.size
+    rest.delivery.count = count
+    rest.first_record = b.first_record
+    try:
+        if acc.c.codec:
+            acc.compress(rest)
+    except BaseException:
+        drop(acc, rest)
+        raise
+    return rest
+
+
+cdef void unref_all(Forward* targets, int32_t count) noexcept:
+    cdef int32_t i
+    for i in range(count):
+        if targets[i].to != NULL:
+            delivery_unref(targets[i].to)
+    free(targets)
+
+
+cdef int exclude(RecordAccumulator acc, Batch* b, dict errors) except -1:
+    """Fails some records of a batch that is in a request, and puts one of the others in its place; frees it.
+
+    ``errors``: the error of each record that fails, by its place in the batch. What is raised (MemoryError,
+    or what decompression raises) leaves the batch as it was.
+    """
+    cdef Accumulator* a = &acc.c
+    cdef Batch* rest = NULL
+    cdef bytes raw = unpacked(b)
+    cdef const uint8_t* records = b.data + BATCH_HEADER
+    cdef Forward* targets
+    cdef int32_t kept = 0
+    cdef int32_t i
+    if raw is not None:
+        records = <const uint8_t*>PyBytes_AS_STRING(raw)
+    if len(errors) < b.count:
+        rest = without(acc, b, records, errors)
+    targets = <Forward*>calloc(b.count, sizeof(Forward))
+    if targets == NULL:
+        drop(acc, rest)
+        raise MemoryError(f"no memory to take records out of a batch of {b.count}")
+    failed = []
+    for i in range(b.count):
+        if i in errors:
+            targets[i].to = delivery_new(b.partition.index, a.completions)
+            if targets[i].to == NULL:
+                for address, _ in failed:
+                    delivery_unref(<Delivery*><size_t>address)
+                unref_all(targets, i)
+                drop(acc, rest)
+                raise MemoryError(f"no memory to take records out of a batch of {b.count}")
+            targets[i].to.count = 1
+            # Its own: the batch's references go with the batch.
+            delivery_ref(targets[i].to)
+            failed.append((<size_t>targets[i].to, errors[i]))
+        else:
+            targets[i].to = rest.delivery
+            targets[i].index = kept
+            delivery_ref(rest.delivery)
+            kept += 1
+    delivery_forward(b.delivery, targets)
+    # Before the batch is off the books: whoever flushes must find them done.
+    for address, error in failed:
+        delivery_fail(<Delivery*><size_t>address, error)
+        delivery_unref(<Delivery*><size_t>address)
+    pthread_mutex_lock(&a.lock)
+    count_records(&a.meters, &b.partition.topic.meter, RECORDS_FAILED, b.count - kept, acc.clock.now_ns())
+    replace(acc, b, rest)
+    pthread_mutex_unlock(&a.lock)
+    acc._free(b)
+    return 0
+
+
+def topic_estimates(RecordAccumulator accumulator not None, str name not None):
+    """What a topic's new batches are cut by; any thread.
+
+    ``compression_ratio``: compressed to raw size, as expected. ``batch_limit``: bytes one may have as it
+    goes. A topic that is new starts with 1.0 and ``batch_size``.
+    """
+    cdef TopicInfo state = accumulator.topic(name)
+    pthread_mutex_lock(&accumulator.c.lock)
+    ratio = state.c.compression_ratio
+    limit = state.c.batch_limit
+    pthread_mutex_unlock(&accumulator.c.lock)
+    return {"compression_ratio": ratio, "batch_limit": limit or accumulator.c.batch_size}

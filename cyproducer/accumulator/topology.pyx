@@ -1,0 +1,270 @@
+"""Topics, partitions and brokers as the accumulator knows them.
+
+Owns: the structures' life, and which broker a partition's queue belongs to. Does not own: metadata
+(``control/metadata``), which says what to write here. All under the accumulator's lock, on the sender.
+"""
+
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcmp, memcpy
+
+from cyproducer.futures.delivery cimport delivery_unref
+from cyproducer.base.meters cimport meter_free, node_meter, topic_meter
+from cyproducer.accumulator.ready_partitions cimport refresh, withdraw
+from cyproducer.accumulator.structures cimport GATE_OPEN
+from cyproducer.base.sync cimport pthread_cond_broadcast, pthread_mutex_lock, pthread_mutex_unlock
+
+
+cdef class TopicInfo:
+    """A topic's C structure and what keeps it alive; made by the accumulator only."""
+
+    def __dealloc__(self):
+        cdef int32_t i
+        cdef Parked* k
+        while self.c.first_parked != NULL:
+            k = self.c.first_parked
+            self.c.first_parked = k.next
+            delivery_unref(k.delivery)
+            free(k)
+        for i in range(self.c.partition_room):
+            free(self.c.partitions[i])
+        free(self.c.partitions)
+        free(self.c.available)
+        meter_free(&self.c.meter)
+
+
+cdef TopicInfo make_topic(Accumulator* a, str name, int32_t key_hash, int32_t keyless):
+    """A topic without partitions, listed in the accumulator."""
+    cdef TopicInfo state = TopicInfo.__new__(TopicInfo)
+    cdef char* text
+    cdef int failed
+    state.name = name
+    state.utf8 = name.encode()
+    text = state.utf8
+    state.c.name = text
+    state.c.name_size = <int32_t>len(state.utf8)
+    state.c.key_hash = key_hash
+    state.c.keyless = keyless
+    state.c.sticky = -1
+    state.c.compression_ratio = 1.0
+    pthread_mutex_lock(&a.lock)
+    failed = topic_meter(&a.meters, &state.c.meter)
+    if not failed:
+        state.c.next = a.topics
+        if a.topics != NULL:
+            a.topics.prev = &state.c
+        a.topics = &state.c
+    pthread_mutex_unlock(&a.lock)
+    if failed:
+        raise MemoryError(f"no memory for the structures of topic {name!r}")
+    return state
+
+
+cdef Node* find_node(Accumulator* a, int32_t node_id) noexcept nogil:
+    """The broker of that id, or NULL. The lock is held, or the sender's thread asks."""
+    cdef Node* n = a.nodes
+    while n != NULL and n.id != node_id:
+        n = n.next
+    return n
+
+
+cdef Node* make_node(Accumulator* a, int32_t node_id) except NULL:
+    """The broker of that id, made where it is new."""
+    cdef Node* n
+    pthread_mutex_lock(&a.lock)
+    n = find_node(a, node_id)
+    if n == NULL:
+        n = <Node*>calloc(1, sizeof(Node))
+        if n != NULL and node_meter(&a.meters, &n.meter):
+            free(n)
+            n = NULL
+        if n != NULL:
+            n.id = node_id
+            n.takes = 1   # its first batch is news: somebody has to connect
+            n.next = a.nodes
+            a.nodes = n
+    pthread_mutex_unlock(&a.lock)
+    if n == NULL:
+        raise MemoryError("no memory for a broker's structure")
+    return n
+
+
+cdef int widen(Accumulator* a, Topic* t, int32_t count) noexcept nogil:
+    """Gives a topic room for ``count`` partitions; -1 where there is no memory. The lock is held.
+
+    Partitions are never freed before the topic: a batch on its way points to its own.
+    """
+    cdef Partition** grown
+    cdef int32_t* available
+    cdef int32_t i
+    if count <= t.partition_room:
+        return 0
+    grown = <Partition**>realloc(t.partitions, sizeof(Partition*) * count)
+    if grown == NULL:
+        return -1
+    t.partitions = grown
+    available = <int32_t*>realloc(t.available, sizeof(int32_t) * count)
+    if available == NULL:
+        return -1
+    t.available = available
+    for i in range(t.partition_room, count):
+        t.partitions[i] = <Partition*>calloc(1, sizeof(Partition))
+        if t.partitions[i] == NULL:
+            return -1
+        t.partitions[i].index = i
+        t.partitions[i].topic = t
+        t.partition_room = i + 1
+    return 0
+
+
+cdef int assign_leader(Accumulator* a, Topic* t, int32_t index, Node* node) noexcept nogil:
+    """Moves a partition's queue, as a whole, to its leader (NULL: none). The lock is held."""
+    cdef Partition* p = t.partitions[index]
+    if p.node == node:
+        return 0
+    withdraw(a, p)
+    p.node = node
+    # What the old leader has not answered comes first: it may have to be sent again.
+    p.recovering = p.in_flight > 0
+    return refresh(a, p)
+
+
+cdef void take_id(Accumulator* a, Topic* t, const uint8_t* topic_id) noexcept nogil:
+    """Gives a topic its id, 16 bytes. The lock is held.
+
+    With another id it is another topic: what is on the wire will be refused and go again, and until then
+    nothing may overtake it.
+    """
+    cdef int32_t i
+    if memcmp(t.id, topic_id, 16) == 0:
+        return
+    memcpy(t.id, topic_id, 16)
+    for i in range(t.partition_room):
+        t.partitions[i].known = 0
+        if t.partitions[i].in_flight > 0:
+            t.partitions[i].recovering = 1
+            refresh(a, t.partitions[i])
+
+
+cdef void orphan(Accumulator* a, Topic* t, int32_t count) noexcept nogil:
+    """Takes their leaders from the partitions from ``count`` on: the topic has no more. The lock is held."""
+    cdef int32_t i
+    for i in range(count, t.partition_room):
+        assign_leader(a, t, i, NULL)
+
+
+cdef int list_available(Topic* t, int32_t count) noexcept nogil:
+    """Lists which of the first ``count`` partitions have a leader. The lock is held."""
+    cdef int32_t i
+    t.available_count = 0
+    for i in range(count):
+        if t.partitions[i].node != NULL:
+            t.available[t.available_count] = i
+            t.available_count += 1
+    return t.available_count
+
+
+cdef void unpark(Accumulator* a, Topic* t) noexcept nogil:
+    """Takes the oldest parked record of a topic off its queue, in a batch or failed by now: a flush that no
+    longer finds it here finds it there. The lock is held."""
+    cdef Parked* k = t.first_parked
+    leave_waiting(a, t)
+    t.first_parked = k.next
+    if k.next == NULL:
+        t.last_parked = NULL
+    else:
+        join_waiting(a, t)
+    a.parked -= 1
+    a.parked_bytes -= k.reserved
+    t.parked_bytes -= k.reserved
+    if a.crowded > 0:
+        pthread_cond_broadcast(&a.progress)
+
+
+cdef void join_waiting(Accumulator* a, Topic* t) noexcept nogil:
+    """Lists a topic that has parked records. The lock is held.
+
+    By the deadline of its first record, from the end on: where all may wait equally long, it is the last.
+    """
+    cdef Topic* before = a.last_waiting
+    while before != NULL and before.first_parked.deadline_ns > t.first_parked.deadline_ns:
+        before = before.prev_waiting
+    t.prev_waiting = before
+    if before != NULL:
+        t.next_waiting = before.next_waiting
+        before.next_waiting = t
+    else:
+        t.next_waiting = a.first_waiting
+        a.first_waiting = t
+    if t.next_waiting != NULL:
+        t.next_waiting.prev_waiting = t
+    else:
+        a.last_waiting = t
+
+
+cdef void leave_waiting(Accumulator* a, Topic* t) noexcept nogil:
+    if t.prev_waiting != NULL:
+        t.prev_waiting.next_waiting = t.next_waiting
+    else:
+        a.first_waiting = t.next_waiting
+    if t.next_waiting != NULL:
+        t.next_waiting.prev_waiting = t.prev_waiting
+    else:
+        a.last_waiting = t.prev_waiting
+    t.prev_waiting = NULL
+    t.next_waiting = NULL
+
+
+cdef inline bint at_rest(const Partition* p) noexcept nogil:
+    """Whether nothing refers to a partition: no batch, which would be queued or on the wire, nor the sender's
+    heap of those that back off. The control plane has orders only for what is held back."""
+    return p.first == NULL and p.in_flight == 0 and p.retry_at_ns == 0 and p.gate == GATE_OPEN
+
+
+cdef bint drop_topic(Accumulator* a, Topic* t) noexcept nogil:
+    """Takes a topic off the list of all, unless there is something under way of it; whether it was.
+
+    The lock is held. Its sequences are still to be had from it, see ``copy_sequences``.
+    """
+    cdef int32_t i
+    if t.first_parked != NULL or t.gone:
+        return False
+    for i in range(t.partition_room):
+        if not at_rest(t.partitions[i]):
+            return False
+    t.gone = 1
+    if t.prev != NULL:
+        t.prev.next = t.next
+    else:
+        a.topics = t.next
+    if t.next != NULL:
+        t.next.prev = t.prev
+    return True
+
+
+cdef bint copy_sequences(const Accumulator* a, const Topic* t, Sequences* out) noexcept nogil:
+    """Notes the next sequences of a topic that was dropped; whether it has any. The lock is held.
+
+    ``out`` has room for ``partition_room`` of them. Brokers remember the last ones: if a partition began with
+    0 again, they would take its next batch for one they have, or for one that comes too early.
+    """
+    cdef const Partition* p
+    cdef bint any = False
+    cdef int32_t i
+    out.producer_id = a.producer_id
+    out.producer_epoch = a.producer_epoch
+    for i in range(t.partition_room):
+        p = t.partitions[i]
+        out.next[i] = 0
+        if p.producer_id == a.producer_id and p.producer_epoch == a.producer_epoch:
+            out.next[i] = p.next_sequence
+            any |= p.next_sequence != 0
+    return any
+
+
+cdef void restore_sequences(Topic* t, const Sequences* kept, int32_t count) noexcept nogil:
+    """Has a topic's new partitions go on where the dropped ones ended. The lock is held."""
+    cdef int32_t i
+    for i in range(count):
+        t.partitions[i].producer_id = kept.producer_id
+        t.partitions[i].producer_epoch = kept.producer_epoch
+        t.partitions[i].next_sequence = kept.next[i]

@@ -1,0 +1,88 @@
+"""The two clocks the package reads, as one object that comes in from outside.
+
+Owns: reading the monotonic clock (deadlines, ages) and the wall clock (record timestamps), and deadlines from
+callers' timeouts.
+Does not own: any decision. Any thread may read; only a test or a simulator moves a manual clock.
+"""
+
+from cyproducer.base.sync cimport (
+    FAR_NS,
+    cyp_after,
+    cyp_monotonic_ns,
+    cyp_ms_ns,
+    cyp_s_ns,
+    cyp_ticked_wall_ms,
+    cyp_wall_ms,
+)
+
+from cyproducer.base.durations import duration
+
+
+cdef class Clock:
+    """The system's clocks. Thread-safe."""
+
+    def __cinit__(self):
+        self.manual_ns = -1
+        self.manual_wall_ms = -1
+
+    cdef int64_t now_ns(self) noexcept nogil:
+        if self.manual_ns >= 0:
+            return self.manual_ns
+        return cyp_monotonic_ns()
+
+    cdef int64_t wall_ms(self) noexcept nogil:
+        if self.manual_wall_ms >= 0:
+            return self.manual_wall_ms
+        return cyp_wall_ms()
+
+    cdef int64_t ticked_wall_ms(self) noexcept nogil:
+        """``wall_ms`` as of the kernel's last tick."""
+        if self.manual_wall_ms >= 0:
+            return self.manual_wall_ms
+        return cyp_ticked_wall_ms()
+
+    def monotonic_ns(self):
+        """Nanoseconds of a clock that never goes back."""
+        return self.now_ns()
+
+    def unix_ms(self):
+        """Milliseconds since the epoch, as in a record's CreateTime."""
+        return self.wall_ms()
+
+
+cdef class ManualClock(Clock):
+    """A clock that moves only when told, so that a test or a simulator owns time."""
+
+    def __init__(self, int64_t now_ns=0, int64_t unix_ms=1_700_000_000_000):
+        if now_ns < 0 or unix_ms < 0:
+            raise ValueError(f"now_ns={now_ns}, unix_ms={unix_ms}: both must be >= 0")
+        self.manual_ns = now_ns
+        self.manual_wall_ms = unix_ms
+
+    def advance_ms(self, double ms):
+        """Moves both clocks forward by ``ms`` milliseconds."""
+        if not ms >= 0:
+            raise ValueError(f"ms={ms}: the monotonic clock does not go back")
+        self.manual_ns = cyp_after(self.manual_ns, cyp_ms_ns(ms))
+        self.manual_wall_ms = cyp_after(self.manual_wall_ms, cyp_ms_ns(ms) // 1_000_000)
+
+    def set_unix_ms(self, int64_t unix_ms):
+        """Sets the wall clock alone: it may jump either way, as real ones do."""
+        self.manual_wall_ms = unix_ms
+
+
+cdef double duration_of(str name, object value, str unit) except -1:
+    """``durations.duration``, and a short way for what most callers give."""
+    if type(value) is float and <double>value >= 0:
+        return <double>value
+    return duration(name, value, unit)
+
+
+cdef int64_t deadline_in(str name, object seconds) except -1:
+    """The time of the system's monotonic clock when the argument ``name`` is over; FAR_NS for None.
+
+    Raises ``TypeError`` or ``ValueError`` where it is no number of seconds >= 0.
+    """
+    if seconds is None:
+        return FAR_NS
+    return cyp_after(cyp_monotonic_ns(), cyp_s_ns(duration_of(name, seconds, "seconds")))

@@ -1,0 +1,208 @@
+"""Counting for ``metrics()``: see ``meters.pxd`` for how windows work.
+
+Owns: the meters' memory, turning windows, and what each event adds. Does not own: when something happens (the
+accumulator and the sender call this, once a batch or a request), names and units (``observability``), nor
+reading (``metric_snapshot``). Without the GIL, under the accumulator's lock.
+"""
+
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+from cyproducer.base.histogram cimport count_time
+from cyproducer.base.sync cimport cyp_after, cyp_load64
+
+
+cdef int make_meter(
+    const Meters* ms, Meter* m, int first, int sums, int first_peak, int peaks
+) noexcept nogil:
+    """-1: no memory. One block: a topic or a broker more costs one allocation."""
+    cdef size_t pages = <size_t>ms.samples
+    m.first = first
+    m.sums = sums
+    m.first_peak = first_peak
+    m.peaks = peaks
+    m.window = ms.window
+    m.total = <int64_t*>calloc(sums + pages * (sums + peaks), sizeof(int64_t))
+    if m.total == NULL:
+        return -1
+    m.begun = m.total + sums
+    m.peak = m.begun + pages * sums
+    if peaks:
+        memset(m.peak, 0xFF, pages * peaks * sizeof(int64_t))
+    return 0
+
+
+cdef int topic_meter(const Meters* ms, Meter* m) noexcept nogil:
+    """Makes a topic's meter; -1: no memory."""
+    return make_meter(ms, m, 0, SUMS_OF_TOPIC, 0, 0)
+
+
+cdef int node_meter(const Meters* ms, Meter* m) noexcept nogil:
+    """Makes a broker's meter; -1: no memory."""
+    return make_meter(
+        ms, m, FIRST_OF_NODE, SUMS - FIRST_OF_NODE, FIRST_PEAK_OF_NODE, PEAKS - FIRST_PEAK_OF_NODE
+    )
+
+
+cdef void meter_free(Meter* m) noexcept nogil:
+    free(m.total)
+
+
+cdef int meters_init(
+    Meters* ms, int32_t samples, int64_t window_ns, int64_t now, const int64_t* exhausted,
+    const int64_t* memory_wait_ns
+) noexcept nogil:
+    """Makes a producer's meters, with ``samples`` windows of ``window_ns`` each; -1: no memory."""
+    ms.began_ns = now
+    ms.length_ns = window_ns
+    ms.ends_ns = cyp_after(now, window_ns)
+    ms.answered_ns = now
+    ms.samples = samples
+    ms.exhausted = exhausted
+    ms.memory_wait_ns = memory_wait_ns
+    ms.times = <Histogram*>calloc(HISTOGRAMS, sizeof(Histogram))
+    ms.times_begun = <Histogram*>calloc(<size_t>samples * HISTOGRAMS, sizeof(Histogram))
+    if ms.times == NULL or ms.times_begun == NULL:
+        return -1
+    return make_meter(ms, &ms.all, 0, SUMS, 0, PEAKS)
+
+
+cdef void meters_free(Meters* ms) noexcept nogil:
+    meter_free(&ms.all)
+    free(ms.times)
+    free(ms.times_begun)
+
+
+cdef void meter_roll(const Meters* ms, Meter* m) noexcept nogil:
+    """Begins the windows that have come since the meter was last counted on; nothing happened in them."""
+    cdef int64_t window = max(m.window + 1, ms.window - ms.samples + 1)
+    cdef int64_t page
+    while window <= ms.window:
+        page = window % ms.samples
+        memcpy(m.begun + page * m.sums, m.total, m.sums * sizeof(int64_t))
+        if m.peaks:
+            memset(m.peak + page * m.peaks, 0xFF, m.peaks * sizeof(int64_t))
+        window += 1
+    m.window = ms.window
+
+
+cdef void take_pool(Meters* ms) noexcept nogil:
+    ms.all.total[EXHAUSTED] = cyp_load64(ms.exhausted)
+    ms.all.total[MEMORY_WAIT_NS] = cyp_load64(ms.memory_wait_ns)
+
+
+cdef void meters_roll(Meters* ms, int64_t now) noexcept nogil:
+    """Begins the windows that have come since; see ``meters_turn``."""
+    cdef int64_t window
+    take_pool(ms)
+    ms.window = (now - ms.began_ns) // ms.length_ns
+    ms.ends_ns = cyp_after(ms.began_ns + ms.window * ms.length_ns, ms.length_ns)
+    ms.page = ms.window % ms.samples
+    window = max(ms.all.window + 1, ms.window - ms.samples + 1)
+    while window <= ms.window:
+        memcpy(
+            ms.times_begun + (window % ms.samples) * HISTOGRAMS, ms.times, HISTOGRAMS * sizeof(Histogram)
+        )
+        window += 1
+    meter_roll(ms, &ms.all)
+
+
+# Counting. Pointers are held in variables: the compiler would have to read them anew behind each addition.
+
+cdef inline int64_t* turn_both(Meters* ms, Meter* part, int64_t now) noexcept nogil:
+    """Begins the windows that have come since; returns the producer's sums."""
+    meters_turn(ms, now)
+    if part != NULL and part.window != ms.window:
+        meter_roll(ms, part)
+    return ms.all.total
+
+
+cdef inline int64_t* peaks_now(const Meters* ms, const Meter* m) noexcept nogil:
+    """The peaks of the current window, by their numbers."""
+    return m.peak + ms.page * m.peaks - m.first_peak
+
+
+cdef inline void reach(int64_t* peak, int64_t value) noexcept nogil:
+    """A value that may be a window's greatest."""
+    if value > peak[0]:
+        peak[0] = value
+
+
+cdef void count_records(Meters* ms, Meter* topic, int which, int64_t records, int64_t now) noexcept nogil:
+    """Records of a topic: RECORDS_FAILED or RECORDS_RETRIED."""
+    cdef int64_t* all = turn_both(ms, topic, now)
+    all[which] += records
+    topic.total[which] += records
+
+
+cdef void count_acknowledged(
+    Meters* ms, Meter* topic, int64_t records, int64_t size, int64_t raw_size, int64_t record_peak,
+    int64_t created_ns
+) noexcept nogil:
+    """A batch of a topic was acknowledged, by the answer that was counted last."""
+    cdef int64_t age_ns = ms.answered_ns - created_ns
+    cdef int64_t* all = turn_both(ms, topic, ms.answered_ns)
+    cdef int64_t* part = topic.total
+    cdef int64_t* peaks = peaks_now(ms, &ms.all)
+    cdef Histogram* times = ms.times
+    all[RECORDS_SENT] += records
+    all[BATCHES_SENT] += 1
+    all[BATCH_BYTES] += size
+    all[RAW_BYTES] += raw_size
+    all[ACKNOWLEDGED_NS] += age_ns
+    part[RECORDS_SENT] += records
+    part[BATCHES_SENT] += 1
+    part[BATCH_BYTES] += size
+    part[RAW_BYTES] += raw_size
+    reach(&peaks[BATCH_BYTES_PEAK], size)
+    reach(&peaks[RECORD_BYTES_PEAK], record_peak)
+    reach(&peaks[ACKNOWLEDGED_PEAK], age_ns)
+    count_time(&times[ACKNOWLEDGEMENTS], age_ns)
+
+
+cdef void count_queued(Meters* ms, int64_t ns) noexcept nogil:
+    """A batch goes into its first request; the window was turned."""
+    cdef int64_t* all = ms.all.total
+    cdef Histogram* times = ms.times
+    all[BATCHES_QUEUED] += 1
+    all[QUEUE_NS] += ns
+    reach(&peaks_now(ms, &ms.all)[QUEUE_PEAK], ns)
+    count_time(&times[QUEUE_TIMES], ns)
+
+
+cdef void count_answer(Meters* ms, Meter* node, int64_t latency_ns, int64_t throttle_ms) noexcept nogil:
+    """A broker answered a Produce request, at ``answered_ns``."""
+    cdef int64_t* all = turn_both(ms, node, ms.answered_ns)
+    cdef int64_t* part = node.total - FIRST_OF_NODE
+    cdef int64_t* peaks = peaks_now(ms, &ms.all)
+    cdef int64_t* part_peaks = peaks_now(ms, node)
+    cdef Histogram* times = ms.times
+    all[PRODUCE_RESPONSES] += 1
+    all[LATENCY_NS] += latency_ns
+    all[THROTTLE_MS] += throttle_ms
+    part[PRODUCE_RESPONSES] += 1
+    part[LATENCY_NS] += latency_ns
+    part[THROTTLE_MS] += throttle_ms
+    reach(&peaks[LATENCY_PEAK], latency_ns)
+    reach(&peaks[THROTTLE_PEAK], throttle_ms)
+    reach(&part_peaks[LATENCY_PEAK], latency_ns)
+    reach(&part_peaks[THROTTLE_PEAK], throttle_ms)
+    count_time(&times[LATENCIES], latency_ns)
+
+
+cdef inline void add_traffic(int64_t* sums, int64_t* peaks, const Traffic* t) noexcept nogil:
+    sums[REQUESTS] += t.requests
+    sums[REQUEST_BYTES] += t.request_bytes
+    sums[OUT_BYTES] += t.out_bytes
+    sums[RESPONSES] += t.responses
+    sums[IN_BYTES] += t.in_bytes
+    if t.requests:
+        reach(&peaks[REQUEST_PEAK], t.request_peak)
+
+
+cdef void count_traffic(Meters* ms, Meter* node, Traffic* t, int64_t now) noexcept nogil:
+    """Takes over what went through a connection; ``node`` NULL: it has no broker's meter (yet)."""
+    add_traffic(turn_both(ms, node, now), peaks_now(ms, &ms.all), t)
+    if node != NULL:
+        add_traffic(node.total - FIRST_OF_NODE, peaks_now(ms, node), t)
+    t[0] = Traffic(0, 0, 0, 0, 0, 0)

@@ -1,3 +1,0 @@
-from cyproducer.buffers.accumulator import RecordAccumulator
-
-def topic_estimates(accumulator: RecordAccumulator, name: str) -> dict[str, float]: ...

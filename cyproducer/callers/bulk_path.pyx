@@ -1,0 +1,354 @@
+"""``send_arrow()`` and ``send_many()``: from a caller's columns or sequences to batches and one future.
+
+Owns: the calls' arguments, the order of looking through everything before anything is sent, and what is in
+an append's way: no metadata, no memory, batches to be compressed. Does not own: columns
+(``records/columnar``), the loop over rows (``bulk_append``), the future (``bulk_future``). Runs on the caller's
+thread; the GIL is let go but for what needs it, a few times a megabyte.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+from posix.time cimport nanosleep, timespec
+
+from cyproducer.accumulator.record_accumulator cimport (
+    APPENDED,
+    IS_CLOSED,
+    NEED_MEMORY,
+    NO_SUCH_PARTITION,
+    TOPIC_UNKNOWN,
+    RecordAccumulator,
+)
+from cyproducer.accumulator.buffer_pool cimport buffer_capacity
+from cyproducer.futures.bulk_future cimport bulk_future
+from cyproducer.callers.bulk_append cimport FEW_ROWS, OTHER_PARTITIONS, PAUSE, READY_ROWS, Ready, append_rows
+from cyproducer.futures.delivery cimport fresh
+from cyproducer.accumulator.ready_partitions cimport hurry
+from cyproducer.callers.send_path cimport given_timestamp, topic_of, wanted_partition
+from cyproducer.accumulator.structures cimport Batch
+from cyproducer.base.sync cimport (
+    SIGNAL_SLICE_NS,
+    cyp_after,
+    cyp_cond_wait_until,
+    cyp_load64,
+    cyp_monotonic_ns,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
+from cyproducer.futures.waiting cimport refuse_on_sender
+from cyproducer.records.record_batch cimport BATCH_HEADER
+from cyproducer.records.row_source cimport check_rows, from_arrow, from_sequences, largest_row, let_go_of
+
+from cyproducer.errors import (
+    BufferExhaustedError,
+    KafkaTimeoutError,
+    ProducerClosedError,
+    UnknownTopicOrPartitionError,
+)
+
+cdef extern from "<Python.h>":
+    int PyErr_CheckSignals() except -1
+
+
+cdef enum:
+    HEADERS_ROOM = 65536      # for as many rows' headers as fit into it
+
+
+cdef class BulkPath(SendPath):
+    """What ``KafkaProducer`` inherits ``send_arrow()`` and ``send_many()`` from. Thread-safe."""
+
+    def send_arrow(
+        self, topic, data, *, key=None, value="value", headers=None, partition=None, timestamp=None
+    ):
+        """Accepts the rows of a table and returns one future for all of them; see docs/columnar.md.
+
+        ``data``: whatever has ``__arrow_c_stream__`` or ``__arrow_c_array__``, such as tables of pyarrow,
+        polars, pandas, DuckDB and DataFusion. A stream is read to its end, and held, before anything is sent:
+        call this for each batch of one that does not fit into memory.
+
+        ``value``, ``key``, ``headers``: names of columns, or None. Values and keys are binary or string
+        columns, large, view, fixed-size and dictionary variants too; headers are lists of (key, value)
+        structs. ``partition``: a number for all rows, or the name of a column of whole numbers, in which null
+        (of float64 also NaN) is to be chosen. ``timestamp``: milliseconds for all, or the name of a column of
+        timestamps, dates, or of int64 or uint64 as milliseconds, in which null is now.
+
+        Blocks while the topic's metadata is not there, or is asked for anew because a partition is not among
+        them, and while ``buffer_memory`` is full: each time up to ``max_block_ms``.
+
+        Raises, before anything is sent, ``TypeError`` and ``ValueError`` for columns and rows that can't be
+        right, ``RecordTooLargeError``, ``UnknownTopicOrPartitionError``, ``InvalidTopicError``,
+        ``KafkaTimeoutError`` without metadata, ``ProducerClosedError``. What is raised later, such as
+        ``BufferExhaustedError``, has ``accepted``, the number of rows that were, and ``future``, theirs.
+        """
+        cdef RowSource source
+        cdef TopicInfo state = topic_of(self, topic)
+        cdef int32_t wanted = -1
+        cdef bint given = False
+        cdef int64_t timestamp_ms = -1
+        if not self.plain or self.accumulator.c.closed:
+            given = self._before_bulk("send_arrow", key is not None, value is not None)
+        if partition is not None and not isinstance(partition, str):
+            wanted = wanted_partition(partition)
+            partition = None
+        if timestamp is not None and not isinstance(timestamp, str):
+            timestamp_ms = given_timestamp(timestamp, "timestamp")
+            timestamp = None
+        source = from_arrow(data, key, value, headers, partition, timestamp)
+        source.partition = wanted
+        source.timestamp_ms = timestamp_ms
+        return self._pinned(state, source, given and wanted < 0)
+
+    def send_many(self, topic, values, keys=None, *, partition=None, timestamp_ms=None):
+        """Accepts many records and returns one future for all of them; what ``send_arrow`` is for sequences.
+
+        ``values``, ``keys``: as many bytes, other contiguous buffers or None each; errors name them by their
+        place. Other threads run meanwhile: a list that they change is read as by a ``for`` loop.
+        ``partition``, ``timestamp_ms``: of all of them. For the rest, errors too, see ``send_arrow``.
+        """
+        cdef RowSource source
+        cdef TopicInfo state = topic_of(self, topic)
+        cdef int32_t wanted = -1
+        cdef bint given = False
+        cdef int64_t at_ms = -1
+        if not self.plain or self.accumulator.c.closed:
+            given = self._before_bulk("send_many", keys is not None, True)
+        if partition is not None:
+            wanted = wanted_partition(partition)
+        if timestamp_ms is not None:
+            at_ms = given_timestamp(timestamp_ms, "timestamp_ms")
+        source = from_sequences(values, keys)
+        source.partition = wanted
+        source.timestamp_ms = at_ms
+        future = self._pinned(state, source, given and wanted < 0)
+        let_go_of(source)
+        return future
+
+    # For whoever inherits from this
+
+    def _before_bulk(self, str method, bint keyed, bint valued):
+        """Refuses what can't be done for whole columns; returns whether each row must name its partition.
+
+        Not asked by a ``plain`` path that is open, for which there is nothing to refuse.
+        """
+        return False
+
+    def _wait_for_topic(self, str name, double timeout_s):
+        """Waits for a topic's metadata, or raises."""
+        return None
+
+    # Sending
+
+    cdef BulkFuture _pinned(self, TopicInfo state, RowSource source, bint given):
+        """``_send_rows`` with a topic that is not forgotten meanwhile."""
+        if state.c.gone:
+            state = self._topic(state.name)
+        state.pins += 1
+        try:
+            return self._send_rows(state, source, given)
+        finally:
+            state.pins -= 1
+
+    cdef BulkFuture _send_rows(self, TopicInfo state, RowSource source, bint given):
+        cdef Segments segments = Segments.__new__(Segments)
+        cdef RecordAccumulator acc = self.accumulator
+        cdef BulkFuture future = bulk_future(state.name, segments)
+        cdef Sending s
+        cdef Ready few[FEW_ROWS]
+        cdef int64_t least
+        # 0: nothing was waited for yet.
+        cdef int64_t deadline = 0
+        # Rows are only appended while it is still that many.
+        cdef int32_t partitions
+        if cyp_load64(&acc.c.completions.backlog) >= acc.c.completions.most:
+            deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
+            self._await_callbacks(deadline, state.name)
+        partitions = state.c.partition_count
+        if partitions == 0:
+            if deadline == 0:
+                deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
+            partitions = self._known_partitions(state, deadline)
+        try:
+            self._check(state, source, partitions, given)
+        except UnknownTopicOrPartitionError:
+            # It may have come since the metadata.
+            if deadline == 0:
+                deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
+            self._refresh_topic(state.name, max(0.0, (deadline - cyp_monotonic_ns()) / 1e9))
+            partitions = self._known_partitions(state, deadline)
+            self._check(state, source, partitions, given)
+        least = buffer_capacity(min(source.largest + BATCH_HEADER, self.max_request_size))
+        if least > acc.pool.total_bytes:
+            least = buffer_capacity(min(largest_row(source) + BATCH_HEADER, self.max_request_size))
+        if least > acc.pool.total_bytes and source.count > 0:
+            raise BufferExhaustedError(
+                f"a row may need {least} bytes and buffer_memory is {acc.pool.total_bytes}"
+            )
+        segments.prepare(source.count)
+        memset(&s, 0, sizeof(Sending))
+        s.partition = source.partition
+        s.timestamp_ms = source.timestamp_ms
+        s.partitions = partitions
+        if source.count > FEW_ROWS:
+            s.left_over = acc.pool.total_bytes // 8
+        s.headers_most = source.headers_room
+        s.ready_room = <int32_t>min(READY_ROWS, source.count)
+        s.ready = few
+        if s.ready_room > FEW_ROWS:
+            s.ready = <Ready*>malloc(s.ready_room * sizeof(Ready))
+        if source.headers_name is not None:
+            s.headers_room = max(source.headers_room, min(HEADERS_ROOM, source.headers_room * s.ready_room))
+            s.headers = <uint8_t*>malloc(s.headers_room)
+        try:
+            if s.ready == NULL or (s.headers == NULL and s.headers_room > 0):
+                raise MemoryError(f"no memory for {s.headers_room} bytes of headers")
+            self._append_all(state, source, segments, &s)
+        except BaseException as error:
+            error.accepted = segments.rows
+            error.future = future
+            raise
+        finally:
+            free(s.headers)
+            if s.ready != few:
+                free(s.ready)
+            if s.grant:
+                acc.pool.unreserve(s.grant)
+            segments.finish(source.count)
+        return future
+
+    cdef int _check(self, TopicInfo state, RowSource source, int32_t partitions, bint given) except -1:
+        """Raises for what can't be sent to a topic of so many partitions."""
+        if source.partition >= partitions:
+            raise UnknownTopicOrPartitionError(no_partition(state, source.partition, partitions))
+        if given and source.partition_name is None and source.count > 0:
+            raise ValueError(
+                "partition: must be given: a partitioner of your own is not asked for single rows"
+            )
+        return check_rows(source, partitions, self.max_request_size, given)
+
+    cdef int _append_all(self, TopicInfo state, RowSource source, Segments segments, Sending* s) except -1:
+        cdef RecordAccumulator acc = self.accumulator
+        cdef int64_t i
+        cdef int64_t deadline
+        cdef int64_t before
+        cdef int result
+        cdef Batch* sealing
+        for i in range(source.batch_count):
+            s.rows = &source.batches[i]
+            s.row = 0
+            deadline = 0
+            while s.row < s.rows.count:
+                before = s.row
+                if s.rows.count <= FEW_ROWS:
+                    # As send() does it: to let go of the GIL would cost more than the rows.
+                    result = append_rows(acc, &state.c, segments, s)
+                else:
+                    with nogil:
+                        result = append_rows(acc, &state.c, segments, s)
+                if s.out.sealing != NULL:
+                    sealing = s.out.sealing
+                    s.out.sealing = NULL
+                    acc.seal(sealing)
+                if result != APPENDED and result != PAUSE:
+                    # The time is that of one wait: whoever gets on is not too slow.
+                    if s.row > before or deadline == 0:
+                        deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
+                    self._cope(result, state, segments, s, deadline)
+                PyErr_CheckSignals()
+        return 0
+
+    cdef int _cope(
+        self, int result, TopicInfo state, Segments segments, Sending* s, int64_t deadline
+    ) except -1:
+        """Does something about what kept rows from being appended, or raises."""
+        cdef RecordAccumulator acc = self.accumulator
+        if result == NEED_MEMORY:
+            acc.wake()
+            if s.grant:
+                acc.pool.unreserve(s.grant)
+                s.grant = 0
+            if s.left_over > 0 and not self._wait_for_others(s.out.need + s.left_over, deadline):
+                s.left_over = 0
+            self._reserve(s.out.need, deadline, state.name)
+            s.grant = s.out.need
+        elif result == TOPIC_UNKNOWN or result == OTHER_PARTITIONS:
+            s.partitions = self._known_partitions(state, deadline)
+        elif result == IS_CLOSED:
+            if acc.refusal is not None:
+                raise fresh(acc.refusal)
+            raise ProducerClosedError("the producer was closed: not all rows were accepted")
+        elif result == NO_SUCH_PARTITION:
+            raise UnknownTopicOrPartitionError(
+                f"topic {state.name!r} has lost partitions meanwhile, it has {state.c.partition_count} now: "
+                "not all rows were accepted"
+            )
+        else:
+            raise MemoryError(f"no memory for rows of topic {state.name!r}")
+        return 0
+
+    cdef bint _wait_for_others(self, int64_t size, int64_t deadline) except -1:
+        """Waits for a moment until ``size`` bytes are free, without a place in line; whether they are.
+
+        Whoever stands in line gets every byte that comes back, and then fills it: another thread's send()
+        would stand behind many rows of this call each time it needs a buffer.
+        """
+        cdef RecordAccumulator acc = self.accumulator
+        cdef timespec moment
+        cdef int64_t began = cyp_monotonic_ns()
+        cdef int64_t until = min(deadline, began + SIGNAL_SLICE_NS)
+        cdef int64_t most = acc.pool.total_bytes - size
+        pthread_mutex_lock(&acc.c.lock)
+        hurry(&acc.c)
+        pthread_mutex_unlock(&acc.c.lock)
+        acc.wake()
+        with nogil:
+            # Unlocked: it is reserved afterwards, or waited for.
+            while acc.pool.in_use > most and cyp_monotonic_ns() < until and not acc.c.closed:
+                moment.tv_sec = 0
+                moment.tv_nsec = 50_000
+                nanosleep(&moment, NULL)
+        pthread_mutex_lock(&acc.pool.lock)
+        acc.pool.waited_ns += cyp_monotonic_ns() - began
+        pthread_mutex_unlock(&acc.pool.lock)
+        PyErr_CheckSignals()
+        return acc.pool.in_use <= most
+
+    cdef int32_t _known_partitions(self, TopicInfo state, int64_t deadline) except -1:
+        """How many partitions the topic has, waiting for its metadata until ``deadline``."""
+        cdef RecordAccumulator acc = self.accumulator
+        cdef int64_t now
+        cdef int64_t until
+        cdef int32_t count
+        cdef int32_t closed
+        while True:
+            now = cyp_monotonic_ns()
+            if state.c.partition_count == 0:
+                self._wait_for_topic(state.name, max(0.0, (deadline - now) / 1e9))
+            # The metadata may be there, and records that wait for it not yet be in their partitions; or an
+            # idle topic is being dropped.
+            if state.c.partition_count == 0 and acc.on_topic_needed is not None:
+                acc.on_topic_needed(state.name)
+            until = min(deadline, now + SIGNAL_SLICE_NS)
+            if state.c.partition_count == 0:
+                refuse_on_sender("sending rows of a topic without metadata")
+            with nogil:
+                pthread_mutex_lock(&acc.c.lock)
+                while state.c.partition_count == 0 and not acc.c.closed:
+                    if cyp_cond_wait_until(&acc.c.progress, &acc.c.lock, until):
+                        break
+                count = state.c.partition_count
+                closed = acc.c.closed
+                pthread_mutex_unlock(&acc.c.lock)
+            if count > 0:
+                return count
+            if closed:
+                raise ProducerClosedError("the producer is closed: no row was accepted")
+            PyErr_CheckSignals()
+            if cyp_monotonic_ns() >= deadline:
+                raise KafkaTimeoutError(
+                    f"no metadata of topic {state.name!r} within "
+                    f"max_block_ms={self.max_block_ns // 1_000_000}"
+                )
+
+
+cdef object no_partition(TopicInfo state, int32_t partition, int32_t count):
+    return f"partition={partition}: topic {state.name!r} has {count} partitions, 0 to {count - 1}"

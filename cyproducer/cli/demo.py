@@ -1,0 +1,182 @@
+"""``python -m cyproducer demo``: Python's standard library, line by line, into an embedded broker.
+
+Owns the whole show: the broker, the records, the table and the reading back. Runs on the main thread, except
+that latencies are taken on the thread that completes records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cyproducer.cli.console import Progress, amount, table
+from cyproducer.cli.line_producer import connect
+from cyproducer.testing import EmbeddedBroker
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+    from cyproducer import KafkaProducer
+
+TOPIC = "standard-library"
+SAMPLE_EVERY = 997
+"""Every how many records one's latency is taken: often enough for a p99, and too rare to slow anything down.
+A prime, so that the samples fall into no step with files or batches."""
+FLUSH_TIMEOUT_S = 60.0
+READ_TIMEOUT_S = 15.0
+SHOWN = 5
+
+
+class Totals(NamedTuple):
+    """What was handed to the producer, and how long it took until all of it was acknowledged."""
+
+    records: int
+    payload_bytes: int
+    elapsed_s: float
+    latencies_ms: list[float]
+
+
+def demo(options: argparse.Namespace) -> int:
+    """Run the demo; returns the exit code: 0 where the broker holds as many records as were sent."""
+    root = Path(sysconfig.get_path("stdlib"))
+    files = sorted(source_files(root))
+    print(
+        f"Sending every line of {len(files):,} files of Python {sys.version.split()[0]}'s standard library, "
+        f"keyed by file, to an embedded broker ({options.partitions} partitions, {options.compression})"
+    )
+    with EmbeddedBroker(topics={TOPIC: options.partitions}) as broker:
+        settings: dict[str, Any] = {
+            "bootstrap_servers": broker.bootstrap_servers,
+            "linger_ms": options.linger_ms,
+        }
+        if options.compression != "none":
+            settings["compression_type"] = options.compression
+        producer = connect(settings)
+        try:
+            totals = send_lines(producer, root, files)
+            metrics = producer.metrics().get("producer-metrics", {})
+        finally:
+            producer.close(5)
+        print()
+        print(table(rows(totals, metrics)))
+        held = read_back(broker.bootstrap_servers)
+    if held != totals.records:
+        print(f"the broker holds {held:,} records, but {totals.records:,} were sent", file=sys.stderr)
+        return 1
+    return 0
+
+
+def source_files(root: Path) -> Iterator[Path]:
+    """The ``.py`` files below ``root``, without the packages that were installed beside the library."""
+    for path in root.rglob("*.py"):
+        if not {"site-packages", "dist-packages"} & set(path.relative_to(root).parts):
+            yield path
+
+
+def send_lines(producer: KafkaProducer, root: Path, files: list[Path]) -> Totals:
+    """Send each line as a record with its file as key; returns when all are acknowledged.
+
+    A latency is the time from just before `send` to the callback of the record's future, so it holds the
+    waiting for a batch to fill, the broker, and what the callback itself waits for the GIL.
+    """
+    progress = Progress(sys.stderr, sum(path.stat().st_size for path in files))
+    latencies_ms: list[float] = []
+    records = payload_bytes = read_bytes = 0
+    send, now = producer.send, time.perf_counter
+
+    def arrived(sent_s: float, _metadata: object) -> None:
+        latencies_ms.append((now() - sent_s) * 1000)
+
+    began_s = now()
+    for path in files:
+        key = str(path.relative_to(root)).encode()
+        content = path.read_bytes()
+        lines = content.splitlines()
+        for line in lines:
+            if records % SAMPLE_EVERY == 0:
+                sent_s = now()
+                send(TOPIC, line, key).add_callback(arrived, sent_s)
+            else:
+                send(TOPIC, line, key)
+            records += 1
+        read_bytes += len(content)
+        payload_bytes += sum(map(len, lines)) + len(key) * len(lines)
+        rate = records / max(now() - began_s, 1e-9)
+        progress.update(read_bytes, f"{records:,} records, {rate:,.0f}/s")
+    producer.flush(FLUSH_TIMEOUT_S)
+    elapsed_s = now() - began_s
+    progress.close()
+    return Totals(records, payload_bytes, elapsed_s, latencies_ms)
+
+
+def rows(totals: Totals, metrics: dict[str, float]) -> list[tuple[str, str]]:
+    """The table: totals as counted here, batches and compression from the producer's metrics."""
+
+    def metric(name: str, form: str, scale: float = 1.0) -> str:
+        value = metrics.get(name)
+        return "-" if value is None else form.format(value * scale)
+
+    rate = metrics.get("compression-rate-avg")
+    average = metrics.get("batch-size-avg")
+    latencies = sorted(totals.latencies_ms)
+    sampled = f" ({len(latencies):,} sampled)"
+    return [
+        ("records", f"{totals.records:,}"),
+        ("keys and values", amount(totals.payload_bytes)),
+        ("time until all were acknowledged", f"{totals.elapsed_s:.2f} s"),
+        ("records/s", f"{totals.records / totals.elapsed_s:,.0f}"),
+        ("batches", metric("batch-total", "{:,.0f}")),
+        ("average batch, as sent", "-" if average is None else amount(average)),
+        ("compression ratio", "-" if not rate else f"{1 / rate:.2f}"),
+        ("latency p50, send to acknowledgement" + sampled, f"{quantile(latencies, 0.50):.2f} ms"),
+        ("latency p99", f"{quantile(latencies, 0.99):.2f} ms"),
+    ]
+
+
+def quantile(ordered: list[float], share: float) -> float:
+    """The smallest value that at least ``share`` of them do not exceed; NaN of none."""
+    if not ordered:
+        return float("nan")
+    rank = -int(-share * len(ordered) // 1)
+    return ordered[max(rank, 1) - 1]
+
+
+def read_back(bootstrap_servers: str) -> int:
+    """Show a few records as librdkafka's consumer reads them; returns how many the broker was given."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap_servers, "group.id": "demo", "check.crcs": True, "log_level": 0}
+    )
+    try:
+        partitions = consumer.list_topics(TOPIC, timeout=READ_TIMEOUT_S).topics[TOPIC].partitions
+        ends = {
+            number: consumer.get_watermark_offsets(TopicPartition(TOPIC, number), timeout=READ_TIMEOUT_S)[1]
+            for number in partitions
+        }
+        fullest = max(ends, key=lambda number: ends[number])
+        # The mock keeps the end of each partition, so that is where to look.
+        consumer.assign([TopicPartition(TOPIC, fullest, max(0, ends[fullest] - 200))])
+        print(f"\nRead back by confluent_kafka.Consumer, from partition {fullest}:")
+        for message in _some(consumer):
+            key, value = (message.key() or b"").decode(), (message.value() or b"").decode(errors="replace")
+            print(f"  offset {message.offset():>7}  {key}  {value.strip()[:60]!r}")
+        return sum(ends.values())
+    finally:
+        consumer.close()
+
+
+def _some(consumer: Consumer) -> Iterator[Message]:
+    """The next records that are more than blanks."""
+    deadline_s = time.monotonic() + READ_TIMEOUT_S
+    shown = 0
+    while shown < SHOWN and (left_s := deadline_s - time.monotonic()) > 0:
+        message = consumer.poll(left_s)
+        if message is not None and message.error() is None and (message.value() or b"").strip():
+            shown += 1
+            yield message

@@ -1,0 +1,252 @@
+"""The work of ``python -m cyproducer produce``: read lines, send records, keep account of every one.
+
+Owns the reading, the account and what a Ctrl-C does. What a line means is `line_format`'s; options, exit
+codes and words are `cli`'s. Runs on the main thread, where Python delivers signals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from cyproducer.cli.console import Progress, amount, one_line
+from cyproducer.cli.line_format import Format, Header, LineError
+from cyproducer.errors import (
+    IllegalArgumentError,
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    SerializationError,
+)
+
+if TYPE_CHECKING:
+    from cyproducer import KafkaProducer
+
+CHUNK = 256 * 1024
+CONNECT_TIMEOUT_S = 15
+SETTLE_EVERY = 1_000
+"""Records between two looks at which of the oldest futures are done: a compromise of memory and time."""
+ERRORS_KEPT = 10
+
+RECORD_ERRORS = (
+    LineError,
+    IllegalArgumentError,
+    MessageSizeTooLargeError,
+    SerializationError,
+    TypeError,
+    ValueError,
+)
+"""What `send` raises because of the one record; anything else would befall the next record too."""
+
+
+def connect(settings: dict[str, Any], timeout_s: float = CONNECT_TIMEOUT_S) -> KafkaProducer:
+    """A producer that has reached a broker.
+
+    Raises:
+        KafkaConfigurationError: An option is unknown or its value is not allowed.
+        KafkaError: No broker answered within ``timeout_s``.
+    """
+    import cyproducer
+
+    producer = cyproducer.KafkaProducer(**settings)
+    try:
+        producer.wait_ready(timeout_s)
+    except BaseException:
+        producer.close(0)
+        raise
+    return producer
+
+
+class Interrupts:
+    """Ctrl-C for a program that must not stop in the middle of `send`. A context manager.
+
+    The first one is noted; it interrupts only what runs in `breaking`. The second raises KeyboardInterrupt.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._breaking = False
+        self._previous: Any = None
+
+    def __enter__(self) -> Interrupts:
+        self._previous = signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._previous)
+
+    @property
+    def requested(self) -> bool:
+        return self.count > 0
+
+    @contextlib.contextmanager
+    def breaking(self) -> Iterator[None]:
+        """A block that waits for something that may never come, and that it is safe to leave anywhere."""
+        self._breaking = True
+        try:
+            # After the line above, so that an interrupt before it is seen here, and one after it raises.
+            if self.requested:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._breaking = False
+
+    def _interrupt(self, _number: int, _frame: object) -> None:
+        self.count += 1
+        if self.count > 1 or self._breaking:
+            raise KeyboardInterrupt
+
+
+class LineProducer:
+    """Sends the lines of files and knows at the end what became of each. Not thread-safe.
+
+    Args:
+        producer: Used, not closed.
+        topic: Where everything goes.
+        parse: What a line means.
+        headers: Put before each record's own.
+        partition: For records that name none themselves.
+        progress: Told about records and bytes read.
+    """
+
+    def __init__(
+        self,
+        producer: KafkaProducer,
+        topic: str,
+        parse: Format,
+        *,
+        headers: Iterable[Header] = (),
+        partition: int | None = None,
+        progress: Progress,
+    ) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._parse = parse
+        self._headers = list(headers)
+        self._partition = partition
+        self._progress = progress
+        self._pending: deque[tuple[str, int, Any]] = deque()
+        self._bytes_read = 0
+        self.delivered = 0
+        self.failed = 0
+        self.unknown = 0
+        """Records whose fate was open when the time to drain ran out."""
+        self.bytes_sent = 0
+        """Keys and values handed to the producer, without headers and framing."""
+        self.errors: list[str] = []
+        """The first `ERRORS_KEPT`, each with its file and line."""
+
+    def run(self, sources: Iterable[tuple[str, BinaryIO]], interrupts: Interrupts) -> None:
+        """Send every line of ``sources``; returns at the end of the last, or after an interrupt.
+
+        Raises:
+            KafkaError: The cluster cannot be reached or refuses; what was sent before is still to be drained.
+        """
+        try:
+            for name, stream in sources:
+                for number, line in enumerate(self._lines(stream, interrupts), 1):
+                    self._send(name, number, line)
+                    if number % SETTLE_EVERY == 0:
+                        self._settle(wait=False)
+                if interrupts.requested:
+                    return
+        except KeyboardInterrupt:
+            if interrupts.count > 1:
+                raise
+
+    def drain(self, timeout_s: float, interrupted_timeout_s: float, interrupts: Interrupts) -> None:
+        """Wait for what was sent, and complete the account.
+
+        Waits ``timeout_s`` seconds at most, or ``interrupted_timeout_s`` from an interrupt on.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        hurried = False
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            if interrupts.requested and not hurried:
+                hurried = True
+                deadline_s = min(deadline_s, time.monotonic() + interrupted_timeout_s)
+                continue
+            try:
+                # In slices, to notice an interrupt: flush itself would see its whole time through.
+                self._producer.flush(min(left_s, 0.5))
+                break
+            except KafkaTimeoutError:
+                self._settle(wait=False)
+                self._progress.update(self._bytes_read, f"waiting for {len(self._pending):,} records")
+        self._settle(wait=True)
+        self._progress.close()
+
+    def _lines(self, stream: BinaryIO, interrupts: Interrupts) -> Iterator[bytes]:
+        """The lines of a stream, without their ``\\n`` or ``\\r\\n``, as soon as they are there.
+
+        Reads by the chunk: a million lines would otherwise enter and leave `breaking` a million times.
+        """
+        read = getattr(stream, "read1", stream.read)
+        unfinished: list[bytes] = []
+        while True:
+            with interrupts.breaking():
+                chunk = read(CHUNK)
+            if not chunk:
+                break
+            self._bytes_read += len(chunk)
+            head, *rest = chunk.split(b"\n")
+            unfinished.append(head)
+            if not rest:
+                continue
+            yield b"".join(unfinished).removesuffix(b"\r")
+            unfinished = [rest.pop()]
+            for line in rest:
+                yield line.removesuffix(b"\r")
+            done = self.delivered + self.failed + len(self._pending)
+            self._progress.update(self._bytes_read, f"{done:,} records, {amount(self._bytes_read)}")
+            if interrupts.requested:
+                return
+        if last := b"".join(unfinished):
+            yield last
+
+    def _send(self, name: str, number: int, line: bytes) -> None:
+        try:
+            record = self._parse(line)
+            if record is None:
+                return
+            future = self._producer.send(
+                self._topic,
+                value=record.value,
+                key=record.key,
+                headers=[*self._headers, *record.headers],
+                partition=self._partition if record.partition is None else record.partition,
+                timestamp_ms=record.timestamp_ms,
+            )
+        except RECORD_ERRORS as error:
+            self._fail(name, number, error)
+            return
+        except KafkaError as error:
+            self._fail(name, number, error)
+            raise
+        self.bytes_sent += len(record.value or b"") + len(record.key or b"")
+        self._pending.append((name, number, future))
+
+    def _settle(self, *, wait: bool) -> None:
+        """Account for the oldest records up to the first that is open; with ``wait`` for all there are."""
+        pending = self._pending
+        while pending:
+            name, number, future = pending[0]
+            if not future.is_done:
+                if not wait:
+                    return
+                self.unknown += 1
+            elif future.exception is None:
+                self.delivered += 1
+            else:
+                self._fail(name, number, future.exception)
+            pending.popleft()
+
+    def _fail(self, name: str, number: int, error: BaseException) -> None:
+        self.failed += 1
+        if len(self.errors) < ERRORS_KEPT:
+            text = str(error) if isinstance(error, LineError) else one_line(error)
+            self.errors.append(f"{name}:{number}: {text}")

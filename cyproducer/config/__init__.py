@@ -1,0 +1,353 @@
+"""A producer's configuration: read once, checked, and never changed afterwards.
+
+Owns: ``ProducerConfig``, the rules between options, and the errors about them. Does not own: the
+table of options (``config.options``) and the kinds of values (``config.values``). A configuration is
+immutable, so any thread may read it. ``python -m cyproducer.config`` prints the table as markdown.
+
+What is right about one option alone is settled by its kind. Rules between options:
+
+- Idempotence needs acks=all, retries above 0 and at most 5 requests in flight per connection. Where
+  one of these is against it, idempotence that was only the default is switched off with a warning,
+  and idempotence that was asked for, or that a transactional_id implies, is an error (KIP-679).
+- delivery_timeout_ms is at least linger_ms + request_timeout_ms. Where it is not given it is raised
+  to that with a warning, as Kafka's Java client does; otherwise it is an error (KIP-91).
+- The longest of a backoff or setup timeout is at least the first: raised to it where it is not
+  given, otherwise an error.
+- A compression level lies in the range of the codec in use.
+- A protocol written before a bootstrap server is that of security_protocol.
+"""
+
+import itertools
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Self
+
+from cyproducer.config.options import OPTIONS, Option, ProducerOptions
+from cyproducer.config.values import FOREVER_MS, Address, Refused, split_server
+from cyproducer.errors import KafkaConfigurationError
+
+MAX_IN_FLIGHT_FOR_IDEMPOTENCE: Final = 5
+
+_BY_NAME: Final = {option.name: option for option in OPTIONS}
+_BY_KEY: Final = {option.java_name: option for option in OPTIONS if option.java_name} | {
+    key: option for option in OPTIONS for key in (option.name, option.dotted_name)
+}
+
+# Java options that a Java user may bring along, and what to do instead.
+_JAVA_ONLY: Final = {
+    "sasl.jaas.config": "give sasl_plain_username and sasl_plain_password, or the mechanism's own",
+    "ssl.truststore.type": "ssl_cafile is always PEM",
+    "ssl.truststore.password": "ssl_cafile is always PEM, which has no password",
+    "ssl.truststore.certificates": "write the certificates to a file and give ssl_cafile",
+    "ssl.keystore.type": "ssl_certfile and ssl_keyfile are always PEM",
+    "ssl.keystore.password": "give ssl_password for the private key",
+    "ssl.keystore.key": "write the key to a file and give ssl_keyfile",
+    "ssl.keystore.certificate.chain": "write the chain to a file and give ssl_certfile",
+    "ssl.enabled.protocols": "give an ssl_context that is limited to these",
+    "ssl.protocol": "give an ssl_context that is limited to it",
+    "sasl.login.callback.handler.class": "give sasl_oauth_token_provider",
+    "sasl.oauthbearer.token.endpoint.url": "give sasl_oauth_token_provider",
+    "enable.metrics.push": "client telemetry is not supported",
+}
+
+# First and longest wait: the second must not be below the first.
+_GROWING: Final = (
+    ("retry_backoff_ms", "retry_backoff_max_ms"),
+    ("reconnect_backoff_ms", "reconnect_backoff_max_ms"),
+    ("socket_connection_setup_timeout_ms", "socket_connection_setup_timeout_max_ms"),
+)
+
+# What reject_unsupported() refuses where it differs from the default.
+_NOT_YET: Final = (
+    "security_protocol",
+    "sasl_mechanism",
+    "sasl_plain_username",
+    "sasl_plain_password",
+    "sasl_kerberos_name",
+    "sasl_kerberos_service_name",
+    "sasl_kerberos_domain_name",
+    "sasl_oauth_token_provider",
+    "transactional_id",
+    "proxy_url",
+    "socks5_proxy",
+)
+
+_client_numbers = itertools.count(1)
+_client_numbers_lock = threading.Lock()  # guards _client_numbers: a count is not atomic without the GIL
+
+
+def _renew_lock() -> None:
+    # Another thread may hold the lock at the moment of a fork; nobody would release it in the child.
+    global _client_numbers_lock
+    _client_numbers_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def option_name(key: str) -> str | None:
+    """The name by which an option is known here, from whichever of its names; None: there is no such
+    option."""
+    option = _BY_KEY.get(key)
+    return option.name if option is not None else None
+
+
+class ProducerConfig(ProducerOptions):
+    """All options of one producer, with their values in normal form.
+
+    Takes the options as keyword arguments, by kafka-python's names or Java's; ``from_kwargs`` takes
+    them as a mapping. Every option is a read-only attribute; see ``python -m cyproducer.config`` for
+    the list. Durations are in milliseconds, sizes in bytes. Raises ``KafkaConfigurationError`` for
+    an option that is unknown, given twice, has a value that is not allowed, or contradicts another.
+    Two configurations are equal where all options are, numbered client ids aside.
+    """
+
+    __slots__ = ("_given",)
+    _given: dict[str, Any]
+
+    def __init__(self, /, **configs: Any) -> None:
+        self._given = _read(configs)
+        values = {option.name: option.default for option in OPTIONS} | self._given
+        _check_server_protocols(values)
+        _check_compression_level(values)
+        _settle_growing(values, self._given)
+        _settle_delivery_timeout(values, self._given)
+        values["enable_idempotence"] = _settled_idempotence(values, self._given)
+        if "client_id" not in self._given:
+            with _client_numbers_lock:
+                values["client_id"] = f"cyproducer-{next(_client_numbers)}"
+        self._values = values
+
+    @classmethod
+    def from_kwargs(cls, configs: Mapping[str, Any]) -> Self:
+        """The configuration from a mapping, with kafka-python's names or Java's (``linger.ms``)."""
+        if strange := [key for key in configs if not isinstance(key, str)]:
+            raise KafkaConfigurationError(f"option {strange[0]!r}: must be a string")
+        return cls(**configs)
+
+    @property
+    def bootstrap_addresses(self) -> tuple[Address, ...]:
+        """``bootstrap_servers`` as (host, port), each once."""
+        return tuple(dict.fromkeys(split_server(entry)[1] for entry in self.bootstrap_servers))
+
+    @property
+    def effective_compression_level(self) -> int | None:
+        """The level for the codec in use; None: the codec's own default."""
+        codec = self.compression_type
+        specific: int | None = self._values[f"compression_{codec}_level"] if _has_levels(codec) else None
+        return self.compression_level if specific is None else specific
+
+    def as_dict(self) -> dict[str, Any]:
+        """All options by kafka-python's names, passwords included; ``from_kwargs`` takes them back.
+
+        A client id that was numbered is None, so that whatever is made from this gets its own.
+        """
+        numbered = {} if "client_id" in self._given else {"client_id": None}
+        return self._values | numbered
+
+    def given(self) -> dict[str, Any]:
+        """The options that were given, by kafka-python's names, passwords included.
+
+        Enough to make an equal configuration where the same version of cyproducer runs.
+        """
+        return dict(self._given)
+
+    def replace(self, /, **changes: Any) -> Self:
+        """Another configuration: what was given for this one with the changes, checked anew."""
+        read = _read(changes)
+        unset = {option.name for option in map(_option, changes) if option.name not in read}
+        kept = {name: value for name, value in self._given.items() if name not in unset}
+        return type(self)(**kept | read)
+
+    def reject_unsupported(self) -> None:
+        """Raise ``KafkaConfigurationError`` where an option asks for what this version does not have."""
+        asked = [name for name in _NOT_YET if self._values[name] != _BY_NAME[name].default]
+        if asked:
+            listed = ", ".join(f"{name}={_BY_NAME[name].shown(self._values[name])}" for name in asked)
+            raise KafkaConfigurationError(f"{listed}: not supported by this version of cyproducer yet")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ProducerConfig):
+            return NotImplemented
+        return self.as_dict() == other.as_dict()
+
+    __hash__ = None  # type: ignore[assignment]  # values may be unhashable objects of the user's
+
+    def __repr__(self) -> str:
+        shown = {"client_id": self.client_id} | self._given
+        listed = ", ".join(f"{name}={_BY_NAME[name].shown(value)}" for name, value in shown.items())
+        return f"{type(self).__name__}({listed})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).from_kwargs, (self._given,)
+
+
+def _read(configs: Mapping[str, Any]) -> dict[str, Any]:
+    """The options given, by kafka-python's names, with their values in normal form."""
+    if unknown := [key for key in configs if key not in _BY_KEY]:
+        raise KafkaConfigurationError("; ".join(map(_about_unknown, unknown)))
+    keys: dict[str, str] = {}
+    given: dict[str, Any] = {}
+    for key, value in configs.items():
+        option = _option(key)
+        other = keys.setdefault(option.name, key)
+        if other != key:
+            raise KafkaConfigurationError(f"{other} and {key} are the same option: give only one of them")
+        if value is None and option.none_is_unset:
+            continue
+        try:
+            given[option.name] = option.kind(value)
+        except Refused as refused:
+            reason = f"{refused}; " if str(refused) and not option.secret else ""
+            raise KafkaConfigurationError(
+                f"{key}={option.shown(value)}: {reason}must be {option.kind.allowed}"
+            ) from None
+    return given
+
+
+def _option(key: str) -> Option[Any]:
+    return _BY_KEY[key]
+
+
+def _about_unknown(key: str) -> str:
+    if key in _JAVA_ONLY:
+        return f"option {key!r} is Java's alone: {_JAVA_ONLY[key]}"
+    import difflib  # here, because only a mistake needs it
+
+    candidates: Iterable[str] = _BY_NAME
+    if "." in key:
+        candidates = [option.java_name or option.dotted_name for option in OPTIONS]
+    near = difflib.get_close_matches(key.lower().replace("-", "_"), candidates, 1)
+    return f"unknown option {key!r}" + (f": did you mean {near[0]!r}?" if near else "")
+
+
+def _check_server_protocols(values: Mapping[str, Any]) -> None:
+    wanted = values["security_protocol"]
+    for entry in values["bootstrap_servers"]:
+        protocol, _ = split_server(entry)
+        if protocol not in (None, wanted):
+            raise KafkaConfigurationError(
+                f"bootstrap_servers: {entry!r} contradicts security_protocol={wanted!r}: give both alike"
+            )
+
+
+def _has_levels(codec: str | None) -> bool:
+    return codec in ("gzip", "lz4", "zstd")
+
+
+def _check_compression_level(values: Mapping[str, Any]) -> None:
+    level, codec = values["compression_level"], values["compression_type"]
+    if level is None:
+        return
+    if not _has_levels(codec):
+        raise KafkaConfigurationError(
+            f"compression_level={level}: compression_type={codec!r} has no levels, gzip, lz4 and zstd have"
+        )
+    specific = _BY_NAME[f"compression_{codec}_level"]
+    try:
+        specific.kind(level)
+    except Refused:
+        raise KafkaConfigurationError(
+            f"compression_level={level}: must be {specific.kind.allowed} for compression_type={codec!r}"
+        ) from None
+    if values[specific.name] not in (None, level):
+        raise KafkaConfigurationError(
+            f"compression_level={level} contradicts {specific.name}={values[specific.name]}: give one of them"
+        )
+
+
+def _settle_growing(values: dict[str, Any], given: Mapping[str, Any]) -> None:
+    for first, longest in _GROWING:
+        if values[longest] >= values[first]:
+            continue
+        if longest in given:
+            raise KafkaConfigurationError(
+                f"{longest}={values[longest]}: must be at least {first}={values[first]}"
+            )
+        values[longest] = values[first]
+
+
+def _settle_delivery_timeout(values: dict[str, Any], given: Mapping[str, Any]) -> None:
+    linger, request = values["linger_ms"], values["request_timeout_ms"]
+    delivery, needed = values["delivery_timeout_ms"], min(linger + request, FOREVER_MS)
+    if delivery >= needed:
+        return
+    if "delivery_timeout_ms" in given:
+        raise KafkaConfigurationError(
+            f"delivery_timeout_ms={delivery}: must be at least linger_ms + request_timeout_ms = "
+            f"{linger} + {request} ms, the time for one attempt; raise it or lower one of these"
+        )
+    _warn(
+        "delivery_timeout_ms is raised from its default %s to %s, because linger_ms=%s and "
+        "request_timeout_ms=%s leave no time for one attempt otherwise",
+        delivery,
+        needed,
+        linger,
+        request,
+    )
+    values["delivery_timeout_ms"] = needed
+
+
+def _settled_idempotence(values: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    transactional_id = values["transactional_id"]
+    asked: bool | None = given.get("enable_idempotence")
+    if transactional_id is not None:
+        if asked is False:
+            raise KafkaConfigurationError(
+                f"enable_idempotence=False contradicts transactional_id={transactional_id!r}, which needs it"
+            )
+        reason = f"transactional_id={transactional_id!r}"
+    elif asked is not None:
+        if not asked:
+            return False
+        reason = "enable_idempotence=True"
+    else:
+        reason = ""
+    obstacles = []
+    if values["acks"] != -1:
+        obstacles.append(f"acks={values['acks']} (must be 'all')")
+    if values["retries"] == 0:
+        obstacles.append("retries=0 (must be above 0)")
+    in_flight = values["max_in_flight_requests_per_connection"]
+    if in_flight > MAX_IN_FLIGHT_FOR_IDEMPOTENCE:
+        obstacles.append(
+            f"max_in_flight_requests_per_connection={in_flight} "
+            f"(must be at most {MAX_IN_FLIGHT_FOR_IDEMPOTENCE})"
+        )
+    if not obstacles:
+        return True
+    if reason:
+        raise KafkaConfigurationError(f"{reason} contradicts {', '.join(obstacles)}")
+    _warn("Idempotence is off because of %s: retries may duplicate records", ", ".join(obstacles))
+    return False
+
+
+def _warn(text: str, *args: object) -> None:
+    import logging  # here, because it takes half the time this module may take to import
+
+    logging.getLogger(__name__).warning(text, *args)
+
+
+def options_as_markdown() -> str:
+    """The table of all options: name, Java's name, default, what is allowed, meaning."""
+    # On, unless something is against it that was asked for.
+    defaults = {"enable_idempotence": "True"}
+    rows = [
+        (
+            f"`{option.name}`",
+            f"`{option.java_name}`" if option.java_name else "",
+            f"`{defaults.get(option.name, option.shown_default)}`",
+            option.kind.allowed,
+            f"{option.meaning}.",
+        )
+        for option in OPTIONS
+    ]
+    head = ("Option", "Java's name", "Default", "Allowed", "Meaning")
+    lines = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in (head, ("---",) * 5, *rows))
+    return "".join(f"| {line} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    print(options_as_markdown(), end="")

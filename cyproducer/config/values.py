@@ -1,0 +1,362 @@
+"""What a value of an option may look like, and how it is read.
+
+Owns: the kinds of values (a number in a range, a list of servers, ...). Each takes what a Python
+program passes and what a Java properties file holds (strings: ``"5"``, ``"true"``) and returns one
+normal form. Does not own: which option has which kind (``config.options``), nor rules between
+options (``config``). Pure functions; any thread may call them.
+"""
+
+import math
+import operator
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+# About 292 years: the most that still fits an int64 when it is turned into nanoseconds.
+FOREVER_MS = INT64_MAX // 1_000_000
+
+Address = tuple[str, int]
+DEFAULT_PORT = 9092
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+class Refused(Exception):
+    """A value is not allowed. The text, where there is one, says what is wrong beyond the kind."""
+
+
+class Kind(Generic[T]):
+    """A kind of value: called with a value it returns its normal form, or raises ``Refused``.
+
+    ``allowed`` completes the sentence "must be ..."; normal forms are accepted in their turn.
+    """
+
+    __slots__ = ("_read", "allowed")
+
+    def __init__(self, allowed: str, read: Callable[[Any], T]) -> None:
+        self.allowed = allowed
+        self._read = read
+
+    def __call__(self, value: Any) -> T:
+        return self._read(value)
+
+
+def boolean(also: Mapping[str, bool] | None = None) -> Kind[bool]:
+    """True, False, or these as text; ``also`` adds other texts."""
+    texts = {"true": True, "false": False, **(also or {})}
+
+    def read(value: Any) -> bool:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.strip().lower() in texts:
+            return texts[value.strip().lower()]
+        raise Refused
+
+    return Kind(" or ".join(["True or False", *(f"{text!r}" for text in also or ())]), read)
+
+
+def number(value: Any) -> int | float:
+    """A number that is not a NaN, from a number or its text; an ``int`` where it is whole."""
+    if isinstance(value, bool | bytes | bytearray):
+        raise Refused
+    if isinstance(value, str):
+        text = value.strip()
+        # Python also reads "1_000" and digits of every script, which no properties file means.
+        if not text.isascii() or "_" in text:
+            raise Refused
+        try:
+            return int(text)
+        except ValueError:
+            pass
+    try:
+        return operator.index(value)
+    except TypeError:
+        pass
+    try:
+        real = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise Refused from None
+    if math.isnan(real):
+        raise Refused
+    return int(real) if real.is_integer() else real
+
+
+def whole(minimum: int, maximum: int, unit: str = "", *, also: int | None = None) -> Kind[int]:
+    """A whole number from ``minimum`` to ``maximum``, or ``also``."""
+    bounds = f">= {minimum}" if maximum >= INT32_MAX else f"from {minimum} to {maximum}"
+    allowed = f"a whole number{unit and f' of {unit}'} {bounds}"
+
+    def read(value: Any) -> int:
+        found = number(value)
+        if isinstance(found, int) and (minimum <= found <= maximum or found == also):
+            return found
+        if found > maximum >= INT32_MAX:
+            raise Refused(f"it is above {maximum}")
+        raise Refused
+
+    return Kind(allowed if also is None else f"{allowed}, or {also}", read)
+
+
+def milliseconds(minimum: int = 0, *, never: int | None = None) -> Kind[float]:
+    """A duration. ``inf``, ``never`` and whatever exceeds 292 years become ``FOREVER_MS``."""
+    allowed = f"a number of milliseconds >= {minimum}"
+
+    def read(value: Any) -> float:
+        found = number(value)
+        if found == never:
+            return FOREVER_MS
+        if found < minimum:
+            raise Refused
+        return min(found, FOREVER_MS)
+
+    return Kind(allowed if never is None else f"{allowed}, or {never} for never", read)
+
+
+def whole_milliseconds() -> Kind[int]:
+    """A duration of whole milliseconds that requests carry as an int32: 1 to 24 days; more becomes that."""
+
+    def read(value: Any) -> int:
+        found = number(value)
+        if found < 1 or (isinstance(found, float) and not math.isinf(found)):
+            raise Refused
+        return INT32_MAX if found > INT32_MAX else int(found)
+
+    return Kind("a whole number of milliseconds >= 1, or inf", read)
+
+
+def count_or_endless() -> Kind[float]:
+    """A whole number >= 0, or ``float('inf')``."""
+
+    def read(value: Any) -> float:
+        found = number(value)
+        if found < 0 or (isinstance(found, float) and not math.isinf(found)):
+            raise Refused
+        return found
+
+    return Kind("a whole number >= 0, or float('inf')", read)
+
+
+def optional(kind: Kind[T], *nothing: Any) -> Kind[T | None]:
+    """The kind, or None; the values in ``nothing`` mean None too."""
+
+    def read(value: Any) -> T | None:
+        if value is None:
+            return None
+        plain = value.strip().lower() if isinstance(value, str) else value
+        if any(type(plain) is type(none) and plain == none for none in nothing):
+            return None
+        return kind(value)
+
+    return Kind(f"{kind.allowed}, or None", read)
+
+
+def choice(*names: str, also: Mapping[str, str] | None = None) -> Kind[str]:
+    """One of the names, in any case; ``also`` maps other spellings to them."""
+    spellings = {name.lower(): name for name in names} | dict(also or {})
+
+    def read(value: Any) -> str:
+        if isinstance(value, str) and value.strip().lower() in spellings:
+            return spellings[value.strip().lower()]
+        raise Refused
+
+    return Kind("one of " + ", ".join(map(repr, names)), read)
+
+
+def acks() -> Kind[int]:
+    """0, 1, -1 or 'all', as numbers or as text."""
+    known = {"0": 0, "1": 1, "-1": -1, "all": -1}
+
+    def read(value: Any) -> int:
+        text = value.strip().lower() if isinstance(value, str) else str(number(value))
+        if text in known:
+            return known[text]
+        raise Refused
+
+    return Kind("0, 1, -1 or 'all'", read)
+
+
+def text() -> Kind[str]:
+    """A string that is not empty and fits Kafka's strings: 32767 bytes of UTF-8."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str):
+            raise Refused
+        size = len(value.encode(errors="surrogatepass"))
+        if not 0 < size <= 32767:
+            raise Refused(f"it has {size} bytes")
+        return value
+
+    return Kind("a string of 1 to 32767 bytes", read)
+
+
+def path() -> Kind[str]:
+    """A file's path, as a string or a ``pathlib.Path``."""
+
+    def read(value: Any) -> str:
+        try:
+            found = os.fspath(value)
+        except TypeError:
+            raise Refused from None
+        if not isinstance(found, str) or not found:
+            raise Refused
+        return found
+
+    return Kind("the path of a file", read)
+
+
+def anything(allowed: str) -> Kind[Any]:
+    """A value nobody looks at here."""
+    return Kind(allowed, lambda value: value)
+
+
+def callable_or_with(method: str, *, names: bool = False) -> Kind[Any]:
+    """A callable or an object with the method; with ``names``, also a string that is not empty."""
+
+    def read(value: Any) -> Any:
+        if callable(value) or callable(getattr(value, method, None)) or (names and value and is_text(value)):
+            return value
+        if is_text(value) and "." in value:
+            raise Refused("names of Java classes mean nothing here")
+        raise Refused
+
+    return Kind(f"{'a name, ' if names else ''}a callable, an object with a method {method}()", read)
+
+
+def is_text(value: Any) -> bool:
+    """Whether it is a string, which is iterable but never meant as a list of letters."""
+    return isinstance(value, str)
+
+
+def plugins(what: str) -> Kind[tuple[Any, ...]]:
+    """A list of objects or classes; None and '' are the empty list."""
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if value is None or value == "":
+            return ()
+        found = value if isinstance(value, Iterable) and not is_text(value) else (value,)
+        items = tuple(found)
+        if any(is_text(item) for item in items):
+            raise Refused("names of Java classes mean nothing here")
+        return items
+
+    return Kind(f"a list of {what}", read)
+
+
+def api_version() -> Kind[tuple[int, ...]]:
+    """``(2, 8)`` or ``"2.8.0"``."""
+
+    def read(value: Any) -> tuple[int, ...]:
+        parts = value.strip().split(".") if is_text(value) else value
+        if not isinstance(parts, list | tuple) or not parts:
+            raise Refused
+        numbers = tuple(number(part) for part in parts)
+        whole_numbers = tuple(found for found in numbers if isinstance(found, int) and found >= 0)
+        if len(whole_numbers) != len(numbers):
+            raise Refused
+        return whole_numbers
+
+    return Kind("a version such as (2, 8) or '2.8.0'", read)
+
+
+def socket_options() -> Kind[tuple[tuple[Any, ...], ...]]:
+    """Argument tuples for ``socket.setsockopt``."""
+
+    def read(value: Any) -> tuple[tuple[Any, ...], ...]:
+        if not isinstance(value, Iterable) or isinstance(value, str | bytes):
+            raise Refused
+        options = []
+        for entry in value:
+            if not isinstance(entry, list | tuple) or not _fits_setsockopt(tuple(entry)):
+                raise Refused(f"{entry!r} is no such tuple")
+            options.append(tuple(entry))
+        return tuple(options)
+
+    return Kind("a list of (level, option, value) tuples as socket.setsockopt() takes them", read)
+
+
+def _fits_setsockopt(entry: tuple[Any, ...]) -> bool:
+    match entry:
+        case (int(), int(), int() | bytes()) | (int(), int(), None, int()):
+            return True
+    return False
+
+
+def ssl_context() -> Kind[Any]:
+    """An ``ssl.SSLContext``."""
+
+    def read(value: Any) -> Any:
+        import ssl  # here, because it takes longer to import than everything else in this package
+
+        if not isinstance(value, ssl.SSLContext):
+            raise Refused
+        return value
+
+    return Kind("an ssl.SSLContext", read)
+
+
+def servers() -> Kind[tuple[str, ...]]:
+    """Bootstrap servers: a list, or one string with commas. The entries stay as they were written."""
+
+    def read(value: Any) -> tuple[str, ...]:
+        entries = value.split(",") if is_text(value) else value
+        if not isinstance(entries, Iterable) or isinstance(entries, bytes):
+            raise Refused
+        found = []
+        for entry in entries:
+            if not is_text(entry):
+                raise Refused(f"{entry!r} is not a string")
+            for part in entry.split(","):
+                if part.strip():
+                    split_server(part)
+                    found.append(part.strip())
+        if not found:
+            raise Refused("there is no server in it")
+        return tuple(found)
+
+    return Kind("'host[:port]', several of them with commas between, or a list of them", read)
+
+
+def split_server(entry: str) -> tuple[str | None, Address]:
+    """Take ``[PROTOCOL://]host[:port]`` apart into protocol and address.
+
+    IPv6 addresses stand in brackets where a port follows. The port is 9092 by default. Raises
+    ``Refused`` naming the entry.
+    """
+    entry = entry.strip()
+    prefix, mark, rest = entry.rpartition("://")
+    if mark and prefix.upper() not in SECURITY_PROTOCOLS:
+        raise Refused(
+            f"{entry!r} has the prefix {prefix!r}, where only {'/'.join(SECURITY_PROTOCOLS)} may be"
+        )
+    if rest.startswith("["):
+        host, _, port_part = rest[1:].partition("]")
+        if "]" not in rest or (port_part and not port_part.startswith(":")) or not _is_ipv6(host):
+            raise Refused(f"{entry!r} has no IPv6 address in its brackets")
+        port = port_part.removeprefix(":") if port_part else str(DEFAULT_PORT)
+    elif rest.count(":") > 1:
+        if not _is_ipv6(rest):
+            raise Refused(f"{entry!r} has too many colons for host:port and is no IPv6 address")
+        host, port = rest, str(DEFAULT_PORT)
+    else:
+        host, colon, port_part = rest.partition(":")
+        port = port_part if colon else str(DEFAULT_PORT)
+    if not host or len(host) > 255 or any(letter.isspace() or letter in "/@[]#?" for letter in host):
+        raise Refused(f"{entry!r} has no valid host name")
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
+        raise Refused(f"{entry!r} has no valid port, which is a number from 1 to 65535")
+    return (prefix.upper() if mark else None), (host, int(port))
+
+
+def _is_ipv6(host: str) -> bool:
+    address, _, zone = host.partition("%")
+    if "%" in host and not zone:
+        return False
+    try:
+        socket.inet_pton(socket.AF_INET6, address)
+    except OSError:
+        return False
+    return True

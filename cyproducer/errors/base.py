@@ -1,0 +1,126 @@
+"""The roots of the exception tree, and the register of error codes.
+
+Owns: the classes every other error derives from, how an error reads as text, and the map from a
+Kafka error code to its class. Does not own: the codes themselves (``errors.codes``) nor the errors
+that arise on the client (``errors``, the module to import from). Any thread may raise and catch
+them; the register is filled while ``errors.codes`` is imported and only looked up afterwards.
+
+Names and hierarchy are kafka-python's, so that ``except`` clauses written for it keep working.
+"""
+
+import copy
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from cyproducer.futures.bulk_future import BulkFuture
+
+
+class KafkaError(Exception):
+    """The base of everything cyproducer raises on its own account.
+
+    ``retriable`` says whether the same operation may succeed later without anything being changed,
+    ``invalid_metadata`` whether the metadata must be fetched again before that.
+    """
+
+    retriable: ClassVar[bool] = False
+    invalid_metadata: ClassVar[bool] = False
+    #: Of an error that a future holds: False where the record is certainly not in the log, True where it may
+    #: be there, once; None where the error is not about a record.
+    maybe_written: bool | None = None
+    #: Of an error in the middle of ``send_arrow()`` or ``send_many()``: how many rows had been accepted, the
+    #: first ones, and their future. Other exceptions, Ctrl-C's too, are given the same then.
+    accepted: int | None = None
+    future: "BulkFuture | None" = None
+
+    def __str__(self) -> str:
+        name = type(self).__name__
+        return f"{name}: {', '.join(map(str, self.args))}" if self.args else name
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.args == getattr(other, "args", None)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # A future is of this process.
+        state = {name: value for name, value in self.__dict__.items() if name != "future"}
+        return type(self), self.args, state or None
+
+    def __hash__(self) -> int:
+        # The arguments may be unhashable, and an error must always fit into a set or a dict:
+        # the standard library's traceback and context handling put it there.
+        return hash(type(self))
+
+
+def copied(error: BaseException) -> BaseException:
+    """A copy of any exception, with its cause and without its traceback."""
+    try:
+        # The way pickle goes: OSError and UnicodeError keep what they say in fields of their own.
+        twin = copy.copy(error)
+    except Exception:
+        twin = type(error).__new__(type(error), *error.args)
+    twin.args = error.args
+    twin.__dict__.update(error.__dict__)
+    twin.__cause__ = error.__cause__
+    return twin
+
+
+def told(error: BaseException, maybe_written: bool) -> BaseException:
+    """A copy of ``error`` for records, with its ``maybe_written``: one cause may serve many batches."""
+    twin = copied(error)
+    twin.__dict__["maybe_written"] = maybe_written
+    return twin
+
+
+class RetriableError(KafkaError):
+    """What failed may succeed when it is tried again."""
+
+    retriable = True
+
+
+class InvalidMetadataError(RetriableError):
+    """What failed may succeed when it is tried again with fresh metadata."""
+
+    invalid_metadata = True
+
+
+class BrokerResponseError(KafkaError):
+    """A broker answered with an error code.
+
+    ``errno`` is the code, ``message`` its name (``'NOT_LEADER_FOR_PARTITION'``), ``description`` a
+    sentence about it. A subclass that gives ``code=`` is what ``for_code`` finds for that code; its
+    ``message`` is the class's name in capitals (``NotLeaderForPartitionError`` makes the one above)
+    where none is given with ``message=``.
+    """
+
+    errno: ClassVar[int | None] = None
+    message: ClassVar[str | None] = None
+    description: ClassVar[str | None] = None
+
+    def __init_subclass__(cls, code: int | None = None, message: str | None = None) -> None:
+        if code is None:
+            return
+        if code in kafka_errors:
+            raise TypeError(f"error code {code} belongs to {kafka_errors[code].__name__} already")
+        cls.errno = code
+        cls.message = message or _capitals(cls.__name__.removesuffix("Error"))
+        cls.__doc__ = cls.description
+        kafka_errors[code] = cls
+
+    def __str__(self) -> str:
+        if self.args or not self.description:
+            return f"[Error {self.errno}] {super().__str__()}"
+        return f"[Error {self.errno}] {type(self).__name__}: {self.description}"
+
+
+class AuthorizationError(BrokerResponseError):
+    """The principal lacks the right to do this."""
+
+
+kafka_errors: dict[int, type[BrokerResponseError]] = {}
+
+
+# A table and not a loop: 135 names are turned at each import.
+_UNDERSCORES = {code: f"_{code:c}" for code in range(ord("A"), ord("Z") + 1)}
+
+
+def _capitals(name: str) -> str:
+    return name.translate(_UNDERSCORES).upper().lstrip("_")

@@ -1,0 +1,17 @@
+from cyproducer.futures.segments cimport Segments
+
+
+cdef class BulkFuture:
+    cdef Segments segments
+    cdef str topic
+    cdef object callbacks          # None, or a list of (kind, function)
+    cdef bint followed             # whether the outcome is waited for, to call these
+    cdef object metadata           # once the outcome is known
+    cdef object error              # once it is known: None, or the exception
+    cdef bint _settled(self) except -1
+    cdef object _learn(self)
+    cdef object _add(self, int kind, object function)
+    cdef object _run_callbacks(self)
+
+
+cdef BulkFuture bulk_future(str topic, Segments segments)

@@ -1,0 +1,281 @@
+"""Completed batches whose callbacks are to be run.
+
+Owns: their queue, its bound, and running them in order. Does not own: the thread that does
+(``network/callback_thread``), nor when a batch completes (``delivery``). The sender fills the queue without the
+GIL; one thread at a time empties it.
+
+``buffer_memory`` is free again when a batch is acknowledged, but the futures that are to be called back live
+on. So the queue has a bound of its own, in records: where so many wait, ``send()`` waits too. What is
+already accepted comes in beyond it, which ``buffer_memory`` bounds.
+"""
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t
+
+from cyproducer.base.clock cimport deadline_in
+from cyproducer.futures.delivery cimport Delivery, RecordFuture, delivery_unref, take_callbacks
+from cyproducer.base.sync cimport (
+    SIGNAL_SLICE_NS,
+    cyp_cond_init,
+    cyp_cond_wait_until,
+    cyp_load32,
+    cyp_load64,
+    cyp_monotonic_ns,
+    cyp_store32,
+    cyp_store64,
+    cyp_swap32,
+    pthread_cond_broadcast,
+    pthread_cond_destroy,
+    pthread_mutex_destroy,
+    cyp_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
+
+import logging
+
+cdef extern from "<Python.h>":
+    unsigned long PyThread_get_thread_ident() nogil
+
+log = logging.getLogger("cyproducer")
+
+cdef enum:
+    ROOM = 64                 # how far the backlog shrinks before those that wait go on: not one by one
+
+
+cdef class CompletionQueue:
+    """Completed deliveries whose callbacks are to be run, in order of completion.
+
+    ``start`` is called when the first callback is registered: a producer without callbacks needs no
+    thread for them. ``most``: how many records may wait for their callbacks before ``send()`` waits.
+    Thread-safe.
+    """
+
+    def __cinit__(self, start=None, int64_t most=100_000):
+        if most < 1:
+            raise ValueError(f"most={most}: must be >= 1")
+        cyp_mutex_init(&self.entries.lock)
+        cyp_cond_init(&self.entries.filled)
+        cyp_cond_init(&self.entries.ran)
+        cyp_cond_init(&self.entries.room)
+        self.entries.most = most
+        self.entries.owner = <void*>self
+        self.start = start
+
+    def lend(self, Driver driver):
+        """Lets whoever waits for a record drive the send loop; None: no longer."""
+        self.driver = driver
+        self.entries.driver = <void*>driver if driver is not None else NULL
+
+    def ensure_started(self):
+        """Calls ``start``, the first time; again where that raised, as where there can be no more threads."""
+        if cyp_swap32(&self.entries.started, 1) or self.start is None:
+            return
+        try:
+            self.start()
+        except BaseException:
+            cyp_store32(&self.entries.started, 0)
+            raise
+
+    def __dealloc__(self):
+        cdef Delivery* d
+        while self.entries.first != NULL:
+            d = self.entries.first
+            self.entries.first = d.next
+            delivery_unref(d)
+        pthread_cond_destroy(&self.entries.filled)
+        pthread_cond_destroy(&self.entries.ran)
+        pthread_cond_destroy(&self.entries.room)
+        pthread_mutex_destroy(&self.entries.lock)
+
+    def close(self):
+        """Lets ``run_next`` return None once the queue is empty."""
+        pthread_mutex_lock(&self.entries.lock)
+        self.entries.closed = 1
+        pthread_cond_broadcast(&self.entries.filled)
+        pthread_mutex_unlock(&self.entries.lock)
+
+    def disown(self):
+        """In a forked child: what is queued is the parent's, and none of it is run here.
+
+        Takes no lock, which a thread of the parent's may have held. The thread that forked may be the one
+        that runs callbacks: it finds the queue closed and empty.
+        """
+        cyp_mutex_init(&self.entries.lock)
+        cyp_cond_init(&self.entries.filled)
+        cyp_cond_init(&self.entries.ran)
+        cyp_cond_init(&self.entries.room)
+        self.entries.backlog = 0
+        self.entries.waiting = 0
+        self.entries.running_due_ns = 0
+        self.entries.first = NULL
+        self.entries.last = NULL
+        self.entries.handled = self.entries.handed_in
+        self.entries.closed = 1
+        self.entries.foreign = 1
+        self.lend(None)
+
+    def wait_idle(self, timeout_s):
+        """Waits until the callbacks of everything that has come here so far have run.
+
+        False when ``timeout_s`` seconds were over first. What comes later is not waited for: under load the
+        queue need never be empty.
+        """
+        cdef int64_t deadline = deadline_in("timeout_s", timeout_s)
+        cdef int64_t target
+        cdef bint done
+        cdef int64_t until
+        pthread_mutex_lock(&self.entries.lock)
+        target = self.entries.handed_in
+        pthread_mutex_unlock(&self.entries.lock)
+        while True:
+            until = min(deadline, cyp_monotonic_ns() + SIGNAL_SLICE_NS)
+            with nogil:
+                pthread_mutex_lock(&self.entries.lock)
+                while self.entries.handled < target:
+                    if cyp_cond_wait_until(&self.entries.ran, &self.entries.lock, until):
+                        break
+                done = self.entries.handled >= target
+                pthread_mutex_unlock(&self.entries.lock)
+            if done or cyp_monotonic_ns() >= deadline:
+                return bool(done)
+            PyErr_CheckSignals()
+
+    def run_next(self, timeout_s=0.0):
+        """Runs the callbacks of the next completed batch, waiting for one up to ``timeout_s`` seconds.
+
+        Returns the number of records called back, 0 when the time ran out, None when closed and empty.
+        """
+        cdef Delivery* d
+        cdef int64_t deadline = deadline_in("timeout_s", timeout_s)
+        cdef bint closed
+        with nogil:
+            pthread_mutex_lock(&self.entries.lock)
+            while self.entries.first == NULL and not self.entries.closed:
+                if cyp_cond_wait_until(&self.entries.filled, &self.entries.lock, deadline):
+                    break
+            d = self.entries.first
+            if d != NULL:
+                self.entries.first = d.next
+                if d.next == NULL:
+                    self.entries.last = NULL
+                self.entries.running_due_ns = d.due_ns
+            closed = self.entries.closed
+            pthread_mutex_unlock(&self.entries.lock)
+        if d == NULL:
+            return None if closed else 0
+        cyp_store64(&self.entries.runner, <int64_t>PyThread_get_thread_ident())
+        try:
+            return self._run(d)
+        finally:
+            cyp_store64(&self.entries.runner, 0)
+            pthread_mutex_lock(&self.entries.lock)
+            self.entries.handled += 1
+            self.entries.running_due_ns = 0
+            pthread_cond_broadcast(&self.entries.ran)
+            pthread_mutex_unlock(&self.entries.lock)
+
+    cdef int _run(self, Delivery* d) except -1:
+        """Runs the callbacks of one delivery, whose reference it takes; returns the number of records."""
+        cdef int64_t left = d.callbacks
+        cdef list waiting = take_callbacks(d)
+        delivery_unref(d)
+        try:
+            waiting.sort(key=_place_in_batch)
+            for future in waiting:
+                while True:
+                    try:
+                        (<RecordFuture>future)._run_callbacks()
+                        break
+                    except BaseException:
+                        # SystemExit, say: it would end this thread, and with it all callbacks to come.
+                        log.exception(
+                            "a callback of a record for topic %r raised", (<RecordFuture>future).topic
+                        )
+                left -= 1
+                self._catch_up(1)
+        finally:
+            self._catch_up(left)
+        return len(waiting)
+
+    # The bound
+
+    cdef void _catch_up(self, int64_t records) noexcept nogil:
+        """The callbacks of so many records have run."""
+        cdef int64_t backlog
+        pthread_mutex_lock(&self.entries.lock)
+        backlog = self.entries.backlog - records
+        cyp_store64(&self.entries.backlog, backlog)
+        if self.entries.waiting > 0 and backlog <= self._low():
+            pthread_cond_broadcast(&self.entries.room)
+        pthread_mutex_unlock(&self.entries.lock)
+
+    cdef int64_t _low(self) noexcept nogil:
+        """How small the backlog is when those that wait for it go on."""
+        return self.entries.most - min(self.entries.most // 2 + 1, <int64_t>ROOM)
+
+    cdef bint in_callback(self) noexcept nogil:
+        """Whether the caller is a callback."""
+        return cyp_load64(&self.entries.runner) == <int64_t>PyThread_get_thread_ident()
+
+    cdef bint wait_for_room(self, int64_t deadline, const int32_t* closed) except -1:
+        """Waits until fewer records wait for their callbacks, or ``closed``; False at the monotonic
+        ``deadline``.
+
+        Returns at once in a callback, which would wait for itself.
+        """
+        cdef int64_t began = cyp_monotonic_ns()
+        cdef bint room = False
+        if self.in_callback():
+            return True
+        pthread_mutex_lock(&self.entries.lock)
+        self.entries.waiting += 1
+        pthread_mutex_unlock(&self.entries.lock)
+        try:
+            while True:
+                with nogil:
+                    pthread_mutex_lock(&self.entries.lock)
+                    while self.entries.backlog > self._low() and not cyp_load32(closed):
+                        if cyp_cond_wait_until(
+                            &self.entries.room, &self.entries.lock,
+                            min(deadline, cyp_monotonic_ns() + SIGNAL_SLICE_NS),
+                        ):
+                            break
+                    room = self.entries.backlog <= self._low() or cyp_load32(closed)
+                    pthread_mutex_unlock(&self.entries.lock)
+                if room or cyp_monotonic_ns() >= deadline:
+                    return room
+                PyErr_CheckSignals()
+        finally:
+            pthread_mutex_lock(&self.entries.lock)
+            self.entries.waiting -= 1
+            self.entries.waited_ns += cyp_monotonic_ns() - began
+            pthread_mutex_unlock(&self.entries.lock)
+
+    @property
+    def backlog(self):
+        """Records whose callbacks are due and have not run."""
+        return cyp_load64(&self.entries.backlog)
+
+    @property
+    def lag_ns(self):
+        """For how long the callbacks that wait longest have been due; 0 where none wait."""
+        cdef int64_t since
+        pthread_mutex_lock(&self.entries.lock)
+        since = self.entries.running_due_ns
+        if since == 0 and self.entries.first != NULL:
+            since = self.entries.first.due_ns
+        pthread_mutex_unlock(&self.entries.lock)
+        return max(0, cyp_monotonic_ns() - since) if since else 0
+
+    @property
+    def wait_time_ns(self):
+        """Time that threads have spent waiting for callbacks to catch up, added up."""
+        return self.entries.waited_ns
+
+
+def _place_in_batch(RecordFuture future):
+    """The order in which a batch's callbacks run: that of its records."""
+    # A record that was parked learns its place here.
+    future._settle()
+    return future.index

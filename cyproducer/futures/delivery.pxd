@@ -1,0 +1,108 @@
+from libc.stdint cimport int32_t, int64_t
+
+from cyproducer.base.sync cimport pthread_cond_t, pthread_mutex_t
+from cyproducer.futures.waiting cimport Sleeper
+
+cdef enum DeliveryState:
+    PENDING = 0
+    ACKNOWLEDGED = 1
+    FAILED = 2
+    FORWARDED = 3         # its records went into other batches; see Forward
+
+# Where one record of a forwarded delivery went.
+cdef struct Forward:
+    Delivery* to          # a reference is held
+    int32_t index         # the record's place there
+
+# What becomes of the records of one batch: one object for all their futures.
+cdef struct Delivery:
+    int32_t refs          # the batch's, each future's, each Forward's
+    int32_t state         # a DeliveryState; written once, by the completer
+    int32_t interested    # threads and callbacks that want to hear of the completion
+    int32_t count         # records
+    int32_t partition
+    int32_t waiting       # threads in get(); `interested` counts them too
+    int32_t roused        # whether the line of them was told; nobody leaves it since
+    Sleeper* first_sleeper
+    Sleeper* last_sleeper
+    int64_t base_offset   # -1 where the broker did not say (acks=0)
+    int64_t log_append_ms  # the broker's timestamp, -1 where the records keep their own
+    void* error           # FAILED: the exception, a strong reference
+    Forward* forward      # FORWARDED: `count` entries
+    void* first_callback  # RecordFutures with callbacks, strong references, linked through `listed`
+    void* last_callback
+    int32_t callbacks     # how many futures are in that list
+    int64_t due_ns        # when it came into `queue`
+    CompletionList* queue  # where callbacks are run from; outlives every pending delivery
+    Delivery* next        # in that list
+
+# Completed deliveries whose callbacks have not been run yet.
+cdef struct CompletionList:
+    pthread_mutex_t lock  # guards the fields below
+    pthread_cond_t filled
+    pthread_cond_t ran    # the callbacks of a delivery have run
+    int64_t handed_in     # deliveries that came here, ever
+    int64_t handled       # those whose callbacks have run
+    int64_t backlog       # records whose callbacks are due and have not run; atomic to read
+    int64_t most          # at how many of them send() waits
+    int64_t running_due_ns    # since when those have been due that are run right now; 0: none are
+    int32_t waiting       # threads that wait for the backlog to shrink
+    int64_t waited_ns     # time that threads have spent so
+    pthread_cond_t room   # the backlog has shrunk
+    int64_t runner        # the thread that runs callbacks right now; 0: none. Atomic, written by itself
+    Delivery* first
+    Delivery* last
+    int32_t closed
+    int32_t started       # whether somebody runs callbacks
+    int32_t foreign       # in a forked child: the records are the parent's; nothing completes here
+    void* owner           # the CompletionQueue this is part of, borrowed
+    void* driver          # a Driver while the sender's thread runs, else NULL; the owner's, under the GIL
+
+
+cdef class RecordFuture:
+    cdef Delivery* delivery       # NULL only where the record was refused before it had a batch
+    cdef int32_t index            # the record's place in its batch
+    cdef int32_t key_size         # bytes, -1 for None; likewise below
+    cdef int32_t value_size
+    cdef int32_t header_size
+    cdef void* listed             # NULL, or the next of its delivery's callbacks; the last one's is itself
+    cdef int64_t timestamp_ms     # the record's own
+    cdef readonly object topic    # str
+    cdef object callbacks         # None, or a list of (kind, function)
+    cdef object refusal           # None, or the exception the record was refused with
+    cdef int _settle(self) noexcept
+    cdef int _wait(self, int64_t deadline) except -1
+    cdef int _refuse_foreign(self) except -1
+    cdef object _error(self)
+    cdef object _metadata(self)
+    cdef object _add(self, int kind, object function)
+    cdef object _run_callbacks(self)
+
+
+cdef Delivery* delivery_new(int32_t partition, CompletionList* queue) noexcept nogil
+cdef void delivery_ref(Delivery* d) noexcept nogil
+cdef void delivery_unref(Delivery* d) noexcept nogil
+cdef void delivery_release(Delivery* d, int32_t count) noexcept nogil
+cdef void delivery_acknowledge(Delivery* d, int64_t base_offset, int64_t log_append_ms) noexcept nogil
+cdef void delivery_forward(Delivery* d, Forward* targets) noexcept
+cdef int delivery_await(Delivery* d, int64_t until) except -1
+cdef void delivery_fail(Delivery* d, object error)
+cdef list take_callbacks(Delivery* d)
+cdef object fresh(object error)
+cdef object record_metadata(
+    const Delivery* d,
+    object place,
+    int32_t index,
+    object timestamp_ms,
+    int32_t key_size,
+    int32_t value_size,
+    int32_t header_size,
+)
+cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms)
+cdef bint list_callback(Delivery* d, RecordFuture future) noexcept
+cdef int wait_slice(Delivery* d, int64_t deadline) except -1
+cdef int refuse_wait(Delivery* d, str what, object future) except -1
+cdef int refuse_foreign(Delivery* d, object future) except -1
+# Guard what forwarding changes in futures; held for a few instructions, without asking for the GIL.
+cdef void lock_forwards() noexcept nogil
+cdef void unlock_forwards() noexcept nogil

@@ -1,0 +1,605 @@
+"""Futures: what ``send()`` returns, and how it learns what became of the record.
+
+Owns: ``Delivery``, the outcome of a batch that all its records' futures share, and ``RecordFuture``,
+which is no more than (delivery, index) plus the sizes that the metadata tells. Completing a batch is
+one store and, where somebody waits, one wake-up: a record's offset is computed when it is asked for.
+Does not own: batches, nor the thread that runs callbacks (``network/callback_thread.py``).
+
+Threads: the sender completes deliveries without the GIL; any thread may wait, ask or register.
+
+How a waiter and the completer meet, without a lock on the common path:
+
+    waiter                               completer
+    interested += 1                      state = ACKNOWLEDGED
+    take the delivery's lock             is interested > 0?
+    is state still PENDING? -> wait          take the lock, wake, take the callbacks
+
+All four are sequentially consistent, so one of the two sees the other: either the completer sees
+the interest and comes for the lock, or the waiter sees the state.
+"""
+
+import logging
+
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.object cimport PyObject, PyTypeObject, destructor
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.tuple cimport PyTuple_GET_ITEM
+from libc.stdlib cimport calloc, free
+
+cimport cython
+
+from cyproducer.futures.invoke_callback cimport ON_BOTH, ON_FAILURE, ON_SUCCESS, bound, run_callbacks
+from cyproducer.base.clock cimport deadline_in
+from cyproducer.futures.driving cimport Driver
+from cyproducer.base.sync cimport (
+    SIGNAL_SLICE_NS,
+    cyp_add32,
+    cyp_load32,
+    cyp_load64,
+    cyp_monotonic_ns,
+    cyp_store32,
+    cyp_store64,
+    pthread_cond_signal,
+    cyp_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
+from cyproducer.futures.waiting cimport lock_of, refuse_on_sender, rouse, sleep_until_settled
+
+from cyproducer.errors import IllegalStateError, KafkaTimeoutError, copied
+from cyproducer.structs import RecordMetadata, TopicPartition
+
+cdef extern from "<Python.h>":
+    unsigned long PyThread_get_thread_ident() nogil
+
+log = logging.getLogger("cyproducer")
+
+# Guards the step in which a future moves from a forwarded delivery to the one it was forwarded to.
+cdef pthread_mutex_t forward_lock
+
+
+def renew_lock():
+    """Makes the lock that all futures share; again in a forked child, where a thread may hold it that exists
+    in the parent only."""
+    cyp_mutex_init(&forward_lock)
+
+
+renew_lock()
+
+
+cdef Delivery* delivery_new(int32_t partition, CompletionList* queue) noexcept nogil:
+    """A pending delivery with one reference, the batch's; NULL where there is no memory."""
+    cdef Delivery* d = <Delivery*>calloc(1, sizeof(Delivery))
+    if d != NULL:
+        d.refs = 1
+        d.partition = partition
+        d.base_offset = -1
+        d.log_append_ms = -1
+        d.queue = queue
+    return d
+
+
+cdef void delivery_ref(Delivery* d) noexcept nogil:
+    cyp_add32(&d.refs, 1)
+
+
+cdef void delivery_unref(Delivery* d) noexcept nogil:
+    """Drops a reference; see ``delivery_release``."""
+    delivery_release(d, 1)
+
+
+cdef void delivery_release(Delivery* d, int32_t count) noexcept nogil:
+    """Drops references; the last one frees. No lock may be held: an error's owner needs the GIL."""
+    cdef int32_t i
+    if cyp_add32(&d.refs, -count) != 0:
+        return
+    if d.error != NULL:
+        with gil:
+            Py_DECREF(<object>d.error)
+    if d.forward != NULL:
+        for i in range(d.count):
+            if d.forward[i].to != NULL:
+                delivery_unref(d.forward[i].to)
+        free(d.forward)
+    free(d)
+
+
+cdef void settled(Delivery* d, int32_t state) noexcept nogil:
+    """Publishes the outcome, wakes who waits and hands callbacks to the thread that runs them."""
+    cdef pthread_mutex_t* lock
+    cdef CompletionList* queue
+    cdef int32_t listed
+    cyp_store32(&d.state, state)
+    if cyp_load32(&d.interested) == 0:
+        return
+    lock = lock_of(d)
+    pthread_mutex_lock(lock)
+    rouse(d)
+    listed = d.callbacks
+    pthread_mutex_unlock(lock)
+    if listed == 0:
+        return
+    delivery_ref(d)
+    queue = d.queue
+    d.due_ns = cyp_monotonic_ns()
+    pthread_mutex_lock(&queue.lock)
+    cyp_store64(&queue.backlog, queue.backlog + listed)
+    d.next = NULL
+    if queue.last == NULL:
+        queue.first = d
+    else:
+        queue.last.next = d
+    queue.last = d
+    queue.handed_in += 1
+    pthread_cond_signal(&queue.filled)
+    pthread_mutex_unlock(&queue.lock)
+
+
+cdef void delivery_acknowledge(Delivery* d, int64_t base_offset, int64_t log_append_ms) noexcept nogil:
+    """The broker has the records, from ``base_offset`` on (-1: it did not say)."""
+    d.base_offset = base_offset
+    d.log_append_ms = log_append_ms
+    settled(d, ACKNOWLEDGED)
+
+
+cdef void delivery_fail(Delivery* d, object error):
+    """The records will not be delivered by this producer, for the reason that ``error`` gives."""
+    Py_INCREF(error)
+    d.error = <void*>error
+    with nogil:
+        settled(d, FAILED)
+
+
+cdef int delivery_await(Delivery* d, int64_t until) except -1:
+    """Waits for an outcome, at most until ``until``. Called with the GIL, and a reference held.
+
+    Whoever waits sends and receives itself, where nobody else does: a thread fewer to wake, twice.
+    """
+    cdef Driver driver
+    cdef bint drove = False
+    if d.queue.driver != NULL:
+        driver = <Driver>d.queue.driver
+        try:
+            with nogil:
+                drove = driver.drive(&d.state, until)
+        except Exception:
+            # The sender meets what was the matter too, and its end is what fails the records.
+            log.exception("sending on a waiting thread failed; the sender goes on")
+    if drove:
+        return 0
+    with nogil:
+        cyp_add32(&d.interested, 1)
+        cyp_add32(&d.waiting, 1)
+        sleep_until_settled(d, until)
+        cyp_add32(&d.waiting, -1)
+        cyp_add32(&d.interested, -1)
+    return 0
+
+
+cdef void enlist(Delivery* d, RecordFuture future) noexcept:
+    """Puts a future, whose reference it takes, behind those to be called back. The delivery's lock is held.
+
+    The list runs through the futures themselves: nothing is allocated that could fail, and a callback that
+    was accepted is never lost.
+    """
+    future.listed = <void*>future
+    if d.last_callback == NULL:
+        d.first_callback = <void*>future
+    else:
+        (<RecordFuture>d.last_callback).listed = <void*>future
+    d.last_callback = <void*>future
+    d.callbacks += 1
+
+
+cdef bint list_callback(Delivery* d, RecordFuture future) noexcept:
+    """Sees to it that a future is among those to be called back; False where the outcome is known already."""
+    cdef pthread_mutex_t* lock = lock_of(d)
+    cdef bint pending
+    cyp_add32(&d.interested, 1)
+    pthread_mutex_lock(lock)
+    pending = cyp_load32(&d.state) == PENDING
+    if pending and future.listed == NULL:
+        Py_INCREF(future)
+        enlist(d, future)
+    pthread_mutex_unlock(lock)
+    return pending
+
+
+cdef void* next_listed(RecordFuture future) noexcept:
+    """What follows a future in its delivery's list of callbacks; NULL at the end."""
+    return future.listed if future.listed != <void*>future else NULL
+
+
+cdef list take_callbacks(Delivery* d):
+    """The futures that a completed delivery lists, which it lists no longer."""
+    cdef list taken = []
+    cdef RecordFuture future
+    while d.first_callback != NULL:
+        future = <RecordFuture>d.first_callback
+        taken.append(future)
+        d.first_callback = next_listed(future)
+        future.listed = NULL
+        Py_DECREF(future)
+    d.last_callback = NULL
+    d.callbacks = 0
+    return taken
+
+
+cdef void delivery_forward(Delivery* d, Forward* targets) noexcept:
+    """The records went elsewhere, each to its target; takes the array and its references over.
+
+    Called before any target can complete, by the thread that completes them. The callbacks go along here and
+    now. Left to follow when they are due, some would find their target pending and be listed there, others
+    find it complete and run at once, before the former: out of order.
+    """
+    cdef pthread_mutex_t* lock = lock_of(d)
+    cdef RecordFuture future
+    cdef void* at
+    pthread_mutex_lock(lock)
+    at = d.first_callback
+    d.first_callback = NULL
+    d.last_callback = NULL
+    d.callbacks = 0
+    d.forward = targets
+    cyp_store32(&d.state, FORWARDED)
+    rouse(d)
+    pthread_mutex_unlock(lock)
+    while at != NULL:
+        future = <RecordFuture>at
+        # Never NULL in between: whoever adds a callback meanwhile finds the future listed, as it will be.
+        at = next_listed(future)
+        future._settle()
+        lock = lock_of(future.delivery)
+        cyp_add32(&future.delivery.interested, 1)
+        pthread_mutex_lock(lock)
+        enlist(future.delivery, future)
+        pthread_mutex_unlock(lock)
+
+
+cdef int wait_slice(Delivery* d, int64_t deadline) except -1:
+    """Waits until a delivery is settled, or ``deadline``, or the next look for signals, which is taken."""
+    cdef int64_t now = cyp_monotonic_ns()
+    cdef int64_t until = deadline if deadline - now < SIGNAL_SLICE_NS else now + SIGNAL_SLICE_NS
+    cdef bint pending
+    delivery_ref(d)
+    try:
+        delivery_await(d, until)
+        pending = cyp_load32(&d.state) == PENDING
+    finally:
+        delivery_unref(d)
+    if pending and until < deadline:
+        PyErr_CheckSignals()
+    return 0
+
+
+cdef int refuse_wait(Delivery* d, str what, object future) except -1:
+    """Raises ``IllegalStateError`` where ``what``, which waits for the pending outcome of ``future``, a
+    ``RecordFuture`` or ``BulkFuture``, would never end, or hold up others.
+    """
+    refuse_foreign(d, future)
+    refuse_on_sender(what)
+    if cyp_load64(&d.queue.runner) == <int64_t>PyThread_get_thread_ident():
+        raise IllegalStateError(
+            f"{what} in a callback, of {future._called()} that is pending: every other callback would wait "
+            "with it. Add a callback to it, or wait in another thread"
+        )
+    return 0
+
+
+cdef int refuse_foreign(Delivery* d, object future) except -1:
+    if d.queue.foreign:
+        raise IllegalStateError(
+            f"{future._called()} was sent before a fork and belongs to the parent process: only there will "
+            "its outcome be known"
+        )
+    return 0
+
+
+cdef void lock_forwards() noexcept nogil:
+    pthread_mutex_lock(&forward_lock)
+
+
+cdef void unlock_forwards() noexcept nogil:
+    pthread_mutex_unlock(&forward_lock)
+
+
+cdef inline object as_named(type kind, tuple fields):
+    """A named tuple of that kind. Its own constructor is a function in Python."""
+    cdef tuple arguments = (fields,)
+    return (<PyTypeObject*>tuple).tp_new(kind, <PyObject*>arguments, NULL)
+
+
+cdef object record_metadata(
+    const Delivery* d,
+    object place,
+    int32_t index,
+    object timestamp_ms,
+    int32_t key_size,
+    int32_t value_size,
+    int32_t header_size,
+):
+    """The ``RecordMetadata`` of an acknowledged record, the ``index``th of its batch.
+
+    ``place``: its ``TopicPartition``; ``timestamp_ms``: the record's own.
+    """
+    return as_named(
+        RecordMetadata,
+        (
+            <object>PyTuple_GET_ITEM(place, 0),
+            <object>PyTuple_GET_ITEM(place, 1),
+            place,
+            d.base_offset + index if d.base_offset >= 0 else -1,
+            d.log_append_ms if d.log_append_ms >= 0 else timestamp_ms,
+            None,
+            key_size,
+            value_size,
+            header_size,
+        ),
+    )
+
+
+cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms):
+    """A future that has failed already: the record never reached a batch."""
+    cdef RecordFuture future = RecordFuture.__new__(RecordFuture)
+    future.topic = topic
+    future.refusal = error
+    future.timestamp_ms = timestamp_ms
+    return future
+
+
+def failed_future(str topic not None, error not None):
+    """A future that has failed already, for a record that was not accepted."""
+    return refused_future(topic, error, -1)
+
+
+cdef object fresh(object error):
+    """A copy to raise: one exception serves a whole batch, and each raise writes its traceback."""
+    return None if error is None else copied(error)
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(1024)
+cdef class RecordFuture:
+    """The outcome of one record, now or later.
+
+    kafka-python's ``FutureRecordMetadata`` (``get``, ``add_callback``, ``add_errback``, ``add_both``,
+    ``chain``, ``succeeded``, ``failed``, ``retriable``, ``is_done``, ``value``, ``exception``), and more:
+    ``await`` it, or take ``as_concurrent()``; ``topic`` and ``partition`` are the record's. Thread-safe.
+
+    Not tracked by the cycle collector: a cycle through a callback ends when its record completes.
+    """
+
+    def __reduce__(self):
+        # What a worker's task returns is pickled, and a task that sends likes to return this.
+        raise TypeError(
+            f"the future of a record for topic {self.topic!r} can't be pickled: it is of use only in the "
+            f"process that sent the record. Return what its get() returns"
+        )
+
+    cdef int _settle(self) noexcept:
+        """The state, after following forwards to the delivery that holds this record now."""
+        cdef Delivery* old
+        cdef Forward* target
+        cdef int state
+        if self.delivery == NULL:
+            return FAILED
+        state = cyp_load32(&self.delivery.state)
+        while state == FORWARDED:
+            pthread_mutex_lock(&forward_lock)
+            old = NULL
+            if self.delivery.state == FORWARDED:
+                old = self.delivery
+                target = &old.forward[self.index]
+                delivery_ref(target.to)
+                self.delivery = target.to
+                self.index = target.index
+            pthread_mutex_unlock(&forward_lock)
+            if old != NULL:
+                delivery_unref(old)
+            state = cyp_load32(&self.delivery.state)
+        return state
+
+    cdef object _error(self):
+        if self.delivery == NULL:
+            return self.refusal
+        if self.delivery.error == NULL:
+            return None
+        return <object>self.delivery.error
+
+    cdef object _metadata(self):
+        cdef Delivery* d = self.delivery
+        cdef object place = as_named(TopicPartition, (self.topic, d.partition))
+        return record_metadata(
+            d, place, self.index, self.timestamp_ms, self.key_size, self.value_size, self.header_size
+        )
+
+    # Asking
+
+    @property
+    def partition(self):
+        """None where the record has none: not yet, or it was refused before."""
+        self._settle()
+        return self.delivery.partition if self.delivery != NULL and self.delivery.partition >= 0 else None
+
+    @property
+    def is_done(self):
+        """Whether the outcome is known; does not block."""
+        return self._settle() != PENDING
+
+    def is_complete(self):
+        """The same as ``is_done``, as a call (the producer API proposal's name)."""
+        return self._settle() != PENDING
+
+    def done(self):
+        """The same as ``is_done``, as asyncio and concurrent.futures call it."""
+        return self._settle() != PENDING
+
+    def succeeded(self):
+        """Whether the broker acknowledged the record."""
+        return self._settle() == ACKNOWLEDGED
+
+    def failed(self):
+        """Whether the record has failed for good."""
+        return self._settle() == FAILED
+
+    def retriable(self):
+        """Whether sending the record again, as a new one, may succeed where this one failed."""
+        if self._settle() != FAILED:
+            return False
+        return bool(getattr(self._error(), "retriable", False))
+
+    @property
+    def value(self):
+        """The ``RecordMetadata``, or None while pending and after a failure."""
+        return self._metadata() if self._settle() == ACKNOWLEDGED else None
+
+    @property
+    def exception(self):
+        """The exception the record failed with, or None."""
+        return fresh(self._error()) if self._settle() == FAILED else None
+
+    def get(self, timeout=None):
+        """Waits for the outcome, up to ``timeout`` seconds (None: as long as it takes).
+
+        Returns the ``RecordMetadata``. Raises the record's own error, or ``KafkaTimeoutError`` when the
+        time runs out first: the record stays accepted then, and may still be delivered. The wait is
+        bounded in any case, by ``delivery_timeout_ms``. Raises ``IllegalStateError`` instead of waiting in
+        a callback of the same producer, and in a forked child for a record of the parent's; ``ValueError``
+        for a ``timeout`` below 0 or NaN.
+        """
+        cdef int64_t deadline = deadline_in("timeout", timeout)
+        cdef int state = self._settle()
+        if state == PENDING:
+            self._refuse_wait("get()")
+            state = self._wait(deadline)
+            if state == PENDING:
+                raise KafkaTimeoutError(
+                    f"no acknowledgement of a record for topic {self.topic!r} within {timeout} s; "
+                    "it stays accepted and may still be delivered"
+                )
+        if state == ACKNOWLEDGED:
+            return self._metadata()
+        raise fresh(self._error())
+
+    def _called(self):
+        return f"a record for topic {self.topic!r}"
+
+    def _refuse_wait(self, str what not None):
+        """Raises ``IllegalStateError`` where waiting for this record would never end, or hold up others."""
+        if self._settle() == PENDING:
+            refuse_wait(self.delivery, what, self)
+
+    cdef int _refuse_foreign(self) except -1:
+        return refuse_foreign(self.delivery, self)
+
+    cdef int _wait(self, int64_t deadline) except -1:
+        cdef int state = self._settle()
+        while state == PENDING:
+            wait_slice(self.delivery, deadline)
+            state = self._settle()
+            if state == PENDING:
+                if cyp_monotonic_ns() >= deadline:
+                    break
+                # A signal's handler may have forked.
+                self._refuse_foreign()
+        return state
+
+    # Being told
+
+    def add_callback(self, f, *args, **kwargs):
+        """Calls ``f(*args, metadata, **kwargs)`` once the record is acknowledged; returns this future.
+
+        Callbacks run on a thread of their own, in the order of the records of a partition; on the
+        calling thread where the outcome is known already. An exception in one is logged and stops
+        nothing. There may be several.
+        """
+        return self._add(ON_SUCCESS, bound(f, args, kwargs))
+
+    def add_errback(self, f, *args, **kwargs):
+        """Calls ``f(*args, exception, **kwargs)`` once the record has failed; see ``add_callback``."""
+        return self._add(ON_FAILURE, bound(f, args, kwargs))
+
+    def add_both(self, f, *args, **kwargs):
+        """Calls ``f(*args, metadata_or_exception, **kwargs)`` either way; see ``add_callback``."""
+        return self._add(ON_BOTH, bound(f, args, kwargs))
+
+    def chain(self, future):
+        """Passes the outcome on to another future: kafka-python's, or a ``concurrent.futures`` one."""
+        if hasattr(future, "set_result"):
+            self.add_callback(future.set_result)
+            self.add_errback(future.set_exception)
+        else:
+            self.add_callback(future.success)
+            self.add_errback(future.failure)
+        return self
+
+    cdef object _add(self, int kind, object function):
+        cdef Delivery* d
+        cdef bint others
+        if self._settle() == PENDING:
+            self._refuse_foreign()
+        if self.callbacks is None:
+            self.callbacks = []
+        # The callbacks' thread runs it behind them: what ran here, no flush would wait for.
+        others = len(self.callbacks) > 0
+        self.callbacks.append((kind, function))
+        while self._settle() == PENDING:
+            d = self.delivery
+            if self.listed == NULL and not list_callback(d, self):
+                continue
+            if not d.queue.started:
+                (<object>d.queue.owner).ensure_started()
+            return self
+        if not others:
+            self._run_callbacks()
+        return self
+
+    cdef object _run_callbacks(self):
+        cdef int state = self._settle()
+        cdef object outcome
+        if not self.callbacks:
+            return None
+        outcome = self._metadata() if state == ACKNOWLEDGED else fresh(self._error())
+        run_callbacks(self.callbacks, state == ACKNOWLEDGED, outcome, self.topic)
+        return None
+
+    def as_concurrent(self):
+        """The outcome as a ``concurrent.futures.Future``, for ``wait()`` and ``as_completed()``.
+
+        It runs from the start (``cancel()`` has no effect): an accepted record is not taken back.
+        """
+        # Imported here: asyncio and concurrent.futures would double what importing this package costs.
+        from cyproducer.futures.concurrent_future import concurrent
+
+        return concurrent(self)
+
+    def __await__(self):
+        """Awaits the outcome in asyncio, on whichever loop is running."""
+        from cyproducer.futures.concurrent_future import awaited
+
+        return awaited(self).__await__()
+
+    def __repr__(self):
+        state = ("pending", "acknowledged", "failed")[self._settle()]
+        return f"<RecordFuture topic={self.topic!r} {state}>"
+
+
+# What Cython makes of a __dealloc__ saves and restores the thread's exception around it, a twentieth of what
+# a record costs. So it is put in front of the type's own deallocation here.
+cdef extern from *:
+    """
+    static destructor cyp_rest_of_future;
+    """
+    destructor cyp_rest_of_future
+
+
+cdef void free_future(PyObject* future) noexcept:
+    cdef Delivery* d = (<RecordFuture>future).delivery
+    if d != NULL:
+        delivery_unref(d)
+    cyp_rest_of_future(future)
+
+
+cyp_rest_of_future = (<PyTypeObject*>RecordFuture).tp_dealloc
+(<PyTypeObject*>RecordFuture).tp_dealloc = free_future

@@ -1,0 +1,364 @@
+"""Where the rows of one call went: a few bytes a row, and a segment for each run of rows in a batch.
+
+Owns: noting rows as they are appended, finding out whether all have an outcome, and walking them: each
+row's partition is kept, its offset is found with one cursor for each partition that has rows. Does not own:
+the outcomes (``delivery``), nor waiting for them (``bulk_future``).
+
+Threads: one appends, without the GIL and under the accumulator's lock, and hands the object over; from then
+on any thread with the GIL may ask. Segments change once more where a batch was split: its delivery is
+*forwarded*, and the segment becomes those of the parts. That is done under the forwards' lock.
+"""
+
+from array import array
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport uint8_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memset
+
+cimport cython
+
+from cyproducer.futures.delivery cimport (
+    ACKNOWLEDGED,
+    FAILED,
+    FORWARDED,
+    PENDING,
+    Forward,
+    delivery_ref,
+    delivery_unref,
+    fresh,
+    lock_forwards,
+    record_metadata,
+    unlock_forwards,
+)
+from cyproducer.base.sync cimport cyp_load32
+
+from cyproducer.structs import FailedRows, OffsetRange, TopicPartition
+
+
+# Objects of it are kept: each call has one.
+@cython.freelist(8)
+cdef class Segments:
+    """See the module. Made by ``bulk_path`` only."""
+
+    def __dealloc__(self):
+        cdef int32_t i
+        for i in range(self.used):
+            delivery_unref(self.items[i].delivery)
+        free(self.items)
+        free(self.partitions)
+        self._free_chains()
+
+    # While appending
+
+    cdef int prepare(self, int64_t rows) except -1:
+        """Makes room for as many rows."""
+        self.partitions = <int32_t*>malloc(max(1, rows) * sizeof(int32_t))
+        if self.partitions == NULL:
+            raise MemoryError(f"no memory for the partitions of {rows} rows")
+        return 0
+
+    cdef bint make_room(self, int32_t more) noexcept nogil:
+        """Makes room for ``more`` segments; False: no memory."""
+        cdef Segment* grown
+        cdef int64_t room
+        if self.room - self.used >= more:
+            return True
+        room = 2 * <int64_t>self.room + more
+        if room > 0x7FFFFFFF:
+            return False
+        grown = <Segment*>realloc(self.items, room * sizeof(Segment))
+        if grown == NULL:
+            return False
+        self.items = grown
+        self.room = <int32_t>room
+        return True
+
+    cdef bint make_chains(self, int32_t more) noexcept nogil:
+        """Makes room for the segments of ``more`` other partitions; False: no memory."""
+        cdef Chains grown
+        cdef Chain* chain
+        cdef int32_t i
+        if 2 * (<int64_t>self.chains.used + more) <= self.chains.mask + 1 and self.chains.slots != NULL:
+            return True
+        if self.chains.slots == NULL and more <= 2:
+            clear_chains(&self.chains, self.few, 4)
+            return True
+        if not new_chains(&grown, self.chains.used + more):
+            return False
+        if self.chains.slots != NULL:
+            for i in range(self.chains.mask + 1):
+                chain = &self.chains.slots[i]
+                if chain.partition >= 0:
+                    chain_of(&grown, chain.partition)[0] = chain[0]
+        grown.used = self.chains.used
+        self._free_chains()
+        self.chains = grown
+        return True
+
+    cdef void _free_chains(self) noexcept nogil:
+        if self.chains.slots != self.few:
+            free(self.chains.slots)
+
+    cdef int finish(self, int64_t prepared) except -1:
+        """Gives back what room was not needed, of that for ``prepared`` rows, or is not any more."""
+        cdef Segment* less
+        cdef int32_t* fewer
+        if self.used < self.room:
+            less = <Segment*>realloc(self.items, max(1, self.used) * sizeof(Segment))
+            if less != NULL:
+                self.items = less
+                self.room = max(1, self.used)
+        if self.rows < prepared and self.partitions != NULL:
+            fewer = <int32_t*>realloc(self.partitions, max(1, self.rows) * sizeof(int32_t))
+            if fewer != NULL:
+                self.partitions = fewer
+        self._free_chains()
+        self.chains.slots = NULL
+        return 0
+
+    # Outcomes
+
+    cdef Delivery* first_pending(self, int32_t* index) except? NULL:
+        """A delivery that has no outcome yet, with a reference for the caller; NULL where all have one.
+
+        ``index``: a record of it that is one of these rows. Raises MemoryError.
+        """
+        cdef Delivery* found = NULL
+        cdef Delivery* old
+        cdef int state
+        cdef int expanded
+        while True:
+            expanded = 1
+            old = NULL
+            lock_forwards()
+            while self.settled < self.used:
+                state = cyp_load32(&self.items[self.settled].delivery.state)
+                if state == PENDING:
+                    found = self.items[self.settled].delivery
+                    index[0] = self.items[self.settled].first
+                    delivery_ref(found)
+                    break
+                if state == FORWARDED:
+                    old = self.items[self.settled].delivery
+                    expanded = self.expand(&self.items[self.settled])
+                    break
+                self.settled += 1
+            unlock_forwards()
+            if not expanded:
+                raise MemoryError("no memory for the parts of a batch that was split")
+            if old == NULL:
+                return found
+            # Freeing may need the GIL, which nobody asks for with a lock in hand.
+            delivery_unref(old)
+
+    cdef int expand(self, Segment* s) noexcept nogil:
+        """Puts the parts of a batch that was split in the place of a segment; 0: no memory.
+
+        The caller lets go of the segment's old delivery.
+        """
+        cdef Forward* targets = s.delivery.forward + s.first
+        cdef int32_t at = <int32_t>(s - self.items)
+        cdef int32_t count = s.count
+        cdef int32_t parts = 1
+        cdef int32_t i
+        for i in range(1, count):
+            parts += targets[i].to != targets[i - 1].to or targets[i].index != targets[i - 1].index + 1
+        if not self.make_room(parts):
+            return 0
+        s = &self.items[at]
+        # The first part takes the segment's place, the others go to the end, in the chain of the partition.
+        s.delivery = targets[0].to
+        s.first = targets[0].index
+        s.count = 1
+        delivery_ref(s.delivery)
+        for i in range(1, count):
+            if targets[i].to == targets[i - 1].to and targets[i].index == targets[i - 1].index + 1:
+                s.count += 1
+                continue
+            self.items[self.used] = s[0]
+            s.next = self.used
+            s = &self.items[self.used]
+            self.used += 1
+            s.delivery = targets[i].to
+            s.first = targets[i].index
+            s.count = 1
+            delivery_ref(s.delivery)
+        return 1
+
+    # Once all have an outcome
+
+    cdef list ranges(self):
+        """``OffsetRange`` for what was acknowledged, sorted, neighbours as one."""
+        cdef Segment* s
+        cdef int32_t i
+        found = []
+        for i in range(self.used):
+            s = &self.items[i]
+            if s.delivery.state == ACKNOWLEDGED:
+                offset = s.delivery.base_offset + s.first if s.delivery.base_offset >= 0 else -1
+                found.append((s.partition, offset, s.count))
+        found.sort()
+        joined = []
+        last = None
+        for partition, offset, count in found:
+            if last is not None and last[0] == partition:
+                unknown = last[1] == offset == -1
+                if unknown or 0 <= last[1] == offset - last[2]:
+                    last[2] += count
+                    continue
+            last = [partition, offset, count]
+            joined.append(last)
+        return [OffsetRange(*each) for each in joined]
+
+    cdef tuple offsets(self):
+        """Each row's partition (int32) and offset (int64) as bytes, and a bitmap of the rows that have one.
+
+        The bitmap is None where all have; without acknowledgements an offset is -1.
+        """
+        cdef Chains cursor
+        cdef int32_t* taken = self._begin_walk(&cursor)
+        cdef int64_t i
+        cdef int64_t nulls = 0
+        cdef int64_t* offset
+        cdef uint8_t* valid
+        cdef Segment* s
+        cdef int32_t at
+        try:
+            partitions = PyBytes_FromStringAndSize(<char*>self.partitions, self.rows * sizeof(int32_t))
+            numbers = PyBytes_FromStringAndSize(NULL, self.rows * sizeof(int64_t))
+            bitmap = PyBytes_FromStringAndSize(NULL, (self.rows + 7) // 8)
+            offset = <int64_t*>PyBytes_AS_STRING(numbers)
+            valid = <uint8_t*>PyBytes_AS_STRING(bitmap)
+            with nogil:
+                memset(valid, 0xFF, (self.rows + 7) // 8)
+                for i in range(self.rows):
+                    at = self._segment_of(i, &cursor, taken)
+                    s = &self.items[at]
+                    offset[i] = -1
+                    if s.delivery.state == FAILED:
+                        valid[i >> 3] &= ~(<uint8_t>1 << (i & 7))
+                        nulls += 1
+                    elif s.delivery.base_offset >= 0:
+                        offset[i] = s.delivery.base_offset + s.first + taken[at]
+                    taken[at] += 1
+        finally:
+            free(cursor.slots)
+            free(taken)
+        return partitions, numbers, bitmap if nulls else None, nulls
+
+    cdef list metadata(self, str topic, const Sizes* sizes, object timestamp_ms):
+        """Each row's ``RecordMetadata``, None of one that failed; ``sizes``: each row's."""
+        cdef Chains cursor
+        cdef int32_t* taken = self._begin_walk(&cursor)
+        cdef dict places = {}
+        cdef list found = []
+        cdef int64_t row
+        cdef int32_t at
+        cdef int32_t partition
+        cdef Segment* s
+        try:
+            for row in range(self.rows):
+                at = self._segment_of(row, &cursor, taken)
+                s = &self.items[at]
+                if s.delivery.state == FAILED:
+                    found.append(None)
+                else:
+                    partition = self.partitions[row]
+                    if partition not in places:
+                        places[partition] = TopicPartition(topic, partition)
+                    found.append(
+                        record_metadata(
+                            s.delivery,
+                            places[partition],
+                            s.first + taken[at],
+                            timestamp_ms,
+                            sizes[row].key,
+                            sizes[row].value,
+                            -1,
+                        )
+                    )
+                taken[at] += 1
+        finally:
+            free(cursor.slots)
+            free(taken)
+        return found
+
+    cdef int32_t* _begin_walk(self, Chains* cursor) except NULL:
+        """Begins a walk through the rows: fills ``cursor``, and returns how many rows of each segment were
+        gone past, none. The caller frees both."""
+        cdef int32_t* taken = <int32_t*>calloc(max(1, self.used), sizeof(int32_t))
+        cdef Chain* chain
+        cdef int32_t i
+        if taken == NULL or not new_chains(cursor, self.chains.used):
+            free(taken)
+            raise MemoryError(f"no memory to walk the partitions of {self.rows} rows")
+        # A partition's first segment comes before its others: the later parts of one that was split went to
+        # the end.
+        for i in range(self.used):
+            chain = chain_of(cursor, self.items[i].partition)
+            if chain.at < 0:
+                chain.partition = self.items[i].partition
+                chain.at = i
+        return taken
+
+    cdef int32_t _segment_of(self, int64_t row, Chains* cursor, const int32_t* taken) noexcept nogil:
+        """The segment of the next row, of those before it ``taken`` were gone past."""
+        cdef Chain* chain = chain_of(cursor, self.partitions[row])
+        if taken[chain.at] == self.items[chain.at].count:
+            chain.at = self.items[chain.at].next
+        return chain.at
+
+    cdef list failures(self):
+        """``FailedRows`` for each batch that failed, by their first rows; empty where none did."""
+        cdef Chains cursor
+        cdef int32_t* taken
+        cdef int64_t row
+        cdef int32_t at
+        cdef bint any_failed = False
+        cdef dict of_delivery = {}
+        for at in range(self.used):
+            any_failed |= self.items[at].delivery.state == FAILED
+        if not any_failed:
+            return []
+        taken = self._begin_walk(&cursor)
+        try:
+            for row in range(self.rows):
+                at = self._segment_of(row, &cursor, taken)
+                taken[at] += 1
+                if self.items[at].delivery.state == FAILED:
+                    which = <size_t>self.items[at].delivery
+                    if which not in of_delivery:
+                        of_delivery[which] = FailedRows(
+                            self.items[at].partition,
+                            fresh(<object>self.items[at].delivery.error),
+                            array("q"),
+                        )
+                    of_delivery[which].rows.append(row)
+        finally:
+            free(cursor.slots)
+            free(taken)
+        return list(of_delivery.values())
+
+
+cdef bint new_chains(Chains* c, int32_t partitions) noexcept nogil:
+    """An empty table for as many; False: no memory."""
+    cdef int64_t slots = 4
+    while slots < 2 * <int64_t>partitions:
+        slots *= 2
+    c.slots = <Chain*>malloc(slots * sizeof(Chain))
+    if c.slots == NULL:
+        return False
+    clear_chains(c, c.slots, <int32_t>slots)
+    return True
+
+
+cdef void clear_chains(Chains* c, Chain* slots, int32_t count) noexcept nogil:
+    c.slots = slots
+    c.mask = count - 1
+    c.used = 0
+    c.shift = 32
+    while count > 1:
+        count >>= 1
+        c.shift -= 1
+    memset(slots, 0xFF, (c.mask + 1) * sizeof(Chain))

@@ -1,0 +1,16 @@
+from libc.stdint cimport int64_t
+
+from cyproducer.futures.delivery cimport Delivery
+from cyproducer.base.sync cimport pthread_cond_t, pthread_mutex_t
+
+# A thread that waits for a delivery. It lives on that thread's stack.
+cdef struct Sleeper:
+    Sleeper* next
+    Sleeper* previous
+    bint awake            # somebody woke it, who has forgotten it since
+    pthread_cond_t woken
+
+cdef pthread_mutex_t* lock_of(Delivery* d) noexcept nogil
+cdef int refuse_on_sender(str what) except -1
+cdef void rouse(Delivery* d) noexcept nogil
+cdef void sleep_until_settled(Delivery* d, int64_t until) noexcept nogil

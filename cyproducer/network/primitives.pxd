@@ -1,0 +1,54 @@
+"""Declarations of the checked reader and the frame writer; see ``primitives.pyx``."""
+
+cimport cython
+from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
+
+
+cdef inline uint32_t load32(const unsigned char *data) noexcept nogil:
+    return (
+        (<uint32_t> data[0] << 24) | (<uint32_t> data[1] << 16) | (<uint32_t> data[2] << 8) | data[3]
+    )
+
+
+@cython.final
+cdef class Reader:
+    cdef Py_buffer view             # keeps the frame's memory alive and unmoved
+    cdef const unsigned char *data  # first byte of the frame; borrowed from view
+    cdef Py_ssize_t pos             # offset of the next byte to read
+    cdef Py_ssize_t end             # one past the last readable byte; lowered inside a tagged field
+    cdef str message                # what is being read, for errors: "Metadata v9 response"
+    cdef bint flexible              # compact lengths and tagged fields (KIP-482)
+
+    cdef int fail(self, str field, str problem) except -1
+    cdef int need(self, int64_t size, str field) except -1
+    cdef int boolean(self, str field) except -1
+    cdef int16_t int16(self, str field) except? -1
+    cdef int32_t int32(self, str field) except? -1
+    cdef int64_t int64(self, str field) except? -1
+    cdef int64_t uvarint(self, str field) except -1
+    cdef str string(self, str field)
+    cdef object nullable_string(self, str field)
+    cdef Py_ssize_t count(self, str field, int element_size) except -1
+    cdef int skip_int32s(self, str field) except -1
+    cdef int skip_tags(self) except -1
+    cdef int64_t tag_count(self) except -1
+    cdef Py_ssize_t tag_size(self) except -1
+    cdef int finish(self) except -1
+
+
+@cython.final
+cdef class Writer:
+    cdef bytearray out   # the frame so far; its first four bytes are filled in by finish()
+    cdef bint flexible   # compact lengths and tagged fields (KIP-482)
+    cdef str message     # what is being written, for errors: "Metadata v9 request"
+
+    cdef int int16(self, int value) except -1
+    cdef int int32(self, int64_t value) except -1
+    cdef int int64(self, int64_t value) except -1
+    cdef int uvarint(self, uint64_t value) except -1
+    cdef int boolean(self, bint value) except -1
+    cdef int string(self, str field, str value) except -1
+    cdef int nullable_string(self, str field, object value) except -1
+    cdef int count(self, Py_ssize_t elements) except -1
+    cdef int no_tags(self) except -1
+    cdef bytes finish(self)

@@ -1,0 +1,71 @@
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+from cyproducer.base.meters cimport Traffic
+from cyproducer.accumulator.structures cimport Accumulator, Node
+from cyproducer.network.produce_codec cimport Request, iovec
+
+cdef enum LinkState:
+    CONNECTING = 0            # the control plane drives it: connect, handshake
+    READY = 1                 # takes Produce requests
+    BROKEN = 2                # closed or to be closed; its requests are handed back
+
+cdef enum Io:
+    IO_AGAIN = -1             # nothing more now
+    IO_CLOSED = -2            # the peer closed
+    IO_ERROR = -3             # Transport.sys_errno says why
+
+# How bytes get in and out: plain sockets here, TLS (which takes the GIL itself) by other functions.
+# Both return bytes moved (more than 0), or an Io.
+ctypedef int64_t (*SendFunction)(Transport* transport, const iovec* parts, int count) noexcept nogil
+ctypedef int64_t (*ReceiveFunction)(Transport* transport, uint8_t* into, int64_t room) noexcept nogil
+
+# A connection to a broker. One thread at a time drives it: whoever holds the sender's turn.
+cdef struct Transport:
+    int fd
+    int state                 # a LinkState
+    int32_t node_id           # -1 and below: a bootstrap address
+    Node* node                # NULL for a bootstrap address
+    void* owner               # the Connection, borrowed: it frees this
+    SendFunction send
+    ReceiveFunction receive
+    int sys_errno             # of the last IO_ERROR
+    bint left_over            # the sender's thread has to go on with what is in the inbox, or with:
+    int64_t failure           # an Io that a thread in get() met; 0: none
+    int16_t produce_version
+    bint connected            # it was, so that its end counts
+    bint wants_write          # the selector watches for room in the socket
+    int32_t correlation_id    # of the last request
+    int32_t in_flight         # Produce requests without an answer
+    int64_t last_used_ns
+    int64_t throttled_until_ns    # the broker asked for no requests before this time (KIP-219)
+    Request* first_out        # not written whole yet
+    Request* last_out
+    Request* first_written    # written whole, no answer to come: acks=0 is as good as done
+    Request* first_awaiting   # written or being written, answers to come in this order
+    Request* last_awaiting
+    uint8_t* inbox            # bytes received, frames from the start on
+    int64_t inbox_room
+    int64_t inbox_used
+    int64_t receive_max       # receive_message_max_bytes
+    Traffic traffic           # not in the meters yet; see report_traffic
+
+cdef enum FrameResult:
+    FRAME_NONE = 0            # more bytes are needed
+    FRAME_READY = 1
+    FRAME_BAD_SIZE = 2        # the length can't be: too large, or too small for a header
+    FRAME_NO_MEMORY = 3
+
+cdef Transport* transport_new(int fd, int32_t node_id, int64_t receive_max) noexcept nogil
+cdef void transport_free(Transport* transport) noexcept nogil
+cdef int32_t transport_next_id(Transport* transport) noexcept nogil
+cdef void transport_push(Transport* transport, Request* r, bint answered) noexcept nogil
+cdef Request* transport_pop_written(Transport* transport) noexcept nogil
+cdef Request* transport_pop_unwritten(Transport* transport) noexcept nogil
+cdef Request* transport_pop_awaiting(Transport* transport) noexcept nogil
+cdef int64_t transport_flush(Transport* transport, int64_t now) noexcept nogil
+cdef int64_t transport_receive(Transport* transport) noexcept nogil
+cdef FrameResult transport_frame(Transport* transport, int64_t at, const uint8_t** frame, int64_t* size) noexcept nogil
+cdef void transport_throttle(Transport* transport, int64_t throttle_ms, int64_t now) noexcept nogil
+cdef int64_t throttled_until(Transport** transports, int count, int64_t until, int64_t now) noexcept nogil
+cdef void report_traffic(Accumulator* a, Transport* transport, int64_t now) noexcept nogil
+cdef void transport_consume(Transport* transport, int64_t size) noexcept nogil

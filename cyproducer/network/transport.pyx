@@ -1,0 +1,267 @@
+"""A connection's bytes: requests written in order, frames read whole. Without the GIL.
+
+Owns: the queue of requests, partial writes, the receive buffer, and the check of a frame's length before
+anything is allocated for it. Does not own: connecting, what a frame means, or when to write.
+
+A request's memory, and with it its batches' buffers, stays until its answer is there or the connection is
+closed *and* no write of it is under way: ``writev`` reads the batches where they are.
+"""
+
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memmove
+
+from cyproducer.base.meters cimport count_traffic
+from cyproducer.base.sync cimport cyp_after, cyp_ms_ns
+from cyproducer.records.big_endian cimport get_u32
+
+cdef extern from "<sys/socket.h>" nogil:
+    cdef struct msghdr:
+        iovec* msg_iov
+        size_t msg_iovlen
+    ssize_t sendmsg(int fd, const msghdr* message, int flags)
+    ssize_t recv(int fd, void* into, size_t room, int flags)
+    int MSG_NOSIGNAL
+    int MSG_DONTWAIT
+
+cdef extern from *:
+    """
+    #ifndef MSG_NOSIGNAL          /* macOS: the socket is made with SO_NOSIGPIPE, as Python does */
+    #define MSG_NOSIGNAL 0
+    #endif
+    """
+
+cdef enum:
+    MOST_PARTS = 512          # slices per sendmsg; IOV_MAX is 1024 on Linux and macOS
+    FIRST_INBOX = 8192
+    KEPT_INBOX = 65536        # how large an inbox may stay: Produce responses hardly need more
+    MOST_THROTTLE_MS = 60_000
+
+
+cdef int64_t send_plain(Transport* transport, const iovec* parts, int count) noexcept nogil:
+    cdef msghdr message
+    cdef ssize_t n
+    message = msghdr(msg_iov=<iovec*>parts, msg_iovlen=count)
+    while True:
+        n = sendmsg(transport.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
+        if n >= 0:
+            return n
+        if errno == EINTR:
+            continue
+        if errno == EAGAIN:
+            return IO_AGAIN
+        transport.sys_errno = errno
+        return IO_ERROR
+
+
+cdef int64_t receive_plain(Transport* transport, uint8_t* into, int64_t room) noexcept nogil:
+    cdef ssize_t n
+    while True:
+        n = recv(transport.fd, into, room, MSG_DONTWAIT)
+        if n > 0:
+            return n
+        if n == 0:
+            return IO_CLOSED
+        if errno == EINTR:
+            continue
+        if errno == EAGAIN:
+            return IO_AGAIN
+        transport.sys_errno = errno
+        return IO_ERROR
+
+
+cdef Transport* transport_new(int fd, int32_t node_id, int64_t receive_max) noexcept nogil:
+    """A connection over a connected or connecting socket, which stays the caller's; NULL: no memory."""
+    cdef Transport* transport = <Transport*>calloc(1, sizeof(Transport))
+    if transport != NULL:
+        transport.fd = fd
+        transport.node_id = node_id
+        transport.receive_max = receive_max
+        transport.send = send_plain
+        transport.receive = receive_plain
+    return transport
+
+
+cdef void transport_free(Transport* transport) noexcept nogil:
+    """Frees a connection whose requests were all popped."""
+    free(transport.inbox)
+    free(transport)
+
+
+cdef int32_t transport_next_id(Transport* transport) noexcept nogil:
+    """The correlation id for the next request; they count up from 1 and wrap after 2147483647."""
+    transport.correlation_id = transport.correlation_id + 1 if transport.correlation_id < 0x7FFFFFFF else 1
+    return transport.correlation_id
+
+
+cdef void transport_push(Transport* transport, Request* r, bint answered) noexcept nogil:
+    """Queues a request for writing; ``answered``: a response will come (not to Produce under acks=0)."""
+    r.answered = answered
+    r.next_out = NULL
+    r.next_awaiting = NULL
+    if transport.last_out != NULL:
+        transport.last_out.next_out = r
+    else:
+        transport.first_out = r
+    transport.last_out = r
+    if answered:
+        if transport.last_awaiting != NULL:
+            transport.last_awaiting.next_awaiting = r
+        else:
+            transport.first_awaiting = r
+        transport.last_awaiting = r
+
+
+cdef Request* transport_pop_awaiting(Transport* transport) noexcept nogil:
+    """The oldest request that awaits its answer, taken out; NULL where there is none."""
+    cdef Request* r = transport.first_awaiting
+    if r != NULL:
+        transport.first_awaiting = r.next_awaiting
+        if r.next_awaiting == NULL:
+            transport.last_awaiting = NULL
+    return r
+
+
+cdef Request* transport_pop_written(Transport* transport) noexcept nogil:
+    """A request that is written and gets no answer, taken out; NULL where there is none."""
+    cdef Request* r = transport.first_written
+    if r != NULL:
+        transport.first_written = r.next_out
+    return r
+
+
+cdef Request* transport_pop_unwritten(Transport* transport) noexcept nogil:
+    """A request that is not written whole and gets no answer; for a connection that is closed."""
+    cdef Request* r
+    while transport.first_out != NULL:
+        r = transport.first_out
+        transport.first_out = r.next_out
+        if not r.answered:
+            return r
+    transport.last_out = NULL
+    return NULL
+
+
+cdef int64_t transport_flush(Transport* transport, int64_t now) noexcept nogil:
+    """Writes what the socket takes of the queued requests; 0 when all is written, else an Io."""
+    cdef iovec gathered[MOST_PARTS]
+    cdef Request* r
+    cdef int count
+    cdef int i
+    cdef int64_t n
+    while transport.first_out != NULL:
+        count = 0
+        r = transport.first_out
+        while r != NULL and count < MOST_PARTS:
+            i = r.part_at
+            while i < r.part_count and count < MOST_PARTS:
+                gathered[count] = r.parts[i]
+                count += 1
+                i += 1
+            r = r.next_out
+        n = transport.send(transport, gathered, count)
+        if n < 0:
+            return n
+        transport.last_used_ns = now
+        transport.traffic.out_bytes += n
+        while n > 0:
+            r = transport.first_out
+            if n >= r.unwritten:
+                n -= r.unwritten
+                r.unwritten = 0
+                transport.traffic.requests += 1
+                transport.traffic.request_bytes += r.size
+                transport.traffic.request_peak = max(transport.traffic.request_peak, r.size)
+                transport.first_out = r.next_out
+                if r.next_out == NULL:
+                    transport.last_out = NULL
+                if not r.answered:
+                    r.next_out = transport.first_written
+                    transport.first_written = r
+                continue
+            r.unwritten -= n
+            while n >= <int64_t>r.parts[r.part_at].iov_len:
+                n -= r.parts[r.part_at].iov_len
+                r.part_at += 1
+            r.parts[r.part_at].iov_base = <uint8_t*>r.parts[r.part_at].iov_base + n
+            r.parts[r.part_at].iov_len -= n
+            n = 0
+    return 0
+
+
+cdef int64_t transport_receive(Transport* transport) noexcept nogil:
+    """Reads once into the inbox; bytes read, or an Io. The inbox has room for at least one byte after."""
+    cdef int64_t n
+    cdef uint8_t* grown
+    if transport.inbox_used == transport.inbox_room:
+        n = FIRST_INBOX if transport.inbox_room == 0 else transport.inbox_room * 2
+        # transport_frame() has refused lengths above receive_max, so this ends.
+        grown = <uint8_t*>realloc(transport.inbox, n)
+        if grown == NULL:
+            transport.sys_errno = 12   # ENOMEM
+            return IO_ERROR
+        transport.inbox = grown
+        transport.inbox_room = n
+    n = transport.receive(transport, transport.inbox + transport.inbox_used, transport.inbox_room - transport.inbox_used)
+    if n > 0:
+        transport.inbox_used += n
+        transport.traffic.in_bytes += n
+    return n
+
+
+cdef FrameResult transport_frame(Transport* transport, int64_t at, const uint8_t** frame, int64_t* size) noexcept nogil:
+    """The frame that starts at ``at`` in the inbox, without its length, if it is there whole."""
+    cdef int64_t length
+    if transport.inbox_used - at < 4:
+        return FRAME_NONE
+    length = <int32_t>get_u32(transport.inbox + at)
+    if length < 4 or length > transport.receive_max:
+        return FRAME_BAD_SIZE
+    if transport.inbox_used - at - 4 < length:
+        return FRAME_NONE
+    frame[0] = transport.inbox + at + 4
+    size[0] = length
+    return FRAME_READY
+
+
+cdef void report_traffic(Accumulator* a, Transport* transport, int64_t now) noexcept nogil:
+    """Adds what went through the connection to the meters. The accumulator's lock is held."""
+    if transport.traffic.out_bytes or transport.traffic.in_bytes or transport.traffic.responses:
+        count_traffic(&a.meters, &transport.node.meter if transport.node != NULL else NULL, &transport.traffic, now)
+
+
+cdef void transport_consume(Transport* transport, int64_t size) noexcept nogil:
+    """Drops the first ``size`` bytes of the inbox, and the memory that only a large response needed."""
+    cdef uint8_t* smaller
+    transport.inbox_used -= size
+    if transport.inbox_used > 0 and size > 0:
+        memmove(transport.inbox, transport.inbox + size, transport.inbox_used)
+    # Only where something was dropped: of a large response that comes in, the inbox holds little at first.
+    if size > 0 and transport.inbox_room > KEPT_INBOX and transport.inbox_used <= FIRST_INBOX // 2:
+        smaller = <uint8_t*>realloc(transport.inbox, FIRST_INBOX)
+        if smaller != NULL:
+            transport.inbox = smaller
+            transport.inbox_room = FIRST_INBOX
+
+
+cdef void transport_throttle(Transport* transport, int64_t throttle_ms, int64_t now) noexcept nogil:
+    """The broker wants no requests for so long; never shortens what it asked for before.
+
+    A minute is believed. Brokers ask for 11 s at most unless their quota windows are changed, and a wrong
+    answer could say 24 days; one that means it does not read the connection meanwhile anyway.
+    """
+    transport.throttled_until_ns = max(
+        transport.throttled_until_ns, cyp_after(now, cyp_ms_ns(min(throttle_ms, MOST_THROTTLE_MS)))
+    )
+
+
+cdef int64_t throttled_until(Transport** transports, int count, int64_t until, int64_t now) noexcept nogil:
+    """When the first broker that throttles now may be sent something again; ``until`` at the latest.
+
+    New work for it wakes nobody meanwhile, so that the sender has to look by itself then.
+    """
+    cdef int i
+    for i in range(count):
+        if transports[i].throttled_until_ns > now:
+            until = min(until, transports[i].throttled_until_ns)
+    return until

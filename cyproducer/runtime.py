@@ -1,0 +1,311 @@
+"""What a producer runs on: the wiring of accumulator, sender and threads, and their end.
+
+Owns: making these parts, flushing, closing, the end of a process, and what a forked child lets go of. Does
+not own: the public API (``producer``), which may be collected while this is still closing; nor the thread for
+users' code (``user_thread``).
+
+A producer that is collected is closed by a thread of its own. The collector runs anywhere: on a thread that
+waits for the last future of this producer, with a timeout; on another producer's sender's thread, whose
+records would wait meanwhile; in the middle of ``threading.Thread.start``.
+"""
+
+import selectors
+import threading
+import time
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from cyproducer import errors, forking
+from cyproducer.accumulator.buffer_pool import BufferPool
+from cyproducer.accumulator.metric_snapshot import add_time
+from cyproducer.accumulator.record_accumulator import RecordAccumulator
+from cyproducer.base.clock import Clock
+from cyproducer.base.durations import waitable
+from cyproducer.config import ProducerConfig
+from cyproducer.control.partitioners import CustomPartitioner, PartitionerSpec
+from cyproducer.futures.completion import CompletionQueue
+from cyproducer.futures.waiting import begin_sending
+from cyproducer.network.callback_thread import CallbackThread
+from cyproducer.network.network_client import NetworkClient
+from cyproducer.network.sender import Sender
+from cyproducer.user_thread import DRAIN_S, Log, start_thread, user_thread
+
+if TYPE_CHECKING:
+    from cyproducer.observability.registry import Registry
+
+log = Log("cyproducer")
+
+#: How long the sender may take to end when the time of a close() is over: it takes a millisecond, unless the
+#: machine is overloaded. Futures without an outcome would be worse than a close() that is late.
+_END_S = 1.0
+#: How long callbacks may take then that tell of what close() has failed.
+_CALLBACKS_S = 0.05
+#: How often a draining close() looks whether another thread is in a greater hurry.
+_SLICE_S = 0.05
+
+#: How long a batch waits for more where records stream in and linger_ms is 0: long enough for 100 kB at two
+#: million records a second, and less than a broker under such load takes to answer.
+STREAM_LINGER_MS = 0.75
+
+#: Also those whose producer is being collected just now.
+_runtimes: weakref.WeakSet["Runtime"] = weakref.WeakSet()
+
+
+def wire(
+    config: ProducerConfig,
+    clock: Clock,
+    selector: selectors.BaseSelector,
+    completions: CompletionQueue,
+    spec: PartitionerSpec | None,
+    seed: int | None = None,
+) -> tuple[RecordAccumulator, Sender]:
+    """Accumulator and sender as the options want them; ``seed`` decides where keyless records go."""
+    compressor = None
+    if config.compression_type:
+        # Imported here: the codecs' libraries are as heavy as all the rest.
+        from cyproducer.records.compression import compressor_for
+
+        compressor = compressor_for(config.compression_type, config.effective_compression_level)
+    accumulator = RecordAccumulator(
+        BufferPool(config.buffer_memory),
+        clock,
+        completions,
+        batch_size=config.batch_size,
+        linger_ms=config.linger_ms,
+        stream_linger_ms=STREAM_LINGER_MS,
+        compressor=compressor,
+        idempotent=config.enable_idempotence,
+        # Without acknowledgements nothing is sent again.
+        ordered=config.acks != 0,
+        spec=spec,
+        adaptive=config.partitioner_adaptive_partitioning_enable,
+        availability_timeout_ms=config.partitioner_availability_timeout_ms,
+        single_broker_ms=config.partitioner_single_broker_ms,
+        seed=seed,
+        samples=config.metrics_num_samples,
+        sample_window_ms=config.metrics_sample_window_ms,
+    )
+    sender = Sender(
+        accumulator,
+        selector,
+        clock,
+        client_id=config.client_id,
+        acks=config.acks,
+        max_in_flight=config.max_in_flight_requests_per_connection,
+        max_request_size=config.max_request_size,
+        request_timeout_ms=config.request_timeout_ms,
+        delivery_timeout_ms=config.delivery_timeout_ms,
+        receive_max=config.receive_message_max_bytes,
+    )
+    return accumulator, sender
+
+
+class Runtime:
+    """Everything a producer runs on. It does not know the producer, which may be collected any time."""
+
+    def __init__(self, config: ProducerConfig, partitioner: PartitionerSpec | CustomPartitioner) -> None:
+        self.config = config
+        self.clock = Clock()
+        self.callbacks = CallbackThread(
+            f"cyproducer-callbacks | {config.client_id}", config.max_pending_callbacks
+        )
+        self.selector = (config.selector or selectors.DefaultSelector)()
+        spec = partitioner if isinstance(partitioner, PartitionerSpec) else None
+        self.accumulator, self.sender = wire(config, self.clock, self.selector, self.callbacks.queue, spec)
+        _runtimes.add(self)
+        self.client = NetworkClient(config, self.sender, self.clock)
+        self.sender.attach_control(self.client)
+        self.accumulator.on_topic_needed = self.client.want_topic
+        #: None where metrics are not wanted, or nobody has asked for them yet.
+        self._registry: Registry | None = None
+        # Reentrant: a signal's handler may close in the middle of a close().
+        self._close_lock = threading.RLock()
+        self._deadlines: list[float] = []
+        self._end_error: Exception | None = None
+        self.closed = False
+        self.thread = threading.Thread(
+            target=self._run, name=f"cyproducer-sender | {config.client_id}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Starts to send."""
+        try:
+            if self.config.metric_reporters and self.config.metrics_enabled:
+                registry = self.registry()
+                # Before there is a thread that could tell of anything.
+                registry.report_to(
+                    self.config.metric_reporters, self.config.as_dict() | {"client_id": self.config.client_id}
+                )
+                self.client.on_change = registry.refresh_soon
+            self.thread.start()
+        except BaseException:
+            self.close(0)
+            raise
+
+    def registry(self) -> "Registry":
+        """What ``metrics()`` is read from; made when it is first asked for."""
+        # Imported here: most programs never ask, and those that import this package just in case pay for it.
+        from cyproducer.observability.registry import Registry
+
+        if self._registry is None:
+            # Of two threads that ask at once one may keep another's: they read the same counters.
+            self._registry = Registry(
+                self.accumulator,
+                self.sender,
+                client_id=self.config.client_id,
+                metadata_age_s=self.client.metadata_age_s,
+            )
+        return self._registry
+
+    def _run(self) -> None:
+        begin_sending()
+        try:
+            self.sender.run()
+        except BaseException as error:
+            # A bug of ours, but nobody may wait forever for it.
+            log.exception("the sender failed: every record that is not acknowledged fails")
+            self.accumulator.close()
+            self._end_error = errors.KafkaError(f"the sender thread failed: {error!r}")
+        self._end()
+
+    def _end(self) -> None:
+        """Fails what is left and lets go of every descriptor.
+
+        On the sender's thread, where no Ctrl-C breaks in: half of it done would leave futures pending.
+        """
+        try:
+            while self.sender.abort(self._end_error or errors.ProducerClosedError("the producer was closed")):
+                # A batch is being compressed by a thread in send(); it will be done with it.
+                self.accumulator.flush(0.01)
+        finally:
+            self.sender.release()
+            self.selector.close()
+
+    def flush(self, timeout_s: float) -> str | None:
+        """Waits for everything accepted so far, callbacks included; what is left when the time ran out."""
+        began_ns = time.monotonic_ns()
+        try:
+            return self._flush(timeout_s)
+        finally:
+            add_time(self.accumulator, "flush_ns", time.monotonic_ns() - began_ns)
+
+    def _flush(self, timeout_s: float) -> str | None:
+        deadline = time.monotonic() + timeout_s
+        if not self.accumulator.flush(timeout_s):
+            return (
+                f"{self.accumulator.incomplete_batches} batches and {self.accumulator.parked_records} "
+                f"records without metadata are not complete: {self.client.diagnosis()}"
+            )
+        left = max(0.0, deadline - time.monotonic())
+        patience = min(left, DRAIN_S) if user_thread.is_current() else left
+        if self.callbacks.wait_idle(patience):
+            return None
+        text = "every record is acknowledged or failed, but some of their callbacks have not returned"
+        if patience < left:
+            raise errors.IllegalStateError(
+                f"flush() in a log handler or metric reporter: {text}. One of them may be logging, and wait "
+                "for this very handler: call flush() from another thread"
+            )
+        return text
+
+    def close(self, timeout_s: float, unasked: bool = False) -> int:
+        """Drains for up to ``timeout_s`` seconds, fails the rest, ends the threads; returns records lost.
+
+        Where several threads close, the one in the greatest hurry decides for all. ``unasked``: nobody has
+        called the producer's ``close()``, so that losses are logged here.
+        """
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._deadlines.append(deadline)
+            if not self._close_lock.acquire(timeout=waitable(timeout_s + _END_S)):
+                log.error("another thread is closing the producer and has not come to an end in time")
+                return 0
+            return 0 if self.closed else self._close(timeout_s, unasked)
+        finally:
+            # Ctrl-C may come between any two steps: nothing is sure to have been done, and to be undone.
+            with suppress(ValueError):
+                self._deadlines.remove(deadline)
+            with suppress(RuntimeError):
+                self._close_lock.release()
+
+    def _close(self, timeout_s: float, unasked: bool) -> int:
+        self.accumulator.close()
+        failed_before = self.accumulator.counters()["records_failed"]
+        done = False
+        # A loop that has ended, such as in a close() that was interrupted, drains nothing.
+        while self.thread.is_alive() and not done:
+            left = min(self._deadlines) - time.monotonic()
+            done = self.accumulator.flush(max(0.0, min(left, _SLICE_S)))
+            if left <= 0:
+                break
+        lost = 0
+        if not self._end_error:
+            self._end_error = errors.ProducerClosedError(
+                f"the producer was closed before the record was acknowledged (timeout {timeout_s:g} s)"
+            )
+        self.sender.stop()
+        if self.thread.ident is None:
+            self._end()
+        else:
+            self.thread.join(_END_S)
+        if self.thread.is_alive():
+            log.error("the sender thread did not end; its sockets are left to the exit of the process")
+        elif not done:
+            lost = self.accumulator.counters()["records_failed"] - failed_before
+        self.client.close()
+        patience = max(_CALLBACKS_S, min(self._deadlines) - time.monotonic())
+        if user_thread.is_current():
+            # A callback may be logging, and wait for the handler that closes here.
+            patience = min(patience, DRAIN_S)
+        self.callbacks.close(patience)
+        if self._registry is not None:
+            left = min(min(self._deadlines) - time.monotonic(), self.config.close_timeout_ms / 1000)
+            self._registry.close(max(DRAIN_S, left))
+        # Last: where Ctrl-C ends the wait above, another close() or the exit goes on with it.
+        self.closed = True
+        if unasked and lost:
+            log.error("%d records were lost: not acknowledged within close_timeout_ms at exit", lost)
+        return lost
+
+    def disown(self) -> None:
+        """In a forked child: see ``network/after_fork``."""
+        forking.disown(self.sender)
+        self.closed = True
+
+
+def finish(runtime: Runtime) -> None:
+    """Has a producer that nobody closed closed, when it is collected; waits for nothing, see above."""
+    if runtime.closed:
+        return
+    # Where there can be no more threads, its own goes on to send, and it is closed at the exit.
+    with suppress(RuntimeError):
+        start_thread("cyproducer-close", drain, runtime, time.monotonic())
+
+
+def drain(runtime: Runtime, began: float) -> None:
+    """Closes within close_timeout_ms from ``began`` on, and says what was lost."""
+    left = began + runtime.config.close_timeout_ms / 1000 - time.monotonic()
+    runtime.close(max(0.0, left), unasked=True)
+
+
+def close_all() -> None:
+    """Closes every producer that is there when the process ends, all of them at the same time."""
+    began = time.monotonic()
+    left = [runtime for runtime in list(_runtimes) if not runtime.closed]
+    for runtime in left:
+        runtime.accumulator.close()
+    for runtime in left:
+        try:
+            drain(runtime, began)
+        except Exception:
+            # The records of the next producer must not be lost with it.
+            log.exception("closing the producer %r at exit failed", runtime.config.client_id)
+    user_thread.drain(DRAIN_S)
+
+
+def disown_all() -> None:
+    """In a forked child: every runtime lets go of what is the parent's."""
+    for runtime in list(_runtimes):
+        runtime.disown()
+        _runtimes.discard(runtime)

@@ -1,0 +1,183 @@
+"""``send_async()``: sending from asyncio without ever blocking the loop.
+
+Owns: waiting for what ``send()`` would wait for, as a task does, and giving up the place when the task is
+cancelled. Does not own: accepting a record (``callers/send_path``), which it does through the same code as
+``send()``. Everything runs on the thread of the task's loop.
+
+Memory, the usual reason to wait, is waited for without a thread: a task holds a ``Ticket`` in the pool's
+line, and whoever gives memory back writes to a descriptor that the loop watches. The rare reasons (slow
+callbacks, a partition that is not known, a custom partitioner's topic without metadata) are waited for in
+the loop's executor.
+
+A module of its own because asyncio takes long to import.
+"""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from cyproducer.accumulator.buffer_pool import BufferPool, Ticket
+from cyproducer.callers.send_path import WouldBlock
+from cyproducer.errors import BrokerResponseError
+from cyproducer.futures.delivery import RecordFuture, failed_future
+
+if TYPE_CHECKING:
+    from cyproducer.producer import KafkaProducer, ProducerRecord
+
+
+Arguments = tuple[Any, Any, Any, Any, Any, Any]
+"""Those of ``send()``, in its order."""
+
+
+class Line:
+    """The tasks of one loop that wait for memory of one producer, in their order."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pool: BufferPool) -> None:
+        self._loop = loop
+        self._pool = pool
+        self._waiting: deque[tuple[Ticket, asyncio.Future[None]]] = deque()
+        #: What tickets are announced through, while tasks wait: where to read, where to write.
+        self._fds: tuple[int, int] | None = None
+
+    async def wait(self, size: int, timeout_s: float) -> Ticket:
+        """A ticket that was granted ``size`` bytes.
+
+        Raises:
+            TimeoutError: it was not within ``timeout_s`` seconds.
+        """
+        if self._fds is None:
+            self._fds = _channel()
+            self._loop.add_reader(self._fds[0], self._announced)
+        announced = self._loop.create_future()
+        ticket = Ticket(self._pool, size, self._fds[1])
+        place = ticket, announced
+        self._waiting.append(place)
+        try:
+            if not ticket.granted:
+                async with asyncio.timeout(timeout_s):
+                    await announced
+            return ticket
+        except BaseException:
+            # The place, or the bytes where they came at the last moment, are the next one's.
+            ticket.cancel()
+            raise
+        finally:
+            with suppress(ValueError):
+                self._waiting.remove(place)
+            if not self._waiting:
+                self._close()
+
+    def _announced(self) -> None:
+        """Some tickets were granted, the first ones first."""
+        if self._fds is not None:
+            with suppress(BlockingIOError):
+                os.read(self._fds[0], 4096)
+        for ticket, announced in self._waiting:
+            if not ticket.granted:
+                break
+            if not announced.done():
+                announced.set_result(None)
+
+    def _close(self) -> None:
+        """Nobody waits, so that nobody writes: a ticket that was granted or cancelled does not any more."""
+        if self._fds is not None:
+            fds, self._fds = self._fds, None
+            self._loop.remove_reader(fds[0])
+            for fd in {*fds}:
+                os.close(fd)
+
+
+def _channel() -> tuple[int, int]:
+    """Descriptors to read from and to write to, which never block."""
+    if hasattr(os, "eventfd"):
+        fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        return fd, fd
+    fds = os.pipe()
+    for fd in fds:
+        os.set_blocking(fd, False)
+    return fds
+
+
+async def send_async(producer: "KafkaProducer", record: "ProducerRecord") -> RecordFuture:
+    """What ``KafkaProducer.send_async`` does."""
+    if producer._extension is None:
+        return await _accepted(producer, record, None)
+    record = producer._intercepted(record)
+    try:
+        future = await _accepted(producer, record, producer._send_intercepted)
+    except BaseException as error:
+        producer._acknowledge(record.topic, record.partition, error)
+        raise
+    return producer._followed(record, future)
+
+
+async def _accepted(
+    producer: "KafkaProducer", record: "ProducerRecord", extended: Callable[..., RecordFuture] | None
+) -> RecordFuture:
+    """Has a record accepted, waiting for whatever is in the way; ``extended``: what goes before."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + producer.config.max_block_ms / 1000
+    arguments: Arguments = (
+        record.topic,
+        record.value,
+        record.key,
+        record.headers,
+        record.partition,
+        record.timestamp_ms,
+    )
+
+    def accept(*given: *Arguments) -> RecordFuture:
+        nonlocal arguments
+        arguments = given
+        return producer._send_at_once(*given, None)
+
+    try:
+        if extended is None:
+            return accept(*arguments)
+        if producer._custom is not None and record.partition is None:
+            client = producer._runtime.client
+            if not client.view.knows(record.topic):
+                try:
+                    await loop.run_in_executor(
+                        None, client.wait_for_topic, record.topic, deadline - loop.time()
+                    )
+                except BrokerResponseError as error:
+                    return failed_future(record.topic, error)
+        return extended(record, accept)
+    except WouldBlock as blocked:
+        reason = blocked
+    topic, partition = arguments[0], arguments[4]
+    asked = False
+    while True:
+        left_s = max(0.0, deadline - loop.time())
+        ticket = None
+        if reason.what == "memory":
+            ticket = await _memory(producer, loop, reason.size, topic, left_s)
+        elif reason.what == "callbacks":
+            await loop.run_in_executor(None, producer._wait_for_callbacks, topic, left_s)
+        elif reason.what == "metadata":
+            await loop.run_in_executor(None, producer._wait_for_parking, topic, reason.size, left_s)
+        elif asked:
+            raise producer._no_partition(topic, partition)
+        else:
+            await loop.run_in_executor(None, producer._refresh_topic, topic, left_s)
+            asked = True
+        try:
+            return producer._send_at_once(*arguments, ticket)
+        except WouldBlock as blocked:
+            reason = blocked
+
+
+async def _memory(
+    producer: "KafkaProducer", loop: asyncio.AbstractEventLoop, size: int, topic: str, timeout_s: float
+) -> Ticket:
+    line = producer._lines.get(loop)
+    if line is None:
+        line = producer._lines[loop] = Line(loop, producer._runtime.accumulator.pool)
+    try:
+        return await line.wait(size, timeout_s)
+    except TimeoutError:
+        raise producer._exhausted(size, topic) from None

@@ -1,0 +1,309 @@
+"""The pool: every byte is accounted for, whoever waits longest is served first, and waits end in time."""
+
+import gc
+import queue
+import random
+import signal
+import threading
+import time
+from types import FrameType
+
+import pytest
+
+from cyproducer.accumulator.buffer_pool import BufferPool, Lease
+from tests.until import PATIENCE_S, until
+
+
+class Borrower(threading.Thread):
+    """Asks for a buffer on a thread of its own, and tells the queue when it got an answer."""
+
+    def __init__(
+        self, pool: BufferPool, size: int, answered: "queue.Queue[Borrower]", timeout_s: float = PATIENCE_S
+    ) -> None:
+        super().__init__(daemon=True)
+        self.pool, self.size, self.timeout_s, self.answered = pool, size, timeout_s, answered
+        self.lease: Lease | None = None
+        waiting = pool.waiting_threads
+        self.start()
+        until(lambda: pool.waiting_threads > waiting or not self.is_alive(), "the borrower's place in line")
+
+    def run(self) -> None:
+        self.lease = self.pool.acquire(self.size, self.timeout_s)
+        self.answered.put(self)
+
+
+def borrow(pool: BufferPool, size: int) -> Lease:
+    lease = pool.acquire(size)
+    assert lease is not None
+    return lease
+
+
+@pytest.mark.parametrize(
+    ("size", "capacity"),
+    [
+        (0, 512),
+        (1, 512),
+        (512, 512),
+        (513, 1024),
+        (16_384, 16_384),
+        (65_536, 65_536),
+        (65_537, 131_072),
+        (131_073, 196_608),
+        (1_000_000, 1_048_576),
+    ],
+)
+def test_a_buffer_is_lent_in_whole_classes_and_all_of_it_counts(size: int, capacity: int) -> None:
+    pool = BufferPool(1 << 21)
+    lease = borrow(pool, size)
+    assert lease.capacity == capacity
+    assert pool.used_bytes == capacity
+    assert pool.available_bytes == (1 << 21) - capacity
+    lease.release()
+    assert pool.used_bytes == 0
+    assert pool.peak_bytes == capacity
+
+
+def test_a_total_below_zero_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="total_bytes=-1"):
+        BufferPool(-1)
+
+
+def test_a_buffer_goes_back_once() -> None:
+    pool = BufferPool(4096)
+    lease = borrow(pool, 512)
+    lease.release()
+    with pytest.raises(ValueError, match="released before"):
+        lease.release()
+    assert pool.used_bytes == 0
+
+
+def test_a_lease_that_is_dropped_gives_its_bytes_back() -> None:
+    pool = BufferPool(4096)
+    lease = borrow(pool, 512)
+    del lease
+    gc.collect()
+    assert pool.used_bytes == 0
+
+
+def test_the_last_byte_can_be_had_and_not_one_more() -> None:
+    pool = BufferPool(1024)
+    leases = [borrow(pool, 512), borrow(pool, 512)]
+    assert pool.available_bytes == 0
+    assert pool.acquire(1) is None
+    leases[0].release()
+    assert borrow(pool, 1).capacity == 512
+
+
+def test_a_returned_buffer_serves_the_next_of_its_size() -> None:
+    pool = BufferPool(1 << 20)
+    borrow(pool, 4096).release()
+    assert pool.cached_bytes == 4096
+    other = borrow(pool, 512)
+    assert pool.cached_bytes == 4096
+    same = borrow(pool, 4000)
+    assert pool.cached_bytes == 0
+    same.release()
+    other.release()
+    assert pool.cached_bytes == 4608
+    assert pool.used_bytes == 0
+
+
+def test_small_buffers_are_kept_up_to_a_mebibyte_in_all() -> None:
+    pool = BufferPool(1 << 26)
+    for size, kept in ((512, 1 << 20), (8192, 1 << 20), (16384, (1 << 20) + 300 * 16384)):
+        leases = [pool.acquire(size) for _ in range(300 if size > 512 else 3000)]
+        for lease in leases:
+            assert lease is not None
+            lease.release()
+        assert pool.cached_bytes == kept
+        assert pool.used_bytes == 0
+
+
+@pytest.mark.parametrize("large", [32_768, 131_072, 196_608, 262_144])
+def test_cached_buffers_make_room_for_others(large: int) -> None:
+    """What lies in free lists and what is lent stay below the total together: it is the process's memory."""
+    pool = BufferPool(262_144)
+    leases = [borrow(pool, 512) for _ in range(512)]
+    for lease in leases:
+        lease.release()
+    assert pool.cached_bytes == 262_144
+    lease = borrow(pool, large)
+    assert pool.used_bytes == large
+    assert pool.used_bytes + pool.cached_bytes <= pool.total_bytes
+    # No more than needed is given up.
+    assert pool.cached_bytes == 262_144 - large
+    lease.release()
+
+
+def test_a_buffer_of_no_class_is_not_kept() -> None:
+    pool = BufferPool(1 << 20)
+    borrow(pool, 196_608).release()
+    assert pool.cached_bytes == 0
+
+
+def test_waiters_are_served_in_the_order_they_came() -> None:
+    pool = BufferPool(8 * 512)
+    held = [borrow(pool, 512) for _ in range(8)]
+    answered: queue.Queue[Borrower] = queue.Queue()
+    line = [Borrower(pool, 512, answered) for _ in range(8)]
+    for lease, waiter in zip(held, line, strict=True):
+        lease.release()
+        assert answered.get(timeout=PATIENCE_S) is waiter
+        # One buffer came back, so one waiter was served.
+        assert pool.used_bytes == pool.total_bytes
+    assert pool.waiting_threads == 0
+    for waiter in line:
+        assert waiter.lease is not None
+        waiter.lease.release()
+        waiter.join()
+    assert pool.used_bytes == 0
+
+
+def test_a_small_request_does_not_overtake_a_large_one() -> None:
+    pool = BufferPool(4 * 512)
+    held = [borrow(pool, 512) for _ in range(4)]
+    answered: queue.Queue[Borrower] = queue.Queue()
+    large = Borrower(pool, 2048, answered)
+    small = Borrower(pool, 512, answered)
+    for lease in held[:3]:
+        lease.release()
+        # Neither the one behind nor a newcomer gets what the first in line waits for.
+        assert pool.acquire(1) is None
+        assert (pool.waiting_threads, answered.empty()) == (2, True)
+    held[3].release()
+    assert answered.get(timeout=PATIENCE_S) is large
+    assert answered.empty()
+    assert large.lease is not None
+    large.lease.release()
+    assert answered.get(timeout=PATIENCE_S) is small
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_whoever_gives_up_leaves_the_line_as_it_was(place: int) -> None:
+    pool = BufferPool(4 * 512)
+    held = [borrow(pool, 512) for _ in range(4)]
+    answered: queue.Queue[Borrower] = queue.Queue()
+    line = []
+    for i in range(3):
+        line.append(Borrower(pool, 1024 if i == place else 512, answered, 0.3 if i == place else PATIENCE_S))
+    assert answered.get(timeout=PATIENCE_S) is line[place]
+    assert line[place].lease is None
+    assert pool.exhausted_total == 1
+    remaining = [waiter for waiter in line if waiter is not line[place]]
+    late = Borrower(pool, 512, answered)
+    for lease, waiter in zip(held, [*remaining, late], strict=False):
+        lease.release()
+        assert answered.get(timeout=PATIENCE_S) is waiter
+    assert pool.waiting_threads == 0
+
+
+def test_whoever_gives_up_lets_the_next_have_what_is_there() -> None:
+    """The first waits for more than came back; once its time is over, the second is served at once."""
+    pool = BufferPool(4 * 512)
+    held = [borrow(pool, 512) for _ in range(4)]
+    answered: queue.Queue[Borrower] = queue.Queue()
+    first = Borrower(pool, 2048, answered, 0.3)
+    second = Borrower(pool, 512, answered)
+    held[0].release()
+    served = [answered.get(timeout=PATIENCE_S), answered.get(timeout=PATIENCE_S)]
+    assert sorted(served, key=id) == sorted([first, second], key=id)
+    assert first.lease is None
+    assert second.lease is not None
+    assert pool.used_bytes == 4 * 512
+
+
+def test_a_wait_ends_with_its_time() -> None:
+    pool = BufferPool(512)
+    lease = borrow(pool, 512)
+    began = time.monotonic()
+    assert pool.acquire(512, 0.12) is None
+    took = time.monotonic() - began
+    assert 0.12 <= took < 5
+    assert 0.12e9 <= pool.wait_time_ns < 5e9
+    assert (pool.exhausted_total, pool.waiting_threads, pool.used_bytes) == (1, 0, 512)
+    lease.release()
+
+
+def test_more_than_there_will_ever_be_is_refused_when_the_time_is_over() -> None:
+    pool = BufferPool(1024)
+    assert pool.acquire(1025, 0.01) is None
+    assert (pool.used_bytes, pool.waiting_threads) == (0, 0)
+    assert borrow(pool, 1024).capacity == 1024
+
+
+class InterruptedWaitError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("granting", [False, True])
+def test_a_signal_ends_the_wait_and_costs_no_byte(granting: bool) -> None:
+    """``granting``: the handler gives the memory back as well: the wait is granted and interrupted."""
+    pool = BufferPool(1024)
+    held = [borrow(pool, 1024)]
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if granting:
+            held.pop().release()
+        raise InterruptedWaitError
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        until(lambda: pool.waiting_threads == 1, "the wait")
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    thread = threading.Thread(target=interrupt)
+    try:
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(InterruptedWaitError):
+            pool.acquire(512, PATIENCE_S)
+        assert time.monotonic() - began < PATIENCE_S / 2
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert (pool.waiting_threads, pool.exhausted_total) == (0, 0)
+    assert pool.used_bytes == (0 if granting else 1024)
+
+
+def test_thousands_of_random_operations_end_with_every_byte_back() -> None:
+    pool = BufferPool(64 * 1024)
+    counts: list[int] = []
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        mine: list[Lease] = []
+        done = 0
+        try:
+            for _ in range(3000):
+                if mine and rng.random() < 0.5:
+                    mine.pop(rng.randrange(len(mine))).release()
+                elif (
+                    lease := pool.acquire(int(2 ** rng.uniform(0, 16)), rng.choice([0, 0, 0.002]))
+                ) is not None:
+                    mine.append(lease)
+                    done += 1
+                assert 0 <= pool.used_bytes <= pool.total_bytes
+            counts.append(done)
+            for lease in mine:
+                lease.release()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert len(counts) == 4
+    assert sum(counts) > 2000
+    assert pool.exhausted_total > 100
+    assert (pool.used_bytes, pool.waiting_threads, pool.available_bytes) == (0, 0, 64 * 1024)
+    assert 0 < pool.cached_bytes <= pool.total_bytes
+    assert pool.peak_bytes <= pool.total_bytes
+    # The whole of it can still be had at once.
+    assert borrow(pool, 64 * 1024).capacity == 64 * 1024

@@ -1,0 +1,168 @@
+"""How large batches may grow before compression: by what compression gave for the topic so far."""
+
+import json
+from typing import Any
+
+import pytest
+
+from cyproducer.accumulator.splitting import topic_estimates
+from cyproducer.records.compression import compressor_for
+from tests.accumulator.small_topic import assert_nothing_left, fill, refuse_large, sent_size, serve
+from tests.rig import Rig
+
+HEADER = 61
+BATCH_SIZE = 20_000
+SLACK = 150
+"""More than one of the records here can take."""
+
+
+class Packing:
+    """Makes of each batch whatever it is told, and notes what it got. What comes out can't be read."""
+
+    codec_id = 4
+
+    def __init__(self, ratio: float) -> None:
+        self.ratio = ratio
+        self.sizes: list[int] = []
+
+    def compress(self, data: memoryview) -> bytes:
+        self.sizes.append(len(data))
+        return bytes(round(len(data) * self.ratio))
+
+
+def rigged(compressor: Any, **options: Any) -> Rig:
+    return Rig({"t": [1]}, compressor=compressor, **{"batch_size": BATCH_SIZE, "linger_ms": 1, **options})
+
+
+def estimate(rig: Rig) -> float:
+    return float(topic_estimates(rig.accumulator, "t")["compression_ratio"])
+
+
+def close_batches(rig: Rig, packing: Packing, count: int) -> list[float]:
+    """Fills batches until that many more are compressed; the estimate after each."""
+    found = []
+    for _ in range(count):
+        before = len(packing.sizes)
+        while len(packing.sizes) == before:
+            rig.send("t", bytes(90), partition=0)
+        found.append(estimate(rig))
+    return found
+
+
+def test_the_estimate_begins_at_one() -> None:
+    with rigged(Packing(0.5)) as rig:
+        rig.send("t", b"x", partition=0)
+        assert estimate(rig) == 1.0
+
+
+def test_the_estimate_falls_by_five_thousandths_a_batch_at_most() -> None:
+    packing = Packing(0.9)
+    with rigged(packing) as rig:
+        falling = close_batches(rig, packing, 24)
+        assert falling[:19] == pytest.approx([1 - 0.005 * n for n in range(1, 20)], abs=1e-9)
+        assert falling[20:] == pytest.approx([0.9] * 4, abs=1e-4)
+
+
+def test_the_estimate_rises_by_five_hundredths_a_batch_at_most() -> None:
+    packing = Packing(0.5)
+    with rigged(packing) as rig:
+        close_batches(rig, packing, 60)
+        packing.ratio = 0.88
+        assert close_batches(rig, packing, 5) == pytest.approx([0.75, 0.8, 0.85, 0.88, 0.88], abs=1e-4)
+
+
+def test_a_batch_that_does_not_pack_counts_as_its_raw_size() -> None:
+    packing = Packing(0.5)
+    with rigged(packing) as rig:
+        close_batches(rig, packing, 20)
+        packing.ratio = 1.7
+        assert close_batches(rig, packing, 3) == pytest.approx([0.95, 1.0, 1.0], abs=1e-9)
+
+
+def test_each_topic_has_an_estimate_of_its_own() -> None:
+    packing = Packing(0.5)
+    with rigged(packing) as rig:
+        rig.sender.apply_topic("other", b"", [1])
+        rig.send("other", b"x", partition=0)
+        close_batches(rig, packing, 10)
+        assert topic_estimates(rig.accumulator, "other") == {
+            "compression_ratio": 1.0,
+            "batch_limit": BATCH_SIZE,
+        }
+
+
+@pytest.mark.parametrize("batches", [0, 1, 60])
+def test_batches_are_filled_up_to_what_should_give_batch_size_with_a_margin_of_five_percent(
+    batches: int,
+) -> None:
+    packing = Packing(0.4)
+    with rigged(packing) as rig:
+        estimates = [1.0, 1.0, *close_batches(rig, packing, batches)]
+        close_batches(rig, packing, 1)
+        # Begun before the batch ahead of it was compressed, hence by the estimate before the last.
+        allowed = BATCH_SIZE / (estimates[-2] * 1.05)
+        assert allowed - SLACK < HEADER + packing.sizes[-1] <= allowed
+
+
+def test_raw_batches_grow_until_they_give_batch_size_and_are_accounted_for_as_they_are() -> None:
+    """With a real codec and text; what goes stays below batch_size all the while."""
+    text = (json.dumps({"user": n * 7919 % 1000, "path": "/a/b", "status": 200}) for n in range(10**9))
+    size = 5000
+    sizes: list[int] = []
+    with rigged(compressor_for("gzip", 1), ordered=True, batch_size=size) as rig:
+        while len(sizes) < 190:
+            rig.send("t", next(text).encode(), partition=0)
+            if rig.accumulator.incomplete_batches > 3:
+                for seen in rig.requests():
+                    sizes.append(sent_size(seen.batches["t", 0]))
+                    rig.answer(seen)
+        ratio = estimate(rig)
+        assert ratio < 0.25
+        assert sizes[0] < 0.3 * size
+        assert all(0.85 * size < one <= size for one in sizes[-10:])
+        rig.answer_all()
+        assert rig.pool.peak_bytes > 3 * size / ratio
+        rig.advance_ms(1)
+        rig.answer_all()
+        assert_nothing_left(rig)
+
+
+def test_a_split_puts_the_estimate_back_to_one() -> None:
+    with rigged(compressor_for("gzip"), ordered=True) as rig:
+        for _ in range(30):
+            fill(rig, [bytes(90)] * 50)
+            rig.answer_all()
+        assert estimate(rig) == pytest.approx(0.85, abs=1e-9)
+        fill(rig, [bytes(90)] * 50)
+        refuse_large(rig, rig.requests()[0], 0)
+        assert estimate(rig) == 1.0
+        limit = topic_estimates(rig.accumulator, "t")["batch_limit"]
+        assert 61 < limit < 200
+        rig.answer_all()
+
+
+def test_a_batch_that_outgrew_batch_size_does_not_raise_it() -> None:
+    """It was packed worse than expected. Its parts are no larger than batches may be."""
+    gzip = compressor_for("gzip")
+
+    class Turning:
+        codec_id = 1
+
+        def compress(self, data: memoryview) -> bytes:
+            return gzip.compress(data) if easy else bytes(len(data))
+
+    easy = True
+    with rigged(Turning(), ordered=True) as rig:
+        for _ in range(170):
+            fill(rig, [bytes(90)] * 5)
+            rig.answer_all()
+        easy = False
+        fill(rig, [bytes(90)] * 1000)
+        whole = rig.requests()[0]
+        assert sent_size(whole.batches["t", 0]) > 3 * BATCH_SIZE
+        refuse_large(rig, whole, BATCH_SIZE + SLACK)
+        assert topic_estimates(rig.accumulator, "t")["batch_limit"] == BATCH_SIZE
+        assert estimate(rig) == 1.0
+        came = serve(rig, BATCH_SIZE + SLACK)
+        assert rig.accumulator.counters()["batches_split"] <= 1 + len(came) // 4
+        assert len(rig.log["t", 0]) == 850 + 1000

@@ -1,0 +1,230 @@
+"""Topics whose metadata were dropped: what is left of them, and how they go on when they are used again."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cyproducer.accumulator.metric_snapshot import topic_names
+from cyproducer.control.idempotence import Action
+from cyproducer.errors import KafkaTimeoutError
+from tests.accumulator.test_parked_records import KIB, Flood
+from tests.malloc import lent_bytes, needs_glibc
+from tests.network.test_idempotent_sender import grant, on_wire
+from tests.rig import Rig
+from tests.until import PATIENCE_S, until_blocked
+
+NOT_ENOUGH_REPLICAS = 19
+
+
+def test_a_topic_that_never_was_is_forgotten_with_all_it_took() -> None:
+    with Rig({"good": [1]}) as rig:
+        for _ in range(3):
+            future = rig.send("missing", b"v")
+            rig.sender.forget_topic("missing")
+            # Something waits: it stays.
+            assert "missing" in topic_names(rig.accumulator)
+            rig.sender.fail_parked("missing", KafkaTimeoutError("no metadata"))
+            rig.sender.forget_topic("missing")
+            assert topic_names(rig.accumulator) == ["good"]
+            assert future.failed()
+        rig.sender.apply_topic("missing", b"", [1])
+        assert rig.send("missing", b"v").topic == "missing"
+        rig.answer_all()
+        assert rig.values("missing") == [b"v"]
+
+
+def test_a_thread_that_has_a_forgotten_topic_in_hand_looks_it_up_again() -> None:
+    """1. It waits for memory.  2. The topic is forgotten.  3. It has memory, and parks with the new topic."""
+    with Rig(buffer_memory=64 * KIB) as rig:
+        leases = [rig.pool.acquire(32 * KIB), rig.pool.acquire(32 * KIB)]
+        flood = Flood(rig, "t", 1)
+        rig.sender.forget_topic("t")
+        assert topic_names(rig.accumulator) == []
+        for lease in leases:
+            assert lease is not None
+            lease.release()
+        flood.join()
+        assert rig.sender.parked_topics() == ["t"]
+        rig.sender.apply_topic("t", b"", [1])
+        rig.answer_all()
+        assert flood.futures[0].succeeded()
+
+
+def test_a_call_of_many_rows_keeps_its_topic() -> None:
+    """1. It waits for the metadata.  2. They are dropped, with what waits for nothing.  3. They come."""
+    with Rig() as rig:
+        sent: list[Any] = []
+        thread = threading.Thread(target=lambda: sent.append(rig.path.send_many("t", [b"1", b"2"])))
+        thread.start()
+        until_blocked(thread)
+        rig.sender.forget_topic("t")
+        rig.sender.apply_topic("t", b"", [1])
+        thread.join(PATIENCE_S)
+        rig.answer_all()
+        assert sent[0].succeeded()
+
+
+def test_a_topic_that_was_forgotten_is_not_taken_for_the_last_one_of_many_rows() -> None:
+    """1. Rows go to a topic.  2. It is forgotten, and its memory is another's.  3. Rows go to it again."""
+    topic = "forgotten"
+    with Rig(buffer_memory=1024 * KIB) as rig:
+        for _ in range(20):
+            for value in (b"1", b"2"):
+                rig.sender.apply_topic(topic, b"", [1])
+                rig.path.send_many(topic, [value])
+                rig.answer_all()
+                rig.sender.forget_topic(topic)
+                rig.sender.apply_topic("other", b"", [1, 1, 1])
+            rig.sender.forget_topic("other")
+        assert rig.values(topic) == [b"1", b"2"] * 20
+
+
+# Sequences
+
+
+def test_sequences_go_on_where_a_forgotten_topic_ended() -> None:
+    with Rig({"t": [1, 1, 1]}, idempotent=True) as rig:
+        grant(rig, epoch=4)
+        for partition, count in ((0, 3), (2, 5)):
+            for _ in range(count):
+                rig.send("t", b"before", partition=partition)
+        rig.answer_all()
+        rig.sender.forget_topic("t")
+        assert topic_names(rig.accumulator) == []
+        # For a while it seems to have one partition.
+        rig.sender.apply_topic("t", b"", [1])
+        rig.sender.apply_topic("t", b"", [1, 1, 1])
+        for partition in range(3):
+            rig.send("t", b"after", partition=partition)
+        assert [on_wire(rig, partition) for partition in range(3)] == [[(4, 3)], [(4, 0)], [(4, 5)]]
+        rig.answer_all()
+        # What was noted is used up.
+        rig.sender.apply_topic("t", b"", [1, 1, 1])
+        rig.send("t", b"again", partition=2)
+        assert on_wire(rig, 2) == [(4, 6)]
+        rig.answer_all()
+        # Twice, and not used in between.
+        for _ in range(2):
+            rig.sender.forget_topic("t")
+            rig.sender.apply_topic("t", b"", [1, 1, 1])
+        rig.send("t", b"again", partition=2)
+        assert on_wire(rig, 2) == [(4, 7)]
+
+
+def test_sequences_of_a_forgotten_topic_start_over_with_another_identity() -> None:
+    with Rig({"t": [1]}, idempotent=True) as rig:
+        grant(rig)
+        rig.send("t", b"1")
+        rig.answer_all()
+        rig.sender.forget_topic("t")
+        rig.sender.set_identity(4711, 1)
+        rig.sender.apply_topic("t", b"", [1])
+        rig.send("t", b"2")
+        assert on_wire(rig) == [(1, 0)]
+
+
+def test_the_first_batch_after_a_topic_was_forgotten_goes_alone() -> None:
+    """Brokers may have forgotten the producer meanwhile, and take any first sequence then."""
+    with Rig({"t": [1]}, idempotent=True, batch_size=0) as rig:
+        grant(rig)
+        rig.send("t", b"1")
+        rig.answer_all()
+        rig.sender.forget_topic("t")
+        rig.sender.apply_topic("t", b"", [1])
+        for _ in range(3):
+            rig.send("t", b"2")
+        assert on_wire(rig) == [(0, 1)]
+
+
+def wait_in_the_queue(rig: Rig) -> None:
+    rig.send("t", b"1")
+
+
+def wait_for_a_leader(rig: Rig) -> None:
+    rig.sender.apply_topic("t", b"", [-1])
+    rig.send("t", b"1")
+
+
+def wait_for_an_answer(rig: Rig) -> None:
+    rig.send("t", b"1")
+    assert rig.requests()
+
+
+def wait_for_a_retry(rig: Rig) -> None:
+    wait_for_an_answer(rig)
+    rig.answer(rig.pending[0], NOT_ENOUGH_REPLICAS)
+
+
+def back_off_with_nothing_queued(rig: Rig) -> None:
+    """The sender has the partition in its heap of those that back off."""
+    wait_for_a_retry(rig)
+    assert not rig.sender.fail_beyond("t", 0)
+
+
+def expire_on_the_wire(rig: Rig) -> None:
+    future = rig.send("t", b"1")
+    assert rig.requests()
+    rig.advance_ms(1000)
+    assert future.failed()
+
+
+@pytest.mark.parametrize(
+    "under_way",
+    [
+        wait_in_the_queue,
+        wait_for_a_leader,
+        wait_for_an_answer,
+        wait_for_a_retry,
+        back_off_with_nothing_queued,
+        expire_on_the_wire,
+    ],
+)
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_a_topic_stays_while_something_of_it_is_under_way(
+    idempotent: bool, under_way: Callable[[Rig], None]
+) -> None:
+    with Rig({"t": [1]}, idempotent=idempotent, delivery_timeout_ms=1000, request_timeout_ms=5000) as rig:
+        if idempotent:
+            grant(rig)
+        under_way(rig)
+        rig.sender.forget_topic("t")
+        assert topic_names(rig.accumulator) == ["t"]
+        rig.sender.apply_topic("t", b"", [1])
+        rig.advance_ms(200)
+        rig.answer_all()
+        rig.sender.forget_topic("t")
+        assert topic_names(rig.accumulator) == []
+
+
+def test_a_topic_stays_while_the_control_plane_holds_a_partition_back() -> None:
+    with Rig({"t": [1, 1]}) as rig:
+        rig.sender.set_gate("t", 1, Action.HOLD_NEW)
+        rig.sender.forget_topic("t")
+        assert topic_names(rig.accumulator) == ["t"]
+        rig.sender.set_gate("t", 1, Action.RELEASE)
+        rig.sender.forget_topic("t")
+        assert topic_names(rig.accumulator) == []
+
+
+@needs_glibc
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_little_is_left_of_a_topic_that_was_forgotten(idempotent: bool) -> None:
+    rounds, count = 3, 2000
+    with Rig(idempotent=idempotent, buffer_memory=32 * 1024 * KIB) as rig:
+        if idempotent:
+            grant(rig)
+        before = lent_bytes()
+        for number in range(rounds):
+            topics = [f"topic-{number}-{i}" for i in range(count)]
+            for topic in topics:
+                rig.sender.apply_topic(topic, b"", [1, 1, 1])
+                rig.send(topic, b"1")
+            rig.answer_all()
+            rig.log.clear()
+            for topic in topics:
+                rig.sender.forget_topic(topic)
+        assert topic_names(rig.accumulator) == []
+        # Each took 1.2 kB. What the rig itself holds after the first round is among what is left.
+        assert lent_bytes() - before < 300 * rounds * count

@@ -1,0 +1,438 @@
+"""Records whose topic has no metadata yet: they wait in order, follow to their partitions, or expire."""
+
+import contextlib
+import math
+import threading
+from typing import Any
+
+import pytest
+
+from cyproducer.errors import (
+    BufferExhaustedError,
+    KafkaTimeoutError,
+    ProducerClosedError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+from cyproducer.records.compression import compressor_for
+from tests.rig import Rig
+from tests.until import PATIENCE_S, until, until_blocked
+
+
+def test_a_topic_without_metadata_is_asked_for_and_its_records_wait() -> None:
+    asked: list[str] = []
+    with Rig() as rig:
+        rig.accumulator.on_topic_needed = asked.append
+        futures = [rig.send(topic, b"v") for topic in ("a", "b", "a")]
+        assert rig.requests() == []
+        assert rig.accumulator.parked_records == 3
+        assert sorted(rig.sender.parked_topics()) == ["a", "b"]
+        assert set(asked) == {"a", "b"}
+        assert rig.pool.used_bytes > 0
+        rig.sender.apply_topic("a", b"", [1])
+        rig.answer_all()
+        assert [f.is_done for f in futures] == [True, False, True]
+        assert (rig.accumulator.parked_records, rig.sender.parked_topics()) == (1, ["b"])
+
+
+def test_parked_records_keep_everything_they_had() -> None:
+    with Rig() as rig:
+        future = rig.send("t", b"v", b"k", headers=[("h", b"1"), ("h", None)], timestamp_ms=7)
+        tombstone = rig.send("t", None, b"k", timestamp_ms=8)
+        rig.sender.apply_topic("t", b"", [1])
+        rig.answer_all()
+        first, second = rig.log["t", 0]
+        assert (first.key, first.value, first.timestamp) == (b"k", b"v", 7)
+        assert first.headers == (("h", b"1"), ("h", None))
+        assert (second.key, second.value, second.timestamp) == (b"k", None, 8)
+        assert future.get(0)[3:] == (0, 7, None, 1, 1, 3)
+        assert tombstone.get(0)[3:] == (1, 8, None, 1, -1, -1)
+
+
+def test_parked_records_are_as_old_as_their_send() -> None:
+    with Rig() as rig:
+        rig.clock.set_unix_ms(1_000_000)
+        future = rig.send("t", b"v")
+        rig.clock.set_unix_ms(1_005_000)
+        rig.sender.apply_topic("t", b"", [1])
+        rig.answer_all()
+        assert [record.timestamp for record in rig.log["t", 0]] == [1_000_000]
+        assert future.get(0).timestamp == 1_000_000
+
+
+@pytest.mark.parametrize("codec", [None, "gzip"])
+def test_records_keep_their_order_across_the_arrival_of_metadata(codec: str | None) -> None:
+    compressor = compressor_for(codec) if codec else None
+    with Rig(batch_size=200, compressor=compressor) as rig:
+        for i in range(200):
+            if i == 100:
+                rig.sender.apply_topic("t", b"", [1, 1, 1])
+            rig.send("t", b"%d" % i, partition=i % 3)
+        rig.answer_all()
+        for partition in range(3):
+            assert rig.values("t", partition) == [b"%d" % i for i in range(partition, 200, 3)]
+
+
+def test_a_record_that_is_sent_while_others_are_moved_comes_behind_them() -> None:
+    """The hundredth parked record fills a batch, whose compressor sends another record of the topic."""
+    sent: list[Any] = []
+
+    class Sending:
+        codec_id = 1
+
+        def compress(self, data: memoryview) -> bytes:
+            if not sent:
+                sent.append(rig.send("t", b"100"))
+            return bytes(compressor_for("gzip").compress(data))
+
+    with Rig(batch_size=200, compressor=Sending()) as rig:
+        for i in range(100):
+            rig.send("t", b"%d" % i)
+        rig.sender.apply_topic("t", b"", [1])
+        assert len(sent) == 1
+        rig.answer_all()
+        assert rig.values("t") == [b"%d" % i for i in range(101)]
+
+
+def test_keys_and_partitions_are_respected_as_ever() -> None:
+    with Rig({"known": [1] * 7}) as rig:
+        keys = [b"key %d" % i for i in range(50)]
+        for topic in ("known", "unknown"):
+            for key in keys:
+                rig.send(topic, b"v", key)
+            rig.send(topic, b"mine", b"k", partition=5)
+        rig.sender.apply_topic("unknown", b"", [1] * 7)
+        rig.answer_all()
+        for partition in range(7):
+            known, unknown = rig.log["known", partition], rig.log["unknown", partition]
+            assert [(r.key, r.value) for r in known] == [(r.key, r.value) for r in unknown]
+        assert any(r.value == b"mine" for r in rig.log["unknown", 5])
+
+
+def test_a_flush_finds_a_parked_record_until_it_has_its_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[tuple[bool, bool]] = []
+
+    class Error(UnknownTopicOrPartitionError):
+        # Made when the record is on its way from the queue to its outcome.
+        def __init__(self, *args: object) -> None:
+            looks.append((rig.accumulator.flush(0), future.is_done))
+            super().__init__(*args)
+
+    monkeypatch.setattr("cyproducer.accumulator.parked_records.UnknownTopicOrPartitionError", Error)
+    with Rig() as rig:
+        future = rig.send("t", b"v", partition=3)
+        rig.sender.apply_topic("t", b"", [1])
+        assert looks == [(False, False)]
+        assert isinstance(future.exception, Error)
+        assert rig.accumulator.flush(0)
+
+
+def test_a_partition_that_turns_out_not_to_exist_fails_its_record_alone() -> None:
+    with Rig() as rig:
+        futures = [rig.send("t", b"v", partition=partition) for partition in (0, 3, 1)]
+        rig.sender.apply_topic("t", b"", [1, 1])
+        rig.answer_all()
+        assert [f.succeeded() for f in futures] == [True, False, True]
+        assert isinstance(futures[1].exception, UnknownTopicOrPartitionError)
+        assert "'t' has no partition 3: it has 2, 0 to 1" in str(futures[1].exception)
+        assert futures[1].exception.maybe_written is False
+        assert rig.accumulator.counters()["records_failed"] == 1
+        assert rig.pool.used_bytes == 0
+
+
+def test_a_parked_record_expires_after_max_block_ms() -> None:
+    with Rig(max_block_ms=1000) as rig:
+        first = rig.send("t", b"1")
+        rig.clock.advance_ms(600)
+        second = rig.send("t", b"2")
+        rig.advance_ms(399)
+        assert not first.is_done
+        rig.advance_ms(1)
+        assert isinstance(first.exception, KafkaTimeoutError)
+        assert not second.is_done
+        rig.sender.apply_topic("t", b"", [1])
+        rig.answer_all()
+        assert (rig.values("t"), second.succeeded()) == ([b"2"], True)
+        assert rig.accumulator.counters()["records_failed"] == 1
+
+
+def test_the_control_plane_is_called_in_time_for_the_first_record_to_expire() -> None:
+    """It asked to be left alone for long; a parked record's end comes before."""
+    with Rig(max_block_ms=1000) as rig:
+        rig.control.delay_ms = 1e6
+        future = rig.send("t", b"v")
+        rig.sender.request_control()
+        rig.step()
+        rig.advance_ms(999)
+        assert not future.is_done
+        rig.advance_ms(1)
+        assert future.failed()
+
+
+def test_the_brokers_final_word_on_a_topic_fails_its_records() -> None:
+    with Rig() as rig:
+        refused, other = rig.send("t", b"v"), rig.send("u", b"v")
+        assert rig.sender.fail_parked("t", TopicAuthorizationFailedError("t")) == 1
+        assert isinstance(refused.exception, TopicAuthorizationFailedError)
+        assert not other.is_done
+        assert rig.sender.fail_parked("t", TopicAuthorizationFailedError("t")) == 0
+
+
+def test_a_topic_that_was_forgotten_is_asked_for_again() -> None:
+    asked: list[str] = []
+    with Rig({"t": [1, 1]}) as rig:
+        rig.accumulator.on_topic_needed = asked.append
+        rig.send("t", b"1", partition=1)
+        rig.sender.forget_topic("t")
+        rig.send("t", b"2", partition=1)
+        assert asked == ["t"]
+        rig.sender.apply_topic("t", b"", [1, 1])
+        rig.answer_all()
+        assert rig.values("t", 1) == [b"1", b"2"]
+
+
+def test_partitions_that_are_added_are_used() -> None:
+    with Rig({"t": [1]}) as rig:
+        with pytest.raises(UnknownTopicOrPartitionError):
+            rig.send("t", b"v", partition=2)
+        rig.sender.apply_topic("t", b"", [1, 1, 1])
+        rig.send("t", b"v", partition=2)
+        rig.answer_all()
+        assert rig.values("t", 2) == [b"v"]
+
+
+def test_records_parked_by_many_threads_are_all_delivered_in_each_threads_order() -> None:
+    with Rig(batch_size=500) as rig:
+        barrier = threading.Barrier(5)
+
+        def work(name: int) -> None:
+            barrier.wait()
+            for i in range(300):
+                rig.send("t", b"%d:%d" % (name, i), partition=name % 2)
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        barrier.wait()
+        rig.sender.apply_topic("t", b"", [1, 2])
+        for thread in threads:
+            thread.join()
+        rig.answer_all()
+        for name in range(4):
+            mine = [v for v in rig.values("t", name % 2) if v is not None and v.startswith(b"%d:" % name)]
+            assert mine == [b"%d:%d" % (name, i) for i in range(300)]
+        assert rig.pool.used_bytes == 0
+
+
+def test_parked_records_and_cached_buffers_stay_below_the_total_together() -> None:
+    with Rig({"t": [1]}, buffer_memory=64 * 1024, batch_size=512) as rig:
+        for _ in range(120):
+            rig.send("t", bytes(400))
+        rig.answer_all()
+        assert rig.pool.cached_bytes > 50_000
+        for number in range(12):
+            rig.send(f"unknown-{number % 2}", bytes(1000))
+        assert rig.pool.used_bytes > 12_000
+        assert rig.pool.used_bytes + rig.pool.cached_bytes <= rig.pool.total_bytes
+
+
+def test_memory_of_parked_records_serves_who_waits_for_it() -> None:
+    with Rig({"t": [1]}, buffer_memory=16 * 1024) as rig:
+        rig.send("unknown", bytes(6000))
+        lease = rig.pool.acquire(8 * 1024)
+        assert lease is not None
+        future: list[Any] = []
+        thread = threading.Thread(target=lambda: future.append(rig.send("t", bytes(3000))))
+        thread.start()
+        until(lambda: rig.pool.waiting_threads == 1, "the wait for memory")
+        rig.sender.fail_parked("unknown", TopicAuthorizationFailedError("unknown"))
+        thread.join(PATIENCE_S)
+        assert len(future) == 1
+        lease.release()
+        rig.answer_all()
+        assert future[0].succeeded()
+        assert rig.pool.used_bytes == 0
+
+
+def test_memory_beyond_the_total_is_not_kept() -> None:
+    """Records that were accepted take what they need when they move to their partitions; it is given back."""
+    with Rig(buffer_memory=16 * 1024, batch_size=600) as rig:
+        rig.send("t", bytes(12_000))
+        rig.sender.apply_topic("t", b"", [1])
+        assert rig.pool.peak_bytes > rig.pool.total_bytes
+        rig.answer_all()
+        assert rig.pool.used_bytes == 0
+        assert 0 < rig.pool.cached_bytes <= rig.pool.total_bytes
+
+
+def test_parked_records_that_hold_all_memory_fill_batches() -> None:
+    """Their batches may not have what they need: it is theirs already, in another place."""
+    with Rig(buffer_memory=64 * 1024, batch_size=4096, max_block_ms=0) as rig:
+        record = bytes(100)
+        with contextlib.suppress(BufferExhaustedError):
+            for _ in iter(int, 1):
+                rig.send("t", record)
+        sent = rig.accumulator.parked_records
+        rig.sender.apply_topic("t", b"", [1])
+        assert rig.accumulator.incomplete_batches == math.ceil(sent / (4096 // 110))
+        # Each record gave its first place back when it had its second.
+        assert rig.pool.used_bytes < rig.pool.total_bytes
+        assert rig.pool.peak_bytes < rig.pool.total_bytes + 2 * 4096
+        rig.answer_all()
+        assert (len(rig.values("t")), rig.pool.used_bytes) == (sent, 0)
+
+
+def test_callbacks_keep_the_records_order_when_the_batch_completes_while_they_follow() -> None:
+    """1. Three records are parked, with callbacks.  2. They are moved.  3. The first callback due is run.
+    4. The batch completes.  5. The rest is run: nothing may have come before the first record's."""
+    called: list[int] = []
+    with Rig() as rig:
+        for i in range(3):
+            rig.send("t", b"%d" % i).add_callback(lambda metadata: called.append(metadata.offset))
+        rig.sender.apply_topic("t", b"", [1])
+        rig.completions.run_next(0)
+        rig.send("t", b"3").add_callback(lambda metadata: called.append(metadata.offset))
+        rig.answer_all()
+        rig.run_callbacks()
+    assert called == [0, 1, 2, 3]
+
+
+# Too many
+
+
+KIB = 1024
+
+
+class Flood:
+    """A thread that sends to a topic until it has to wait."""
+
+    def __init__(self, rig: Rig, topic: str, records: int = 1000) -> None:
+        self.futures: list[Any] = []
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, args=(rig, topic, records))
+        self.thread.start()
+        until_blocked(self.thread)
+
+    def _run(self, rig: Rig, topic: str, records: int) -> None:
+        try:
+            for number in range(records):
+                self.futures.append(rig.send(topic, b"%04d" % number + bytes(996)))
+        except BaseException as error:
+            self.error = error
+
+    def join(self) -> None:
+        self.thread.join(PATIENCE_S)
+        assert not self.thread.is_alive()
+
+
+def test_a_flood_of_a_missing_topic_leaves_memory_for_the_others() -> None:
+    with Rig({"good": [1]}, buffer_memory=64 * KIB) as rig:
+        flood = Flood(rig, "missing")
+        assert 5 * KIB < rig.pool.used_bytes <= 8 * KIB
+        for _ in range(20):
+            future = rig.send("good", b"v")
+            rig.answer_all()
+            assert future.succeeded()
+        rig.accumulator.close()
+        flood.join()
+        assert isinstance(flood.error, ProducerClosedError)
+
+
+def test_floods_of_many_missing_topics_have_a_quarter_of_memory_together() -> None:
+    with Rig({"good": [1]}, buffer_memory=64 * KIB) as rig:
+        floods = [Flood(rig, f"missing-{number}") for number in range(5)]
+        assert 12 * KIB < rig.pool.used_bytes <= 16 * KIB
+        # Each of the first two had its half.
+        assert [len(flood.futures) > 4 for flood in floods] == [True, True, False, False, False]
+        rig.accumulator.close()
+        for flood in floods:
+            flood.join()
+
+
+def test_one_record_may_always_wait_however_large() -> None:
+    with Rig(buffer_memory=64 * KIB) as rig:
+        assert not rig.send("missing", bytes(20 * KIB)).is_done
+        flood = Flood(rig, "another", 1)
+        assert flood.futures == []
+        rig.sender.fail_parked("missing", KafkaTimeoutError("no metadata"))
+        flood.join()
+        assert len(flood.futures) == 1
+
+
+@pytest.mark.parametrize("way", ["metadata", "failure"])
+def test_a_flood_goes_on_when_its_records_do(way: str) -> None:
+    with Rig(buffer_memory=64 * KIB) as rig:
+        flood = Flood(rig, "t", 40)
+        waited = len(flood.futures)
+        failed = 0
+        if way == "failure":
+            # The flood goes on meanwhile, and some of what comes then may fail as well.
+            failed = rig.sender.fail_parked("t", KafkaTimeoutError("no metadata"))
+            assert failed >= waited
+            until(lambda: len(flood.futures) > waited, "more records")
+        rig.sender.apply_topic("t", b"", [1])
+        while flood.thread.is_alive():
+            rig.answer_all()
+        rig.answer_all()
+        flood.join()
+        values = [value[:4] for value in rig.values("t") if value]
+        assert values == [b"%04d" % number for number in range(failed, 40)]
+        assert rig.pool.used_bytes == 0
+
+
+def test_the_error_names_the_topic_that_has_no_metadata() -> None:
+    with Rig(buffer_memory=64 * KIB, max_block_ms=30) as rig:
+        flood = Flood(rig, "missing")
+        flood.join()
+        assert isinstance(flood.error, BufferExhaustedError)
+        for part in ("no metadata of topic 'missing' within max_block_ms=30", "of 16384 that may"):
+            assert part in str(flood.error)
+
+
+def test_what_is_overdue_fails_in_the_order_of_deadlines_with_an_error_for_each_topic() -> None:
+    with Rig(max_block_ms=100) as rig:
+        futures: dict[str, list[Any]] = {"a": [], "b": [], "c": []}
+        for topic in "aabc":
+            futures[topic].append(rig.send(topic, b"1"))
+            rig.clock.advance_ms(10)
+        asked: list[str] = []
+
+        def error_of(topic: str) -> BaseException:
+            asked.append(topic)
+            return KafkaTimeoutError(f"none of {topic}")
+
+        now_ms = rig.clock.monotonic_ns() / 1e6
+        assert rig.sender.fail_overdue(error_of, now_ms) == []
+        failed = rig.sender.fail_overdue(error_of, now_ms + 61)
+        assert [(name, count) for name, count, _ in failed] == [("a", 1)]
+        # Its second record is older than those of the others.
+        assert rig.sender.parked_topics() == ["a", "b", "c"]
+        failed = rig.sender.fail_overdue(error_of, now_ms + 81)
+        assert [(name, count) for name, count, _ in failed] == [("a", 1), ("b", 1)]
+        assert asked == ["a", "a", "b"]
+        assert rig.sender.parked_topics() == ["c"]
+        assert "none of b" in str(futures["b"][0].exception)
+
+
+@pytest.mark.parametrize("made", ["ab", "ba"])
+def test_the_record_that_was_parked_first_expires_first_of_several_topics(made: str) -> None:
+    """The control plane asked to be left alone for long: only the earliest deadline of all wakes it, in
+    whichever order the topics came to be known."""
+    with Rig(max_block_ms=1000) as rig:
+        rig.control.delay_ms = 1e6
+        for topic in made:
+            rig.sender.forget_topic(topic)
+        futures = []
+        for topic in "ab":
+            futures.append(rig.send(topic, b"v"))
+            rig.sender.request_control()
+            rig.step()
+            rig.advance_ms(300)
+        rig.advance_ms(399)
+        assert [f.is_done for f in futures] == [False, False]
+        rig.advance_ms(1)
+        assert [f.is_done for f in futures] == [True, False]
+        rig.advance_ms(299)
+        assert not futures[1].is_done
+        rig.advance_ms(1)
+        assert futures[1].failed()

@@ -1,0 +1,229 @@
+"""What becomes of futures, callbacks, deadlines, flush and close when a batch is split."""
+
+import asyncio
+import gc
+import threading
+import weakref
+from concurrent.futures import wait
+from typing import Any
+
+import pytest
+
+from cyproducer.errors import DeliveryTimeoutError, ProducerClosedError
+from cyproducer.records import compression
+from cyproducer.records.compression import compressor_for
+from tests.accumulator.small_topic import assert_nothing_left, fill, refuse_large, serve
+from tests.rig import Rig
+from tests.until import PATIENCE_S, until
+
+VALUES = [b"%04d" % i + bytes(96) for i in range(64)]
+
+
+def rigged(**options: Any) -> Rig:
+    return Rig({"t": [1, 1]}, **{"linger_ms": 1, "ordered": True, "batch_size": 1 << 20, **options})
+
+
+def test_callbacks_run_in_order_whenever_they_were_added() -> None:
+    called: list[tuple[str, int]] = []
+
+    def add(when: str, number: int) -> None:
+        futures[number].add_callback(lambda told: called.append((when, told.offset)))
+
+    with rigged() as rig:
+        futures = fill(rig, VALUES)
+        for i in range(64):
+            add("before", i)
+        refuse_large(rig, rig.requests()[0], 3000)
+        for i in range(0, 64, 2):
+            add("once split", i)
+        refuse_large(rig, rig.requests()[0], 3000)
+        for i in range(0, 64, 3):
+            add("split twice", i)
+        serve(rig, 3000)
+        assert called == []
+        rig.run_callbacks()
+        offsets = [offset for when, offset in called if when == "before"]
+        assert offsets == list(range(64))
+        assert [offset for when, offset in called if when == "once split"] == list(range(0, 64, 2))
+        assert [offset for when, offset in called if when == "split twice"] == list(range(0, 64, 3))
+        assert [offset for _, offset in called] == sorted(offset for _, offset in called)
+
+
+def test_whoever_waits_is_told_where_the_record_went() -> None:
+    told: list[int] = []
+
+    async def waited(future: Any) -> int:
+        return int((await future).offset)
+
+    async def all_of(futures: list[Any]) -> list[int]:
+        tasks = [asyncio.ensure_future(waited(future)) for future in futures]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(serve, rig, 700)
+        callbacks = asyncio.to_thread(rig.run_callbacks)
+        await callbacks
+        return list(await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_S))
+
+    with rigged() as rig:
+        futures = fill(rig, VALUES)
+        concurrent = [future.as_concurrent() for future in futures]
+        thread = threading.Thread(target=lambda: told.append(futures[50].get(PATIENCE_S).offset))
+        thread.start()
+        assert asyncio.run(all_of(futures)) == list(range(64))
+        thread.join(PATIENCE_S)
+        assert told == [50]
+        assert not wait(concurrent, PATIENCE_S).not_done
+        assert [future.result().offset for future in concurrent] == list(range(64))
+
+
+def test_errbacks_follow_to_the_part_that_fails() -> None:
+    failed: list[int] = []
+    with rigged() as rig:
+        futures = fill(rig, VALUES)
+        for i, future in enumerate(futures):
+            future.add_errback(lambda error, i=i: failed.append(i))
+        refuse_large(rig, rig.requests()[0], 5000)
+        rig.answer(rig.requests()[0])
+        rig.answer(rig.requests()[0], error=29)
+        rig.run_callbacks()
+        assert failed == list(range(32, 64))
+        assert [future.succeeded() for future in futures] == [i < 32 for i in range(64)]
+        assert_nothing_left(rig)
+
+
+def test_records_that_were_parked_follow_twice() -> None:
+    called: list[int] = []
+    with Rig(linger_ms=1, ordered=True) as rig:
+        futures = [rig.send("t", value, partition=0) for value in VALUES]
+        for future in futures:
+            future.add_callback(lambda told: called.append(told.offset))
+        concurrent = futures[60].as_concurrent()
+        rig.sender.apply_topic("t", b"", [1])
+        rig.advance_ms(1)
+        serve(rig, 700)
+        rig.run_callbacks()
+        assert called == list(range(64))
+        assert [future.get(0).offset for future in futures] == list(range(64))
+        assert concurrent.result(0).offset == 60
+        assert rig.values("t") == VALUES
+        assert_nothing_left(rig)
+
+
+def test_nothing_of_a_split_batch_outlives_it() -> None:
+    """Neither what callbacks hold, nor a part's error, whether futures are asked or thrown away."""
+
+    class Held:
+        def called(self, outcome: object) -> None:
+            pass
+
+    with rigged() as rig:
+        futures = fill(rig, VALUES)
+        held = [Held() for _ in futures]
+        for future, one in zip(futures, held, strict=True):
+            future.add_both(one.called)
+        references = [weakref.ref(one) for one in held]
+        del held, one, future
+        del futures[::2]
+        refuse_large(rig, rig.requests()[0], 5000)
+        rig.answer(rig.requests()[0], error=29)
+        serve(rig, 700)
+        rig.run_callbacks()
+        error = futures[0].exception
+        assert error is not None
+        del futures, error
+        gc.collect()
+        assert [reference() for reference in references] == [None] * 64
+        assert_nothing_left(rig)
+
+
+def test_the_deadline_counts_from_when_the_record_was_sent() -> None:
+    with rigged(delivery_timeout_ms=1000) as rig:
+        futures = fill(rig, VALUES)
+        rig.advance_ms(700)
+        refuse_large(rig, rig.requests()[0], 5000)
+        (seen,) = rig.requests()
+        rig.advance_ms(250)
+        assert not any(future.is_done for future in futures)
+        rig.advance_ms(100)
+        assert all(isinstance(future.exception, DeliveryTimeoutError) for future in futures)
+        rig.answer(seen)
+        assert_nothing_left(rig)
+
+
+def test_flush_waits_for_the_parts() -> None:
+    done: list[bool] = []
+    with rigged() as rig:
+        fill(rig, VALUES)
+        refuse_large(rig, rig.requests()[0], 5000)
+        assert rig.accumulator.incomplete_batches == 2
+        assert not rig.accumulator.flush(0)
+        thread = threading.Thread(target=lambda: done.append(rig.accumulator.flush(PATIENCE_S)))
+        thread.start()
+        rig.answer(rig.requests()[0])
+        assert not rig.accumulator.flush(0)
+        rig.answer(rig.requests()[0])
+        thread.join(PATIENCE_S)
+        assert done == [True]
+        assert rig.values("t") == VALUES
+
+
+def test_flush_does_not_wait_for_what_comes_after_a_split() -> None:
+    done: list[bool] = []
+    with rigged() as rig:
+        fill(rig, VALUES)
+        refuse_large(rig, rig.requests()[0], 5000)
+        rig.send("t", b"older", partition=1)
+        thread = threading.Thread(target=lambda: done.append(rig.accumulator.flush(PATIENCE_S)))
+        thread.start()
+        # No time passes here: it goes because of the flush, which has begun then.
+        until(lambda: any(("t", 1) in seen.batches for seen in rig.requests()), "the older record")
+        while len(rig.log.get(("t", 0), [])) == 0 or len(rig.pending) > 1:
+            rig.answer(rig.pending[0])
+            rig.requests()
+        (second,) = rig.pending
+        rig.send("t", b"younger", partition=1)
+        rig.requests()
+        rig.answer(second)
+        thread.join(PATIENCE_S)
+        assert done == [True]
+        assert rig.accumulator.incomplete_batches == 1
+
+
+def test_closing_fails_the_parts() -> None:
+    rig = rigged()
+    with rig:
+        futures = fill(rig, VALUES)
+        refuse_large(rig, rig.requests()[0], 5000)
+        rig.requests()
+    assert all(isinstance(future.exception, ProducerClosedError) for future in futures)
+    assert_nothing_left(rig)
+
+
+def test_splitting_needs_no_free_memory() -> None:
+    """The budget is exceeded rather than waited for, by the thread that frees it."""
+    with rigged(buffer_memory=8192, batch_size=8192) as rig:
+        fill(rig, VALUES)
+        assert rig.pool.available_bytes == 0
+        serve(rig, 700)
+        assert rig.values("t") == VALUES
+        assert rig.pool.peak_bytes > 8192
+        assert_nothing_left(rig)
+
+
+@pytest.mark.parametrize("error", [MemoryError("none left"), compression.DecompressionError("no memory")])
+def test_a_batch_that_cannot_be_unpacked_fails_and_says_why(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> bytes:
+        raise error
+
+    with rigged(compressor=compressor_for("gzip")) as rig:
+        futures = fill(rig, VALUES)
+        monkeypatch.setattr(compression, "decompress", fail)
+        refuse_large(rig, rig.requests()[0], 100)
+        for future in futures:
+            assert isinstance(future.exception, type(error))
+            assert future.exception.maybe_written is False  # type: ignore[attr-defined]
+        assert_nothing_left(rig)
+        after = fill(rig, [b"after"])
+        rig.answer_all()
+        assert after[0].succeeded()

@@ -1,0 +1,263 @@
+"""Whoever waits is woken by the event, not by the clock; and Ctrl-C is heard meanwhile.
+
+Every wait looks for signals each 50 ms, and would end then at the latest even if nobody woke it. So each is
+tried a few times, and the quickest has to be well below that: a busy machine does not make all of them slow.
+"""
+
+import selectors
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from cyproducer.accumulator.buffer_pool import BufferPool
+from tests.rig import Rig
+from tests.until import PATIENCE_S, until, until_blocked
+
+TRIES = 8
+SLICE_S = 0.05
+
+
+def quickest(wait: Callable[[], object], event: Callable[[], object], ready: Callable[[], object]) -> float:
+    """The shortest time, of a few, from ``event()`` to the end of ``wait()`` on another thread."""
+    times = []
+    for _ in range(TRIES):
+        ended: list[float] = []
+
+        def waiting(ended: list[float] = ended) -> None:
+            wait()
+            ended.append(time.perf_counter())
+
+        thread = threading.Thread(target=waiting)
+        thread.start()
+        until(ready, "the wait")
+        until_blocked(thread)
+        began = time.perf_counter()
+        event()
+        thread.join(PATIENCE_S)
+        times.append(ended[0] - began)
+        assert times[-1] > 0, "it did not wait"
+    return min(times)
+
+
+def test_a_future_wakes_who_waits_for_it() -> None:
+    with Rig({"t": [1]}) as rig:
+        futures = [rig.send("t", b"v")]
+
+        def event() -> None:
+            rig.answer_all()
+            futures.append(rig.send("t", b"v"))
+
+        took = quickest(lambda: futures[-1].get(PATIENCE_S), event, lambda: True)
+    assert took < SLICE_S / 3
+
+
+def test_a_flush_ends_with_the_last_acknowledgement() -> None:
+    with Rig({"t": [1]}) as rig:
+        rig.send("t", b"v")
+
+        def event() -> None:
+            rig.answer_all()
+            rig.send("t", b"v")
+
+        took = quickest(lambda: rig.accumulator.flush(PATIENCE_S), event, lambda: True)
+    assert took < SLICE_S / 3
+
+
+def test_a_flush_ends_with_the_last_parked_record() -> None:
+    with Rig() as rig:
+        rig.send("t", b"v")
+
+        def event() -> None:
+            rig.sender.fail_parked("t", ValueError())
+            rig.send("t", b"v")
+
+        took = quickest(lambda: rig.accumulator.flush(PATIENCE_S), event, lambda: True)
+    assert took < SLICE_S / 3
+
+
+def test_memory_that_comes_back_wakes_who_waits_for_it() -> None:
+    pool = BufferPool(512)
+    held = [pool.acquire(512)]
+
+    def event() -> None:
+        lease = held.pop()
+        assert lease is not None
+        lease.release()
+
+    took = quickest(
+        lambda: held.append(pool.acquire(512, PATIENCE_S)), event, lambda: pool.waiting_threads == 1
+    )
+    assert took < SLICE_S / 3
+
+
+def test_the_thread_for_callbacks_is_woken_by_a_completion() -> None:
+    with Rig({"t": [1]}) as rig:
+        rig.send("t", b"v").add_callback(str)
+
+        def event() -> None:
+            rig.answer_all()
+            rig.send("t", b"v").add_callback(str)
+
+        took = quickest(lambda: rig.completions.run_next(PATIENCE_S), event, lambda: True)
+        assert took < SLICE_S / 3
+
+
+def test_the_end_of_the_callbacks_wakes_who_waits_for_it() -> None:
+    with Rig({"t": [1]}) as rig:
+
+        def wait() -> None:
+            rig.send("t", b"v").add_callback(str)
+            rig.answer_all()
+            assert rig.completions.wait_idle(PATIENCE_S)
+
+        took = quickest(wait, rig.run_callbacks, lambda: not rig.completions.wait_idle(0))
+    assert took < SLICE_S / 3
+
+
+class InterruptedWaitError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("what", ["flush", "wait_idle"])
+def test_a_signal_ends_the_wait(what: str) -> None:
+    def handler(number: int, frame: FrameType | None) -> None:
+        raise InterruptedWaitError
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        with Rig({"t": [1]}) as rig:
+            future = rig.send("t", b"v").add_callback(str)
+            if what == "wait_idle":
+                rig.answer_all()
+            wait = rig.accumulator.flush if what == "flush" else rig.completions.wait_idle
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            began = time.monotonic()
+            with pytest.raises(InterruptedWaitError):
+                wait(PATIENCE_S)
+            assert time.monotonic() - began < PATIENCE_S / 2
+            # Nothing is left of the interrupted wait: records gather again.
+            rig.answer_all()
+            assert future.succeeded()
+            rig.run_callbacks()
+            rig.send("t", b"1")
+            rig.requests()
+            rig.send("t", b"2")
+            assert rig.requests() == []
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+class Sleeper(selectors.DefaultSelector):
+    """Calls ``asleep`` when the sender waits for events, with the records in whose sending it sleeps."""
+
+    asleep: Callable[[], object] | None = None
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self.asleep is not None:
+            asleep, self.asleep = self.asleep, None
+            asleep()
+        return super().select(timeout)
+
+
+class Same:
+    """Compresses nothing."""
+
+    codec_id = 1
+
+    def compress(self, data: memoryview) -> bytes:
+        return bytes(data)
+
+
+@pytest.mark.parametrize("compressor", [None, Same()])
+def test_a_full_batch_wakes_a_sender_that_sleeps(compressor: object) -> None:
+    """With a codec that is so when the batch is compressed. Neither it nor the next one ends a linger."""
+    selector = Sleeper()
+    with Rig({"t": [1]}, batch_size=200, linger_ms=1e6, compressor=compressor, selector=selector) as rig:
+        rig.connect(1)
+        rig.send("t", b"first")
+        for _ in range(3):
+            rig.step()
+        woken: list[bool] = []
+
+        def fill() -> None:
+            before = rig.sender.counters()["wakeups"]
+            rig.send("t", bytes(180))
+            ready = selectors.DefaultSelector.select(selector, 0)
+            woken.append(len(ready) == 1)
+            assert rig.sender.counters()["wakeups"] in (before, before + 1)
+
+        selector.asleep = fill
+        rig.step(10_000)
+        assert woken == [True]
+        assert len(rig.requests()) == 1
+
+
+def test_who_sees_nothing_incomplete_sees_every_future_failed() -> None:
+    """A flush ends when a failed batch is off the books; its futures have to be done before.
+
+    No Python code runs between the two. But a thread that lets the GIL go on its way hands it over to one
+    that has waited for its switch interval. Here one always has, and looks: taking the batch off the books
+    takes long, because thousands of windows of the metrics begin at once then.
+    """
+    windows = 4000
+    interval = sys.getswitchinterval()
+    pending: list[Any] = []
+    looks: set[tuple[bool, bool]] = set()
+    stopping = threading.Event()
+
+    def decide(*facts: Any) -> tuple[float | None, Exception]:
+        rig.clock.advance_ms(windows)
+        return None, facts[3]
+
+    with Rig({"t": [1]}, samples=windows, sample_window_ms=1) as rig:
+        accumulator = rig.accumulator
+        rig.control.decide = decide
+
+        def watch() -> None:
+            while not stopping.is_set():
+                for future in pending[:1]:
+                    # In this order: what is off the books first.
+                    looks.add((accumulator.incomplete_batches == 0, future.is_done))
+
+        sys.setswitchinterval(1e-6)
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            for _ in range(50):
+                pending.append(rig.send("t", b"v"))
+                (seen,) = rig.requests()
+                rig.answer(seen, 29)
+                pending.clear()
+                assert (True, False) not in looks, "the books were closed before the future was done"
+        finally:
+            stopping.set()
+            sys.setswitchinterval(interval)
+            watcher.join(PATIENCE_S)
+    assert (False, False) in looks
+
+
+def test_the_sender_sleeps_no_longer_than_the_oldest_lingers() -> None:
+    """It would wake each 20 ms anyway, to look for batches whose time is over."""
+
+    class Noting(selectors.DefaultSelector):
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            timeouts.append(timeout)
+            return super().select(0)
+
+    timeouts: list[float | None] = []
+    with Rig({"t": [1, 1]}, linger_ms=8, selector=Noting()) as rig:
+        rig.control.delay_ms = 1e6
+        rig.connect(1)
+        rig.send("t", b"v", partition=0)
+        rig.clock.advance_ms(3)
+        rig.send("t", b"v", partition=1)
+        for _ in range(3):
+            rig.step()
+        rig.step(10_000)
+        assert timeouts[-1] == pytest.approx(0.005)

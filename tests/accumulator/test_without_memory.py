@@ -1,0 +1,38 @@
+"""No memory, at any one point of a record's way from its topic's queue to its partition."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = Path(__file__).with_name("refuse_memory.c")
+COMPILER = shutil.which("cc")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="replaces glibc's allocator")
+@pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+def test_no_allocation_that_fails_loses_a_parked_record_or_its_callback(tmp_path: Path) -> None:
+    assert COMPILER is not None
+    library = tmp_path / "refuse_memory.so"
+    subprocess.run(
+        [COMPILER, "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"],
+        check=True,
+    )
+    # Last on the path: an installed package comes before the sources that these tests lie beside.
+    program = (
+        f"import sys; sys.path.append({str(ROOT)!r}); "
+        "from tests.accumulator.without_memory import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LD_PRELOAD": str(library)},
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "nothing is lost\n", "")

@@ -1,0 +1,102 @@
+"""Progress, tables and amounts as a person sees them."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from cyproducer.cli.console import Progress, amount, one_line, table
+from cyproducer.errors import KafkaTimeoutError
+
+
+class Terminal(io.StringIO):
+    encoding = "ascii"
+
+    def isatty(self) -> bool:
+        return True
+
+    def screen(self) -> str:
+        """The line as it stands after everything written, each part over the one before."""
+        line = ""
+        for part in self.getvalue().split("\r"):
+            line = part + line[len(part) :]
+        return line.rstrip()
+
+
+def test_progress_draws_a_bar_of_what_is_done() -> None:
+    terminal = Terminal()
+
+    Progress(terminal, total=200).update(100, "half")
+
+    assert terminal.screen() == "#" * 15 + "." * 15 + "  50%  half"
+
+
+def test_progress_without_a_total_draws_the_text_alone() -> None:
+    terminal = Terminal()
+
+    Progress(terminal).update(100, "some")
+
+    assert terminal.screen() == "some"
+
+
+def test_progress_leaves_nothing_behind() -> None:
+    terminal = Terminal()
+    progress = Progress(terminal, total=2)
+    progress.update(1, "a text")
+
+    progress.close()
+
+    assert terminal.screen() == ""
+    assert terminal.getvalue().endswith("\r")
+
+
+def test_progress_redraws_at_most_ten_times_a_second() -> None:
+    terminal = Terminal()
+    progress = Progress(terminal)
+
+    for done in range(1000):
+        progress.update(done, f"{done}")
+
+    assert terminal.screen() == "0"
+
+
+def test_progress_is_silent_where_nobody_looks() -> None:
+    file = io.StringIO()
+    progress = Progress(file, total=1)
+
+    progress.update(1, "text")
+    progress.close()
+
+    assert file.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1_000, "1.0 kB"),
+        (1_250_000, "1.2 MB"),
+        (3e12, "3.0 TB"),
+        (5e15, "5000.0 TB"),
+    ],
+)
+def test_amounts_have_the_unit_that_keeps_them_short(size: float, text: str) -> None:
+    assert amount(size) == text
+
+
+def test_a_table_aligns_names_left_and_values_right() -> None:
+    assert table([("a", "1"), ("long", "1,000")]) == "  a         1\n  long  1,000"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (KafkaTimeoutError("no\n  answer"), "KafkaTimeoutError: no answer"),
+        (ValueError(), "ValueError"),
+        (OSError("OSError: disk"), "OSError: disk"),
+    ],
+)
+def test_an_error_is_told_in_one_line_that_names_it(error: Exception, text: str) -> None:
+    assert one_line(error) == text

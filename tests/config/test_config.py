@@ -1,0 +1,391 @@
+"""What a configuration takes, what it refuses and says, and the rules between options."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cyproducer
+from cyproducer import config as config_module
+from cyproducer.config import ProducerConfig, options_as_markdown
+from cyproducer.config.options import OPTIONS
+from cyproducer.errors import KafkaConfigurationError
+
+# kafka-python 3.0.12's KafkaProducer.DEFAULT_CONFIG, but for what is an object of its own there
+# (partitioner, selector, kafka_client), idempotence (the constant decides) and the type of lists.
+KAFKA_PYTHON_DEFAULTS = {
+    "bootstrap_servers": ("localhost",),
+    "key_serializer": None,
+    "value_serializer": None,
+    "transactional_id": None,
+    "transaction_timeout_ms": 60000,
+    "delivery_timeout_ms": 120000,
+    "acks": -1,
+    "compression_type": None,
+    "retries": float("inf"),
+    "linger_ms": 0,
+    "connections_max_idle_ms": 540000,
+    "max_block_ms": 60000,
+    "max_request_size": 1048576,
+    "allow_auto_create_topics": True,
+    "metadata_max_age_ms": 300000,
+    "client_dns_lookup": "use_all_dns_ips",
+    "retry_backoff_ms": 100,
+    "request_timeout_ms": 30000,
+    "receive_message_max_bytes": 100000000,
+    "receive_buffer_bytes": None,
+    "send_buffer_bytes": None,
+    "socket_options": ((6, 1, 1),),
+    "reconnect_backoff_ms": 50,
+    "reconnect_backoff_max_ms": 30000,
+    "max_in_flight_requests_per_connection": 5,
+    "security_protocol": "PLAINTEXT",
+    "ssl_context": None,
+    "ssl_check_hostname": True,
+    "ssl_cafile": None,
+    "ssl_certfile": None,
+    "ssl_keyfile": None,
+    "ssl_crlfile": None,
+    "ssl_password": None,
+    "ssl_ciphers": None,
+    "api_version": None,
+    "bootstrap_timeout_ms": 30000,
+    "metric_reporters": (),
+    "metrics_enabled": True,
+    "metrics_num_samples": 2,
+    "metrics_sample_window_ms": 30000,
+    "sasl_mechanism": None,
+    "sasl_plain_username": None,
+    "sasl_plain_password": None,
+    "sasl_kerberos_name": None,
+    "sasl_kerberos_service_name": "kafka",
+    "sasl_kerberos_domain_name": None,
+    "sasl_oauth_token_provider": None,
+    "proxy_url": None,
+    "socks5_proxy": None,
+}
+OWN_DEFAULTS = {
+    "metrics_recording_level": "INFO",
+    # kafka-python's is 16384: half the throughput, and it would save an idle partition nothing here.
+    "batch_size": 131072,
+    "buffer_memory": 33554432,
+    "max_pending_callbacks": 100000,
+    "partitioner": None,
+    "partitioner_ignore_keys": False,
+    "partitioner_adaptive_partitioning_enable": True,
+    "partitioner_availability_timeout_ms": 0,
+    "partitioner_single_broker_ms": 30000,
+    "interceptors": (),
+    "compression_level": None,
+    "compression_gzip_level": None,
+    "compression_lz4_level": None,
+    "compression_zstd_level": None,
+    "retry_backoff_max_ms": 1000,
+    "metadata_max_idle_ms": 300000,
+    "socket_connection_setup_timeout_ms": 10000,
+    "socket_connection_setup_timeout_max_ms": 30000,
+    "metadata_recovery_strategy": "rebootstrap",
+    "metadata_recovery_rebootstrap_trigger_ms": 300000,
+    "close_timeout_ms": 30000,
+    "selector": None,
+    "kafka_client": None,
+    "api_version_auto_timeout_ms": None,
+}
+
+
+def problem(**configs: Any) -> str:
+    with pytest.raises(KafkaConfigurationError) as caught:
+        ProducerConfig.from_kwargs(configs)
+    return str(caught.value).removeprefix("KafkaConfigurationError: ")
+
+
+def test_defaults_are_kafka_pythons_and_javas() -> None:
+    values = ProducerConfig().as_dict()
+    del values["client_id"], values["enable_idempotence"]
+    assert values == KAFKA_PYTHON_DEFAULTS | OWN_DEFAULTS
+
+
+def test_every_option_of_the_installed_kafka_python_is_known_with_its_default() -> None:
+    kafka = pytest.importorskip("kafka")
+    ours = ProducerConfig().as_dict()
+    different = {
+        "batch_size",
+        "bootstrap_servers",
+        "partitioner",
+        "selector",
+        "kafka_client",
+        "enable_idempotence",
+    }
+    for name, value in kafka.KafkaProducer.DEFAULT_CONFIG.items():
+        assert name in ours
+        if name not in different:
+            assert ours[name] == (tuple(value) if isinstance(value, list) else value), name
+
+
+def test_every_default_is_in_the_normal_form_of_its_kind() -> None:
+    for option in OPTIONS:
+        if not option.none_is_unset:
+            assert option.kind(option.default) == option.default, option.name
+
+
+def test_no_key_means_two_options() -> None:
+    for option in OPTIONS:
+        for key in (option.name, option.dotted_name, option.java_name):
+            assert key is None or config_module._BY_KEY[key] is option
+
+
+def test_java_names_and_textual_values_give_the_same_configuration() -> None:
+    python = ProducerConfig(
+        bootstrap_servers=["host1:9092", "host2:9092"],
+        acks=-1,
+        linger_ms=5,
+        compression_type="zstd",
+        compression_zstd_level=-5,
+        buffer_memory=1 << 40,
+        max_in_flight_requests_per_connection=3,
+        retries=2147483647,
+        partitioner_ignore_keys=True,
+        interceptors=[],
+        metadata_max_idle_ms=6000,
+        client_id="a",
+        partitioner="random",
+        receive_buffer_bytes=None,
+        ssl_check_hostname=False,
+        ssl_cafile="ca.pem",
+        security_protocol="SASL_SSL",
+        sasl_mechanism="SCRAM-SHA-256",
+    )
+    java = ProducerConfig.from_kwargs(
+        {
+            "bootstrap.servers": "host1:9092, host2:9092,",
+            "acks": "all",
+            "linger.ms": "5",
+            "compression.type": "zstd",
+            "compression.zstd.level": "-5",
+            "buffer.memory": str(1 << 40),
+            "max.in.flight.requests.per.connection": " 3 ",
+            "retries": "2147483647",
+            "partitioner.ignore.keys": "TRUE",
+            "interceptor.classes": "",
+            "metadata.max.idle.ms": "6000",
+            "client.id": "a",
+            "partitioner.class": "random",
+            "receive.buffer.bytes": "-1",
+            "ssl.endpoint.identification.algorithm": "",
+            "ssl.truststore.location": "ca.pem",
+            "security.protocol": "sasl_ssl",
+            "sasl.mechanism": "scram-sha-256",
+        }
+    )
+    assert java == python
+
+
+def test_option_java_lacks_may_be_spelled_with_dots_all_the_same() -> None:
+    assert ProducerConfig.from_kwargs({"close.timeout.ms": "7"}).close_timeout_ms == 7
+
+
+def test_one_option_under_two_spellings_is_an_error_that_names_both() -> None:
+    assert problem(**{"linger_ms": 5, "linger.ms": 5}) == (
+        "linger_ms and linger.ms are the same option: give only one of them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("linger_mss", "linger_ms"),
+        ("LINGER_MS", "linger_ms"),
+        ("linger-ms", "linger_ms"),
+        ("bootstrap_server", "bootstrap_servers"),
+        ("max.in.flight.requests", "max.in.flight.requests.per.connection"),
+        ("closed.timeout.ms", "close.timeout.ms"),
+    ],
+)
+def test_unknown_option_gets_the_nearest_name_suggested(key: str, near: str) -> None:
+    assert problem(**{key: 1}) == f"unknown option {key!r}: did you mean {near!r}?"
+
+
+def test_all_unknown_options_are_reported_together() -> None:
+    assert problem(zzzz=1, yyyy=2) == "unknown option 'zzzz'; unknown option 'yyyy'"
+
+
+@pytest.mark.parametrize("key", config_module._JAVA_ONLY)
+def test_javas_own_option_is_refused_with_what_to_do_instead(key: str) -> None:
+    assert problem(**{key: "x"}) == f"option {key!r} is Java's alone: {config_module._JAVA_ONLY[key]}"
+
+
+def test_option_name_that_is_no_string_is_refused() -> None:
+    with pytest.raises(KafkaConfigurationError, match="option 5: must be a string"):
+        ProducerConfig.from_kwargs({5: 1})  # type: ignore[dict-item]
+
+
+def test_refused_value_is_named_with_the_key_as_it_was_spelled_and_what_is_allowed() -> None:
+    assert problem(linger_ms=-1) == "linger_ms=-1: must be a number of milliseconds >= 0"
+    assert problem(**{"linger.ms": "soon"}) == "linger.ms='soon': must be a number of milliseconds >= 0"
+    assert problem(batch_size=1 << 40).startswith(f"batch_size={1 << 40}: it is above 2147483647; must be")
+
+
+def test_long_value_is_cut_in_the_message() -> None:
+    assert len(problem(compression_type="x" * 5000)) < 300
+
+
+# --- immutability, copies, text ---------------------------------------------------------------------
+
+
+def test_options_cannot_be_changed_deleted_or_added() -> None:
+    config = ProducerConfig(linger_ms=1)
+    with pytest.raises(AttributeError, match=r"use replace\(linger_ms=\.\.\.\)"):
+        config.linger_ms = 2  # type: ignore[assignment]
+    with pytest.raises(AttributeError):
+        del config.linger_ms
+    with pytest.raises(AttributeError):
+        config.lingerms = 2  # type: ignore[attr-defined]
+    assert config.linger_ms == 1
+
+
+def test_class_shows_the_row_of_the_table_behind_an_option() -> None:
+    assert ProducerConfig.linger_ms in OPTIONS
+    assert ProducerConfig.linger_ms.name == "linger_ms"
+
+
+def test_given_and_as_dict_are_copies() -> None:
+    config = ProducerConfig(linger_ms=1)
+    config.given()["linger_ms"] = 2
+    config.as_dict()["linger_ms"] = 2
+    assert config.linger_ms == 1
+    assert config.replace().linger_ms == 1
+
+
+def test_replace_keeps_what_was_given_and_settles_the_rest_anew() -> None:
+    config = ProducerConfig(acks=1, retry_backoff_ms=5000, client_id="a")
+    assert config.retry_backoff_max_ms == 5000
+    other = config.replace(**{"retry.backoff.ms": 100, "linger_ms": 7})
+    assert (other.acks, other.linger_ms, other.retry_backoff_max_ms) == (1, 7, 1000)
+    assert config.linger_ms == 0
+    assert other.replace(client_id=None).client_id.startswith("cyproducer-")
+    with pytest.raises(KafkaConfigurationError, match="linger_ms=-1"):
+        config.replace(linger_ms=-1)
+
+
+def test_as_dict_and_given_make_an_equal_configuration() -> None:
+    config = ProducerConfig(
+        bootstrap_servers="a,[::1]:9093",
+        compression_type="lz4",
+        compression_level=3,
+        delivery_timeout_ms=float("inf"),
+        api_version="2.8",
+        linger_ms=float("inf"),
+        connections_max_idle_ms=-1,
+    )
+    assert ProducerConfig.from_kwargs(config.as_dict()) == config
+    assert ProducerConfig.from_kwargs(config.given()) == config
+    assert config != ProducerConfig()
+    assert config != "config"
+    assert set(config.as_dict()) == {option.name for option in OPTIONS}
+
+
+def test_pickled_configuration_is_equal_and_numbers_its_client_id_anew() -> None:
+    config = ProducerConfig(linger_ms=5, key_serializer=str.encode)
+    again = pickle.loads(pickle.dumps(config))
+    assert again == config
+    assert type(again) is ProducerConfig
+    assert again.client_id != config.client_id
+    named = ProducerConfig(client_id="a")
+    assert pickle.loads(pickle.dumps(named)).client_id == "a"
+
+
+def test_text_shows_what_was_given_without_secrets() -> None:
+    config = ProducerConfig(
+        client_id="a",
+        linger_ms=5,
+        sasl_plain_password="geheim-1",
+        ssl_password="geheim-2",
+        proxy_url="socks5://user:ge@he/im-3@proxy:1080",
+    )
+    text = repr(config)
+    assert "geheim" not in text
+    assert "im-3" not in text
+    assert text == (
+        "ProducerConfig(client_id='a', linger_ms=5, sasl_plain_password='***', ssl_password='***', "
+        "proxy_url='socks5://***@proxy:1080')"
+    )
+    assert config.as_dict()["sasl_plain_password"] == "geheim-1"
+    assert repr(ProducerConfig()).startswith("ProducerConfig(client_id='cyproducer-")
+
+
+def test_refused_secret_is_not_in_the_message() -> None:
+    assert problem(sasl_plain_password=48151623) == (
+        "sasl_plain_password='***': must be a string of 1 to 32767 bytes, or None"
+    )
+    assert "bytes;" not in problem(ssl_password="x" * 40000)
+
+
+# --- client id --------------------------------------------------------------------------------------
+
+
+def test_client_ids_are_numbered_each_number_once_across_threads() -> None:
+    names: list[str] = []
+
+    def make() -> None:
+        names.extend(ProducerConfig(client_id=None).client_id for _ in range(50))
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(names)) == 200
+    numbers = sorted(int(name.removeprefix("cyproducer-")) for name in names)
+    assert numbers == list(range(numbers[0], numbers[0] + 200))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_child_of_a_fork_is_not_held_up_by_a_lock_of_its_parent() -> None:
+    with config_module._client_numbers_lock:
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(10)
+            ok = ProducerConfig().client_id.startswith("cyproducer-")
+            os._exit(0 if ok else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+# --- documentation ----------------------------------------------------------------------------------
+
+
+def test_module_prints_a_markdown_table_with_a_row_for_each_option() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cyproducer.config"], capture_output=True, check=True, text=True
+    )
+    lines = done.stdout.splitlines()
+    assert done.stdout == options_as_markdown()
+    assert lines[0] == "| Option | Java's name | Default | Allowed | Meaning |"
+    assert lines[1] == "| --- | --- | --- | --- | --- |"
+    assert [line.split(" | ")[0] for line in lines[2:]] == [f"| `{option.name}`" for option in OPTIONS]
+    assert {line.replace("\\|", "").count("|") for line in lines} == {6}
+    assert "| `linger_ms` | `linger.ms` | `0` | a number of milliseconds >= 0 |" in done.stdout
+    assert "| `close_timeout_ms` |  | `30000` |" in done.stdout
+
+
+def test_table_shows_that_idempotence_is_on() -> None:
+    assert "| `enable_idempotence` | `enable.idempotence` | `True` |" in options_as_markdown()
+
+
+def test_importing_the_package_pulls_in_nothing_slow() -> None:
+    program = (
+        "import sys; import cyproducer;"
+        "slow = 'inspect dataclasses ssl asyncio difflib concurrent.futures lz4 zstandard cramjam';"
+        "print([name for name in slow.split() if name in sys.modules])"
+    )
+    # -S leaves site-packages out, this package with it.
+    environment = {**os.environ, "PYTHONPATH": str(Path(cyproducer.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], capture_output=True, check=True, env=environment
+    )
+    assert done.stdout.decode().strip() == "[]"

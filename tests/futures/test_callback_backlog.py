@@ -1,0 +1,196 @@
+"""Records that wait for their callbacks: ``send()`` waits where there are too many, and says why."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cyproducer import errors
+from cyproducer.futures.completion import CompletionQueue
+from cyproducer.futures.delivery import RecordFuture
+from tests.observability.measured import registry
+from tests.rig import Rig
+from tests.until import PATIENCE_S, until, until_blocked
+
+MOST = 200
+
+
+class Backlog:
+    """A rig whose callbacks run when the test says so."""
+
+    def __init__(self, max_block_ms: float = PATIENCE_S * 1000) -> None:
+        self.queue = CompletionQueue(most=MOST)
+        self.rig = Rig({"t": [1, 1]}, completions=self.queue, max_block_ms=max_block_ms)
+        self.called = 0
+
+    def count(self, outcome: Any) -> None:
+        self.called += 1
+
+    def fill(self, records: int, size: int = 10) -> None:
+        """Has so many records acknowledged whose callbacks are due."""
+        for number in range(records):
+            self.rig.send("t", bytes(size), partition=number % 2).add_both(self.count)
+        self.rig.answer_all()
+
+    def sending(self, results: list[Any]) -> threading.Thread:
+        """A thread that sends one record."""
+
+        def send() -> None:
+            try:
+                results.append(self.rig.send("t", b"later", partition=0))
+            except BaseException as error:
+                results.append(error)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        return thread
+
+
+@pytest.fixture
+def backlog() -> Iterator[Backlog]:
+    made = Backlog()
+    with made.rig:
+        yield made
+
+
+def test_what_waits_for_its_callback_is_counted_by_records(backlog: Backlog) -> None:
+    backlog.fill(MOST - 1)
+    backlog.rig.send("t", b"without a callback", partition=0)
+    backlog.rig.answer_all()
+    assert backlog.queue.backlog == MOST - 1
+    two = backlog.rig.send("t", b"with two", partition=0)
+    two.add_callback(backlog.count).add_both(backlog.count)
+    backlog.rig.answer_all()
+    assert backlog.queue.backlog == MOST
+    backlog.rig.run_callbacks()
+    assert (backlog.queue.backlog, backlog.called) == (0, MOST + 1)
+
+
+def test_send_waits_until_callbacks_have_caught_up(backlog: Backlog) -> None:
+    backlog.fill(MOST)
+    results: list[Any] = []
+    thread = backlog.sending(results)
+    until_blocked(thread)
+    assert results == []
+    backlog.rig.run_callbacks()
+    thread.join(PATIENCE_S)
+    assert isinstance(results[0], RecordFuture)
+    assert backlog.queue.wait_time_ns > 0
+
+
+def test_many_rows_wait_too(backlog: Backlog) -> None:
+    backlog.fill(MOST)
+    sent: list[int] = []
+    thread = threading.Thread(target=lambda: sent.append(len(backlog.rig.path.send_many("t", [b"1", b"2"]))))
+    thread.start()
+    until_blocked(thread)
+    assert sent == []
+    backlog.rig.run_callbacks()
+    thread.join(PATIENCE_S)
+    assert sent == [2]
+
+
+def test_below_the_bound_nobody_waits(backlog: Backlog) -> None:
+    backlog.fill(MOST - 1)
+    backlog.rig.send("t", b"at once", partition=0)
+    assert backlog.queue.wait_time_ns == 0
+
+
+def test_the_error_says_that_callbacks_are_slow() -> None:
+    backlog = Backlog(max_block_ms=30)
+    with backlog.rig:
+        backlog.fill(MOST)
+        with pytest.raises(errors.BufferExhaustedError) as caught:
+            backlog.rig.send("t", b"too early", partition=0)
+    text = str(caught.value)
+    for part in (
+        "callbacks are slow",
+        f"{MOST} records",
+        f"max_pending_callbacks={MOST}",
+        "max_block_ms=30",
+        "'t'",
+    ):
+        assert part in text
+
+
+def test_a_callback_that_sends_does_not_wait_for_itself() -> None:
+    backlog = Backlog(max_block_ms=0)
+    with backlog.rig:
+        sent: list[RecordFuture] = []
+        first = backlog.rig.send("t", b"first", partition=0)
+        first.add_both(lambda _: sent.append(backlog.rig.send("t", b"again", partition=0)))
+        backlog.fill(MOST)
+        backlog.rig.run_callbacks()
+        backlog.rig.answer_all()
+        assert sent[0].succeeded()
+
+
+def test_closing_ends_the_wait(backlog: Backlog) -> None:
+    backlog.fill(MOST)
+    results: list[Any] = []
+    thread = backlog.sending(results)
+    until_blocked(thread)
+    backlog.rig.accumulator.close()
+    thread.join(PATIENCE_S)
+    assert isinstance(results[0], errors.ProducerClosedError)
+
+
+def test_ctrl_c_ends_the_wait(backlog: Backlog) -> None:
+    backlog.fill(MOST)
+    main = threading.main_thread()
+
+    def interrupt() -> None:
+        until_blocked(main)
+        assert main.ident is not None
+        signal.pthread_kill(main.ident, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        backlog.rig.send("t", b"never", partition=0)
+    thread.join()
+    backlog.rig.run_callbacks()
+    backlog.rig.send("t", b"later", partition=0)
+
+
+def test_callbacks_of_a_batch_that_was_split_are_counted_once(backlog: Backlog) -> None:
+    too_large = 10
+    for _ in range(4):
+        backlog.rig.send("t", bytes(100), partition=0).add_both(backlog.count)
+    (seen,) = backlog.rig.requests()
+    backlog.rig.answer(seen, too_large)
+    assert backlog.queue.backlog == 0
+    backlog.rig.answer_all()
+    assert backlog.queue.backlog == 4
+    backlog.rig.run_callbacks()
+    assert (backlog.queue.backlog, backlog.called) == (0, 4)
+
+
+def test_metrics_report_depth_and_lag(backlog: Backlog) -> None:
+    backlog.fill(3)
+
+    def metric(name: str) -> float:
+        return registry(backlog.rig).snapshot()["producer-metrics"][name]
+
+    assert metric("callback-queue-size") == 3
+    lag_ms = metric("callback-queue-lag")
+    assert lag_ms > 0
+    until(lambda: metric("callback-queue-lag") > lag_ms, "a longer lag")
+    backlog.rig.run_callbacks()
+    assert metric("callback-queue-size") == metric("callback-queue-lag") == 0
+
+
+def test_the_lag_counts_while_a_callback_runs(backlog: Backlog) -> None:
+    seen: list[int] = []
+    backlog.rig.send("t", b"1", partition=0).add_both(lambda _: seen.append(backlog.queue.lag_ns))
+    backlog.rig.answer_all()
+    backlog.rig.run_callbacks()
+    assert seen[0] > 0
+
+
+@pytest.mark.parametrize("most", [0, -1])
+def test_the_bound_is_at_least_one(most: int) -> None:
+    with pytest.raises(ValueError, match=f"most={most}: must be >= 1"):
+        CompletionQueue(most=most)

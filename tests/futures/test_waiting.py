@@ -1,0 +1,99 @@
+"""Threads in ``get()`` for records of one batch: each wakes the next one, whoever left meanwhile."""
+
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from cyproducer.errors import KafkaTimeoutError
+from cyproducer.futures.waiting import begin_sending
+from tests.rig import Rig
+from tests.until import PATIENCE_S, until_blocked
+
+LOOK_S = 0.05
+"""How often a waiting thread looks for signals, and at the outcome."""
+
+
+class Waiting(threading.Thread):
+    """Waits for one record of the batch."""
+
+    def __init__(self, rig: Rig, timeout: float = PATIENCE_S) -> None:
+        super().__init__()
+        self.future = rig.send("t", b"v")
+        self.timeout = timeout
+        self.outcome: object = None
+
+    def run(self) -> None:
+        try:
+            self.outcome = self.future.get(self.timeout).offset
+        except KafkaTimeoutError:
+            self.outcome = "late"
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 40])
+def test_all_who_wait_for_a_batch_are_woken(threads: int) -> None:
+    took = []
+    for _ in range(10):
+        with Rig({"t": [1]}) as rig:
+            waiting = [Waiting(rig) for _ in range(threads)]
+            for thread in waiting:
+                thread.start()
+            for thread in waiting:
+                until_blocked(thread)
+            began = time.monotonic()
+            rig.answer_all()
+            for thread in waiting:
+                thread.join(PATIENCE_S)
+            took.append(time.monotonic() - began)
+            assert [thread.outcome for thread in waiting] == list(range(threads))
+    # Once in a while they look by themselves. Were they not woken, none of the ten would be this fast.
+    assert min(took) < LOOK_S / 2
+
+
+@pytest.mark.parametrize("leaving", [{0}, {2}, {4}, {0, 1}, {1, 3}, {3, 4}, {0, 1, 2, 3, 4}])
+def test_who_stays_is_woken_whoever_leaves(leaving: set[int]) -> None:
+    with Rig({"t": [1]}) as rig:
+        waiting = [Waiting(rig, 0.1 if number in leaving else PATIENCE_S) for number in range(5)]
+        for thread in waiting:
+            thread.start()
+            until_blocked(thread)
+        for number in leaving:
+            waiting[number].join(PATIENCE_S)
+        rig.answer_all()
+        for thread in waiting:
+            thread.join(PATIENCE_S)
+        expected = ["late" if number in leaving else number for number in range(5)]
+        assert [thread.outcome for thread in waiting] == expected
+
+
+def test_times_that_run_out_while_the_outcome_arrives_keep_nobody_asleep() -> None:
+    rng = random.Random(1)
+    met = set()
+    for _ in range(60):
+        with Rig({"t": [1]}) as rig:
+            waiting = [Waiting(rig, rng.choice([PATIENCE_S, rng.uniform(0, 0.004)])) for _ in range(12)]
+            for thread in waiting:
+                thread.start()
+            rig.answer_all()
+            for thread in waiting:
+                thread.join(PATIENCE_S)
+            for number, thread in enumerate(waiting):
+                assert thread.outcome == number or (thread.outcome == "late" and thread.timeout < PATIENCE_S)
+                met.add(thread.outcome == "late")
+    assert met == {True, False}
+
+
+@pytest.mark.skipif(not Path("/proc/self/timerslack_ns").exists(), reason="the kernel tells no timer slack")
+def test_a_senders_waits_end_when_they_are_due() -> None:
+    slacks: list[str] = []
+
+    def look() -> None:
+        begin_sending()
+        slacks.append(Path(f"/proc/{threading.get_native_id()}/timerslack_ns").read_text())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert slacks == ["1\n"]

@@ -1,0 +1,321 @@
+"""The end: flush, close, what is left behind, and what becomes of a producer that nobody closes."""
+
+import gc
+import logging
+import os
+import signal
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cyproducer import errors
+from cyproducer.producer import KafkaProducer
+from cyproducer.user_thread import NAME
+from tests.network.odd_servers import refusing_address
+from tests.network.producing import WAIT_S, options, producing
+from tests.network.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
+from tests.until import until, until_blocked
+
+pytestmark = pytest.mark.timeout(60)
+ROOT = Path(__file__).parents[2]
+
+
+def no_produce(received: Received) -> Act | None:
+    return Act(silent=True) if received.api_key == PRODUCE else None
+
+
+# flush
+
+
+def test_flush_sends_what_lingers_and_waits_for_it() -> None:
+    with (
+        ScriptedCluster(orders=2) as cluster,
+        producing(cluster, linger_ms=30_000, delivery_timeout_ms=60_000) as producer,
+    ):
+        futures = [producer.send("orders", b"%d" % i, partition=i % 2) for i in range(10)]
+        producer.flush(WAIT_S)
+        assert all(future.succeeded() for future in futures)
+        assert len(cluster.topics["orders"].values) == 10
+        # And the producer goes on lingering after it.
+        late = producer.send("orders", b"late")
+        assert not late.is_done
+        producer.flush(WAIT_S)
+        assert late.succeeded()
+
+
+def test_flush_waits_for_records_without_metadata() -> None:
+    with (
+        ScriptedCluster() as cluster,
+        producing(cluster, linger_ms=30_000, delivery_timeout_ms=60_000) as producer,
+    ):
+        cluster.create_topic("late").first_errors.extend([3, 3, 5])
+        future = producer.send("late", b"1")
+        producer.flush(WAIT_S)
+        assert future.succeeded()
+
+
+def test_flush_returns_where_records_fail() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        cluster.act(PRODUCE, Act(error=10))
+        future = producer.send("orders", b"1")
+        producer.flush(WAIT_S)
+        assert future.failed()
+
+
+def test_flush_waits_for_callbacks_of_what_was_accepted() -> None:
+    release, running, seen = threading.Event(), threading.Event(), []
+
+    def slow(metadata: Any) -> None:
+        running.set()
+        assert release.wait(WAIT_S)
+        seen.append(metadata.offset)
+
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        producer.send("orders", b"1").add_callback(slow)
+        assert running.wait(WAIT_S)
+        with pytest.raises(errors.KafkaTimeoutError):
+            producer.flush(0.05)
+        release.set()
+        producer.flush(WAIT_S)
+        assert seen == [0]
+
+
+def test_a_flush_that_times_out_says_what_is_pending_and_why() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        producer.partitions_for("orders")
+        cluster.script = no_produce
+        waiting = producer.send("orders", b"1"), producer.send("missing", b"2")
+        began = time.monotonic()
+        with pytest.raises(errors.KafkaTimeoutError, match="1 batches and 1 records without metadata"):
+            producer.flush(0.2)
+        assert 0.2 <= time.monotonic() - began < 5
+        assert not any(future.is_done for future in waiting)
+    with producing(bootstrap_servers=[(server := refusing_address())]) as producer:
+        producer.send("orders", b"1")
+        with pytest.raises(errors.KafkaTimeoutError, match=f"{server}: connection refused"):
+            producer.flush(0.2)
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan")])
+def test_a_timeout_must_be_a_time(timeout: float) -> None:
+    with producing(bootstrap_servers=[refusing_address()]) as producer:
+        with pytest.raises(ValueError, match="must be a number of seconds"):
+            producer.flush(timeout)
+        with pytest.raises(ValueError, match="must be a number of seconds"):
+            producer.close(timeout)
+
+
+# close
+
+
+def test_close_delivers_what_was_accepted() -> None:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, linger_ms=30_000, delivery_timeout_ms=60_000) as producer,
+    ):
+        futures = [producer.send("orders", b"%d" % i) for i in range(100)]
+        producer.close()
+        assert all(future.succeeded() for future in futures)
+        assert len(cluster.topics["orders"].values) == 100
+
+
+def test_leaving_the_with_statement_closes() -> None:
+    with ScriptedCluster(orders=1) as cluster:
+        with KafkaProducer(**options(cluster)) as producer:
+            future = producer.send("orders", b"1")
+        assert future.succeeded()
+        with pytest.raises(errors.ProducerClosedError):
+            producer.send("orders", b"2")
+
+
+def test_close_0_fails_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, max_in_flight_requests_per_connection=1) as producer,
+    ):
+        producer.partitions_for("orders")
+        cluster.script = no_produce
+        in_flight = producer.send("orders", b"1")
+        cluster.wait_for_requests(PRODUCE, 1)
+        left = [in_flight, producer.send("orders", b"2"), producer.send("missing", b"3")]
+        with caplog.at_level(logging.WARNING, "cyproducer"):
+            producer.close(0)
+        for future in left:
+            with pytest.raises(errors.ProducerClosedError, match="closed before the record was acknowledged"):
+                future.get(0)
+        assert "3 records were not acknowledged in time" in caplog.text
+
+
+def test_close_waits_no_longer_than_its_timeout() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        cluster.script = no_produce
+        future = producer.send("orders", b"1")
+        began = time.monotonic()
+        producer.close(0.3)
+        assert 0.3 <= time.monotonic() - began < 5
+        assert future.failed()
+
+
+def test_closing_twice_is_no_error_and_calls_nobodys_close_twice() -> None:
+    closed: list[str] = []
+
+    class Closable:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def serialize(self, topic: str, headers: Any, data: Any) -> bytes:
+            return bytes(data)
+
+        def close(self) -> None:
+            closed.append(self.name)
+
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(
+            cluster,
+            key_serializer=Closable("key"),
+            value_serializer=Closable("value"),
+            interceptors=[Closable("spy")],
+        ) as producer,
+    ):
+        producer.close()
+        producer.close()
+        with producer:
+            pass
+        assert sorted(closed) == ["key", "spy", "value"]
+
+
+@pytest.mark.parametrize("custom", [False, True])
+def test_after_close_nothing_is_accepted(custom: bool) -> None:
+    def choose(key: Any, all_partitions: list[int], available: list[int]) -> int:
+        return 0
+
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, partitioner=choose if custom else None) as producer,
+    ):
+        producer.send("orders", b"1").get(WAIT_S)
+        producer.close()
+        began = time.monotonic()
+        for topic in ("orders", "never-seen"):
+            with pytest.raises(errors.ProducerClosedError):
+                producer.send(topic, b"1")
+        with pytest.raises(errors.ProducerClosedError):
+            producer.partitions_for("other")
+        with pytest.raises(errors.KafkaError):
+            producer.wait_ready() if not cluster.received(PRODUCE) else producer.partitions_for("another")
+        producer.flush(0)
+        assert time.monotonic() - began < 5
+        assert cluster.topics["orders"].values == [b"1"]
+
+
+def test_close_ends_waits_for_metadata_and_memory() -> None:
+    outcomes: list[BaseException] = []
+    started = threading.Barrier(3)
+
+    def run(call: Any) -> None:
+        started.wait(WAIT_S)
+        try:
+            while True:
+                call()
+        except BaseException as error:
+            outcomes.append(error)
+
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, buffer_memory=20_000, max_block_ms=60_000) as producer,
+    ):
+        producer.partitions_for("orders")
+        cluster.script = no_produce
+        calls = [lambda: producer.send("orders", bytes(3000)), lambda: producer.partitions_for("missing")]
+        threads = [threading.Thread(target=run, args=(call,)) for call in calls]
+        for thread in threads:
+            thread.start()
+        started.wait(WAIT_S)
+        cluster.wait_for_requests(PRODUCE, 1)
+        producer.close(0)
+        for thread in threads:
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
+    assert [type(error) for error in outcomes] == [errors.ProducerClosedError] * 2
+
+
+def test_an_interrupted_close_can_be_gone_on_with() -> None:
+    held = threading.Event()
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        producer.partitions_for("orders")
+        cluster.act(PRODUCE, Act(hold=held))
+        future = producer.send("orders", b"1")
+        cluster.wait_for_requests(PRODUCE, 1)
+
+        def interrupt() -> None:
+            until(lambda: producer._runtime.accumulator.closed, "the close")
+            until_blocked(threading.main_thread())
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            producer.close()
+        interrupting.join(WAIT_S)
+        assert not future.is_done
+        held.set()
+        producer.close()
+        assert future.succeeded()
+
+
+# What is left behind
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def own_threads() -> set[threading.Thread]:
+    """All but the process's for users' code, which ends by itself."""
+    return {thread for thread in threading.enumerate() if thread.name != NAME}
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc to count descriptors")
+def test_a_closed_producer_leaves_no_thread_and_no_descriptor() -> None:
+    with ScriptedCluster(3, orders=6) as cluster:
+        with KafkaProducer(**options(cluster)) as producer:
+            producer.send("orders", b"1").add_callback(lambda metadata: None).get(WAIT_S)
+        threads, before = own_threads(), 0
+        for round_ in range(5):
+            with KafkaProducer(**options(cluster)) as producer:
+                for partition in range(6):
+                    producer.send("orders", b"1", partition=partition).add_callback(
+                        lambda metadata: None
+                    ).get(WAIT_S)
+            assert not [t for t in own_threads() if t.name.startswith("cyproducer")]
+            cluster.wait_for(
+                lambda: all(c.closed for node in cluster.nodes.values() for c in node.connections)
+            )
+            for node in cluster.nodes.values():
+                for connection in node.connections:
+                    for thread in connection.threads:
+                        thread.join(WAIT_S)
+            if round_ == 0:
+                before = descriptors()
+        assert descriptors() == before
+        assert own_threads() <= threads
+
+
+def test_neither_closed_nor_unreachable_producers_warn_of_resources() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with ScriptedCluster(orders=1) as cluster:
+            with KafkaProducer(**options(cluster)) as producer:
+                producer.send("orders", b"1").get(WAIT_S)
+            with (
+                KafkaProducer(**options(bootstrap_servers=[refusing_address()])) as producer,
+                pytest.raises(errors.NoBrokersAvailable),
+            ):
+                producer.wait_ready(0.1)
+            del producer
+            gc.collect()

@@ -1,0 +1,359 @@
+"""Which connections a producer makes and keeps, and what it does where they fail."""
+
+import contextlib
+import errno
+import functools
+import logging
+import math
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cyproducer import errors
+from cyproducer.control.connections import Address
+from cyproducer.network import connector
+from cyproducer.network.dns import Resolution, Resolver, ResolveRequest
+from cyproducer.network.network_client import NetworkClient
+from tests.network import odd_servers
+from tests.network.odd_servers import odd_server, refusing_address
+from tests.network.producing import WAIT_S, producing
+from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
+from tests.until import until
+
+pytestmark = pytest.mark.timeout(60)
+
+NOT_ENOUGH_REPLICAS = 19
+
+
+# Connections
+
+
+def test_one_bootstrap_server_that_answers_is_enough() -> None:
+    with odd_server(odd_servers.hangs_up) as odd, ScriptedCluster(orders=1) as cluster:
+        servers = [refusing_address(), odd, *cluster.bootstrap_servers, refusing_address()]
+        with producing(cluster, bootstrap_servers=servers) as producer:
+            producer.wait_ready(WAIT_S)
+            assert producer.bootstrap_connected()
+            assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+
+
+def test_a_producer_waits_for_a_broker_that_is_not_up_yet() -> None:
+    with ScriptedCluster(orders=1) as cluster:
+        cluster.nodes[1].stop()
+        with producing(cluster) as producer:
+            future = producer.send("orders", b"1")
+            with pytest.raises(errors.NoBrokersAvailable):
+                producer.wait_ready(0.1)
+            cluster.nodes[1].start()
+            assert future.get(WAIT_S).offset == 0
+
+
+def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedCluster(orders=1) as cluster:
+        port = cluster.nodes[1].port
+
+        def look_up(host: str, *args: Any, **kwargs: Any) -> Any:
+            assert host == "kafka.example"
+            tcp = (socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+            # Nobody listens on the first two.
+            return [
+                (socket.AF_INET6, *tcp, ("::1", port, 0, 0)),
+                (socket.AF_INET, *tcp, ("127.0.0.2", port)),
+                (socket.AF_INET, *tcp, ("127.0.0.1", port)),
+            ]
+
+        monkeypatch.setattr(connector, "Resolver", functools.partial(Resolver, getaddrinfo=look_up))
+        with producing(
+            bootstrap_servers=[f"kafka.example:{port}"],
+            reconnect_backoff_ms=9000,
+            reconnect_backoff_max_ms=9000,
+        ) as producer:
+            producer.wait_ready(5)
+            assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+
+
+# Side by side. A set-up may take forever here, so that nothing but the next attempt helps; the dice choose
+# the first server always, which leads nowhere.
+
+
+@pytest.fixture
+def first_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("random.random", lambda: 0.0)
+
+
+ENDLESS: dict[str, Any] = {"socket_connection_setup_timeout_ms": math.inf}
+
+
+@pytest.mark.usefixtures("first_first")
+def test_a_silent_bootstrap_server_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        odd_server(odd_servers.is_silent) as first,
+        odd_server(odd_servers.is_silent) as second,
+        producing(bootstrap_servers=[first, second, *cluster.bootstrap_servers], **ENDLESS) as producer,
+    ):
+        assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+        # The others were closed, and have not failed.
+        assert [c.node_id for c in producer._runtime.client._connector.connections.values()] == [1]
+        assert producer._runtime.client._connector.diagnosis() == ""
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.usefixtures("first_first")
+def test_a_look_up_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    hold = threading.Event()
+    with ScriptedCluster(orders=1) as cluster:
+        port = cluster.nodes[1].port
+
+        def look_up(host: str, port: int, **options: Any) -> Any:
+            if host == "hangs.example":
+                hold.wait(WAIT_S)
+                raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+        monkeypatch.setattr(connector, "Resolver", functools.partial(Resolver, getaddrinfo=look_up))
+        servers = ["hangs.example:9092", f"kafka.example:{port}"]
+        with producing(bootstrap_servers=servers, **ENDLESS) as producer:
+            assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+            assert producer._runtime.client._connector.diagnosis() == ""
+            # Its answer comes to nobody.
+            hold.set()
+            assert producer.send("orders", b"2").get(WAIT_S).offset == 1
+
+
+def test_a_look_up_that_hangs_is_given_up_in_time_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    hold, asked, looked_up = threading.Event(), [], []
+
+    def look_up(host: str, port: int, **options: Any) -> Any:
+        looked_up.append(host)
+        hold.wait(WAIT_S)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    class Counted(Resolver):
+        def resolve(self, host: str, port: int, canonical: bool = False) -> ResolveRequest:
+            asked.append(host)
+            return super().resolve(host, port, canonical)
+
+    monkeypatch.setattr(connector, "Resolver", functools.partial(Counted, getaddrinfo=look_up))
+    with producing(
+        bootstrap_servers="hangs.example:9092",
+        socket_connection_setup_timeout_ms=20,
+        socket_connection_setup_timeout_max_ms=20,
+    ) as producer:
+        until(lambda: len(asked) > 2, "two look-ups that were given up")
+        with pytest.raises(errors.NoBrokersAvailable, match=r"'hangs.example': name resolution took over"):
+            producer.wait_ready(0)
+        # It is one look-up all the time.
+        assert looked_up == ["hangs.example"]
+        hold.set()
+
+
+class TwoAddresses:
+    """A resolver to which every name has two addresses, the first of which nobody answers."""
+
+    DEAD = "192.0.2.1"  # RFC 5737: for documentation, so nobody's
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
+        self.answers: list[Resolution] = []
+
+    def resolve(self, host: str, port: int, canonical: bool = False) -> ResolveRequest:
+        request = ResolveRequest(host, port, canonical)
+        both = [Address(host, socket.AF_INET, (address, port)) for address in (self.DEAD, "127.0.0.1")]
+        self.answers.append(Resolution(request, both, None))
+        self.wake()
+        return request
+
+    def poll(self) -> list[Resolution]:
+        answers, self.answers = self.answers, []
+        return answers
+
+    def close(self) -> None:
+        pass
+
+
+def test_of_a_brokers_addresses_the_first_that_is_connected_is_kept(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    connect = connector.Connector._connect
+    ends: list[tuple[socket.socket, socket.socket]] = []
+
+    def connecting(self: connector.Connector, address: Address) -> socket.socket:
+        if address.sockaddr[0] != TwoAddresses.DEAD:
+            return connect(self, address)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        # Full, it doesn't become writable, as a socket whose SYN nobody answers.
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                ours.send(bytes(65536))
+        ends.append((ours, theirs))
+        return ours
+
+    monkeypatch.setattr(connector, "Resolver", TwoAddresses)
+    monkeypatch.setattr(connector.Connector, "_connect", connecting)
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, **ENDLESS) as producer:
+        assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+        # The bootstrap server's and the broker's own.
+        assert len(ends) == 2
+        assert [ours.fileno() for ours, _ in ends] == [-1, -1]
+        assert producer._runtime.client._connector.diagnosis() == ""
+        (kept,) = producer._runtime.client._connector.connections.values()
+        assert "(127.0.0.1:" not in kept.where
+    for _, theirs in ends:
+        theirs.close()
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_bootstrap_name_whose_first_address_is_silent_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ScriptedCluster(orders=1) as cluster, odd_server(odd_servers.is_silent) as silent:
+        addresses = [("127.0.0.1", int(silent.rpartition(":")[2])), ("127.0.0.1", cluster.nodes[1].port)]
+
+        def look_up(host: str, port: int, **options: Any) -> Any:
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+
+        monkeypatch.setattr(connector, "Resolver", functools.partial(Resolver, getaddrinfo=look_up))
+        with producing(bootstrap_servers="kafka.example:9092", **ENDLESS) as producer:
+            assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+
+
+def test_a_refused_connection_is_logged_with_its_address(caplog: pytest.LogCaptureFixture) -> None:
+    address = refusing_address()
+    with producing(bootstrap_servers=address) as producer:
+        until(lambda: caplog.records, "a warning")
+        with pytest.raises(errors.NoBrokersAvailable, match=f"{address}: connection refused"):
+            producer.wait_ready(0)
+    assert f"{address}: connection refused" in caplog.records[0].getMessage()
+    assert caplog.records[0].levelno == logging.WARNING
+
+
+def test_an_address_without_a_route_is_logged_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def connect(self: connector.Connector, address: Address) -> socket.socket:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(connector.Connector, "_connect", connect)
+    with producing(bootstrap_servers="127.0.0.1:1"):
+        until(lambda: caplog.records, "a warning")
+    assert "127.0.0.1:1: network is unreachable" in caplog.records[0].getMessage()
+
+
+def test_a_connection_that_is_not_made_in_time_is_logged_with_its_address(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with (
+        odd_server(odd_servers.is_silent) as address,
+        producing(bootstrap_servers=address, socket_connection_setup_timeout_ms=20),
+    ):
+        until(lambda: caplog.records, "a warning")
+        assert f"{address}: no completed handshake within " in caplog.records[0].getMessage()
+
+
+@pytest.mark.parametrize("client_dns_lookup", ["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"])
+def test_both_ways_to_look_names_up_reach_the_broker(client_dns_lookup: str) -> None:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(
+            bootstrap_servers=[f"localhost:{cluster.nodes[1].port}"], client_dns_lookup=client_dns_lookup
+        ) as producer,
+    ):
+        assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+
+
+def test_an_idle_connection_is_closed_and_made_again_when_needed() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, connections_max_idle_ms=100) as producer:
+        assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+        cluster.wait_for(lambda: all(c.closed for c in cluster.nodes[1].connections))
+        assert not producer.bootstrap_connected()
+        assert producer.send("orders", b"2").get(WAIT_S).offset == 1
+
+
+def test_a_connection_with_a_request_under_way_is_not_idle() -> None:
+    held = threading.Event()
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, connections_max_idle_ms=60) as producer:
+        producer.partitions_for("orders")
+        cluster.act(PRODUCE, Act(hold=held))
+        future = producer.send("orders", b"1")
+        cluster.wait_for_requests(PRODUCE, 1)
+        (request,) = cluster.received(PRODUCE)
+        assert not held.wait(0.3)
+        assert not request.connection.closed
+        held.set()
+        assert future.get(WAIT_S).offset == 0
+
+
+def test_a_connection_with_metadata_under_way_is_not_idle() -> None:
+    with (
+        ScriptedCluster(orders=1, late=1) as cluster,
+        producing(cluster, connections_max_idle_ms=60) as producer,
+    ):
+        producer.send("orders", b"1").get(WAIT_S)
+        hold = threading.Event()
+        cluster.act(METADATA, Act(hold=hold))
+        future = producer.send("late", b"1")
+        cluster.wait_for(lambda: cluster.received(METADATA)[-1].topics == ["late"])
+        connection = cluster.received(METADATA)[-1].connection
+        assert not threading.Event().wait(0.2)
+        assert not connection.closed
+        hold.set()
+        assert future.get(WAIT_S).offset == 0
+
+
+def test_an_idle_time_that_is_over_amid_a_request_keeps_nobody_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, ticks = threading.Event(), []
+    tick = NetworkClient.tick
+
+    def counted(client: NetworkClient, now_ms: float) -> float:
+        ticks.append(now_ms)
+        return tick(client, now_ms)
+
+    monkeypatch.setattr(NetworkClient, "tick", counted)
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, connections_max_idle_ms=50) as producer:
+        producer.partitions_for("orders")
+        cluster.act(PRODUCE, Act(hold=held))
+        future = producer.send("orders", b"1")
+        cluster.wait_for_requests(PRODUCE, 1)
+        assert not held.wait(0.5)
+        held.set()
+        assert future.get(WAIT_S).offset == 0
+    # Every 50 ms at most, and what else there was: not thousands.
+    assert len(ticks) < 100
+
+
+def test_a_handshake_that_the_socket_takes_in_pieces_succeeds() -> None:
+    with ScriptedCluster(orders=1) as cluster:
+        cluster.nodes[1].narrow()
+        with producing(cluster, client_id="x" * 32_000, send_buffer_bytes=1) as producer:
+            assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+        assert {received.header.client_id for received in cluster.requests} == {"x" * 32_000}
+
+
+def test_all_brokers_gone_means_back_to_the_bootstrap_servers() -> None:
+    """The cluster was replaced by one at other addresses; the name in bootstrap_servers leads there."""
+    with ScriptedCluster(orders=1) as old, ScriptedCluster(orders=1) as new:
+        old.nodes[1].host = "127.0.0.1"
+        servers = [*old.bootstrap_servers, *new.bootstrap_servers]
+        # Until the old cluster is gone only that one is known.
+        new.nodes[1].stop()
+        with producing(old, bootstrap_servers=servers) as producer:
+            producer.send("orders", b"1").get(WAIT_S)
+            old.nodes[1].stop()
+            new.nodes[1].start()
+            assert producer.send("orders", b"2").get(WAIT_S).offset == 0
+        assert new.topics["orders"].values == [b"2"]
+
+
+def test_a_broker_at_a_new_address_is_found_there() -> None:
+    with ScriptedCluster(2, orders=2) as cluster, producing(cluster) as producer:
+        producer.send("orders", b"0", partition=1).get(WAIT_S)
+        moved = cluster.nodes[2]
+        moved.stop()
+        moved.port = 0
+        moved.start()
+        assert producer.send("orders", b"1", partition=1).get(WAIT_S).offset == 1

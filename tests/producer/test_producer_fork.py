@@ -1,0 +1,407 @@
+"""Producers in forked children: each process sends what is its own, and only that."""
+
+import asyncio
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from cyproducer import errors
+from cyproducer.futures.delivery import RecordFuture
+from cyproducer.producer import KafkaProducer
+from cyproducer.testing import EmbeddedBroker
+from tests.forked import Child, descriptors, in_child, needs_fork, needs_proc, own_threads, tasks
+from tests.network.producing import WAIT_S, options, producing
+from tests.network.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
+from tests.reading import PARTITIONS, read_back
+
+pytestmark = [pytest.mark.timeout(120), needs_fork]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(brokers=2) as broker:
+        yield broker
+
+
+@pytest.mark.parametrize("compression", [None, "lz4"])
+def test_children_of_a_process_that_sends_at_full_speed_send_their_own(
+    broker: EmbeddedBroker, compression: str | None
+) -> None:
+    topic = f"busy-{compression}"
+    broker.create_topic(topic, PARTITIONS)
+    rounds, stop = 40, threading.Event()
+    sent: list[list[tuple[bytes, RecordFuture]]] = [[] for _ in range(3)]
+    with producing(bootstrap_servers=broker.bootstrap_servers, compression_type=compression) as producer:
+
+        def keep_sending(number: int) -> None:
+            mine = sent[number]
+            while not stop.is_set() and len(mine) < 50_000:
+                value = b"%d %d" % (number, len(mine))
+                future = producer.send(topic, value)
+                mine.append((value, future))
+                if len(mine) % 1000 == 0:
+                    # Callbacks and waits too: their locks are taken at any moment.
+                    future.add_callback(lambda metadata: None).get(WAIT_S)
+
+        def send_as_a_child(number: int) -> list[int]:
+            futures = [producer.send(topic, b"child %d %d" % (number, i)) for i in range(20)]
+            offsets = [future.get(WAIT_S).offset for future in futures]
+            producer.close()
+            return offsets
+
+        threads = [threading.Thread(target=keep_sending, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for round_ in range(rounds):
+                assert len(in_child(lambda number=round_: send_as_a_child(number))) == 20  # type: ignore[misc]
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(WAIT_S)
+        producer.flush(WAIT_S)
+    values = [value for mine in sent for value, _ in mine]
+    assert all(future.succeeded() for mine in sent for _, future in mine)
+    values += [b"child %d %d" % (round_, i) for round_ in range(rounds) for i in range(20)]
+    assert read_back(broker, topic, len(values)) == Counter(values)
+
+
+def test_a_child_leaves_alone_what_the_parent_has_accepted() -> None:
+    with (
+        ScriptedCluster(orders=1, later=1) as cluster,
+        producing(cluster, linger_ms=60_000, delivery_timeout_ms=120_000) as producer,
+    ):
+        producer.partitions_for("orders")
+        lingering = producer.send("orders", b"parent")
+        cluster.topics["later"].first_errors.extend([5] * 3)
+        parked = producer.send("later", b"parent")
+
+        def send() -> list[int]:
+            future = producer.send("orders", b"child")
+            producer.flush(WAIT_S)
+            producer.close()
+            return [future.get(0).offset]
+
+        assert in_child(send) == [0]
+        assert cluster.topics["orders"].values == [b"child"]
+        producer.flush(WAIT_S)
+        assert lingering.get(0).offset == 1
+        assert parked.succeeded()
+        assert cluster.topics["orders"].values == [b"child", b"parent"]
+        assert cluster.topics["later"].values == [b"parent"]
+
+
+@needs_proc
+def test_a_child_that_never_sends_has_no_thread_and_no_descriptor_of_the_parents() -> None:
+    with ScriptedCluster(3, orders=6) as cluster:
+        before = descriptors()
+        with producing(cluster) as producer:
+            for partition in range(6):
+                producer.send("orders", b"1", partition=partition).add_callback(lambda metadata: None)
+            producer.flush(WAIT_S)
+            connections = {
+                fd: what
+                for fd, what in descriptors().items()
+                if fd in {c.sock.fileno() for c in producer._runtime.client._connector.connections.values()}
+            }
+            assert len(connections) == 3
+
+            def look() -> tuple[int, dict[int, str], list[str], bool]:
+                assert not producer._running
+                return tasks(), descriptors(), own_threads(), "open" in repr(producer)
+
+            count, inherited, names, is_open = in_child(look)
+            assert (count, names, is_open) == (1, [], True)
+            # The scripted brokers' ends of the connections are in this process too, and are inherited.
+            assert not set(connections.values()) & set(inherited.values())
+            assert not [what for fd, what in inherited.items() if "event" in what and fd not in before]
+            # The parent goes on with the very same connections.
+            assert producer.send("orders", b"2", partition=0).get(WAIT_S).offset == 1
+            assert [len(node.connections) for node in cluster.nodes.values()].count(1) >= 2
+
+
+@needs_proc
+def test_a_closed_producer_leaves_nothing_in_the_child_that_used_it() -> None:
+    with ScriptedCluster(3, orders=6) as cluster, producing(cluster) as producer:
+        producer.send("orders", b"1").get(WAIT_S)
+
+        def use() -> tuple[set[int], list[str]]:
+            before = set(descriptors())
+            producer.send("orders", b"child").add_callback(lambda metadata: None).get(WAIT_S)
+            assert len(own_threads()) == 2
+            producer.close()
+            return set(descriptors()) - before, own_threads()
+
+        assert in_child(use) == (set(), [])
+
+
+def test_a_record_of_the_parents_is_refused_in_the_child_while_it_is_pending() -> None:
+    with ScriptedCluster(orders=1, late=1) as cluster, producing(cluster) as producer:
+        acknowledged = producer.send("orders", b"0")
+        acknowledged.get(WAIT_S)
+        held = threading.Event()
+        cluster.act(PRODUCE, Act(hold=held))
+        called: list[Any] = []
+        pending = producer.send("orders", b"1").add_callback(called.append)
+        cluster.topics["late"].first_errors.extend([5] * 1000)
+        parked = producer.send("late", b"2")
+        concurrent = pending.as_concurrent()
+
+        async def await_it() -> object:
+            return await pending
+
+        def ask() -> int:
+            waits: list[Callable[[], object]] = [
+                pending.get,
+                lambda: pending.get(0),
+                parked.get,
+                lambda: pending.add_callback(print),
+                lambda: pending.add_both(print),
+                pending.as_concurrent,
+                concurrent.result,
+                concurrent.exception,
+                lambda: asyncio.run(await_it()),
+            ]
+            for wait in waits:
+                with pytest.raises(errors.IllegalStateError, match="belongs to the parent process"):
+                    wait()
+            assert not pending.is_done
+            assert acknowledged.get().offset == 0
+            producer.send("orders", b"child").get(WAIT_S)
+            producer.close()
+            assert called == []
+            return len(waits)
+
+        cluster.wait_for_requests(PRODUCE, 2)
+        assert in_child(ask) == 9
+        held.set()
+        cluster.topics["late"].first_errors.clear()
+        offset = pending.get(WAIT_S).offset
+        assert concurrent.result(WAIT_S).offset == offset
+        assert parked.get(WAIT_S).offset == 0
+        producer.flush(WAIT_S)
+        assert [metadata.offset for metadata in called] == [offset]
+
+
+def test_a_child_waits_for_its_records_whatever_threads_of_the_parents_waited_for() -> None:
+    partitions = 100
+
+    def parents_wait(received: Received) -> Act | None:
+        values = [record.value for batch in received.batches.values() for record in batch.records]
+        return Act(silent=True) if b"parent" in values else None
+
+    with (
+        ScriptedCluster(orders=partitions) as cluster,
+        producing(cluster, request_timeout_ms=60_000, delivery_timeout_ms=120_000) as producer,
+    ):
+        producer.partitions_for("orders")
+        cluster.script = lambda received: parents_wait(received) if received.api_key == PRODUCE else None
+        futures = [producer.send("orders", b"parent", partition=i) for i in range(partitions)]
+        entered = threading.Semaphore(0)
+
+        def wait(future: RecordFuture) -> None:
+            entered.release()
+            with pytest.raises(errors.ProducerClosedError):
+                future.get()
+
+        threads = [threading.Thread(target=wait, args=(future,)) for future in futures]
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            entered.acquire()
+
+        def send() -> int:
+            for i in range(400):
+                producer.send("orders", b"child", partition=i % partitions).get(WAIT_S)
+            producer.close()
+            return i
+
+        assert in_child(send) == 399
+        producer.close(0)
+        for thread in threads:
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
+
+
+def test_callbacks_that_are_due_run_in_the_parent_alone() -> None:
+    release, running = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def slow(metadata: Any) -> None:
+        running.set()
+        assert release.wait(WAIT_S)
+        seen.append(metadata.offset)
+
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        producer.send("orders", b"0").add_callback(slow)
+        assert running.wait(WAIT_S)
+        due = producer.send("orders", b"1").add_callback(slow)
+        due.get(WAIT_S)
+
+        def send() -> list[int]:
+            release.set()
+            producer.send("orders", b"2").add_callback(slow)
+            producer.flush(WAIT_S)
+            producer.close()
+            return seen
+
+        assert in_child(send) == [2]
+        release.set()
+        producer.flush(WAIT_S)
+        assert seen == [0, 1]
+
+
+def test_a_fork_in_a_callback_gives_a_child_that_can_send_and_wait() -> None:
+    results: list[object] = []
+    done = threading.Event()
+
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+
+        def send() -> list[int]:
+            futures = [producer.send("orders", b"child") for _ in range(3)]
+            producer.flush(WAIT_S)
+            producer.close()
+            return [future.get(0).offset for future in futures]
+
+        def fork(metadata: Any) -> None:
+            try:
+                results.append(in_child(send))
+            finally:
+                done.set()
+
+        producer.send("orders", b"parent").add_callback(fork)
+        assert done.wait(WAIT_S * 2)
+        assert results == [[1, 2, 3]]
+        assert producer.send("orders", b"parent").get(WAIT_S).offset == 4
+
+
+def test_a_fork_in_a_serializer_sends_the_record_from_both() -> None:
+    children: list[Child] = []
+
+    with ScriptedCluster(orders=1) as cluster:
+
+        def serialize(value: Any) -> bytes:
+            if value == "fork":
+                child = Child(lambda: producer.send("orders", "child").get(WAIT_S).offset)
+                children.append(child)
+                assert child.outcome() == 1
+            return str(value).encode()
+
+        with producing(cluster, value_serializer=serialize) as producer:
+            producer.send("orders", "parent").get(WAIT_S)
+            assert producer.send("orders", "fork").get(WAIT_S).offset == 2
+    assert cluster.topics["orders"].values == [b"parent", b"child", b"fork"]
+
+
+def test_a_grandchild_sends_too_whether_or_not_the_child_did() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        producer.send("orders", b"parent").get(WAIT_S)
+
+        def send() -> int:
+            offset = producer.send("orders", b"descendant").get(WAIT_S).offset
+            producer.close()
+            return offset
+
+        def send_in_both() -> list[int]:
+            first = producer.send("orders", b"child").get(WAIT_S).offset
+            second = in_child(send)
+            third = producer.send("orders", b"child").get(WAIT_S).offset
+            producer.close()
+            return [first, second, third]
+
+        assert in_child(lambda: in_child(send)) == 1
+        assert in_child(send_in_both) == [2, 3, 4]
+        assert producer.send("orders", b"parent").get(WAIT_S).offset == 5
+
+
+def test_a_closed_producer_stays_closed_in_the_child() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        producer.send("orders", b"parent").get(WAIT_S)
+        producer.close()
+
+        def use() -> tuple[str, int, list[str]]:
+            with pytest.raises(errors.ProducerClosedError):
+                producer.send("orders", b"child")
+            with pytest.raises(errors.ProducerClosedError):
+                producer.partitions_for("orders")
+            producer.flush(0)
+            producer.close()
+            return repr(producer), len(producer.metrics()), own_threads()
+
+        said, groups, names = in_child(use)
+        assert "closed" in said
+        assert groups > 0
+        assert names == []
+
+
+def test_closing_in_the_child_closes_nothing_of_the_parents() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        pending = producer.send("orders", b"parent", partition=0)
+
+        def close() -> list[str]:
+            producer.close()
+            with pytest.raises(errors.ProducerClosedError):
+                producer.send("orders", b"child")
+            return own_threads()
+
+        assert in_child(close) == []
+        assert pending.get(WAIT_S).offset == 0
+        assert "open" in repr(producer)
+
+
+class Numbering:
+    """A partitioner, an interceptor and a serializer that say whose they are."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def on_send(self, record: Any) -> Any:
+        self.calls.append(os.getpid())
+        return record
+
+
+def test_interceptors_are_the_childs_copies_of_the_objects_as_they_were() -> None:
+    interceptor = Numbering()
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, interceptors=[interceptor]) as producer:
+        producer.send("orders", b"parent").get(WAIT_S)
+
+        def send() -> list[int]:
+            producer.send("orders", b"child").get(WAIT_S)
+            producer.close()
+            return [*interceptor.calls, os.getpid()]
+
+        parent, child, pid = in_child(send)
+        assert (parent, child) == (os.getpid(), pid)
+        assert interceptor.calls == [parent]
+
+
+def test_a_child_forked_while_another_thread_closes_has_a_closed_producer() -> None:
+    def silent(received: Received) -> Act | None:
+        return Act(silent=True) if received.api_key == PRODUCE else None
+
+    with ScriptedCluster(orders=1) as cluster:
+        producer = KafkaProducer(**options(cluster))
+        producer.partitions_for("orders")
+        cluster.script = silent
+        producer.send("orders", b"parent")
+        cluster.wait_for_requests(PRODUCE, 1)
+        closing = threading.Thread(target=producer.close)
+        closing.start()
+        while not producer._runtime.accumulator.closed:
+            pass
+
+        def use() -> str:
+            with pytest.raises(errors.ProducerClosedError):
+                producer.send("orders", b"child")
+            producer.flush()
+            producer.close()
+            return repr(producer)
+
+        assert "closed" in in_child(use)
+        producer.close(0)
+        closing.join(WAIT_S)
+        assert not closing.is_alive()

@@ -1,0 +1,484 @@
+"""Users' code that a sender gives rise to stops no producer: log handlers, metric reporters, finalizers."""
+
+import gc
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from cyproducer.errors import DeliveryTimeoutError, IllegalStateError, KafkaError
+from cyproducer.producer import KafkaProducer
+from cyproducer.user_thread import DRAIN_S, NAME, user_thread
+from tests.forked import in_child, needs_fork
+from tests.network.producing import WAIT_S, CollectingSelector, options, producing
+from tests.network.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
+from tests.until import until
+
+pytestmark = pytest.mark.timeout(60)
+
+NOT_ENOUGH_REPLICAS, INVALID_TOPIC = 19, 17
+
+
+def no_produce(received: Received) -> Act | None:
+    return Act(silent=True) if received.api_key == PRODUCE else None
+
+
+class Handler(logging.Handler):
+    """Calls ``act`` for the first line, as handlers are called: with its lock held. Notes all lines."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__(logging.WARNING)
+        self.act = act
+        self.called = threading.Event()
+        self.returned = threading.Event()
+        self.raised: BaseException | None = None
+        self.lines: list[logging.LogRecord] = []
+        self.threads: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record)
+        self.threads.append(threading.current_thread().name)
+        if self.called.is_set():
+            return
+        self.called.set()
+        try:
+            self.act()
+        except BaseException as error:
+            self.raised = error
+            raise
+        finally:
+            self.returned.set()
+
+
+@contextmanager
+def handling(act: Callable[[], object] = lambda: None) -> Iterator[Handler]:
+    """A handler for what the package logs; nothing of it runs on any more afterwards."""
+    handler = Handler(act)
+    logger = logging.getLogger("cyproducer")
+    logger.addHandler(handler)
+    try:
+        yield handler
+    finally:
+        logger.removeHandler(handler)
+        assert user_thread.drain(WAIT_S)
+
+
+# Log handlers
+
+
+def test_a_handler_may_send_through_the_producer_it_is_told_of() -> None:
+    sent = []
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        with handling(lambda: sent.append(producer.send("orders", b"a line").get(WAIT_S))) as handler:
+            cluster.act(PRODUCE, Act(error=NOT_ENOUGH_REPLICAS))
+            assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+            assert handler.returned.wait(WAIT_S)
+        assert handler.raised is None
+        assert sent[0].offset == 1
+
+
+def test_a_handler_may_flush() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        with handling(producer.flush) as handler:
+            cluster.act(PRODUCE, Act(error=NOT_ENOUGH_REPLICAS))
+            future = producer.send("orders", b"1")
+            assert handler.returned.wait(WAIT_S)
+            assert future.succeeded()
+        assert handler.raised is None
+
+
+def test_a_handler_may_close() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        with handling(producer.close) as handler:
+            cluster.act(PRODUCE, Act(error=NOT_ENOUGH_REPLICAS))
+            future = producer.send("orders", b"1")
+            assert handler.returned.wait(WAIT_S)
+            assert future.succeeded()
+        assert handler.raised is None
+
+
+def test_a_handler_may_wait_for_a_lock_that_a_sending_thread_holds() -> None:
+    lock = threading.Lock()
+
+    def act() -> None:
+        with lock:
+            pass
+
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer, handling(act) as handler:
+        cluster.act(PRODUCE, Act(error=NOT_ENOUGH_REPLICAS))
+        with lock:
+            future = producer.send("orders", b"1")
+            assert handler.called.wait(WAIT_S)
+            assert future.get(WAIT_S).offset == 0
+            assert not handler.returned.is_set()
+
+
+def test_a_handler_that_raises_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    def act() -> None:
+        raise SystemExit("not my day")
+
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer, handling(act) as handler:
+        for offset in range(2):
+            cluster.act(PRODUCE, Act(error=NOT_ENOUGH_REPLICAS))
+            assert producer.send("orders", b"1").get(WAIT_S).offset == offset
+            # The next line of that kind comes after a second.
+            until(lambda: len(handler.lines) > offset, "the next line")  # noqa: B023
+    assert "not my day" in capsys.readouterr().err
+
+
+def test_delivery_timeout_ms_holds_where_a_handler_never_returns() -> None:
+    end = threading.Event()
+    times = {"delivery_timeout_ms": 700, "request_timeout_ms": 300}
+    with ScriptedCluster(orders=2) as cluster, handling(end.wait) as handler:
+        try:
+            with producing(cluster, **times) as producer:
+                cluster.act(PRODUCE, Act(error=NOT_ENOUGH_REPLICAS))
+                producer.send("orders", b"0", partition=0).get(WAIT_S)
+                assert handler.called.wait(WAIT_S)
+                cluster.script = no_produce
+                began = time.monotonic()
+                late = [producer.send("orders", b"1", partition=index % 2) for index in range(10)]
+                for future in late:
+                    with pytest.raises(DeliveryTimeoutError):
+                        future.get(WAIT_S)
+                # And in time: a wait for the handler would have lasted for WAIT_S.
+                assert time.monotonic() - began < WAIT_S / 2
+                cluster.script = lambda received: None
+                producer.send("orders", b"2").get(WAIT_S)
+                began = time.monotonic()
+                producer.close()
+                assert time.monotonic() - began < DRAIN_S + WAIT_S / 2
+            assert not handler.returned.is_set()
+        finally:
+            end.set()
+
+
+@pytest.mark.parametrize("what", ["flush", "close"])
+def test_a_handler_does_not_wait_for_ever_for_a_callback_that_waits_for_it(what: str) -> None:
+    """The callback logs, and needs the lock of the handler that waits for the callback."""
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        with handling(getattr(producer, what)) as handler:
+            cluster.act(PRODUCE, Act(error=NOT_ENOUGH_REPLICAS))
+            called = threading.Event()
+
+            def callback(metadata: Any) -> None:
+                assert handler.called.wait(WAIT_S)
+                logging.getLogger("cyproducer").warning("called back")
+                called.set()
+
+            producer.send("orders", b"1").add_callback(callback)
+            assert handler.returned.wait(WAIT_S)
+            assert called.wait(WAIT_S)
+        if what == "flush":
+            assert isinstance(handler.raised, IllegalStateError)
+            assert "callbacks have not returned" in str(handler.raised)
+        else:
+            # As any close(): what has not returned when the time is over runs on.
+            assert handler.raised is None
+            assert producer._runtime.closed
+
+
+def test_close_waits_for_the_lines_of_what_it_ends() -> None:
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+
+        def act() -> None:
+            until(lambda: not producer._runtime.thread.is_alive(), "the end of the sender")
+
+        with handling(act) as handler:
+            cluster.act(PRODUCE, Act(error=NOT_ENOUGH_REPLICAS))
+            producer.send("orders", b"1").get(WAIT_S)
+            assert handler.called.wait(WAIT_S)
+            cluster.act(PRODUCE, Act(error=INVALID_TOPIC))
+            assert producer.send("orders", b"1").as_concurrent().exception(WAIT_S) is not None
+            producer.close()
+            assert [line.levelname for line in handler.lines] == ["WARNING", "ERROR"]
+
+
+def test_batches_that_fail_for_one_reason_are_a_line_and_a_count() -> None:
+    # Nothing else wakes the sender for a minute.
+    given = {"linger_ms": 20, "request_timeout_ms": 60_000}
+    with ScriptedCluster(orders=50) as cluster, producing(cluster, **given) as producer:
+        producer.partitions_for("orders")
+        with handling() as handler:
+            cluster.act(PRODUCE, *[Act(error=INVALID_TOPIC)] * 50)
+            futures = [producer.send("orders", b"1", partition=index // 2) for index in range(100)]
+            producer.flush(WAIT_S)
+            assert all(future.failed() for future in futures)
+            counted = re.compile(
+                r"2 records for orders-.* \(and (\d+) more like it, of (\d+) records, in the "
+            )
+
+            def told() -> int:
+                counts = [counted.match(line.getMessage()) for line in list(handler.lines)]
+                assert all(int(count[2]) == 2 * int(count[1]) for count in counts if count)
+                return len(counts) + sum(int(count[1]) for count in counts if count)
+
+            # What was held back comes by itself.
+            until(lambda: told() == 50, "all batches")
+            # Two, where they fail within a second.
+            assert len(handler.lines) < 10
+
+
+def test_a_line_is_what_it_was_on_the_sender_s_thread() -> None:
+    made: list[str] = []
+    factory = logging.getLogRecordFactory()
+
+    def noting(*args: Any, **options: Any) -> logging.LogRecord:
+        made.append(threading.current_thread().name)
+        return factory(*args, **options)
+
+    logging.setLogRecordFactory(noting)
+    try:
+        with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer, handling() as handler:
+            before = logging.makeLogRecord({})
+            cluster.act(PRODUCE, Act(error=INVALID_TOPIC))
+            future = producer.send("orders", b"1")
+            producer.close()
+            after = logging.makeLogRecord({})
+            assert future.failed()
+            # Drained by close().
+            (line,) = handler.lines
+            sender = producer._runtime.thread
+    finally:
+        logging.setLogRecordFactory(factory)
+    assert line.getMessage().startswith("1 records for orders-0 failed: ")
+    assert (line.levelname, line.args, line.name) == ("ERROR", (), "cyproducer")
+    assert (line.thread, line.threadName) == (sender.ident, sender.name)
+    assert before.created <= line.created <= after.created
+    assert 0 <= line.msecs < 1000
+    assert before.relativeCreated <= line.relativeCreated <= after.relativeCreated
+    assert set(handler.threads) == set(made) - {threading.current_thread().name} == {NAME}
+
+
+# Metric reporters
+
+
+class Reporter:
+    """A metric reporter that calls ``act`` when it hears of the first metric of a topic."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act = act
+        self.called = threading.Event()
+        self.thread = ""
+        self.told: list[str] = []
+
+    def metric_change(self, metric: Any) -> None:
+        if "topic" in metric.metric_name.group:
+            self.told.append("change")
+            if not self.called.is_set():
+                self.thread = threading.current_thread().name
+                self.called.set()
+                self.act()
+
+    def close(self) -> None:
+        self.told.append("close")
+
+
+def test_a_reporter_that_never_returns_stops_nothing() -> None:
+    end = threading.Event()
+    reporter = Reporter(end.wait)
+    with ScriptedCluster(orders=1) as cluster:
+        try:
+            with producing(cluster, metric_reporters=[reporter]) as producer:
+                assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+                assert reporter.called.wait(WAIT_S)
+                assert producer.send("orders", b"2").get(WAIT_S).offset == 1
+                began = time.monotonic()
+                producer.close()
+                # close_timeout_ms is 1000 here.
+                assert time.monotonic() - began < WAIT_S / 2
+        finally:
+            end.set()
+    assert user_thread.drain(WAIT_S)
+    assert reporter.thread == NAME
+    # What it was being told comes before the end.
+    assert reporter.told[-1] == "close"
+    assert reporter.told.count("close") == 1
+
+
+def test_a_reporter_may_flush_and_close() -> None:
+    def act() -> None:
+        producer.flush()
+        producer.close()
+
+    reporter = Reporter(act)
+    with ScriptedCluster(orders=1) as cluster, producing(cluster, metric_reporters=[reporter]) as producer:
+        future = producer.send("orders", b"1")
+        until(lambda: "close" in reporter.told, "its end")
+        assert future.succeeded()
+
+
+# Finalizers
+
+
+@contextmanager
+def collecting() -> Iterator[Callable[[], None]]:
+    """What is called in the context has a sender with a ``CollectingSelector`` run the collector."""
+    CollectingSelector.collect.clear()
+    CollectingSelector.collected.clear()
+
+    def collect() -> None:
+        CollectingSelector.collect.set()
+        # Wakes it: it waits for events.
+        for producer in collectors:
+            producer._runtime.sender.wake()
+        assert CollectingSelector.collected.wait(WAIT_S)
+
+    gc.disable()
+    try:
+        yield collect
+    finally:
+        gc.enable()
+        collectors.clear()
+
+
+collectors: list[KafkaProducer] = []
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("get", lambda producer, pending: pending.get(WAIT_S)),
+        ("flush", lambda producer, pending: producer.flush(WAIT_S)),
+        ("close", lambda producer, pending: producer.close(WAIT_S)),
+        ("send", lambda producer, pending: producer.send("orders", bytes(15_000))),
+        ("send_many", lambda producer, pending: producer.send_many("missing", [b"1"])),
+        ("partitions_for", lambda producer, pending: producer.partitions_for("missing")),
+        ("partition", lambda producer, pending: producer.send("orders", b"1", partition=7)),
+    ],
+)
+@pytest.mark.parametrize("own", [False, True])
+def test_what_would_wait_in_a_finalizer_on_a_sender_s_thread_is_refused(
+    own: bool, name: str, call: Callable[[KafkaProducer, Any], object]
+) -> None:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, selector=CollectingSelector, buffer_memory=30_000) as collector,
+        producing(cluster, buffer_memory=30_000, max_block_ms=WAIT_S * 1000) as other,
+        collecting() as collect,
+    ):
+        collectors.append(collector)
+        producer = collector if own else other
+        producer.partitions_for("orders")
+        cluster.script = no_produce
+        pending = producer.send("orders", bytes(10_000))
+        cluster.wait_for_requests(PRODUCE, 1)
+        is_refused_in_a_finalizer(lambda: call(producer, pending), collect)
+
+
+def test_waiting_for_a_first_broker_in_a_finalizer_on_a_sender_s_thread_is_refused() -> None:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        ScriptedCluster(orders=1) as silent,
+        producing(cluster, selector=CollectingSelector) as collector,
+        collecting() as collect,
+    ):
+        silent.script = lambda received: Act(silent=True)
+        collectors.append(collector)
+        with producing(silent) as producer:
+            is_refused_in_a_finalizer(lambda: producer.wait_ready(WAIT_S), collect)
+
+
+def is_refused_in_a_finalizer(call: Callable[[], object], collect: Callable[[], None]) -> None:
+    outcomes: list[BaseException | None] = []
+
+    class Finalized:
+        def __del__(self) -> None:
+            assert threading.current_thread().name.startswith("cyproducer-sender")
+            try:
+                call()
+                outcomes.append(None)
+            except KafkaError as error:
+                outcomes.append(error)
+
+    cycle: list[Any] = [Finalized()]
+    cycle.append(cycle)
+    del cycle
+    collect()
+    (outcome,) = outcomes
+    assert isinstance(outcome, IllegalStateError), outcome
+    assert "the thread that sends" in str(outcome)
+
+
+def test_a_future_that_is_done_may_be_asked_in_a_finalizer_on_a_sender_s_thread() -> None:
+    outcomes: list[int] = []
+
+    class Finalized:
+        def __del__(self) -> None:
+            outcomes.append(future.get().offset)
+            sent.append(collector.send("orders", b"2"))
+
+    sent: list[Any] = []
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        producing(cluster, selector=CollectingSelector) as collector,
+        collecting() as collect,
+    ):
+        collectors.append(collector)
+        future = collector.send("orders", b"1")
+        future.get(WAIT_S)
+        cycle: list[Any] = [Finalized()]
+        cycle.append(cycle)
+        del cycle
+        collect()
+        assert outcomes == [0]
+        assert sent[0].get(WAIT_S).offset == 1
+
+
+def test_a_producer_that_is_collected_on_another_s_sender_s_thread_does_not_hold_it_up() -> None:
+    with (
+        ScriptedCluster(orders=1) as cluster,
+        ScriptedCluster(slow=1) as slow,
+        producing(cluster, selector=CollectingSelector) as collector,
+        collecting() as collect,
+    ):
+        collectors.append(collector)
+        collector.partitions_for("orders")
+        slow.script = no_produce
+        producer = KafkaProducer(**options(slow, close_timeout_ms=3 * WAIT_S * 1000))
+        thread = producer._runtime.thread
+        pending = producer.send("slow", b"1")
+        (request,) = slow.wait_for_requests(PRODUCE, 1)
+        cycle: list[Any] = [producer]
+        cycle.append(cycle)
+        del cycle, producer
+        collect()
+        assert collector.send("orders", b"1").get(WAIT_S).offset == 0
+        assert not pending.is_done
+        assert thread.is_alive()
+        slow.script = lambda received: None
+        # Sent again, on another connection, it is acknowledged: it is drained all the same.
+        request.connection.close()
+        assert pending.get(WAIT_S).topic == "slow"
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
+# Forks
+
+
+@needs_fork
+def test_a_forked_child_has_a_thread_of_its_own_for_them() -> None:
+    end = threading.Event()
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer, handling(end.wait) as handler:
+        try:
+            cluster.act(PRODUCE, Act(error=NOT_ENOUGH_REPLICAS))
+            producer.send("orders", b"1").get(WAIT_S)
+            assert handler.called.wait(WAIT_S)
+
+            def send() -> tuple[int, list[str]]:
+                logging.getLogger("cyproducer").removeHandler(handler)
+                with handling() as mine:
+                    producer.send("orders", b"2").get(WAIT_S)
+                    producer.close(WAIT_S)
+                return len(mine.lines), mine.threads
+
+            cluster.act(PRODUCE, Act(error=NOT_ENOUGH_REPLICAS))
+            assert in_child(send) == (1, [NAME])
+        finally:
+            end.set()

@@ -1,0 +1,195 @@
+"""The layers: which folder may import which.
+
+The rules stand in MAY_IMPORT and BANNED; they are checked by reading the sources, so that an import inside a
+function, under a condition or in Cython counts too.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "cyproducer"
+
+MAY_IMPORT = {
+    "base": (),
+    # Their annotations name futures.
+    "errors": ("structs", "futures"),
+    "config": ("errors",),
+    "records": ("base", "errors"),
+    "control": ("base", "errors", "records"),
+    "futures": ("base", "errors", "records", "structs"),
+    "accumulator": ("base", "errors", "futures", "records", "user_thread"),
+    "callers": ("accumulator", "base", "errors", "futures", "records"),
+    "network": (
+        "accumulator", "base", "config", "control", "errors", "futures", "records", "user_thread",
+    ),
+    "observability": ("accumulator", "base", "user_thread"),
+}  # fmt: skip
+"""Layer -> the folders and modules of this package that it may import, besides itself."""
+
+IO = ("socket", "ssl", "select", "selectors")
+THREADS_AND_CLOCKS = ("asyncio", "threading", "_thread", "concurrent", "multiprocessing", "time")
+BANNED = {
+    "control": (*IO, *THREADS_AND_CLOCKS),
+    "records": (*IO, "asyncio"),
+    # A future is awaitable: it imports asyncio when it is awaited, to find the running loop.
+    "futures": IO,
+    "accumulator": (*IO, "asyncio"),
+    "callers": (*IO, "asyncio"),
+}
+"""Layer -> the modules of the standard library that none of its own may import, nor anything below them."""
+
+SOURCES = (".py", ".pyx", ".pxd", ".pyi")
+_CYTHON_STRINGS = re.compile(r'"""(?:.|\n)*?"""|' + r"'''(?:.|\n)*?'''|#[^\n]*|\\\n")
+_CYTHON_FROM = re.compile(r"^[ \t]*from\s+([\w.]+)\s+c?import\s+(\([^)]*\)|[^\n]+)", re.MULTILINE)
+_CYTHON_IMPORT = re.compile(r"^[ \t]*c?import\s+([^\n]+)", re.MULTILINE)
+_CYTHON_FILE = re.compile(r"""^[ \t]*(?:include|cdef\s+extern\s+from)\s+["']([^"']+)["']""", re.MULTILINE)
+
+
+def imported(module: str, source: str, suffix: str) -> set[str]:
+    """Every name that ``source`` may import, absolute: for ``from a import b`` both ``a`` and ``a.b``.
+
+    ``module`` is its own name; a package's ends in ``.__init__``.
+    """
+    pairs: list[tuple[str, list[str]]] = []
+    if suffix in (".pyx", ".pxd"):
+        source = _CYTHON_STRINGS.sub(" ", source)
+        for base, names in _CYTHON_FROM.findall(source):
+            pairs.append((base, _names(names)))
+        for names in _CYTHON_IMPORT.findall(source):
+            pairs.extend((name, []) for name in _names(names))
+    else:
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                pairs.extend((alias.name, []) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = "." * node.level + (node.module or "")
+                pairs.append((base, [alias.name for alias in node.names]))
+    found = set()
+    for base, names in pairs:
+        level = len(base) - len(base.lstrip("."))
+        base = ".".join([*module.split(".")[:-level], *base[level:].split(".")]) if level else base
+        base = base.rstrip(".")
+        found.add(base)
+        found.update(f"{base}.{name}" for name in names)
+    return found
+
+
+def _names(text: str) -> list[str]:
+    return [part.split()[0] for part in text.strip("() \n;").split(",") if part.split()]
+
+
+def forbidden(layer: str, module: str, source: str, suffix: str) -> list[str]:
+    """What ``module`` imports and its layer may not."""
+    broken = []
+    for name in sorted(imported(module, source, suffix)):
+        top, _, rest = name.partition(".")
+        if top == PACKAGE.name:
+            if rest and rest.split(".")[0] not in (layer, *MAY_IMPORT[layer]):
+                broken.append(name)
+        elif any(name == rule or name.startswith(rule + ".") for rule in BANNED.get(layer, ())):
+            broken.append(name)
+    if suffix in (".pyx", ".pxd"):
+        # C headers and included text are another way round the layers.
+        files = _CYTHON_FILE.findall(source)
+        broken += [name for name in files if "network" in name or name == "sys/socket.h"]
+    return broken
+
+
+def sources(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix in SOURCES)
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+@pytest.mark.parametrize("layer", MAY_IMPORT)
+def test_a_layer_imports_only_what_it_may(layer: str) -> None:
+    paths = sources(PACKAGE / layer)
+    assert paths, f"the layer {layer} is gone"
+    broken = {
+        str(path.relative_to(ROOT)): names
+        for path in paths
+        if (names := forbidden(layer, module_name(path), path.read_text(), path.suffix))
+    }
+    assert broken == {}
+
+
+def test_only_the_spark_side_knows_of_spark() -> None:
+    others = [path for path in sources(PACKAGE) if path.relative_to(PACKAGE).parts[0] != "spark"]
+    knowing = [
+        str(path.relative_to(ROOT))
+        for path in others
+        if any(
+            name.split(".")[0] == "pyspark" or name.startswith("cyproducer.spark")
+            for name in imported(module_name(path), path.read_text(), path.suffix)
+        )
+    ]
+    assert knowing == []
+
+
+def test_control_is_pure_python() -> None:
+    assert [path for path in sources(PACKAGE / "control") if path.suffix in (".pyx", ".pxd")] == []
+
+
+def test_no_cython_source_includes_the_text_of_another() -> None:
+    pattern = re.compile(r"^[ \t]*include\s+[\"']", re.MULTILINE)
+    assert [
+        path for path in sources(PACKAGE) if path.suffix != ".py" and pattern.search(path.read_text())
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("suffix", "source", "found"),
+    [
+        (".py", "import cyproducer.network.sender as s", ["cyproducer.network.sender"]),
+        (".py", "from cyproducer import network", ["cyproducer.network"]),
+        (".py", "from cyproducer.network import dns", ["cyproducer.network", "cyproducer.network.dns"]),
+        (".py", "def f():\n    from ..network import dns", ["cyproducer.network", "cyproducer.network.dns"]),
+        (".py", "from .. import network", ["cyproducer.network"]),
+        (".py", "from . import network", []),
+        (".py", "from .network import dns", []),
+        (".py", "import cyproducer.networking", ["cyproducer.networking"]),
+        (".py", "import cyproducer.errors", []),
+        (".py", "import os, time as t", ["time"]),
+        (".py", "if True:\n    from threading import Lock", ["threading", "threading.Lock"]),
+        (".py", "from concurrent.futures import Future", ["concurrent.futures", "concurrent.futures.Future"]),
+        (".py", "import timeit, selector", []),
+        (".py", "'''\nimport time\n'''  # import socket", []),
+        (".pyi", "import socket", ["socket"]),
+        (".pyx", "cimport cyproducer.network.sender as s", ["cyproducer.network.sender"]),
+        (".pyx", "from cyproducer cimport (\n    records,\n    network,\n)", ["cyproducer.network"]),
+        (".pyx", "from ..network cimport (codec as c)", ["cyproducer.network", "cyproducer.network.codec"]),
+        (".pyx", "    from .. cimport network", ["cyproducer.network"]),
+        (".pyx", "from cyproducer \\\n    import network", ["cyproducer.network"]),
+        (".pxd", "import os, time", ["time"]),
+        (".pyx", "from libc.time cimport time\ncimport cython", []),
+        (".pyx", 'doc = """\nimport time\n"""\n# import socket', []),
+        (".pyx", "cdef extern from '../network/wire.h' nogil:", ["../network/wire.h"]),
+        (".pxd", 'cdef extern from "sys/socket.h":', ["sys/socket.h"]),
+        (".pyx", 'cdef extern from "varint.h":', []),
+    ],
+)  # fmt: skip
+def test_an_import_is_seen_however_it_is_written(suffix: str, source: str, found: list[str]) -> None:
+    assert forbidden("control", "cyproducer.control.metadata", source, suffix) == found
+
+
+def test_relative_imports_of_a_package_start_at_the_package() -> None:
+    assert imported("cyproducer.control.__init__", "from .retry import x", ".py") == {
+        "cyproducer.control.retry",
+        "cyproducer.control.retry.x",
+    }
+    assert forbidden("control", "cyproducer.control.__init__", "from ..network import dns", ".py") == [
+        "cyproducer.network",
+        "cyproducer.network.dns",
+    ]
+
+
+@pytest.mark.parametrize("layer", BANNED)
+def test_every_layer_without_io_is_kept_from_the_network_and_sockets(layer: str) -> None:
+    source = "import socket\nimport cyproducer.network"
+    assert forbidden(layer, f"cyproducer.{layer}.x", source, ".py") == ["cyproducer.network", "socket"]
