@@ -115,7 +115,7 @@ class Runtime:
         self.accumulator, self.sender = wire(config, self.clock, self.selector, self.callbacks.queue, spec)
         _runtimes.add(self)
         self.client = NetworkClient(config, self.sender, self.clock)
-        self.sender.attach_control(self.client)
+        self.sender.attach_control(self.client, self.client.fates)
         self.accumulator.on_topic_needed = self.client.want_topic
         #: None where metrics are not wanted, or nobody has asked for them yet.
         self._registry: Registry | None = None

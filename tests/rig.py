@@ -13,6 +13,7 @@ time passes unless a test advances it, so that every order of events can be made
 One thread steps; other threads may send.
 """
 
+import math
 import selectors
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -24,15 +25,15 @@ from cyproducer.accumulator.buffer_pool import BufferPool
 from cyproducer.accumulator.record_accumulator import RecordAccumulator
 from cyproducer.base.clock import ManualClock
 from cyproducer.callers.bulk_path import BulkPath
-from cyproducer.config import ProducerConfig
-from cyproducer.control.idempotence import TOO_LARGE_ERRORS, BatchFacts, Fate, Verdict
+from cyproducer.control.batch_fate import Decision, Failure, FatePolicy
+from cyproducer.control.idempotence import BatchFacts, Fate, Idempotence, Verdict
+from cyproducer.control.log_limit import LogLimit
 from cyproducer.control.metadata import ClusterMetadata
-from cyproducer.errors import DeliveryTimeoutError, KafkaTimeoutError, ProducerClosedError, for_code
+from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
+from cyproducer.errors import KafkaTimeoutError, ProducerClosedError, for_code
 from cyproducer.futures.completion import CompletionQueue
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.network.connection import Connection
-from cyproducer.network.connector import Connector
-from cyproducer.network.deliveries import Deliveries
 from cyproducer.network.sender import Sender
 from tests.reference_records import (
     Batch,
@@ -46,7 +47,6 @@ from tests.reference_records import (
 
 Place = tuple[str, int]
 """A topic's name and a partition's number."""
-Decision = tuple[float | None, BaseException | None]
 
 START_NS = 1_000_000_000_000
 
@@ -84,22 +84,15 @@ class Peer:
 
 
 class Control:
-    """What the sender asks, answered simply: everything may be retried that the error says may be."""
+    """What the sender asks about connections and metadata, answered simply."""
 
     def __init__(self, rig: "Rig") -> None:
         self.rig = rig
         #: What ``tick`` returns: 0 has it called in every step.
         self.delay_ms = 0.0
-        self.retry_backoff_ms = 100.0
-        self.retries = 2**31
         self.broken: list[tuple[int, BaseException | None]] = []
-        self.batch_errors: list[tuple[Place, int, int]] = []
-        #: What ``on_leaders`` was told.
+        #: What ``on_leaders`` was given.
         self.leaders: list[tuple[int, list[tuple[str, int, int, int]], bytes | None]] = []
-        #: Takes over ``on_batch_error`` where it is set.
-        self.decide: Callable[..., Decision] | None = None
-        #: Called at the begin of ``on_batch_overdue``.
-        self.on_overdue: Callable[[], object] | None = None
 
     def tick(self, now_ms: float) -> float:
         sender = self.rig.sender
@@ -126,50 +119,9 @@ class Control:
     ) -> None:
         self.leaders.append((connection.node_id, leaders, endpoints))
 
-    def on_batch_error(
-        self,
-        batch: BatchFacts,
-        error_code: int,
-        message: str | None,
-        cause: BaseException | None,
-        written: bool,
-        now_ms: float,
-    ) -> Verdict:
-        self.batch_errors.append(((batch.topic, batch.partition), error_code, batch.attempts))
-        error = cause or for_code(error_code)(message or f"{batch.topic}-{batch.partition}")
-        if self.decide is not None:
-            at_ms, final = self.decide(batch.topic, batch.partition, batch.attempts, error, now_ms)
-        elif batch.abandoned:
-            at_ms, final = None, error
-        elif error_code in TOO_LARGE_ERRORS and batch.records > 1 and not batch.ambiguous:
-            return Verdict(Fate.SPLIT)
-        elif batch.culprits:
-            return Verdict(Fate.EXCLUDE)
-        elif getattr(error, "retriable", False) and batch.attempts <= self.retries:
-            at_ms, final = now_ms + self.retry_backoff_ms, None
-        else:
-            at_ms, final = None, error
-        if at_ms is None:
-            return Verdict(Fate.FAIL, error=final)
-        return Verdict(Fate.RETRY, at_ms)
-
-    def on_batch_overdue(self, batch: BatchFacts, on_wire: bool, now_ms: float) -> BaseException:
-        if self.on_overdue is not None:
-            self.on_overdue()
-        age_ms = now_ms - batch.created_ms
-        return DeliveryTimeoutError(
-            f"{batch.records} records for {batch.topic}-{batch.partition} after {age_ms:g} ms"
-        )
-
-    def on_batch_gone(self, batch: BatchFacts) -> BaseException:
-        return LookupError(f"{batch.topic}-{batch.partition}")
-
-    def on_progress(self, *facts: Any) -> None:
-        raise AssertionError("nobody closes a gate here")
-
 
 class _NoMetadata:
-    """Metadata as far as ``Deliveries`` asks: partitions have leaders, and updates are counted."""
+    """Metadata as far as ``FatePolicy`` asks: partitions have leaders, and updates are counted."""
 
     def __init__(self) -> None:
         self.updates = 0
@@ -180,37 +132,54 @@ class _NoMetadata:
     def leader(self, topic: str, partition: int) -> int | None:
         return 1
 
+    def partition_count(self, topic: str) -> int | None:
+        return 1
+
     def is_gone(self, topic: str, partition: int) -> bool:
         return False
 
 
-class CountedControl(Control):
-    """A control plane whose decisions about batches are the product's."""
+class NotedFates(FatePolicy):
+    """The product's decisions about batches, noted, and with a hook for tests that want others.
 
-    def __init__(self, rig: "Rig", config: ProducerConfig) -> None:
-        super().__init__(rig)
+    The backoff is 100 ms, without jitter.
+    """
+
+    def __init__(self, delivery_timeout_ms: float) -> None:
+        self.retry = RetryPolicy(math.inf, delivery_timeout_ms, ExponentialBackoff(100, 100))
+        self.idempotence = Idempotence()
         self.metadata = _NoMetadata()
-        self.deliveries = Deliveries(
-            config,
-            rig.sender,
+        super().__init__(
+            self.retry,
+            self.idempotence,
             cast(ClusterMetadata, self.metadata),
+            LogLimit(lambda *line: None),
             lambda: 0.5,
-            # Nobody asks for a producer id here: tests grant one.
-            connector=cast(Connector, None),
-            diagnosis=lambda known: known or "nothing is known",
-            warn=lambda *text: None,
-            failed=lambda *text: None,
+            lambda known: known or "nothing is known",
         )
+        #: What came back without success: place, error code, attempts.
+        self.failures: list[tuple[Place, int, int]] = []
+        #: Takes over where it is set: given topic, partition, attempts, error and time, it returns when to try
+        #: again, or None and the error of the records.
+        self.hook: Callable[..., tuple[float | None, BaseException | None]] | None = None
+        #: Called before a batch is declared overdue.
+        self.on_expire: Callable[[], object] | None = None
 
-    def on_batch_error(self, batch: BatchFacts, error_code: int, *rest: Any) -> Verdict:
-        self.batch_errors.append(((batch.topic, batch.partition), error_code, batch.attempts))
-        return self.deliveries.on_batch_error(batch, error_code, *rest)
+    def decide(self, batch: BatchFacts, failure: Failure, written: bool, now_ms: float) -> Decision:
+        self.failures.append(((batch.topic, batch.partition), failure.code, batch.attempts))
+        if self.hook is None:
+            return super().decide(batch, failure, written, now_ms)
+        place = f"{batch.topic}-{batch.partition}"
+        error = failure.cause or for_code(failure.code)(failure.message or place)
+        at_ms, final = self.hook(batch.topic, batch.partition, batch.attempts, error, now_ms)
+        if at_ms is None:
+            return Decision(Verdict(Fate.FAIL, error=final))
+        return Decision(Verdict(Fate.RETRY, at_ms))
 
-    def on_batch_overdue(self, batch: BatchFacts, on_wire: bool, now_ms: float) -> BaseException:
-        return self.deliveries.on_batch_overdue(batch, on_wire, now_ms)
-
-    def on_progress(self, *facts: Any) -> None:
-        self.deliveries.on_progress(*facts)
+    def expire(self, batch: BatchFacts, on_wire: bool, now_ms: float) -> Decision:
+        if self.on_expire is not None:
+            self.on_expire()
+        return super().expire(batch, on_wire, now_ms)
 
 
 class Rig:
@@ -282,16 +251,8 @@ class Rig:
             receive_max=receive_max,
         )
         self.control = Control(self)
-        if idempotent:
-            self.control = CountedControl(
-                self,
-                ProducerConfig(
-                    delivery_timeout_ms=delivery_timeout_ms,
-                    request_timeout_ms=min(request_timeout_ms, delivery_timeout_ms),
-                    retry_backoff_max_ms=100,
-                ),
-            )
-        self.sender.attach_control(self.control)
+        self.fates = NotedFates(delivery_timeout_ms)
+        self.sender.attach_control(self.control, self.fates)
         self.path = BulkPath()
         self.path._open_path(self.accumulator, max_request_size, max_block_ms, extension)
         self.produce_version = produce_version

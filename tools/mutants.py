@@ -309,13 +309,13 @@ MUTANTS = [
         "read-after-free",
         "cyproducer/network/produce_response.pyx",
         """\
-        cdef int64_t first_record = b.first_record
-        self.accumulator.complete(b, o.base_offset, o.log_append_ms)
+    cdef int64_t first_record = b.first_record
+    sender.accumulator.complete(b, o.base_offset, o.log_append_ms)
 """,
         """\
-        cdef int64_t first_record
-        self.accumulator.complete(b, o.base_offset, o.log_append_ms)
-        first_record = b.first_record
+    cdef int64_t first_record
+    sender.accumulator.complete(b, o.base_offset, o.log_append_ms)
+    first_record = b.first_record
 """,
         ("tests/network/test_idempotent_sender.py::test_a_later_acknowledgement_resolves_what_was_given_up",),
         perturbed=True,
@@ -332,8 +332,8 @@ MUTANTS = [
     ),
     Mutant(
         "hint-for-ever",
-        "cyproducer/network/deliveries.py",
-        "        self.led.discard(place)\n",
+        "cyproducer/control/batch_fate.py",
+        "        self.new_leaders.discard(place)\n",
         "",
         (
             "tests/network/test_idempotent_sender.py::"
@@ -342,9 +342,9 @@ MUTANTS = [
     ),
     Mutant(
         "gap-untold",
-        "cyproducer/network/deliveries.py",
-        "            self._decided(batch, 0, Fate.FAIL, maybe)\n        return self._overdue",
-        "            pass\n        return self._overdue",
+        "cyproducer/control/batch_fate.py",
+        "orders = () if on_wire else self._orders(batch, 0, Fate.FAIL, maybe)",
+        "orders = ()",
         (
             "tests/network/test_idempotent_sender.py::"
             "test_a_batch_that_expires_in_its_queue_leaves_a_gap_that_is_known",
@@ -362,7 +362,7 @@ MUTANTS = [
     ),
     Mutant(
         "sleeps-through-lingers",
-        "cyproducer/network/send_loop.pyx",
+        "cyproducer/network/sender.pyx",
         "            until = min(until, cyp_after(a.lingering.first.first.created_ns, a.stream_linger_ns))\n",
         "            pass\n",
         ("tests/accumulator/test_wakeups.py::test_the_sender_sleeps_no_longer_than_the_oldest_lingers",),
@@ -370,29 +370,30 @@ MUTANTS = [
     Mutant(
         "gathers-for-the-dead",
         "cyproducer/network/sender.pyx",
-        "            link.node.answered = link.node.sent\n",
+        "            transport.node.answered = transport.node.sent\n",
         "",
         ("tests/accumulator/test_record_accumulator.py::test_gathering_ends_when_the_connection_breaks",),
     ),
     Mutant(
         "writes-for-ever",
         "cyproducer/network/sender.pyx",
-        "                r = connection.link.first_out\n",
+        "                r = connection.transport.first_out\n",
         "                continue\n",
         ("tests/network/test_sender_outcomes.py::test_a_write_that_does_not_end_is_given_up_under_acks_0",),
     ),
     Mutant(
         "leaves-without-a-word",
         "cyproducer/network/loop_ownership.pyx",
-        "            if not idle:\n                wake_sender(&self.waker)\n",
+        "        if not idle:\n            wake_sender(&sender.waker)\n",
         "",
         ("tests/network/test_loop_ownership.py",),
     ),
     Mutant(
         "held-back-for-good",
         "cyproducer/network/batch_errors.pyx",
-        "fail(b, error)\n        if p.gate != GATE_OPEN:\n            self._progress(p, -1)\n",
-        "fail(b, error)\n",
+        "        return 0\n    sender.accumulator.fail(b, decision.verdict.error)\n"
+        "    return batch_progress(sender, p, -1)\n",
+        "        return 0\n    sender.accumulator.fail(b, decision.verdict.error)\n    return 0\n",
         (
             "tests/network/test_idempotent_sender.py::"
             "test_what_follows_a_batch_that_ran_out_of_time_in_its_queue_is_sent",

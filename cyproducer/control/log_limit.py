@@ -32,29 +32,31 @@ class LogLimit:
     others: with the next line of the kind, or by ``flush``.
     """
 
-    def __init__(self, log: Callable[..., object]) -> None:
-        """``log``: called with level, text and the text's arguments."""
+    def __init__(self, log: Callable[..., object], on_held: Callable[[], object] = lambda: None) -> None:
+        """
+        Args:
+            log: called with level, text and the text's arguments.
+            on_held: called when the first line of a kind is held back: ``flush`` has something new to wait for.
+        """
         self._log = log
+        self._on_held = on_held
         self._kinds: dict[object, _Kind] = {}
 
-    def add(self, level: int, records: int, text: str, args: tuple[object, ...], now_ms: float) -> bool:
-        """Logs ``text % args``, or holds it back. ``records``: those it is about, 0 if about none.
-
-        Returns whether it is the first to be held back: ``flush`` has something new to wait for.
-        """
+    def add(self, level: int, records: int, text: str, args: tuple[object, ...], now_ms: float) -> None:
+        """Logs ``text % args``, or holds it back. ``records``: those it is about, 0 if about none."""
         name = level, text, *(type(each) for each in args if isinstance(each, BaseException))
         kind = self._kinds.get(name)
         if kind is None:
             self._kinds[name] = _Kind(now_ms + INTERVAL_MS)
             self._log(level, text, *args)
-            return False
+            return
         kind.held += 1
         kind.records += records
         kind.latest = level, records, text, args
         if now_ms >= kind.until_ms:
             self._report(kind, now_ms)
-            return False
-        return kind.held == 1
+        elif kind.held == 1:
+            self._on_held()
 
     def flush(self, now_ms: float) -> float:
         """Logs what was held back long enough; returns the milliseconds until something will have been."""

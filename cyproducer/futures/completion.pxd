@@ -1,13 +1,14 @@
 from libc.stdint cimport int32_t, int64_t
 
-from cyproducer.futures.delivery cimport CompletionList, Delivery
-from cyproducer.futures.driving cimport Driver
+from cyproducer.futures.delivery cimport CompletionList, Delivery, DriveFunction
 
 
 cdef class CompletionQueue:
     cdef CompletionList entries
     cdef object start             # called once, when the first callback is registered
-    cdef Driver driver            # what entries.driver points to
+    cdef object lent              # what entries.drive_context points to
+    cdef void lend(self, object owner, DriveFunction drive)
+    cdef void take_back(self)
     cdef int _run(self, Delivery* d) except -1
     cdef void _catch_up(self, int64_t records) noexcept nogil
     cdef int64_t _low(self) noexcept nogil

@@ -62,10 +62,17 @@ cdef class CompletionQueue:
         self.entries.owner = <void*>self
         self.start = start
 
-    def lend(self, Driver driver):
-        """Lets whoever waits for a record drive the send loop; None: no longer."""
-        self.driver = driver
-        self.entries.driver = <void*>driver if driver is not None else NULL
+    cdef void lend(self, object owner, DriveFunction drive):
+        """Lets threads that wait for a record run the send loop of ``owner``, until ``take_back``."""
+        self.lent = owner
+        self.entries.drive_context = <void*>owner
+        self.entries.drive = drive
+
+    cdef void take_back(self):
+        """Ends what ``lend`` began."""
+        self.entries.drive = NULL
+        self.entries.drive_context = NULL
+        self.lent = None
 
     def ensure_started(self):
         """Calls ``start``, the first time; again where that raised, as where there can be no more threads."""
@@ -113,7 +120,7 @@ cdef class CompletionQueue:
         self.entries.handled = self.entries.handed_in
         self.entries.closed = 1
         self.entries.foreign = 1
-        self.lend(None)
+        self.take_back()
 
     def wait_idle(self, timeout_s):
         """Waits until the callbacks of everything that has come here so far have run.

@@ -37,6 +37,12 @@ cdef struct Delivery:
     Delivery* next        # in that list
 
 # Completed deliveries whose callbacks have not been run yet.
+# Sends and receives on the calling thread until `state` is no longer 0, at most until the monotonic time `until`
+# (ns). Returns 0, at once, where another thread does that already. How a waiting `get()` runs the send loop, which
+# this layer must not know.
+ctypedef int (*DriveFunction)(void* context, const int32_t* state, int64_t until) except -1 nogil
+
+
 cdef struct CompletionList:
     pthread_mutex_t lock  # guards the fields below
     pthread_cond_t filled
@@ -56,7 +62,8 @@ cdef struct CompletionList:
     int32_t started       # whether somebody runs callbacks
     int32_t foreign       # in a forked child: the records are the parent's; nothing completes here
     void* owner           # the CompletionQueue this is part of, borrowed
-    void* driver          # a Driver while the sender's thread runs, else NULL; the owner's, under the GIL
+    DriveFunction drive   # NULL where no sender's thread runs; set and read under the GIL
+    void* drive_context   # a Python object that the CompletionQueue holds
 
 
 cdef class RecordFuture:

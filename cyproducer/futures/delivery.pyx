@@ -30,7 +30,6 @@ cimport cython
 
 from cyproducer.futures.invoke_callback cimport ON_BOTH, ON_FAILURE, ON_SUCCESS, bound, run_callbacks
 from cyproducer.base.clock cimport deadline_in
-from cyproducer.futures.driving cimport Driver
 from cyproducer.base.sync cimport (
     SIGNAL_SLICE_NS,
     cyp_add32,
@@ -155,13 +154,16 @@ cdef int delivery_await(Delivery* d, int64_t until) except -1:
 
     Whoever waits sends and receives itself, where nobody else does: a thread fewer to wake, twice.
     """
-    cdef Driver driver
+    cdef DriveFunction drive = d.queue.drive
+    cdef void* context = d.queue.drive_context
+    cdef object kept
     cdef bint drove = False
-    if d.queue.driver != NULL:
-        driver = <Driver>d.queue.driver
+    if drive != NULL:
+        # The sender may end meanwhile.
+        kept = <object>context
         try:
             with nogil:
-                drove = driver.drive(&d.state, until)
+                drove = drive(context, &d.state, until)
         except Exception:
             # The sender meets what was the matter too, and its end is what fails the records.
             log.exception("sending on a waiting thread failed; the sender goes on")

@@ -16,10 +16,10 @@ from cpython.ref cimport Py_INCREF
 
 from cyproducer.accumulator.record_accumulator cimport RecordAccumulator
 from cyproducer.base.sync cimport cyp_cond_init, cyp_store32, cyp_mutex_init
-from cyproducer.network.send_loop cimport SendLoop
+from cyproducer.network.sender cimport Sender
 
 
-def disown(SendLoop sender not None):
+def disown(Sender sender not None):
     """Closes what the child has of the parent's sockets, selector and wake-up descriptor, none of which the
     parent notices, and makes the accumulator empty and closed for good.
     """
@@ -28,7 +28,7 @@ def disown(SendLoop sender not None):
     Py_INCREF(sender)
     sender.stopping = 1
     # Whoever forked may come back to them: from a signal's handler in flush(), say. It must find them free.
-    cyp_mutex_init(&sender.turn)
+    cyp_mutex_init(&sender.loop_lock)
     cyp_mutex_init(&accumulator.c.lock)
     cyp_cond_init(&accumulator.c.progress)
     cyp_mutex_init(&accumulator.pool.lock)

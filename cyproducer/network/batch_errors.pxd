@@ -1,15 +1,15 @@
 from libc.stdint cimport int64_t
 
 from cyproducer.accumulator.structures cimport Batch, Partition
-from cyproducer.network.produce_response cimport Answers
+from cyproducer.network.produce_codec cimport Request
+from cyproducer.network.sender cimport Sender
 
 
 cdef str topic_name(const Partition* p)
-
-
-cdef class Outcomes(Answers):
-    cdef object _facts(self, const Batch* b, int culprits=*)
-    cdef dict _errors_of(self, const Partition* p, int error_code, dict culprits)
-    cdef int _overdue(self, Batch* b, int64_t now) except -1
-    cdef int _put_back(self, Batch* b, double at_ms, int64_t now) except -1
-    cdef Partition* _find(self, str topic, int partition) except NULL
+cdef int expire_batches(Sender sender, int64_t now) except -1 nogil
+cdef int batch_removed(Sender sender, Batch* b) except -1
+cdef int batch_failed(
+    Sender sender, Batch* b, int error_code, object message, object cause, bint written, object named=*
+) except -1
+cdef int give_up_request(Sender sender, Request* r, object cause) except -1
+cdef int batch_progress(Sender sender, Partition* p, int64_t acknowledged_id) except -1

@@ -1,22 +1,29 @@
-"""Batches that came back without success, or ran out of time: what the control plane decides is done here.
+"""Batches that came back without success, or whose time ran out.
 
-Owns: putting the facts before the control plane (``deliveries``) and carrying out its verdict: again, failed,
-split, or good after all. Does not own: the decision (``control/idempotence``, ``control/retry``), nor the
-connections (``sender``). In the sender's turn, with the GIL.
+Owns: collecting the facts, having ``control/batch_fate`` decide, and carrying its decision out: retry, fail, split,
+exclude, or acknowledge after all. Does not own: the decision. Runs under the loop's lock, with the GIL.
 """
 
 import heapq
 
-from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t
 
-from cyproducer.accumulator.sequences cimport set_gate, set_identity, strip_sequences
+from cyproducer.accumulator.sequences cimport set_gate, strip_sequences
 from cyproducer.accumulator.splitting cimport exclude, split
-from cyproducer.accumulator.structures cimport GATE_OPEN, GATE_SHUT, GATE_UNSETTLED
+from cyproducer.accumulator.structures cimport (
+    GATE_OPEN,
+    GATE_SHUT,
+    GATE_UNSETTLED,
+    Accumulator,
+    Batch,
+    Partition,
+)
 from cyproducer.base.sync cimport cyp_ms_ns
-from cyproducer.accumulator.topology cimport TopicInfo
 from cyproducer.network.produce_codec cimport Request, free_request
+from cyproducer.network.sender cimport Sender
 
-from cyproducer.control.idempotence import Action, BatchFacts, Fate, Verdict
+from cyproducer.control.batch_fate import Failure
+from cyproducer.control.idempotence import Action, BatchFacts, Fate, Place, Verdict
 from cyproducer.errors import for_code, told
 from cyproducer.user_thread import Log
 
@@ -30,159 +37,169 @@ cdef int EXCLUDE = Fate.EXCLUDE
 
 _GATES = {Action.RELEASE: GATE_OPEN, Action.HOLD_NEW: GATE_UNSETTLED, Action.HOLD_ALL: GATE_SHUT}
 
-
 cdef str topic_name(const Partition* p):
     return p.topic.name[:p.topic.name_size].decode()
 
 
-cdef class Outcomes(Answers):
-    """The loop, and what it does with batches that did not simply succeed. See ``SendLoop``."""
+cdef object facts_of(const Batch* b, int culprits=0):
+    cdef const Partition* p = b.partition
+    return BatchFacts(
+        topic_name(p),
+        p.index,
+        b.first_record,
+        b.count,
+        b.attempts,
+        b.created_ns / 1e6,
+        b.base_sequence >= 0,
+        p.unsettled_count > 0 and p.unsettled[0] == b,
+        bool(b.ambiguous),
+        bool(b.abandoned),
+        b.size,
+        culprits,
+    )
 
-    cdef object _facts(self, const Batch* b, int culprits=0):
-        cdef const Partition* p = b.partition
-        return BatchFacts(
-            topic_name(p),
-            p.index,
-            b.first_record,
-            b.count,
-            b.attempts,
-            b.created_ns / 1e6,
-            b.base_sequence >= 0,
-            p.unsettled_count > 0 and p.unsettled[0] == b,
-            bool(b.ambiguous),
-            bool(b.abandoned),
-            b.size,
-            culprits,
-        )
 
-    cdef int _expire(self, int64_t now) except -1 nogil:
-        """Fails the batches whose delivery_timeout_ms has run out, on the wire or not."""
-        cdef Batch* b
-        while True:
-            b = self.accumulator.overdue(now - self.delivery_timeout_ns)
-            if b == NULL:
-                # When to look again is seen to before the sender sleeps.
-                return 0
-            if self.driven:
-                # Found again there: it is closed now, which does no harm.
-                self.left_over = True
-                return 0
-            with gil:
-                self._overdue(b, now)
-
-    cdef int _overdue(self, Batch* b, int64_t now) except -1:
-        cdef Partition* p = b.partition
-        error = self.control.on_batch_overdue(self._facts(b), bool(b.in_request), now / 1e6)
-        if b.in_request:
-            self.accumulator.abandon(b, error)
+cdef int expire_batches(Sender sender, int64_t now) except -1 nogil:
+    """Fails the batches whose delivery_timeout_ms has run out, on the wire or not."""
+    cdef Batch* b
+    while True:
+        b = sender.accumulator.overdue(now - sender.delivery_timeout_ns)
+        if b == NULL:
+            # When to look again is seen to before the sender sleeps.
             return 0
-        self.accumulator.fail(b, error)
-        if p.gate != GATE_OPEN:
-            self._progress(p, -1)
-        return 0
+        if sender.driven:
+            # Found again there: it is closed now, which does no harm.
+            sender.deferred = True
+            return 0
+        with gil:
+            batch_overdue(sender, b, now)
 
-    cdef int _resolve(
-        self, Batch* b, int error_code, object message, object cause, bint written, object named=()
-    ) except -1:
-        """See ``SendLoop``."""
-        cdef int64_t now = self.clock.now_ns()
-        cdef Partition* p = b.partition
-        cdef int64_t acknowledged = -1
-        # A broker that names a record twice, or one that is not there, has named no other one by that.
-        culprits = {place: text for place, text in named if 0 <= place < b.count}
+
+cdef int batch_overdue(Sender sender, Batch* b, int64_t now) except -1:
+    cdef Partition* p = b.partition
+    decision = sender.fates.expire(facts_of(b), bool(b.in_request), now / 1e6)
+    carry_out(sender, p, decision.orders)
+    if b.in_request:
+        sender.accumulator.abandon(b, decision.verdict.error)
+        return 0
+    sender.accumulator.fail(b, decision.verdict.error)
+    return batch_progress(sender, p, -1)
+
+
+cdef int batch_removed(Sender sender, Batch* b) except -1:
+    """Fails a queued batch whose partition no longer exists."""
+    cdef Partition* p = b.partition
+    decision = sender.fates.partition_removed(facts_of(b), sender.clock.now_ns() / 1e6)
+    carry_out(sender, p, decision.orders)
+    sender.accumulator.fail(b, decision.verdict.error)
+    return batch_progress(sender, p, -1)
+
+
+cdef int batch_failed(
+    Sender sender, Batch* b, int error_code, object message, object cause, bint written, object named=()
+) except -1:
+    """Ends an attempt that did not succeed: has the fate of the batch decided, and carries it out.
+
+    ``error_code``: the broker's, or 0 where ``cause`` says what happened instead. ``written``: the request was
+    written whole, so that the broker may have it. ``named``: the records that the broker refuses the batch for,
+    as (place in the batch, message or None).
+    """
+    cdef int64_t now = sender.clock.now_ns()
+    cdef Partition* p = b.partition
+    cdef int64_t acknowledged = -1
+    # A broker that names a record twice, or one that is not there, has named no other one by that.
+    culprits = {place: text for place, text in named if 0 <= place < b.count}
+    try:
+        verdict, orders = sender.fates.decide(
+            facts_of(b, len(culprits)), Failure(error_code, message, cause), bool(written), now / 1e6
+        )
+    except Exception as problem:
+        log.exception("deciding about a failed batch failed")
+        verdict, orders = Verdict(Fate.FAIL, error=told(problem, True), maybe_written=True), ()
+    carry_out(sender, p, orders)
+    b.ambiguous = verdict.maybe_written
+    fate = verdict.fate
+    if fate == ACKNOWLEDGE:
+        acknowledged = b.first_record
+        sender.accumulator.complete(b, -1, -1)
+    elif fate == RETRY:
+        put_back(sender, b, verdict.at_ms, now)
+    elif fate == SPLIT:
         try:
-            verdict = self.control.on_batch_error(
-                self._facts(b, len(culprits)), error_code, message, cause, bool(written), now / 1e6
-            )
+            split(sender.accumulator, b)
         except Exception as problem:
-            log.exception("deciding about a failed batch failed")
-            verdict = Verdict(Fate.FAIL, error=told(problem, True), maybe_written=True)
-        b.ambiguous = verdict.maybe_written
-        fate = verdict.fate
-        if fate == ACKNOWLEDGE:
-            acknowledged = b.first_record
-            self.accumulator.complete(b, -1, -1)
-        elif fate == RETRY:
-            self._put_back(b, verdict.at_ms, now)
-        elif fate == SPLIT:
-            try:
-                split(self.accumulator, b)
-            except Exception as problem:
-                log.exception("splitting a batch of %d records failed; they fail", b.count)
-                self.accumulator.fail(b, told(problem, False))
-        elif fate == EXCLUDE:
-            try:
-                exclude(self.accumulator, b, self._errors_of(p, error_code, culprits))
-            except Exception as problem:
-                log.exception("sending the others of %d refused records failed; all fail", len(culprits))
-                self.accumulator.fail(b, told(problem, False))
+            log.exception("splitting a batch of %d records failed; they fail", b.count)
+            sender.accumulator.fail(b, told(problem, False))
+    elif fate == EXCLUDE:
+        try:
+            exclude(sender.accumulator, b, errors_of(p, error_code, culprits))
+        except Exception as problem:
+            log.exception("sending the others of %d refused records failed; all fail", len(culprits))
+            sender.accumulator.fail(b, told(problem, False))
+    else:
+        sender.accumulator.fail(b, verdict.error)
+    return batch_progress(sender, p, acknowledged)
+
+
+cdef int carry_out(Sender sender, Partition* p, object orders) except -1:
+    """Does to a partition, and to the producer's identity, what was decided."""
+    for order in orders:
+        action = order.action
+        if action is Action.STRIP:
+            strip_sequences(&sender.accumulator.c, p, order.from_id)
+        elif action is Action.BUMP_EPOCH or action is Action.FORGET_ID:
+            producer_id, epoch = sender.fates.identity
+            sender.set_identity(producer_id, epoch)
         else:
-            self.accumulator.fail(b, verdict.error)
-        if p.gate != GATE_OPEN:
-            self._progress(p, acknowledged)
-        return 0
+            set_gate(&sender.accumulator.c, p, _GATES[action])
+    return 0
 
-    cdef dict _errors_of(self, const Partition* p, int error_code, dict culprits):
-        """The error of each record that a broker named, by its place in the batch."""
-        kind = for_code(error_code)
-        where = f"{topic_name(p)}-{p.index}"
-        return {
-            place: told(kind(f"{where}: {text}" if text else where), False)
-            for place, text in culprits.items()
-        }
 
-    cdef int _put_back(self, Batch* b, double at_ms, int64_t now) except -1:
-        """Queues a batch again, its partition backing off until ``at_ms``."""
-        cdef Partition* p = b.partition
-        self.accumulator.requeue(b, max(now + 1, cyp_ms_ns(at_ms)))
-        self.backoff_number += 1
-        heapq.heappush(self.backing_off, (p.retry_at_ns, self.backoff_number, <size_t>p))
-        self.next_control_ns = min(self.next_control_ns, p.retry_at_ns)
-        return 0
-
-    cdef int _give_up(self, Request* r, object cause) except -1:
-        """See ``SendLoop``."""
-        cdef int32_t i
-        # What was not written whole, no broker can have read whole.
-        cdef bint written = r.unwritten == 0
-        for i in range(r.count):
-            self._resolve(r.batches[i], 0, None, cause, written)
-        free_request(r)
-        return 0
-
-    cdef int _progress(self, Partition* p, int64_t acknowledged_id) except -1:
-        """See ``SendLoop``."""
-        self.control.on_progress(
-            topic_name(p),
-            p.index,
+cdef int batch_progress(Sender sender, Partition* p, int64_t acknowledged_id) except -1:
+    """A batch of the partition has ended: decides how the partition goes on, where it is held back."""
+    cdef const Accumulator* a = &sender.accumulator.c
+    while p.gate != GATE_OPEN:
+        orders = sender.fates.progress(
+            Place(topic_name(p), p.index),
             p.in_flight,
             p.unsettled_count,
-            p.producer_id == self.accumulator.c.producer_id
-            and p.producer_epoch == self.accumulator.c.producer_epoch,
+            p.producer_id == a.producer_id and p.producer_epoch == a.producer_epoch,
             acknowledged_id,
+            sender.clock.now_ns() / 1e6,
         )
-        return 0
+        if not orders:
+            return 0
+        acknowledged_id = -1
+        carry_out(sender, p, orders)
+    return 0
 
-    # What the control plane orders
 
-    cdef Partition* _find(self, str topic, int partition) except NULL:
-        cdef TopicInfo state = self.accumulator.topic(topic)
-        if not 0 <= partition < state.c.partition_room:
-            raise IndexError(f"{topic}-{partition}: no such partition")
-        return state.c.partitions[partition]
+cdef dict errors_of(const Partition* p, int error_code, dict culprits):
+    """The error of each record that a broker named, by its place in the batch."""
+    kind = for_code(error_code)
+    where = f"{topic_name(p)}-{p.index}"
+    return {
+        place: told(kind(f"{where}: {text}" if text else where), False)
+        for place, text in culprits.items()
+    }
 
-    def set_gate(self, str topic, int partition, action):
-        """Carries out RELEASE, HOLD_NEW or HOLD_ALL for a partition."""
-        set_gate(&self.accumulator.c, self._find(topic, partition), _GATES[action])
 
-    def strip_sequences(self, str topic, int partition, int64_t from_id):
-        """Takes their sequences from a partition's absent batches; returns how many unsettled ones remain."""
-        return strip_sequences(&self.accumulator.c, self._find(topic, partition), from_id)
+cdef int put_back(Sender sender, Batch* b, double at_ms, int64_t now) except -1:
+    """Queues a batch again, its partition backing off until ``at_ms``."""
+    cdef Partition* p = b.partition
+    sender.accumulator.requeue(b, max(now + 1, cyp_ms_ns(at_ms)))
+    sender.backoff_number += 1
+    heapq.heappush(sender.backing_off, (p.retry_at_ns, sender.backoff_number, <size_t>p))
+    sender.next_control_ns = min(sender.next_control_ns, p.retry_at_ns)
+    return 0
 
-    def set_identity(self, int64_t producer_id, int epoch):
-        """Says what producer id and epoch new batches get; -1: none, they wait for one."""
-        set_identity(&self.accumulator.c, producer_id, <int16_t>epoch)
 
-    def set_next_sequence(self, str topic, int partition, int32_t sequence):
-        """Makes a partition that has no batch under way go on from this sequence; for tests of the wrap."""
-        self._find(topic, partition).next_sequence = sequence
+cdef int give_up_request(Sender sender, Request* r, object cause) except -1:
+    """Ends a Produce request that will not be answered, and frees it."""
+    cdef int32_t i
+    # What was not written whole, no broker can have read whole.
+    cdef bint written = r.unwritten == 0
+    for i in range(r.count):
+        batch_failed(sender, r.batches[i], 0, None, cause, written)
+    free_request(r)
+    return 0

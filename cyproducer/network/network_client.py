@@ -1,7 +1,7 @@
 """The client's side of the cluster: metadata, and what to do about errors.
 
 Owns: asking for metadata and telling the accumulator what it says. Does not own: connections (``connector``),
-what becomes of batches and the producer's identity (``deliveries``), the loop (``sender``).
+the fate of batches (``control/batch_fate``), the producer id (``producer_id``), the loop (``sender``).
 
 Everything named ``on_...`` and ``tick`` runs in the sender's turn, one call at a time. Application threads
 call the methods under "From application threads", which hand over and wake the sender; what they read is
@@ -22,17 +22,20 @@ from cyproducer.accumulator.metric_snapshot import add_time
 from cyproducer.base.clock import Clock
 from cyproducer.config import ProducerConfig
 from cyproducer.control.api_versions import API_VERSIONS, INIT_PRODUCER_ID, METADATA, client_throttles
+from cyproducer.control.batch_fate import FatePolicy
 from cyproducer.control.cluster_view import BrokerMetadata, ClusterView
 from cyproducer.control.connections import Address
+from cyproducer.control.idempotence import Idempotence
 from cyproducer.control.log_limit import LogLimit
 from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, ClusterMetadata
 from cyproducer.control.responses import MetadataResponse
+from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
 from cyproducer.network.connector import Connector
-from cyproducer.network.deliveries import COMPRESSING_MS, Deliveries
 from cyproducer.network.dns import Resolver
+from cyproducer.network.producer_id import COMPRESSING_MS, ProducerIdClient
 from cyproducer.network.sender import Sender
 from cyproducer.user_thread import Log
 
@@ -107,28 +110,27 @@ class NetworkClient:
         )
         # Outlives the broker it was met at, which is forgotten when all starts over.
         self._last_failure: tuple[BaseException, float] | None = None
-        self._deliveries = Deliveries(
-            config,
-            sender,
+        self._log_limit = LogLimit(log.log, sender.request_control)
+        backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+        idempotence = Idempotence()
+        #: Decides about batches that did not succeed.
+        self.fates = FatePolicy(
+            RetryPolicy(config.retries, config.delivery_timeout_ms, backoff),
+            idempotence,
             self._metadata,
+            self._log_limit,
             rng,
-            connector=self._connector,
-            diagnosis=self.diagnosis,
-            warn=self._warn,
-            failed=self._failed,
+            self.diagnosis,
+        )
+        self._producer_id = ProducerIdClient(
+            config, sender, idempotence, backoff, self._log_limit, rng, self._connector
         )
         #: Called where what is known of the cluster has changed; on the sender's thread, or close()'s.
         self.on_change: Callable[[], object] = lambda: None
-        # The sender asks about batches there.
-        self.on_batch_error = self._deliveries.on_batch_error
-        self.on_batch_overdue = self._deliveries.on_batch_overdue
-        self.on_batch_gone = self._deliveries.on_batch_gone
-        self.on_progress = self._deliveries.on_progress
         self._metadata_on: Connection | None = None
         # Topics that were created anew with fewer partitions, while batches for the others are there.
         self._shrunk: set[str] = set()
         self._topic_errors: dict[str, Exception] = {}
-        self._log_limit = LogLimit(log.log)
         self._fatal: Exception | None = None
         # Filled by application threads, emptied by the sender's.
         self._wanted: deque[str] = deque()
@@ -278,7 +280,7 @@ class NetworkClient:
 
     def tick(self, now_ms: float) -> float:
         """Does what is due; returns the milliseconds until something is due again."""
-        connections_ms = self._connector.tick(now_ms, (self._metadata_on, self._deliveries.asked_on))
+        connections_ms = self._connector.tick(now_ms, (self._metadata_on, self._producer_id.asked_on))
         self._track_topics(now_ms)
         for name in list(self._shrunk):
             self._apply(name)
@@ -286,7 +288,7 @@ class NetworkClient:
         self._rebootstrap(now_ms)
         for node_id in self._sender.nodes_without_connection():
             self._connector.connect_to(node_id, now_ms)
-        identity_ms = self._deliveries.tick(now_ms)
+        identity_ms = self._producer_id.tick(now_ms)
         metadata_ms = self._update_metadata(now_ms)
         self._fail_parked(now_ms)
         # What was just done may have set a timeout that the first call could not know of.
@@ -319,7 +321,7 @@ class NetworkClient:
             if api_key == API_VERSIONS:
                 self._connector.on_versions(connection, version, frame, now_ms)
                 if connection.ready and connection.node_id >= 0:
-                    self._connector.close_bootstrap((self._metadata_on, self._deliveries.asked_on))
+                    self._connector.close_bootstrap((self._metadata_on, self._producer_id.asked_on))
             elif api_key == METADATA:
                 self._metadata_on = None
                 response = protocol.decode_metadata(version, frame)
@@ -327,7 +329,7 @@ class NetworkClient:
                     connection.throttle(response.throttle_time_ms, now_ms)
                 self._on_metadata(response, now_ms)
             elif api_key == INIT_PRODUCER_ID:
-                self._deliveries.on_producer_id(connection, version, frame, now_ms)
+                self._producer_id.on_producer_id(connection, version, frame, now_ms)
         except errors.KafkaError as error:
             if api_key == METADATA:
                 self._metadata.on_failure(f"{connection.where}: {error}", now_ms)
@@ -336,7 +338,7 @@ class NetworkClient:
     def on_broken(self, connection: Connection, cause: Exception | None, now_ms: float) -> None:
         """A connection was closed: by this side on purpose (``cause`` None), or because of a failure."""
         cause = self._connector.on_broken(connection, cause, now_ms)
-        self._deliveries.on_broken(connection, cause or ConnectionError("closed by this client"), now_ms)
+        self._producer_id.on_broken(connection, cause or ConnectionError("closed by this client"), now_ms)
         if cause is None:
             return
         if connection is self._metadata_on:
@@ -508,14 +510,14 @@ class NetworkClient:
     ) -> None:
         """A Produce response refuses batches and names who leads their partitions (KIP-951).
 
-        Comes before ``on_batch_error`` for each of them, which then sends it there at once.
+        Comes before ``FatePolicy.decide`` for each of them, which then sends it there at once.
 
         Args:
             connection: the broker that answered.
             leaders: topic, partition, node id and leader epoch.
             endpoints: where these nodes are, as the response has it; None where it does not say.
         """
-        self._deliveries.led.clear()
+        self.fates.new_leaders.clear()
         nodes: dict[int, BrokerMetadata] = {}
         try:
             if endpoints is not None:
@@ -535,7 +537,7 @@ class NetworkClient:
                 self._connector.know(node_id, broker.host, broker.port)
             # Of several batches that come back, only the first brings news.
             if self._metadata.leader(topic, partition) == node_id:
-                self._deliveries.led.add((topic, partition))
+                self.fates.new_leaders.add((topic, partition))
         for topic in changed:
             self._apply(topic)
         if changed:
@@ -543,13 +545,11 @@ class NetworkClient:
 
     def _warn(self, now_ms: float, text: str, *args: Any) -> None:
         """Logs a warning, one a second of its kind: a broker's restart is one event, not thousands."""
-        if self._log_limit.add(logging.WARNING, 0, text, args, now_ms):
-            self._sender.request_control()
+        self._log_limit.add(logging.WARNING, 0, text, args, now_ms)
 
     def _failed(self, records: int, text: str, *args: Any) -> None:
         """Logs that records have failed, one line a second of its kind."""
-        if self._log_limit.add(logging.ERROR, records, text, args, self._now_ms()):
-            self._sender.request_control()
+        self._log_limit.add(logging.ERROR, records, text, args, self._now_ms())
 
     def close(self) -> None:
         """Ends name resolution and whoever waits. The loop has ended."""

@@ -1,8 +1,68 @@
+from libc.stdint cimport int16_t, int32_t, int64_t
+
+from cyproducer.accumulator.record_accumulator cimport RecordAccumulator
+from cyproducer.base.clock cimport Clock
+from cyproducer.accumulator.structures cimport Batch, Partition
+from cyproducer.base.sync cimport pthread_mutex_t
 from cyproducer.network.connection cimport Connection
-from cyproducer.network.loop_ownership cimport Turns
+from cyproducer.network.poller cimport Poller
+from cyproducer.network.produce_codec cimport Outcome, ProduceSettings
+from cyproducer.network.transport cimport Transport
+from cyproducer.network.waker cimport Waker
 
+cdef enum:
+    MOST_BATCHES = 1024           # batches in one request
+    COMPRESSING_NS = 20_000_000   # when to look again for an overdue batch that a thread compresses
 
-cdef class Sender(Turns):
-    cdef int _count_connection(self, int which) except -1
-    cdef int _fail_rest(self, object error) except -1
+cdef class Sender:
+    cdef pthread_mutex_t loop_lock    # held by the thread that runs a step
+    cdef readonly RecordAccumulator accumulator
+    cdef readonly Clock clock
+    cdef readonly Poller poller
+    cdef readonly object control  # decides about connections and metadata
+    cdef readonly object fates    # decides about batches that did not succeed
+    cdef int wake_read_fd         # what the selector watches for wake-ups
+    cdef Waker waker
+    cdef ProduceSettings settings
+    cdef bytes client_id          # what settings.client_id points to
+    cdef int32_t max_in_flight
+    cdef int64_t max_request_size
+    cdef int64_t request_timeout_ns
+    cdef int64_t delivery_timeout_ns
+    cdef int64_t receive_max
+    cdef int32_t attention        # somebody asked for the control plane; any thread sets it
+    cdef int32_t stopping         # run() returns; any thread sets it
+    cdef int32_t driven           # by a thread in get(), not by the sender's; atomic
+    cdef bint deferred            # that thread leaves the next step to the sender's; see defer()
+    cdef int32_t lone             # completions in a row that left nothing, and that a thread waited for
+    cdef int64_t next_control_ns  # when the control plane wants its next tick
+    cdef int64_t next_expiry_ns   # when the oldest batch is overdue
+    cdef list connections
+    cdef Transport** transports             # of `connections`, in that order
+    cdef int transport_count
+    cdef list backing_off         # a heap of (retry_at_ns, number, address of a Partition)
+    cdef int64_t backoff_number
+    cdef Batch* drained[MOST_BATCHES]
+    cdef Outcome outcomes[MOST_BATCHES]
+    cdef int32_t standing_by      # the sender's thread leaves the loop to whoever waits for a record
+    cdef int32_t drives           # times that waiting threads took the loop and gave it back
+    cdef int32_t left_alone       # times that a record came while it stood by, and nobody waited for it
+    # for metrics(); what else there is, is in Accumulator.meters
+    cdef int64_t wakeups
+
+    cdef int step(self, int64_t max_wait_ns) except -1 nogil
+    cdef int call_tick(self, int64_t now) except -1
+    cdef int fill(self, Transport* transport, int64_t now) except -1 nogil
+    cdef int write(self, Transport* transport, int64_t now) except -1 nogil
+    cdef int connection_broken(self, Transport* transport, int64_t failure) except -1 nogil
+    cdef void defer(self, Transport* transport) noexcept nogil
+    cdef int64_t sleep_until(self, int64_t until, int64_t now) noexcept nogil
+    cdef Transport* transport_of(self, int fd) noexcept nogil
+    cdef int call_control(self, object method, Connection connection, tuple arguments) except -1
+    cdef int request_done(
+        self, Transport* transport, int64_t latency_ns, int64_t throttle_ms, int64_t now
+    ) noexcept nogil
     cpdef object close_connection(self, Connection connection, object cause)
+    cdef Partition* find_partition(self, str topic, int partition) except NULL
+    cdef int count_connection(self, int which) except -1
+    cdef int fail_rest(self, object error) except -1

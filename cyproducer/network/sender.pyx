@@ -1,66 +1,472 @@
-"""What the control plane does to the send loop: connections, topics, expiry, the end.
+"""The sender: from ready batches to acknowledged ones, one step after the other.
 
-Owns: opening and closing connections (and handing their requests back), telling the accumulator what metadata
-said, and failing everything at the end. Does not own: the loop's step (``send_loop``), nor any decision.
+Owns: the step (which batches go into a request, writing, waiting for events), opening and closing connections,
+and everything the control plane has it do: apply metadata, fail records, end. Beside it are functions over its
+state: ``produce_response`` handles what comes back, ``batch_errors`` what did not succeed, ``loop_ownership``
+decides which thread runs the loop. Does not own: decisions (connections, metadata, errors, retries), which are
+the control plane's (``network_client``), called with the GIL; nor time and sockets, which come in from outside.
 
-Everything here runs in the sender's turn, with the GIL: called by ``NetworkClient`` from inside a step, or by
-``close()`` after the loop has ended.
+A step runs under ``loop_lock``; so does every method that the control plane calls, unless it says "any thread".
+
+The happy path of a step takes no GIL at all: drain batches, checksum, write, wait, read, complete. A thread that
+asks for the GIL beside a busy ``send()`` loop gets it after the interpreter's switch interval, 5 ms, in which
+that loop makes tens of thousands of records: asking once per batch would halve the throughput.
 """
 
+import heapq
 import os
 import selectors
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.math cimport INFINITY
-from libc.stdlib cimport realloc
+from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from libc.stdlib cimport free, realloc
 
 from cyproducer.accumulator.parked_records cimport (
     apply_topic,
     fail_overdue,
     fail_parked,
     forget_topic,
+    next_parked_deadline,
     waiting_topics,
 )
-from cyproducer.base.meters cimport CONNECTED, DISCONNECTED, PRODUCE_REQUESTS, Meters, meters_turn
-from cyproducer.accumulator.ready_partitions cimport has_work
-from cyproducer.accumulator.structures cimport GATE_OPEN, OPEN, SEALED, SEALING, Batch, Node, Partition
+from cyproducer.accumulator.ready_partitions cimport drain, expire_linger, has_work, refresh
+from cyproducer.accumulator.record_accumulator cimport RecordAccumulator
+from cyproducer.accumulator.sequences cimport set_identity
+from cyproducer.accumulator.structures cimport (
+    ASLEEP,
+    AWAKE,
+    OPEN,
+    SEALED,
+    SEALING,
+    Accumulator,
+    Batch,
+    Node,
+    Partition,
+)
+from cyproducer.accumulator.topology cimport TopicInfo, make_node
+from cyproducer.base.clock cimport Clock, duration_of
+from cyproducer.base.meters cimport (
+    CONNECTED,
+    DISCONNECTED,
+    PRODUCE_REQUESTS,
+    Meters,
+    count_answer,
+    meters_turn,
+)
 from cyproducer.base.sync cimport (
     FAR_NS,
     cyp_after,
+    cyp_load32,
+    cyp_lock_queued,
     cyp_ms_ns,
+    cyp_mutex_init,
     cyp_store32,
+    cyp_swap32,
+    pthread_mutex_destroy,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
-from cyproducer.accumulator.topology cimport TopicInfo, make_node
+from cyproducer.network.batch_errors cimport (
+    batch_failed,
+    batch_removed,
+    expire_batches,
+    give_up_request,
+)
 from cyproducer.network.connection cimport Connection, make_connection
+from cyproducer.network.frame_errors cimport socket_error
+from cyproducer.network.loop_ownership cimport run_until_stopped
+from cyproducer.network.poller cimport MOST_READY, Poller, Ready
+from cyproducer.network.produce_codec cimport Request, encode_produce, free_request
+from cyproducer.network.produce_response cimport read_responses, resume_deferred
 from cyproducer.network.transport cimport (
     BROKEN,
+    CONNECTING,
+    IO_AGAIN,
     READY,
     Transport,
+    report_traffic,
+    throttled_until,
+    transport_flush,
+    transport_next_id,
     transport_pop_awaiting,
     transport_pop_unwritten,
     transport_pop_written,
-    report_traffic,
+    transport_push,
 )
-from cyproducer.network.batch_errors cimport topic_name
-from cyproducer.network.produce_codec cimport Endpoints, Outcome, Request, names_leader
-from cyproducer.network.send_loop cimport retire
-from cyproducer.network.loop_ownership cimport Turns
+from cyproducer.network.waker cimport retire, wake_sender
+from cyproducer.records.record_batch cimport put_batch_header
 
 from cyproducer.errors import KafkaConnectionError, KafkaTimeoutError, told
 from cyproducer.user_thread import Log
 
+cdef extern from "<unistd.h>" nogil:
+    ssize_t c_read "read"(int fd, void* data, size_t size)
+
 log = Log("cyproducer")
 
 
-cdef class Sender(Turns):
-    """The loop over one selector, with everything that is not its happy path. See ``SendLoop``."""
+cdef class Sender:
+    """The loop over one selector. ``selector`` and ``clock`` come from the caller, which may step by hand.
 
-    def attach_control(self, control):
-        """Names who decides; once, before the first step."""
+    ``attach_control`` gives it the control plane, which is called about everything that needs a decision:
+    ``NetworkClient`` describes each call.
+    """
+
+    def __cinit__(self):
+        cyp_mutex_init(&self.loop_lock)
+        self.wake_read_fd = -1
+        self.waker.fd = -1
+
+    def __init__(
+        self,
+        RecordAccumulator accumulator not None,
+        selector,
+        Clock clock not None,
+        *,
+        str client_id,
+        int acks,
+        int max_in_flight,
+        int64_t max_request_size,
+        double request_timeout_ms,
+        double delivery_timeout_ms,
+        int64_t receive_max,
+    ):
+        self.accumulator = accumulator
+        self.clock = clock
+        self.poller = Poller(selector)
+        self.client_id = client_id.encode()
+        self.settings.client_id = self.client_id
+        self.settings.client_id_size = <int32_t>len(self.client_id)
+        self.settings.acks = <int16_t>acks
+        # The broker's patience ends before ours, so that its answer, which says more than none, arrives.
+        self.settings.timeout_ms = <int32_t>min(request_timeout_ms - min(request_timeout_ms / 10, 1000), 1e9)
+        self.max_in_flight = max_in_flight
+        self.max_request_size = max_request_size
+        self.request_timeout_ns = cyp_ms_ns(request_timeout_ms)
+        self.delivery_timeout_ns = cyp_ms_ns(delivery_timeout_ms)
+        self.receive_max = receive_max
+        self.connections = []
+        self.backing_off = []
+        if hasattr(os, "eventfd"):
+            self.wake_read_fd = self.waker.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        else:
+            self.wake_read_fd, self.waker.fd = os.pipe()
+            os.set_blocking(self.wake_read_fd, False)
+            os.set_blocking(self.waker.fd, False)
+        selector.register(self.wake_read_fd, selectors.EVENT_READ)
+        accumulator.wake_context = &self.waker
+        accumulator.wake_function = wake_sender
+
+    def __dealloc__(self):
+        free(self.transports)
+        pthread_mutex_destroy(&self.loop_lock)
+
+    def wake(self):
+        """Ends the wait for events. Any thread."""
+        wake_sender(&self.waker)
+
+    def request_control(self):
+        """Has the control plane called in the next step, which begins at once. Any thread."""
+        cyp_store32(&self.attention, 1)
+        wake_sender(&self.waker)
+
+    # Running
+
+    def run(self):
+        """Steps until ``stop()``. What a step raises is a bug: it is logged, and ends the loop."""
+        run_until_stopped(self)
+
+    def run_once(self, max_wait_ms=0.0):
+        """One step, waiting for events up to ``max_wait_ms``."""
+        cdef int64_t wait = cyp_ms_ns(duration_of("max_wait_ms", max_wait_ms, "milliseconds"))
+        with nogil:
+            pthread_mutex_lock(&self.loop_lock)
+            try:
+                self.step(wait)
+            finally:
+                pthread_mutex_unlock(&self.loop_lock)
+
+    def stop(self):
+        """Makes ``run()`` return after the current step. Any thread."""
+        cyp_store32(&self.stopping, 1)
+        self.wake()
+
+    # The loop
+
+    cdef int step(self, int64_t max_wait_ns) except -1 nogil:
+        cdef Ready ready[MOST_READY]
+        cdef int n
+        cdef int i
+        cdef Transport* transport
+        cdef uint64_t drained_wakeups
+        cdef int64_t until
+        cdef int64_t now = self.clock.now_ns()
+        if self.deferred:
+            resume_deferred(self, now)
+        if cyp_load32(&self.attention) or now >= self.next_control_ns:
+            if self.driven:
+                self.deferred = True
+                return 0
+            with gil:
+                self.call_tick(now)
+            now = self.clock.now_ns()
+        if now >= self.next_expiry_ns:
+            expire_batches(self, now)
+            if self.deferred:
+                return 0
+        pthread_mutex_lock(&self.accumulator.c.lock)
+        expire_linger(&self.accumulator.c, now)
+        pthread_mutex_unlock(&self.accumulator.c.lock)
+        i = 0
+        while i < self.transport_count:
+            transport = self.transports[i]
+            if transport.state == READY:
+                self.fill(transport, now)
+            # fill may have broken this connection, which moves the next one here.
+            if i < self.transport_count and self.transports[i] == transport:
+                i += 1
+        until = throttled_until(self.transports, self.transport_count, self.next_control_ns, now)
+        until = min(until, cyp_after(now, max_wait_ns))
+        n = self.poller.wait(self.sleep_until(until, now) - now, ready)
+        cyp_store32(&self.accumulator.c.sleeping, AWAKE)
+        now = self.clock.now_ns()
+        for i in range(n):
+            if ready[i].fd == self.wake_read_fd:
+                self.wakeups += 1
+                # An eventfd is empty after one read, a pipe may hold several wake-ups.
+                while c_read(self.wake_read_fd, &drained_wakeups, 8) > 0:
+                    if self.wake_read_fd == self.waker.fd:
+                        break
+                continue
+            transport = self.transport_of(ready[i].fd)
+            if transport == NULL:
+                continue
+            if transport.state == CONNECTING and transport.wants_write:
+                if self.driven:
+                    self.defer(transport)
+                    continue
+                with gil:
+                    self.call_control(self.control.on_socket_ready, <Connection>transport.owner, (now / 1e6,))
+                continue
+            if ready[i].events & 2:
+                self.write(transport, now)
+                transport = self.transport_of(ready[i].fd)
+            if ready[i].events & 1 and transport != NULL:
+                read_responses(self, transport, now)
+        return 0
+
+    cdef Transport* transport_of(self, int fd) noexcept nogil:
+        cdef int i
+        for i in range(self.transport_count):
+            if self.transports[i].fd == fd:
+                return self.transports[i]
+        return NULL
+
+    cdef int64_t sleep_until(self, int64_t until, int64_t now) noexcept nogil:
+        """Until when to wait for events, ``until`` at the latest; ``now`` where there is work already.
+
+        The look for work and the note that the sender sleeps are one critical section: an append either
+        comes before and is seen here, or after and sees the note.
+        """
+        cdef Accumulator* a = &self.accumulator.c
+        cdef Node* n
+        cdef bint work = cyp_load32(&self.attention) != 0
+        pthread_mutex_lock(&a.lock)
+        n = a.nodes
+        while n != NULL:
+            if not has_work(n):
+                if n.transport == NULL:
+                    n.takes = 1
+            else:
+                if n.takes and n.transport == NULL:
+                    # The control plane is told once for as long as there is work; it connects, and takes
+                    # its time between failures.
+                    n.takes = 0
+                    cyp_store32(&self.attention, 1)
+                    work = True
+                elif n.takes:
+                    work = True
+                elif n.waiting_since_ns == 0:
+                    n.waiting_since_ns = now
+            n = n.next
+        if a.parked_anew:
+            # Its deadline may be the first of all.
+            a.parked_anew = 0
+            cyp_store32(&self.attention, 1)
+            work = True
+        if a.lingering.first != NULL:
+            until = min(until, cyp_after(a.lingering.first.first.created_ns, a.stream_linger_ns))
+        self.next_expiry_ns = FAR_NS
+        if self.delivery_timeout_ns < FAR_NS - now:
+            # A batch that is begun meanwhile may wake nobody: it has no leader, or no connection yet.
+            self.next_expiry_ns = now + self.delivery_timeout_ns
+            if a.oldest != NULL:
+                self.next_expiry_ns = a.oldest.created_ns + self.delivery_timeout_ns
+                if self.next_expiry_ns <= now and a.oldest.state == SEALING:
+                    # It fails once it is compressed, which need not wake anybody either.
+                    self.next_expiry_ns = now + COMPRESSING_NS
+        until = min(until, self.next_expiry_ns)
+        if work:
+            until = now
+        else:
+            a.sleeping_until_ns = until
+            cyp_store32(&a.sleeping, ASLEEP)
+        pthread_mutex_unlock(&a.lock)
+        return until
+
+    # Out
+
+    cdef int fill(self, Transport* transport, int64_t now) except -1 nogil:
+        """Makes and writes requests while there are ready batches and the connection takes them."""
+        cdef Request* r
+        cdef Batch* b
+        cdef int32_t count
+        cdef int32_t i
+        cdef int fd = transport.fd
+        cdef Node* node = transport.node
+        cdef bint throttled = transport.throttled_until_ns > now
+        while not throttled and transport.in_flight < self.max_in_flight and transport.first_out == NULL:
+            cyp_lock_queued(&self.accumulator.c.lock, &self.accumulator.c.queued)
+            count = drain(
+                &self.accumulator.c, node, self.max_request_size, self.drained, MOST_BATCHES, now
+            )
+            pthread_mutex_unlock(&self.accumulator.c.lock)
+            if count == 0:
+                break
+            for i in range(count):
+                b = self.drained[i]
+                if b.state == SEALING:
+                    with gil:
+                        self.accumulator.compress(b)
+                    b.state = SEALED
+                put_batch_header(
+                    b.data, b.size, b.codec, b.count, b.base_timestamp, b.max_timestamp,
+                    b.producer_id, b.producer_epoch, b.base_sequence,
+                )
+            r = encode_produce(
+                &self.settings, transport.produce_version, transport_next_id(transport),
+                self.drained, count,
+            )
+            if r == NULL:
+                with gil:
+                    for i in range(count):
+                        batch_failed(
+                            self, self.drained[i], 0, None, MemoryError("no memory for a request"), False
+                        )
+                self.request_done(transport, -1, 0, now)
+                continue
+            r.sent_ns = now
+            transport_push(transport, r, self.settings.acks != 0)
+            # The control plane looks for requests that are overdue, and must not sleep past this one.
+            self.next_control_ns = min(self.next_control_ns, cyp_after(now, self.request_timeout_ns))
+            transport.in_flight += self.settings.acks != 0
+            self.write(transport, now)
+            if self.transport_of(fd) != transport:
+                return 0
+        pthread_mutex_lock(&self.accumulator.c.lock)
+        node.takes = not throttled and transport.in_flight < self.max_in_flight and transport.first_out == NULL
+        report_traffic(&self.accumulator.c, transport, now)
+        pthread_mutex_unlock(&self.accumulator.c.lock)
+        return 0
+
+    cdef int write(self, Transport* transport, int64_t now) except -1 nogil:
+        """Writes what the socket takes, and watches it for more room where something is left."""
+        cdef int64_t rc = transport_flush(transport, now)
+        cdef Request* r = transport_pop_written(transport)
+        cdef int32_t i
+        while r != NULL:
+            # acks=0: what the kernel took is all there is to know.
+            self.request_done(transport, -1, 0, now)
+            for i in range(r.count):
+                self.accumulator.complete(r.batches[i], -1, -1)
+            free_request(r)
+            r = transport_pop_written(transport)
+        if rc == 0 or rc == IO_AGAIN:
+            if transport.wants_write != (rc != 0):
+                transport.wants_write = rc != 0
+                self.poller.watch_write(transport.fd, transport.wants_write)
+            return 0
+        return self.connection_broken(transport, rc)
+
+    cdef int connection_broken(self, Transport* transport, int64_t failure) except -1 nogil:
+        """The socket gave an Io that ends the connection."""
+        if self.driven:
+            transport.failure = failure
+            self.defer(transport)
+            return 0
+        with gil:
+            self.close_connection(<Connection>transport.owner, socket_error(transport, failure))
+        return 0
+
+    cdef void defer(self, Transport* transport) noexcept nogil:
+        """On a thread in ``get()``: leaves what needs the GIL, or a decision, to the sender's thread.
+
+        The control plane runs nowhere else: a Ctrl-C in a main thread must not end it half-way.
+        """
+        transport.deferred = True
+        self.deferred = True
+
+    cdef int request_done(
+        self, Transport* transport, int64_t latency_ns, int64_t throttle_ms, int64_t now
+    ) noexcept nogil:
+        """A request of the connection is over: what gathered meanwhile may go.
+
+        ``latency_ns`` -1: it got no answer. Before its batches are completed, so that whoever waits for them
+        finds it in the metrics.
+        """
+        pthread_mutex_lock(&self.accumulator.c.lock)
+        transport.node.answered += 1
+        self.accumulator.c.meters.answered_ns = now
+        if latency_ns >= 0:
+            count_answer(&self.accumulator.c.meters, &transport.node.meter, latency_ns, throttle_ms)
+        report_traffic(&self.accumulator.c, transport, now)
+        pthread_mutex_unlock(&self.accumulator.c.lock)
+        return 0
+
+    # What needs a decision
+
+    cdef int call_tick(self, int64_t now) except -1:
+        """Calls the control plane, and lets partitions send again whose backoff is over."""
+        cdef Partition* p
+        cdef double delay_ms
+        cyp_swap32(&self.attention, 0)
+        while self.backing_off and self.backing_off[0][0] <= now:
+            p = <Partition*><size_t>heapq.heappop(self.backing_off)[2]
+            pthread_mutex_lock(&self.accumulator.c.lock)
+            if p.retry_at_ns <= now:
+                p.retry_at_ns = 0
+                refresh(&self.accumulator.c, p)
+            pthread_mutex_unlock(&self.accumulator.c.lock)
+        try:
+            delay_ms = self.control.tick(now / 1e6)
+        except Exception:
+            log.exception("the control plane failed; it is tried again in a second")
+            delay_ms = 1000.0
+        self.next_control_ns = cyp_after(now, cyp_ms_ns(min(delay_ms, 3.6e6)))
+        if self.backing_off:
+            self.next_control_ns = min(self.next_control_ns, <int64_t>self.backing_off[0][0])
+        self.next_control_ns = min(self.next_control_ns, next_parked_deadline(self.accumulator))
+        return 0
+
+    cdef int call_control(self, object method, Connection connection, tuple arguments) except -1:
+        """Calls the control plane about a connection. Where that raises, the connection is the one to go."""
+        try:
+            method(connection, *arguments)
+        except Exception as error:
+            log.exception("the control plane failed over %r, which is closed", connection)
+            self.close_connection(connection, KafkaConnectionError(f"{connection.where}: {error!r}"))
+        return 0
+
+    def attach_control(self, control, fates):
+        """Sets who decides, before the first step.
+
+        ``control``: a ``NetworkClient``, about connections and metadata. ``fates``: a ``FatePolicy``, about
+        batches that did not succeed.
+        """
         self.control = control
+        self.fates = fates
+
+    # Connections
 
     def open_connection(self, sock, int32_t node_id, str where):
         """Watches a connecting, non-blocking socket; ``on_socket_ready`` tells when it has an outcome."""
@@ -80,7 +486,7 @@ cdef class Sender(Turns):
         """The socket is connected: frames may go. It takes no Produce requests yet."""
         connection.transport.wants_write = False
         connection.transport.connected = True
-        self._count_connection(CONNECTED)
+        self.count_connection(CONNECTED)
         self.poller.watch_write(connection.transport.fd, False)
 
     def ready(self, Connection connection not None, int produce_version):
@@ -94,7 +500,7 @@ cdef class Sender(Turns):
         node.takes = 1
         pthread_mutex_unlock(&self.accumulator.c.lock)
 
-    cdef int _count_connection(self, int which) except -1:
+    cdef int count_connection(self, int which) except -1:
         """A connection was made or has ended."""
         cdef Meters* meters = &self.accumulator.c.meters
         pthread_mutex_lock(&self.accumulator.c.lock)
@@ -106,7 +512,7 @@ cdef class Sender(Turns):
     def flush_connection(self, Connection connection not None):
         """Writes what ``Connection.send`` queued."""
         if connection.transport.state != BROKEN:
-            self._write(connection.transport, self.clock.now_ns())
+            self.write(connection.transport, self.clock.now_ns())
 
     cpdef object close_connection(self, Connection connection, object cause):
         """Closes the socket and hands every unanswered request back; ``cause``: an exception, or None.
@@ -126,7 +532,7 @@ cdef class Sender(Turns):
             self.transports[i] = self.transports[i + 1]
         self.transport_count -= 1
         if transport.connected:
-            self._count_connection(DISCONNECTED)
+            self.count_connection(DISCONNECTED)
         try:
             self.poller.selector.unregister(connection.sock)
         except (KeyError, ValueError, OSError):
@@ -147,37 +553,17 @@ cdef class Sender(Turns):
             reason = KafkaConnectionError(f"{connection.where}: closed by this client")
         r = transport_pop_unwritten(transport)
         while r != NULL:
-            self._give_up(r, reason)
+            give_up_request(self, r, reason)
             r = transport_pop_unwritten(transport)
         r = transport_pop_written(transport)
         while r != NULL:
-            self._give_up(r, reason)
+            give_up_request(self, r, reason)
             r = transport_pop_written(transport)
         r = transport_pop_awaiting(transport)
         while r != NULL:
-            self._give_up(r, reason)
+            give_up_request(self, r, reason)
             r = transport_pop_awaiting(transport)
         cyp_store32(&self.attention, 1)
-
-    cdef int _learn_leaders(self, Transport* transport, Request* r, const Endpoints* endpoints) except -1:
-        """Tells the control plane of all leaders that a response names, before its batches come back."""
-        cdef int32_t i
-        cdef Outcome* o
-        cdef Partition* p
-        leaders = []
-        for i in range(r.count):
-            o = &self.outcomes[i]
-            if names_leader(o):
-                p = r.batches[i].partition
-                leaders.append((topic_name(p), p.index, o.leader_id, o.leader_epoch))
-        where = None
-        if endpoints.data != NULL:
-            where = PyBytes_FromStringAndSize(<const char*>endpoints.data, endpoints.size)
-        try:
-            self.control.on_leaders(<Connection>transport.owner, leaders, where)
-        except Exception:
-            log.exception("taking leaders from a response failed")
-        return 0
 
     def close_overdue(self, double now_ms):
         """Closes connections whose oldest request has had no answer for request_timeout_ms.
@@ -244,9 +630,7 @@ cdef class Sender(Turns):
                 if b.state == SEALING:
                     busy = True
                     break
-                self.accumulator.fail(b, self.control.on_batch_gone(self._facts(b)))
-                if p.gate != GATE_OPEN:
-                    self._progress(p, -1)
+                batch_removed(self, b)
         return busy
 
     def forget_topic(self, str name):
@@ -283,10 +667,10 @@ cdef class Sender(Turns):
         """
         self.accumulator.refusal = error
         self.accumulator.close()
-        self._fail_rest(error)
+        self.fail_rest(error)
         return self.accumulator.c.incomplete
 
-    cdef int _fail_rest(self, object error) except -1:
+    cdef int fail_rest(self, object error) except -1:
         """Fails what waits, for metadata or in a queue, and gives up on what is on the wire."""
         cdef Batch* b
         absent, unknown = told(error, False), told(error, True)
@@ -308,7 +692,7 @@ cdef class Sender(Turns):
         """
         for connection in list(self.connections):
             self.close_connection(connection, error)
-        self._fail_rest(error)
+        self.fail_rest(error)
         return self.accumulator.c.incomplete
 
     def release(self):
@@ -337,3 +721,21 @@ cdef class Sender(Turns):
             "received_room": sum([(<Connection>c).transport.inbox_room for c in self.connections]),
             "in_flight": sum([(<Connection>c).transport.in_flight for c in self.connections]),
         }
+
+    # What the control plane orders
+
+    cdef Partition* find_partition(self, str topic, int partition) except NULL:
+        cdef TopicInfo state = self.accumulator.topic(topic)
+        if not 0 <= partition < state.c.partition_room:
+            raise IndexError(f"{topic}-{partition}: no such partition")
+        return state.c.partitions[partition]
+
+    def set_identity(self, int64_t producer_id, int epoch):
+        """Gives new batches this producer id and epoch; -1: they wait until there is one, which is asked for."""
+        set_identity(&self.accumulator.c, producer_id, <int16_t>epoch)
+        if producer_id < 0:
+            self.request_control()
+
+    def set_next_sequence(self, str topic, int partition, int32_t sequence):
+        """Makes a partition that has no batch under way go on from this sequence; for tests of the wrap."""
+        self.find_partition(topic, partition).next_sequence = sequence

@@ -29,7 +29,7 @@ cdef struct Transport:
     SendFunction send
     ReceiveFunction receive
     int sys_errno             # of the last IO_ERROR
-    bint left_over            # the sender's thread has to go on with what is in the inbox, or with:
+    bint deferred            # the sender's thread has to go on with what is in the inbox, or with:
     int64_t failure           # an Io that a thread in get() met; 0: none
     int16_t produce_version
     bint connected            # it was, so that its end counts

@@ -44,7 +44,7 @@ class History:
             delivery_timeout_ms=2000,
             seed=seed | 1,
         )
-        self.rig.control.retries = rng.choice([0, 3, 1000])
+        self.rig.fates.retry.retries = rng.choice([0, 3, 1000])
         self.futures: list[RecordFuture] = []
         self.called: list[Any] = []
         self.expected = 0
@@ -116,7 +116,7 @@ class History:
         rig = self.rig
         if self.rng.random() < 0.5:
             # Everything still possible is delivered.
-            rig.control.retries = 0
+            rig.fates.retry.retries = 0
             for topic in "abcdef":
                 rig.sender.apply_topic(topic, b"", [1])
             for _ in range(30):
@@ -179,7 +179,7 @@ def test_threads_send_while_everything_fails_and_no_byte_is_lost() -> None:
         compressor=compressor_for("gzip"),
         max_in_flight=2,
     ) as rig:
-        rig.control.retries = 2
+        rig.fates.retry.retries = 2
         futures: list[RecordFuture] = []
         failures: list[BaseException] = []
 

@@ -109,7 +109,7 @@ def test_a_batch_that_comes_back_goes_before_the_younger_ones() -> None:
         rig.answer_all()
         assert numbered(rig.values("t")) == [0, 1, 2, 3, 4]
         assert rig.accumulator.counters()["records_retried"] == 1
-        assert rig.control.batch_errors == [(("t", 0), TIMED_OUT, 1)]
+        assert rig.fates.failures == [(("t", 0), TIMED_OUT, 1)]
 
 
 def test_several_batches_that_come_back_are_sent_in_their_order_before_younger_ones() -> None:
@@ -205,7 +205,7 @@ def test_an_error_that_is_final_fails_its_batch_alone() -> None:
 
 def test_retries_end_with_the_last_error() -> None:
     with Rig({"t": [1]}) as rig:
-        rig.control.retries = 2
+        rig.fates.retry.retries = 2
         future = rig.send("t", b"v")
         for _ in range(3):
             (seen,) = rig.requests()
@@ -213,12 +213,12 @@ def test_retries_end_with_the_last_error() -> None:
             rig.clock.advance_ms(100)
         assert rig.requests() == []
         assert isinstance(future.exception, NotLeaderForPartitionError)
-        assert [attempts for *_, attempts in rig.control.batch_errors] == [1, 2, 3]
+        assert [attempts for *_, attempts in rig.fates.failures] == [1, 2, 3]
 
 
 def test_a_request_without_an_answer_ends_with_its_time() -> None:
     with Rig({"t": [1]}, request_timeout_ms=1000) as rig:
-        rig.control.retries = 0
+        rig.fates.retry.retries = 0
         future = rig.send("t", b"v")
         rig.requests()
         rig.clock.advance_ms(999)
@@ -316,11 +316,11 @@ def test_a_batch_that_expires_takes_no_more_records() -> None:
         thread = threading.Thread(target=fill)
 
         def meanwhile() -> None:
-            rig.control.on_overdue = None
+            rig.fates.on_expire = None
             thread.start()
             assert slow.entered.wait(PATIENCE_S)
 
-        rig.control.on_overdue = meanwhile
+        rig.fates.on_expire = meanwhile
         rig.clock.advance_ms(1000)
         rig.step()
         assert isinstance(old.exception, DeliveryTimeoutError)
@@ -383,7 +383,7 @@ def test_close_fails_what_was_not_acknowledged_wherever_it_is() -> None:
         leaderless = rig.send("t", b"v", partition=1)
         parked = rig.send("unknown", b"v")
         rig.accumulator.close()
-        rig.control.decide = lambda *_: (None, ProducerClosedError("lost"))
+        rig.fates.hook = lambda *_: (None, ProducerClosedError("lost"))
         assert rig.sender.abort(ProducerClosedError("lost")) == 0
         assert delivered.succeeded()
         for future in (in_flight, queued, leaderless, parked):

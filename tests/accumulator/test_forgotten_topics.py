@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from cyproducer.accumulator.metric_snapshot import topic_names
-from cyproducer.control.idempotence import Action
+from cyproducer.control.batch_fate import Decision
+from cyproducer.control.idempotence import Action, Fate, Order, Verdict
 from cyproducer.errors import KafkaTimeoutError
 from tests.accumulator.test_parked_records import KIB, Flood
 from tests.malloc import lent_bytes, needs_glibc
@@ -199,11 +200,19 @@ def test_a_topic_stays_while_something_of_it_is_under_way(
 
 
 def test_a_topic_stays_while_the_control_plane_holds_a_partition_back() -> None:
-    with Rig({"t": [1, 1]}) as rig:
-        rig.sender.set_gate("t", 1, Action.HOLD_NEW)
+    with Rig({"t": [1, 1]}, delivery_timeout_ms=1000) as rig:
+        orders: list[list[Order]] = [[], [Order(Action.RELEASE)]]
+        rig.fates.decide = lambda *facts: Decision(  # type: ignore[method-assign]
+            Verdict(Fate.FAIL, error=LookupError("refused")), (Order(Action.HOLD_NEW),)
+        )
+        rig.fates.progress = lambda *facts: orders.pop(0)  # type: ignore[method-assign]
+        rig.send("t", b"refused", partition=1)
+        rig.answer(rig.requests()[0], error=29)
         rig.sender.forget_topic("t")
         assert topic_names(rig.accumulator) == ["t"]
-        rig.sender.set_gate("t", 1, Action.RELEASE)
+        rig.send("t", b"held back", partition=1)
+        rig.advance_ms(1000)
+        assert orders == []
         rig.sender.forget_topic("t")
         assert topic_names(rig.accumulator) == []
 

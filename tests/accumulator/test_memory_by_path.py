@@ -146,7 +146,7 @@ def test_a_path_leaves_no_memory_behind(path: Callable[[Rig], None], codec: str 
             for _ in range(count):
                 path(rig)
                 rig.log.clear()
-            rig.control.batch_errors.clear()
+            rig.fates.failures.clear()
             rig.control.broken.clear()
             rig.pending.clear()
 

@@ -12,7 +12,7 @@ from cyproducer.errors import MessageSizeTooLargeError
 from cyproducer.records.compression import compressor_for
 from tests.accumulator.small_topic import assert_nothing_left, fill, refuse_large, sent_size, serve
 from tests.reference_records import Batch
-from tests.rig import CountedControl, Rig
+from tests.rig import Rig
 
 TOO_LARGE, LIST_TOO_LARGE, TIMED_OUT = 10, 18, 7
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
@@ -209,10 +209,8 @@ def half_written(rig: Rig, values: list[bytes]) -> Batch:
 
     Returns the first part as it went.
     """
-    control = rig.control
-    assert isinstance(control, CountedControl)
-    control.deliveries._idempotence.want()
-    control.deliveries._idempotence.granted(7, 0)
+    rig.fates.idempotence.want()
+    rig.fates.idempotence.granted(7, 0)
     rig.sender.set_identity(7, 0)
     fill(rig, [b"zeroth"])
     rig.answer(rig.requests()[0])
@@ -258,13 +256,13 @@ def test_a_part_that_may_be_in_the_log_keeps_its_sequence_when_the_next_is_certa
 def test_a_batch_that_was_split_is_unsettled_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     unsettled: list[int] = []
     with rigged(idempotent=True) as rig:
-        progress = rig.control.on_progress
+        progress = rig.fates.progress
 
-        def watched(topic: str, partition: int, on_wire: int, left: int, *facts: Any) -> None:
+        def watched(place: Any, on_wire: int, left: int, *facts: Any) -> Any:
             unsettled.append(left)
-            progress(topic, partition, on_wire, left, *facts)
+            return progress(place, on_wire, left, *facts)
 
-        monkeypatch.setattr(rig.control, "on_progress", watched)
+        monkeypatch.setattr(rig.fates, "progress", watched)
         rig.sender.set_identity(7, 0)
         fill(rig, [b"a", b"b"])
         refuse_large(rig, rig.requests()[0], 70)
@@ -275,13 +273,13 @@ def test_parts_are_told_apart_by_their_numbers(monkeypatch: pytest.MonkeyPatch) 
     """By which the control plane says from where on sequences are to be given up."""
     numbers: list[int] = []
     with rigged(batch_size=1000) as rig:
-        decide = rig.control.on_batch_error
+        decide = rig.fates.decide
 
         def watched(batch: Any, *facts: Any) -> Any:
             numbers.append(batch.id)
             return decide(batch, *facts)
 
-        monkeypatch.setattr(rig.control, "on_batch_error", watched)
+        monkeypatch.setattr(rig.fates, "decide", watched)
         fill(rig, [b"%d" % (i % 10) * 100 for i in range(16)])
         failing: set[bytes | None] = set()
         while requests := rig.requests():

@@ -217,7 +217,7 @@ def test_who_sees_nothing_incomplete_sees_every_future_failed() -> None:
 
     with Rig({"t": [1]}, samples=windows, sample_window_ms=1) as rig:
         accumulator = rig.accumulator
-        rig.control.decide = decide
+        rig.fates.hook = decide
 
         def watch() -> None:
             while not stopping.is_set():

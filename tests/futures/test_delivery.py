@@ -131,7 +131,7 @@ def test_every_raise_has_an_exception_of_its_own() -> None:
         error = TopicAuthorizationFailedError("t", 3)
         error.extra = "kept"  # type: ignore[attr-defined]
         error.__cause__ = cause
-        rig.control.decide = lambda *_: (None, error)
+        rig.fates.hook = lambda *_: (None, error)
         first, second = rig.send("t", b"1"), rig.send("t", b"2")
         (seen,) = rig.requests()
         rig.answer(seen, NOT_AUTHORIZED)
@@ -320,7 +320,7 @@ def test_nothing_outlives_the_last_future(kind: str) -> None:
     error: KafkaError | None = NotedError("x")
     noted = weakref.ref(error)
     with Rig({"t": [1]}) as rig:
-        rig.control.decide = lambda *_: (None, error)
+        rig.fates.hook = lambda *_: (None, error)
         futures = [rig.send("t", b"v") for _ in range(3)]
         called: list[Any] = []
         held = called.append
@@ -332,7 +332,7 @@ def test_nothing_outlives_the_last_future(kind: str) -> None:
         rig.run_callbacks()
         assert len(called) == 3
         del future, futures, seen
-        rig.control.decide = None
+        rig.fates.hook = None
         called.clear()
         error = None
         gc.collect()
@@ -374,12 +374,12 @@ def test_thousands_of_batches_leave_no_memory_behind(path: str) -> None:
 
         for i in range(300):
             one(i)
-        rig.control.batch_errors.clear()
+        rig.fates.failures.clear()
         gc.collect()
         before = allocated_bytes()
         for i in range(2000):
             one(i)
-        rig.control.batch_errors.clear()
+        rig.fates.failures.clear()
         gc.collect()
         # A delivery has about 100 bytes, a batch 200, a request 300.
         assert allocated_bytes() - before < 2000 * 20

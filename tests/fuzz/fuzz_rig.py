@@ -156,7 +156,7 @@ def play(data: bytes) -> int:
         delivery_timeout_ms=1e9,
         seed=1,
     ) as rig:
-        rig.control.decide = retry_all
+        rig.fates.hook = retry_all
         for name, topic_id in zip(NAMES, IDS, strict=True):
             rig.sender.apply_topic(name, topic_id.bytes, [1, 2, 1])
         futures: list[RecordFuture] = []

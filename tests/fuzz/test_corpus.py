@@ -42,7 +42,7 @@ def test_a_produce_response_is_taken_or_ends_the_connection_and_the_batches_go_a
     for data in two_byte_inputs("produce"):
         names = NAMES[: 1 + data[1] % len(NAMES)]
         with Rig(produce_version=3 + data[0] % 11, linger_ms=1, seed=1) as rig:
-            rig.control.decide = retry_all
+            rig.fates.hook = retry_all
             for name in names:
                 rig.sender.apply_topic(name, IDS[NAMES.index(name)].bytes, [1, 1, 1])
             futures = [rig.send(name, b"v", partition=index) for name in names for index in range(3)]
@@ -73,7 +73,7 @@ def test_a_stream_gives_its_frames_or_ends_the_connection(limit: int) -> None:
         if LIMITS[data[0] % 8] != limit:
             continue
         with Rig({"t": [1]}, linger_ms=1, receive_max=limit) as rig:
-            rig.control.decide = retry_all
+            rig.fates.hook = retry_all
             future = rig.send("t", b"value")
             rig.clock.advance_ms(1)
             (seen,) = rig.requests()

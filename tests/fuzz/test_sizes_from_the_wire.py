@@ -116,7 +116,7 @@ def test_what_a_response_takes_is_in_proportion_to_its_bytes(version: int, what:
 
 
 def started(rig: Rig) -> Seen:
-    rig.control.decide = retry_all
+    rig.fates.hook = retry_all
     rig.send("t", b"value")
     rig.clock.advance_ms(1)
     (seen,) = rig.requests()

@@ -10,7 +10,7 @@ import pytest
 from cyproducer.control.idempotence import State
 from cyproducer.errors import DeliveryTimeoutError, OutOfOrderSequenceNumberError
 from tests.network.sender_steps import narrow
-from tests.rig import CountedControl, Rig, Seen
+from tests.rig import Rig, Seen
 
 NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
 NOT_LEADER, TOO_LARGE, NOT_ENOUGH_REPLICAS, NOT_AUTHORIZED, OUT_OF_ORDER, DUPLICATE, STALE_EPOCH = (
@@ -44,13 +44,11 @@ def send(rig: Rig, count: int, partition: int = 0, start: int = 0) -> list[objec
 
 
 def state(rig: Rig) -> State:
-    assert isinstance(rig.control, CountedControl)
-    return rig.control.deliveries._idempotence.partition_state(("t", 0))  # type: ignore[arg-type]
+    return rig.fates.idempotence.partition_state(("t", 0))  # type: ignore[arg-type]
 
 
 def grant(rig: Rig, producer_id: int = PRODUCER, epoch: int = 0) -> None:
-    assert isinstance(rig.control, CountedControl)
-    machine = rig.control.deliveries._idempotence
+    machine = rig.fates.idempotence
     assert machine.want()
     machine.granted(producer_id, epoch)
     rig.sender.set_identity(producer_id, epoch)
@@ -452,10 +450,9 @@ def test_a_batch_behind_a_gap_is_certainly_not_in_the_log(rig: Rig) -> None:
 
 
 def test_a_leader_that_was_named_is_gone_to_without_backoff_once(rig: Rig) -> None:
-    assert isinstance(rig.control, CountedControl)
     send(rig, 1)
     assert on_wire(rig) == [(0, 0)]
-    rig.control.deliveries.led.add(("t", 0))
+    rig.fates.new_leaders.add(("t", 0))
     answer_next(rig, NOT_LEADER)
     rig.clock.advance_ms(1)
     assert on_wire(rig) == [(0, 0)]

@@ -127,7 +127,7 @@ def test_a_refusal_that_names_nobody_else_is_backed_off_from(node_id: int, epoch
 def test_leaders_are_told_before_their_batches_come_back(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with Rig({"t": [1, 1, 1]}, produce_version=12, linger_ms=1) as rig:
         order: list[str] = []
-        tell, decide = rig.control.on_leaders, rig.control.on_batch_error
+        tell, decide = rig.control.on_leaders, rig.fates.decide
 
         def told(*args: Any) -> None:
             order.append("leaders")
@@ -138,7 +138,7 @@ def test_leaders_are_told_before_their_batches_come_back(code: int, monkeypatch:
             return decide(*args)
 
         monkeypatch.setattr(rig.control, "on_leaders", told)
-        monkeypatch.setattr(rig.control, "on_batch_error", came_back)
+        monkeypatch.setattr(rig.fates, "decide", came_back)
         futures = [rig.send("t", b"%d" % i, partition=i) for i in range(3)]
         rig.clock.advance_ms(1)
         respond(
@@ -159,7 +159,7 @@ def test_a_leader_beside_another_error_or_beside_success_is_passed_over() -> Non
             rig.send("t", b"%d" % i, partition=i)
         rig.clock.advance_ms(1)
         respond(rig, lambda p: p._replace(error_code=7 * p.partition, current_leader=(2, 5)))
-        assert [place for place, _, _ in rig.control.batch_errors] == [("t", 1)]
+        assert [place for place, _, _ in rig.fates.failures] == [("t", 1)]
         assert rig.control.leaders == []
 
 

@@ -24,11 +24,9 @@ DECISIONS = (
     "on_socket_ready",
     "on_frame",
     "on_broken",
-    "on_batch_error",
-    "on_batch_overdue",
     "on_leaders",
-    "on_progress",
 )
+FATES = ("decide", "expire", "progress")
 
 
 def counters(producer: KafkaProducer) -> dict[str, int]:
@@ -69,6 +67,8 @@ def deciders(producer: KafkaProducer, patch: pytest.MonkeyPatch) -> set[int | No
     client = producer._runtime.client
     for name in DECISIONS:
         patch.setattr(client, name, noted(getattr(client, name)))
+    for name in FATES:
+        patch.setattr(client.fates, name, noted(getattr(client.fates, name)))
     return seen
 
 

@@ -34,7 +34,7 @@ def rig_at(version: int, acks: int = -1) -> Iterator[Rig]:
         return now_ms + 100, None
 
     with Rig(produce_version=version, acks=acks, linger_ms=1, seed=version) as rig:
-        rig.control.decide = retry
+        rig.fates.hook = retry
         for name, topic_id in IDS.items():
             rig.sender.apply_topic(name, topic_id.bytes, [1, 1, 1])
         yield rig
@@ -174,7 +174,7 @@ def test_everything_a_partition_may_be_told_is_read(version: int) -> None:
         return None, error
 
     with rig_at(version) as rig:
-        rig.control.decide = fail
+        rig.fates.hook = fail
         futures = send_to_all(rig)
         seen = only(rig)
         full = PartitionResponse(0, 0, 2**40, 1_700_000_000_123, log_start_offset=2**41)

@@ -115,7 +115,7 @@ def test_requests_are_timed_from_their_own_beginning() -> None:
 def test_a_write_that_does_not_end_is_given_up_under_acks_0() -> None:
     with Rig({"t": [1]}, acks=0, request_timeout_ms=1000, batch_size=500_000) as rig:
         narrow(rig.connect(1))
-        rig.control.decide = lambda *args: (None, args[3])
+        rig.fates.hook = lambda *args: (None, args[3])
         future = rig.send("t", bytes(400_000))
         rig.step()
         rig.advance_ms(1000)

@@ -99,7 +99,7 @@ class Client:
             open_socket=network.open_socket,
             resolver=Names(self.sender.request_control),
         )
-        self.sender.attach_control(self.control)
+        self.sender.attach_control(self.control, self.control.fates)
         self.accumulator.on_topic_needed = self.control.want_topic
         self.path = SendPath()
         self.path._open_path(self.accumulator, config.max_request_size, config.max_block_ms, None)

@@ -160,7 +160,7 @@ MUTATIONS = [
     Mutation(
         "late-deadline",
         "the look for overdue batches comes 200 ms late",
-        "cyproducer/network/send_loop.pyx",
+        "cyproducer/network/sender.pyx",
         "a.oldest.created_ns + self.delivery_timeout_ns",
         "a.oldest.created_ns + self.delivery_timeout_ns + 200_000_000",
     ),
@@ -174,7 +174,7 @@ MUTATIONS = [
     Mutation(
         "long-sleep",
         "the sender sleeps past its next look",
-        "cyproducer/network/send_loop.pyx",
+        "cyproducer/network/sender.pyx",
         "        until = min(until, self.next_expiry_ns)\n",
         "",
     ),

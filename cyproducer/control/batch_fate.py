@@ -1,0 +1,246 @@
+"""The fate of a batch that came back without success, or whose time ran out.
+
+Owns: the decision, from the facts about the batch to a verdict and orders for its partition, and the error that
+its records fail with. Does not own: the rules of idempotence (``idempotence``), the backoff (``retry``), what is
+known of the cluster (``metadata``), nor carrying anything out. Nothing here does I/O or reads a clock. One thread
+at a time calls it: the one that runs the send loop.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from cyproducer import errors
+from cyproducer.control.idempotence import (
+    RECORD_ERRORS,
+    TOO_LARGE_ERRORS,
+    Action,
+    BatchFacts,
+    Fate,
+    Idempotence,
+    Order,
+    Place,
+    Verdict,
+)
+from cyproducer.control.log_limit import LogLimit
+from cyproducer.control.metadata import ClusterMetadata
+from cyproducer.control.retry import LastErrors, RetryPolicy
+
+
+class Failure(NamedTuple):
+    """How an attempt to send a batch ended."""
+
+    #: The broker's error code; 0 where ``cause`` says what happened instead.
+    code: int = 0
+    #: The broker's error message.
+    message: str | None = None
+    #: Why there is no answer.
+    cause: Exception | None = None
+
+
+class Decision(NamedTuple):
+    """What to do: first ``orders`` for the batch's partition, in their order, then the batch's ``verdict``."""
+
+    verdict: Verdict
+    orders: tuple[Order, ...] = ()
+
+
+class FatePolicy:
+    """Decides about batches. See the module."""
+
+    def __init__(
+        self,
+        retry: RetryPolicy,
+        idempotence: Idempotence,
+        metadata: ClusterMetadata,
+        log: LogLimit,
+        rng: Callable[[], float],
+        diagnosis: Callable[[str], str],
+    ) -> None:
+        """
+        Args:
+            retry: when to send again, and for how long.
+            idempotence: the producer's identity, and which partitions are held back.
+            metadata: who leads the partitions; informed when it seems to be out of date.
+            log: where failures are logged, at a bounded rate.
+            rng: returns a float in [0, 1), for jitter.
+            diagnosis: describes why nothing gets through, given what is known already, for errors.
+        """
+        self._retry = retry
+        self._idempotence = idempotence
+        self._metadata = metadata
+        self._log = log
+        self._rng = rng
+        self._diagnosis = diagnosis
+        self._last_errors = LastErrors(retry.delivery_timeout_ms)
+        #: Partitions whose new leader the current response named: their batches need no backoff (KIP-951).
+        self.new_leaders: set[tuple[str, int]] = set()
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """The producer id and epoch for new batches; -1, -1 while there is none."""
+        return self._idempotence.producer_id, self._idempotence.epoch
+
+    def decide(self, batch: BatchFacts, failure: Failure, written: bool, now_ms: float) -> Decision:
+        """Decides about a batch that came back without success.
+
+        Args:
+            batch: the batch.
+            failure: how the attempt ended.
+            written: whether the request was written whole, so that the broker may have it.
+            now_ms: the time.
+        """
+        where = f"{batch.topic}-{batch.partition}"
+        error = _error_of(batch, where, failure)
+        self._last_errors.note(batch.topic, batch.partition, error, now_ms)
+        if getattr(error, "invalid_metadata", False):
+            self._metadata.request_update(f"{where}: {type(error).__name__}")
+        fate, maybe = self._idempotence.judge(batch, failure.code, written)
+        verdict = None
+        if fate is Fate.ACKNOWLEDGE:
+            verdict = Verdict(fate, maybe_written=maybe)
+        elif batch.abandoned:
+            verdict = Verdict(Fate.FAIL, 0, error, maybe)
+        elif failure.code in TOO_LARGE_ERRORS and batch.records > 1 and not maybe:
+            self._say(
+                logging.INFO, now_ms, "%s: %d records are too large together: %s", where, batch.records, error
+            )
+            verdict = Verdict(Fate.SPLIT)
+        elif failure.code in RECORD_ERRORS and batch.culprits and not maybe:
+            self._fail(
+                batch.culprits,
+                now_ms,
+                "%s: %d of %d records fail: %s",
+                where,
+                batch.culprits,
+                batch.records,
+                error,
+            )
+            verdict = Verdict(Fate.EXCLUDE)
+        elif self._metadata.is_gone(batch.topic, batch.partition):
+            error = self._gone(batch)
+        elif fate is not Fate.FAIL:
+            retriable = fate is Fate.RETRY or isinstance(error, errors.KafkaProtocolError)
+            retriable |= bool(getattr(error, "retriable", False))
+            verdict = self._try_again(batch, where, error, retriable, maybe, now_ms)
+        if verdict is None:
+            verdict = Verdict(Fate.FAIL, 0, self._final(batch, where, error, maybe, now_ms), maybe)
+        orders = self._orders(batch, failure.code, verdict.fate, maybe)
+        if any(order.action is Action.FORGET_ID for order in orders):
+            self._fail(0, now_ms, "%s: %s; taking a new producer id", where, error)
+        return Decision(verdict, orders)
+
+    def expire(self, batch: BatchFacts, on_wire: bool, now_ms: float) -> Decision:
+        """Decides about a batch whose delivery_timeout_ms has run out, on the wire or in its queue: it fails."""
+        maybe = batch.ambiguous or on_wire
+        # A batch on the wire keeps its sequences until its answer comes.
+        orders = () if on_wire else self._orders(batch, 0, Fate.FAIL, maybe)
+        return Decision(Verdict(Fate.FAIL, 0, self._overdue(batch, maybe, now_ms), maybe), orders)
+
+    def partition_removed(self, batch: BatchFacts, now_ms: float) -> Decision:
+        """Decides about a queued batch whose partition no longer exists: it fails."""
+        maybe = batch.ambiguous
+        error = self._final(batch, f"{batch.topic}-{batch.partition}", self._gone(batch), maybe, now_ms)
+        return Decision(Verdict(Fate.FAIL, 0, error, maybe), self._orders(batch, 0, Fate.FAIL, maybe))
+
+    def progress(
+        self,
+        place: Place,
+        on_wire: int,
+        unsettled: int,
+        current: bool,
+        acknowledged_id: int,
+        now_ms: float,
+    ) -> list[Order]:
+        """Decides about a partition that is held back, after one of its batches ended: what to do, in order.
+
+        The arguments are those of ``Idempotence.on_progress``. Call it again, with new facts, until it returns
+        nothing.
+        """
+        orders = self._idempotence.on_progress(place, on_wire, unsettled, current, acknowledged_id)
+        if any(order.action is Action.BUMP_EPOCH for order in orders):
+            self._say(
+                logging.INFO, now_ms, "%s-%d: sequences start over, epoch %d", *place, self._idempotence.epoch
+            )
+        return orders
+
+    def _orders(self, batch: BatchFacts, error_code: int, fate: Fate, maybe: bool) -> tuple[Order, ...]:
+        """Notes what becomes of a batch; returns what it means for its partition and the identity."""
+        id_before = self._idempotence.producer_id
+        orders = [Order(action) for action in self._idempotence.on_fate(batch, error_code, fate, maybe)]
+        if self._idempotence.producer_id != id_before:
+            orders.append(Order(Action.FORGET_ID))
+        return tuple(orders)
+
+    def _try_again(
+        self, batch: BatchFacts, where: str, error: Exception, retriable: bool, maybe: bool, now_ms: float
+    ) -> Verdict | None:
+        """The verdict of the retry policy; None where the batch fails with ``error`` itself."""
+        place = batch.topic, batch.partition
+        decision = self._retry.decide(
+            retriable, batch.attempts, batch.created_ms, now_ms, self._rng, at_once=place in self.new_leaders
+        )
+        self.new_leaders.discard(place)
+        if decision.at_ms is not None:
+            text = "%d records for %s: %s; %s"
+            self._say(logging.WARNING, now_ms, text, batch.records, where, error, decision.reason)
+            return Verdict(Fate.RETRY, decision.at_ms, None, maybe)
+        if not retriable or batch.attempts > self._retry.retries:
+            return None
+        return Verdict(Fate.FAIL, 0, self._overdue(batch, maybe, now_ms), maybe)
+
+    def _final(
+        self, batch: BatchFacts, where: str, error: Exception, maybe: bool, now_ms: float
+    ) -> BaseException:
+        """The error of records that fail for good; logged here."""
+        text = "%d records for %s failed: %s; %s"
+        self._fail(batch.records, now_ms, text, batch.records, where, error, _outcome(maybe))
+        return errors.told(error, maybe)
+
+    def _gone(self, batch: BatchFacts) -> Exception:
+        count = self._metadata.partition_count(batch.topic)
+        return errors.UnknownTopicOrPartitionError(
+            f"{batch.topic}-{batch.partition} no longer exists: the topic was created anew with {count} partitions"
+        )
+
+    def _overdue(self, batch: BatchFacts, maybe: bool, now_ms: float) -> BaseException:
+        """The error of records that were not delivered in time.
+
+        Its cause is the partition's last error, where there was one since the batch was created.
+        """
+        cause = self._last_errors.since(batch.topic, batch.partition, batch.created_ms)
+        known = "" if cause is None else f"the partition's last request failed with {cause}"
+        leader = self._metadata.leader(batch.topic, batch.partition)
+        whom = "it has no known leader" if leader is None else f"its leader is broker {leader}"
+        error = errors.DeliveryTimeoutError(
+            f"{batch.records} records for {batch.topic}-{batch.partition} were not delivered within "
+            f"delivery_timeout_ms={self._retry.delivery_timeout_ms:g} ({now_ms - batch.created_ms:.0f} ms "
+            f"old, {batch.attempts} requests tried, {whom}; {_outcome(maybe)}): {self._diagnosis(known)}"
+        )
+        error.__cause__ = cause
+        error.maybe_written = maybe
+        self._fail(batch.records, now_ms, "%s", error)
+        return error
+
+    def _say(self, level: int, now_ms: float, text: str, *args: object) -> None:
+        self._log.add(level, 0, text, args, now_ms)
+
+    def _fail(self, records: int, now_ms: float, text: str, *args: object) -> None:
+        """Logs that records have failed."""
+        self._log.add(logging.ERROR, records, text, args, now_ms)
+
+
+def _error_of(batch: BatchFacts, where: str, failure: Failure) -> Exception:
+    if failure.cause is not None:
+        return failure.cause
+    text = where
+    if failure.code in TOO_LARGE_ERRORS:
+        # Only here is the size known, and it is the first question.
+        text += f": {batch.records} records in a batch of {batch.size} bytes"
+    if failure.message:
+        text += f": {failure.message}"
+    return errors.for_code(failure.code)(text)
+
+
+def _outcome(maybe_written: bool) -> str:
+    return "they may have been written" if maybe_written else "they were not written"

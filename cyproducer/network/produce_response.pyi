@@ -1,3 +1,0 @@
-from cyproducer.network.send_loop import SendLoop
-
-class Answers(SendLoop): ...

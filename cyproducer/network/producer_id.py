@@ -1,0 +1,153 @@
+"""Obtains the producer id: when to ask for one, at which broker, and what the answer means.
+
+Owns: the InitProducerId request in flight, the backoff between two of them, and failing all records where the
+cluster refuses. Does not own: the identity and its states (``control/idempotence``), nor connections
+(``connector``). Runs on the send loop, one call at a time.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+
+from cyproducer import errors
+from cyproducer.config import ProducerConfig
+from cyproducer.control.api_versions import INIT_PRODUCER_ID, client_throttles
+from cyproducer.control.idempotence import Idempotence, State
+from cyproducer.control.log_limit import LogLimit
+from cyproducer.control.retry import ExponentialBackoff
+from cyproducer.network import protocol
+from cyproducer.network.connection import Connection
+from cyproducer.network.connector import Connector
+from cyproducer.network.sender import Sender
+from cyproducer.user_thread import Log
+
+log = Log("cyproducer")
+
+COMPRESSING_MS = 5
+"""When to look again for a batch that a thread is compressing."""
+MOST_LACKING = 3
+"""Connections to brokers without InitProducerId after which the cluster counts as one without."""
+
+
+class ProducerIdClient:
+    """Keeps the producer supplied with an id. See the module."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        sender: Sender,
+        idempotence: Idempotence,
+        backoff: ExponentialBackoff,
+        log_limit: LogLimit,
+        rng: Callable[[], float],
+        connector: Connector,
+    ) -> None:
+        """
+        Args:
+            config: the producer's options.
+            sender: gets the identity for new batches.
+            idempotence: says when an id is needed, and keeps it.
+            backoff: the wait between two requests.
+            log_limit: where failures are logged, at a bounded rate.
+            rng: returns a float in [0, 1), for jitter and for the choice among brokers.
+            connector: sends the request.
+        """
+        self._config = config
+        self._sender = sender
+        self._idempotence = idempotence
+        self._backoff = backoff
+        self._log = log_limit
+        self._rng = rng
+        self._connector = connector
+        #: The connection that the unanswered InitProducerId request went out on.
+        self.asked_on: Connection | None = None
+        self._refusals = 0
+        self._lacking = 0
+        #: Why there is no producer id, until all records have failed with it.
+        self._denial: BaseException | None = None
+        self._not_before_ms = -math.inf
+
+    def tick(self, now_ms: float) -> float:
+        """Asks for a producer id if one is needed; returns the milliseconds until the next try."""
+        if self._denial is not None:
+            if self._sender.refuse_all(self._denial):
+                return COMPRESSING_MS
+            self._denial = None
+        if not self._config.enable_idempotence or self._idempotence.state is not State.NO_ID:
+            return math.inf
+        if now_ms < self._not_before_ms:
+            return self._not_before_ms - now_ms
+        connections = self._connector.free(now_ms)
+        if not connections:
+            # Perhaps because every broker throttles.
+            return self._connector.throttled_ms(now_ms)
+        connection = min(connections, key=lambda c: (c.in_flight, self._rng()))
+        self._idempotence.want()
+        version = connection.handshake.init_producer_id_version
+        if version is None:
+            self._lack(connection, now_ms)
+            return math.inf
+        self.asked_on = connection
+        correlation_id = connection.next_correlation_id()
+        frame = protocol.encode_init_producer_id(
+            version, correlation_id, self._config.client_id, None, 0x7FFFFFFF
+        )
+        self._connector.request(connection, INIT_PRODUCER_ID, version, correlation_id, frame)
+        return self._config.request_timeout_ms
+
+    def on_producer_id(self, connection: Connection, version: int, frame: bytes, now_ms: float) -> None:
+        """Handles the answer to InitProducerId."""
+        response = protocol.decode_init_producer_id(version, frame)
+        # Not before: a broker that sent nonsense loses the connection, and on_broken() asks again.
+        self.asked_on = None
+        if client_throttles(INIT_PRODUCER_ID, version):
+            connection.throttle(response.throttle_time_ms, now_ms)
+        if response.error_code == 0:
+            self._refusals = 0
+            self._idempotence.granted(response.producer_id, response.producer_epoch)
+            log.info("producer id %d, epoch %d", response.producer_id, response.producer_epoch)
+            self._sender.set_identity(response.producer_id, response.producer_epoch)
+            return
+        error = errors.for_code(response.error_code)(f"InitProducerId at {connection.where}")
+        if error.retriable or response.error_code == -1:
+            self._ask_again(error, now_ms)
+            return
+        if isinstance(error, errors.AuthorizationError):
+            error = type(error)(
+                "the cluster refuses a producer id: grant this principal IdempotentWrite on the cluster, or "
+                "Write on a topic, or set enable_idempotence=False"
+            )
+        self._deny(error)
+
+    def on_broken(self, connection: Connection, cause: BaseException, now_ms: float) -> None:
+        """A connection was closed, perhaps the one with the request for a producer id."""
+        if connection is self.asked_on:
+            self._ask_again(cause, now_ms)
+
+    def _ask_again(self, cause: BaseException, now_ms: float) -> None:
+        self.asked_on = None
+        self._refusals += 1
+        self._not_before_ms = now_ms + self._backoff.delay_ms(self._refusals, self._rng)
+        self._idempotence.not_granted()
+        self._log.add(logging.WARNING, 0, "no producer id yet: %s", (cause,), now_ms)
+        self._sender.request_control()
+
+    def _lack(self, connection: Connection, now_ms: float) -> None:
+        """A broker lacks InitProducerId. One alone may be at fault; three mean that the cluster lacks it."""
+        error = errors.UnsupportedVersionError(
+            f"{connection.where} does not offer InitProducerId (Kafka does since 0.11): "
+            "set enable_idempotence=False"
+        )
+        self._lacking += 1
+        if self._lacking == MOST_LACKING:
+            self._deny(error)
+            return
+        self._ask_again(error, now_ms)
+        self._sender.close_connection(connection, error)
+
+    def _deny(self, error: BaseException) -> None:
+        self._idempotence.denied()
+        log.error("no record can be sent: %s", error)
+        self._denial = errors.told(error, False)
+        # In the next tick, which follows at once.
+        self._sender.request_control()

@@ -1,0 +1,9 @@
+from libc.stdint cimport int32_t
+
+# How other threads end the sender's wait for events.
+cdef struct Waker:
+    int32_t fd                    # what is written to; -1: the sender has ended. Atomic
+    int32_t users                 # threads that are writing to it right now. Atomic
+
+cdef void wake_sender(void* waker) noexcept nogil
+cdef int32_t retire(Waker* w) noexcept nogil
