@@ -159,8 +159,8 @@ class NotedFates(FatePolicy):
         )
         #: What came back without success: place, error code, attempts.
         self.failures: list[tuple[Place, int, int]] = []
-        #: Takes over where it is set: given topic, partition, attempts, error and time, it returns when to try
-        #: again, or None and the error of the records.
+        #: Takes over where it is set: given topic, partition, attempts, error and time, it returns when to
+        #: try again, or None and the error of the records.
         self.hook: Callable[..., tuple[float | None, BaseException | None]] | None = None
         #: Called before a batch is declared overdue.
         self.on_expire: Callable[[], object] | None = None

@@ -1,9 +1,9 @@
 """The fate of a batch that came back without success, or whose time ran out.
 
-Owns: the decision, from the facts about the batch to a verdict and orders for its partition, and the error that
-its records fail with. Does not own: the rules of idempotence (``idempotence``), the backoff (``retry``), what is
-known of the cluster (``metadata``), nor carrying anything out. Nothing here does I/O or reads a clock. One thread
-at a time calls it: the one that runs the send loop.
+Owns: the decision, from the facts about the batch to a verdict and orders for its partition, and the error
+that its records fail with. Does not own: the rules of idempotence (``idempotence``), the backoff (``retry``),
+what is known of the cluster (``metadata``), nor carrying anything out (``network/batch_errors``). Does no
+I/O and reads no clock. One thread at a time calls it: the one that runs the send loop.
 """
 
 import logging
@@ -39,7 +39,7 @@ class Failure(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What to do: first ``orders`` for the batch's partition, in their order, then the batch's ``verdict``."""
+    """What to do: first ``orders``, for the batch's partition, in their order; then its ``verdict``."""
 
     verdict: Verdict
     orders: tuple[Order, ...] = ()
@@ -131,7 +131,7 @@ class FatePolicy:
         return Decision(verdict, orders)
 
     def expire(self, batch: BatchFacts, on_wire: bool, now_ms: float) -> Decision:
-        """Decides about a batch whose delivery_timeout_ms has run out, on the wire or in its queue: it fails."""
+        """Decides about a batch whose delivery_timeout_ms has run out, on the wire or queued: it fails."""
         maybe = batch.ambiguous or on_wire
         # A batch on the wire keeps its sequences until its answer comes.
         orders = () if on_wire else self._orders(batch, 0, Fate.FAIL, maybe)
@@ -152,10 +152,10 @@ class FatePolicy:
         acknowledged_id: int,
         now_ms: float,
     ) -> list[Order]:
-        """Decides about a partition that is held back, after one of its batches ended: what to do, in order.
+        """Decides how a partition that is held back goes on after one of its batches ended.
 
-        The arguments are those of ``Idempotence.on_progress``. Call it again, with new facts, until it returns
-        nothing.
+        The arguments are those of ``Idempotence.on_progress``. Returns what to do, in order. Call it again,
+        with new facts, until it returns nothing.
         """
         orders = self._idempotence.on_progress(place, on_wire, unsettled, current, acknowledged_id)
         if any(order.action is Action.BUMP_EPOCH for order in orders):
@@ -200,7 +200,8 @@ class FatePolicy:
     def _gone(self, batch: BatchFacts) -> Exception:
         count = self._metadata.partition_count(batch.topic)
         return errors.UnknownTopicOrPartitionError(
-            f"{batch.topic}-{batch.partition} no longer exists: the topic was created anew with {count} partitions"
+            f"{batch.topic}-{batch.partition} no longer exists: the topic was created anew with {count} "
+            "partitions"
         )
 
     def _overdue(self, batch: BatchFacts, maybe: bool, now_ms: float) -> BaseException:

@@ -36,7 +36,7 @@ class LogLimit:
         """
         Args:
             log: called with level, text and the text's arguments.
-            on_held: called when the first line of a kind is held back: ``flush`` has something new to wait for.
+            on_held: called when the first line of a kind is held back, for ``flush`` to be called later.
         """
         self._log = log
         self._on_held = on_held

@@ -1,8 +1,8 @@
 """Outcomes as ``concurrent.futures`` and asyncio have them.
 
-Owns: refusing waits that could never end. Does not own: the outcome (``delivery``, ``bulk_future``) and the thread
-that passes it on. A module of its own because ``concurrent.futures`` and asyncio take long to import. Any
-thread may call anything.
+Owns: refusing waits that could never end. Does not own: the outcome (``delivery``, ``bulk_future``), nor the
+thread that passes it on. A module of its own because ``concurrent.futures`` and asyncio take long to import.
+Any thread may call anything.
 """
 
 import logging

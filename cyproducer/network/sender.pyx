@@ -737,5 +737,9 @@ cdef class Sender:
             self.request_control()
 
     def set_next_sequence(self, str topic, int partition, int32_t sequence):
-        """Makes a partition that has no batch under way go on from this sequence; for tests of the wrap."""
-        self.find_partition(topic, partition).next_sequence = sequence
+        """Makes a partition go on from this sequence, for tests of the wrap; False while a batch is unsettled."""
+        cdef Partition* p = self.find_partition(topic, partition)
+        if p.unsettled_count:
+            return False
+        p.next_sequence = sequence
+        return True

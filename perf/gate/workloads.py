@@ -26,7 +26,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from cyproducer.callers.bulk_path import BulkPath
 from tests.reference_produce import PartitionResponse, decode_produce_request, encode_produce_response
-from tests.rig import CountedControl, Rig
+from tests.rig import Rig
 
 TOPIC = "gate"
 PARTITIONS = 3
@@ -107,14 +107,12 @@ class Workload:
             idempotent=True,
             produce_version=PRODUCE_VERSION,
         )
-        control = self.rig.control
-        assert isinstance(control, CountedControl)
-        machine = control.deliveries._idempotence
+        machine = self.rig.fates.idempotence
         assert machine.want()
         machine.granted(1, 0)
         self.rig.sender.set_identity(1, 0)
         # As in the product, whose control plane wants to be asked seldom.
-        control.delay_ms = 1e9
+        self.rig.control.delay_ms = 1e9
         self.rig.connect(1)
         self.broker = Broker(self.rig)
 

@@ -200,16 +200,18 @@ def test_a_topic_stays_while_something_of_it_is_under_way(
 
 
 def test_a_topic_stays_while_the_control_plane_holds_a_partition_back() -> None:
-    with Rig({"t": [1, 1]}, delivery_timeout_ms=1000) as rig:
+    with Rig({"t": [1, 1]}, idempotent=True, delivery_timeout_ms=1000) as rig:
+        rig.sender.set_identity(7, 0)
         orders: list[list[Order]] = [[], [Order(Action.RELEASE)]]
         rig.fates.decide = lambda *facts: Decision(  # type: ignore[method-assign]
-            Verdict(Fate.FAIL, error=LookupError("refused")), (Order(Action.HOLD_NEW),)
+            Verdict(Fate.FAIL, error=LookupError("refused")), (Order(Action.HOLD_ALL),)
         )
         rig.fates.progress = lambda *facts: orders.pop(0)  # type: ignore[method-assign]
         rig.send("t", b"refused", partition=1)
         rig.answer(rig.requests()[0], error=29)
         rig.sender.forget_topic("t")
         assert topic_names(rig.accumulator) == ["t"]
+        rig.sender.apply_topic("t", b"", [1, 1])
         rig.send("t", b"held back", partition=1)
         rig.advance_ms(1000)
         assert orders == []

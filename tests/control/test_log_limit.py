@@ -13,11 +13,18 @@ class Lines:
 
     def __init__(self) -> None:
         self.said: list[tuple[int, str]] = []
-        self.limit = LogLimit(lambda level, text, *args: self.said.append((level, text % args)))
+        self.held = 0
+        self.limit = LogLimit(lambda level, text, *args: self.said.append((level, text % args)), self.on_held)
 
     def fail(self, now_ms: float, records: int = 10, error: Exception | None = None, level: int = E) -> bool:
+        """Logs a line; returns whether it is the first to be held back."""
         error = error or ValueError("no")
-        return self.limit.add(level, records, "%d records failed: %s", (records, error), now_ms)
+        held = self.held
+        self.limit.add(level, records, "%d records failed: %s", (records, error), now_ms)
+        return self.held > held
+
+    def on_held(self) -> None:
+        self.held += 1
 
     def take(self) -> list[str]:
         said, self.said[:] = [text for _, text in self.said], []

@@ -134,15 +134,17 @@ class Partition:
         state.last_ns = now_ns
         state.batches.append(Written(header.first_sequence, header.last_sequence, entry))
 
-    def wind(self, last: int) -> bool:
-        """Has the newest batch end with this sequence; False where its producer is not known."""
-        if not self.entries or self.entries[-1].header.producer_id not in self.producers:
-            return False
+    @property
+    def can_wind(self) -> bool:
+        """Whether the newest batch's producer is known."""
+        return bool(self.entries) and self.entries[-1].header.producer_id in self.producers
+
+    def wind(self, last: int) -> None:
+        """Has the newest batch end with this sequence."""
         entry = self.entries[-1]
         first = last - entry.header.records + 1
         entry = self.entries[-1] = entry._replace(header=entry.header._replace(first_sequence=first))
         self.producers[entry.header.producer_id].batches[-1] = Written(first, last, entry)
-        return True
 
     def wait_synced(self, end: int, waiter: Waiter) -> None:
         """Calls back once everything below ``end`` is replicated, or won't be."""

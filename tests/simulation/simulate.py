@@ -172,13 +172,13 @@ class Simulation:
             (topic, index) in self.places_wound
             or counters["records_retried"]
             or counters["records_failed"]
-            or any(each.topic == topic and each.partition in (None, index) for each in self.client.open)
+            or not self.cluster.topics[topic].partitions[index].can_wind
         ):
             return
         last = SEQUENCES - 1 - self.history.sequences_left
-        if self.cluster.topics[topic].partitions[index].wind(last):
+        if self.client.sender.set_next_sequence(topic, index, last + 1):
+            self.cluster.topics[topic].partitions[index].wind(last)
             self.world.say(f"{topic}-{index} goes on behind sequence {last}")
-            self.client.sender.set_next_sequence(topic, index, last + 1)
             self.places_wound.add((topic, index))
 
     def heal(self) -> None:
