@@ -347,7 +347,3 @@ def options_as_markdown() -> str:
     head = ("Option", "Java's name", "Default", "Allowed", "Meaning")
     lines = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in (head, ("---",) * 5, *rows))
     return "".join(f"| {line} |\n" for line in lines)
-
-
-if __name__ == "__main__":
-    print(options_as_markdown(), end="")

@@ -1,0 +1,5 @@
+"""``python -m cyproducer.config``: the table of all options, as Markdown."""
+
+from cyproducer.config import options_as_markdown
+
+print(options_as_markdown(), end="")

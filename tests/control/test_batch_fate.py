@@ -1,0 +1,247 @@
+"""What becomes of a batch: every kind of failure, without a network, and without a clock."""
+
+import logging
+import math
+from typing import cast
+
+import pytest
+
+from cyproducer.control.batch_fate import Decision, Failure, FatePolicy
+from cyproducer.control.idempotence import Action, BatchFacts, Fate, Idempotence, Order, Place
+from cyproducer.control.log_limit import LogLimit
+from cyproducer.control.metadata import ClusterMetadata
+from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
+from cyproducer.errors import (
+    DeliveryTimeoutError,
+    KafkaConnectionError,
+    KafkaProtocolError,
+    MessageSizeTooLargeError,
+    NotLeaderForPartitionError,
+    RequestTimedOutError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+
+NOW_MS = 1_000_000.0
+NOT_LEADER, TIMED_OUT, TOO_LARGE, UNAUTHORIZED, INVALID_RECORD = 6, 7, 10, 29, 87
+OUT_OF_ORDER, DUPLICATE, FENCED = 45, 46, 90
+
+
+class KnownMetadata:
+    """What the policy asks of the cluster's metadata."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+        self.leader_id: int | None = 3
+        self.gone = False
+
+    def request_update(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        return self.leader_id
+
+    def partition_count(self, topic: str) -> int | None:
+        return 2
+
+    def is_gone(self, topic: str, partition: int) -> bool:
+        return self.gone
+
+
+class Case:
+    """A policy, and batches of partition t-1 for it."""
+
+    def __init__(self, retries: float = math.inf) -> None:
+        self.metadata = KnownMetadata()
+        self.idempotence = Idempotence()
+        self.logged: list[tuple[int, str]] = []
+        self.policy = FatePolicy(
+            RetryPolicy(retries, 10_000, ExponentialBackoff(100, 100, jitter=0)),
+            self.idempotence,
+            cast(ClusterMetadata, self.metadata),
+            LogLimit(lambda level, text, *args: self.logged.append((level, text % args))),
+            lambda: 0.5,
+            lambda known: f"diagnosis, {known or 'nothing known'}",
+        )
+
+    def identify(self) -> None:
+        self.idempotence.want()
+        self.idempotence.granted(7, 4)
+
+    @staticmethod
+    def batch(**facts: object) -> BatchFacts:
+        plain = BatchFacts("t", 1, 50, 3, 1, NOW_MS - 1000, False, True, False, False, 300)
+        return plain._replace(**facts)  # type: ignore[arg-type]
+
+    def decide(self, code: int = 0, written: bool = True, **facts: object) -> Decision:
+        cause = None if code else KafkaConnectionError("the connection broke")
+        return self.policy.decide(self.batch(**facts), Failure(code, None, cause), written, NOW_MS)
+
+
+@pytest.fixture
+def case() -> Case:
+    return Case()
+
+
+def test_what_may_pass_is_tried_again_after_the_backoff(case: Case) -> None:
+    verdict, orders = case.decide(TIMED_OUT)
+    assert (verdict.fate, verdict.at_ms, verdict.maybe_written) == (Fate.RETRY, NOW_MS + 100, True)
+    assert orders == ()
+    assert case.logged == [
+        (
+            logging.WARNING,
+            "3 records for t-1: [Error 7] RequestTimedOutError: t-1; attempt 2 in 100 ms",
+        )
+    ]
+    assert case.metadata.reasons == []
+
+
+def test_another_leader_is_asked_for_and_gone_to_at_once_where_it_was_named(case: Case) -> None:
+    assert case.decide(NOT_LEADER).verdict.at_ms == NOW_MS + 100
+    assert case.metadata.reasons == ["t-1: NotLeaderForPartitionError"]
+    case.policy.new_leaders.add(("t", 1))
+    assert case.decide(NOT_LEADER).verdict.at_ms == NOW_MS
+    assert case.decide(NOT_LEADER).verdict.at_ms == NOW_MS + 100, "a name is good for one batch"
+
+
+@pytest.mark.parametrize(("written", "maybe"), [(True, True), (False, False)])
+def test_a_broken_connection_leaves_open_what_was_written_whole(
+    case: Case, written: bool, maybe: bool
+) -> None:
+    verdict, _ = case.decide(0, written)
+    assert (verdict.fate, verdict.maybe_written) == (Fate.RETRY, maybe)
+
+
+def test_what_can_not_pass_fails_with_the_broker_s_error(case: Case) -> None:
+    verdict, orders = case.policy.decide(
+        case.batch(), Failure(UNAUTHORIZED, "go away"), written=True, now_ms=NOW_MS
+    )
+    assert (verdict.fate, verdict.maybe_written, orders) == (Fate.FAIL, False, ())
+    assert isinstance(verdict.error, TopicAuthorizationFailedError)
+    assert "t-1: go away" in str(verdict.error)
+    assert verdict.error.maybe_written is False
+    ((level, line),) = case.logged
+    assert level == logging.ERROR
+    assert line.startswith("3 records for t-1 failed: ")
+    assert line.endswith("; they were not written")
+
+
+def test_a_malformed_answer_is_tried_again_though_its_error_is_not_retriable(case: Case) -> None:
+    assert not getattr(KafkaProtocolError("malformed"), "retriable", False)
+    failure = Failure(cause=KafkaProtocolError("malformed"))
+    assert case.policy.decide(case.batch(), failure, True, NOW_MS).verdict.fate is Fate.RETRY
+
+
+def test_retries_end_with_the_last_error() -> None:
+    case = Case(retries=2)
+    assert case.decide(TIMED_OUT, attempts=2).verdict.fate is Fate.RETRY
+    verdict, _ = case.decide(TIMED_OUT, attempts=3)
+    assert verdict.fate is Fate.FAIL
+    assert isinstance(verdict.error, RequestTimedOutError)
+    assert verdict.error.maybe_written is True
+
+
+def test_a_retry_that_would_come_too_late_is_a_timeout_with_its_cause(case: Case) -> None:
+    verdict, _ = case.decide(TIMED_OUT, created_ms=NOW_MS - 9_950)
+    assert verdict.fate is Fate.FAIL
+    error = verdict.error
+    assert isinstance(error, DeliveryTimeoutError)
+    assert isinstance(error.__cause__, RequestTimedOutError)
+    assert "delivery_timeout_ms=10000 (9950 ms old, 1 requests tried, its leader is broker 3; " in str(error)
+    assert "they may have been written): diagnosis, the partition's last request failed with" in str(error)
+
+
+def test_the_cause_of_a_timeout_is_no_older_than_the_batch(case: Case) -> None:
+    case.decide(TIMED_OUT)
+    verdict, _ = case.policy.expire(case.batch(created_ms=NOW_MS + 1), on_wire=False, now_ms=NOW_MS + 10_001)
+    assert verdict.error is not None
+    assert verdict.error.__cause__ is None
+    assert "diagnosis, nothing known" in str(verdict.error)
+
+
+def test_a_batch_without_a_leader_says_so(case: Case) -> None:
+    case.metadata.leader_id = None
+    assert "it has no known leader" in str(case.policy.expire(case.batch(), False, NOW_MS).verdict.error)
+
+
+def test_a_batch_that_is_too_large_is_split_while_that_is_possible_and_safe(case: Case) -> None:
+    assert case.decide(TOO_LARGE).verdict.fate is Fate.SPLIT
+    verdict, _ = case.decide(TOO_LARGE, ambiguous=True)
+    assert verdict.fate is Fate.FAIL, "the batch may be in the log under other sequences"
+    verdict, _ = case.decide(TOO_LARGE, records=1)
+    assert verdict.fate is Fate.FAIL
+    assert isinstance(verdict.error, MessageSizeTooLargeError)
+    assert "t-1: 1 records in a batch of 300 bytes" in str(verdict.error)
+
+
+def test_records_that_were_named_are_taken_out(case: Case) -> None:
+    assert case.decide(INVALID_RECORD, culprits=1).verdict.fate is Fate.EXCLUDE
+    ((level, line),) = case.logged
+    assert level == logging.ERROR
+    assert line.startswith("t-1: 1 of 3 records fail: ")
+    assert case.decide(INVALID_RECORD).verdict.fate is Fate.FAIL, "none was named"
+    assert case.decide(INVALID_RECORD, culprits=1, ambiguous=True).verdict.fate is Fate.FAIL
+
+
+def test_a_partition_that_no_longer_exists_fails_its_batches(case: Case) -> None:
+    case.metadata.gone = True
+    verdict, _ = case.decide(NOT_LEADER)
+    assert verdict.fate is Fate.FAIL
+    assert isinstance(verdict.error, UnknownTopicOrPartitionError)
+    assert "t-1 no longer exists: the topic was created anew with 2 partitions" in str(verdict.error)
+    verdict, orders = case.policy.partition_removed(case.batch(), NOW_MS)
+    assert isinstance(verdict.error, UnknownTopicOrPartitionError)
+    assert (verdict.fate, orders) == (Fate.FAIL, ())
+
+
+def test_an_abandoned_batch_fails_whatever_its_error_says(case: Case) -> None:
+    verdict, _ = case.decide(NOT_LEADER, abandoned=True)
+    assert verdict.fate is Fate.FAIL
+    assert isinstance(verdict.error, NotLeaderForPartitionError)
+    assert case.logged == [], "its records have failed before"
+
+
+def test_a_duplicate_is_acknowledged(case: Case) -> None:
+    case.identify()
+    assert case.decide(DUPLICATE, sequenced=True).verdict.fate is Fate.ACKNOWLEDGE
+
+
+def test_a_batch_given_up_holds_its_partition_back(case: Case) -> None:
+    case.identify()
+    absent = case.decide(UNAUTHORIZED, sequenced=True)
+    assert absent.orders == (Order(Action.HOLD_ALL),)
+    other = Case()
+    other.identify()
+    lost = other.policy.expire(other.batch(sequenced=True, ambiguous=True), on_wire=False, now_ms=NOW_MS)
+    assert lost.verdict.maybe_written
+    assert lost.orders == (Order(Action.HOLD_NEW),)
+
+
+def test_a_batch_on_the_wire_that_expires_keeps_its_sequences(case: Case) -> None:
+    case.identify()
+    decision = case.policy.expire(case.batch(sequenced=True), on_wire=True, now_ms=NOW_MS)
+    assert decision.verdict.maybe_written
+    assert decision.orders == ()
+
+
+def test_a_fenced_identity_is_forgotten(case: Case) -> None:
+    case.identify()
+    assert case.policy.identity == (7, 4)
+    decision = case.decide(FENCED, sequenced=True)
+    assert decision.orders[-1] == Order(Action.FORGET_ID)
+    assert case.policy.identity == (-1, -1)
+    assert any(line.endswith("; taking a new producer id") for _, line in case.logged)
+
+
+def test_a_gap_is_closed_by_a_new_epoch(case: Case) -> None:
+    case.identify()
+    case.decide(UNAUTHORIZED, sequenced=True)
+    place = Place("t", 1)
+    assert case.policy.progress(place, 1, 1, True, -1, NOW_MS) == [], "something is on the wire"
+    orders = case.policy.progress(place, 0, 0, True, -1, NOW_MS)
+    assert orders == [Order(Action.STRIP, 50), Order(Action.HOLD_NEW, 50)]
+    orders = case.policy.progress(place, 0, 0, True, -1, NOW_MS)
+    assert [order.action for order in orders] == [Action.BUMP_EPOCH, Action.RELEASE]
+    assert case.policy.identity == (7, 5)
+    assert case.logged[-1] == (logging.INFO, "t-1: sequences start over, epoch 5")
+    assert case.policy.progress(place, 0, 0, True, -1, NOW_MS) == []
