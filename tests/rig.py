@@ -47,6 +47,8 @@ from tests.reference_records import (
 
 Place = tuple[str, int]
 """A topic's name and a partition's number."""
+HookResult = tuple[float | None, BaseException | None]
+"""When to try again, or None and the error of the records."""
 
 START_NS = 1_000_000_000_000
 
@@ -159,9 +161,8 @@ class NotedFates(FatePolicy):
         )
         #: What came back without success: place, error code, attempts.
         self.failures: list[tuple[Place, int, int]] = []
-        #: Takes over where it is set: given topic, partition, attempts, error and time, it returns when to
-        #: try again, or None and the error of the records.
-        self.hook: Callable[..., tuple[float | None, BaseException | None]] | None = None
+        #: Takes over where it is set: given topic, partition, attempts, error and time, it decides.
+        self.hook: Callable[..., HookResult] | None = None
         #: Called before a batch is declared overdue.
         self.on_expire: Callable[[], object] | None = None
 

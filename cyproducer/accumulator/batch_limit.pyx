@@ -1,7 +1,8 @@
 """How large a topic's batches may be after a broker has refused one as too large, and how that ends.
 
 Owns: the limit's fall, its rise, and the probes between them. Does not own: cutting what was refused
-(``splitting``), nor how many records give so many bytes (``record_accumulator``). All under the accumulator's lock.
+(``splitting``), nor how many records give so many bytes (``record_accumulator``). All under the accumulator's
+lock.
 
 The limit falls by halves (``splitting``), and rises by one step of ``batch_size`` / 16 at a time. A *probe*
 is a batch that may be one step larger than the limit. There is one at a time in a topic:

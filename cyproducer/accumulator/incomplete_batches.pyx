@@ -1,8 +1,8 @@
 """Everything that was accepted and has no outcome yet, and how it gets one.
 
 Owns: the accumulator's state, completing, failing, abandoning and re-queueing batches, and waiting until all
-of them are done. Does not own: how records get into batches (``record_accumulator``), nor who decides on an outcome
-(``network/batch_errors``).
+of them are done. Does not own: how records get into batches (``record_accumulator``), nor who decides on an
+outcome (``network/batch_errors``).
 
 Threads: ``flush`` and ``close`` run on application threads, the rest on the sender. The accumulator's mutex
 guards it all; see ``record_accumulator``.

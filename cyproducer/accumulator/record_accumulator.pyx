@@ -474,7 +474,7 @@ cdef class RecordAccumulator(Incomplete):
         return opens
 
     def counters(self):
-        """What became of records and batches since the start, as a dict; ``metric_snapshot`` has all there is."""
+        """What became of records and batches since the start, as a dict; ``metric_snapshot`` has more."""
         cdef const int64_t* total = self.c.meters.all.total
         return {
             "records_sent": total[RECORDS_SENT],

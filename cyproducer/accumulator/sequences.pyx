@@ -2,8 +2,8 @@
 
 Owns: how these change when a batch leaves the wire or gets its outcome, and when the control plane
 (``control/idempotence``, which has the rules) says so. Does not own: giving sequences and holding batches
-back, which is part of draining (``ready_partitions``). On the sender; ``take_off_wire`` and ``settle`` run under the
-accumulator's lock, the others take it.
+back, which is part of draining (``ready_partitions``). On the sender; ``take_off_wire`` and ``settle`` run
+under the accumulator's lock, the others take it.
 """
 
 from cyproducer.accumulator.ready_partitions cimport refresh

@@ -1,12 +1,12 @@
 """Batches that turn out too large for a topic: each is cut into parts, with order and futures kept.
 
 Owns: cutting, and what a topic learns from it. Does not own: how large batches may grow otherwise, and the
-estimate of compression (``record_accumulator``), nor the decision to split (``network/deliveries``). On the sender,
-with the GIL, which a compressed batch needs anyway.
+estimate of compression (``record_accumulator``), nor the decision to split (``network/deliveries``). On the
+sender, with the GIL, which a compressed batch needs anyway.
 
 Halves, not ``batch_size``: that is what the batch was allowed to have, and it was too large. Every cut makes
-progress, and the topic's next batches start from what is left (``batch_limit``). Batches that were filled before
-the topic was known to take less are cut into as many parts as it takes. So a small limit costs a few
+progress, and the topic's next batches start from what is left (``batch_limit``). Batches that were filled
+before the topic was known to take less are cut into as many parts as it takes. So a small limit costs a few
 requests once, one for each batch that waited then, and a probe now and then.
 """
 

@@ -161,7 +161,7 @@ cdef struct Topic:
 cdef enum Sleep:
     AWAKE = 0                 # it looks by itself
     ASLEEP = 1                # waits for events; whoever wakes it makes it AWAKE
-    STANDING_BY = 2           # leaves the first record to the thread that will wait for it; see network/loop_ownership
+    STANDING_BY = 2           # leaves the first record to the thread that will wait: network/loop_ownership
     LEFT_ALONE = 3            # standing by, and that record has come
 
 cdef struct Accumulator:

@@ -2,8 +2,8 @@
 
 Owns: the calls' arguments, the order of looking through everything before anything is sent, and what is in
 an append's way: no metadata, no memory, batches to be compressed. Does not own: columns
-(``records/columnar``), the loop over rows (``bulk_append``), the future (``bulk_future``). Runs on the caller's
-thread; the GIL is let go but for what needs it, a few times a megabyte.
+(``records/columnar``), the loop over rows (``bulk_append``), the future (``bulk_future``). Runs on the
+caller's thread; the GIL is let go but for what needs it, a few times a megabyte.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t

@@ -1,8 +1,8 @@
 """Completed batches whose callbacks are to be run.
 
 Owns: their queue, its bound, and running them in order. Does not own: the thread that does
-(``network/callback_thread``), nor when a batch completes (``delivery``). The sender fills the queue without the
-GIL; one thread at a time empties it.
+(``network/callback_thread``), nor when a batch completes (``delivery``). The sender fills the queue without
+the GIL; one thread at a time empties it.
 
 ``buffer_memory`` is free again when a batch is acknowledged, but the futures that are to be called back live
 on. So the queue has a bound of its own, in records: where so many wait, ``send()`` waits too. What is

@@ -37,9 +37,9 @@ cdef struct Delivery:
     Delivery* next        # in that list
 
 # Completed deliveries whose callbacks have not been run yet.
-# Sends and receives on the calling thread until `state` is no longer 0, at most until the monotonic time `until`
-# (ns). Returns 0, at once, where another thread does that already. How a waiting `get()` runs the send loop, which
-# this layer must not know.
+# Sends and receives on the calling thread until `state` is no longer 0, at most until the monotonic time
+# `until` (ns). Returns 0, at once, where another thread does that already. How a waiting `get()` runs the
+# send loop, which this layer must not know.
 ctypedef int (*DriveFunction)(void* context, const int32_t* state, int64_t until) except -1 nogil
 
 

@@ -156,11 +156,11 @@ cdef int delivery_await(Delivery* d, int64_t until) except -1:
     """
     cdef DriveFunction drive = d.queue.drive
     cdef void* context = d.queue.drive_context
-    cdef object kept
+    cdef object _kept
     cdef bint drove = False
     if drive != NULL:
         # The sender may end meanwhile.
-        kept = <object>context
+        _kept = <object>context
         try:
             with nogil:
                 drove = drive(context, &d.state, until)

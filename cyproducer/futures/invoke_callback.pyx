@@ -1,7 +1,8 @@
 """Calling callbacks: what a future of a record and a future of many do alike.
 
 Owns: binding their arguments, and calling those that an outcome is for. Does not own: when that is
-(``delivery``, ``bulk_future``). On the thread that runs callbacks, or on whoever registers one too late to wait.
+(``delivery``, ``bulk_future``). On the thread that runs callbacks, or on whoever registers one too late to
+wait.
 """
 
 import logging

@@ -1,7 +1,8 @@
 """Batches that came back without success, or whose time ran out.
 
-Owns: collecting the facts, having ``control/batch_fate`` decide, and carrying its decision out: retry, fail, split,
-exclude, or acknowledge after all. Does not own: the decision. Runs under the loop's lock, with the GIL.
+Owns: collecting the facts, having ``control/batch_fate`` decide, and carrying its decision out: retry, fail,
+split, exclude, or acknowledge after all. Does not own: the decision. Runs under the loop's lock, with the
+GIL.
 """
 
 import heapq
@@ -100,9 +101,9 @@ cdef int batch_failed(
 ) except -1:
     """Ends an attempt that did not succeed: has the fate of the batch decided, and carries it out.
 
-    ``error_code``: the broker's, or 0 where ``cause`` says what happened instead. ``written``: the request was
-    written whole, so that the broker may have it. ``named``: the records that the broker refuses the batch for,
-    as (place in the batch, message or None).
+    ``error_code``: the broker's, or 0 where ``cause`` says what happened instead. ``written``: the request
+    was written whole, so that the broker may have it. ``named``: the records that the broker refuses the
+    batch for, as (place in the batch, message or None).
     """
     cdef int64_t now = sender.clock.now_ns()
     cdef Partition* p = b.partition

@@ -8,7 +8,14 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t
 
 from cyproducer.base.sync cimport cyp_ms_ns
-from cyproducer.network.transport cimport READY, transport_free, transport_new, transport_next_id, transport_push, transport_throttle
+from cyproducer.network.transport cimport (
+    READY,
+    transport_free,
+    transport_new,
+    transport_next_id,
+    transport_push,
+    transport_throttle,
+)
 from cyproducer.network.produce_codec cimport Request, whole_request
 
 

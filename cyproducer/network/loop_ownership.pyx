@@ -111,12 +111,12 @@ cdef bint stand_by(Sender sender) except -1 nogil:
 
 
 cdef int drive(void* context, const int32_t* state, int64_t until) except -1 nogil:
-    """Sends and receives on a thread that waits for a record; see ``DriveFunction`` in ``futures/delivery.pxd``."""
+    """Runs the loop on a thread that waits for a record: a ``DriveFunction`` (``futures/delivery.pxd``)."""
     return drive_loop(<Sender>context, state, until)
 
 
 cdef bint drive_loop(Sender sender, const int32_t* state, int64_t until) except -1 nogil:
-    """Steps until ``state`` is no longer 0, or the monotonic time ``until`` (ns); False where another thread does."""
+    """Steps until ``state`` is not 0, or the monotonic time ``until`` (ns); False if another thread does."""
     cdef int64_t left
     cdef bint idle
     if not cyp_load32(&sender.standing_by) or pthread_mutex_trylock(&sender.loop_lock) != 0:

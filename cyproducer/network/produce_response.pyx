@@ -1,12 +1,12 @@
 """From bytes that a broker has sent to acknowledged batches.
 
-Owns: reading, matching responses to requests by correlation id, and completing batches. Does not own: the fate
-of a batch that a broker refuses (``batch_errors``), nor frames that do not answer a Produce request (the control
-plane gets them).
+Owns: reading, matching responses to requests by correlation id, and completing batches. Does not own: the
+fate of a batch that a broker refuses (``batch_errors``), nor frames that do not answer a Produce request (the
+control plane gets them).
 
-Runs under the loop's lock, and without the GIL for as long as there is nothing to decide. Code that needs Python
-variables is in functions of its own: Cython makes such a function take the GIL when it returns, whether it
-needed the GIL before or not.
+Runs under the loop's lock, and without the GIL for as long as there is nothing to decide. Code that needs
+Python variables is in functions of its own: Cython makes such a function take the GIL when it returns,
+whether it needed the GIL before or not.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -109,7 +109,9 @@ cdef bint handle_frames(Sender sender, Transport* transport, int64_t now) except
     return not transport.deferred
 
 
-cdef bint is_plain_success(Sender sender, Request* r, const unsigned char* frame, int64_t size) noexcept nogil:
+cdef bint is_plain_success(
+    Sender sender, Request* r, const unsigned char* frame, int64_t size
+) noexcept nogil:
     """Whether a response acknowledges all it is asked to, and nobody has to decide anything."""
     cdef int32_t throttle_ms = 0
     cdef int32_t i

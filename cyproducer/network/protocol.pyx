@@ -1,10 +1,10 @@
 """The wire form of every Kafka message but Produce: ApiVersions, Metadata, InitProducerId.
 
 Owns the byte layout of these requests and responses, for each version the package implements, and the one
-field of Produce responses that tells of brokers. Owns neither the primitive types (``primitives.pyx``) nor sockets
-nor the choice of a version (``control/api_versions.py``); matching a response to its request by correlation
-id is the caller's. Runs on the sender thread, under the GIL; every function is pure and may be called from
-any thread.
+field of Produce responses that tells of brokers. Owns neither the primitive types (``primitives.pyx``) nor
+sockets nor the choice of a version (``control/api_versions.py``); matching a response to its request by
+correlation id is the caller's. Runs on the sender thread, under the GIL; every function is pure and may be
+called from any thread.
 
 Layouts follow Apache Kafka's message schemas (protocol guide; KIP-482 for flexible versions).
 """

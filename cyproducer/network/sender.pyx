@@ -1,16 +1,18 @@
 """The sender: from ready batches to acknowledged ones, one step after the other.
 
-Owns: the step (which batches go into a request, writing, waiting for events), opening and closing connections,
-and everything the control plane has it do: apply metadata, fail records, end. Beside it are functions over its
-state: ``produce_response`` handles what comes back, ``batch_errors`` what did not succeed, ``loop_ownership``
-decides which thread runs the loop. Does not own: decisions (connections, metadata, errors, retries), which are
-the control plane's (``network_client``), called with the GIL; nor time and sockets, which come in from outside.
+Owns: the step (which batches go into a request, writing, waiting for events), opening and closing
+connections, and everything the control plane has it do: apply metadata, fail records, end. Beside it are
+functions over its state: ``produce_response`` handles what comes back, ``batch_errors`` what did not succeed,
+``loop_ownership`` decides which thread runs the loop. Does not own: decisions (connections, metadata, errors,
+retries), which are the control plane's (``network_client``), called with the GIL; nor time and sockets, which
+come in from outside.
 
-A step runs under ``loop_lock``; so does every method that the control plane calls, unless it says "any thread".
+A step runs under ``loop_lock``; so does every method that the control plane calls, unless it says "any
+thread".
 
-The happy path of a step takes no GIL at all: drain batches, checksum, write, wait, read, complete. A thread that
-asks for the GIL beside a busy ``send()`` loop gets it after the interpreter's switch interval, 5 ms, in which
-that loop makes tens of thousands of records: asking once per batch would halve the throughput.
+The happy path of a step takes no GIL at all: drain batches, checksum, write, wait, read, complete. A thread
+that asks for the GIL beside a busy ``send()`` loop gets it after the interpreter's switch interval, 5 ms, in
+which that loop makes tens of thousands of records: asking once per batch would halve the throughput.
 """
 
 import heapq
@@ -364,7 +366,9 @@ cdef class Sender:
             if self.transport_of(fd) != transport:
                 return 0
         pthread_mutex_lock(&self.accumulator.c.lock)
-        node.takes = not throttled and transport.in_flight < self.max_in_flight and transport.first_out == NULL
+        node.takes = (
+            not throttled and transport.in_flight < self.max_in_flight and transport.first_out == NULL
+        )
         report_traffic(&self.accumulator.c, transport, now)
         pthread_mutex_unlock(&self.accumulator.c.lock)
         return 0
@@ -471,7 +475,8 @@ cdef class Sender:
     def open_connection(self, sock, int32_t node_id, str where):
         """Watches a connecting, non-blocking socket; ``on_socket_ready`` tells when it has an outcome."""
         cdef Connection connection = make_connection(sock, node_id, where, self.receive_max)
-        cdef Transport** grown = <Transport**>realloc(self.transports, sizeof(Transport*) * (self.transport_count + 1))
+        cdef size_t room = sizeof(Transport*) * (self.transport_count + 1)
+        cdef Transport** grown = <Transport**>realloc(self.transports, room)
         if grown == NULL:
             raise MemoryError("no memory for a connection")
         self.transports = grown
@@ -711,7 +716,7 @@ cdef class Sender:
             os.close(fd)
 
     def counters(self):
-        """What the sender does, as a dict of totals since the start; ``metric_snapshot`` has all else there is."""
+        """Totals of what the sender itself does, as a dict; ``metric_snapshot`` has all the others."""
         return {
             "requests": self.accumulator.c.meters.all.total[PRODUCE_REQUESTS],
             "wakeups": self.wakeups,
@@ -731,13 +736,13 @@ cdef class Sender:
         return state.c.partitions[partition]
 
     def set_identity(self, int64_t producer_id, int epoch):
-        """Gives new batches this producer id and epoch; -1: they wait until there is one, which is asked for."""
+        """Gives new batches this producer id and epoch; -1: they wait for one, which is asked for."""
         set_identity(&self.accumulator.c, producer_id, <int16_t>epoch)
         if producer_id < 0:
             self.request_control()
 
     def set_next_sequence(self, str topic, int partition, int32_t sequence):
-        """Makes a partition go on from this sequence, for tests of the wrap; False while a batch is unsettled."""
+        """Makes a partition go on from this sequence, for tests; False while a batch is unsettled."""
         cdef Partition* p = self.find_partition(topic, partition)
         if p.unsettled_count:
             return False

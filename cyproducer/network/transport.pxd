@@ -64,7 +64,9 @@ cdef Request* transport_pop_unwritten(Transport* transport) noexcept nogil
 cdef Request* transport_pop_awaiting(Transport* transport) noexcept nogil
 cdef int64_t transport_flush(Transport* transport, int64_t now) noexcept nogil
 cdef int64_t transport_receive(Transport* transport) noexcept nogil
-cdef FrameResult transport_frame(Transport* transport, int64_t at, const uint8_t** frame, int64_t* size) noexcept nogil
+cdef FrameResult transport_frame(
+    Transport* transport, int64_t at, const uint8_t** frame, int64_t* size
+) noexcept nogil
 cdef void transport_throttle(Transport* transport, int64_t throttle_ms, int64_t now) noexcept nogil
 cdef int64_t throttled_until(Transport** transports, int count, int64_t until, int64_t now) noexcept nogil
 cdef void report_traffic(Accumulator* a, Transport* transport, int64_t now) noexcept nogil

@@ -11,7 +11,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove
 
-from cyproducer.base.meters cimport count_traffic
+from cyproducer.base.meters cimport Meter, count_traffic
 from cyproducer.base.sync cimport cyp_after, cyp_ms_ns
 from cyproducer.records.big_endian cimport get_u32
 
@@ -202,14 +202,18 @@ cdef int64_t transport_receive(Transport* transport) noexcept nogil:
             return IO_ERROR
         transport.inbox = grown
         transport.inbox_room = n
-    n = transport.receive(transport, transport.inbox + transport.inbox_used, transport.inbox_room - transport.inbox_used)
+    n = transport.receive(
+        transport, transport.inbox + transport.inbox_used, transport.inbox_room - transport.inbox_used
+    )
     if n > 0:
         transport.inbox_used += n
         transport.traffic.in_bytes += n
     return n
 
 
-cdef FrameResult transport_frame(Transport* transport, int64_t at, const uint8_t** frame, int64_t* size) noexcept nogil:
+cdef FrameResult transport_frame(
+    Transport* transport, int64_t at, const uint8_t** frame, int64_t* size
+) noexcept nogil:
     """The frame that starts at ``at`` in the inbox, without its length, if it is there whole."""
     cdef int64_t length
     if transport.inbox_used - at < 4:
@@ -226,8 +230,10 @@ cdef FrameResult transport_frame(Transport* transport, int64_t at, const uint8_t
 
 cdef void report_traffic(Accumulator* a, Transport* transport, int64_t now) noexcept nogil:
     """Adds what went through the connection to the meters. The accumulator's lock is held."""
+    cdef Meter* meter
     if transport.traffic.out_bytes or transport.traffic.in_bytes or transport.traffic.responses:
-        count_traffic(&a.meters, &transport.node.meter if transport.node != NULL else NULL, &transport.traffic, now)
+        meter = &transport.node.meter if transport.node != NULL else NULL
+        count_traffic(&a.meters, meter, &transport.traffic, now)
 
 
 cdef void transport_consume(Transport* transport, int64_t size) noexcept nogil:

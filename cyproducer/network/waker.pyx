@@ -1,7 +1,7 @@
 """Waking the sender: a descriptor that its selector watches, and that any thread may write to.
 
-Owns: writing to the descriptor, and knowing when nobody does so any more. Does not own: the descriptor itself,
-which the sender opens and closes.
+Owns: writing to the descriptor, and knowing when nobody does so any more. Does not own: the descriptor
+itself, which the sender opens and closes.
 """
 
 from libc.stdint cimport uint64_t

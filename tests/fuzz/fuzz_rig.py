@@ -16,7 +16,7 @@ import uuid
 from cyproducer import errors
 from cyproducer.futures.delivery import RecordFuture
 from tests.reference_records import PartitionResponse, Topic, encode_produce_response
-from tests.rig import Decision, Rig, Seen
+from tests.rig import HookResult, Rig, Seen
 
 #: The topics that `fuzz_network.pyx` asks for too, each with three partitions.
 NAMES = ("aa", "b", "ccc")
@@ -53,7 +53,7 @@ class Choices:
         return bytes(self.byte() for _ in range(size))
 
 
-def retry_all(topic: str, partition: int, attempts: int, error: BaseException, now_ms: float) -> Decision:
+def retry_all(topic: str, partition: int, attempts: int, error: BaseException, now_ms: float) -> HookResult:
     return now_ms + 100, None
 
 

@@ -16,7 +16,7 @@ from tests.reference_records import (
     decode_batches,
     encode_produce_response,
 )
-from tests.rig import Decision, Rig, Seen
+from tests.rig import HookResult, Rig, Seen
 
 VERSIONS = range(3, 14)
 FLEXIBLE = range(9, 14)
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(60)
 def rig_at(version: int, acks: int = -1) -> Iterator[Rig]:
     """Three topics with three partitions each, all on broker 1; what fails is retried after 100 ms."""
 
-    def retry(topic: str, partition: int, attempts: int, error: BaseException, now_ms: float) -> Decision:
+    def retry(topic: str, partition: int, attempts: int, error: BaseException, now_ms: float) -> HookResult:
         return now_ms + 100, None
 
     with Rig(produce_version=version, acks=acks, linger_ms=1, seed=version) as rig:
@@ -169,7 +169,7 @@ def test_an_answer_names_the_topic_id_of_its_request_though_the_topic_was_made_a
 def test_everything_a_partition_may_be_told_is_read(version: int) -> None:
     refused: list[tuple[str, int, str]] = []
 
-    def fail(topic: str, partition: int, attempts: int, error: BaseException, now_ms: float) -> Decision:
+    def fail(topic: str, partition: int, attempts: int, error: BaseException, now_ms: float) -> HookResult:
         refused.append((topic, partition, str(error.args[0])))
         return None, error
 
