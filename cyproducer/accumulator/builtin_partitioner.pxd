@@ -3,11 +3,15 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from cyproducer.base.clock cimport Clock
 from cyproducer.accumulator.structures cimport Accumulator, RecordView, Topic
 
-cdef enum Keyless:
-    STICKY = 0
-    RANDOM = 1
-    ROUND_ROBIN = 2
-    SINGLE_BROKER = 3
+# Where records go that have no key, or whose key the partitioner ignores. `PartitionerSpec.keyless` has their
+# names in lower case.
+cpdef enum Keyless:
+    STICKY                    # one partition for a batch's worth of bytes, then another (KIP-480, KIP-794)
+    RANDOM                    # a partition drawn for each record
+    ROUND_ROBIN               # the partitions in turn, one record each
+    SINGLE_BROKER             # partitions of one broker only, so that keyless records share its connection
+
+cdef int32_t keyless_number(str name) except -1
 
 cdef uint64_t next_random(uint64_t* state) noexcept nogil
 cdef int32_t place(Accumulator* a, Clock clock, Topic* t, const RecordView* r) noexcept nogil

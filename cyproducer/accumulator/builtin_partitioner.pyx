@@ -15,10 +15,18 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from cyproducer.accumulator.structures cimport Partition
 from cyproducer.base.sync cimport cyp_after
-from cyproducer.records.hashing cimport KeyHash, partition_for_key
+from cyproducer.records.hashing cimport partition_of
 
 cdef enum:
     CANDIDATES = 8
+
+
+cdef int32_t keyless_number(str name) except -1:
+    """The ``Keyless`` with this name, in lower case; raises ValueError where there is none."""
+    if name.upper() not in Keyless.__members__:
+        allowed = ", ".join(Keyless.__members__).lower()
+        raise ValueError(f"unknown policy {name!r} for records without a key: allowed are {allowed}")
+    return Keyless.__members__[name.upper()]
 
 
 cdef uint64_t next_random(uint64_t* state) noexcept nogil:
@@ -133,7 +141,7 @@ cdef int32_t keyless_partition(Accumulator* a, Clock clock, Topic* t) noexcept n
 
 cdef int32_t place(Accumulator* a, Clock clock, Topic* t, const RecordView* r) noexcept nogil:
     """The record's partition. The topic has metadata; the accumulator's lock is held."""
-    cdef int32_t index = partition_for_key(<KeyHash>t.key_hash, r.key, r.key_size, t.partition_count)
+    cdef int32_t index = partition_of(t.key_hash, r.key, r.key_size, t.partition_count)
     if index >= 0:
         return index
     return keyless_partition(a, clock, t)

@@ -42,7 +42,7 @@ cdef class RecordAccumulator(Incomplete):
     cdef dict sequences             # of topics that were forgotten: name -> Sequences, as bytes
     cdef list unused_topics         # TopicStates that are in the list of all and not in the dict
     cdef int64_t topics_forgotten   # ever: borrowed pointers to topics are good while it stays the same
-    cdef int32_t key_hash           # what topics are made with: a KeyHash
+    cdef int32_t key_hash           # what topics are made with: the number of a rule
     cdef int32_t keyless            # and a Keyless
     cdef public object refusal      # None, or why no record is taken any more
     cdef public object on_topic_needed   # called with the name of a topic that has no metadata

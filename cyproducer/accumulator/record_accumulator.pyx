@@ -32,7 +32,7 @@ from cyproducer.base.meters cimport (
     meters_free,
     meters_init,
 )
-from cyproducer.accumulator.builtin_partitioner cimport STICKY, place
+from cyproducer.accumulator.builtin_partitioner cimport keyless_number, place
 from cyproducer.accumulator.ready_partitions cimport (
     close_batch,
     enqueue,
@@ -53,7 +53,7 @@ from cyproducer.base.sync cimport (
     pthread_mutex_unlock,
 )
 from cyproducer.accumulator.topology cimport TopicInfo, make_topic
-from cyproducer.records.hashing cimport KEY_HASH_JAVA
+from cyproducer.records.hashing cimport rule_number
 from cyproducer.records.record_batch cimport BATCH_HEADER, put_record, record_bound
 
 import os
@@ -145,8 +145,8 @@ cdef class RecordAccumulator(Incomplete):
         self.clock = clock
         self.completions = completions
         self.compressor = compressor
-        self.key_hash = spec.key_hash if spec is not None else KEY_HASH_JAVA
-        self.keyless = spec.keyless if spec is not None else STICKY
+        self.key_hash = rule_number("java" if spec is None else spec.key_hash)
+        self.keyless = keyless_number("sticky" if spec is None else spec.keyless)
         self.topics = {}
         self.sequences = {}
         self.unused_topics = []

@@ -143,8 +143,8 @@ cdef struct Topic:
     int32_t designating       # partitions shown to parked records alone while they are moved
     int32_t* available        # indices of the partitions that have a leader
     int32_t available_count
-    int32_t key_hash          # how keys choose: a KeyHash
-    int32_t keyless           # how the others are placed: a KeylessPolicy
+    int32_t key_hash          # how keys choose: the number of a rule
+    int32_t keyless           # how the others are placed: a Keyless
     int32_t sticky            # the partition that keyless records go to now; -1: none chosen
     int64_t sticky_bytes      # what went there since it was chosen
     int64_t batch_limit       # bytes a batch may have since one was too large; 0: batch_size

@@ -51,13 +51,7 @@ from cyproducer.records.columnar cimport (
     milliseconds_at,
     number_at,
 )
-from cyproducer.records.hashing cimport (
-    KEY_HASH_CONSISTENT,
-    KEY_HASH_FNV1A,
-    KEY_HASH_MURMUR2,
-    KeyHash,
-    partition_for_key,
-)
+from cyproducer.records.hashing cimport key_hash_rules, partition_of
 from cyproducer.records.record_batch cimport BATCH_HEADER, put_record, record_bound
 from cyproducer.records.varint cimport put_varint, varint_size
 
@@ -203,7 +197,7 @@ cdef void read_rows(const Topic* t, Sending* s) noexcept nogil:
             to.partition = <int32_t>number_at(&rows.partition, row)
         to.chosen = to.partition < 0
         if to.chosen:
-            to.partition = partition_for_key(<KeyHash>t.key_hash, r.key, r.key_size, s.partitions)
+            to.partition = partition_of(t.key_hash, r.key, r.key_size, s.partitions)
         to += 1
     s.ready_count = <int32_t>(to - s.ready)
 
@@ -301,13 +295,7 @@ cdef inline bint is_plain(const Topic* t, const Sending* s) noexcept nogil:
         and rows.partition.data == NULL
         and (
             s.partition >= 0
-            or (
-                t.keyless == STICKY
-                # Those that hash a missing key.
-                and t.key_hash != KEY_HASH_CONSISTENT
-                and t.key_hash != KEY_HASH_FNV1A
-                and t.key_hash != KEY_HASH_MURMUR2
-            )
+            or (t.keyless == STICKY and not key_hash_rules[t.key_hash].hashes_missing)
         )
     )
 

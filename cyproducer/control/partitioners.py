@@ -23,58 +23,43 @@ How a configured value is read (``resolve_partitioner``):
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Set
-from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from cyproducer.control.cluster_view import ClusterView
-from cyproducer.records.hashing import KeyHashKind
-
-
-class KeylessPolicy(IntEnum):
-    """Where records go that have no key, or whose key the partitioner ignores."""
-
-    STICKY = 0
-    """One partition until a batch's worth is written to it, then another (KIP-480, KIP-794)."""
-    RANDOM = 1
-    """A partition drawn for each record."""
-    ROUND_ROBIN = 2
-    """The partitions in turn, one record each."""
-    SINGLE_BROKER = 3
-    """Only partitions led by one broker, so that all keyless records share its connection."""
 
 
 class PartitionerSpec(NamedTuple):
-    """A built-in partitioner, as the values the C side works with."""
+    """A built-in partitioner."""
 
-    key_hash: int
-    """A ``KeyHashKind``; ``KeyHashKind.NONE`` ignores keys."""
-    keyless: KeylessPolicy
-    """What is done with a record for which ``partition_for_key`` returns -1."""
+    key_hash: str
+    """How a key chooses the partition: one of ``records.hashing.RULES``; "none" ignores keys."""
+    keyless: str
+    """Where other records go: a member of ``accumulator.builtin_partitioner.Keyless``, in lower case."""
 
 
 BUILT_IN: Final[dict[str, PartitionerSpec]] = {
     # Java since KIP-794, with no partitioner.class: murmur2 by key, sticky otherwise.
-    "default": PartitionerSpec(KeyHashKind.JAVA, KeylessPolicy.STICKY),
+    "default": PartitionerSpec("java", "sticky"),
     # kafka-python's StickyPartitioner: also hashes keys.
-    "sticky": PartitionerSpec(KeyHashKind.JAVA, KeylessPolicy.STICKY),
+    "sticky": PartitionerSpec("java", "sticky"),
     # Java's UniformStickyPartitioner (until 4.0) and RoundRobinPartitioner ignore keys.
-    "uniform_sticky": PartitionerSpec(KeyHashKind.NONE, KeylessPolicy.STICKY),
-    "round_robin": PartitionerSpec(KeyHashKind.NONE, KeylessPolicy.ROUND_ROBIN),
+    "uniform_sticky": PartitionerSpec("none", "sticky"),
+    "round_robin": PartitionerSpec("none", "round_robin"),
     # librdkafka's seven. "random" ignores keys; the "_random" ones are sticky for keyless records because
     # that is what librdkafka does unless sticky.partitioning.linger.ms is 0. The three without "_random"
     # hash a missing key, so that their policy only counts where keys are ignored.
-    "random": PartitionerSpec(KeyHashKind.NONE, KeylessPolicy.RANDOM),
-    "consistent": PartitionerSpec(KeyHashKind.CONSISTENT, KeylessPolicy.STICKY),
-    "consistent_random": PartitionerSpec(KeyHashKind.CONSISTENT_RANDOM, KeylessPolicy.STICKY),
-    "murmur2": PartitionerSpec(KeyHashKind.MURMUR2, KeylessPolicy.STICKY),
-    "murmur2_random": PartitionerSpec(KeyHashKind.MURMUR2_RANDOM, KeylessPolicy.STICKY),
-    "fnv1a": PartitionerSpec(KeyHashKind.FNV1A, KeylessPolicy.STICKY),
-    "fnv1a_random": PartitionerSpec(KeyHashKind.FNV1A_RANDOM, KeylessPolicy.STICKY),
+    "random": PartitionerSpec("none", "random"),
+    "consistent": PartitionerSpec("consistent", "sticky"),
+    "consistent_random": PartitionerSpec("consistent_random", "sticky"),
+    "murmur2": PartitionerSpec("murmur2", "sticky"),
+    "murmur2_random": PartitionerSpec("murmur2_random", "sticky"),
+    "fnv1a": PartitionerSpec("fnv1a", "sticky"),
+    "fnv1a_random": PartitionerSpec("fnv1a_random", "sticky"),
     # Sarama's NewHashPartitioner and NewReferenceHashPartitioner draw a partition for each keyless record.
-    "sarama": PartitionerSpec(KeyHashKind.SARAMA, KeylessPolicy.RANDOM),
-    "sarama_reference": PartitionerSpec(KeyHashKind.SARAMA_REFERENCE, KeylessPolicy.RANDOM),
-    "murmur3": PartitionerSpec(KeyHashKind.MURMUR3, KeylessPolicy.STICKY),
-    "single_broker": PartitionerSpec(KeyHashKind.JAVA, KeylessPolicy.SINGLE_BROKER),
+    "sarama": PartitionerSpec("sarama", "random"),
+    "sarama_reference": PartitionerSpec("sarama_reference", "random"),
+    "murmur3": PartitionerSpec("murmur3", "sticky"),
+    "single_broker": PartitionerSpec("java", "single_broker"),
 }
 
 _PACKAGES: Final = (
@@ -200,7 +185,7 @@ def resolve_partitioner(value: Any, ignore_keys: bool = False) -> PartitionerSpe
     """
     spec = _built_in(value)
     if spec is not None:
-        return spec._replace(key_hash=KeyHashKind.NONE) if ignore_keys else spec
+        return spec._replace(key_hash="none") if ignore_keys else spec
     if ignore_keys:
         raise ValueError(
             f"partitioner_ignore_keys is True with partitioner {value!r}: allowed only with a built-in"
