@@ -131,7 +131,7 @@ cdef uint32_t draw(Stream* s) noexcept nogil:
 
 
 cdef int64_t receive_some(Transport* transport, uint8_t* into, int64_t room) noexcept nogil:
-    cdef Stream* s = <Stream*>transport.transport
+    cdef Stream* s = <Stream*>transport.owner
     cdef int64_t n
     check(room > 0, "there is room to receive into")
     if s.at == s.end:
@@ -164,7 +164,7 @@ cdef int fuzz_frames(const uint8_t* data, size_t size) noexcept nogil:
     transport = transport_new(-1, 1, limits[data[0] % 8])
     s = Stream(data + 2, data + size, data[1])
     expected = s.at
-    transport.transport = &s
+    transport.owner = &s
     transport.receive = receive_some
     while result != FRAME_BAD_SIZE:
         n = transport_receive(transport)
@@ -207,7 +207,7 @@ cdef struct Sink:
 
 
 cdef int64_t send_some(Transport* transport, const iovec* parts, int count) noexcept nogil:
-    cdef Sink* sink = <Sink*>transport.transport
+    cdef Sink* sink = <Sink*>transport.owner
     cdef int64_t left = next_byte(sink.choices)
     cdef int64_t moved = 0
     cdef int64_t n
@@ -264,7 +264,7 @@ cdef int fuzz_writing(const uint8_t* data, size_t size) noexcept nogil:
         transport_push(transport, r, next_byte(&choices) % 2)
         total += sizes[i]
     sink = Sink(&choices, <uint8_t*>malloc(total), 0, total)
-    transport.transport = &sink
+    transport.owner = &sink
     transport.send = send_some
     while rc == IO_AGAIN and choices.at != choices.end:
         rc = transport_flush(transport, 1)
