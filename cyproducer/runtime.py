@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from cyproducer import errors, forking
 from cyproducer.accumulator.buffer_pool import BufferPool
-from cyproducer.accumulator.metric_snapshot import add_time
 from cyproducer.accumulator.record_accumulator import RecordAccumulator
 from cyproducer.base.clock import Clock
 from cyproducer.base.durations import waitable
@@ -68,36 +67,18 @@ def wire(
 
         compressor = compressor_for(config.compression_type, config.effective_compression_level)
     accumulator = RecordAccumulator(
+        config,
         BufferPool(config.buffer_memory),
         clock,
         completions,
-        batch_size=config.batch_size,
-        linger_ms=config.linger_ms,
-        stream_linger_ms=STREAM_LINGER_MS,
-        compressor=compressor,
-        idempotent=config.enable_idempotence,
         # Without acknowledgements nothing is sent again.
         ordered=config.acks != 0,
+        stream_linger_ms=STREAM_LINGER_MS,
+        compressor=compressor,
         spec=spec,
-        adaptive=config.partitioner_adaptive_partitioning_enable,
-        availability_timeout_ms=config.partitioner_availability_timeout_ms,
-        single_broker_ms=config.partitioner_single_broker_ms,
         seed=seed,
-        samples=config.metrics_num_samples,
-        sample_window_ms=config.metrics_sample_window_ms,
     )
-    sender = Sender(
-        accumulator,
-        selector,
-        clock,
-        client_id=config.client_id,
-        acks=config.acks,
-        max_in_flight=config.max_in_flight_requests_per_connection,
-        max_request_size=config.max_request_size,
-        request_timeout_ms=config.request_timeout_ms,
-        delivery_timeout_ms=config.delivery_timeout_ms,
-        receive_max=config.receive_message_max_bytes,
-    )
+    sender = Sender(config, accumulator, selector, clock)
     return accumulator, sender
 
 
@@ -188,7 +169,7 @@ class Runtime:
         try:
             return self._flush(timeout_s)
         finally:
-            add_time(self.accumulator, "flush_ns", time.monotonic_ns() - began_ns)
+            self.accumulator.add_flush_time(time.monotonic_ns() - began_ns)
 
     def _flush(self, timeout_s: float) -> str | None:
         deadline = time.monotonic() + timeout_s

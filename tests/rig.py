@@ -18,7 +18,7 @@ import selectors
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any, Self, cast
 
 from cyproducer.accumulator.buffer_pool import BufferPool
@@ -220,37 +220,36 @@ class Rig:
         self.clock = ManualClock(START_NS)
         self.pool = BufferPool(buffer_memory)
         self.completions = completions or CompletionQueue()
-        self.accumulator = RecordAccumulator(
-            self.pool,
-            self.clock,
-            self.completions,
-            batch_size=batch_size,
-            linger_ms=linger_ms,
-            stream_linger_ms=stream_linger_ms,
-            compressor=compressor,
-            spec=spec,
-            adaptive=adaptive,
-            availability_timeout_ms=availability_timeout_ms,
-            single_broker_ms=single_broker_ms,
-            seed=seed,
-            idempotent=idempotent,
-            ordered=ordered,
-            samples=samples,
-            sample_window_ms=sample_window_ms,
-        )
-        self.selector = selector or selectors.DefaultSelector()
-        self.sender = Sender(
-            self.accumulator,
-            self.selector,
-            self.clock,
+        options = SimpleNamespace(
             client_id="rig",
             acks=acks,
-            max_in_flight=max_in_flight,
+            batch_size=batch_size,
+            linger_ms=linger_ms,
+            enable_idempotence=idempotent,
+            partitioner_adaptive_partitioning_enable=adaptive,
+            partitioner_availability_timeout_ms=availability_timeout_ms,
+            partitioner_single_broker_ms=single_broker_ms,
+            max_in_flight_requests_per_connection=max_in_flight,
             max_request_size=max_request_size,
             request_timeout_ms=request_timeout_ms,
             delivery_timeout_ms=delivery_timeout_ms,
-            receive_max=receive_max,
+            receive_message_max_bytes=receive_max,
+            metrics_num_samples=samples,
+            metrics_sample_window_ms=sample_window_ms,
         )
+        self.accumulator = RecordAccumulator(
+            options,
+            self.pool,
+            self.clock,
+            self.completions,
+            ordered=ordered,
+            stream_linger_ms=stream_linger_ms,
+            compressor=compressor,
+            spec=spec,
+            seed=seed,
+        )
+        self.selector = selector or selectors.DefaultSelector()
+        self.sender = Sender(options, self.accumulator, self.selector, self.clock)
         self.control = Control(self)
         self.fates = NotedFates(delivery_timeout_ms)
         self.sender.attach_control(self.control, self.fates)

@@ -48,9 +48,9 @@ cdef inline bint answers(Accumulator* a, Partition* p, int64_t now) noexcept nog
     return (
         p.node != NULL
         and (
-            a.availability_ns <= 0
+            a.availability_timeout_ns <= 0
             or p.node.waiting_since_ns == 0
-            or now - p.node.waiting_since_ns <= a.availability_ns
+            or now - p.node.waiting_since_ns <= a.availability_timeout_ns
         )
     )
 
@@ -132,7 +132,7 @@ cdef int32_t keyless_partition(Accumulator* a, Clock clock, Topic* t) noexcept n
     t.sticky_bytes = 0
     if t.keyless == SINGLE_BROKER:
         t.sticky = on_single_broker(a, t, now)
-    elif a.adaptive:
+    elif a.adaptive_partitioning:
         t.sticky = weighed_partition(a, t, now)
     else:
         t.sticky = random_partition(a, t)

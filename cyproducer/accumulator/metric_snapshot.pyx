@@ -15,13 +15,10 @@ from libc.string cimport memcpy
 from cyproducer.accumulator.record_accumulator cimport RecordAccumulator
 from cyproducer.base.histogram cimport BUCKETS, Histogram, middle_of
 from cyproducer.base.meters cimport (
-    ACKNOWLEDGED_PEAK,
     EXHAUSTED,
     HISTOGRAMS,
-    LATENCY_PEAK,
     MEMORY_WAIT_NS,
     PEAKS,
-    QUEUE_PEAK,
     SUMS,
     Meter,
     Meters,
@@ -32,53 +29,27 @@ from cyproducer.accumulator.structures cimport Accumulator, Node
 from cyproducer.base.sync cimport cyp_load64, pthread_mutex_lock, pthread_mutex_unlock
 from cyproducer.accumulator.topology cimport TopicInfo, find_node
 
-SUM_NAMES = (
-    "records_sent",
-    "records_failed",
-    "records_retried",
-    "batches_sent",
-    "batch_bytes",
-    "raw_bytes",
-    "batches_split",
-    "acknowledged_ns",
-    "batches_queued",
-    "queue_ns",
-    "records_requested",
-    "produce_requests",
-    "connected",
-    "disconnected",
-    "flush_ns",
-    "metadata_wait_ns",
-    "exhausted",
-    "memory_wait_ns",
-    "produce_responses",
-    "latency_ns",
-    "throttle_ms",
-    "requests",
-    "request_bytes",
-    "out_bytes",
-    "responses",
-    "in_bytes",
-)
-PEAK_NAMES = (
-    "batch_bytes",
-    "record_bytes",
-    "queue_ns",
-    "acknowledged_ns",
-    "latency_ns",
-    "throttle_ms",
-    "request_bytes",
-)
-# In the order of the histograms in ``meters.pxd``.
-TIMED_NAMES = ("queue_ns", "latency_ns", "acknowledged_ns")
+from cyproducer.base import meters
 
-assert len(SUM_NAMES) == SUMS and len(PEAK_NAMES) == PEAKS and len(TIMED_NAMES) == HISTOGRAMS
 
-cdef dict SUM_OF = dict(zip(SUM_NAMES, range(len(SUM_NAMES))))
-cdef dict PEAK_OF = dict(zip(PEAK_NAMES, range(len(PEAK_NAMES))))
-cdef dict TIMED_OF = dict(zip(TIMED_NAMES, range(len(TIMED_NAMES))))
-# The peak that no percentile of a histogram's values may exceed.
-cdef int[HISTOGRAMS] PEAK_OF_TIMED = [QUEUE_PEAK, LATENCY_PEAK, ACKNOWLEDGED_PEAK]
+def names_of(str suffix, int count):
+    """The constants of ``meters.pxd`` that end so, by their numbers; in lower case, without the suffix."""
+    found = {
+        number: name
+        for name, number in vars(meters).items()
+        if isinstance(number, int) and name.endswith(suffix)
+        if suffix or not name.endswith(("_PEAK", "_TIMED"))
+    }
+    return tuple(found[number].lower().removesuffix(suffix.lower()) for number in range(count))
+
+
+SUM_NAMES = names_of("", SUMS)
+PEAK_NAMES = names_of("_PEAK", PEAKS)
+TIMED_NAMES = names_of("_TIMED", HISTOGRAMS)
+
+cdef dict SUM_OF = dict(zip(SUM_NAMES, range(SUMS)))
+cdef dict PEAK_OF = dict(zip(PEAK_NAMES, range(PEAKS)))
+cdef dict TIMED_OF = dict(zip(TIMED_NAMES, range(HISTOGRAMS)))
 
 
 cdef class Reading:
@@ -156,7 +127,7 @@ cdef class Reading:
             if rank <= 0:
                 break
             i += 1
-        return min(middle_of(i), <double>self.peaks[PEAK_OF_TIMED[which]])
+        return min(middle_of(i), <double>self.peaks[PEAK_OF[name]])
 
 
 cdef void copy(Reading r, const Meters* ms, Meter* m, int64_t now) noexcept:
@@ -258,13 +229,3 @@ def node_ids(RecordAccumulator accumulator not None):
         n = n.next
     ids.reverse()
     return ids
-
-
-def add_time(RecordAccumulator accumulator not None, str name not None, int64_t ns):
-    """Counts time that an application thread has spent: ``flush_ns`` or ``metadata_wait_ns``."""
-    cdef int which = SUM_OF[name]
-    cdef int64_t now = accumulator.clock.now_ns()
-    pthread_mutex_lock(&accumulator.c.lock)
-    meters_turn(&accumulator.c.meters, now)
-    accumulator.c.meters.all.total[which] += ns
-    pthread_mutex_unlock(&accumulator.c.lock)

@@ -60,3 +60,4 @@ cdef class RecordAccumulator(Incomplete):
     cdef void _shrink(self, Batch* b, int64_t size) noexcept nogil
     cdef int seal(self, Batch* b) except -1
     cdef int compress(self, Batch* b) except -1
+    cdef void _add(self, int which, int64_t ns) noexcept

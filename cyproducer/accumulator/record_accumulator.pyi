@@ -23,25 +23,20 @@ class RecordAccumulator(Incomplete):
     refusal: BaseException | None
     def __new__(
         cls,
+        options: Any,
         pool: BufferPool,
         clock: Clock,
         completions: CompletionQueue,
         *,
-        batch_size: int = 16384,
-        linger_ms: float = 0,
+        ordered: bool = True,
         stream_linger_ms: float = 0,
         compressor: _Compressor | None = None,
         spec: _Spec | None = None,
-        idempotent: bool = False,
-        ordered: bool = True,
-        adaptive: bool = True,
-        availability_timeout_ms: float = 0,
-        single_broker_ms: float = 30_000,
         seed: int | None = None,
-        samples: int = 2,
-        sample_window_ms: float = 30_000,
     ) -> Self: ...
     @property
     def compressor(self) -> Any: ...
     def opens_batch(self, name: str, partition: int, bound: int) -> bool: ...
+    def add_flush_time(self, ns: int) -> None: ...
+    def add_metadata_wait_time(self, ns: int) -> None: ...
     def counters(self) -> dict[str, int]: ...

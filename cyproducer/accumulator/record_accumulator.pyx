@@ -24,6 +24,8 @@ from cyproducer.base.meters cimport (
     BATCH_BYTES,
     BATCHES_SENT,
     BATCHES_SPLIT,
+    FLUSH_NS,
+    METADATA_WAIT_NS,
     RAW_BYTES,
     RECORDS_FAILED,
     RECORDS_RETRIED,
@@ -31,6 +33,7 @@ from cyproducer.base.meters cimport (
     meter_free,
     meters_free,
     meters_init,
+    meters_turn,
 )
 from cyproducer.accumulator.builtin_partitioner cimport keyless_number, place
 from cyproducer.accumulator.ready_partitions cimport (
@@ -112,33 +115,28 @@ cdef void learn_ratio(Accumulator* a, Topic* t, double actual) noexcept nogil:
 cdef class RecordAccumulator(Incomplete):
     """Records that were accepted and are not yet acknowledged. Thread-safe.
 
-    ``batch_size`` and ``linger_ms`` are the options of that name; ``stream_linger_ms``: how long a partition
-    lingers instead where ``linger_ms`` is 0 and records stream in. ``compressor``: a ``Compressor`` or None;
-    ``spec`` a ``PartitionerSpec``: how keys hash and where keyless records go. ``idempotent``: batches get
-    sequences, once there is a producer id. ``ordered``: without that, a partition has one batch in flight.
-    ``samples`` windows of ``sample_window_ms`` are what rates and averages are made of.
+    ``options``: a ``ProducerConfig``, or any object with the attributes that are read below.
+    ``ordered``: without idempotence a partition has one batch in flight, so that a retry changes no order.
+    ``stream_linger_ms``: how long a partition lingers instead where ``linger_ms`` is 0 and records stream in.
+    ``compressor``: a ``Compressor`` or None. ``spec``: a ``PartitionerSpec``, which says how keys hash and
+    where keyless records go, or None: the default partitioner's. ``seed`` of the choices among partitions;
+    None: the system's randomness.
     """
 
     def __cinit__(
         self,
+        options,
         BufferPool pool not None,
         Clock clock not None,
         CompletionQueue completions not None,
         *,
-        int64_t batch_size=16384,
-        double linger_ms=0,
+        bint ordered=True,
         double stream_linger_ms=0,
         compressor=None,
         spec=None,
-        bint idempotent=False,
-        bint ordered=True,
-        bint adaptive=True,
-        double availability_timeout_ms=0,
-        double single_broker_ms=30_000,
         seed=None,
-        int32_t samples=2,
-        double sample_window_ms=30_000,
     ):
+        cdef int64_t batch_size = options.batch_size
         cyp_mutex_init(&self.c.lock)
         cyp_cond_init(&self.c.progress)
         self.pool = pool
@@ -151,17 +149,17 @@ cdef class RecordAccumulator(Incomplete):
         self.sequences = {}
         self.unused_topics = []
         self.c.batch_size = max(batch_size, BATCH_HEADER + 1)
-        self.c.linger_ns = cyp_ms_ns(linger_ms)
+        self.c.linger_ns = cyp_ms_ns(options.linger_ms)
         self.c.longest_stream_ns = cyp_ms_ns(stream_linger_ms)
         self.c.stream_linger_ns = self.c.linger_ns or self.c.longest_stream_ns
-        self.c.availability_ns = cyp_ms_ns(availability_timeout_ms)
-        self.c.single_broker_ns = cyp_ms_ns(single_broker_ms)
+        self.c.availability_timeout_ns = cyp_ms_ns(options.partitioner_availability_timeout_ms)
+        self.c.single_broker_ns = cyp_ms_ns(options.partitioner_single_broker_ms)
         self.c.single_broker_id = -1
-        self.c.adaptive = adaptive
+        self.c.adaptive_partitioning = options.partitioner_adaptive_partitioning_enable
         self.c.codec = compressor.codec_id if compressor is not None else 0
         self.c.next_id = 1
-        self.c.idempotent = idempotent
-        self.c.one_in_flight = ordered and not idempotent
+        self.c.idempotent = options.enable_idempotence
+        self.c.one_in_flight = ordered and not options.enable_idempotence
         self.c.producer_id = -1
         self.c.producer_epoch = -1
         self.c.random = (int.from_bytes(os.urandom(8), "big") if seed is None else seed) | 1
@@ -170,10 +168,12 @@ cdef class RecordAccumulator(Incomplete):
         self.c.most_parked_bytes = pool.total_bytes // PARKED_PART
         self.wake_function = NULL
         if meters_init(
-            &self.c.meters, samples, max(1, cyp_ms_ns(sample_window_ms)), clock.now_ns(),
-            &pool.exhausted, &pool.waited_ns,
+            &self.c.meters, options.metrics_num_samples, max(1, cyp_ms_ns(options.metrics_sample_window_ms)),
+            clock.now_ns(), &pool.exhausted, &pool.waited_ns,
         ):
-            raise MemoryError(f"no memory for metrics of {samples} samples: lower metrics_num_samples")
+            raise MemoryError(
+                f"no memory for metrics of {options.metrics_num_samples} samples: lower metrics_num_samples"
+            )
 
     def __dealloc__(self):
         # Whoever holds futures of these batches has given up on the producer without closing it.
@@ -486,3 +486,18 @@ cdef class RecordAccumulator(Incomplete):
             "batch_bytes": total[BATCH_BYTES],
             "raw_bytes": total[RAW_BYTES],
         }
+
+    def add_flush_time(self, int64_t ns):
+        """Counts time that an application thread has spent in ``flush()``."""
+        self._add(FLUSH_NS, ns)
+
+    def add_metadata_wait_time(self, int64_t ns):
+        """Counts time that an application thread has waited for a topic's metadata."""
+        self._add(METADATA_WAIT_NS, ns)
+
+    cdef void _add(self, int which, int64_t ns) noexcept:
+        cdef int64_t now = self.clock.now_ns()
+        pthread_mutex_lock(&self.c.lock)
+        meters_turn(&self.c.meters, now)
+        self.c.meters.all.total[which] += ns
+        pthread_mutex_unlock(&self.c.lock)

@@ -172,11 +172,11 @@ cdef struct Accumulator:
     int64_t linger_ns
     int64_t stream_linger_ns  # linger_ns, or where that is 0 what a stream lingers now; see readiness
     int64_t longest_stream_ns  # what the fastest stream lingers where linger_ns is 0
-    int64_t availability_ns   # leave out brokers that sent nothing for so long; 0: never
+    int64_t availability_timeout_ns   # leave out brokers that sent nothing for so long; 0: never
     int64_t single_broker_ns  # how long SINGLE_BROKER stays with one
     int64_t single_broker_until_ns
     int32_t single_broker_id
-    int32_t adaptive          # sticky weighs partitions by their queues
+    int32_t adaptive_partitioning   # sticky weighs partitions by their queues
     int32_t codec
     int32_t idempotent        # batches get sequences
     int32_t one_in_flight     # without sequences a partition keeps its order by one batch at a time

@@ -15,56 +15,58 @@ from libc.stdint cimport int32_t, int64_t
 
 from cyproducer.base.histogram cimport Histogram
 
-# The sums. A topic has the first six of them, a broker those from FIRST_OF_NODE on.
-cdef enum:
-    RECORDS_SENT = 0          # acknowledged
-    RECORDS_FAILED = 1
-    RECORDS_RETRIED = 2
-    BATCHES_SENT = 3          # acknowledged
-    BATCH_BYTES = 4           # of these, as they went
-    RAW_BYTES = 5             # the same before compression
-    SUMS_OF_TOPIC = 6
-    BATCHES_SPLIT = 6
-    ACKNOWLEDGED_NS = 7       # from creation to acknowledgement, of acknowledged batches
-    BATCHES_QUEUED = 8        # put into their first request
-    QUEUE_NS = 9              # from creation till then
-    RECORDS_REQUESTED = 10    # in Produce requests, each time
-    PRODUCE_REQUESTS = 11
-    CONNECTED = 12
-    DISCONNECTED = 13
-    FLUSH_NS = 14             # time of application threads in flush()
-    METADATA_WAIT_NS = 15     # and waiting for a topic's metadata
-    EXHAUSTED = 16            # waits for memory that ran out of time; the pool's count
-    MEMORY_WAIT_NS = 17       # time in such waits; the pool's count
-    FIRST_OF_NODE = 18
-    PRODUCE_RESPONSES = 18
-    LATENCY_NS = 19           # of Produce requests that were answered
-    THROTTLE_MS = 20
-    REQUESTS = 21             # of every kind, written whole
-    REQUEST_BYTES = 22        # of these
-    OUT_BYTES = 23            # written
-    RESPONSES = 24
-    IN_BYTES = 25             # read
-    SUMS = 26
+# Each list here is the only one: metric_snapshot takes the names that metrics are read by from it. A new sum
+# takes a line, and a place that counts it.
 
-cdef enum:
-    BATCH_BYTES_PEAK = 0
-    RECORD_BYTES_PEAK = 1
-    QUEUE_PEAK = 2            # ns
-    ACKNOWLEDGED_PEAK = 3     # ns
-    FIRST_PEAK_OF_NODE = 4
-    LATENCY_PEAK = 4          # ns
-    THROTTLE_PEAK = 5         # ms
-    REQUEST_PEAK = 6          # bytes
-    PEAKS = 7
+# A topic has the sums in front of BATCHES_SPLIT, a broker those from PRODUCE_RESPONSES on.
+cpdef enum:
+    RECORDS_SENT              # acknowledged
+    RECORDS_FAILED
+    RECORDS_RETRIED
+    BATCHES_SENT              # acknowledged
+    BATCH_BYTES               # of these, as they went
+    RAW_BYTES                 # the same before compression
+    BATCHES_SPLIT
+    ACKNOWLEDGED_NS           # from creation to acknowledgement, of acknowledged batches
+    BATCHES_QUEUED            # put into their first request
+    QUEUE_NS                  # from creation till then
+    RECORDS_REQUESTED         # in Produce requests, each time
+    PRODUCE_REQUESTS
+    CONNECTED
+    DISCONNECTED
+    FLUSH_NS                  # time of application threads in flush()
+    METADATA_WAIT_NS          # and waiting for a topic's metadata
+    EXHAUSTED                 # waits for memory that ran out of time; the pool's count
+    MEMORY_WAIT_NS            # time in such waits; the pool's count
+    PRODUCE_RESPONSES
+    LATENCY_NS                # of Produce requests that were answered
+    THROTTLE_MS
+    REQUESTS                  # of every kind, written whole
+    REQUEST_BYTES             # of these
+    OUT_BYTES                 # written
+    RESPONSES
+    IN_BYTES                  # read
 
-cdef enum:
-    HISTOGRAMS = 3
+# A broker has the peaks from LATENCY_NS_PEAK on, a topic none.
+cpdef enum:
+    BATCH_BYTES_PEAK
+    RECORD_BYTES_PEAK
+    QUEUE_NS_PEAK
+    ACKNOWLEDGED_NS_PEAK
+    LATENCY_NS_PEAK
+    THROTTLE_MS_PEAK
+    REQUEST_BYTES_PEAK
 
-cdef enum:                    # what there are histograms of
-    QUEUE_TIMES = 0
-    LATENCIES = 1
-    ACKNOWLEDGEMENTS = 2
+# What there are histograms of. Each has a peak of the same name, which no percentile exceeds.
+cpdef enum:
+    QUEUE_NS_TIMED
+    LATENCY_NS_TIMED
+    ACKNOWLEDGED_NS_TIMED
+
+cdef enum:                    # how many there are
+    SUMS = IN_BYTES + 1
+    PEAKS = REQUEST_BYTES_PEAK + 1
+    HISTOGRAMS = ACKNOWLEDGED_NS_TIMED + 1
 
 cdef struct Meter:
     int64_t window            # what its latest page belongs to

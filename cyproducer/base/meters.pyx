@@ -34,13 +34,13 @@ cdef int make_meter(
 
 cdef int topic_meter(const Meters* ms, Meter* m) noexcept nogil:
     """Makes a topic's meter; -1: no memory."""
-    return make_meter(ms, m, 0, SUMS_OF_TOPIC, 0, 0)
+    return make_meter(ms, m, 0, BATCHES_SPLIT, 0, 0)
 
 
 cdef int node_meter(const Meters* ms, Meter* m) noexcept nogil:
     """Makes a broker's meter; -1: no memory."""
     return make_meter(
-        ms, m, FIRST_OF_NODE, SUMS - FIRST_OF_NODE, FIRST_PEAK_OF_NODE, PEAKS - FIRST_PEAK_OF_NODE
+        ms, m, PRODUCE_RESPONSES, SUMS - PRODUCE_RESPONSES, LATENCY_NS_PEAK, PEAKS - LATENCY_NS_PEAK
     )
 
 
@@ -156,8 +156,8 @@ cdef void count_acknowledged(
     part[RAW_BYTES] += raw_size
     reach(&peaks[BATCH_BYTES_PEAK], size)
     reach(&peaks[RECORD_BYTES_PEAK], record_peak)
-    reach(&peaks[ACKNOWLEDGED_PEAK], age_ns)
-    count_time(&times[ACKNOWLEDGEMENTS], age_ns)
+    reach(&peaks[ACKNOWLEDGED_NS_PEAK], age_ns)
+    count_time(&times[ACKNOWLEDGED_NS_TIMED], age_ns)
 
 
 cdef void count_queued(Meters* ms, int64_t ns) noexcept nogil:
@@ -166,14 +166,14 @@ cdef void count_queued(Meters* ms, int64_t ns) noexcept nogil:
     cdef Histogram* times = ms.times
     all[BATCHES_QUEUED] += 1
     all[QUEUE_NS] += ns
-    reach(&peaks_now(ms, &ms.all)[QUEUE_PEAK], ns)
-    count_time(&times[QUEUE_TIMES], ns)
+    reach(&peaks_now(ms, &ms.all)[QUEUE_NS_PEAK], ns)
+    count_time(&times[QUEUE_NS_TIMED], ns)
 
 
 cdef void count_answer(Meters* ms, Meter* node, int64_t latency_ns, int64_t throttle_ms) noexcept nogil:
     """A broker answered a Produce request, at ``answered_ns``."""
     cdef int64_t* all = turn_both(ms, node, ms.answered_ns)
-    cdef int64_t* part = node.total - FIRST_OF_NODE
+    cdef int64_t* part = node.total - PRODUCE_RESPONSES
     cdef int64_t* peaks = peaks_now(ms, &ms.all)
     cdef int64_t* part_peaks = peaks_now(ms, node)
     cdef Histogram* times = ms.times
@@ -183,11 +183,11 @@ cdef void count_answer(Meters* ms, Meter* node, int64_t latency_ns, int64_t thro
     part[PRODUCE_RESPONSES] += 1
     part[LATENCY_NS] += latency_ns
     part[THROTTLE_MS] += throttle_ms
-    reach(&peaks[LATENCY_PEAK], latency_ns)
-    reach(&peaks[THROTTLE_PEAK], throttle_ms)
-    reach(&part_peaks[LATENCY_PEAK], latency_ns)
-    reach(&part_peaks[THROTTLE_PEAK], throttle_ms)
-    count_time(&times[LATENCIES], latency_ns)
+    reach(&peaks[LATENCY_NS_PEAK], latency_ns)
+    reach(&peaks[THROTTLE_MS_PEAK], throttle_ms)
+    reach(&part_peaks[LATENCY_NS_PEAK], latency_ns)
+    reach(&part_peaks[THROTTLE_MS_PEAK], throttle_ms)
+    count_time(&times[LATENCY_NS_TIMED], latency_ns)
 
 
 cdef inline void add_traffic(int64_t* sums, int64_t* peaks, const Traffic* t) noexcept nogil:
@@ -197,12 +197,12 @@ cdef inline void add_traffic(int64_t* sums, int64_t* peaks, const Traffic* t) no
     sums[RESPONSES] += t.responses
     sums[IN_BYTES] += t.in_bytes
     if t.requests:
-        reach(&peaks[REQUEST_PEAK], t.request_peak)
+        reach(&peaks[REQUEST_BYTES_PEAK], t.request_peak)
 
 
 cdef void count_traffic(Meters* ms, Meter* node, Traffic* t, int64_t now) noexcept nogil:
     """Takes over what went through a connection; ``node`` NULL: it has no broker's meter (yet)."""
     add_traffic(turn_both(ms, node, now), peaks_now(ms, &ms.all), t)
     if node != NULL:
-        add_traffic(node.total - FIRST_OF_NODE, peaks_now(ms, node), t)
+        add_traffic(node.total - PRODUCE_RESPONSES, peaks_now(ms, node), t)
     t[0] = Traffic(0, 0, 0, 0, 0, 0)

@@ -15,33 +15,32 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from cyproducer import errors
 from cyproducer.base.clock import Clock
 from cyproducer.config import ProducerConfig
-from cyproducer.control.api_versions import API_VERSIONS, client_throttles, fallback_for, negotiate
+from cyproducer.control.apis import API_VERSIONS, PRODUCE, Api, fallback_for, negotiate
 from cyproducer.control.connections import Address, Connections, ConnectionState, cause_text
+from cyproducer.control.responses import ApiVersionsResponse
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
 from cyproducer.network.dns import Resolver, ResolveRequest
 from cyproducer.network.sender import Sender
 from cyproducer.user_thread import Log
+from cyproducer.version import VERSION
 
 log = Log("cyproducer")
 
 UNSUPPORTED_VERSION = 35
 #: What the handshake says of this client (KIP-511).
 SOFTWARE_NAME = "cyproducer"
-SOFTWARE_VERSION = "0.1.0"
 
 
 class Handshake:
-    """Where a connection's handshake stands; ``version`` is that of the ApiVersions request under way."""
+    """Where a connection's handshake stands."""
 
-    __slots__ = ("address", "init_producer_id_version", "metadata_version", "version")
+    __slots__ = ("address", "versions")
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self.version = 4
-        self.metadata_version = -1
-        #: None where the broker hands out no producer ids.
-        self.init_producer_id_version: int | None = None
+        #: API -> the version to use. An API that the broker lacks is missing once the handshake is over.
+        self.versions = {API_VERSIONS: API_VERSIONS.highest}
 
 
 class Connector:
@@ -243,50 +242,47 @@ class Connector:
         else:
             self._ask_versions(connection)
 
-    def request(
-        self, connection: Connection, api_key: int, version: int, correlation_id: int, frame: bytes
-    ) -> None:
+    def request(self, connection: Connection, api: Api, correlation_id: int, frame: bytes) -> None:
         """Sends a request that is not Produce; its answer comes as a frame."""
-        connection.send(api_key, version, correlation_id, frame, self._clock.monotonic_ns())
+        version = connection.handshake.versions[api]
+        connection.send(api.key, version, correlation_id, frame, self._clock.monotonic_ns())
         self._sender.flush_connection(connection)
 
     def _ask_versions(self, connection: Connection) -> None:
-        version = connection.handshake.version
+        version = connection.handshake.versions[API_VERSIONS]
         correlation_id = connection.next_correlation_id()
         frame = protocol.encode_api_versions(
-            version, correlation_id, self._config.client_id, SOFTWARE_NAME, SOFTWARE_VERSION
+            version, correlation_id, self._config.client_id, SOFTWARE_NAME, VERSION
         )
-        self.request(connection, API_VERSIONS, version, correlation_id, frame)
+        self.request(connection, API_VERSIONS, correlation_id, frame)
 
-    def on_versions(self, connection: Connection, version: int, frame: bytes, now_ms: float) -> None:
+    def on_versions(
+        self, connection: Connection, version: int, response: ApiVersionsResponse, now_ms: float
+    ) -> None:
         """The answer to ApiVersions: asks again in a version that the broker knows, or hands over.
 
         Raises:
-            KafkaError: the answer is malformed or an error, or there is no common version.
+            KafkaError: the answer is an error, or there is no common version.
         """
-        response = protocol.decode_api_versions(version, frame)
         if response.error_code == UNSUPPORTED_VERSION and version > 0:
             # The answer is in version 0's form and has the ranges (KIP-511); old brokers name none.
-            highest = response.api_versions.get(API_VERSIONS, (0, 0))[1]
-            connection.handshake.version = min(highest, version - 1)
+            highest = response.api_versions.get(API_VERSIONS.key, (0, 0))[1]
+            connection.handshake.versions[API_VERSIONS] = min(highest, version - 1)
             self._ask_versions(connection)
             return
         if response.error_code:
             raise errors.for_code(response.error_code)(f"{connection.where} refused the handshake")
-        if client_throttles(API_VERSIONS, version):
-            connection.throttle(response.throttle_time_ms, now_ms)
         self._hand_over(connection, response.api_versions, now_ms)
 
     def _hand_over(self, connection: Connection, versions: dict[int, tuple[int, int]], now_ms: float) -> None:
         """The handshake is over: the connection may be used."""
         chosen = negotiate(versions)
-        connection.handshake.metadata_version = chosen.metadata
-        connection.handshake.init_producer_id_version = chosen.init_producer_id
+        connection.handshake.versions = chosen
         node_id = connection.node_id
         self._close_quietly(node_id, self.states.ready(node_id, connection.handshake.address, now_ms))
         if node_id < 0:
             self._stop_seeking(node_id, now_ms)
-        self._sender.ready(connection, chosen.produce)
+        self._sender.ready(connection, chosen[PRODUCE])
         self._sender.request_control()
 
     def know(self, node_id: int, host: str, port: int) -> None:

@@ -18,17 +18,16 @@ from collections.abc import Callable
 from typing import Any
 
 from cyproducer import errors
-from cyproducer.accumulator.metric_snapshot import add_time
 from cyproducer.base.clock import Clock
 from cyproducer.config import ProducerConfig
-from cyproducer.control.api_versions import API_VERSIONS, INIT_PRODUCER_ID, METADATA, client_throttles
+from cyproducer.control.apis import API_VERSIONS, INIT_PRODUCER_ID, METADATA, Api
 from cyproducer.control.batch_fate import FatePolicy
 from cyproducer.control.cluster_view import BrokerMetadata, ClusterView
 from cyproducer.control.connections import Address
 from cyproducer.control.idempotence import Idempotence
 from cyproducer.control.log_limit import LogLimit
 from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, ClusterMetadata
-from cyproducer.control.responses import MetadataResponse
+from cyproducer.control.responses import ApiVersionsResponse, MetadataResponse
 from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.network import protocol
@@ -125,6 +124,15 @@ class NetworkClient:
         self._producer_id = ProducerIdClient(
             config, sender, idempotence, backoff, self._log_limit, rng, self._connector
         )
+        # API key -> the API, what reads its response, and what handles it.
+        self._handlers: dict[int, tuple[Api, Callable[..., Any], Callable[..., None]]] = {
+            api.key: (api, decode, handle)
+            for api, decode, handle in (
+                (API_VERSIONS, protocol.decode_api_versions, self._on_versions),
+                (METADATA, protocol.decode_metadata, self._on_metadata),
+                (INIT_PRODUCER_ID, protocol.decode_init_producer_id, self._producer_id.on_producer_id),
+            )
+        }
         #: Called where what is known of the cluster has changed; on the sender's thread, or close()'s.
         self.on_change: Callable[[], object] = lambda: None
         self._metadata_on: Connection | None = None
@@ -176,7 +184,7 @@ class NetworkClient:
         try:
             return self._wait_for_topic(name, timeout_s)
         finally:
-            add_time(self._sender.accumulator, "metadata_wait_ns", time.monotonic_ns() - began_ns)
+            self._sender.accumulator.add_metadata_wait_time(time.monotonic_ns() - began_ns)
 
     def _wait_for_topic(self, name: str, timeout_s: float) -> ClusterView:
         refuse_wait_of_sender(f"waiting for metadata of topic {name!r}")
@@ -317,23 +325,22 @@ class NetworkClient:
         self, connection: Connection, api_key: int, version: int, frame: bytes, now_ms: float
     ) -> None:
         """The answer to a request that is not Produce."""
+        api, decode, handle = self._handlers[api_key]
         try:
-            if api_key == API_VERSIONS:
-                self._connector.on_versions(connection, version, frame, now_ms)
-                if connection.ready and connection.node_id >= 0:
-                    self._connector.close_bootstrap((self._metadata_on, self._producer_id.asked_on))
-            elif api_key == METADATA:
-                self._metadata_on = None
-                response = protocol.decode_metadata(version, frame)
-                if client_throttles(METADATA, version):
-                    connection.throttle(response.throttle_time_ms, now_ms)
-                self._on_metadata(response, now_ms)
-            elif api_key == INIT_PRODUCER_ID:
-                self._producer_id.on_producer_id(connection, version, frame, now_ms)
+            response = decode(version, frame)
+            if version >= api.client_throttles:
+                connection.throttle(response.throttle_time_ms, now_ms)
+            handle(connection, version, response, now_ms)
         except errors.KafkaError as error:
-            if api_key == METADATA:
-                self._metadata.on_failure(f"{connection.where}: {error}", now_ms)
+            # on_broken() then says what becomes of the request.
             self._sender.close_connection(connection, error)
+
+    def _on_versions(
+        self, connection: Connection, version: int, response: ApiVersionsResponse, now_ms: float
+    ) -> None:
+        self._connector.on_versions(connection, version, response, now_ms)
+        if connection.ready and connection.node_id >= 0:
+            self._connector.close_bootstrap((self._metadata_on, self._producer_id.asked_on))
 
     def on_broken(self, connection: Connection, cause: Exception | None, now_ms: float) -> None:
         """A connection was closed: by this side on purpose (``cause`` None), or because of a failure."""
@@ -421,7 +428,7 @@ class NetworkClient:
             self._asked.discard(name)
             self._topic_errors.pop(name, None)
         self._metadata_on = connection
-        version = connection.handshake.metadata_version
+        version = connection.handshake.versions[METADATA]
         correlation_id = connection.next_correlation_id()
         frame = protocol.encode_metadata(
             version,
@@ -430,13 +437,16 @@ class NetworkClient:
             request.topics,
             self._config.allow_auto_create_topics,
         )
-        self._connector.request(connection, METADATA, version, correlation_id, frame)
+        self._connector.request(connection, METADATA, correlation_id, frame)
         return self._config.request_timeout_ms
 
     def _used_since(self, since_ms: float) -> list[str]:
         return [n for n in self._metadata.tracked_topics() if self._sender.topic_used_ms(n) > since_ms]
 
-    def _on_metadata(self, response: MetadataResponse, now_ms: float) -> None:
+    def _on_metadata(
+        self, connection: Connection, version: int, response: MetadataResponse, now_ms: float
+    ) -> None:
+        self._metadata_on = None
         change = self._metadata.on_response(response, now_ms)
         if response.error_code and change.brokers_removed:
             self._start_over("a broker asked for it", change.brokers_removed)

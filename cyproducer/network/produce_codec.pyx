@@ -17,16 +17,19 @@ from cyproducer.accumulator.structures cimport Topic
 from cyproducer.records.big_endian cimport get_u16, get_u32, get_u64, put_u16, put_u32
 from cyproducer.records.varint cimport put_uvarint
 
+from cyproducer.control.apis import PRODUCE, PRODUCE_BY_TOPIC_ID
+
 cdef enum:
-    FLEXIBLE = 9              # first version with compact types and tags
-    TOPIC_IDS = 13            # first version that names topics by id
     PER_TOPIC = 32            # most bytes around a topic, but for its name
     PER_BATCH = 16            # most bytes around a batch
     ID_SIZE = 16
     NODE_ENDPOINTS_TAG = 0
     NOT_LEADER_OR_FOLLOWER = 6
     FENCED_LEADER_EPOCH = 74
-    CLIENT_THROTTLES = 6      # first version whose throttle time is the client's to keep
+
+cdef int FLEXIBLE = PRODUCE.flexible
+cdef int TOPIC_IDS = PRODUCE_BY_TOPIC_ID
+cdef int CLIENT_THROTTLES = PRODUCE.client_throttles
 
 
 cdef int by_topic_and_partition(const void* left, const void* right) noexcept nogil:

@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 from cyproducer import errors
 from cyproducer.config import ProducerConfig
-from cyproducer.control.api_versions import INIT_PRODUCER_ID, client_throttles
+from cyproducer.control.apis import INIT_PRODUCER_ID
 from cyproducer.control.idempotence import Idempotence, State
 from cyproducer.control.log_limit import LogLimit
+from cyproducer.control.responses import InitProducerIdResponse
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
@@ -83,7 +84,7 @@ class ProducerIdClient:
             return self._connector.throttled_ms(now_ms)
         connection = min(connections, key=lambda c: (c.in_flight, self._rng()))
         self._idempotence.want()
-        version = connection.handshake.init_producer_id_version
+        version = connection.handshake.versions.get(INIT_PRODUCER_ID)
         if version is None:
             self._lack(connection, now_ms)
             return math.inf
@@ -92,16 +93,14 @@ class ProducerIdClient:
         frame = protocol.encode_init_producer_id(
             version, correlation_id, self._config.client_id, None, 0x7FFFFFFF
         )
-        self._connector.request(connection, INIT_PRODUCER_ID, version, correlation_id, frame)
+        self._connector.request(connection, INIT_PRODUCER_ID, correlation_id, frame)
         return self._config.request_timeout_ms
 
-    def on_producer_id(self, connection: Connection, version: int, frame: bytes, now_ms: float) -> None:
+    def on_producer_id(
+        self, connection: Connection, version: int, response: InitProducerIdResponse, now_ms: float
+    ) -> None:
         """Handles the answer to InitProducerId."""
-        response = protocol.decode_init_producer_id(version, frame)
-        # Not before: a broker that sent nonsense loses the connection, and on_broken() asks again.
         self.asked_on = None
-        if client_throttles(INIT_PRODUCER_ID, version):
-            connection.throttle(response.throttle_time_ms, now_ms)
         if response.error_code == 0:
             self._refusals = 0
             self._idempotence.granted(response.producer_id, response.producer_epoch)

@@ -2,7 +2,7 @@
 
 Owns the byte layout of these requests and responses, for each version the package implements, and the one
 field of Produce responses that tells of brokers. Owns neither the primitive types (``primitives.pyx``) nor
-sockets nor the choice of a version (``control/api_versions.py``); matching a response to its request by
+sockets nor the choice of a version (``control/apis.py``); matching a response to its request by
 correlation id is the caller's. Runs on the sender thread, under the GIL; every function is pure and may be
 called from any thread.
 
@@ -14,7 +14,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 
 from cyproducer.network.primitives cimport Reader, Writer, load32
 
-from cyproducer.control.api_versions import IMPLEMENTED as _IMPLEMENTED
+from cyproducer.control import apis as _apis
 from cyproducer.control.responses import (
     NO_TOPIC_ID as _NO_TOPIC_ID,
     ApiVersionsResponse,
@@ -28,28 +28,35 @@ from cyproducer.errors import KafkaProtocolError
 
 
 cdef enum:
-    METADATA = 3
-    API_VERSIONS = 18
-    INIT_PRODUCER_ID = 22
     # The one error a broker reports in version 0, whatever version was asked for (KIP-511).
     UNSUPPORTED_VERSION = 35
     FINALIZED_FEATURES_TAG = 2
 
 
-cdef str _described(int api_key, str name, int version, str kind):
+cdef str _described(object api, int version, str kind):
     """The message's name for errors, once its version is known to be one of ours."""
-    lowest, highest = _IMPLEMENTED[api_key]
-    if not lowest <= version <= highest:
-        raise ValueError(f"{name} version {version} is not implemented, only {lowest} to {highest}")
-    return f"{name} v{version} {kind}"
+    if not api.lowest <= version <= api.highest:
+        raise ValueError(
+            f"{api.name} version {version} is not implemented, only {api.lowest} to {api.highest}"
+        )
+    return f"{api.name} v{version} {kind}"
+
+
+cdef Writer _request(object api, int version, int32_t correlation_id, object client_id):
+    """A request with its header."""
+    cdef str message = _described(api, version, "request")
+    return Writer(api.key, version, correlation_id, client_id, message, version >= api.flexible)
+
+
+cdef Reader _response(object api, int version, object frame):
+    return Reader(frame, _described(api, version, "response"), version >= api.flexible)
 
 
 def encode_api_versions(
     int version, int32_t correlation_id, object client_id, str software_name, str software_version
 ):
-    cdef str message = _described(API_VERSIONS, "ApiVersions", version, "request")
-    cdef Writer writer = Writer(API_VERSIONS, version, correlation_id, client_id, message, version >= 3)
-    if version >= 3:
+    cdef Writer writer = _request(_apis.API_VERSIONS, version, correlation_id, client_id)
+    if writer.flexible:
         writer.string("client_software_name", software_name)
         writer.string("client_software_version", software_version)
         writer.no_tags()
@@ -59,8 +66,7 @@ def encode_api_versions(
 def encode_metadata(
     int version, int32_t correlation_id, object client_id, object topics, bint allow_auto_create
 ):
-    cdef str message = _described(METADATA, "Metadata", version, "request")
-    cdef Writer writer = Writer(METADATA, version, correlation_id, client_id, message, version >= 9)
+    cdef Writer writer = _request(_apis.METADATA, version, correlation_id, client_id)
     if topics is None:
         writer.count(-1)
     else:
@@ -73,7 +79,7 @@ def encode_metadata(
     if version >= 4:
         writer.boolean(allow_auto_create)
     elif not allow_auto_create:
-        raise ValueError(f"{message}: allow_auto_create=False needs version 4 or newer")
+        raise ValueError(f"{writer.message}: allow_auto_create=False needs version 4 or newer")
     if 8 <= version <= 10:
         writer.boolean(False)
     if version >= 8:
@@ -91,8 +97,7 @@ def encode_init_producer_id(
     int64_t producer_id=-1,
     int16_t producer_epoch=-1,
 ):
-    cdef str message = _described(INIT_PRODUCER_ID, "InitProducerId", version, "request")
-    cdef Writer writer = Writer(INIT_PRODUCER_ID, version, correlation_id, client_id, message, version >= 2)
+    cdef Writer writer = _request(_apis.INIT_PRODUCER_ID, version, correlation_id, client_id)
     writer.nullable_string("transactional_id", transactional_id)
     writer.int32(transaction_timeout_ms)
     if version >= 3:
@@ -100,7 +105,7 @@ def encode_init_producer_id(
         writer.int16(producer_epoch)
     elif producer_id != -1 or producer_epoch != -1:
         raise ValueError(
-            f"{message}: producer_id={producer_id} with producer_epoch={producer_epoch} "
+            f"{writer.message}: producer_id={producer_id} with producer_epoch={producer_epoch} "
             "needs version 3 or newer"
         )
     writer.no_tags()
@@ -143,8 +148,7 @@ cdef dict _read_supported_versions(Reader reader):
 
 
 def decode_api_versions(int version, object frame):
-    cdef str message = _described(API_VERSIONS, "ApiVersions", version, "response")
-    cdef Reader reader = Reader(frame, message, version >= 3)
+    cdef Reader reader = _response(_apis.API_VERSIONS, version, frame)
     cdef dict features = {}
     cdef int throttle_time_ms = 0
     cdef Py_ssize_t outer_end, tag_end
@@ -243,8 +247,7 @@ cdef list _read_topics(Reader reader, int version):
 
 
 def decode_metadata(int version, object frame):
-    cdef str message = _described(METADATA, "Metadata", version, "response")
-    cdef Reader reader = Reader(frame, message, version >= 9)
+    cdef Reader reader = _response(_apis.METADATA, version, frame)
     cdef int throttle_time_ms = 0
     cdef int error_code = 0
     cdef object cluster_id = None
@@ -289,8 +292,7 @@ def decode_node_endpoints(object field):
 
 
 def decode_init_producer_id(int version, object frame):
-    cdef str message = _described(INIT_PRODUCER_ID, "InitProducerId", version, "response")
-    cdef Reader reader = Reader(frame, message, version >= 2)
+    cdef Reader reader = _response(_apis.INIT_PRODUCER_ID, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
     throttle_time_ms = reader.int32("throttle_time_ms")

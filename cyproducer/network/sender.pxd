@@ -25,7 +25,7 @@ cdef class Sender:
     cdef Waker waker
     cdef ProduceSettings settings
     cdef bytes client_id          # what settings.client_id points to
-    cdef int32_t max_in_flight
+    cdef int32_t max_in_flight_requests
     cdef int64_t max_request_size
     cdef int64_t request_timeout_ns
     cdef int64_t delivery_timeout_ns

@@ -15,17 +15,10 @@ from cyproducer.network.poller import Poller
 class Sender:
     def __init__(
         self,
+        options: Any,
         accumulator: RecordAccumulator,
         selector: selectors.BaseSelector,
         clock: Clock,
-        *,
-        client_id: str,
-        acks: int,
-        max_in_flight: int,
-        max_request_size: int,
-        request_timeout_ms: float,
-        delivery_timeout_ms: float,
-        receive_max: int,
     ) -> None: ...
     @property
     def accumulator(self) -> RecordAccumulator: ...

@@ -109,6 +109,7 @@ log = Log("cyproducer")
 
 cdef class Sender:
     """The loop over one selector. ``selector`` and ``clock`` come from the caller, which may step by hand.
+    ``options``: a ``ProducerConfig``, or any object with the attributes that are read below.
 
     ``attach_control`` gives it the control plane, which is called about everything that needs a decision:
     ``NetworkClient`` describes each call.
@@ -121,32 +122,26 @@ cdef class Sender:
 
     def __init__(
         self,
+        options,
         RecordAccumulator accumulator not None,
         selector,
         Clock clock not None,
-        *,
-        str client_id,
-        int acks,
-        int max_in_flight,
-        int64_t max_request_size,
-        double request_timeout_ms,
-        double delivery_timeout_ms,
-        int64_t receive_max,
     ):
+        cdef double request_timeout_ms = options.request_timeout_ms
         self.accumulator = accumulator
         self.clock = clock
         self.poller = Poller(selector)
-        self.client_id = client_id.encode()
+        self.client_id = options.client_id.encode()
         self.settings.client_id = self.client_id
         self.settings.client_id_size = <int32_t>len(self.client_id)
-        self.settings.acks = <int16_t>acks
+        self.settings.acks = options.acks
         # The broker's patience ends before ours, so that its answer, which says more than none, arrives.
         self.settings.timeout_ms = <int32_t>min(request_timeout_ms - min(request_timeout_ms / 10, 1000), 1e9)
-        self.max_in_flight = max_in_flight
-        self.max_request_size = max_request_size
+        self.max_in_flight_requests = options.max_in_flight_requests_per_connection
+        self.max_request_size = options.max_request_size
         self.request_timeout_ns = cyp_ms_ns(request_timeout_ms)
-        self.delivery_timeout_ns = cyp_ms_ns(delivery_timeout_ms)
-        self.receive_max = receive_max
+        self.delivery_timeout_ns = cyp_ms_ns(options.delivery_timeout_ms)
+        self.receive_max = options.receive_message_max_bytes
         self.connections = []
         self.backing_off = []
         if hasattr(os, "eventfd"):
@@ -327,7 +322,7 @@ cdef class Sender:
         cdef int fd = transport.fd
         cdef Node* node = transport.node
         cdef bint throttled = transport.throttled_until_ns > now
-        while not throttled and transport.in_flight < self.max_in_flight and transport.first_out == NULL:
+        while not throttled and transport.in_flight < self.max_in_flight_requests and transport.first_out == NULL:
             cyp_lock_queued(&self.accumulator.c.lock, &self.accumulator.c.queued)
             count = drain(
                 &self.accumulator.c, node, self.max_request_size, self.drained, MOST_BATCHES, now
@@ -367,7 +362,7 @@ cdef class Sender:
                 return 0
         pthread_mutex_lock(&self.accumulator.c.lock)
         node.takes = (
-            not throttled and transport.in_flight < self.max_in_flight and transport.first_out == NULL
+            not throttled and transport.in_flight < self.max_in_flight_requests and transport.first_out == NULL
         )
         report_traffic(&self.accumulator.c, transport, now)
         pthread_mutex_unlock(&self.accumulator.c.lock)

@@ -65,8 +65,8 @@ def environment(built: Path, target: Target) -> dict[str, str]:
         **os.environ,
         "LD_PRELOAD": " ".join(preload),
         # Nothing here needs 64 MiB: code that asks for more believes a size from the wire. Without
-        # intercept_tls_get_addr=0, gcc 12's LeakSanitizer crashes where a thread-local variable is allocated
-        # 16 bytes into a page: it takes what lies in front of it for a header. No thread-local here is a pointer.
+        # intercept_tls_get_addr=0, gcc 12's LeakSanitizer crashes where a thread-local variable lies 16
+        # bytes into a page: it takes what is in front of it for a header. No thread-local here is a pointer.
         "ASAN_OPTIONS": "verify_asan_link_order=0:max_allocation_size_mb=64:allocator_may_return_null=0:"
         "quarantine_size_mb=16:detect_leaks=1:malloc_context_size=2:intercept_tls_get_addr=0",
         "LSAN_OPTIONS": f"suppressions={HERE / 'python_leaks.txt'}:print_suppressions=0",

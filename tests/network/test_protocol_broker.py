@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import pytest
 
-from cyproducer.control.api_versions import API_VERSIONS, IMPLEMENTED, INIT_PRODUCER_ID, METADATA, negotiate
+from cyproducer.control.apis import API_VERSIONS, INIT_PRODUCER_ID, METADATA, PRODUCE, Api, negotiate
 from cyproducer.control.responses import ApiVersionsResponse
 from cyproducer.network import protocol
 from cyproducer.testing import EmbeddedBroker
@@ -42,9 +42,9 @@ def api_versions(connection: socket.socket, version: int) -> ApiVersionsResponse
     return exchange(connection, request, version, protocol.decode_api_versions)
 
 
-def common_versions(connection: socket.socket, api_key: int) -> range:
-    lowest, highest = api_versions(connection, 0).api_versions[api_key]
-    return range(max(lowest, IMPLEMENTED[api_key][0]), min(highest, IMPLEMENTED[api_key][1]) + 1)
+def common_versions(connection: socket.socket, api: Api) -> range:
+    lowest, highest = api_versions(connection, 0).api_versions[api.key]
+    return range(max(lowest, api.lowest), min(highest, api.highest) + 1)
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -52,11 +52,11 @@ def test_api_versions_lead_to_a_choice(connection: socket.socket, version: int) 
     answer = api_versions(connection, version)
     if answer.error_code == 35:
         assert version > 0
-        answer = api_versions(connection, answer.api_versions.get(API_VERSIONS, (0, 0))[1])
+        answer = api_versions(connection, answer.api_versions.get(API_VERSIONS.key, (0, 0))[1])
     assert answer.error_code == 0
     chosen = negotiate(answer.api_versions)
-    assert chosen.produce >= 7
-    assert chosen.metadata >= 9
+    assert chosen[PRODUCE] >= 7
+    assert chosen[METADATA] >= 9
 
 
 def test_metadata_names_brokers_and_leaders(connection: socket.socket, broker: EmbeddedBroker) -> None:

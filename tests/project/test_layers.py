@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "accumulator": ("base", "errors", "futures", "records", "user_thread"),
     "callers": ("accumulator", "base", "errors", "futures", "records"),
     "network": (
-        "accumulator", "base", "config", "control", "errors", "futures", "records", "user_thread",
+        "accumulator", "base", "config", "control", "errors", "futures", "records", "user_thread", "version",
     ),
     "observability": ("accumulator", "base", "user_thread"),
 }  # fmt: skip

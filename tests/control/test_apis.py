@@ -1,36 +1,36 @@
 """Which versions are chosen with which brokers."""
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cyproducer.control.api_versions import (
-    IMPLEMENTED,
-    INIT_PRODUCER_ID,
-    METADATA,
-    PRODUCE,
-    NegotiatedVersions,
-    fallback_for,
-    negotiate,
-)
+from cyproducer.control.apis import INIT_PRODUCER_ID, METADATA, PRODUCE, Api, fallback_for, negotiate
 from cyproducer.errors import IncompatibleBrokerVersion, UnrecognizedBrokerVersion
 
 #: What Kafka 4.1 answers (lowest versions included), as far as it concerns a producer.
 KAFKA_4_1 = {0: (0, 13), 3: (0, 13), 18: (0, 4), 22: (0, 5), 1: (4, 17)}
 
 
+def chosen_with(theirs: Mapping[int, tuple[int, int]]) -> tuple[int | None, ...]:
+    """What is chosen for Produce, Metadata and InitProducerId; None: not offered."""
+    chosen = negotiate(theirs)
+    return tuple(chosen.get(api) for api in (PRODUCE, METADATA, INIT_PRODUCER_ID))
+
+
 def test_the_highest_version_both_sides_speak_is_chosen() -> None:
-    assert negotiate(KAFKA_4_1) == NegotiatedVersions(produce=13, metadata=13, init_producer_id=5)
-    assert negotiate({0: (0, 99), 3: (0, 99), 22: (0, 99)}) == NegotiatedVersions(13, 13, 5)
-    assert negotiate({0: (0, 8), 3: (0, 9), 22: (0, 2)}) == NegotiatedVersions(8, 9, 2)
+    assert chosen_with(KAFKA_4_1) == (13, 13, 5)
+    assert chosen_with({0: (0, 99), 3: (0, 99), 22: (0, 99)}) == (13, 13, 5)
+    assert chosen_with({0: (0, 8), 3: (0, 9), 22: (0, 2)}) == (8, 9, 2)
 
 
 def test_a_broker_without_init_producer_id_is_fit_for_use_without_idempotence() -> None:
-    assert negotiate({0: (0, 3), 3: (0, 4)}) == NegotiatedVersions(3, 4, None)
+    assert chosen_with({0: (0, 3), 3: (0, 4)}) == (3, 4, None)
 
 
 @pytest.mark.parametrize(
-    ("api_key", "theirs", "problem"),
+    ("api", "theirs", "problem"),
     [
         (PRODUCE, (0, 2), "of Produce: the broker speaks 0 to 2, this client 3 to 13"),
         (PRODUCE, (14, 20), "of Produce: the broker speaks 14 to 20, this client 3 to 13"),
@@ -40,29 +40,29 @@ def test_a_broker_without_init_producer_id_is_fit_for_use_without_idempotence() 
     ],
 )
 def test_no_common_version_names_the_api_and_both_ranges(
-    api_key: int, theirs: tuple[int, int], problem: str
+    api: Api, theirs: tuple[int, int], problem: str
 ) -> None:
     with pytest.raises(IncompatibleBrokerVersion, match=f"no common version {problem}"):
-        negotiate({**KAFKA_4_1, api_key: theirs})
+        negotiate({**KAFKA_4_1, api.key: theirs})
 
 
 def test_a_range_that_ends_before_it_begins_has_nothing_in_common() -> None:
     with pytest.raises(IncompatibleBrokerVersion, match="the broker speaks 9 to 5"):
-        negotiate({**KAFKA_4_1, PRODUCE: (9, 5)})
+        negotiate({**KAFKA_4_1, PRODUCE.key: (9, 5)})
 
 
-@pytest.mark.parametrize(("api_key", "name"), [(PRODUCE, "Produce"), (METADATA, "Metadata")])
-def test_a_broker_without_an_api_the_producer_needs_is_refused(api_key: int, name: str) -> None:
-    theirs = {key: value for key, value in KAFKA_4_1.items() if key != api_key}
-    with pytest.raises(IncompatibleBrokerVersion, match=f"does not offer {name}, of which this client"):
+@pytest.mark.parametrize("api", [PRODUCE, METADATA], ids=lambda api: api.name)
+def test_a_broker_without_an_api_the_producer_needs_is_refused(api: Api) -> None:
+    theirs = {key: value for key, value in KAFKA_4_1.items() if key != api.key}
+    with pytest.raises(IncompatibleBrokerVersion, match=f"does not offer {api.name}, of which this client"):
         negotiate(theirs)
 
 
 def test_produce_by_topic_id_needs_metadata_that_tells_ids() -> None:
-    assert negotiate({**KAFKA_4_1, METADATA: (0, 10)}).produce == 13
-    assert negotiate({**KAFKA_4_1, METADATA: (0, 9)}).produce == 12
+    assert negotiate({**KAFKA_4_1, METADATA.key: (0, 10)})[PRODUCE] == 13
+    assert negotiate({**KAFKA_4_1, METADATA.key: (0, 9)})[PRODUCE] == 12
     with pytest.raises(IncompatibleBrokerVersion, match="speaks 13 to 13, this client 3 to 12"):
-        negotiate({**KAFKA_4_1, PRODUCE: (13, 13), METADATA: (0, 9)})
+        negotiate({**KAFKA_4_1, PRODUCE.key: (13, 13), METADATA.key: (0, 9)})
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_produce_by_topic_id_needs_metadata_that_tells_ids() -> None:
 def test_a_release_stands_for_the_versions_it_speaks(
     release: tuple[int, ...], versions: tuple[int, int, int]
 ) -> None:
-    assert negotiate(fallback_for(release)) == NegotiatedVersions(*versions)
+    assert chosen_with(fallback_for(release)) == versions
 
 
 @pytest.mark.parametrize("release", [(2, 0), (0, 10, 2), (1,), ()])
@@ -107,13 +107,13 @@ def test_without_a_configured_release_there_is_no_fallback() -> None:
 ranges = st.tuples(st.integers(0, 20), st.integers(0, 20))
 
 
-@given(theirs=st.fixed_dictionaries({PRODUCE: ranges, METADATA: ranges, INIT_PRODUCER_ID: ranges}))
+@given(theirs=st.fixed_dictionaries({api.key: ranges for api in (PRODUCE, METADATA, INIT_PRODUCER_ID)}))
 def test_what_is_chosen_is_spoken_by_both(theirs: dict[int, tuple[int, int]]) -> None:
     try:
         chosen = negotiate(theirs)
     except IncompatibleBrokerVersion:
         return
-    for api_key, version in zip((PRODUCE, METADATA, INIT_PRODUCER_ID), chosen, strict=True):
-        assert version is not None
-        assert IMPLEMENTED[api_key][0] <= version <= IMPLEMENTED[api_key][1]
-        assert theirs[api_key][0] <= version <= theirs[api_key][1]
+    assert set(chosen) == {PRODUCE, METADATA, INIT_PRODUCER_ID}
+    for api, version in chosen.items():
+        assert api.lowest <= version <= api.highest
+        assert theirs[api.key][0] <= version <= theirs[api.key][1]

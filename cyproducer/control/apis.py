@@ -1,0 +1,158 @@
+"""Kafka's APIs: one row per request type that the producer sends, and the choice of a version of each.
+
+A new request type starts with a row here. Its layout goes into ``network/protocol.pyx``, its result type into
+``control/responses.py``, and its handler into the table in ``network/network_client.py``.
+
+Pure functions without state, callable from any thread.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cyproducer.errors import IncompatibleBrokerVersion, UnrecognizedBrokerVersion
+
+Release = tuple[int, int]
+
+
+class Api(NamedTuple):
+    """What this package knows of a request type, apart from its layout (protocol guide, "API keys")."""
+
+    key: int
+    name: str
+    #: The versions that this package encodes and decodes, both inclusive.
+    lowest: int
+    highest: int
+    #: The first version with compact types and tagged fields (KIP-482).
+    flexible: int
+    #: The first version in whose response a throttle time asks the client to wait. In older versions the
+    #: broker has waited already, and answered late (KIP-219).
+    client_throttles: int
+    #: Kafka releases, oldest first, each with the highest version it speaks. A release that is not listed
+    #: speaks what the next older one does.
+    releases: tuple[tuple[Release, int], ...]
+    #: Whether a producer is of no use without it.
+    required: bool = True
+
+    @property
+    def versions(self) -> tuple[int, int]:
+        """The lowest and the highest version that this package implements."""
+        return self.lowest, self.highest
+
+
+PRODUCE = Api(
+    0,
+    "Produce",
+    lowest=3,
+    highest=13,
+    flexible=9,
+    client_throttles=6,
+    releases=(((2, 1), 7), ((2, 4), 8), ((2, 8), 9), ((3, 7), 10), ((3, 8), 11), ((4, 0), 12), ((4, 1), 13)),
+)
+METADATA = Api(
+    3,
+    "Metadata",
+    lowest=1,
+    highest=13,
+    flexible=9,
+    client_throttles=6,
+    releases=(((2, 1), 7), ((2, 3), 8), ((2, 4), 9), ((2, 8), 11), ((3, 1), 12), ((4, 0), 13)),
+)
+API_VERSIONS = Api(
+    18,
+    "ApiVersions",
+    lowest=0,
+    highest=4,
+    flexible=3,
+    client_throttles=2,
+    releases=(((2, 1), 2), ((2, 4), 3), ((3, 9), 4)),
+)
+INIT_PRODUCER_ID = Api(
+    22,
+    "InitProducerId",
+    lowest=0,
+    highest=5,
+    flexible=2,
+    client_throttles=1,
+    releases=(((2, 1), 1), ((2, 4), 2), ((2, 5), 3), ((2, 7), 4), ((3, 8), 5)),
+    # Without it there is no idempotence with this broker.
+    required=False,
+)
+APIS = (PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID)
+
+PRODUCE_BY_TOPIC_ID = 13
+"""The first Produce version that names topics by id alone (KIP-516)."""
+_METADATA_WITH_TOPIC_ID = 10
+
+_OLDEST_RELEASE = PRODUCE.releases[0][0]
+
+
+def _highest_common(api: Api, theirs: tuple[int, int], highest: int) -> int:
+    common = min(theirs[1], highest)
+    if common < max(theirs[0], api.lowest):
+        raise IncompatibleBrokerVersion(
+            f"no common version of {api.name}: the broker speaks {theirs[0]} to {theirs[1]}, "
+            f"this client {api.lowest} to {highest}"
+        )
+    return common
+
+
+def negotiate(theirs: Mapping[int, tuple[int, int]]) -> dict[Api, int]:
+    """The highest version that both sides speak, for each API that both have (KIP-35).
+
+    Args:
+        theirs: API key -> (lowest, highest) version that the broker speaks, both inclusive.
+
+    Raises:
+        IncompatibleBrokerVersion: the two ranges of an API do not overlap, or the broker lacks an API that is
+            required.
+    """
+    chosen: dict[Api, int] = {}
+    for api in APIS:
+        if api is API_VERSIONS:
+            # Its version was found by trying, before there was anything to choose from.
+            continue
+        if api.key in theirs:
+            chosen[api] = _highest_common(api, theirs[api.key], api.highest)
+        elif api.required:
+            raise IncompatibleBrokerVersion(
+                f"the broker does not offer {api.name}, "
+                f"of which this client speaks {api.lowest} to {api.highest}"
+            )
+    if chosen[METADATA] < _METADATA_WITH_TOPIC_ID:
+        # Without ids from Metadata there is nothing to name a topic by.
+        chosen[PRODUCE] = _highest_common(PRODUCE, theirs[PRODUCE.key], PRODUCE_BY_TOPIC_ID - 1)
+    return chosen
+
+
+def fallback_for(api_version: tuple[int, ...] | None) -> dict[int, tuple[int, int]]:
+    """What to take for the broker's versions where it hangs up on ApiVersions.
+
+    Args:
+        api_version: the option of that name, a Kafka release such as ``(2, 8)``; a release newer than
+            all known ones counts as the newest known one.
+
+    Returns:
+        API key -> (lowest, highest) version, to be passed to ``negotiate()``.
+
+    Raises:
+        UnrecognizedBrokerVersion: ``api_version`` is None, so that there is nothing to fall back to.
+        IncompatibleBrokerVersion: it is older than Kafka 2.1.
+    """
+    oldest = ".".join(map(str, _OLDEST_RELEASE))
+    if api_version is None:
+        raise UnrecognizedBrokerVersion(
+            "the broker closed the connection on an ApiVersions request and api_version is not set: "
+            f"it may be no Kafka broker, or one older than {oldest}, or set api_version=(major, minor)"
+        )
+    major, minor = (*api_version, 0, 0)[:2]
+    release = (major, minor)
+    if release < _OLDEST_RELEASE:
+        raise IncompatibleBrokerVersion(
+            f"api_version={api_version!r} is older than Kafka {oldest}, the oldest release supported"
+        )
+    # Brokers before 4.0 start at 0; for newer ones the lowest never matters, ours being above it.
+    return {api.key: (0, _spoken_by(release, api)) for api in APIS}
+
+
+def _spoken_by(release: Release, api: Api) -> int:
+    return max(version for known, version in api.releases if known <= release)
