@@ -18,11 +18,12 @@ from cyproducer.cli.console import Progress, amount, one_line
 from cyproducer.cli.line_format import Format, Header, json_line, keyed_line, whole_line
 from cyproducer.cli.line_producer import CONNECT_TIMEOUT_S, Interrupts, LineProducer, connect
 from cyproducer.errors import KafkaConfigurationError, KafkaError
+from cyproducer.records.codecs import CODECS
 
 if TYPE_CHECKING:
     from cyproducer import KafkaProducer
 
-COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+COMPRESSIONS = tuple(codec.name for codec in CODECS)
 DRAIN_TIMEOUT_S = 150.0
 """More than the default delivery_timeout_ms, within which every record's fate is known."""
 INTERRUPTED_DRAIN_TIMEOUT_S = 10.0

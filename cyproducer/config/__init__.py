@@ -26,6 +26,7 @@ from typing import Any, Final, Self
 from cyproducer.config.options import OPTIONS, Option, ProducerOptions
 from cyproducer.config.values import FOREVER_MS, Address, Refused, split_server
 from cyproducer.errors import KafkaConfigurationError
+from cyproducer.records.codecs import CODECS
 
 MAX_IN_FLIGHT_FOR_IDEMPOTENCE: Final = 5
 
@@ -136,7 +137,9 @@ class ProducerConfig(ProducerOptions):
     def effective_compression_level(self) -> int | None:
         """The level for the codec in use; None: the codec's own default."""
         codec = self.compression_type
-        specific: int | None = self._values[f"compression_{codec}_level"] if _has_levels(codec) else None
+        specific: int | None = (
+            self._values[f"compression_{codec}_level"] if codec in _CODECS_WITH_LEVELS else None
+        )
         return self.compression_level if specific is None else specific
 
     def as_dict(self) -> dict[str, Any]:
@@ -233,17 +236,17 @@ def _check_server_protocols(values: Mapping[str, Any]) -> None:
             )
 
 
-def _has_levels(codec: str | None) -> bool:
-    return codec in ("gzip", "lz4", "zstd")
+_CODECS_WITH_LEVELS = [codec.name for codec in CODECS if codec.levels]
 
 
 def _check_compression_level(values: Mapping[str, Any]) -> None:
     level, codec = values["compression_level"], values["compression_type"]
     if level is None:
         return
-    if not _has_levels(codec):
+    if codec not in _CODECS_WITH_LEVELS:
         raise KafkaConfigurationError(
-            f"compression_level={level}: compression_type={codec!r} has no levels, gzip, lz4 and zstd have"
+            f"compression_level={level}: compression_type={codec!r} has no levels; "
+            f"{', '.join(_CODECS_WITH_LEVELS)} have"
         )
     specific = _BY_NAME[f"compression_{codec}_level"]
     try:

@@ -14,11 +14,23 @@ from typing import Any, Generic, Never, NoReturn, Self, TypeVar, overload
 
 from cyproducer.config import values as kind
 from cyproducer.config.values import Kind
+from cyproducer.records.codecs import BY_NAME, CODECS
 
 T = TypeVar("T")
 
 SAME = "same"
+
 _IGNORED = "Accepted for kafka-python's sake, without effect: "
+
+
+def _level_of(codec: str) -> Kind[int]:
+    levels, default = BY_NAME[codec].levels, BY_NAME[codec].default_level
+    return kind.whole(levels[0], levels[-1], also=None if default in levels else default)
+
+
+def _any_level() -> Kind[int]:
+    levels = [codec.levels for codec in CODECS if codec.levels]
+    return kind.whole(min(each[0] for each in levels), max(each[-1] for each in levels))
 
 
 class Option(Generic[T]):
@@ -246,27 +258,27 @@ class ProducerOptions:
     )
     compression_type = Option(
         None,
-        kind.optional(kind.choice("gzip", "snappy", "lz4", "zstd"), "none", ""),
+        kind.optional(kind.choice(*(codec.name for codec in CODECS if codec.codec_id)), "none", ""),
         "The codec for batches",
     )
     compression_level = Option(
         None,
-        kind.optional(kind.whole(-131072, 22), ""),
+        kind.optional(_any_level(), ""),
         "The codec's level, in the range of the codec's own option below. None: the codec's default",
         java=None,
     )
     compression_gzip_level = Option(
         None,
-        kind.optional(kind.whole(1, 9, also=-1)),
+        kind.optional(_level_of("gzip")),
         "The level where gzip is the codec (KIP-390); -1: zlib's",
     )
     compression_lz4_level = Option(
         None,
-        kind.optional(kind.whole(1, 17)),
+        kind.optional(_level_of("lz4")),
         "The level where lz4 is the codec (KIP-390). None: lz4's fast compressor, which Java means by 9",
     )
     compression_zstd_level = Option(
-        None, kind.optional(kind.whole(-131072, 22)), "The level where zstd is the codec (KIP-390). None: 3"
+        None, kind.optional(_level_of("zstd")), "The level where zstd is the codec (KIP-390). None: 3"
     )
     close_timeout_ms = Option(
         30000,

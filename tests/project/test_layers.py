@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "base": (),
     # Their annotations name futures.
     "errors": ("structs", "futures"),
-    "config": ("errors",),
+    "config": ("errors", "records"),
     "records": ("base", "errors"),
     "control": ("base", "errors", "records"),
     "futures": ("base", "errors", "records", "structs"),

@@ -15,12 +15,18 @@ import lz4.frame  # type: ignore[import-untyped]
 import pytest
 import zstandard
 
-from cyproducer.records.compression import DecompressionError, compressor_for, decompress
-from cyproducer.records.compressors import XERIAL_HEADER, Compressor
+from cyproducer.records import codecs
+from cyproducer.records.compression import (
+    XERIAL_HEADER,
+    Compressor,
+    DecompressionError,
+    compressor_for,
+    decompress,
+)
 from tests.reference_records import xerial_blocks
 
 KIB, MIB = 1024, 1024 * 1024
-NAMES = [None, "gzip", "snappy", "lz4", "zstd"]
+NAMES = [None, *(codec.name for codec in codecs.CODECS if codec.codec_id)]
 CODECS = [codec for codec in NAMES if codec]
 LEVELS: list[tuple[str | None, int | None]] = [
     *((codec, None) for codec in NAMES),

@@ -1,0 +1,42 @@
+"""The compression codecs: one row each, with what batches, options and the command line need to know of it.
+
+A new codec takes a row here, a class in ``compression.pyx``, and, where it has levels, an option
+``compression_<name>_level`` in ``config/options.py``.
+
+Imports none of the codecs' libraries: the options are read before anybody knows whether one is needed.
+"""
+
+from typing import NamedTuple
+
+
+class Codec(NamedTuple):
+    """A codec of record batches (protocol guide, "record batch"; KIP-390 for the levels)."""
+
+    name: str
+    #: Bits 0-2 of a batch's attributes.
+    codec_id: int
+    #: Without a step; empty where the codec has no levels.
+    levels: range = range(0)
+    #: May be outside of ``levels``, as gzip's -1, which leaves the choice to zlib (6 today).
+    default_level: int | None = None
+
+    def allowed_levels(self) -> str:
+        """For error messages."""
+        if not self.levels:
+            return "None"
+        return f"{self.levels[0]}..{self.levels[-1]} (default {self.default_level})"
+
+
+# lz4's levels mean what Java means by them: 9 is the fast compressor, every other level from 3 on is high
+# compression, at about a tenth of the speed; 1 and 2 are nearly as fast as 9, and 12..17 are all the slowest.
+# zstd's negative levels are faster than 1 and compress less.
+CODECS = (
+    Codec("none", 0),
+    Codec("gzip", 1, range(1, 10), -1),
+    Codec("snappy", 2),
+    Codec("lz4", 3, range(1, 18), 9),
+    Codec("zstd", 4, range(-131072, 23), 3),
+)
+"""In the order of their ids."""
+LAST = CODECS[-1]
+BY_NAME = {codec.name: codec for codec in CODECS}

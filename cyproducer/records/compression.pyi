@@ -1,0 +1,60 @@
+from typing import Final, Self
+
+from typing_extensions import Buffer, disjoint_base
+
+from cyproducer.records.codecs import Codec
+
+XERIAL_HEADER: Final[bytes]
+
+class DecompressionError(ValueError): ...
+
+@disjoint_base
+class Compressor:
+    def __new__(cls, codec: Codec, level: int | None) -> Self: ...
+    @property
+    def codec_id(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def level(self) -> int | None: ...
+    def compress(self, data: Buffer) -> bytes: ...
+    @staticmethod
+    def decompress(data: Buffer, max_size: int) -> bytes: ...
+
+class Gzip(Compressor): ...
+class Snappy(Compressor): ...
+class Lz4(Compressor): ...
+
+@disjoint_base
+class Zstd(Compressor): ...
+
+def compressor_for(name: str | None, level: int | None = None) -> Compressor:
+    """A compressor for a codec by its configured name.
+
+    Args:
+        name: one of ``codecs.BY_NAME``; None is ``"none"``.
+        level: one of the codec's levels; None: the codec's default.
+
+    Raises:
+        ValueError: the codec is unknown, or the level is not one of the codec's.
+        TypeError: the level is not an integer.
+    """
+
+def decompress(codec_id: int, data: Buffer, max_size: int) -> bytes:
+    """The bytes that were compressed to ``data``, which is trusted in nothing.
+
+    Sizes found in the data are checked against ``max_size`` before memory is allocated for them, and
+    decompression stops at it, so that a small input can't take more than about ``max_size`` bytes, or 8 MiB
+    for zstd's window where that is more.
+
+    Args:
+        codec_id: see ``codecs.CODECS``.
+        data: all of one batch's compressed records, framed as this module frames them (one gzip member, one
+            lz4 or zstd frame, snappy in xerial framing).
+        max_size: the largest result accepted, in bytes.
+
+    Raises:
+        DecompressionError: the data is damaged or truncated, has bytes left over, or would give more than
+            ``max_size`` bytes.
+        ValueError: the codec id is unknown, or ``max_size`` is negative.
+    """

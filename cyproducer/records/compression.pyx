@@ -1,0 +1,246 @@
+"""Compression of record batches: what is written for each codec, and reading it back.
+
+Does not own: names, ids and levels (``codecs``), nor the batch, whose header is never compressed and never seen
+here. No I/O.
+
+Runs on the thread that seals a batch, the application's or the sender's, with the GIL held on entry; each
+library releases it while it works. Every function and object here may be used from several threads at once.
+
+The bytes are those that the Java client writes, so that every reader of its batches can read these:
+
+======  =======================================================================================
+codec   bytes
+======  =======================================================================================
+none    as they came
+gzip    RFC 1952, one member, no name, time 0
+snappy  xerial framing: a 16-byte header, then blocks of at most 1 MiB (Java: 32 KiB), each with
+        its length
+lz4     LZ4 frame: independent 64 KiB blocks (Java refuses linked ones), no content checksum (the
+        batch has its CRC-32C), no content size
+zstd    RFC 8878, one frame with its content size (Java leaves it out; it lets a reader allocate its
+        buffer at once, and librdkafka writes it too), no checksum
+======  =======================================================================================
+
+Compressing is Cython because of signals, not for speed. A signal handler runs where Python code runs, and there
+must be none between closing a batch and the end of its compression:
+    main thread, send():  closes the batch; a Python function compresses it
+    SIGTERM:              the handler calls close(), which waits for that batch
+That wait would never end: the code that compresses the batch is below the handler on the stack.
+
+Sources: the Kafka protocol guide (record batch, attributes), KIP-110 (zstd), KIP-390 (levels).
+The libraries were chosen by ``perf/micro/compression.py``.
+"""
+
+import zlib
+from collections import deque
+
+import cramjam
+import lz4.frame
+import zstandard
+
+from cyproducer.records.codecs import BY_NAME, CODECS, LAST
+
+cdef int JAVA_FAST_LZ4 = BY_NAME["lz4"].default_level
+XERIAL_HEADER = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
+# Java's 32 KiB would be eight calls for a batch of 256 KiB, and at the end of each the thread has to get
+# the GIL back: 42 ms beside a thread that runs Python, against 6 ms in one call (on an idle machine).
+# Readers take any size: each block states its own. The bound keeps their buffers in proportion.
+cdef Py_ssize_t XERIAL_BLOCK_BYTES = 1024 * 1024
+
+cdef int LZ4_LARGEST_RATIO = 255
+# What RFC 8878 (3.1.1.1.2) asks every decoder to support, however little comes out in the end.
+cdef int ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
+
+
+class DecompressionError(ValueError):
+    """The data is damaged, is not of this codec, or would be larger than the bound."""
+
+
+cdef class Compressor:
+    """Compresses one batch's records after another with one codec at one level.
+
+    Made by ``compressor_for``. Safe to use from several threads at once.
+
+    Attributes:
+        codec_id: goes into bits 0-2 of the batch's attributes; see ``CODECS``.
+        name: the codec's name, ``"none"`` for no compression.
+        level: the level in force; None where the codec has no levels.
+    """
+
+    cdef readonly int codec_id
+    cdef readonly str name
+    cdef readonly object level
+
+    def __cinit__(self, codec, level):
+        self.codec_id = codec.codec_id
+        self.name = codec.name
+        self.level = level
+
+    def compress(self, data):
+        """The compressed form of ``data``, in memory of its own: ``data`` is not kept after the call.
+
+        Raises:
+            MemoryError: there is no memory for the result or the codec's state.
+        """
+        return bytes(data)
+
+    @staticmethod
+    def decompress(data, max_size):
+        """As the function ``decompress``, but whatever the codec's library raises."""
+        return bytes(data)
+
+    def __repr__(self):
+        return f"Compressor(name={self.name!r}, level={self.level!r})"
+
+
+cdef class Gzip(Compressor):
+    def compress(self, data):
+        # 31: a window of 32 KiB and a gzip wrapper, which zlib writes without a time.
+        return zlib.compress(data, self.level, wbits=31)
+
+    @staticmethod
+    def decompress(data, max_size):
+        member = zlib.decompressobj(wbits=31)
+        # One more than allowed tells too large from exactly as large as allowed.
+        result = member.decompress(data, max_size + 1)
+        if len(result) <= max_size:
+            check_end("gzip", member.eof, member.unused_data)
+        return result
+
+
+cdef class Snappy(Compressor):
+    def compress(self, data):
+        cdef list parts = [XERIAL_HEADER]
+        cdef Py_ssize_t start
+        with memoryview(data) as view:
+            for start in range(0, len(view), XERIAL_BLOCK_BYTES):
+                with view[start : start + XERIAL_BLOCK_BYTES] as block:
+                    packed = cramjam.snappy.compress_raw(block)
+                parts.append(len(packed).to_bytes(4, "big"))
+                parts.append(packed)
+        return b"".join(parts)
+
+    @staticmethod
+    def decompress(data, max_size):
+        source = bytes(data)
+        # Java reads any later version that is still compatible with 1; nobody has ever written one.
+        if source[: len(XERIAL_HEADER)] != XERIAL_HEADER:
+            raise DecompressionError(f"snappy data must start with the xerial header, not {source[:16].hex()}")
+        at = len(XERIAL_HEADER)
+        parts = []
+        size = 0
+        while at < len(source):
+            length = int.from_bytes(source[at : at + 4], "big")
+            block = source[at + 4 : at + 4 + length]
+            if at + 4 > len(source) or len(block) < length:
+                raise DecompressionError(f"snappy block at byte {at} ends before its stated length")
+            size += cramjam.snappy.decompress_raw_len(block)
+            if size > max_size:
+                raise too_large("snappy", size, max_size)
+            parts.append(bytes(cramjam.snappy.decompress_raw(block)))
+            at += 4 + length
+        return b"".join(parts)
+
+
+cdef class Lz4(Compressor):
+    def compress(self, data):
+        # The library keeps the fast compressor's state on the stack: a context to reuse gains nothing.
+        # Java's number for its fast compressor is the library's for a slow one, whose own fast one is 0.
+        return lz4.frame.compress(
+            data,
+            compression_level=0 if self.level == JAVA_FAST_LZ4 else self.level,
+            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+            block_linked=False,
+            content_checksum=False,
+            store_size=False,
+        )
+
+    @staticmethod
+    def decompress(data, max_size):
+        frame = lz4.frame.LZ4FrameDecompressor()
+        # The library takes memory for the whole bound at once; no block can grow by more than the ratio.
+        bound = min(max_size, len(data) * LZ4_LARGEST_RATIO)
+        result = frame.decompress(data, max_length=bound + 1)
+        if len(result) <= max_size:
+            check_end("lz4", frame.eof, frame.unused_data)
+        return result
+
+
+cdef class Zstd(Compressor):
+    # A new context costs 20 us, as much as compressing 4 KB, and one may serve one thread at a time. So
+    # they wait here between calls: no more of them than were ever in use at once. A context that is in
+    # use is not in here, so a forked child finds only whole ones.
+    cdef object idle
+
+    def __cinit__(self):
+        self.idle = deque()
+
+    def compress(self, data):
+        try:
+            context = self.idle.pop()
+        except IndexError:
+            context = zstandard.ZstdCompressor(
+                level=self.level, write_content_size=True, write_checksum=False
+            )
+        frame = context.compress(data)
+        self.idle.append(context)
+        return frame
+
+    @staticmethod
+    def decompress(data, max_size):
+        # The library takes memory for whatever size the frame states: it is asked only afterwards.
+        stated = zstandard.frame_content_size(data)
+        if stated > max_size:
+            raise too_large("zstd", stated, max_size)
+        # Where no size is stated this bounds it; to the library 0 would mean that there is no bound.
+        bound = max_size or 1
+        # It also takes memory for the window that the frame states, which has nothing to do with its size.
+        frame = zstandard.ZstdDecompressor(max_window_size=max(max_size, ZSTD_WINDOW_BYTES))
+        return frame.decompress(data, max_output_size=bound, allow_extra_data=False)
+
+
+cdef dict COMPRESSORS = {"none": Compressor, "gzip": Gzip, "snappy": Snappy, "lz4": Lz4, "zstd": Zstd}
+
+
+def compressor_for(str name, level=None):
+    codec = BY_NAME.get("none" if name is None else name)
+    if codec is None:
+        raise ValueError(
+            f"compression type must be None or one of {', '.join(map(repr, BY_NAME))}, not {name!r}"
+        )
+    if level is None:
+        level = codec.default_level
+    elif isinstance(level, bool) or not isinstance(level, int):
+        raise TypeError(f"compression level of {codec.name} must be an int or None, not {level!r}")
+    elif level != codec.default_level and level not in codec.levels:
+        raise ValueError(
+            f"compression level of {codec.name} must be {codec.allowed_levels()}, not {level}"
+        )
+    return COMPRESSORS[codec.name](codec, level)
+
+
+def decompress(codec_id, data, max_size):
+    if max_size < 0:
+        raise ValueError(f"max_size must be 0 or more, not {max_size}")
+    if not 0 <= codec_id < len(CODECS):
+        raise ValueError(f"codec id must be 0 (none) to {LAST.codec_id} ({LAST.name}), not {codec_id}")
+    name = CODECS[codec_id].name
+    try:
+        result = COMPRESSORS[name].decompress(data, max_size)
+    except (zlib.error, cramjam.DecompressionError, RuntimeError, zstandard.ZstdError) as error:
+        raise DecompressionError(f"cannot decompress {len(data)} bytes of {name}: {error}") from error
+    if len(result) > max_size:
+        raise too_large(name, f"more than {max_size}", max_size)
+    return result
+
+
+cdef too_large(str name, size, max_size):
+    return DecompressionError(f"{name} data decompresses to {size} bytes; at most {max_size} are allowed")
+
+
+cdef int check_end(str name, bint ended, surplus) except -1:
+    if not ended:
+        raise DecompressionError(f"{name} data ends before its end mark")
+    if surplus:
+        raise DecompressionError(f"{name} data is followed by {len(surplus)} more bytes")
+    return 0
