@@ -3,12 +3,19 @@
 
 VENV = .venv
 TOX_VENV = .cache/tox
+DEV_VENV = .cache/dev
 SOURCES = pyproject.toml setup.py $(shell find cyproducer -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: help demo demo-spark test simulate lint fuzz mutants soak perf gate clean
+.PHONY: help dev t demo demo-spark test simulate lint fuzz mutants soak perf gate clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
+
+dev: $(DEV_VENV)/stamp  ## set up for working on the code: an editable install in .cache/dev, and pre-commit
+
+t: $(DEV_VENV)/stamp  ## rebuild what changed and run tests on it: make t T=tests/accumulator
+	@CYPRODUCER_DEV=1 $(DEV_VENV)/bin/python setup.py --quiet build_ext --inplace
+	@$(DEV_VENV)/bin/python -m pytest -q $(or $(T),tests/control)
 
 demo: $(VENV)/stamp  ## produce Python's standard library to an embedded broker
 	@# -P: the package that was built, not the sources in this directory.
@@ -55,6 +62,17 @@ $(VENV)/stamp: $(SOURCES) tools/find_python.sh tools/check_python.py
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check '.[testing]'
 	@touch $@
 
+$(DEV_VENV)/stamp: pyproject.toml setup.py tools/find_python.sh tools/check_python.py
+	@python=$$(PYTHON='$(PYTHON)' tools/find_python.sh) && \
+	echo "Installing what development takes, with $$python (some minutes, once)" && \
+	{ test -x $(DEV_VENV)/bin/python || "$$python" -m venv $(DEV_VENV); }
+	@# Dependency groups are newer than the pip that many Pythons bring.
+	@$(DEV_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(DEV_VENV)/bin/python -m pip install --quiet --group dev
+	@CYPRODUCER_DEV=1 $(DEV_VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[testing]'
+	@if test -d .git; then $(DEV_VENV)/bin/pre-commit install >/dev/null; fi
+	@touch $@
+
 # pip finds the package of this version in place, and adds what its extra names.
 $(VENV)/perf-stamp: $(VENV)/stamp
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'cyproducer[perf]'
@@ -66,5 +84,5 @@ $(VENV)/spark-stamp: $(VENV)/stamp
 
 $(TOX_VENV)/stamp: Makefile tools/find_python.sh tools/check_python.py
 	@python=$$(PYTHON='$(PYTHON)' tools/find_python.sh) && "$$python" -m venv --clear $(TOX_VENV)
-	@$(TOX_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'tox>=4.21'
+	@$(TOX_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'tox>=4.22'
 	@touch $@

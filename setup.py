@@ -34,9 +34,11 @@ COMPILER_DIRECTIVES = {
     "linetrace": DEBUG,
 }
 
-# Under sanitizers -O3 takes twice as long to compile, and hides stack frames from their reports.
-OPTIMIZE = "-O1" if SANITIZE else "-O3"
-compile_args = ["-O0", "-g", "-UNDEBUG"] if DEBUG else [OPTIMIZE, "-g1"]
+# Under sanitizers -O3 takes twice as long to compile, and hides stack frames from their reports. CYPRODUCER_DEV
+# is for the loop of change and test: without optimisation and debug symbols the compiler takes a quarter of the time.
+DEV = os.environ.get("CYPRODUCER_DEV", "") not in ("", "0")
+OPTIMIZE = ["-O1", "-g1"] if SANITIZE else ["-O0", "-g0"] if DEV else ["-O3", "-g1"]
+compile_args = ["-O0", "-g", "-UNDEBUG"] if DEBUG else OPTIMIZE
 compile_args += ["-fvisibility=hidden", "-Wall", "-Wno-unused-function", "-Wno-unreachable-code"]
 link_args: list[str] = []
 macros: list[tuple[str, str | None]] = []
@@ -90,12 +92,17 @@ def one_at_a_time() -> Iterator[None]:
 
 with one_at_a_time():
     setup(
-        # Compiled side by side the extensions take half the time.
-        options={"build_ext": {"parallel": os.cpu_count() or 1}},
+        options={
+            # Compiled side by side the extensions take half the time.
+            "build_ext": {"parallel": os.cpu_count() or 1},
+            # A wheel must not take object files that were compiled without optimisation.
+            "build": {"build_base": "build/dev" if DEV else "build"},
+        },
         ext_modules=cythonize(
             extensions(),
             compiler_directives=COMPILER_DIRECTIVES,
             build_dir="build/cython",
+            nthreads=os.cpu_count() or 1,
             annotate=os.environ.get("CYPRODUCER_ANNOTATE", "") not in ("", "0"),
         ),
     )

@@ -63,7 +63,7 @@ class UserThread:
     def put(self, job: Callable[[], object]) -> bool:
         """Has a job run; whether there is a thread that will. For jobs that are few by themselves."""
         self._jobs.append(job)
-        return self._rouse()
+        return self._ensure_thread()
 
     def put_line(self, job: Callable[[], object]) -> None:
         """Has a log line emitted, unless too much waits already."""
@@ -89,7 +89,7 @@ class UserThread:
         self._work(self._jobs)
         return True
 
-    def _rouse(self) -> bool:
+    def _ensure_thread(self) -> bool:
         if self._running.acquire(blocking=False):
             try:
                 start_thread(NAME, self._run)

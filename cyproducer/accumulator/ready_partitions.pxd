@@ -4,7 +4,7 @@ from cyproducer.accumulator.structures cimport Accumulator, Batch, Node, Partiti
 
 cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil
 cdef void withdraw(Accumulator* a, Partition* p) noexcept nogil
-cdef bint rouse(Accumulator* a) noexcept nogil
+cdef bint note_work(Accumulator* a) noexcept nogil
 cdef void hurry(Accumulator* a) noexcept nogil
 cdef void expire_linger(Accumulator* a, int64_t now) noexcept nogil
 cdef int32_t drain(

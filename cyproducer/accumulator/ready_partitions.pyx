@@ -167,7 +167,7 @@ cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
     return p.node.takes and (want == SENDABLE or p.node.answered >= p.mark)
 
 
-cdef bint rouse(Accumulator* a) noexcept nogil:
+cdef bint note_work(Accumulator* a) noexcept nogil:
     """Notes that there is new work; returns whether the sender has to be woken for it.
 
     One wake-up is enough for all that is appended until it looks again.

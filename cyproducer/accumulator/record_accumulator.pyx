@@ -40,8 +40,8 @@ from cyproducer.accumulator.ready_partitions cimport (
     close_batch,
     enqueue,
     hurry,
+    note_work,
     refresh,
-    rouse,
 )
 from cyproducer.accumulator.batch_limit cimport probe
 from cyproducer.accumulator.structures cimport OPEN, SEALED, SEALING, Accumulator, Node
@@ -57,7 +57,7 @@ from cyproducer.base.sync cimport (
 )
 from cyproducer.accumulator.topology cimport TopicInfo, make_topic
 from cyproducer.records.hashing cimport rule_number
-from cyproducer.records.record_batch cimport BATCH_HEADER, put_record, record_bound
+from cyproducer.records.record_batch cimport BATCH_HEADER, USUAL_SLACK, put_record, record_bound
 
 import os
 
@@ -235,7 +235,7 @@ cdef class RecordAccumulator(Incomplete):
         else:
             result = self._append(t, partition, r, grant, False, out)
         if out.wake:
-            out.wake = rouse(a)
+            out.wake = note_work(a)
         pthread_mutex_unlock(&a.lock)
         return result
 
@@ -255,7 +255,7 @@ cdef class RecordAccumulator(Incomplete):
         cdef uint8_t* at
         if partition < 0:
             partition = place(a, self.clock, t, r)
-            t.sticky_bytes += bound - 30   # what the record takes, give or take a few bytes
+            t.sticky_bytes += bound - USUAL_SLACK
         elif partition >= t.partition_count:
             return NO_SUCH_PARTITION
         p = t.partitions[partition]
@@ -415,7 +415,7 @@ cdef class RecordAccumulator(Incomplete):
             # Whatever happened, Ctrl-C included: a batch that stays SEALING is never sent nor failed.
             pthread_mutex_lock(&self.c.lock)
             b.state = SEALED
-            wake = refresh(&self.c, b.partition) and rouse(&self.c)
+            wake = refresh(&self.c, b.partition) and note_work(&self.c)
             pthread_mutex_unlock(&self.c.lock)
             if wake:
                 self.wake()

@@ -32,7 +32,7 @@ cdef struct Batch:
     Batch* newer
     Partition* partition
     Delivery* delivery
-    uint8_t* data             # the batch header's 61 bytes, then the records
+    uint8_t* data             # the batch header, then the records
     int64_t capacity          # of data; what the pool counts
     int64_t size              # bytes of data that are used
     int64_t limit             # size at which the batch is full

@@ -45,13 +45,6 @@ static inline int32_t cyp_add32(int32_t *p, int32_t v) { return __atomic_add_fet
 static inline int32_t cyp_swap32(int32_t *p, int32_t v) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); }
 static inline int64_t cyp_load64(const int64_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
 static inline void cyp_store64(int64_t *p, int64_t v) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }
-static inline void *cyp_swap_ptr(void **p, void *v) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); }
-static inline void cyp_push(void **head, void *node, void **next_field) {
-    void *old = __atomic_load_n(head, __ATOMIC_RELAXED);
-    do {
-        *next_field = old;
-    } while (!__atomic_compare_exchange_n(head, &old, node, 1, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
-}
 
 static inline int64_t cyp_monotonic_ns(void) {
     struct timespec t;

@@ -32,8 +32,6 @@ cdef extern from "sync.h" nogil:
     int32_t cyp_swap32(int32_t* p, int32_t v)     # returns the old value
     int64_t cyp_load64(const int64_t* p)
     void cyp_store64(int64_t* p, int64_t v)
-    void* cyp_swap_ptr(void** p, void* v)         # returns the old value
-    void cyp_push(void** head, void* node, void** next_field)   # lock-free stack
     void cyp_lock_queued(pthread_mutex_t* m, int32_t* queued)
     void cyp_give_way(const int32_t* queued)
     int64_t cyp_monotonic_ns()

@@ -24,7 +24,7 @@ from cyproducer.accumulator.record_accumulator cimport (
 )
 from cyproducer.accumulator.buffer_pool cimport buffer_capacity
 from cyproducer.accumulator.builtin_partitioner cimport STICKY, place
-from cyproducer.accumulator.ready_partitions cimport rouse
+from cyproducer.accumulator.ready_partitions cimport note_work
 from cyproducer.futures.segments cimport note
 from cyproducer.accumulator.structures cimport OPEN, Accumulator, Batch, Partition
 from cyproducer.base.sync cimport (
@@ -52,14 +52,13 @@ from cyproducer.records.columnar cimport (
     number_at,
 )
 from cyproducer.records.hashing cimport key_hash_rules, partition_of
-from cyproducer.records.record_batch cimport BATCH_HEADER, put_record, record_bound
+from cyproducer.records.record_batch cimport BATCH_HEADER, USUAL_SLACK, put_record, record_bound
 from cyproducer.records.varint cimport put_varint, varint_size
 
 cdef enum:
     BLOCK_ROWS = 512          # at most, and below: room for segments is made for as many
     BLOCK_BYTES = 65536
     GIVEN_MOMENTS = 4         # of some 70 us, timer slack included
-    STICKY_SLACK = 30         # as RecordAccumulator._append counts what sticky partitions got
 
 cdef uint8_t NO_HEADERS = 0
 
@@ -117,7 +116,7 @@ cdef int append_block(RecordAccumulator acc, Topic* t, Segments segments, Sendin
     else:
         result = append_ready(acc, t, segments, s, &wake)
     if wake:
-        wake = rouse(a)
+        wake = note_work(a)
     pthread_mutex_unlock(&a.lock)
     if s.rows.count > FEW_ROWS:
         give_way(&a.queued)
@@ -226,7 +225,7 @@ cdef int append_ready(
         if from_.chosen:
             if partition < 0:
                 partition = place(a, acc.clock, t, r)
-            t.sticky_bytes += bound - STICKY_SLACK
+            t.sticky_bytes += bound - USUAL_SLACK
         elif partition >= t.partition_count:
             return NO_SUCH_PARTITION
         p = t.partitions[partition]
@@ -330,7 +329,7 @@ cdef int append_plain(
             return NO_SUCH_PARTITION
         p = t.partitions[partition]
         b = p.last
-        taken = bound - STICKY_SLACK
+        taken = bound - USUAL_SLACK
         if b != NULL and b.state == OPEN and b.size + bound <= min(b.capacity, b.limit):
             timestamp_ms = r.timestamp_ms if r.timestamp_ms >= 0 else dated(b, s.now_ms)
             count = put_rows(b, &s.rows.value, s.row, end, limit, timestamp_ms, &taken)
@@ -403,7 +402,7 @@ cdef inline int32_t put_rows_of(
         p += 1
         if p - start > largest:
             largest = p - start
-        total += record_bound(-1, size, 1) - STICKY_SLACK
+        total += record_bound(-1, size, 1) - USUAL_SLACK
         index += 1
         row += 1
     if timestamp_ms > b.max_timestamp:

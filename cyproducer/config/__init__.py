@@ -4,7 +4,7 @@ Owns: ``ProducerConfig``, the rules between options, and the errors about them. 
 table of options (``config.options``) and the kinds of values (``config.values``). A configuration is
 immutable, so any thread may read it. ``python -m cyproducer.config`` prints the table as markdown.
 
-What is right about one option alone is settled by its kind. Rules between options:
+What is right about one option alone is checked by its kind. Rules between options:
 
 - Idempotence needs acks=all, retries above 0 and at most 5 requests in flight per connection. Where
   one of these is against it, idempotence that was only the default is switched off with a warning,
@@ -113,9 +113,9 @@ class ProducerConfig(ProducerOptions):
         values = {option.name: option.default for option in OPTIONS} | self._given
         _check_server_protocols(values)
         _check_compression_level(values)
-        _settle_growing(values, self._given)
-        _settle_delivery_timeout(values, self._given)
-        values["enable_idempotence"] = _settled_idempotence(values, self._given)
+        _resolve_growing(values, self._given)
+        _resolve_delivery_timeout(values, self._given)
+        values["enable_idempotence"] = _resolve_idempotence(values, self._given)
         if "client_id" not in self._given:
             with _client_numbers_lock:
                 values["client_id"] = f"cyproducer-{next(_client_numbers)}"
@@ -261,7 +261,7 @@ def _check_compression_level(values: Mapping[str, Any]) -> None:
         )
 
 
-def _settle_growing(values: dict[str, Any], given: Mapping[str, Any]) -> None:
+def _resolve_growing(values: dict[str, Any], given: Mapping[str, Any]) -> None:
     for first, longest in _GROWING:
         if values[longest] >= values[first]:
             continue
@@ -272,7 +272,7 @@ def _settle_growing(values: dict[str, Any], given: Mapping[str, Any]) -> None:
         values[longest] = values[first]
 
 
-def _settle_delivery_timeout(values: dict[str, Any], given: Mapping[str, Any]) -> None:
+def _resolve_delivery_timeout(values: dict[str, Any], given: Mapping[str, Any]) -> None:
     linger, request = values["linger_ms"], values["request_timeout_ms"]
     delivery, needed = values["delivery_timeout_ms"], min(linger + request, FOREVER_MS)
     if delivery >= needed:
@@ -293,7 +293,7 @@ def _settle_delivery_timeout(values: dict[str, Any], given: Mapping[str, Any]) -
     values["delivery_timeout_ms"] = needed
 
 
-def _settled_idempotence(values: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+def _resolve_idempotence(values: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     transactional_id = values["transactional_id"]
     asked: bool | None = given.get("enable_idempotence")
     if transactional_id is not None:

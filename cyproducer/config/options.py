@@ -469,13 +469,15 @@ class ProducerOptions:
     metrics_num_samples = Option(2, kind.whole(1, kind.INT32_MAX), "The samples a rate is made of")
     metrics_sample_window_ms = Option(30000, kind.milliseconds(1), "The time a sample spans")
 
-    # Accepted, without effect.
     api_version = Option(
         None,
         kind.optional(kind.api_version(), "auto"),
-        _IGNORED + "versions are negotiated with each broker",
+        "The Kafka release to assume for a broker that closes the connection on a version request. All other "
+        "brokers are asked for their versions",
         java=None,
     )
+
+    # Accepted, without effect.
     api_version_auto_timeout_ms = Option(
         None, kind.optional(kind.milliseconds()), _IGNORED + "see bootstrap_timeout_ms", java=None
     )

@@ -213,14 +213,6 @@ class ClusterMetadata:
             self._view = ClusterView(dict(self._brokers), topics, self.cluster_id, self.controller_id)
         return self._view
 
-    def is_stale(self, now_ms: float) -> bool:
-        """Whether an update is wanted, whatever it may still have to wait for."""
-        return (
-            self.update_reason is not None
-            or bool(self._new or self._again)
-            or now_ms >= self._last_full_ms + self._max_age_ms
-        )
-
     def age_ms(self, now_ms: float) -> float:
         """How long ago the last full update was; NaN where there was none. Any thread."""
         return now_ms - self._last_full_ms if self._last_full_ms > -math.inf else math.nan

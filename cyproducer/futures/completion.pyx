@@ -284,5 +284,5 @@ cdef class CompletionQueue:
 def _place_in_batch(RecordFuture future):
     """The order in which a batch's callbacks run: that of its records."""
     # A record that was parked learns its place here.
-    future._settle()
+    future._state()
     return future.index

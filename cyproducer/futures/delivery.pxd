@@ -22,7 +22,7 @@ cdef struct Delivery:
     int32_t count         # records
     int32_t partition
     int32_t waiting       # threads in get(); `interested` counts them too
-    int32_t roused        # whether the line of them was told; nobody leaves it since
+    int32_t waking        # the first waiter was woken, who wakes the next; nobody leaves the line since
     Sleeper* first_sleeper
     Sleeper* last_sleeper
     int64_t base_offset   # -1 where the broker did not say (acks=0)
@@ -77,7 +77,7 @@ cdef class RecordFuture:
     cdef readonly object topic    # str
     cdef object callbacks         # None, or a list of (kind, function)
     cdef object refusal           # None, or the exception the record was refused with
-    cdef int _settle(self) noexcept
+    cdef int _state(self) noexcept
     cdef int _wait(self, int64_t deadline) except -1
     cdef int _refuse_foreign(self) except -1
     cdef object _error(self)

@@ -43,7 +43,7 @@ from cyproducer.base.sync cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
-from cyproducer.futures.waiting cimport lock_of, refuse_on_sender, rouse, sleep_until_settled
+from cyproducer.futures.waiting cimport lock_of, refuse_on_sender, sleep_until_settled, wake_waiters
 
 from cyproducer.errors import IllegalStateError, KafkaTimeoutError, copied
 from cyproducer.structs import RecordMetadata, TopicPartition
@@ -113,7 +113,7 @@ cdef void settled(Delivery* d, int32_t state) noexcept nogil:
         return
     lock = lock_of(d)
     pthread_mutex_lock(lock)
-    rouse(d)
+    wake_waiters(d)
     listed = d.callbacks
     pthread_mutex_unlock(lock)
     if listed == 0:
@@ -244,13 +244,13 @@ cdef void delivery_forward(Delivery* d, Forward* targets) noexcept:
     d.callbacks = 0
     d.forward = targets
     cyp_store32(&d.state, FORWARDED)
-    rouse(d)
+    wake_waiters(d)
     pthread_mutex_unlock(lock)
     while at != NULL:
         future = <RecordFuture>at
         # Never NULL in between: whoever adds a callback meanwhile finds the future listed, as it will be.
         at = next_listed(future)
-        future._settle()
+        future._state()
         lock = lock_of(future.delivery)
         cyp_add32(&future.delivery.interested, 1)
         pthread_mutex_lock(lock)
@@ -379,7 +379,7 @@ cdef class RecordFuture:
             f"process that sent the record. Return what its get() returns"
         )
 
-    cdef int _settle(self) noexcept:
+    cdef int _state(self) noexcept:
         """The state, after following forwards to the delivery that holds this record now."""
         cdef Delivery* old
         cdef Forward* target
@@ -421,45 +421,45 @@ cdef class RecordFuture:
     @property
     def partition(self):
         """None where the record has none: not yet, or it was refused before."""
-        self._settle()
+        self._state()
         return self.delivery.partition if self.delivery != NULL and self.delivery.partition >= 0 else None
 
     @property
     def is_done(self):
         """Whether the outcome is known; does not block."""
-        return self._settle() != PENDING
+        return self._state() != PENDING
 
     def is_complete(self):
         """The same as ``is_done``, as a call (the producer API proposal's name)."""
-        return self._settle() != PENDING
+        return self._state() != PENDING
 
     def done(self):
         """The same as ``is_done``, as asyncio and concurrent.futures call it."""
-        return self._settle() != PENDING
+        return self._state() != PENDING
 
     def succeeded(self):
         """Whether the broker acknowledged the record."""
-        return self._settle() == ACKNOWLEDGED
+        return self._state() == ACKNOWLEDGED
 
     def failed(self):
         """Whether the record has failed for good."""
-        return self._settle() == FAILED
+        return self._state() == FAILED
 
     def retriable(self):
         """Whether sending the record again, as a new one, may succeed where this one failed."""
-        if self._settle() != FAILED:
+        if self._state() != FAILED:
             return False
         return bool(getattr(self._error(), "retriable", False))
 
     @property
     def value(self):
         """The ``RecordMetadata``, or None while pending and after a failure."""
-        return self._metadata() if self._settle() == ACKNOWLEDGED else None
+        return self._metadata() if self._state() == ACKNOWLEDGED else None
 
     @property
     def exception(self):
         """The exception the record failed with, or None."""
-        return fresh(self._error()) if self._settle() == FAILED else None
+        return fresh(self._error()) if self._state() == FAILED else None
 
     def get(self, timeout=None):
         """Waits for the outcome, up to ``timeout`` seconds (None: as long as it takes).
@@ -471,7 +471,7 @@ cdef class RecordFuture:
         for a ``timeout`` below 0 or NaN.
         """
         cdef int64_t deadline = deadline_in("timeout", timeout)
-        cdef int state = self._settle()
+        cdef int state = self._state()
         if state == PENDING:
             self._refuse_wait("get()")
             state = self._wait(deadline)
@@ -489,17 +489,17 @@ cdef class RecordFuture:
 
     def _refuse_wait(self, str what not None):
         """Raises ``IllegalStateError`` where waiting for this record would never end, or hold up others."""
-        if self._settle() == PENDING:
+        if self._state() == PENDING:
             refuse_wait(self.delivery, what, self)
 
     cdef int _refuse_foreign(self) except -1:
         return refuse_foreign(self.delivery, self)
 
     cdef int _wait(self, int64_t deadline) except -1:
-        cdef int state = self._settle()
+        cdef int state = self._state()
         while state == PENDING:
             wait_slice(self.delivery, deadline)
-            state = self._settle()
+            state = self._state()
             if state == PENDING:
                 if cyp_monotonic_ns() >= deadline:
                     break
@@ -539,14 +539,14 @@ cdef class RecordFuture:
     cdef object _add(self, int kind, object function):
         cdef Delivery* d
         cdef bint others
-        if self._settle() == PENDING:
+        if self._state() == PENDING:
             self._refuse_foreign()
         if self.callbacks is None:
             self.callbacks = []
         # The callbacks' thread runs it behind them: what ran here, no flush would wait for.
         others = len(self.callbacks) > 0
         self.callbacks.append((kind, function))
-        while self._settle() == PENDING:
+        while self._state() == PENDING:
             d = self.delivery
             if self.listed == NULL and not list_callback(d, self):
                 continue
@@ -558,7 +558,7 @@ cdef class RecordFuture:
         return self
 
     cdef object _run_callbacks(self):
-        cdef int state = self._settle()
+        cdef int state = self._state()
         cdef object outcome
         if not self.callbacks:
             return None
@@ -583,7 +583,7 @@ cdef class RecordFuture:
         return awaited(self).__await__()
 
     def __repr__(self):
-        state = ("pending", "acknowledged", "failed")[self._settle()]
+        state = ("pending", "acknowledged", "failed")[self._state()]
         return f"<RecordFuture topic={self.topic!r} {state}>"
 
 

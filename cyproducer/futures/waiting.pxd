@@ -12,5 +12,5 @@ cdef struct Sleeper:
 
 cdef pthread_mutex_t* lock_of(Delivery* d) noexcept nogil
 cdef int refuse_on_sender(str what) except -1
-cdef void rouse(Delivery* d) noexcept nogil
+cdef void wake_waiters(Delivery* d) noexcept nogil
 cdef void sleep_until_settled(Delivery* d, int64_t until) noexcept nogil

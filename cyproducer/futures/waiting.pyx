@@ -63,11 +63,6 @@ def begin_sending():
     cyp_exact_timers()
 
 
-def is_sending():
-    """Whether the calling thread is a sender's: any producer's."""
-    return bool(sends)
-
-
 def refuse_wait_of_sender(str what not None):
     """Raises ``IllegalStateError`` on a sender's thread, where ``what`` would wait."""
     refuse_on_sender(what)
@@ -88,9 +83,9 @@ cdef pthread_mutex_t* lock_of(Delivery* d) noexcept nogil:
     return &stripes[(<size_t>d >> 7) % STRIPES]
 
 
-cdef void rouse(Delivery* d) noexcept nogil:
+cdef void wake_waiters(Delivery* d) noexcept nogil:
     """Wakes the first in line, who wakes the next. The state was stored, and the delivery's lock is held."""
-    d.roused = 1
+    d.waking = 1
     pass_on(d.first_sleeper)
 
 
@@ -104,7 +99,7 @@ cdef void sleep_until_settled(Delivery* d, int64_t until) noexcept nogil:
     """Waits in line until the delivery is no longer PENDING, or ``until``. A reference is held.
 
     A race that the lock settles: a waiter's time runs out while the outcome arrives. Either it leaves the
-    line before that is roused, or it stays until its turn, which is near: those before it wait for nothing.
+    line before that is woken, or it stays until its turn, which is near: those before it wait for nothing.
     """
     cdef pthread_mutex_t* lock = lock_of(d)
     cdef Sleeper me
@@ -123,7 +118,7 @@ cdef void sleep_until_settled(Delivery* d, int64_t until) noexcept nogil:
     d.last_sleeper = &me
     while not me.awake:
         if cyp_cond_wait_until(&me.woken, lock, until):
-            if not d.roused:
+            if not d.waking:
                 break
             until = FAR_NS
     if me.awake:

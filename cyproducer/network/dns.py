@@ -123,7 +123,7 @@ class Resolver:
                     self._waiting.clear()
             # Where there are others, they will come to it.
             for look_up in lost:
-                self._settle(look_up, [], cause)
+                self._finish(look_up, [], cause)
 
     def poll(self) -> list[Resolution]:
         """The answers that came since the last call; never blocks."""
@@ -157,9 +157,9 @@ class Resolver:
                 addresses = self._look_up(*look_up)
             except Exception as cause:
                 # Anything: the thread must live on, and whoever asked must hear of it.
-                self._settle(look_up, [], cause)
+                self._finish(look_up, [], cause)
             else:
-                self._settle(look_up, addresses, None)
+                self._finish(look_up, addresses, None)
 
     def _next(self) -> _LookUp | None:
         """The next look-up for this thread; None: it is to end."""
@@ -176,7 +176,7 @@ class Resolver:
             finally:
                 self._idle -= 1
 
-    def _settle(self, look_up: _LookUp, addresses: list[Address], cause: Exception | None) -> None:
+    def _finish(self, look_up: _LookUp, addresses: list[Address], cause: Exception | None) -> None:
         """Answers everybody who asked for this look-up."""
         error = None
         if cause is not None:

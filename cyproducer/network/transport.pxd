@@ -53,7 +53,6 @@ cdef enum FrameResult:
     FRAME_NONE = 0            # more bytes are needed
     FRAME_READY = 1
     FRAME_BAD_SIZE = 2        # the length can't be: too large, or too small for a header
-    FRAME_NO_MEMORY = 3
 
 cdef Transport* transport_new(int fd, int32_t node_id, int64_t receive_max) noexcept nogil
 cdef void transport_free(Transport* transport) noexcept nogil

@@ -14,14 +14,13 @@ from typing import Any, Protocol
 
 from cyproducer.accumulator.metric_snapshot import Reading
 from cyproducer.accumulator.record_accumulator import RecordAccumulator
+from cyproducer.records.record_batch import HEADER_BYTES
 
 PRODUCER = "producer-metrics"
 NODE = "producer-node-metrics.node-{id}"
 TOPIC = "producer-topic-metrics.{topic}"
 COUNT = "kafka-metrics-count"
 
-#: Bytes of a batch's header, which are not its records'.
-_HEADER = 61
 _MS = 1e-6
 """Nanoseconds to milliseconds."""
 
@@ -103,7 +102,9 @@ def _not_yet(name: str, unit: str, meaning: str) -> Definition:
 
 def _record_size(r: Reading, h: Host) -> float:
     records = r.recent("records_sent")
-    return (r.recent("raw_bytes") - _HEADER * r.recent("batches_sent")) / records if records else math.nan
+    return (
+        (r.recent("raw_bytes") - HEADER_BYTES * r.recent("batches_sent")) / records if records else math.nan
+    )
 
 
 def _producer() -> Iterator[Definition]:

@@ -20,6 +20,7 @@ cdef enum:
     AT_COUNT = 57
     BATCH_HEADER = 61         # bytes before the first record
     RECORD_OVERHEAD = 36      # length 5, attributes 1, timestamp 10, offset 5, two lengths of 5, and slack 5
+    USUAL_SLACK = 30          # how far record_bound() usually is above what the record takes
 
 
 cdef inline int64_t record_bound(int64_t key_size, int64_t value_size, int64_t headers_size) noexcept nogil:

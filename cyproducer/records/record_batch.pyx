@@ -14,6 +14,8 @@ from libc.string cimport memset
 from cyproducer.records.big_endian cimport put_u16, put_u32, put_u64
 from cyproducer.records.crc32c cimport crc32c
 
+HEADER_BYTES = BATCH_HEADER
+
 
 cdef void put_batch_header(
     uint8_t* data,
@@ -26,7 +28,7 @@ cdef void put_batch_header(
     int16_t producer_epoch,
     int32_t base_sequence,
 ) noexcept nogil:
-    """Writes the 61 bytes before the records, checksum last. ``size`` includes them."""
+    """Writes the bytes before the records, checksum last. ``size`` includes them."""
     put_u64(data + AT_BASE_OFFSET, 0)   # the broker assigns offsets
     put_u32(data + AT_LENGTH, <int32_t>(size - AT_LEADER_EPOCH))
     put_u32(data + AT_LEADER_EPOCH, <int32_t>-1)

@@ -25,11 +25,6 @@ cdef inline int varint_size(int64_t v) noexcept nogil:
     return cyp_uvarint_size(zigzag(v))
 
 
-cdef inline int uvarint_size(uint64_t v) noexcept nogil:
-    """Bytes that ``v`` takes as an unsigned varint (lengths of flexible versions): 1 to 10."""
-    return cyp_uvarint_size(v)
-
-
 cdef inline uint8_t* put_uvarint(uint8_t* p, uint64_t v) noexcept nogil:
     """Writes ``v`` as an unsigned varint at ``p`` (up to 10 bytes); returns the end."""
     while v >= 0x80:

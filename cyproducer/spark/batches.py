@@ -5,16 +5,13 @@ own: what becomes of them (``sending``), nor the checks, which are ``send_arrow(
 its first bad row, and only then the others are looked for. Any thread.
 """
 
-from typing import Final
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cyproducer.errors import RecordTooLargeError, UnknownTopicOrPartitionError
 from cyproducer.producer import KafkaProducer
+from cyproducer.records.record_batch import HEADER_BYTES
 from cyproducer.spark.columns import Columns
-
-_BATCH_HEADER: Final = 61
 
 
 def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -159,7 +156,7 @@ def _request_sizes(rows: pa.RecordBatch, columns: Columns) -> pa.Array:
     body = pc.add(body, _headers_sizes(rows.column(columns.headers)) if columns.headers is not None else 1)
     # Attributes, and the differences of the timestamp and the offset, which are 0.
     body = pc.add(body, 3)
-    return pc.add(pc.add(body, _varint_sizes(body)), _BATCH_HEADER)
+    return pc.add(pc.add(body, _varint_sizes(body)), HEADER_BYTES)
 
 
 def _field_sizes(column: pa.Array) -> pa.Array:

@@ -1,13 +1,18 @@
 """The sink as Spark knows it: ``df.write.format("cyproducer")`` and ``df.writeStream.format("cyproducer")``.
 
 Owns: Spark's DataSource interfaces. Does not own: options (``options``), columns (``columns``), rows
-(``sending``). Which process runs what, as Spark 4.0 to 4.3 do:
+(``sending``). Which process runs what in Spark 4.0 to 4.3:
 
-    driver's helper    DataSource(options), writer(schema), then the writer is pickled Python workers
-    write(batches) of each task attempt, on an unpickled copy another helper     commit(messages) or
-    abort(messages): on that copy for a batch, on a new writer for a stream
+==================  =======================================================================================
+process             what it runs
+==================  =======================================================================================
+driver's helper     ``DataSource(options)`` and ``writer(schema)``; then the writer is pickled
+Python workers      ``write(batches)`` for each task attempt, on an unpickled copy of the writer
+another helper      ``commit(messages)`` or ``abort(messages)``: on that copy for a batch, on a new writer for
+                    a stream
+==================  =======================================================================================
 
-So everything is checked in the constructor, and what is to be done once, before the tasks, while pickling.
+So the constructor checks everything, and what must happen once, before the tasks, happens while pickling.
 For exactly-once, commit() and abort() are where transactions would end, and pickling where they would be
 recovered.
 """

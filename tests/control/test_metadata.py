@@ -60,7 +60,6 @@ def refresh(metadata: ClusterMetadata, *topics: TopicInfo, now_ms: float) -> Met
 def test_the_first_update_is_due_at_once_and_asks_for_brokers() -> None:
     metadata = new_metadata()
     assert metadata.next_update_ms(0) == 0
-    assert metadata.is_stale(0)
     assert metadata.begin_request(0) == MetadataRequest([], False, [])
 
 
@@ -81,8 +80,6 @@ def test_answers_without_a_request_are_refused() -> None:
 def test_nothing_is_due_until_the_maximum_age() -> None:
     metadata = known(topic())
     assert metadata.next_update_ms(1000) == 299_000
-    assert not metadata.is_stale(299_999)
-    assert metadata.is_stale(300_000)
     assert metadata.next_update_ms(300_000) == 0
     metadata.touch(["t"], 300_000)
     assert metadata.begin_request(300_000) == MetadataRequest(["t"], False, [])
@@ -93,7 +90,6 @@ def test_a_new_topic_is_asked_for_at_once_and_alone() -> None:
     assert metadata.track("u", 10)
     assert not metadata.track("u", 10)
     assert metadata.next_update_ms(10) == 0
-    assert metadata.is_stale(10)
     assert metadata.begin_request(10) == MetadataRequest(["u"], True, [])
     change = metadata.on_response(response(topic("u", (3,))), 20)
     assert change.topics_changed == ["u"]
@@ -127,7 +123,6 @@ def test_an_update_asked_for_while_one_is_in_flight_comes_after_it() -> None:
 def test_full_updates_keep_the_first_backoff_apart() -> None:
     metadata = known(topic(), now_ms=1000)
     metadata.request_update("a broker does not lead t-0")
-    assert metadata.is_stale(1000)
     assert metadata.next_update_ms(1040) == 60
     assert metadata.next_update_ms(1100) == 0
     # A new topic need not wait for that.
@@ -215,12 +210,11 @@ def test_an_unknown_topic_is_asked_for_again_with_growing_backoff() -> None:
     assert metadata.begin_request(120) == MetadataRequest(["u"], True, [])
     metadata.on_response(response(missing), 120)
     assert metadata.next_update_ms(120) == pytest.approx(200)
-    assert metadata.is_stale(120)
     metadata.begin_request(320)
     metadata.on_response(response(topic("u")), 320)
     assert metadata.topic_error("u") == 0
     assert metadata.partition_count("u") == 2
-    assert not metadata.is_stale(320)
+    assert metadata.next_update_ms(320) > 200_000
     # The next time anything is missing, the wait starts small again.
     metadata.track("v", 400)
     metadata.begin_request(400)
@@ -335,7 +329,7 @@ def test_a_forgotten_topic_is_not_asked_for_again() -> None:
     metadata = known(topic("t", (), error_code=3))
     metadata.begin_request(300_000)
     metadata.on_response(response(), 300_000)
-    assert not metadata.is_stale(300_000)
+    assert metadata.next_update_ms(300_000) == 300_000
 
 
 # Starting over

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "network": (
         "accumulator", "base", "config", "control", "errors", "futures", "records", "user_thread", "version",
     ),
-    "observability": ("accumulator", "base", "user_thread"),
+    "observability": ("accumulator", "base", "records", "user_thread"),
 }  # fmt: skip
 """Layer -> the folders and modules of this package that it may import, besides itself."""
 
