@@ -34,9 +34,9 @@ COMPILER_DIRECTIVES = {
     "linetrace": DEBUG,
 }
 
-# Under sanitizers -O3 takes twice as long to compile, and hides stack frames from their reports. CYPRODUCER_DEV
-# is for the loop of change and test: without optimisation and debug symbols the compiler takes a quarter of the time.
+# For the loop of change and test: without optimisation and debug symbols gcc takes a quarter of the time.
 DEV = os.environ.get("CYPRODUCER_DEV", "") not in ("", "0")
+# Under sanitizers -O3 takes twice as long to compile, and hides stack frames from their reports.
 OPTIMIZE = ["-O1", "-g1"] if SANITIZE else ["-O0", "-g0"] if DEV else ["-O3", "-g1"]
 compile_args = ["-O0", "-g", "-UNDEBUG"] if DEBUG else OPTIMIZE
 compile_args += ["-fvisibility=hidden", "-Wall", "-Wno-unused-function", "-Wno-unreachable-code"]

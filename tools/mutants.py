@@ -504,8 +504,8 @@ MUTANTS = [
     Mutant(
         "record-size-as-sent",
         "cyproducer/observability/definitions.py",
-        'return (r.recent("raw_bytes") - _HEADER',
-        'return (r.recent("batch_bytes") - _HEADER',
+        'size = r.recent("raw_bytes") - HEADER_BYTES',
+        'size = r.recent("batch_bytes") - HEADER_BYTES',
         ("tests/observability/test_values.py::test_a_compression_rate_is_bytes_sent_by_bytes_before",),
     ),
 ]

@@ -9,7 +9,7 @@ closed *and* no write of it is under way: ``writev`` reads the batches where the
 
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memmove
+from libc.string cimport memmove, memset
 
 from cyproducer.base.meters cimport Meter, count_traffic
 from cyproducer.base.sync cimport cyp_after, cyp_ms_ns
@@ -41,7 +41,11 @@ cdef enum:
 cdef int64_t send_plain(Transport* transport, const iovec* parts, int count) noexcept nogil:
     cdef msghdr message
     cdef ssize_t n
-    message = msghdr(msg_iov=<iovec*>parts, msg_iovlen=count)
+    # The kernel reads every field: whatever is on the stack would be taken for an address or control data, and
+    # the call fails with EINVAL.
+    memset(&message, 0, sizeof(message))
+    message.msg_iov = <iovec*>parts
+    message.msg_iovlen = count
     while True:
         n = sendmsg(transport.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
         if n >= 0:

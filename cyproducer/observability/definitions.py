@@ -102,9 +102,8 @@ def _not_yet(name: str, unit: str, meaning: str) -> Definition:
 
 def _record_size(r: Reading, h: Host) -> float:
     records = r.recent("records_sent")
-    return (
-        (r.recent("raw_bytes") - HEADER_BYTES * r.recent("batches_sent")) / records if records else math.nan
-    )
+    size = r.recent("raw_bytes") - HEADER_BYTES * r.recent("batches_sent")
+    return size / records if records else math.nan
 
 
 def _producer() -> Iterator[Definition]:

@@ -12,6 +12,7 @@ from cyproducer.producer import KafkaProducer
 from cyproducer.testing import EmbeddedBroker
 from tests.network.odd_servers import is_silent, odd_server
 from tests.network.producing import WAIT_S, options
+from tests.reading import read_back as values_of
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -133,8 +134,8 @@ def test_brokers_that_go_and_come_back_lose_nothing(topic: str, broker: Embedded
             broker.bring_up(node)
         feeder.join(WAIT_S)
         assert all(future.get(WAIT_S).offset >= 0 for future in futures)
-    values = {record[3] for record in read_back(broker, topic, 600)}
-    assert values == {b"%d" % i for i in range(600)}
+    # This broker does not look at sequences: what is sent again after a lost response is there twice.
+    assert values_of(broker, topic, 600).keys() == {b"%d" % i for i in range(600)}
 
 
 def test_a_silent_server_beside_the_broker_costs_the_next_attempts_turn_and_no_more(

@@ -154,7 +154,7 @@ MUTATIONS = [
         "several-without-ids",
         "without idempotence a partition has several batches in flight",
         "cyproducer/accumulator/record_accumulator.pyx",
-        "self.c.one_in_flight = ordered and not idempotent",
+        "self.c.one_in_flight = ordered and not options.enable_idempotence",
         "self.c.one_in_flight = 0",
     ),
     Mutation(
