@@ -1,4 +1,4 @@
-"""Runs tox with every Python of this machine, and closes with what pytest counted in each environment.
+"""Runs tox with every Python of this machine, and ends with a table of what ran and what was skipped.
 
 tox looks for interpreters on PATH; those that only pyenv knows are told to it here. All arguments are tox's;
 without any, everything is run, two environments at a time, in the order of ``env_list``.
@@ -6,12 +6,16 @@ without any, everything is run, two environments at a time, in the order of ``en
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,29 +35,80 @@ def _version(python: Path) -> list[int]:
     return [int(part) if part.isdigit() else 0 for part in python.parents[1].name.split(".")]
 
 
-def counts(report: Path) -> str:
-    """A line in pytest's words, such as ``py312: 517 passed, 0 failed, 3 skipped``, from its JUnit report."""
-    suites = ElementTree.parse(report).getroot().iter("testsuite")
-    total = failed = skipped = 0
-    for suite in suites:
-        total += int(suite.get("tests", 0))
-        failed += int(suite.get("failures", 0)) + int(suite.get("errors", 0))
-        skipped += int(suite.get("skipped", 0))
-    return f"{report.stem}: {total - failed - skipped} passed, {failed} failed, {skipped} skipped"
+@dataclass
+class Counts:
+    """What pytest counted in one environment, from its JUnit report. ``reasons``: of skipped tests."""
+
+    total: int = 0
+    failed: int = 0
+    skipped: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def passed(self) -> int:
+        return self.total - self.failed - self.skipped
+
+
+def counts(report: Path) -> Counts:
+    found = Counts()
+    root = ElementTree.parse(report).getroot()
+    for suite in root.iter("testsuite"):
+        found.total += int(suite.get("tests", 0))
+        found.failed += int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        found.skipped += int(suite.get("skipped", 0))
+    for skipped in root.iter("skipped"):
+        found.reasons[(skipped.get("message") or "no reason given").removeprefix("Skipped: ")] += 1
+    return found
+
+
+def summary(results: dict[str, Any], reports: dict[str, Counts]) -> str:
+    """A table: one line per environment, then why tests and environments were skipped.
+
+    ``results``: tox's ``testenvs``. ``reports``: those of the environments that run pytest.
+    """
+    rows = [("environment", "result", "time", "passed", "failed", "skipped")]
+    reasons: dict[str, list[str]] = {}
+    for name, environment in results.items():
+        result = environment.get("result", {})
+        outcome = "skipped" if result.get("skipped") else "ok" if result.get("success") else "FAILED"
+        if outcome == "skipped":
+            reasons.setdefault("this machine lacks the Python", []).append(name)
+        counted = reports.get(name)
+        numbers = (
+            ("", "", "") if counted is None else map(str, (counted.passed, counted.failed, counted.skipped))
+        )
+        rows.append((name, outcome, f"{result.get('duration', 0):.0f} s", *numbers))
+        for reason, count in (counted.reasons if counted else Counter[str]()).items():
+            reasons.setdefault(reason, []).append(f"{name} ({count})")
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if at < 2 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    if reasons:
+        lines += ["", "Skipped:"]
+        lines += [f"  {reason}: {', '.join(where)}" for reason, where in sorted(reasons.items())]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def main(arguments: list[str]) -> int:
     shutil.rmtree(REPORTS, ignore_errors=True)
+    REPORTS.mkdir(parents=True)
     # setuptools packs whatever it finds in here, be it of modules that are gone from the sources.
     for leftover in (ROOT / "build").glob("lib.*"):
         shutil.rmtree(leftover)
+    result = REPORTS / "tox.json"
     if arguments:
-        status = tox("run", arguments)
+        status = tox("run", ["--result-json", str(result), *arguments])
     else:
-        # Whatever fails, all of it is run and told of.
-        status = tox("run-parallel", ["--parallel", "2", "--parallel-live"])
-    for report in sorted(REPORTS.glob("*.xml")):
-        print(counts(report), flush=True)
+        # All environments run, whichever of them fail.
+        status = tox("run-parallel", ["--parallel", "2", "--parallel-live", "--result-json", str(result)])
+    if result.exists():
+        reports = {report.stem: counts(report) for report in REPORTS.glob("*.xml")}
+        print(f"\n{summary(json.loads(result.read_text())['testenvs'], reports)}", flush=True)
     return status
 
 

@@ -1,0 +1,38 @@
+"""The table at the end of ``make test``."""
+
+from pathlib import Path
+
+from tools.run_tox import Counts, counts, summary
+
+REPORT = """<testsuites><testsuite name="pytest" errors="1" failures="1" skipped="2" tests="7">
+<testcase name="a"><skipped type="pytest.skip" message="needs Linux">...</skipped></testcase>
+<testcase name="b"><skipped type="pytest.skip" message="needs Linux">...</skipped></testcase>
+</testsuite></testsuites>"""
+
+
+def test_a_report_is_counted(tmp_path: Path) -> None:
+    report = tmp_path / "py312.xml"
+    report.write_text(REPORT)
+    found = counts(report)
+    assert (found.passed, found.failed, found.skipped) == (3, 2, 2)
+    assert found.reasons == {"needs Linux": 2}
+
+
+def test_the_table_has_each_environment_and_why_tests_were_skipped() -> None:
+    results = {
+        "py312": {"result": {"success": False, "skipped": False, "duration": 61.7}},
+        "py314": {"result": {"success": True, "skipped": True, "duration": 0.5}},
+        "lint": {"result": {"success": True, "skipped": False, "duration": 9.2}},
+    }
+    counted = Counts(total=7, failed=2, skipped=2)
+    counted.reasons["needs Linux"] = 2
+    assert summary(results, {"py312": counted}).splitlines() == [
+        "environment  result   time  passed  failed  skipped",
+        "py312        FAILED   62 s       3       2        2",
+        "py314        skipped   0 s",
+        "lint         ok        9 s",
+        "",
+        "Skipped:",
+        "  needs Linux: py312 (2)",
+        "  this machine lacks the Python: py314",
+    ]
