@@ -1,1 +1,1 @@
-"""Sockets, threads and clocks: the only package that has any."""
+"""The sender loop, connections and protocol: the only package that uses sockets, threads and clocks."""

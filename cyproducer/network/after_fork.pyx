@@ -1,12 +1,13 @@
-"""What a forked child does with the runtime it has inherited: lets go of it.
+"""Disowns, in a forked child, the runtime that the child inherited.
 
-Owns: closing the child's copies of descriptors, and leaving everything else where it lies. Does not own:
-which runtime there is and what comes instead (``producer.py``). Runs in the child, on its only thread,
-before anything else of the child's.
+Closes the child's copies of the descriptors, and leaves everything else untouched. Does not own the runtime
+or its replacement (``producer.py``). Runs in the child, on its only thread, before any other code of the
+child.
 
-The state is that of an instant in the middle of other threads' work. Any mutex may be held by one of them,
-which in this process never lets it go, and any list may be half linked. So nothing here takes a lock, walks a
-C structure or frees one. The memory is lost to the child: copies that cost nothing until they are written to.
+The fork may have happened in the middle of other threads' work. Any mutex may be held by one of them, which
+does not exist in the child and never releases it, and any list may be half linked. So this code takes no lock
+and neither walks nor frees a C structure. The child leaks the memory: the pages are shared with the parent
+and cost nothing until they are written to.
 """
 
 import os
@@ -20,14 +21,15 @@ from cyproducer.network.sender cimport Sender
 
 
 def disown(Sender sender not None):
-    """Closes what the child has of the parent's sockets, selector and wake-up descriptor, none of which the
-    parent notices, and makes the accumulator empty and closed for good.
+    """Closes the child's copies of the parent's sockets, selector and wake-up descriptors, which does not
+    affect the parent, and makes the accumulator permanently empty and closed.
     """
     cdef RecordAccumulator accumulator = sender.accumulator
-    # Never given back: not even at exit may the structures be freed.
+    # Never released: the structures must not be freed, not even at exit.
     Py_INCREF(sender)
     sender.stopping = 1
-    # Whoever forked may come back to them: from a signal's handler in flush(), say. It must find them free.
+    # The thread that forked may still use these locks, for example after a fork in a signal handler during
+    # flush(). It must find them free.
     cyp_mutex_init(&sender.loop_lock)
     cyp_mutex_init(&accumulator.c.lock)
     cyp_cond_init(&accumulator.c.progress)
@@ -42,12 +44,12 @@ def disown(Sender sender not None):
     accumulator.c.first_waiting = NULL
     accumulator.c.last_waiting = NULL
     accumulator.completions.disown()
-    # Only the child's descriptor of it. Unregistering a socket would reach into the epoll instance itself,
-    # which is the parent's too.
+    # Close only the child's descriptor. Unregistering a socket would change the epoll instance itself, which
+    # the parent shares.
     with suppress(Exception):
         sender.poller.selector.close()
     for connection in sender.connections:
-        # Not shutdown(), which would end the parent's connection as well.
+        # Not shutdown(), which would also end the parent's connection.
         close_quietly(connection.sock.detach())
     for fd in {sender.wake_read_fd, sender.waker.fd}:
         close_quietly(fd)

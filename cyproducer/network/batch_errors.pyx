@@ -1,8 +1,8 @@
-"""Batches that came back without success, or whose time ran out.
+"""Handles batches that did not succeed, or whose delivery timeout has expired.
 
-Owns: collecting the facts, having ``control/batch_fate`` decide, and carrying its decision out: retry, fail,
-split, exclude, or acknowledge after all. Does not own: the decision. Runs under the loop's lock, with the
-GIL.
+Collects the facts about a batch, calls ``control/batch_fate`` for a decision and carries it out: retry, fail,
+split, exclude records, or acknowledge after all. Does not make the decision. Runs with the loop lock and the
+GIL held, except ``expire_batches``, which takes the GIL itself.
 """
 
 import heapq
@@ -61,15 +61,15 @@ cdef object facts_of(const Batch* b, int culprits=0):
 
 
 cdef int expire_batches(Sender sender, int64_t now) except -1 nogil:
-    """Fails the batches whose delivery_timeout_ms has run out, on the wire or not."""
+    """Fails the batches whose delivery_timeout_ms has expired, in flight or not."""
     cdef Batch* b
     while True:
         b = sender.accumulator.overdue(now - sender.delivery_timeout_ns)
         if b == NULL:
-            # When to look again is seen to before the sender sleeps.
+            # sleep_until() computes when to check again.
             return 0
         if sender.driven:
-            # Found again there: it is closed now, which does no harm.
+            # The sender thread finds the batch again. overdue() has closed it, which does no harm.
             sender.deferred = True
             return 0
         with gil:
@@ -99,23 +99,23 @@ cdef int batch_removed(Sender sender, Batch* b) except -1:
 cdef int batch_failed(
     Sender sender, Batch* b, int error_code, object message, object cause, bint written, object named=()
 ) except -1:
-    """Ends an attempt that did not succeed: has the fate of the batch decided, and carries it out.
+    """Ends an attempt that did not succeed: gets a decision about the batch, and carries it out.
 
-    ``error_code``: the broker's, or 0 where ``cause`` says what happened instead. ``written``: the request
-    was written whole, so that the broker may have it. ``named``: the records that the broker refuses the
-    batch for, as (place in the batch, message or None).
+    ``error_code``: the broker's error code, or 0 if ``cause`` says what happened instead. ``written``: the
+    whole request was written, so the broker may have it. ``named``: the records for which the broker rejects
+    the batch, as (index in the batch, message or None).
     """
     cdef int64_t now = sender.clock.now_ns()
     cdef Partition* p = b.partition
     cdef int64_t acknowledged = -1
-    # A broker that names a record twice, or one that is not there, has named no other one by that.
+    # A record that is named twice counts once. An index outside the batch does not name a record.
     culprits = {place: text for place, text in named if 0 <= place < b.count}
     try:
         verdict, orders = sender.fates.decide(
             facts_of(b, len(culprits)), Failure(error_code, message, cause), bool(written), now / 1e6
         )
     except Exception as problem:
-        log.exception("deciding about a failed batch failed")
+        log.exception("the decision about a failed batch raised an error; the batch fails")
         verdict, orders = Verdict(Fate.FAIL, error=told(problem, True), maybe_written=True), ()
     carry_out(sender, p, orders)
     b.ambiguous = verdict.maybe_written
@@ -129,13 +129,15 @@ cdef int batch_failed(
         try:
             split(sender.accumulator, b)
         except Exception as problem:
-            log.exception("splitting a batch of %d records failed; they fail", b.count)
+            log.exception("splitting a batch of %d records failed; all of them fail", b.count)
             sender.accumulator.fail(b, told(problem, False))
     elif fate == EXCLUDE:
         try:
             exclude(sender.accumulator, b, errors_of(p, error_code, culprits))
         except Exception as problem:
-            log.exception("sending the others of %d refused records failed; all fail", len(culprits))
+            log.exception(
+                "removing %d rejected records from a batch failed; all of its records fail", len(culprits)
+            )
             sender.accumulator.fail(b, told(problem, False))
     else:
         sender.accumulator.fail(b, verdict.error)
@@ -143,7 +145,7 @@ cdef int batch_failed(
 
 
 cdef int carry_out(Sender sender, Partition* p, object orders) except -1:
-    """Does to a partition, and to the producer's identity, what was decided."""
+    """Applies the ordered actions to a partition and to the producer's identity."""
     for order in orders:
         action = order.action
         if action is Action.STRIP:
@@ -157,7 +159,7 @@ cdef int carry_out(Sender sender, Partition* p, object orders) except -1:
 
 
 cdef int batch_progress(Sender sender, Partition* p, int64_t acknowledged_id) except -1:
-    """A batch of the partition has ended: decides how the partition goes on, where it is held back."""
+    """A batch of the partition has ended: if the partition is held back, decides how it continues."""
     cdef const Accumulator* a = &sender.accumulator.c
     while p.gate != GATE_OPEN:
         orders = sender.fates.progress(
@@ -176,7 +178,7 @@ cdef int batch_progress(Sender sender, Partition* p, int64_t acknowledged_id) ex
 
 
 cdef dict errors_of(const Partition* p, int error_code, dict culprits):
-    """The error of each record that a broker named, by its place in the batch."""
+    """Returns the error of each record that a broker named, by its index in the batch."""
     kind = for_code(error_code)
     where = f"{topic_name(p)}-{p.index}"
     return {
@@ -186,7 +188,7 @@ cdef dict errors_of(const Partition* p, int error_code, dict culprits):
 
 
 cdef int put_back(Sender sender, Batch* b, double at_ms, int64_t now) except -1:
-    """Queues a batch again, its partition backing off until ``at_ms``."""
+    """Queues a batch again; its partition backs off until ``at_ms``."""
     cdef Partition* p = b.partition
     sender.accumulator.requeue(b, max(now + 1, cyp_ms_ns(at_ms)))
     sender.backoff_number += 1
@@ -196,9 +198,9 @@ cdef int put_back(Sender sender, Batch* b, double at_ms, int64_t now) except -1:
 
 
 cdef int give_up_request(Sender sender, Request* r, object cause) except -1:
-    """Ends a Produce request that will not be answered, and frees it."""
+    """Fails the attempt of a Produce request that will get no response, and frees it."""
     cdef int32_t i
-    # What was not written whole, no broker can have read whole.
+    # If the request was not written whole, no broker can have read it whole.
     cdef bint written = r.unwritten == 0
     for i in range(r.count):
         batch_failed(sender, r.batches[i], 0, None, cause, written)

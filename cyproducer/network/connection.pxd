@@ -8,6 +8,6 @@ cdef class Connection:
     cdef readonly object sock
     cdef readonly int32_t node_id
     cdef readonly str where           # host:port (address), for messages
-    cdef public object handshake      # the control plane's own notes
+    cdef public object handshake      # a connector.Handshake; only the control plane uses it
 
 cdef Connection make_connection(object sock, int32_t node_id, str where, int64_t receive_max)

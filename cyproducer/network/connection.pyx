@@ -1,7 +1,7 @@
-"""A connection as the control plane holds it: the socket, and requests that are not Produce.
+"""The control plane's view of a connection: the socket, and sending requests other than Produce.
 
-Owns: the socket object and the ``Transport`` with the C side of it. Does not own: when to open or close one.
-The sender's turn only.
+Owns the socket object and the ``Transport``, its C counterpart. Does not decide when a connection is opened
+or closed. Used only with the loop lock held, except for reading its properties.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -27,11 +27,11 @@ cdef class Connection:
             transport_free(self.transport)
 
     def next_correlation_id(self):
-        """The id for the next request."""
+        """Returns the correlation id for the next request."""
         return transport_next_id(self.transport)
 
     def send(self, int16_t api_key, int16_t version, int32_t correlation_id, bytes frame, int64_t now_ns):
-        """Queues a whole frame, length first; its answer comes to the control plane as a frame."""
+        """Queues a whole frame, size prefix included; the control plane gets the response as a frame."""
         cdef Request* r = whole_request(
             api_key, version, correlation_id,
             <const uint8_t*>PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame),
@@ -42,11 +42,11 @@ cdef class Connection:
         transport_push(self.transport, r, True)
 
     def throttle(self, int32_t throttle_ms, double now_ms):
-        """The broker wants no requests for so long; never shortens what it asked for before."""
+        """Stops sending requests to the broker for this long; never shortens an earlier throttle time."""
         transport_throttle(self.transport, throttle_ms, cyp_ms_ns(now_ms))
 
     def throttled_ms(self, double now_ms):
-        """For how long the broker wants no requests; 0 where it takes them."""
+        """Returns for how many milliseconds the broker throttles this client; 0 if it does not."""
         return max(0.0, self.transport.throttled_until_ns / 1e6 - now_ms)
 
     @property
@@ -56,17 +56,17 @@ cdef class Connection:
 
     @property
     def ready(self):
-        """Whether Produce requests go out on it."""
+        """Whether Produce requests are sent on it: the handshake is finished."""
         return self.transport.state == READY
 
     @property
     def in_flight(self):
-        """Produce requests without an answer."""
+        """The number of Produce requests without a response."""
         return self.transport.in_flight
 
     @property
     def last_used_ns(self):
-        """When something was last sent or received; 0: never."""
+        """When bytes were last sent or received (ns); 0 if never."""
         return self.transport.last_used_ns
 
     def __repr__(self):
@@ -74,7 +74,7 @@ cdef class Connection:
 
 
 cdef Connection make_connection(object sock, int32_t node_id, str where, int64_t receive_max):
-    """A connection over a non-blocking socket."""
+    """Makes a connection over a non-blocking socket."""
     cdef Connection connection = Connection.__new__(Connection)
     connection.sock = sock
     connection.node_id = node_id

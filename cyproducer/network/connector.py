@@ -1,9 +1,10 @@
-"""Connections to brokers: resolving, connecting, the handshake, closing what is idle.
+"""Opens and closes connections to brokers: name resolution, connecting, the handshake, idle connections.
 
-Owns: carrying out what ``control.connections`` decides, on sockets that it opens, and the ApiVersions
-handshake. Does not own: which broker is needed (``network_client``), nor reading and writing (``send_loop``).
+Carries out the decisions of ``control.connections`` on the sockets that it opens, and performs the
+ApiVersions handshake. Does not decide which broker is needed (``network_client``), and does not read or write
+(``sender``).
 
-Runs in the sender's turn; ``diagnosis`` and ``any_ready`` may be called from any thread.
+Runs with the loop lock held; ``diagnosis`` and ``any_ready`` may be called from any thread.
 """
 
 import errno
@@ -28,23 +29,23 @@ from cyproducer.version import VERSION
 log = Log("cyproducer")
 
 UNSUPPORTED_VERSION = 35
-#: What the handshake says of this client (KIP-511).
+#: The name of this client in the handshake (KIP-511).
 SOFTWARE_NAME = "cyproducer"
 
 
 class Handshake:
-    """Where a connection's handshake stands."""
+    """The state of a connection's handshake."""
 
     __slots__ = ("address", "versions")
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        #: API -> the version to use. An API that the broker lacks is missing once the handshake is over.
+        #: API -> the version to use. After the handshake, APIs that the broker does not support are missing.
         self.versions = {API_VERSIONS: API_VERSIONS.highest}
 
 
 class Connector:
-    """All connections of one producer. Brokers have their ids; bootstrap addresses have ids below 0."""
+    """All connections of one producer. Brokers have their node ids; bootstrap addresses have ids below 0."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class Connector:
             sender: the loop that reads and writes.
             clock: the loop's clock.
             rng: a float in [0, 1), for jitter and the choice among brokers.
-            on_failure: told of each failure, with the time in milliseconds.
+            on_failure: called for each failure, with the error and the time in milliseconds.
             open_socket: makes a non-blocking, connecting socket; for tests and simulators.
             resolver: for tests and simulators.
         """
@@ -75,9 +76,9 @@ class Connector:
         self._open_socket = open_socket or self._connect
         self._resolver = resolver or Resolver(sender.request_control)
         self._questions: dict[ResolveRequest, int] = {}
-        # What to take for the versions of brokers that hang up on being asked.
+        # The versions to assume for brokers that close the connection on an ApiVersions request.
         self._assumed: dict[int, tuple[int, int]] | None = None
-        #: By node and address: several of one node's are there while it is decided which of them to keep.
+        #: By node and address: while connecting, a node may have several connections, one of which is kept.
         self.connections: dict[tuple[int, Address], Connection] = {}
         self.states = Connections(
             rng,
@@ -98,7 +99,7 @@ class Connector:
         return any(connection.ready for connection in list(self.connections.values()))
 
     def diagnosis(self) -> str:
-        """Each address in trouble with its last failure, each name still being looked up; empty without."""
+        """Describes failing addresses with their last error, pending look-ups and throttling; or is empty."""
         now_ms = self._clock.monotonic_ns() / 1e6
         parts = [self.states.diagnosis(now_ms)]
         parts += [f"still looking up {each.host}:{each.port}" for each in list(self._questions)]
@@ -109,20 +110,20 @@ class Connector:
         return "; ".join(part for part in parts if part)
 
     def free(self, now_ms: float) -> list[Connection]:
-        """The connections that take a request now: handshake done, and the broker doesn't throttle."""
+        """Returns the connections that can take a request now: ready, and not throttled."""
         return [c for c in list(self.connections.values()) if c.ready and c.throttled_ms(now_ms) <= 0]
 
     def throttled_ms(self, now_ms: float) -> float:
-        """How long until the first of the brokers that throttle takes requests; infinity where none does."""
+        """Returns the milliseconds until the first throttling broker takes requests; infinity if none."""
         waits = [c.throttled_ms(now_ms) for c in list(self.connections.values()) if c.ready]
         return min((wait for wait in waits if wait > 0), default=math.inf)
 
     # Opening
 
     def tick(self, now_ms: float, busy: Container[Connection | None]) -> float:
-        """Takes resolved names, gives up what took too long, closes what is idle (but not ``busy``).
+        """Handles resolved names, ends what timed out, and closes idle connections that are not ``busy``.
 
-        Returns the milliseconds until something is due.
+        Returns the milliseconds until the next event is due.
         """
         self._take_resolutions(now_ms)
         for node_id, address, cause in self.states.timed_out(now_ms):
@@ -137,7 +138,7 @@ class Connector:
         return self.states.next_event_ms(now_ms)
 
     def connect_to(self, node_id: int, now_ms: float) -> None:
-        """Begins to connect, unless the node is unknown, has to wait, or it is under way."""
+        """Begins to connect, unless the node is unknown, in backoff, or already connecting or connected."""
         if node_id not in self.states or self.states.connect_delay_ms(node_id, now_ms) > 0:
             return
         host, port = self.states.endpoint(node_id)
@@ -147,7 +148,7 @@ class Connector:
             )
             self.states.begin_resolve(node_id, now_ms)
             self._questions[self._resolver.resolve(host, port, canonical)] = node_id
-            # A literal address is answered already.
+            # For a literal address, the answer is already there.
             self._take_resolutions(now_ms)
             return
         address = self.states.begin_connect(node_id, now_ms)
@@ -163,9 +164,9 @@ class Connector:
         self.connections[node_id, address] = connection
 
     def seek(self, candidates: Sequence[int], now_ms: float) -> float:
-        """Connects to one of these nodes; to the next one beside it where that has no outcome in time.
+        """Connects to one of these nodes; if it takes too long, also to the next one, in parallel.
 
-        Returns the milliseconds until the next one's turn, as far as no event comes before.
+        Returns the milliseconds until the next attempt, unless an event comes earlier.
         """
         start = int(self._rng() * len(candidates))
         order = [*candidates[start:], *candidates[:start]]
@@ -178,7 +179,7 @@ class Connector:
         return delay_ms
 
     def _give_up_look_up(self, node_id: int, cause: str, now_ms: float) -> None:
-        """The look-up goes on in its thread; asked again, the resolver waits for the same one."""
+        """Fails a look-up that timed out. Its thread continues; a new request joins the same look-up."""
         self._forget_questions(node_id)
         error = errors.NameResolutionError(f"{self.states.endpoint(node_id)[0]!r}: {cause}")
         self.states.resolution_failed(node_id, error, now_ms)
@@ -194,7 +195,7 @@ class Connector:
             if node_id is None or node_id not in self.states:
                 continue
             if self.states.state(node_id, now_ms) is not ConnectionState.RESOLVING:
-                # It was forgotten meanwhile, and is known anew.
+                # The node was removed and added again in the meantime.
                 continue
             if answer.error is not None:
                 self.states.resolution_failed(node_id, answer.error, now_ms)
@@ -226,7 +227,7 @@ class Connector:
     # The handshake
 
     def on_socket_ready(self, connection: Connection, now_ms: float) -> None:
-        """A connecting socket has an outcome, or room for the rest of its first request."""
+        """Connecting has succeeded or failed, or the socket is writable again during the handshake."""
         if connection.connected:
             self._sender.flush_connection(connection)
             return
@@ -243,7 +244,7 @@ class Connector:
             self._ask_versions(connection)
 
     def request(self, connection: Connection, api: Api, correlation_id: int, frame: bytes) -> None:
-        """Sends a request that is not Produce; its answer comes as a frame."""
+        """Sends a request other than Produce; ``NetworkClient.on_frame`` gets the response."""
         version = connection.handshake.versions[api]
         connection.send(api.key, version, correlation_id, frame, self._clock.monotonic_ns())
         self._sender.flush_connection(connection)
@@ -259,23 +260,23 @@ class Connector:
     def on_versions(
         self, connection: Connection, version: int, response: ApiVersionsResponse, now_ms: float
     ) -> None:
-        """The answer to ApiVersions: asks again in a version that the broker knows, or hands over.
+        """Handles the ApiVersions response: repeats the request in another version, or ends the handshake.
 
         Raises:
-            KafkaError: the answer is an error, or there is no common version.
+            KafkaError: the response is an error, or there is no common version.
         """
         if response.error_code == UNSUPPORTED_VERSION and version > 0:
-            # The answer is in version 0's form and has the ranges (KIP-511); old brokers name none.
+            # The response is in version 0 and has the supported ranges (KIP-511); old brokers send none.
             highest = response.api_versions.get(API_VERSIONS.key, (0, 0))[1]
             connection.handshake.versions[API_VERSIONS] = min(highest, version - 1)
             self._ask_versions(connection)
             return
         if response.error_code:
-            raise errors.for_code(response.error_code)(f"{connection.where} refused the handshake")
+            raise errors.for_code(response.error_code)(f"{connection.where} rejected the ApiVersions request")
         self._hand_over(connection, response.api_versions, now_ms)
 
     def _hand_over(self, connection: Connection, versions: dict[int, tuple[int, int]], now_ms: float) -> None:
-        """The handshake is over: the connection may be used."""
+        """Ends the handshake: the connection can be used from now on."""
         chosen = negotiate(versions)
         connection.handshake.versions = chosen
         node_id = connection.node_id
@@ -286,7 +287,7 @@ class Connector:
         self._sender.request_control()
 
     def know(self, node_id: int, host: str, port: int) -> None:
-        """Makes a broker known; where it was known at another address, its connection is closed."""
+        """Adds a broker; if its address has changed, closes its connection first."""
         if node_id in self.states and self.states.endpoint(node_id) != (host, port):
             self.drop(node_id)
         self.states.add(node_id, host, port)
@@ -294,20 +295,23 @@ class Connector:
     # Closing
 
     def close_bootstrap(self, busy: Container[Connection | None]) -> None:
-        """Closes the bootstrap connections: the brokers they led to have connections of their own."""
+        """Closes ready bootstrap connections that are not ``busy``: the brokers have connections now."""
         for spare in list(self.connections.values()):
             if spare.node_id < 0 and spare.ready and spare not in busy:
                 self._sender.close_connection(spare, None)
 
     def _close_quietly(self, node_id: int, addresses: Iterable[Address]) -> None:
-        """Closes connections that are not needed, another one having been made first: none has failed."""
+        """Closes connections that are no longer needed, for example because another one was faster.
+
+        They do not count as failures.
+        """
         for address in addresses:
             spare = self.connections.pop((node_id, address), None)
             if spare is not None:
                 self._sender.close_connection(spare, None)
 
     def _stop_seeking(self, found: int, now_ms: float) -> None:
-        """A bootstrap server has answered: the others that are being tried are not needed."""
+        """A bootstrap server has responded: ends the attempts at the others."""
         for node_id in self.bootstrap:
             if node_id != found and self.states.state(node_id, now_ms) in (
                 ConnectionState.RESOLVING,
@@ -318,9 +322,9 @@ class Connector:
                 self._close_quietly(node_id, self.states.closed(node_id))
 
     def drop(self, node_id: int, why: str = "is no longer in the metadata", retire: bool = False) -> None:
-        """Forgets a broker, and closes its connection where there is one.
+        """Forgets a broker, and closes its connection if there is one.
 
-        ``retire``: but not its backoff; see ``Connections.retire``.
+        ``retire``: keep its backoff; see ``Connections.retire``.
         """
         self._forget_questions(node_id)
         for connection in [each for each in self.connections.values() if each.node_id == node_id]:
@@ -333,7 +337,7 @@ class Connector:
             self.states.remove(node_id)
 
     def on_broken(self, connection: Connection, cause: Exception | None, now_ms: float) -> Exception | None:
-        """A connection was closed: on purpose (``cause`` None), or by a failure, which is returned."""
+        """A connection was closed: on purpose (``cause`` is None), or by a failure, which is returned."""
         node_id, address = connection.node_id, connection.handshake.address
         if self.connections.get((node_id, address)) is not connection:
             return None
@@ -346,13 +350,13 @@ class Connector:
         log.info("connection to node %d at %s ended: %s", node_id, connection.where, cause)
         setting_up = connection.connected and not self.states.is_ready(node_id)
         if setting_up and type(cause) is errors.KafkaConnectionError:
-            # The loop's own word for a socket that ended; every other cause says more already.
+            # The loop's general error for a closed socket; every other cause is more specific.
             cause = self._hung_up(connection)
         self._close_quietly(node_id, self.states.failed(node_id, address, cause, now_ms))
         return _placed(cause, connection.where)
 
     def _hung_up(self, connection: Connection) -> Exception:
-        """A peer that hangs up in the handshake: no Kafka, another protocol, or a very old broker."""
+        """The peer closed during the handshake: not Kafka, another protocol, or a very old broker."""
         if self._config.api_version is not None and self._assumed is None:
             self._assumed = fallback_for(self._config.api_version)
         return errors.BrokerProtocolError(
@@ -371,16 +375,16 @@ class Connector:
                 log.debug("closing the idle connection to %s", connection.where)
                 self._sender.close_connection(connection, None)
             else:
-                # It awaits an answer: looked at again when it could be idle from now on, not without end.
+                # It awaits a response. Count it as active now: else it would be due again at once, endlessly.
                 self.states.active(node_id, now_ms)
 
     def close(self) -> None:
-        """Ends name resolution. The loop has ended, and with it every connection."""
+        """Ends name resolution. Call it after the loop has ended and all connections are closed."""
         self._resolver.close()
 
 
 def _placed(cause: Exception, where: str) -> Exception:
-    """The cause, or where it does not say so a connection error that does, at which address that was."""
+    """Returns the cause if its message names the address, else a new error that adds it."""
     if where in str(cause):
         return cause
     kind = type(cause) if isinstance(cause, errors.KafkaTimeoutError) else errors.KafkaConnectionError

@@ -1,7 +1,7 @@
-"""What went wrong on a connection, in words: the errors that end one.
+"""Makes the errors that end a connection.
 
-Owns: the texts and classes of these errors. Does not own: finding the faults
-(``transport``, ``send_loop``). With the GIL.
+Owns the messages and classes of these errors. Does not detect the faults (``transport``,
+``produce_response``). Runs with the GIL.
 """
 
 import os
@@ -18,37 +18,37 @@ from cyproducer.network.protocol import frame_looks_like
 
 
 cdef object socket_error(Transport* transport, int64_t why):
-    """A read or write failed, or the peer closed; ``why``: an ``Io``."""
+    """A read or write failed, or the peer closed the connection; ``why``: an ``Io``."""
     where = (<Connection>transport.owner).where
     if why == IO_CLOSED:
         return KafkaConnectionError(f"{where} closed the connection")
-    return KafkaConnectionError(f"the connection to {where} broke: {os.strerror(transport.sys_errno)}")
+    return KafkaConnectionError(f"the connection to {where} failed: {os.strerror(transport.sys_errno)}")
 
 
 cdef object unmatched(Transport* transport, const uint8_t* frame, int64_t size):
-    """A frame that answers nothing that was asked."""
+    """A response that does not match the oldest request."""
     where = (<Connection>transport.owner).where
     got = <int32_t>get_u32(frame)
     if transport.first_awaiting == NULL:
         return CorrelationIdError(
-            f"{where} sent {size} bytes with correlation id {got}, and nothing was asked"
+            f"{where} sent a response of {size} bytes with correlation id {got}, but no request is in flight"
         )
     if transport.first_awaiting.unwritten:
-        return CorrelationIdError(f"{where} answered before the whole request was sent")
+        return CorrelationIdError(f"{where} responded before the whole request was sent")
     return CorrelationIdError(
-        f"{where} answered with correlation id {got} where {transport.first_awaiting.correlation_id} was next"
+        f"{where} responded with correlation id {got}, expected {transport.first_awaiting.correlation_id}"
     )
 
 
 cdef object wrong_length(Transport* transport, int64_t at, int64_t receive_max):
-    """A frame whose length can't be: another protocol, most likely."""
+    """A frame with an invalid length: most likely the server speaks another protocol."""
     where = (<Connection>transport.owner).where
     start = PyBytes_FromStringAndSize(<char*>transport.inbox + at, min(transport.inbox_used - at, 64))
     other = frame_looks_like(start)
     length = int.from_bytes(start[:4], "big", signed=True)
     if other is not None:
         return BrokerProtocolError(
-            f"{where} is no Kafka broker (or not on this port): it answers like {other}"
+            f"{where} is not a Kafka broker (or not on this port): it responds like {other}"
         )
     return BrokerProtocolError(
         f"{where} announced a response of {length} bytes; allowed are 4 to "

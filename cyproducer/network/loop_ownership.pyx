@@ -1,25 +1,26 @@
-"""Which thread runs the send loop: the sender's own, or a thread that waits for its record.
+"""Decides which thread runs the sender loop: the sender thread, or a thread that waits for its record.
 
-Owns: handing the loop over, under ``Sender.loop_lock``. Does not own: what a step does (``sender``).
+Owns handing the loop over, under ``Sender.loop_lock``. Does not own the step itself (``sender``).
 
-A round trip of ``send().get()`` costs two switches between threads where the sender does it, one to it and
-one back. So after some records that came one by one, each waited for in ``get()``, the sender's thread
-*stands by*: it gives up the turn. The waiting thread takes it, sends, waits for the answer and reads it:
+If the sender thread does a round trip of ``send().get()``, it costs two thread switches: one to the sender
+and one back. So after some records that came one by one, each waited for in ``get()``, the sender thread
+*stands by*: it releases the loop lock. The waiting thread takes the lock, sends, waits for the response and
+reads it:
 
-    waiting thread                             sender's thread
-                                               the last batch is complete, its thread waited
-                                               STANDING_BY; gives up the turn, looks each millisecond
-    send(): appends, LEFT_ALONE, wakes nobody
-    get(): takes the turn, step, step ...
-    complete: STANDING_BY again
-    gives the turn back
+    waiting thread                             sender thread
+                                               the last batch is complete, a thread waited for it
+                                               STANDING_BY; releases the loop lock, checks every millisecond
+    send(): appends, LEFT_ALONE, no wake-up
+    get(): takes the loop lock, step, step ...
+    batch complete: STANDING_BY again
+    releases the loop lock
 
-What a record may lose by it, where nobody waits for it after all, is that millisecond, once: the sender takes
-over, and is slower to stand by again. It takes over at once where a second batch is begun, where anything is
-left when the waiting thread has what it waited for, and where there is something to decide: errors,
-connections, timers. None of that is done on an application's thread, where Ctrl-C may break in wherever
-Python code runs. The turn is given back in any case: by ``finally``, and at ``until``, which is 50 ms away at
-most, since ``get()`` has to look for Ctrl-C.
+If no thread waits for a record after all, that record loses at most this millisecond, once: the sender thread
+takes over, and is slower to stand by again. It takes over at once if a second batch is created, if any work
+is left when the waiting thread's record is complete, and if there is something to decide: errors,
+connections, timers. None of that runs on an application thread, where Ctrl-C may interrupt any Python code.
+The loop lock is released in any case: by ``finally``, and at ``until``, which is at most 50 ms away, since
+``get()`` has to check for Ctrl-C.
 """
 
 from libc.stdint cimport int32_t, int64_t
@@ -45,13 +46,13 @@ cdef extern from "polling.h" nogil:
     int cyp_await_readable(int fd, int ms)
 
 cdef enum:
-    ENOUGH = 2                # lone records in a row, waited for, until the sender stands by
-    TOO_MANY = -16            # where it begins to count again after one that nobody waited for
-    LOOK_MS = 1               # how often it looks while it stands by
+    ENOUGH = 2                # lone records in a row, each waited for, until the sender stands by
+    TOO_MANY = -16            # the count starts here after a record that no thread waited for
+    LOOK_MS = 1               # how often the sender thread checks for work while it stands by
 
 
 cdef int run_until_stopped(Sender sender) except -1:
-    """Runs the sender's thread: step after step until ``Sender.stop()``. See ``Sender.run``."""
+    """Runs steps on the sender thread until ``Sender.stop()``. See ``Sender.run``."""
     cdef bint left_alone = False
     sender.accumulator.completions.lend(sender, drive)
     try:
@@ -68,7 +69,8 @@ cdef int run_until_stopped(Sender sender) except -1:
                 left_alone = sender.lone >= ENOUGH and stand_by(sender)
     finally:
         sender.accumulator.completions.take_back()
-        # Whoever drives has seen `stopping`, or will soon; nobody begins any more.
+        # A thread that drives the loop sees `stopping` soon; no other thread can begin. Taking the lock waits
+        # for it.
         with nogil:
             pthread_mutex_lock(&sender.loop_lock)
             pthread_mutex_unlock(&sender.loop_lock)
@@ -76,13 +78,16 @@ cdef int run_until_stopped(Sender sender) except -1:
 
 
 cdef bint note_standing_by(Sender sender) noexcept nogil:
-    """Notes STANDING_BY, if there is no work. One critical section, as in ``sleep_until``."""
+    """Sets STANDING_BY if there is no work, in one critical section, as in ``sleep_until``.
+
+    Returns whether there is nothing to do, for the control plane either.
+    """
     cdef Accumulator* a = &sender.accumulator.c
     cdef bint idle
     pthread_mutex_lock(&a.lock)
     idle = a.oldest == NULL and a.parked == 0
     if idle:
-        # Nor does a batch wake it that only begins to linger.
+        # A batch that begins to linger must not wake up the sender either.
         a.sleeping_until_ns = 0
         cyp_store32(&a.sleeping, STANDING_BY)
     pthread_mutex_unlock(&a.lock)
@@ -90,9 +95,9 @@ cdef bint note_standing_by(Sender sender) noexcept nogil:
 
 
 cdef bint stand_by(Sender sender) except -1 nogil:
-    """Leaves the turn to waiting threads for as long as they come; whether a record was left alone."""
+    """Leaves the loop to waiting threads while they come; returns whether a record was left alone."""
     cdef int32_t seen
-    # Codecs, and selectors other than epoll, need the GIL.
+    # Compression, and selectors other than epoll, need the GIL.
     if sender.accumulator.c.codec != 0 or sender.poller.epoll_fd < 0:
         return False
     if not note_standing_by(sender):
@@ -116,12 +121,15 @@ cdef int drive(void* context, const int32_t* state, int64_t until) except -1 nog
 
 
 cdef bint drive_loop(Sender sender, const int32_t* state, int64_t until) except -1 nogil:
-    """Steps until ``state`` is not 0, or the monotonic time ``until`` (ns); False if another thread does."""
+    """Runs steps until ``state`` is not 0, or until the monotonic time ``until`` (ns).
+
+    Returns False, without running a step, if another thread runs the loop.
+    """
     cdef int64_t left
     cdef bint idle
     if not cyp_load32(&sender.standing_by) or pthread_mutex_trylock(&sender.loop_lock) != 0:
         return False
-    # Under the lock it counts: the sender may be back, or be at its end.
+    # Check again with the lock held: the sender thread may have taken over or ended meanwhile.
     if not cyp_load32(&sender.standing_by):
         pthread_mutex_unlock(&sender.loop_lock)
         return False
@@ -136,7 +144,7 @@ cdef bint drive_loop(Sender sender, const int32_t* state, int64_t until) except 
         cyp_add32(&sender.drives, 1)
         cyp_store32(&sender.driven, 0)
         idle = not sender.deferred and note_standing_by(sender)
-        # Before the turn is given back: the sender could come to its end then, and close the descriptor.
+        # Before the lock is released: after that, the sender could end and close the descriptor.
         if not idle:
             wake_sender(&sender.waker)
         pthread_mutex_unlock(&sender.loop_lock)

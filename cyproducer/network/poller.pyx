@@ -1,10 +1,10 @@
-"""Waiting for sockets on a ``selectors`` selector, without the GIL where the system allows it.
+"""Waits for sockets on a ``selectors`` selector, without the GIL if the system allows it.
 
-Owns: the wait, and switching a socket's interest in writability. Does not own: the selector, which comes
-in from outside, nor registration, which whoever opens a socket does through ``selectors``.
+Owns the wait, and switching a socket's interest in writability. Does not own the selector, which is passed
+in, or registration: the code that opens a socket registers it with the selector.
 
-On Linux the selector is an epoll descriptor, and the loop waits on that one from C. Any other selector
-(kqueue on macOS, or one a simulator passes in) is asked through its own ``select()``, under the GIL.
+On Linux the selector is an epoll descriptor, and the loop waits on that descriptor from C. With any other
+selector (kqueue on macOS, or a simulator's), it calls the selector's own ``select()`` with the GIL.
 """
 
 import selectors
@@ -16,7 +16,7 @@ cdef extern from "polling.h" nogil:
 
 
 cdef class Poller:
-    """``selector``: any of ``selectors``. One thread at a time."""
+    """Waits on one selector. ``selector``: any class of ``selectors``. One thread at a time."""
 
     def __init__(self, selector):
         self.selector = selector
@@ -25,7 +25,7 @@ cdef class Poller:
             self.epoll_fd = selector.fileno()
 
     cdef int wait(self, int64_t timeout_ns, Ready* ready) except -1 nogil:
-        """Waits up to ``timeout_ns``; fills ``ready``, of MOST_READY places, and returns how many."""
+        """Waits up to ``timeout_ns``; fills ``ready``, of MOST_READY elements, and returns their number."""
         cdef int n
         if self.epoll_fd >= 0:
             timeout_ns = max(0, min(timeout_ns, <int64_t>3_600_000_000_000))
@@ -38,7 +38,7 @@ cdef class Poller:
             return self._select(timeout_ns, ready)
 
     cdef int _select(self, int64_t timeout_ns, Ready* ready) except -1:
-        """``wait`` through Python. Apart: a function with Python variables takes the GIL at its end."""
+        """``wait`` through Python. Separate: a function with Python variables takes the GIL at its end."""
         cdef int n = 0
         for key, events in self.selector.select(max(0, min(timeout_ns, 3_600_000_000_000)) / 1e9):
             if n == MOST_READY:
@@ -49,10 +49,10 @@ cdef class Poller:
         return n
 
     cdef int watch_write(self, int fd, bint on) except -1 nogil:
-        """Switches a registered socket's interest in writability; readability stays of interest."""
+        """Switches a registered socket's interest in writability; the interest in readability stays."""
         if self.epoll_fd >= 0:
-            # The selector keeps its own note of the events and is not told: only this class changes them
-            # after registration, and unregistering does not look at them.
+            # The selector object's own record of the events is not updated: only this class changes them
+            # after registration, and unregister() does not read them.
             if cyp_epoll_modify(self.epoll_fd, fd, on) == 0:
                 return 0
             with gil:

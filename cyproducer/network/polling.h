@@ -1,4 +1,4 @@
-/* Waiting on the descriptor of a selector without the GIL: epoll where there is one. */
+/* Waits on a selector's descriptor without the GIL: epoll, on Linux. */
 #ifndef CYPRODUCER_POLLING_H
 #define CYPRODUCER_POLLING_H
 #include <errno.h>
@@ -12,25 +12,26 @@
 #include <time.h>
 #include <unistd.h>
 
-/* epoll_wait counts milliseconds. Where the kernel (5.11) has the call that does not, short waits are exact. */
+/* epoll_wait counts milliseconds. Kernels from 5.11 have epoll_pwait2, with which short waits are exact. */
 static inline int cyp_epoll_sleep(int epfd, struct epoll_event *events, int room, int64_t ns) {
 #ifdef SYS_epoll_pwait2
     static int missing = 0;
     if (ns > 0 && ns < 10000000 && !missing) {
         struct timespec t = {0, ns};
         int n = (int)syscall(SYS_epoll_pwait2, epfd, events, room, &t, NULL, 0);
-        /* What is the caller's mistake, epoll_wait would refuse too. Any other error means that the call is not
-         * to be had: ENOSYS from a kernel without it, EPERM from a container runtime that does not know it. */
+        /* EBADF, EFAULT and EINVAL are the caller's mistake: epoll_wait would return them too. Any other error
+         * means that the call is not available: ENOSYS from an older kernel, EPERM from a container runtime
+         * that does not know it. */
         if (n >= 0 || errno == EINTR || errno == EBADF || errno == EFAULT || errno == EINVAL) return n;
         missing = 1;
     }
 #endif
-    /* Rounded up: waking a little early would only mean asking again. */
+    /* Rounded up: after waking up a little early the caller would only wait again. */
     return epoll_wait(epfd, events, room, (int)((ns + 999999) / 1000000));
 }
 
 /* Fills `ready` with up to `room` descriptors and their events (1 readable, 2 writable); 0 after `ns`.
- * Python's epoll object registers each descriptor with itself as the data, which is what comes back. */
+ * Python's epoll object stores the descriptor itself as the event data, which epoll_wait returns. */
 static inline int cyp_epoll_wait(int epfd, int32_t *ready, int room, int64_t ns) {
     struct epoll_event events[64];
     int n, i;

@@ -16,7 +16,7 @@ cdef class Reader:
     cdef const unsigned char *data  # first byte of the frame; borrowed from view
     cdef Py_ssize_t pos             # offset of the next byte to read
     cdef Py_ssize_t end             # one past the last readable byte; lowered inside a tagged field
-    cdef str message                # what is being read, for errors: "Metadata v9 response"
+    cdef str message                # the name of the message, for errors: "Metadata v9 response"
     cdef bint flexible              # compact lengths and tagged fields (KIP-482)
 
     cdef int fail(self, str field, str problem) except -1
@@ -40,7 +40,7 @@ cdef class Reader:
 cdef class Writer:
     cdef bytearray out   # the frame so far; its first four bytes are filled in by finish()
     cdef bint flexible   # compact lengths and tagged fields (KIP-482)
-    cdef str message     # what is being written, for errors: "Metadata v9 request"
+    cdef str message     # the name of the message, for errors: "Metadata v9 request"
 
     cdef int int16(self, int value) except -1
     cdef int int32(self, int64_t value) except -1

@@ -1,11 +1,11 @@
-"""Kafka's primitive types on the wire: a reader that trusts nothing, and a writer of request frames.
+"""Reads and writes Kafka's primitive types: a checked reader of frames, and a writer of request frames.
 
-Owns integers, varints, strings, arrays' lengths, tagged fields and the request header; does not own any
-message's layout (``protocol.pyx``). Each length, count and varint read is checked against the bytes that
-remain before anything is allocated for it. Runs on the sender thread, under the GIL; one reader or
-writer belongs to one call.
+Owns integers, varints, strings, array lengths, tagged fields and the request header. Does not own the layout
+of any message (``protocol.pyx``). Each length, count and varint is checked against the remaining bytes before
+anything is allocated for it. Runs on the sender thread, with the GIL; one reader or writer belongs to one
+call.
 
-The types are those of the Kafka protocol guide; KIP-482 for compact lengths and tagged fields.
+The types follow the Kafka protocol guide, and KIP-482 for compact lengths and tagged fields.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -20,7 +20,7 @@ cdef enum:
 
 
 cdef class Reader:
-    """Reads one frame from front to back; never past ``end``, never a size it has not checked."""
+    """Reads one frame from front to back; never past ``end``, and never trusts an unchecked size."""
 
     def __cinit__(self, object frame, str message, bint flexible):
         PyObject_GetBuffer(frame, &self.view, PyBUF_SIMPLE)
@@ -65,7 +65,7 @@ cdef class Reader:
         )
 
     cdef int64_t uvarint(self, str field) except -1:
-        """At most five bytes and 32 bits; anything longer is refused, not cut off."""
+        """Reads an unsigned varint of at most five bytes and 32 bits; a longer one is an error."""
         cdef int64_t value = 0
         cdef int shift = 0
         cdef unsigned char byte
@@ -83,7 +83,7 @@ cdef class Reader:
     cdef str string(self, str field):
         cdef object value = self.nullable_string(field)
         if value is None:
-            self.fail(field, "is null, which it must not be")
+            self.fail(field, "is null, but must not be")
         return <str> value
 
     cdef object nullable_string(self, str field):
@@ -110,7 +110,7 @@ cdef class Reader:
         return value
 
     cdef Py_ssize_t count(self, str field, int element_size) except -1:
-        """How many elements follow; refused where they could not fit at ``element_size`` bytes each."""
+        """Reads an array's count; an error if that many elements of ``element_size`` bytes cannot follow."""
         cdef int64_t elements
         if self.flexible:
             elements = self.uvarint(field) - 1
@@ -128,7 +128,7 @@ cdef class Reader:
         return 0
 
     cdef int skip_tags(self) except -1:
-        """Unknown tagged fields are no error: that is what they are for (KIP-482)."""
+        """Skips tagged fields. Unknown ones are not an error: they exist for compatibility (KIP-482)."""
         cdef Py_ssize_t remaining
         if not self.flexible:
             return 0
@@ -150,7 +150,7 @@ cdef class Reader:
         return <Py_ssize_t> size
 
     cdef int finish(self) except -1:
-        """Bytes left over mean that this was read as something it is not."""
+        """Checks that no bytes are left over: they would mean that the frame has another layout."""
         if self.pos != self.end:
             return self.fail("end", "was expected")
         return 0
@@ -167,7 +167,7 @@ cdef class Writer:
         self.int16(api_key)
         self.int16(version)
         self.int32(correlation_id)
-        # The header's client id kept its two-byte length in header v2 (KIP-482).
+        # In header v2, too, the client id has a two-byte length (KIP-482).
         self.flexible = False
         self.nullable_string("client_id", client_id)
         self.flexible = flexible
@@ -224,7 +224,7 @@ cdef class Writer:
         return self.int16(-1)
 
     cdef int count(self, Py_ssize_t elements) except -1:
-        """The length of an array; -1 is the null array."""
+        """Writes the length of an array; -1 is the null array."""
         if self.flexible:
             return self.uvarint(elements + 1)
         return self.int32(elements)

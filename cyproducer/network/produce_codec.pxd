@@ -7,7 +7,7 @@ cdef extern from "<sys/uio.h>" nogil:
         void* iov_base
         size_t iov_len
 
-# What stays the same for all Produce requests of a producer.
+# The fields that are the same in all Produce requests of a producer.
 cdef struct ProduceSettings:
     const char* client_id         # UTF-8; borrowed from the sender
     int32_t client_id_size
@@ -16,42 +16,42 @@ cdef struct ProduceSettings:
     int16_t acks
     int32_t timeout_ms
 
-# A request on its way: the frame's own bytes and the batches', in the order in which they are written.
+# A request in flight: slices of the frame and of the batches, in the order in which they are written.
 cdef struct Request:
     Request* next_out             # in the queue to be written, then in Transport.first_written
-    Request* next_awaiting        # in the queue of those whose answers are to come
-    bint answered                 # whether an answer will come (not to Produce under acks=0)
+    Request* next_awaiting        # in the queue of requests that await a response
+    bint answered                 # whether a response will come (not to Produce with acks=0)
     int16_t api_key
     int16_t version
     int32_t correlation_id
     int64_t sent_ns
-    uint8_t* frame                # everything but the batches; owned
+    uint8_t* frame                # everything except the batches; owned
     iovec* parts                  # slices of frame and of batches' data; owned
     int32_t part_count
-    int32_t part_at               # the first part that is not written whole
-    int64_t size                  # bytes in all
-    int64_t unwritten             # of these
-    Batch** batches               # sorted by topic, then partition; owned, as are the batches
-    uint8_t* ids                  # version 13: each batch's topic id as it was sent; behind the batches
+    int32_t part_at               # the first part that is not completely written
+    int64_t size                  # total bytes
+    int64_t unwritten             # bytes of it not written yet
+    Batch** batches               # sorted by topic, then partition; the array and the batches are owned
+    uint8_t* ids                  # version 13: each batch's topic id as sent; same allocation as `batches`
     int32_t count
 
-# What a response says of one batch.
+# A response's result for one batch.
 cdef struct Outcome:
     int64_t base_offset
     int64_t log_append_ms
-    int32_t leader_id             # KIP-951: the new leader, -1 where it is not told
+    int32_t leader_id             # KIP-951: the new leader, -1 if the response does not name one
     int32_t leader_epoch
     int32_t message_size          # -1: no message
     const char* message           # points into the response
     int16_t error_code
-    int16_t seen                  # whether the response has the batch at all
-    const uint8_t* record_errors  # KIP-467: records that the broker names, in the response; not decoded yet
+    int16_t seen                  # whether the response contains the batch
+    const uint8_t* record_errors  # KIP-467: the rejected records; points into the response, not decoded yet
     const uint8_t* record_errors_end
     int64_t record_error_count
 
-# Where the brokers are that the outcomes name as leaders (KIP-951); not decoded yet.
+# The addresses of the brokers that the outcomes name as leaders (KIP-951); not decoded yet.
 cdef struct Endpoints:
-    const uint8_t* data           # points into the response; NULL where it tells none
+    const uint8_t* data           # points into the response; NULL if it has none
     int64_t size
 
 cdef Request* encode_produce(

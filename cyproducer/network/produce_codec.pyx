@@ -1,10 +1,10 @@
-"""Produce requests and responses, versions 3 to 13, without the GIL.
+"""Encodes Produce requests and decodes Produce responses, versions 3 to 13, without the GIL.
 
-Owns: the frame around batches, as a list of slices for ``writev`` (a batch's bytes are never copied), and
-reading a response into one ``Outcome`` a batch. Does not own: sending, or what an error code means.
+Owns the frame around the batches, as a list of slices for ``sendmsg`` (a batch's bytes are never copied), and
+decoding a response into one ``Outcome`` per batch. Does not send anything and does not interpret error codes.
 
-Nothing in a response is trusted: every read is checked against what remains, counts need no memory, and
-a response that lacks a batch of the request, or names one twice, is malformed.
+Nothing in a response is trusted: every read is checked against the remaining bytes, no memory is allocated
+for a count, and a response that lacks a batch of the request, or names one twice, is malformed.
 
 Source: Kafka protocol guide, "Produce"; KIP-482 (flexible versions, from 9), KIP-467 (record errors, from
 8), KIP-951 (the new leader, from 10), KIP-516 (topic ids, from 13).
@@ -20,8 +20,8 @@ from cyproducer.records.varint cimport put_uvarint
 from cyproducer.control.apis import PRODUCE, PRODUCE_BY_TOPIC_ID
 
 cdef enum:
-    PER_TOPIC = 32            # most bytes around a topic, but for its name
-    PER_BATCH = 16            # most bytes around a batch
+    PER_TOPIC = 32            # upper bound for the bytes around a topic, without its name
+    PER_BATCH = 16            # upper bound for the bytes around a batch
     ID_SIZE = 16
     NODE_ENDPOINTS_TAG = 0
     NOT_LEADER_OR_FOLLOWER = 6
@@ -41,7 +41,7 @@ cdef int by_topic_and_partition(const void* left, const void* right) noexcept no
 
 
 cdef inline uint8_t* put_count(uint8_t* p, int64_t count, bint flexible) noexcept nogil:
-    """An array's count or a byte string's length, as the version has it."""
+    """Writes an array's count or a byte string's length in the version's encoding."""
     if flexible:
         return put_uvarint(p, count + 1)
     put_u32(p, <int32_t>count)
@@ -49,7 +49,7 @@ cdef inline uint8_t* put_count(uint8_t* p, int64_t count, bint flexible) noexcep
 
 
 cdef inline uint8_t* put_text(uint8_t* p, const char* text, int32_t size, bint flexible) noexcept nogil:
-    """A string; null where ``text`` is NULL."""
+    """Writes a string; null if ``text`` is NULL."""
     if flexible:
         p = put_uvarint(p, size + 1 if text != NULL else 0)
     else:
@@ -72,10 +72,11 @@ cdef bint has_id(const Topic* t) noexcept nogil:
 cdef Request* encode_produce(
     const ProduceSettings* settings, int16_t version, int32_t correlation_id, Batch** batches, int32_t count
 ) noexcept nogil:
-    """The request for these batches, whose headers are written; NULL where there is no memory.
+    """Encodes the request for these batches, whose headers are already written; NULL if out of memory.
 
-    Takes the batches, not the array; sorts the array. ``version`` is the highest to use: while a topic's
-    id is unknown, since a broker older than Metadata 10 told of it, the request names topics as before 13.
+    Takes ownership of the batches, but not of the array, which it sorts. ``version`` is the highest version
+    to use: if a topic's id is unknown, because its metadata came from a broker without Metadata v10, the
+    request uses topic names and at most v12.
     """
     cdef bint flexible = version >= FLEXIBLE
     cdef Request* r = <Request*>calloc(1, sizeof(Request))
@@ -109,7 +110,8 @@ cdef Request* encode_produce(
     r.version = version
     r.correlation_id = correlation_id
     if version >= TOPIC_IDS:
-        # A topic that is created anew has another id by the time the answer comes, which has this one.
+        # The response has the ids of the request. If a topic is recreated meanwhile, its id has changed when
+        # the response arrives.
         r.ids = <uint8_t*>(r.batches + count)
         for i in range(count):
             memcpy(r.ids + i * ID_SIZE, batches[i].partition.topic.id, ID_SIZE)
@@ -130,7 +132,7 @@ cdef Request* encode_produce(
         t = batches[i].partition.topic
         if i == 0 or batches[i - 1].partition.topic != t:
             if i > 0 and flexible:
-                p[0] = 0   # the last topic's tags
+                p[0] = 0   # the previous topic's tags
                 p += 1
             if version >= TOPIC_IDS:
                 memcpy(p, t.id, ID_SIZE)
@@ -169,7 +171,7 @@ cdef inline void add_part(Request* r, void* data, int64_t size) noexcept nogil:
 cdef Request* whole_request(
     int16_t api_key, int16_t version, int32_t correlation_id, const uint8_t* frame, int64_t size
 ) noexcept nogil:
-    """A request that is one piece of bytes, which are copied; NULL where there is no memory."""
+    """Makes a request from one whole frame, which is copied; NULL if out of memory."""
     cdef Request* r = <Request*>calloc(1, sizeof(Request))
     if r == NULL:
         return NULL
@@ -188,14 +190,14 @@ cdef Request* whole_request(
 
 
 cdef void free_request(Request* r) noexcept nogil:
-    """Frees a request; its batches have gone elsewhere."""
+    """Frees a request, but not its batches: the caller has handed them on."""
     free(r.frame)
     free(r.parts)
     free(r.batches)
     free(r)
 
 
-# Reading. A cursor that has run over stays at its end and says so, so that callers check once.
+# Decoding. A read beyond the end moves the cursor to its end and sets `bad`, so that callers check only once.
 cdef struct Cursor:
     const uint8_t* at
     const uint8_t* end
@@ -203,7 +205,7 @@ cdef struct Cursor:
 
 
 cdef inline const uint8_t* take(Cursor* c, int64_t size) noexcept nogil:
-    """The next ``size`` bytes, or NULL and a bad cursor."""
+    """Returns the next ``size`` bytes, or NULL with the cursor marked bad."""
     cdef const uint8_t* p = c.at
     if size < 0 or c.end - c.at < size:
         c.bad = True
@@ -229,7 +231,7 @@ cdef inline int64_t read_i64(Cursor* c) noexcept nogil:
 
 
 cdef int64_t read_uvarint(Cursor* c) noexcept nogil:
-    """An unsigned varint of at most 5 bytes: nothing in a response needs more."""
+    """Reads an unsigned varint of at most 5 bytes: no field of a response needs more."""
     cdef int64_t v = 0
     cdef int shift = 0
     cdef const uint8_t* p
@@ -246,7 +248,7 @@ cdef int64_t read_uvarint(Cursor* c) noexcept nogil:
 
 
 cdef inline int64_t read_count(Cursor* c, bint flexible) noexcept nogil:
-    """An array's count: at least 0, at most the bytes that remain, since no element is empty."""
+    """Reads an array's count: at least 0, at most the remaining bytes, since no element is empty."""
     cdef int64_t n = read_uvarint(c) - 1 if flexible else read_i32(c)
     if n < 0:
         return 0
@@ -257,7 +259,7 @@ cdef inline int64_t read_count(Cursor* c, bint flexible) noexcept nogil:
 
 
 cdef inline const uint8_t* read_text(Cursor* c, bint flexible, int64_t* size) noexcept nogil:
-    """A string's bytes; size -1 for null."""
+    """Returns a string's bytes; size -1 for null."""
     size[0] = read_uvarint(c) - 1 if flexible else read_i16(c)
     if size[0] < 0:
         size[0] = -1
@@ -274,7 +276,7 @@ cdef void skip_tags(Cursor* c) noexcept nogil:
 
 
 cdef void read_partition_tags(Cursor* c, Outcome* o) noexcept nogil:
-    """A partition's tags: 0 is its current leader (KIP-951)."""
+    """Reads a partition's tagged fields: tag 0 is its current leader (KIP-951)."""
     cdef int64_t n = read_uvarint(c)
     cdef int64_t tag
     cdef int64_t size
@@ -296,7 +298,7 @@ cdef void read_partition_tags(Cursor* c, Outcome* o) noexcept nogil:
 
 
 cdef void read_response_tags(Cursor* c, Endpoints* endpoints) noexcept nogil:
-    """The response's tags: 0 tells where the new leaders are (KIP-951)."""
+    """Reads the response's tagged fields: tag 0 has the addresses of the new leaders (KIP-951)."""
     cdef int64_t n = read_uvarint(c)
     cdef int64_t tag
     cdef int64_t size
@@ -312,9 +314,9 @@ cdef void read_response_tags(Cursor* c, Endpoints* endpoints) noexcept nogil:
 
 
 cdef list record_errors(const Request* r, const Outcome* o):
-    """The records that made a broker refuse a batch, as (place in the batch, message or None); see KIP-467.
+    """Returns the records for which a broker rejected a batch, as (index in the batch, message or None).
 
-    ``parse_produce`` has found the response well-formed.
+    See KIP-467. ``parse_produce`` has already checked that the response is well-formed.
     """
     cdef Cursor c
     cdef int64_t size
@@ -335,19 +337,22 @@ cdef list record_errors(const Request* r, const Outcome* o):
 
 
 cdef bint client_throttles(const Request* r) noexcept nogil:
-    """Whether a throttle time in the answer asks for silence: before, the broker kept it (KIP-219)."""
+    """Whether the client must observe the throttle time: in older versions the broker delays its response.
+
+    See KIP-219.
+    """
     return r.version >= CLIENT_THROTTLES
 
 
 cdef bint names_leader(const Outcome* o) noexcept nogil:
-    """Whether the broker refused a batch and said who would take it."""
+    """Whether the broker rejected a batch and named the new leader."""
     return o.leader_id >= 0 and (
         o.error_code == NOT_LEADER_OR_FOLLOWER or o.error_code == FENCED_LEADER_EPOCH
     )
 
 
 cdef inline bint is_topic(const Request* r, int32_t i, const uint8_t* name, int64_t size) noexcept nogil:
-    """Whether the topic of batch ``i`` is the one that a response names so."""
+    """Whether ``name``, from a response, is the topic of batch ``i``: its name, or its id from v13 on."""
     cdef const Topic* t = r.batches[i].partition.topic
     if r.version >= TOPIC_IDS:
         return memcmp(r.ids + i * ID_SIZE, name, ID_SIZE) == 0
@@ -355,9 +360,10 @@ cdef inline bint is_topic(const Request* r, int32_t i, const uint8_t* name, int6
 
 
 cdef int32_t find_topic(const Request* r, const uint8_t* name, int64_t size, int32_t hint) noexcept nogil:
-    """Where the batches of a topic begin, looking from ``hint`` on and around; -1: not in the request.
+    """Returns the index of a topic's first batch, or -1 if it is not in the request.
 
-    A broker mostly answers in the order of the request; then the hint is the answer.
+    The search starts at ``hint`` and wraps around. Brokers mostly keep the order of the request; then the
+    first look finds it.
     """
     cdef int32_t i = hint if hint < r.count else 0
     cdef int32_t left = r.count
@@ -379,7 +385,7 @@ cdef int32_t find_topic(const Request* r, const uint8_t* name, int64_t size, int
 
 
 cdef int32_t find_partition(const Request* r, int32_t start, int32_t index, int32_t hint) noexcept nogil:
-    """The batch of a partition among those of the topic that begins at ``start``; -1: none."""
+    """Returns the index of a partition's batch in the topic that begins at ``start``; -1 if there is none."""
     cdef const Topic* t = r.batches[start].partition.topic
     cdef int32_t low = start
     cdef int32_t high
@@ -402,9 +408,9 @@ cdef int parse_produce(
     const Request* r, const uint8_t* frame, int64_t size, Outcome* outcomes, int32_t* throttle_ms,
     Endpoints* endpoints
 ) noexcept nogil:
-    """Reads the response to ``r`` from its correlation id on; 0, or -1 where it is malformed.
+    """Decodes the response to ``r`` from its correlation id on; returns 0, or -1 if it is malformed.
 
-    ``outcomes`` has a place for each batch, in the request's order.
+    ``outcomes`` has one element per batch, in the order of the request.
     """
     cdef bint flexible = r.version >= FLEXIBLE
     cdef Cursor c

@@ -1,12 +1,12 @@
-"""From bytes that a broker has sent to acknowledged batches.
+"""Reads responses from a connection and completes the batches that they acknowledge.
 
-Owns: reading, matching responses to requests by correlation id, and completing batches. Does not own: the
-fate of a batch that a broker refuses (``batch_errors``), nor frames that do not answer a Produce request (the
-control plane gets them).
+Owns reading, matching responses to requests by correlation id, and completing batches. Does not decide what
+happens to a rejected batch (``batch_errors``), and passes responses to other requests than Produce to the
+control plane.
 
-Runs under the loop's lock, and without the GIL for as long as there is nothing to decide. Code that needs
-Python variables is in functions of its own: Cython makes such a function take the GIL when it returns,
-whether it needed the GIL before or not.
+Runs with the loop lock held, and without the GIL unless a decision is needed. Code that needs Python
+variables is in separate functions: Cython makes such a function take the GIL when it returns, even if it did
+not need it before.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -48,7 +48,7 @@ log = Log("cyproducer")
 
 
 cdef int read_responses(Sender sender, Transport* transport, int64_t now) except -1 nogil:
-    """Reads what is there and handles each whole frame."""
+    """Reads the available bytes and handles each complete frame."""
     cdef int64_t n
     while True:
         n = transport_receive(transport)
@@ -60,12 +60,12 @@ cdef int read_responses(Sender sender, Transport* transport, int64_t now) except
         if not handle_frames(sender, transport, now):
             return 0
         if transport.inbox_used < transport.inbox_room and n < transport.inbox_room - transport.inbox_used:
-            # A read that did not fill its room has emptied the socket; more will be announced.
+            # A read that did not fill the buffer has emptied the socket; the poller reports new bytes.
             return 0
 
 
 cdef bint handle_frames(Sender sender, Transport* transport, int64_t now) except -1 nogil:
-    """Handles the whole frames that were received; whether to read on from the connection."""
+    """Handles the complete frames in the inbox; returns whether to continue reading from the connection."""
     cdef int64_t at = 0
     cdef int64_t size
     cdef const uint8_t* frame
@@ -80,7 +80,7 @@ cdef bint handle_frames(Sender sender, Transport* transport, int64_t now) except
         r = transport.first_awaiting
         awaited = r != NULL and <int32_t>get_u32(frame) == r.correlation_id
         if not awaited and sender.settings.acks == 0:
-            # librdkafka's mock cluster answers Produce requests that ask for no answer.
+            # librdkafka's mock cluster responds to Produce requests even with acks=0.
             at += 4 + size
             continue
         if sender.driven and (not awaited or not is_plain_success(sender, r, frame, size)):
@@ -112,7 +112,7 @@ cdef bint handle_frames(Sender sender, Transport* transport, int64_t now) except
 cdef bint is_plain_success(
     Sender sender, Request* r, const unsigned char* frame, int64_t size
 ) noexcept nogil:
-    """Whether a response acknowledges all it is asked to, and nobody has to decide anything."""
+    """Whether a response acknowledges every batch of the request, and no decision is needed."""
     cdef int32_t throttle_ms = 0
     cdef int32_t i
     cdef Endpoints endpoints
@@ -129,7 +129,7 @@ cdef bint is_plain_success(
 cdef int handle_response(
     Sender sender, Transport* transport, Request* r, const unsigned char* frame, int64_t size, int64_t now
 ) except -1 nogil:
-    """Handles the answer to ``r``, which it frees."""
+    """Handles the response to ``r``, which it frees."""
     cdef int32_t throttle_ms = 0
     cdef int32_t i
     cdef int rc
@@ -165,7 +165,7 @@ cdef int handle_response(
 
 
 cdef int learn_leaders(Sender sender, Transport* transport, Request* r, const Endpoints* endpoints) except -1:
-    """Tells the control plane of all leaders that a response names, before its batches come back."""
+    """Reports all leaders that a response names to the control plane, before the batches are handled."""
     cdef int32_t i
     cdef Outcome* o
     cdef Partition* p
@@ -181,14 +181,14 @@ cdef int learn_leaders(Sender sender, Transport* transport, Request* r, const En
     try:
         sender.control.on_leaders(<Connection>transport.owner, leaders, where)
     except Exception:
-        log.exception("taking leaders from a response failed")
+        log.exception("applying the leaders of a Produce response failed")
     return 0
 
 
 cdef int pass_to_control(
     Sender sender, Transport* transport, Request* r, const unsigned char* frame, int64_t size, int64_t now
 ) except -1:
-    """An answer to a request of the control plane's."""
+    """Passes the response to a request of the control plane on to it."""
     key, version = r.api_key, r.version
     free_request(r)
     body = PyBytes_FromStringAndSize(<const char*>frame, size)
@@ -217,7 +217,7 @@ cdef int batch_refused(Sender sender, const Request* r, int32_t i) except -1:
 
 
 cdef int acknowledge_batches(Sender sender, Request* r) except -1 nogil:
-    """Completes the batches that were acknowledged, also those whose records had to fail before."""
+    """Completes the acknowledged batches, including abandoned ones, whose records have already failed."""
     cdef Outcome* o
     cdef Batch* b
     cdef Partition* p
@@ -231,7 +231,7 @@ cdef int acknowledge_batches(Sender sender, Request* r) except -1 nogil:
         b = r.batches[i]
         p = b.partition
         awaited = sender.driven or cyp_load32(&b.delivery.waiting) > 0
-        # No lock: only the sender writes it.
+        # No lock: only the thread with the loop lock writes it.
         p.awaited = awaited
         if p.gate != GATE_OPEN:
             acknowledge_held(sender, b, o)
@@ -240,7 +240,7 @@ cdef int acknowledge_batches(Sender sender, Request* r) except -1 nogil:
         sender.drained[count] = b
         count += 1
     sender.accumulator.account(sender.drained, count)
-    # Read without the lock: it is a hint.
+    # `incomplete` is read without the lock: it is only a hint.
     if r.count == 1 and awaited and sender.accumulator.c.incomplete == 0:
         sender.lone += 1
     else:
@@ -249,7 +249,7 @@ cdef int acknowledge_batches(Sender sender, Request* r) except -1 nogil:
 
 
 cdef int acknowledge_held(Sender sender, Batch* b, const Outcome* o) except -1 nogil:
-    """The same for one whose partition the control plane has in hand, and is told."""
+    """Completes a batch of a partition that is held back, and lets ``batch_progress`` decide what follows."""
     cdef Partition* p = b.partition
     cdef int64_t first_record = b.first_record
     sender.accumulator.complete(b, o.base_offset, o.log_append_ms)
@@ -259,7 +259,7 @@ cdef int acknowledge_held(Sender sender, Batch* b, const Outcome* o) except -1 n
 
 
 cdef int resume_deferred(Sender sender, int64_t now) except -1 nogil:
-    """Goes on with what was left over."""
+    """Continues with the connections that a thread in ``get()`` has deferred."""
     cdef int i = 0
     cdef Transport* transport
     sender.deferred = False
@@ -268,7 +268,7 @@ cdef int resume_deferred(Sender sender, int64_t now) except -1 nogil:
         if not transport.deferred:
             i += 1
             continue
-        # What happens may break connections, and move others here.
+        # Handling it may close connections, which moves others in the array: start again from the first.
         transport.deferred = False
         i = 0
         if transport.failure:

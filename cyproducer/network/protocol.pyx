@@ -1,10 +1,9 @@
-"""The wire form of every Kafka message but Produce: ApiVersions, Metadata, InitProducerId.
+"""Encodes and decodes every Kafka message except Produce: ApiVersions, Metadata, InitProducerId.
 
-Owns the byte layout of these requests and responses, for each version the package implements, and the one
-field of Produce responses that tells of brokers. Owns neither the primitive types (``primitives.pyx``) nor
-sockets nor the choice of a version (``control/apis.py``); matching a response to its request by
-correlation id is the caller's. Runs on the sender thread, under the GIL; every function is pure and may be
-called from any thread.
+Owns the byte layout of these requests and responses in each version the package implements, and of the
+Produce response field with broker addresses. Does not own the primitive types (``primitives.pyx``), sockets
+or the choice of a version (``control/apis.py``). The caller matches responses to requests by correlation id.
+Runs with the GIL, on the sender thread; every function is pure and may be called from any thread.
 
 Layouts follow Apache Kafka's message schemas (protocol guide; KIP-482 for flexible versions).
 """
@@ -28,13 +27,13 @@ from cyproducer.errors import KafkaProtocolError
 
 
 cdef enum:
-    # The one error a broker reports in version 0, whatever version was asked for (KIP-511).
+    # A broker sends this error in version 0, whatever version was requested (KIP-511).
     UNSUPPORTED_VERSION = 35
     FINALIZED_FEATURES_TAG = 2
 
 
 cdef str _described(object api, int version, str kind):
-    """The message's name for errors, once its version is known to be one of ours."""
+    """Checks the version, and returns the message's name for errors."""
     if not api.lowest <= version <= api.highest:
         raise ValueError(
             f"{api.name} version {version} is not implemented, only {api.lowest} to {api.highest}"
@@ -43,7 +42,7 @@ cdef str _described(object api, int version, str kind):
 
 
 cdef Writer _request(object api, int version, int32_t correlation_id, object client_id):
-    """A request with its header."""
+    """Returns a writer that has written the request header."""
     cdef str message = _described(api, version, "request")
     return Writer(api.key, version, correlation_id, client_id, message, version >= api.flexible)
 
@@ -116,7 +115,7 @@ cdef dict _read_features(Reader reader):
     cdef dict features = {}
     for _ in range(reader.count("finalized_features", 6)):
         name = reader.string("finalized_features.name")
-        # On the wire the highest level stands before the lowest.
+        # The highest level comes before the lowest in the response.
         highest = reader.int16("finalized_features.max_version_level")
         lowest = reader.int16("finalized_features.min_version_level")
         reader.skip_tags()
@@ -136,13 +135,13 @@ cdef dict _read_api_versions(Reader reader):
 
 
 cdef dict _read_supported_versions(Reader reader):
-    """The ranges that come with UNSUPPORTED_VERSION; the error is worth having without them."""
+    """Reads the ranges that come with UNSUPPORTED_VERSION; malformed ones count as none."""
     reader.flexible = False
     try:
         api_versions = _read_api_versions(reader)
         reader.finish()
     except KafkaProtocolError:
-        # librdkafka's mock cluster mixes the version asked for with version 0 here.
+        # librdkafka's mock cluster mixes the requested version with version 0 here.
         return {}
     return api_versions
 
@@ -152,7 +151,7 @@ def decode_api_versions(int version, object frame):
     cdef dict features = {}
     cdef int throttle_time_ms = 0
     cdef Py_ssize_t outer_end, tag_end
-    # Response header v0 in every version: the client cannot know yet whether the broker knows v1.
+    # All versions have response header v0: the client cannot know yet whether the broker supports v1.
     reader.int32("correlation_id")
     cdef int error_code = reader.int16("error_code")
     if error_code == UNSUPPORTED_VERSION:
@@ -201,7 +200,7 @@ cdef list _read_partitions(Reader reader, int version):
         data = reader.data + reader.pos
         if version >= 7:
             leader_epoch = <int32_t> load32(data + 10)
-        # Straight to tuple.__new__: at 10,000 partitions the named tuple's own one is half of the time.
+        # Calls tuple.__new__ directly: with 10,000 partitions, the named tuple's __new__ takes half the time.
         partitions.append(
             new_tuple(
                 cls,
@@ -281,8 +280,8 @@ def decode_node_endpoints(object field):
         port = reader.int32("port")
         if not host or not 1 <= port <= 65535:
             raise KafkaProtocolError(
-                f"{reader.message}: {host!r}:{port} of node {node_id} is no address: a host and a port from "
-                "1 to 65535 are needed"
+                f"{reader.message}: {host!r}:{port} of node {node_id} is not an address: it must be a host "
+                "and a port from 1 to 65535"
             )
         rack = reader.nullable_string("rack")
         reader.skip_tags()
@@ -330,7 +329,7 @@ def frame_looks_like(object first_bytes):
     for greeting, name in _GREETINGS:
         if start.startswith(greeting):
             return name
-    # A MySQL greeting: three bytes of length, little-endian, sequence number 0, protocol 10, a digit.
+    # A MySQL greeting: a length of three bytes (little-endian), sequence number 0, protocol 10, a digit.
     if len(start) == 6 and start[3] == 0 and start[4] == 10 and start[5:6].isdigit():
         return "a MySQL server"
     return None

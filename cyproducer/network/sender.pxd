@@ -12,7 +12,7 @@ from cyproducer.network.waker cimport Waker
 
 cdef enum:
     MOST_BATCHES = 1024           # batches in one request
-    COMPRESSING_NS = 20_000_000   # when to look again for an overdue batch that a thread compresses
+    COMPRESSING_NS = 20_000_000   # delay before the next check of an overdue batch that a thread compresses
 
 cdef class Sender:
     cdef pthread_mutex_t loop_lock    # held by the thread that runs a step
@@ -21,33 +21,33 @@ cdef class Sender:
     cdef readonly Poller poller
     cdef readonly object control  # decides about connections and metadata
     cdef readonly object fates    # decides about batches that did not succeed
-    cdef int wake_read_fd         # what the selector watches for wake-ups
+    cdef int wake_read_fd         # the descriptor that the selector watches for wake-ups
     cdef Waker waker
     cdef ProduceSettings settings
-    cdef bytes client_id          # what settings.client_id points to
+    cdef bytes client_id          # owns the bytes of settings.client_id
     cdef int32_t max_in_flight_requests
     cdef int64_t max_request_size
     cdef int64_t request_timeout_ns
     cdef int64_t delivery_timeout_ns
     cdef int64_t receive_max
-    cdef int32_t attention        # somebody asked for the control plane; any thread sets it
-    cdef int32_t stopping         # run() returns; any thread sets it
-    cdef int32_t driven           # by a thread in get(), not by the sender's; atomic
-    cdef bint deferred            # that thread leaves the next step to the sender's; see defer()
-    cdef int32_t lone             # completions in a row that left nothing, and that a thread waited for
-    cdef int64_t next_control_ns  # when the control plane wants its next tick
+    cdef int32_t attention        # the next step must call the control plane; any thread sets it
+    cdef int32_t stopping         # run() must return; any thread sets it
+    cdef int32_t driven           # a thread in get() runs the loop, not the sender thread; atomic
+    cdef bint deferred            # that thread leaves the next step to the sender thread; see defer()
+    cdef int32_t lone             # completions in a row that left no batch incomplete and were waited for
+    cdef int64_t next_control_ns  # when the control plane's next tick is due
     cdef int64_t next_expiry_ns   # when the oldest batch is overdue
     cdef list connections
-    cdef Transport** transports             # of `connections`, in that order
+    cdef Transport** transports             # of `connections`, in the same order
     cdef int transport_count
     cdef list backing_off         # a heap of (retry_at_ns, number, address of a Partition)
     cdef int64_t backoff_number
     cdef Batch* drained[MOST_BATCHES]
     cdef Outcome outcomes[MOST_BATCHES]
-    cdef int32_t standing_by      # the sender's thread leaves the loop to whoever waits for a record
-    cdef int32_t drives           # times that waiting threads took the loop and gave it back
-    cdef int32_t left_alone       # times that a record came while it stood by, and nobody waited for it
-    # for metrics(); what else there is, is in Accumulator.meters
+    cdef int32_t standing_by      # the sender thread leaves the loop to threads that wait for a record
+    cdef int32_t drives           # times that a waiting thread took the loop and gave it back
+    cdef int32_t left_alone       # times that a record came while it stood by, and no thread waited for it
+    # for metrics(); the other counters are in Accumulator.meters
     cdef int64_t wakeups
 
     cdef int step(self, int64_t max_wait_ns) except -1 nogil

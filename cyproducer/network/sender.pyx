@@ -1,18 +1,19 @@
-"""The sender: from ready batches to acknowledged ones, one step after the other.
+"""Runs the sender loop: drains ready batches, sends them and completes them, one step at a time.
 
-Owns: the step (which batches go into a request, writing, waiting for events), opening and closing
-connections, and everything the control plane has it do: apply metadata, fail records, end. Beside it are
-functions over its state: ``produce_response`` handles what comes back, ``batch_errors`` what did not succeed,
-``loop_ownership`` decides which thread runs the loop. Does not own: decisions (connections, metadata, errors,
-retries), which are the control plane's (``network_client``), called with the GIL; nor time and sockets, which
-come in from outside.
+Owns the step (which batches go into a request, writing, waiting for events), opening and closing connections,
+and the operations that the control plane calls: apply metadata, fail records, shut down. Other modules
+contain functions over the sender's state: ``produce_response`` handles responses, ``batch_errors`` handles
+batches that did not succeed, ``loop_ownership`` decides which thread runs the loop. Does not make decisions
+about connections, metadata, errors and retries: the control plane (``network_client``) does, called with the
+GIL. Does not create sockets, the selector or the clock: they are passed in.
 
-A step runs under ``loop_lock``; so does every method that the control plane calls, unless it says "any
+A step runs with ``loop_lock`` held; so does every method that the control plane calls, unless it says "any
 thread".
 
-The happy path of a step takes no GIL at all: drain batches, checksum, write, wait, read, complete. A thread
-that asks for the GIL beside a busy ``send()`` loop gets it after the interpreter's switch interval, 5 ms, in
-which that loop makes tens of thousands of records: asking once per batch would halve the throughput.
+The happy path of a step never takes the GIL: drain batches, checksum, write, wait, read, complete. A thread
+that asks for the GIL while another thread runs a busy ``send()`` loop gets it after the interpreter's switch
+interval, 5 ms, in which that loop appends tens of thousands of records: taking the GIL once per batch would
+halve the throughput.
 """
 
 import heapq
@@ -108,11 +109,11 @@ log = Log("cyproducer")
 
 
 cdef class Sender:
-    """The loop over one selector. ``selector`` and ``clock`` come from the caller, which may step by hand.
-    ``options``: a ``ProducerConfig``, or any object with the attributes that are read below.
+    """The sender loop over one selector. The caller passes ``selector`` and ``clock``, and may call single
+    steps itself. ``options``: a ``ProducerConfig``, or any object with the attributes that are read below.
 
-    ``attach_control`` gives it the control plane, which is called about everything that needs a decision:
-    ``NetworkClient`` describes each call.
+    ``attach_control`` sets the control plane, which the loop calls for every decision: ``NetworkClient``
+    describes each call.
     """
 
     def __cinit__(self):
@@ -135,7 +136,8 @@ cdef class Sender:
         self.settings.client_id = self.client_id
         self.settings.client_id_size = <int32_t>len(self.client_id)
         self.settings.acks = options.acks
-        # The broker's patience ends before ours, so that its answer, which says more than none, arrives.
+        # The broker's timeout is shorter than ours, so that its error response, which says more than a local
+        # timeout, arrives in time.
         self.settings.timeout_ms = <int32_t>min(request_timeout_ms - min(request_timeout_ms / 10, 1000), 1e9)
         self.max_in_flight_requests = options.max_in_flight_requests_per_connection
         self.max_request_size = options.max_request_size
@@ -159,22 +161,22 @@ cdef class Sender:
         pthread_mutex_destroy(&self.loop_lock)
 
     def wake(self):
-        """Ends the wait for events. Any thread."""
+        """Wakes up the loop if it waits for events. Any thread."""
         wake_sender(&self.waker)
 
     def request_control(self):
-        """Has the control plane called in the next step, which begins at once. Any thread."""
+        """Makes the next step call the control plane, and wakes up the loop. Any thread."""
         cyp_store32(&self.attention, 1)
         wake_sender(&self.waker)
 
     # Running
 
     def run(self):
-        """Steps until ``stop()``. What a step raises is a bug: it is logged, and ends the loop."""
+        """Runs steps until ``stop()``. An exception from a step is a bug: it is logged, and ends the loop."""
         run_until_stopped(self)
 
     def run_once(self, max_wait_ms=0.0):
-        """One step, waiting for events up to ``max_wait_ms``."""
+        """Runs one step, which waits for events up to ``max_wait_ms`` milliseconds."""
         cdef int64_t wait = cyp_ms_ns(duration_of("max_wait_ms", max_wait_ms, "milliseconds"))
         with nogil:
             pthread_mutex_lock(&self.loop_lock)
@@ -219,7 +221,7 @@ cdef class Sender:
             transport = self.transports[i]
             if transport.state == READY:
                 self.fill(transport, now)
-            # fill may have broken this connection, which moves the next one here.
+            # If fill() closed this connection, the next one has moved to this index.
             if i < self.transport_count and self.transports[i] == transport:
                 i += 1
         until = throttled_until(self.transports, self.transport_count, self.next_control_ns, now)
@@ -230,7 +232,7 @@ cdef class Sender:
         for i in range(n):
             if ready[i].fd == self.wake_read_fd:
                 self.wakeups += 1
-                # An eventfd is empty after one read, a pipe may hold several wake-ups.
+                # One read empties an eventfd; a pipe may hold several wake-ups.
                 while c_read(self.wake_read_fd, &drained_wakeups, 8) > 0:
                     if self.wake_read_fd == self.waker.fd:
                         break
@@ -260,10 +262,10 @@ cdef class Sender:
         return NULL
 
     cdef int64_t sleep_until(self, int64_t until, int64_t now) noexcept nogil:
-        """Until when to wait for events, ``until`` at the latest; ``now`` where there is work already.
+        """Returns the time until which to wait for events, at most ``until``; ``now`` if there is work.
 
-        The look for work and the note that the sender sleeps are one critical section: an append either
-        comes before and is seen here, or after and sees the note.
+        One critical section checks for work and sets ``sleeping``: an append either comes before and is seen
+        here, or comes after and sees ``sleeping``.
         """
         cdef Accumulator* a = &self.accumulator.c
         cdef Node* n
@@ -276,8 +278,8 @@ cdef class Sender:
                     n.takes = 1
             else:
                 if n.takes and n.transport == NULL:
-                    # The control plane is told once for as long as there is work; it connects, and takes
-                    # its time between failures.
+                    # Notify the control plane once while there is work. It connects, and backs off after
+                    # failures.
                     n.takes = 0
                     cyp_store32(&self.attention, 1)
                     work = True
@@ -287,7 +289,7 @@ cdef class Sender:
                     n.waiting_since_ns = now
             n = n.next
         if a.parked_anew:
-            # Its deadline may be the first of all.
+            # The new record's deadline may be the earliest of all.
             a.parked_anew = 0
             cyp_store32(&self.attention, 1)
             work = True
@@ -295,12 +297,14 @@ cdef class Sender:
             until = min(until, cyp_after(a.lingering.first.first.created_ns, a.stream_linger_ns))
         self.next_expiry_ns = FAR_NS
         if self.delivery_timeout_ns < FAR_NS - now:
-            # A batch that is begun meanwhile may wake nobody: it has no leader, or no connection yet.
+            # A batch that is created while the sender sleeps may not wake it up: a batch without a leader or
+            # connection does not.
             self.next_expiry_ns = now + self.delivery_timeout_ns
             if a.oldest != NULL:
                 self.next_expiry_ns = a.oldest.created_ns + self.delivery_timeout_ns
                 if self.next_expiry_ns <= now and a.oldest.state == SEALING:
-                    # It fails once it is compressed, which need not wake anybody either.
+                    # It cannot fail before it is compressed, and the end of compression may not wake up the
+                    # sender either.
                     self.next_expiry_ns = now + COMPRESSING_NS
         until = min(until, self.next_expiry_ns)
         if work:
@@ -311,10 +315,10 @@ cdef class Sender:
         pthread_mutex_unlock(&a.lock)
         return until
 
-    # Out
+    # Sending
 
     cdef int fill(self, Transport* transport, int64_t now) except -1 nogil:
-        """Makes and writes requests while there are ready batches and the connection takes them."""
+        """Encodes and writes requests while there are ready batches and the connection takes requests."""
         cdef Request* r
         cdef Batch* b
         cdef int32_t count
@@ -354,7 +358,8 @@ cdef class Sender:
                 continue
             r.sent_ns = now
             transport_push(transport, r, self.settings.acks != 0)
-            # The control plane looks for requests that are overdue, and must not sleep past this one.
+            # The control plane closes connections with overdue requests: its next tick must not come after
+            # this request's timeout.
             self.next_control_ns = min(self.next_control_ns, cyp_after(now, self.request_timeout_ns))
             transport.in_flight += self.settings.acks != 0
             self.write(transport, now)
@@ -369,12 +374,12 @@ cdef class Sender:
         return 0
 
     cdef int write(self, Transport* transport, int64_t now) except -1 nogil:
-        """Writes what the socket takes, and watches it for more room where something is left."""
+        """Writes as much as the socket accepts; if bytes are left, watches the socket for writability."""
         cdef int64_t rc = transport_flush(transport, now)
         cdef Request* r = transport_pop_written(transport)
         cdef int32_t i
         while r != NULL:
-            # acks=0: what the kernel took is all there is to know.
+            # acks=0: there is no response, so the batches are complete once the kernel has the bytes.
             self.request_done(transport, -1, 0, now)
             for i in range(r.count):
                 self.accumulator.complete(r.batches[i], -1, -1)
@@ -388,7 +393,7 @@ cdef class Sender:
         return self.connection_broken(transport, rc)
 
     cdef int connection_broken(self, Transport* transport, int64_t failure) except -1 nogil:
-        """The socket gave an Io that ends the connection."""
+        """Handles a read or write that ended the connection; ``failure``: an ``Io``."""
         if self.driven:
             transport.failure = failure
             self.defer(transport)
@@ -398,9 +403,9 @@ cdef class Sender:
         return 0
 
     cdef void defer(self, Transport* transport) noexcept nogil:
-        """On a thread in ``get()``: leaves what needs the GIL, or a decision, to the sender's thread.
+        """On a thread in ``get()``: leaves what needs the GIL or a decision to the sender thread.
 
-        The control plane runs nowhere else: a Ctrl-C in a main thread must not end it half-way.
+        The control plane runs only there: Ctrl-C in a main thread must not interrupt it half-way.
         """
         transport.deferred = True
         self.deferred = True
@@ -408,10 +413,10 @@ cdef class Sender:
     cdef int request_done(
         self, Transport* transport, int64_t latency_ns, int64_t throttle_ms, int64_t now
     ) noexcept nogil:
-        """A request of the connection is over: what gathered meanwhile may go.
+        """Counts a request as finished; records that gathered while it was in flight may go now.
 
-        ``latency_ns`` -1: it got no answer. Before its batches are completed, so that whoever waits for them
-        finds it in the metrics.
+        ``latency_ns`` is -1 if it got no response. Called before its batches are completed, so that a thread
+        that waits for them finds the request in the metrics.
         """
         pthread_mutex_lock(&self.accumulator.c.lock)
         transport.node.answered += 1
@@ -422,10 +427,10 @@ cdef class Sender:
         pthread_mutex_unlock(&self.accumulator.c.lock)
         return 0
 
-    # What needs a decision
+    # Calling the control plane
 
     cdef int call_tick(self, int64_t now) except -1:
-        """Calls the control plane, and lets partitions send again whose backoff is over."""
+        """Calls the control plane's tick, and releases the partitions whose backoff has elapsed."""
         cdef Partition* p
         cdef double delay_ms
         cyp_swap32(&self.attention, 0)
@@ -439,7 +444,7 @@ cdef class Sender:
         try:
             delay_ms = self.control.tick(now / 1e6)
         except Exception:
-            log.exception("the control plane failed; it is tried again in a second")
+            log.exception("the control plane failed; retrying in 1 s")
             delay_ms = 1000.0
         self.next_control_ns = cyp_after(now, cyp_ms_ns(min(delay_ms, 3.6e6)))
         if self.backing_off:
@@ -448,18 +453,18 @@ cdef class Sender:
         return 0
 
     cdef int call_control(self, object method, Connection connection, tuple arguments) except -1:
-        """Calls the control plane about a connection. Where that raises, the connection is the one to go."""
+        """Calls the control plane about a connection. If the call raises, the connection is closed."""
         try:
             method(connection, *arguments)
         except Exception as error:
-            log.exception("the control plane failed over %r, which is closed", connection)
+            log.exception("the control plane failed for %r; closing this connection", connection)
             self.close_connection(connection, KafkaConnectionError(f"{connection.where}: {error!r}"))
         return 0
 
     def attach_control(self, control, fates):
-        """Sets who decides, before the first step.
+        """Sets the objects that make the decisions; call it before the first step.
 
-        ``control``: a ``NetworkClient``, about connections and metadata. ``fates``: a ``FatePolicy``, about
+        ``control``: a ``NetworkClient``, for connections and metadata. ``fates``: a ``FatePolicy``, for
         batches that did not succeed.
         """
         self.control = control
@@ -468,7 +473,7 @@ cdef class Sender:
     # Connections
 
     def open_connection(self, sock, int32_t node_id, str where):
-        """Watches a connecting, non-blocking socket; ``on_socket_ready`` tells when it has an outcome."""
+        """Registers a connecting, non-blocking socket; ``on_socket_ready`` is called when connecting ends."""
         cdef Connection connection = make_connection(sock, node_id, where, self.receive_max)
         cdef size_t room = sizeof(Transport*) * (self.transport_count + 1)
         cdef Transport** grown = <Transport**>realloc(self.transports, room)
@@ -483,14 +488,14 @@ cdef class Sender:
         return connection
 
     def connected(self, Connection connection not None):
-        """The socket is connected: frames may go. It takes no Produce requests yet."""
+        """Marks the socket as connected: frames can be sent, but no Produce requests yet."""
         connection.transport.wants_write = False
         connection.transport.connected = True
         self.count_connection(CONNECTED)
         self.poller.watch_write(connection.transport.fd, False)
 
     def ready(self, Connection connection not None, int produce_version):
-        """The handshake is over: batches for the broker go out on this connection."""
+        """Marks the handshake as finished: the broker's batches are sent on this connection."""
         cdef Node* node = make_node(&self.accumulator.c, connection.node_id)
         connection.transport.produce_version = <int16_t>produce_version
         connection.transport.node = node
@@ -501,7 +506,7 @@ cdef class Sender:
         pthread_mutex_unlock(&self.accumulator.c.lock)
 
     cdef int count_connection(self, int which) except -1:
-        """A connection was made or has ended."""
+        """Counts a connection that was opened or closed; ``which``: ``CONNECTED`` or ``DISCONNECTED``."""
         cdef Meters* meters = &self.accumulator.c.meters
         pthread_mutex_lock(&self.accumulator.c.lock)
         meters_turn(meters, self.clock.now_ns())
@@ -510,14 +515,14 @@ cdef class Sender:
         return 0
 
     def flush_connection(self, Connection connection not None):
-        """Writes what ``Connection.send`` queued."""
+        """Writes the requests that ``Connection.send`` queued."""
         if connection.transport.state != BROKEN:
             self.write(connection.transport, self.clock.now_ns())
 
     cpdef object close_connection(self, Connection connection, object cause):
-        """Closes the socket and hands every unanswered request back; ``cause``: an exception, or None.
+        """Closes the socket and fails the attempt of every request without a response.
 
-        None where it is closed on purpose, with nothing in flight. Idempotent.
+        ``cause``: an exception; None if it is closed on purpose, with nothing in flight. Idempotent.
         """
         cdef Transport* transport = connection.transport
         cdef Request* r
@@ -537,7 +542,7 @@ cdef class Sender:
             self.poller.selector.unregister(connection.sock)
         except (KeyError, ValueError, OSError):
             log.debug("socket of %r was not registered", connection)
-        # Only now, with the socket gone, can no write read the batches any more.
+        # No write can read the batches once the socket is closed.
         connection.sock.close()
         pthread_mutex_lock(&self.accumulator.c.lock)
         report_traffic(&self.accumulator.c, transport, self.clock.now_ns())
@@ -566,9 +571,9 @@ cdef class Sender:
         cyp_store32(&self.attention, 1)
 
     def close_overdue(self, double now_ms):
-        """Closes connections whose oldest request has had no answer for request_timeout_ms.
+        """Closes connections whose oldest request has had no response for request_timeout_ms.
 
-        Returns the milliseconds until the next could be due.
+        Returns the milliseconds until the next request could time out.
         """
         cdef int64_t now = cyp_ms_ns(now_ms)
         cdef int64_t first = FAR_NS
@@ -576,7 +581,7 @@ cdef class Sender:
         for connection in list(self.connections):
             r = connection.transport.first_awaiting
             if r == NULL:
-                # acks=0 awaits nothing: there it is the write that must end.
+                # With acks=0 there is no response to wait for: the write must finish in time.
                 r = connection.transport.first_out
             if r == NULL:
                 continue
@@ -590,7 +595,7 @@ cdef class Sender:
         return (first - now) / 1e6
 
     def nodes_without_connection(self):
-        """The ids of brokers that have batches to send and no connection that takes them."""
+        """Returns the ids of the brokers with batches to send and no connection to send them on."""
         cdef Node* n
         wanting = []
         pthread_mutex_lock(&self.accumulator.c.lock)
@@ -603,13 +608,13 @@ cdef class Sender:
         return wanting
 
     def apply_topic(self, str name, bytes topic_id, list leaders):
-        """A topic's partitions: ``leaders[i]`` is the broker of partition i, -1 without one."""
+        """Sets a topic's partitions: ``leaders[i]`` is the leader of partition i, -1 if it has none."""
         apply_topic(self.accumulator, self.accumulator.topic(name), topic_id, leaders)
 
     def fail_beyond(self, str name, int count):
-        """Fails what is queued for a topic's partitions from ``count`` on: they are no more.
+        """Fails the queued batches of a topic's partitions from ``count`` on, which no longer exist.
 
-        Returns whether a batch could not be failed yet, since a thread is compressing it.
+        Returns whether a batch could not be failed yet because a thread is compressing it.
         """
         cdef TopicInfo state = self.accumulator.topic(name)
         cdef Partition* p
@@ -622,7 +627,7 @@ cdef class Sender:
                 pthread_mutex_lock(&self.accumulator.c.lock)
                 b = p.first
                 if b != NULL and b.state == OPEN:
-                    # No append may fill it any more and hand it to its thread.
+                    # No append may fill it from now on: the appending thread would begin to compress it.
                     b.state = SEALED
                 pthread_mutex_unlock(&self.accumulator.c.lock)
                 if b == NULL:
@@ -634,36 +639,36 @@ cdef class Sender:
         return busy
 
     def forget_topic(self, str name):
-        """The topic's metadata was dropped."""
+        """Forgets a topic whose metadata was dropped."""
         cdef TopicInfo state = self.accumulator.topics.get(name)
         if state is not None:
             forget_topic(self.accumulator, state)
 
     def topic_used_ms(self, str name):
-        """When a batch of the topic was last begun, or a record of it parked; 0: never."""
+        """Returns when a batch of the topic was last created, or a record of it parked; 0 if never."""
         cdef TopicInfo state = self.accumulator.topics.get(name)
         return 0.0 if state is None else state.c.last_used_ns / 1e6
 
     def fail_overdue(self, error_of, double now_ms):
-        """Fails the records that have waited for metadata until ``now_ms``, with ``error_of(topic)``.
+        """Fails the parked records whose deadline is not after ``now_ms``, with ``error_of(topic)``.
 
-        Returns (topic, records, error) for each topic that lost some.
+        Returns (topic, records, error) for each topic with failed records.
         """
         return fail_overdue(self.accumulator, error_of, cyp_ms_ns(now_ms))
 
     def fail_parked(self, str name, error, double before_ms=INFINITY):
-        """Fails the topic's records that wait for metadata and whose time is up; returns how many."""
+        """Fails the topic's parked records whose deadline is at or before ``before_ms``; returns how many."""
         cdef TopicInfo state = self.accumulator.topics.get(name)
         return 0 if state is None else fail_parked(self.accumulator, state, error, cyp_ms_ns(before_ms))
 
     def parked_topics(self):
-        """The names of the topics that records wait for."""
+        """Returns the names of the topics that have parked records."""
         return waiting_topics(self.accumulator)
 
     def refuse_all(self, error):
-        """Fails every record, those to come too: the cluster will take none from this producer.
+        """Fails every record, including later ones: the cluster accepts none from this producer.
 
-        Returns how many batches are left, which application threads compress right now: call it again.
+        Returns how many batches are left because application threads are compressing them: call it again.
         """
         self.accumulator.refusal = error
         self.accumulator.close()
@@ -671,7 +676,7 @@ cdef class Sender:
         return self.accumulator.c.incomplete
 
     cdef int fail_rest(self, object error) except -1:
-        """Fails what waits, for metadata or in a queue, and gives up on what is on the wire."""
+        """Fails parked records and queued batches, and abandons the batches that are in flight."""
         cdef Batch* b
         absent, unknown = told(error, False), told(error, True)
         for name in self.parked_topics():
@@ -686,9 +691,10 @@ cdef class Sender:
                 self.accumulator.fail(b, unknown if b.ambiguous else absent)
 
     def abort(self, error):
-        """Fails everything that is not complete, in flight or not, and closes every connection.
+        """Closes every connection and fails every incomplete batch, in flight or not.
 
-        A batch that an application thread compresses right now is failed once that thread is done with it.
+        A batch that an application thread is compressing fails once that thread has finished. Returns how
+        many batches are left.
         """
         for connection in list(self.connections):
             self.close_connection(connection, error)
@@ -696,7 +702,7 @@ cdef class Sender:
         return self.accumulator.c.incomplete
 
     def release(self):
-        """Closes the wake-up descriptor; the loop has ended and no step will follow."""
+        """Closes the wake-up descriptors; call it after the loop has ended."""
         cdef int32_t written_to
         self.accumulator.wake_function = NULL
         try:
@@ -711,7 +717,7 @@ cdef class Sender:
             os.close(fd)
 
     def counters(self):
-        """Totals of what the sender itself does, as a dict; ``metric_snapshot`` has all the others."""
+        """Returns the sender's own counters as a dict; ``metric_snapshot`` has all the others."""
         return {
             "requests": self.accumulator.c.meters.all.total[PRODUCE_REQUESTS],
             "wakeups": self.wakeups,
@@ -722,7 +728,7 @@ cdef class Sender:
             "in_flight": sum([(<Connection>c).transport.in_flight for c in self.connections]),
         }
 
-    # What the control plane orders
+    # Operations for the control plane
 
     cdef Partition* find_partition(self, str topic, int partition) except NULL:
         cdef TopicInfo state = self.accumulator.topic(topic)
@@ -731,13 +737,13 @@ cdef class Sender:
         return state.c.partitions[partition]
 
     def set_identity(self, int64_t producer_id, int epoch):
-        """Gives new batches this producer id and epoch; -1: they wait for one, which is asked for."""
+        """Sets the producer id and epoch of new batches; with -1 they wait for an id, which is requested."""
         set_identity(&self.accumulator.c, producer_id, <int16_t>epoch)
         if producer_id < 0:
             self.request_control()
 
     def set_next_sequence(self, str topic, int partition, int32_t sequence):
-        """Makes a partition go on from this sequence, for tests; False while a batch is unsettled."""
+        """Sets a partition's next sequence, for tests; returns False while a batch is unsettled."""
         cdef Partition* p = self.find_partition(topic, partition)
         if p.unsettled_count:
             return False

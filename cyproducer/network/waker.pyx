@@ -1,6 +1,6 @@
-"""Waking the sender: a descriptor that its selector watches, and that any thread may write to.
+"""Wakes up the sender: any thread may write to a descriptor that the sender's selector watches.
 
-Owns: writing to the descriptor, and knowing when nobody does so any more. Does not own: the descriptor
+Owns writing to the descriptor, and knowing when no thread writes to it any more. Does not own the descriptor
 itself, which the sender opens and closes.
 """
 
@@ -16,9 +16,9 @@ cdef extern from "<sched.h>" nogil:
 
 
 cdef void wake_sender(void* waker) noexcept nogil:
-    """Ends the sender's wait for events. Any thread, with or without the GIL.
+    """Wakes up the sender if it waits for events. Any thread, with or without the GIL.
 
-    ``waker``: the sender's. Counted before the descriptor is read: see ``retire``.
+    ``waker``: the sender's ``Waker``. The thread is counted before it reads the descriptor: see ``retire``.
     """
     cdef Waker* w = <Waker*>waker
     cdef uint64_t one = 1
@@ -32,11 +32,16 @@ cdef void wake_sender(void* waker) noexcept nogil:
 
 
 cdef int32_t retire(Waker* w) noexcept nogil:
-    """Has nobody wake the sender any more; returns the descriptor, which may be closed now.
+    """Disables wake-ups; returns the descriptor, which the caller may close now.
 
-    1. A thread without the GIL reads the descriptor.  2. It is closed.  3. Another thread opens a file, which
-    gets its number.  4. The first one writes into that. So what is between 1 and 4 is counted, and waited
-    for: a few instructions, unless their thread is suspended.
+    Without the count of users, this could happen:
+
+    1. A thread without the GIL reads the descriptor.
+    2. The descriptor is closed.
+    3. Another thread opens a file, which gets the same number.
+    4. The first thread writes into that file.
+
+    So threads between 1 and 4 are counted and waited for: a few instructions, unless the thread is suspended.
     """
     cdef int32_t fd = cyp_swap32(&w.fd, -1)
     while cyp_load32(&w.users) > 0:
