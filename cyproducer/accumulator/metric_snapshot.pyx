@@ -38,7 +38,7 @@ def names_of(str suffix, int count):
         number: name
         for name, number in vars(meters).items()
         if isinstance(number, int) and name.endswith(suffix)
-        if suffix or not name.endswith(("_PEAK", "_TIMED"))
+        if suffix or not name.endswith(("_PEAK", "_TIMED", "SUMS", "PEAKS", "HISTOGRAMS"))
     }
     return tuple(found[number].lower().removesuffix(suffix.lower()) for number in range(count))
 

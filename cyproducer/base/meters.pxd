@@ -46,6 +46,7 @@ cpdef enum:
     OUT_BYTES                 # written
     RESPONSES
     IN_BYTES                  # read
+    SUMS                      # how many there are; stays the last line
 
 # A broker has the peaks from LATENCY_NS_PEAK on, a topic none.
 cpdef enum:
@@ -56,17 +57,14 @@ cpdef enum:
     LATENCY_NS_PEAK
     THROTTLE_MS_PEAK
     REQUEST_BYTES_PEAK
+    PEAKS                     # how many there are; stays the last line
 
 # What there are histograms of. Each has a peak of the same name, which no percentile exceeds.
 cpdef enum:
     QUEUE_NS_TIMED
     LATENCY_NS_TIMED
     ACKNOWLEDGED_NS_TIMED
-
-cdef enum:                    # how many there are
-    SUMS = IN_BYTES + 1
-    PEAKS = REQUEST_BYTES_PEAK + 1
-    HISTOGRAMS = ACKNOWLEDGED_NS_TIMED + 1
+    HISTOGRAMS                # how many there are; stays the last line
 
 cdef struct Meter:
     int64_t window            # what its latest page belongs to

@@ -1,7 +1,7 @@
-"""Kafka's APIs: one row per request type that the producer sends, and the choice of a version of each.
+"""Kafka's APIs: one row per request type that the producer sends, the version to use, and the responses.
 
-A new request type starts with a row here. Its layout goes into ``network/protocol.pyx``, its result type into
-``control/responses.py``, and its handler into the table in ``network/network_client.py``.
+A new request type takes a row and a response type here, its layout in ``network/protocol.py``, and a handler
+in the table of ``network/network_client.py``.
 
 Pure functions without state, callable from any thread.
 """
@@ -156,3 +156,69 @@ def fallback_for(api_version: tuple[int, ...] | None) -> dict[int, tuple[int, in
 
 def _spoken_by(release: Release, api: Api) -> int:
     return max(version for known, version in api.releases if known <= release)
+
+
+# Responses: what the decoders of ``network/protocol`` return. Immutable, so that threads may share them.
+
+#: What a topic id looks like where the broker gave none (KIP-516 reserves the zero UUID).
+NO_TOPIC_ID = bytes(16)
+
+
+class ApiVersionsResponse(NamedTuple):
+    """Which versions of which API a broker speaks (KIP-35, KIP-511, KIP-584)."""
+
+    error_code: int
+    #: API key -> (lowest, highest) version, both inclusive.
+    api_versions: dict[int, tuple[int, int]]
+    throttle_time_ms: int
+    #: Feature name -> (lowest, highest) cluster-wide finalized level; empty before version 3.
+    finalized_features: dict[str, tuple[int, int]]
+
+
+class BrokerInfo(NamedTuple):
+    """One broker, at the address it advertises."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class PartitionInfo(NamedTuple):
+    """One partition; ``leader`` is -1 without a leader, ``leader_epoch`` -1 before Metadata v7."""
+
+    error_code: int
+    partition: int
+    leader: int
+    leader_epoch: int
+
+
+class TopicInfo(NamedTuple):
+    """One topic; ``name`` is None only where a lookup by topic id failed."""
+
+    error_code: int
+    name: str | None
+    #: 16 bytes, ``NO_TOPIC_ID`` before Metadata v10 and where the topic does not exist.
+    topic_id: bytes
+    is_internal: bool
+    partitions: list[PartitionInfo]
+
+
+class MetadataResponse(NamedTuple):
+    """A broker's view of the cluster; ``error_code`` is 0 before Metadata v13."""
+
+    throttle_time_ms: int
+    brokers: list[BrokerInfo]
+    cluster_id: str | None
+    controller_id: int
+    topics: list[TopicInfo]
+    error_code: int = 0
+
+
+class InitProducerIdResponse(NamedTuple):
+    """A producer id and its epoch, or the error why there is none (KIP-98, KIP-360)."""
+
+    throttle_time_ms: int
+    error_code: int
+    producer_id: int
+    producer_epoch: int

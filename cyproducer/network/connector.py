@@ -16,9 +16,8 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from cyproducer import errors
 from cyproducer.base.clock import Clock
 from cyproducer.config import ProducerConfig
-from cyproducer.control.apis import API_VERSIONS, PRODUCE, Api, fallback_for, negotiate
+from cyproducer.control.apis import API_VERSIONS, PRODUCE, Api, ApiVersionsResponse, fallback_for, negotiate
 from cyproducer.control.connections import Address, Connections, ConnectionState, cause_text
-from cyproducer.control.responses import ApiVersionsResponse
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
 from cyproducer.network.dns import Resolver, ResolveRequest

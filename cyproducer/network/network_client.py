@@ -20,14 +20,20 @@ from typing import Any
 from cyproducer import errors
 from cyproducer.base.clock import Clock
 from cyproducer.config import ProducerConfig
-from cyproducer.control.apis import API_VERSIONS, INIT_PRODUCER_ID, METADATA, Api
+from cyproducer.control.apis import (
+    API_VERSIONS,
+    INIT_PRODUCER_ID,
+    METADATA,
+    Api,
+    ApiVersionsResponse,
+    MetadataResponse,
+)
 from cyproducer.control.batch_fate import FatePolicy
 from cyproducer.control.cluster_view import BrokerMetadata, ClusterView
 from cyproducer.control.connections import Address
 from cyproducer.control.idempotence import Idempotence
 from cyproducer.control.log_limit import LogLimit
 from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, ClusterMetadata
-from cyproducer.control.responses import ApiVersionsResponse, MetadataResponse
 from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.network import protocol

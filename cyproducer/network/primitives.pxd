@@ -16,39 +16,41 @@ cdef class Reader:
     cdef const unsigned char *data  # first byte of the frame; borrowed from view
     cdef Py_ssize_t pos             # offset of the next byte to read
     cdef Py_ssize_t end             # one past the last readable byte; lowered inside a tagged field
-    cdef str message                # the name of the message, for errors: "Metadata v9 response"
-    cdef bint flexible              # compact lengths and tagged fields (KIP-482)
+    cdef readonly str message       # the name of the message, for errors: "Metadata v9 response"
+    cdef public bint flexible       # compact lengths and tagged fields (KIP-482)
 
     cdef int fail(self, str field, str problem) except -1
     cdef int need(self, int64_t size, str field) except -1
-    cdef int boolean(self, str field) except -1
-    cdef int16_t int16(self, str field) except? -1
-    cdef int32_t int32(self, str field) except? -1
-    cdef int64_t int64(self, str field) except? -1
-    cdef int64_t uvarint(self, str field) except -1
-    cdef str string(self, str field)
-    cdef object nullable_string(self, str field)
-    cdef Py_ssize_t count(self, str field, int element_size) except -1
-    cdef int skip_int32s(self, str field) except -1
-    cdef int skip_tags(self) except -1
+    cpdef int boolean(self, str field) except -1
+    cpdef int16_t int16(self, str field) except? -1
+    cpdef int32_t int32(self, str field) except? -1
+    cpdef int64_t int64(self, str field) except? -1
+    cpdef int64_t uvarint(self, str field) except -1
+    cpdef str string(self, str field)
+    cpdef object nullable_string(self, str field)
+    cpdef Py_ssize_t count(self, str field, int element_size) except -1
+    cpdef int skip_int32s(self, str field) except -1
+    cpdef int skip_tags(self) except -1
+    cpdef bytes raw(self, str field, Py_ssize_t size)
     cdef int64_t tag_count(self) except -1
     cdef Py_ssize_t tag_size(self) except -1
-    cdef int finish(self) except -1
+    cpdef int finish(self) except -1
 
 
 @cython.final
 cdef class Writer:
     cdef bytearray out   # the frame so far; its first four bytes are filled in by finish()
-    cdef bint flexible   # compact lengths and tagged fields (KIP-482)
-    cdef str message     # the name of the message, for errors: "Metadata v9 request"
+    cdef readonly bint flexible   # compact lengths and tagged fields (KIP-482)
+    cdef readonly str message     # the name of the message, for errors: "Metadata v9 request"
 
-    cdef int int16(self, int value) except -1
-    cdef int int32(self, int64_t value) except -1
-    cdef int int64(self, int64_t value) except -1
-    cdef int uvarint(self, uint64_t value) except -1
-    cdef int boolean(self, bint value) except -1
-    cdef int string(self, str field, str value) except -1
-    cdef int nullable_string(self, str field, object value) except -1
-    cdef int count(self, Py_ssize_t elements) except -1
-    cdef int no_tags(self) except -1
-    cdef bytes finish(self)
+    cpdef int int16(self, int value) except -1
+    cpdef int int32(self, int64_t value) except -1
+    cpdef int int64(self, int64_t value) except -1
+    cpdef int uvarint(self, uint64_t value) except -1
+    cpdef int boolean(self, bint value) except -1
+    cpdef int string(self, str field, str value) except -1
+    cpdef int nullable_string(self, str field, object value) except -1
+    cpdef int count(self, Py_ssize_t elements) except -1
+    cpdef int raw(self, bytes value) except -1
+    cpdef int no_tags(self) except -1
+    cpdef bytes finish(self)

@@ -1,7 +1,7 @@
 """Reads and writes Kafka's primitive types: a checked reader of frames, and a writer of request frames.
 
 Owns integers, varints, strings, array lengths, tagged fields and the request header. Does not own the layout
-of any message (``protocol.pyx``). Each length, count and varint is checked against the remaining bytes before
+of any message (``protocol``). Each length, count and varint is checked against the remaining bytes before
 anything is allocated for it. Runs on the sender thread, with the GIL; one reader or writer belongs to one
 call.
 
@@ -42,29 +42,29 @@ cdef class Reader:
             return self.fail(field, f"needs {size} bytes")
         return 0
 
-    cdef int boolean(self, str field) except -1:
+    cpdef int boolean(self, str field) except -1:
         self.need(1, field)
         self.pos += 1
         return self.data[self.pos - 1] != 0
 
-    cdef int16_t int16(self, str field) except? -1:
+    cpdef int16_t int16(self, str field) except? -1:
         self.need(2, field)
         self.pos += 2
         return <int16_t> ((self.data[self.pos - 2] << 8) | self.data[self.pos - 1])
 
-    cdef int32_t int32(self, str field) except? -1:
+    cpdef int32_t int32(self, str field) except? -1:
         self.need(4, field)
         self.pos += 4
         return <int32_t> load32(self.data + self.pos - 4)
 
-    cdef int64_t int64(self, str field) except? -1:
+    cpdef int64_t int64(self, str field) except? -1:
         self.need(8, field)
         self.pos += 8
         return <int64_t> (
             (<uint64_t> load32(self.data + self.pos - 8) << 32) | load32(self.data + self.pos - 4)
         )
 
-    cdef int64_t uvarint(self, str field) except -1:
+    cpdef int64_t uvarint(self, str field) except -1:
         """Reads an unsigned varint of at most five bytes and 32 bits; a longer one is an error."""
         cdef int64_t value = 0
         cdef int shift = 0
@@ -80,13 +80,13 @@ cdef class Reader:
                 return value
             shift += 7
 
-    cdef str string(self, str field):
+    cpdef str string(self, str field):
         cdef object value = self.nullable_string(field)
         if value is None:
             self.fail(field, "is null, but must not be")
         return <str> value
 
-    cdef object nullable_string(self, str field):
+    cpdef object nullable_string(self, str field):
         cdef int64_t length
         cdef const char *start
         if self.flexible:
@@ -109,7 +109,7 @@ cdef class Reader:
         self.pos += length
         return value
 
-    cdef Py_ssize_t count(self, str field, int element_size) except -1:
+    cpdef Py_ssize_t count(self, str field, int element_size) except -1:
         """Reads an array's count; an error if that many elements of ``element_size`` bytes cannot follow."""
         cdef int64_t elements
         if self.flexible:
@@ -122,12 +122,12 @@ cdef class Reader:
             self.fail(field, f"claims {elements} elements of at least {element_size} bytes")
         return <Py_ssize_t> elements
 
-    cdef int skip_int32s(self, str field) except -1:
+    cpdef int skip_int32s(self, str field) except -1:
         cdef Py_ssize_t elements = self.count(field, 4)
         self.pos += elements * 4
         return 0
 
-    cdef int skip_tags(self) except -1:
+    cpdef int skip_tags(self) except -1:
         """Skips tagged fields. Unknown ones are not an error: they exist for compatibility (KIP-482)."""
         cdef Py_ssize_t remaining
         if not self.flexible:
@@ -137,6 +137,28 @@ cdef class Reader:
             remaining = self.tag_size()
             self.pos += remaining
         return 0
+
+    def tagged_fields(self):
+        """Yields the tag of each tagged field; until the next one, ``end`` is the end of that field."""
+        cdef Py_ssize_t outer_end = self.end
+        cdef Py_ssize_t field_end
+        for _ in range(self.tag_count()):
+            tag = self.uvarint("tag")
+            field_end = self.tag_size() + self.pos
+            self.end = field_end
+            yield tag
+            self.end = outer_end
+            self.pos = field_end
+
+    cpdef bytes raw(self, str field, Py_ssize_t size):
+        self.need(size, field)
+        self.pos += size
+        return PyBytes_FromStringAndSize(<const char *> (self.data + self.pos - size), size)
+
+    @property
+    def left(self):
+        """Bytes that were not read yet."""
+        return self.end - self.pos
 
     cdef int64_t tag_count(self) except -1:
         cdef int64_t tags = self.uvarint("tagged fields")
@@ -149,7 +171,7 @@ cdef class Reader:
         self.need(size, "tagged field")
         return <Py_ssize_t> size
 
-    cdef int finish(self) except -1:
+    cpdef int finish(self) except -1:
         """Checks that no bytes are left over: they would mean that the frame has another layout."""
         if self.pos != self.end:
             return self.fail("end", "was expected")
@@ -173,30 +195,30 @@ cdef class Writer:
         self.flexible = flexible
         self.no_tags()
 
-    cdef int int16(self, int value) except -1:
+    cpdef int int16(self, int value) except -1:
         self.out += (value & 0xFFFF).to_bytes(2, "big")
         return 0
 
-    cdef int int32(self, int64_t value) except -1:
+    cpdef int int32(self, int64_t value) except -1:
         self.out += value.to_bytes(4, "big", signed=True)
         return 0
 
-    cdef int int64(self, int64_t value) except -1:
+    cpdef int int64(self, int64_t value) except -1:
         self.out += value.to_bytes(8, "big", signed=True)
         return 0
 
-    cdef int uvarint(self, uint64_t value) except -1:
+    cpdef int uvarint(self, uint64_t value) except -1:
         while value >= 0x80:
             self.out.append((value & 0x7F) | 0x80)
             value >>= 7
         self.out.append(value)
         return 0
 
-    cdef int boolean(self, bint value) except -1:
+    cpdef int boolean(self, bint value) except -1:
         self.out.append(1 if value else 0)
         return 0
 
-    cdef int string(self, str field, str value) except -1:
+    cpdef int string(self, str field, str value) except -1:
         cdef bytes encoded
         if value is None:
             raise ValueError(f"{self.message}: {field} is None, it must be a str")
@@ -216,24 +238,66 @@ cdef class Writer:
         self.out += encoded
         return 0
 
-    cdef int nullable_string(self, str field, object value) except -1:
+    cpdef int nullable_string(self, str field, object value) except -1:
         if value is not None:
             return self.string(field, value)
         if self.flexible:
             return self.uvarint(0)
         return self.int16(-1)
 
-    cdef int count(self, Py_ssize_t elements) except -1:
+    cpdef int count(self, Py_ssize_t elements) except -1:
         """Writes the length of an array; -1 is the null array."""
         if self.flexible:
             return self.uvarint(elements + 1)
         return self.int32(elements)
 
-    cdef int no_tags(self) except -1:
+    cpdef int raw(self, bytes value) except -1:
+        self.out += value
+        return 0
+
+    cpdef int no_tags(self) except -1:
         if self.flexible:
             self.out.append(0)
         return 0
 
-    cdef bytes finish(self):
+    cpdef bytes finish(self):
         self.out[:4] = (len(self.out) - 4).to_bytes(4, "big")
         return bytes(self.out)
+
+
+def read_partitions(Reader reader not None, int version, cls):
+    """The partitions of a topic in a Metadata response, as a list of the named tuple ``cls``.
+
+    Here, in C, because a response may have tens of thousands of them.
+    """
+    cdef int fixed_size = 14 if version >= 7 else 10
+    cdef int arrays = 3 if version >= 5 else 2
+    cdef int least_size = fixed_size + arrays + 1 if reader.flexible else fixed_size + arrays * 4
+    cdef int32_t leader_epoch = -1
+    cdef const unsigned char *data
+    cdef list partitions = []
+    cdef object new_tuple = tuple.__new__
+    for _ in range(reader.count("partitions", least_size)):
+        reader.need(fixed_size, "partitions")
+        data = reader.data + reader.pos
+        if version >= 7:
+            leader_epoch = <int32_t> load32(data + 10)
+        # Calls tuple.__new__ directly: with 10,000 partitions, the named tuple's __new__ takes half the time.
+        partitions.append(
+            new_tuple(
+                cls,
+                (
+                    <int16_t> ((data[0] << 8) | data[1]),
+                    <int32_t> load32(data + 2),
+                    <int32_t> load32(data + 6),
+                    leader_epoch,
+                ),
+            )
+        )
+        reader.pos += fixed_size
+        reader.skip_int32s("partitions.replica_nodes")
+        reader.skip_int32s("partitions.isr_nodes")
+        if version >= 5:
+            reader.skip_int32s("partitions.offline_replicas")
+        reader.skip_tags()
+    return partitions

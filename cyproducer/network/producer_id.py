@@ -11,10 +11,9 @@ from collections.abc import Callable
 
 from cyproducer import errors
 from cyproducer.config import ProducerConfig
-from cyproducer.control.apis import INIT_PRODUCER_ID
+from cyproducer.control.apis import INIT_PRODUCER_ID, InitProducerIdResponse
 from cyproducer.control.idempotence import Idempotence, State
 from cyproducer.control.log_limit import LogLimit
-from cyproducer.control.responses import InitProducerIdResponse
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection

@@ -38,9 +38,9 @@ import cramjam
 import lz4.frame
 import zstandard
 
-from cyproducer.records.codecs import BY_NAME, CODECS, LAST
+from cyproducer.records import codecs as _codecs
 
-cdef int JAVA_FAST_LZ4 = BY_NAME["lz4"].default_level
+cdef int JAVA_FAST_LZ4 = _codecs.BY_NAME["lz4"].default_level
 XERIAL_HEADER = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
 # Java's 32 KiB would be eight calls for a batch of 256 KiB, and at the end of each the thread has to get
 # the GIL back: 42 ms beside a thread that runs Python, against 6 ms in one call (on an idle machine).
@@ -203,10 +203,10 @@ cdef dict COMPRESSORS = {"none": Compressor, "gzip": Gzip, "snappy": Snappy, "lz
 
 
 def compressor_for(str name, level=None):
-    codec = BY_NAME.get("none" if name is None else name)
+    codec = _codecs.BY_NAME.get("none" if name is None else name)
     if codec is None:
         raise ValueError(
-            f"compression type must be None or one of {', '.join(map(repr, BY_NAME))}, not {name!r}"
+            f"compression type must be None or one of {', '.join(map(repr, _codecs.BY_NAME))}, not {name!r}"
         )
     if level is None:
         level = codec.default_level
@@ -222,9 +222,9 @@ def compressor_for(str name, level=None):
 def decompress(codec_id, data, max_size):
     if max_size < 0:
         raise ValueError(f"max_size must be 0 or more, not {max_size}")
-    if not 0 <= codec_id < len(CODECS):
-        raise ValueError(f"codec id must be 0 (none) to {LAST.codec_id} ({LAST.name}), not {codec_id}")
-    name = CODECS[codec_id].name
+    if not 0 <= codec_id < len(_codecs.CODECS):
+        raise ValueError(f"codec id must be 0 (none) to {_codecs.LAST.codec_id} ({_codecs.LAST.name}), not {codec_id}")
+    name = _codecs.CODECS[codec_id].name
     try:
         result = COMPRESSORS[name].decompress(data, max_size)
     except (zlib.error, cramjam.DecompressionError, RuntimeError, zstandard.ZstdError) as error:

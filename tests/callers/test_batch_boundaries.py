@@ -6,6 +6,7 @@ from contextlib import suppress
 import pytest
 
 from cyproducer.callers.send_path import WouldBlock
+from cyproducer.futures.delivery import RecordFuture
 from cyproducer.records.compression import compressor_for
 from tests.rig import Rig
 
@@ -31,7 +32,7 @@ def test_a_batch_that_is_closed_for_lack_of_memory_is_compressed_and_sent(size: 
     chosen = random.Random(size)
     with Rig({"t": [1]}, buffer_memory=8192, batch_size=4096, compressor=compressor_for("gzip")) as rig:
         for _ in range(3):
-            futures = []
+            futures: list[RecordFuture] = []
             with suppress(WouldBlock):
                 while len(futures) < 200:
                     value = chosen.randbytes(size)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from cyproducer.control.responses import (
+from cyproducer.control.apis import (
     NO_TOPIC_ID,
     BrokerInfo,
     MetadataResponse,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from cyproducer.control.responses import (
+from cyproducer.control.apis import (
     ApiVersionsResponse,
     InitProducerIdResponse,
     MetadataResponse,

@@ -6,8 +6,15 @@ from typing import TypeVar
 
 import pytest
 
-from cyproducer.control.apis import API_VERSIONS, INIT_PRODUCER_ID, METADATA, PRODUCE, Api, negotiate
-from cyproducer.control.responses import ApiVersionsResponse
+from cyproducer.control.apis import (
+    API_VERSIONS,
+    INIT_PRODUCER_ID,
+    METADATA,
+    PRODUCE,
+    Api,
+    ApiVersionsResponse,
+    negotiate,
+)
 from cyproducer.network import protocol
 from cyproducer.testing import EmbeddedBroker
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from cyproducer.control.responses import ApiVersionsResponse
+from cyproducer.control.apis import ApiVersionsResponse
 from cyproducer.errors import KafkaProtocolError
 from cyproducer.network import protocol
 from tests.network.kio_oracle import (

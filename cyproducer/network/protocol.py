@@ -8,14 +8,14 @@ Runs with the GIL, on the sender thread; every function is pure and may be calle
 Layouts follow Apache Kafka's message schemas (protocol guide; KIP-482 for flexible versions).
 """
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int16_t, int32_t, int64_t
+from collections.abc import Sequence
 
-from cyproducer.network.primitives cimport Reader, Writer, load32
-
-from cyproducer.control import apis as _apis
-from cyproducer.control.responses import (
-    NO_TOPIC_ID as _NO_TOPIC_ID,
+from cyproducer.control.apis import (
+    API_VERSIONS,
+    INIT_PRODUCER_ID,
+    METADATA,
+    NO_TOPIC_ID,
+    Api,
     ApiVersionsResponse,
     BrokerInfo,
     InitProducerIdResponse,
@@ -24,15 +24,17 @@ from cyproducer.control.responses import (
     TopicInfo,
 )
 from cyproducer.errors import KafkaProtocolError
+from cyproducer.network.primitives import Reader, Writer, read_partitions
+
+_Frame = bytes | bytearray | memoryview
 
 
-cdef enum:
-    # A broker sends this error in version 0, whatever version was requested (KIP-511).
-    UNSUPPORTED_VERSION = 35
-    FINALIZED_FEATURES_TAG = 2
+UNSUPPORTED_VERSION = 35
+"""A broker sends this error in version 0, whatever version was requested (KIP-511)."""
+_FINALIZED_FEATURES_TAG = 2
 
 
-cdef str _described(object api, int version, str kind):
+def _described(api: Api, version: int, kind: str) -> str:
     """Checks the version, and returns the message's name for errors."""
     if not api.lowest <= version <= api.highest:
         raise ValueError(
@@ -41,20 +43,29 @@ cdef str _described(object api, int version, str kind):
     return f"{api.name} v{version} {kind}"
 
 
-cdef Writer _request(object api, int version, int32_t correlation_id, object client_id):
+def _request(api: Api, version: int, correlation_id: int, client_id: str | None) -> Writer:
     """Returns a writer that has written the request header."""
-    cdef str message = _described(api, version, "request")
+    message = _described(api, version, "request")
     return Writer(api.key, version, correlation_id, client_id, message, version >= api.flexible)
 
 
-cdef Reader _response(object api, int version, object frame):
+def _response(api: Api, version: int, frame: _Frame) -> Reader:
     return Reader(frame, _described(api, version, "response"), version >= api.flexible)
 
 
 def encode_api_versions(
-    int version, int32_t correlation_id, object client_id, str software_name, str software_version
-):
-    cdef Writer writer = _request(_apis.API_VERSIONS, version, correlation_id, client_id)
+    version: int, correlation_id: int, client_id: str | None, software_name: str, software_version: str
+) -> bytes:
+    """Encodes an ApiVersions request v0-v4 as a whole frame, size prefix included (KIP-35, KIP-511).
+
+    The software name and version are sent from v3 on; brokers accept ASCII letters, digits, ``-`` and ``.``
+    in them.
+
+    Raises:
+        ValueError: the version is not implemented, or a string cannot be encoded or is longer than 32767
+            bytes. All encoders raise it.
+    """
+    writer = _request(API_VERSIONS, version, correlation_id, client_id)
     if writer.flexible:
         writer.string("client_software_name", software_name)
         writer.string("client_software_version", software_version)
@@ -63,16 +74,27 @@ def encode_api_versions(
 
 
 def encode_metadata(
-    int version, int32_t correlation_id, object client_id, object topics, bint allow_auto_create
-):
-    cdef Writer writer = _request(_apis.METADATA, version, correlation_id, client_id)
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    topics: Sequence[str] | None,
+    allow_auto_create: bool,
+) -> bytes:
+    """Encodes a Metadata request v1-v13 as a whole frame.
+
+    Args:
+        topics: the topics to ask for; ``[]`` asks only for the brokers, ``None`` for all topics of the
+            cluster.
+        allow_auto_create: whether the broker may create missing topics; False needs v4.
+    """
+    writer = _request(METADATA, version, correlation_id, client_id)
     if topics is None:
         writer.count(-1)
     else:
         writer.count(len(topics))
         for topic in topics:
             if version >= 10:
-                writer.out += _NO_TOPIC_ID
+                writer.raw(NO_TOPIC_ID)
             writer.string("topic name", topic)
             writer.no_tags()
     if version >= 4:
@@ -88,15 +110,22 @@ def encode_metadata(
 
 
 def encode_init_producer_id(
-    int version,
-    int32_t correlation_id,
-    object client_id,
-    object transactional_id,
-    int32_t transaction_timeout_ms,
-    int64_t producer_id=-1,
-    int16_t producer_epoch=-1,
-):
-    cdef Writer writer = _request(_apis.INIT_PRODUCER_ID, version, correlation_id, client_id)
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    transactional_id: str | None,
+    transaction_timeout_ms: int,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+) -> bytes:
+    """Encodes an InitProducerId request v0-v5 as a whole frame (KIP-98).
+
+    Args:
+        transactional_id: None for an idempotent producer without transactions.
+        producer_id: the producer id whose epoch to bump, -1 for a new id; needs v3 (KIP-360).
+        producer_epoch: the current epoch of that id, -1 for a new id.
+    """
+    writer = _request(INIT_PRODUCER_ID, version, correlation_id, client_id)
     writer.nullable_string("transactional_id", transactional_id)
     writer.int32(transaction_timeout_ms)
     if version >= 3:
@@ -111,8 +140,8 @@ def encode_init_producer_id(
     return writer.finish()
 
 
-cdef dict _read_features(Reader reader):
-    cdef dict features = {}
+def _read_features(reader: Reader) -> dict[str, tuple[int, int]]:
+    features = {}
     for _ in range(reader.count("finalized_features", 6)):
         name = reader.string("finalized_features.name")
         # The highest level comes before the lowest in the response.
@@ -123,8 +152,8 @@ cdef dict _read_features(Reader reader):
     return features
 
 
-cdef dict _read_api_versions(Reader reader):
-    cdef dict api_versions = {}
+def _read_api_versions(reader: Reader) -> dict[int, tuple[int, int]]:
+    api_versions = {}
     for _ in range(reader.count("api_keys", 7 if reader.flexible else 6)):
         key = reader.int16("api_keys.api_key")
         lowest = reader.int16("api_keys.min_version")
@@ -134,7 +163,7 @@ cdef dict _read_api_versions(Reader reader):
     return api_versions
 
 
-cdef dict _read_supported_versions(Reader reader):
+def _read_supported_versions(reader: Reader) -> dict[int, tuple[int, int]]:
     """Reads the ranges that come with UNSUPPORTED_VERSION; malformed ones count as none."""
     reader.flexible = False
     try:
@@ -146,36 +175,42 @@ cdef dict _read_supported_versions(Reader reader):
     return api_versions
 
 
-def decode_api_versions(int version, object frame):
-    cdef Reader reader = _response(_apis.API_VERSIONS, version, frame)
-    cdef dict features = {}
-    cdef int throttle_time_ms = 0
-    cdef Py_ssize_t outer_end, tag_end
+def decode_api_versions(version: int, frame: _Frame) -> ApiVersionsResponse:
+    """Decodes an ApiVersions response.
+
+    Args:
+        version: the requested version. A broker that does not support it responds with error code 35
+            (UNSUPPORTED_VERSION) in version 0, with the version ranges it supports (KIP-511). If the ranges
+            cannot be read, the result has none: every broker understands version 0.
+        frame: the response from its correlation id on, without the size prefix.
+
+    Raises:
+        KafkaProtocolError: the response is malformed: truncated, a length or count beyond the end, text
+            that is not UTF-8, or trailing bytes. All decoders raise it.
+        ValueError: the version is not implemented. All decoders raise it.
+    """
+    reader = _response(API_VERSIONS, version, frame)
+    features: dict[str, tuple[int, int]] = {}
+    throttle_time_ms = 0
     # All versions have response header v0: the client cannot know yet whether the broker supports v1.
     reader.int32("correlation_id")
-    cdef int error_code = reader.int16("error_code")
+    error_code = reader.int16("error_code")
     if error_code == UNSUPPORTED_VERSION:
         return ApiVersionsResponse(error_code, _read_supported_versions(reader), 0, features)
     api_versions = _read_api_versions(reader)
     if version >= 1:
         throttle_time_ms = reader.int32("throttle_time_ms")
     if reader.flexible:
-        for _ in range(reader.tag_count()):
-            tag = reader.uvarint("tag")
-            tag_end = reader.tag_size() + reader.pos
-            if tag == FINALIZED_FEATURES_TAG:
-                outer_end = reader.end
-                reader.end = tag_end
+        for tag in reader.tagged_fields():
+            if tag == _FINALIZED_FEATURES_TAG:
                 features = _read_features(reader)
                 reader.finish()
-                reader.end = outer_end
-            reader.pos = tag_end
     reader.finish()
     return ApiVersionsResponse(error_code, api_versions, throttle_time_ms, features)
 
 
-cdef list _read_brokers(Reader reader):
-    cdef list brokers = []
+def _read_brokers(reader: Reader) -> list[BrokerInfo]:
+    brokers = []
     for _ in range(reader.count("brokers", 11 if reader.flexible else 12)):
         node_id = reader.int32("brokers.node_id")
         host = reader.string("brokers.host")
@@ -186,58 +221,17 @@ cdef list _read_brokers(Reader reader):
     return brokers
 
 
-cdef list _read_partitions(Reader reader, int version):
-    cdef int fixed_size = 14 if version >= 7 else 10
-    cdef int arrays = 3 if version >= 5 else 2
-    cdef int least_size = fixed_size + arrays + 1 if reader.flexible else fixed_size + arrays * 4
-    cdef int32_t leader_epoch = -1
-    cdef const unsigned char *data
-    cdef list partitions = []
-    cdef object new_tuple = tuple.__new__
-    cdef object cls = PartitionInfo
-    for _ in range(reader.count("partitions", least_size)):
-        reader.need(fixed_size, "partitions")
-        data = reader.data + reader.pos
-        if version >= 7:
-            leader_epoch = <int32_t> load32(data + 10)
-        # Calls tuple.__new__ directly: with 10,000 partitions, the named tuple's __new__ takes half the time.
-        partitions.append(
-            new_tuple(
-                cls,
-                (
-                    <int16_t> ((data[0] << 8) | data[1]),
-                    <int32_t> load32(data + 2),
-                    <int32_t> load32(data + 6),
-                    leader_epoch,
-                ),
-            )
-        )
-        reader.pos += fixed_size
-        reader.skip_int32s("partitions.replica_nodes")
-        reader.skip_int32s("partitions.isr_nodes")
-        if version >= 5:
-            reader.skip_int32s("partitions.offline_replicas")
-        reader.skip_tags()
-    return partitions
-
-
-cdef list _read_topics(Reader reader, int version):
-    cdef int least_size = 5 if reader.flexible else 9
-    cdef list topics = []
-    cdef object name
-    cdef bytes topic_id = _NO_TOPIC_ID
+def _read_topics(reader: Reader, version: int) -> list[TopicInfo]:
+    least_size = 5 if reader.flexible else 9
+    topics = []
+    topic_id = NO_TOPIC_ID
     for _ in range(reader.count("topics", least_size)):
         error_code = reader.int16("topics.error_code")
-        if version >= 12:
-            name = reader.nullable_string("topics.name")
-        else:
-            name = reader.string("topics.name")
+        name = reader.nullable_string("topics.name") if version >= 12 else reader.string("topics.name")
         if version >= 10:
-            reader.need(16, "topics.topic_id")
-            topic_id = PyBytes_FromStringAndSize(<const char *> (reader.data + reader.pos), 16)
-            reader.pos += 16
+            topic_id = reader.raw("topics.topic_id", len(NO_TOPIC_ID))
         is_internal = reader.boolean("topics.is_internal") == 1
-        partitions = _read_partitions(reader, version)
+        partitions = read_partitions(reader, version, PartitionInfo)
         if version >= 8:
             reader.int32("topics.topic_authorized_operations")
         reader.skip_tags()
@@ -245,11 +239,15 @@ cdef list _read_topics(Reader reader, int version):
     return topics
 
 
-def decode_metadata(int version, object frame):
-    cdef Reader reader = _response(_apis.METADATA, version, frame)
-    cdef int throttle_time_ms = 0
-    cdef int error_code = 0
-    cdef object cluster_id = None
+def decode_metadata(version: int, frame: _Frame) -> MetadataResponse:
+    """Decodes a Metadata response v1-v13. Fields missing in a version are None, -1, 0 or the zero topic id.
+
+    Accepts a second, empty set of tagged fields at the end: librdkafka's mock cluster sends it.
+    """
+    reader = _response(METADATA, version, frame)
+    throttle_time_ms = 0
+    error_code = 0
+    cluster_id = None
     reader.int32("correlation_id")
     reader.skip_tags()
     if version >= 3:
@@ -264,16 +262,20 @@ def decode_metadata(int version, object frame):
     if version >= 13:
         error_code = reader.int16("error_code")
     reader.skip_tags()
-    if reader.end - reader.pos == 1:
+    if reader.left == 1:
         # librdkafka's mock cluster ends its flexible versions with a second, empty set of tagged fields.
         reader.skip_tags()
     reader.finish()
     return MetadataResponse(throttle_time_ms, brokers, cluster_id, controller_id, topics, error_code)
 
 
-def decode_node_endpoints(object field):
-    cdef Reader reader = Reader(field, "Produce response: node_endpoints", True)
-    cdef list brokers = []
+def decode_node_endpoints(field: _Frame) -> list[BrokerInfo]:
+    """Decodes the addresses of the leaders that a Produce response names: tagged field 0, from v10 (KIP-951).
+
+    In addition to the checks of every decoder, it rejects an empty host and a port outside 1-65535.
+    """
+    reader = Reader(field, "Produce response: node_endpoints", True)
+    brokers = []
     for _ in range(reader.count("node_endpoints", 11)):
         node_id = reader.int32("node_id")
         host = reader.string("host")
@@ -290,8 +292,9 @@ def decode_node_endpoints(object field):
     return brokers
 
 
-def decode_init_producer_id(int version, object frame):
-    cdef Reader reader = _response(_apis.INIT_PRODUCER_ID, version, frame)
+def decode_init_producer_id(version: int, frame: _Frame) -> InitProducerIdResponse:
+    """Decodes an InitProducerId response v0-v5."""
+    reader = _response(INIT_PRODUCER_ID, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
     throttle_time_ms = reader.int32("throttle_time_ms")
@@ -324,8 +327,13 @@ _GREETINGS = (
 )
 
 
-def frame_looks_like(object first_bytes):
-    cdef bytes start = bytes(first_bytes[:6])
+def frame_looks_like(first_bytes: _Frame) -> str | None:
+    """Names the kind of server that sends these first bytes, for an error message; None if unknown.
+
+    Call it after a frame had an invalid size: read as a size, each pattern is more than 200 MB. Six bytes
+    are enough for all patterns; fewer may match none.
+    """
+    start = bytes(first_bytes[:6])
     for greeting, name in _GREETINGS:
         if start.startswith(greeting):
             return name
