@@ -141,7 +141,7 @@ def encode_init_producer_id(
 
 
 def _read_features(reader: Reader) -> dict[str, tuple[int, int]]:
-    features = {}
+    features: dict[str, tuple[int, int]] = {}
     for _ in range(reader.count("finalized_features", 6)):
         name = reader.string("finalized_features.name")
         # The highest level comes before the lowest in the response.

@@ -124,7 +124,7 @@ def test_an_unknown_name_is_named_with_all_that_are_allowed(name: str) -> None:
 
 def test_a_spec_is_frozen() -> None:
     with pytest.raises(AttributeError):
-        BUILT_IN["default"].key_hash = 3  # type: ignore[misc]
+        BUILT_IN["default"].key_hash = "java"  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,65 @@
+"""Facts that need a second place: whoever forgets it when adding one is told here."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cyproducer.accumulator.metric_snapshot import PEAK_NAMES, SUM_NAMES, TIMED_NAMES
+from cyproducer.base import meters
+from cyproducer.config import ProducerConfig
+from cyproducer.control import apis
+from cyproducer.control.partitioners import BUILT_IN
+from cyproducer.network import protocol
+from cyproducer.observability import definitions
+from cyproducer.records.codecs import CODECS, Codec
+from cyproducer.records.compression import compressor_for
+from tests.rig import Rig
+
+SOURCES = Path(__file__).parents[2] / "cyproducer"
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
+def test_a_codec_has_a_compressor_and_an_option_for_its_levels(codec: Codec) -> None:
+    assert compressor_for(codec.name).codec_id == codec.codec_id == CODECS.index(codec)
+    if codec.levels:
+        given = {f"compression_{codec.name}_level": codec.levels[0]}
+        config = ProducerConfig(compression_type=codec.name, **given)
+        assert config.effective_compression_level == codec.levels[0]
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_partitioner_names_a_key_hash_and_a_policy_that_exist(name: str) -> None:
+    with Rig({"t": [1, 1, 1]}, spec=BUILT_IN[name]) as rig:
+        futures = [rig.send("t", b"v"), rig.send("t", b"v", b"k")]
+        rig.answer_all()
+        assert all(future.succeeded() for future in futures)
+
+
+def test_each_counter_is_counted_and_read_by_a_metric() -> None:
+    counts = "\n".join(path.read_text() for path in SOURCES.rglob("*.pyx") if path.stem != "metric_snapshot")
+    metrics = Path(definitions.__file__).read_text()
+    for name in SUM_NAMES:
+        assert re.search(rf"\[{name.upper()}\]|\b{name.upper()},\s", counts), f"nothing counts {name}"
+        assert f'"{name}"' in metrics, f"no metric reads {name}"
+    assert all(f'"{name}"' in metrics for name in (*PEAK_NAMES, *TIMED_NAMES))
+    assert set(TIMED_NAMES) <= set(PEAK_NAMES)
+
+
+def test_the_sizes_of_the_lists_of_counters_stand_behind_them() -> None:
+    numbers = {name: number for name, number in vars(meters).items() if isinstance(number, int)}
+    sizes = {name: numbers.pop(name) for name in ("SUMS", "PEAKS", "HISTOGRAMS")}
+    peaks = [number for name, number in numbers.items() if name.endswith("_PEAK")]
+    timed = [number for name, number in numbers.items() if name.endswith("_TIMED")]
+    sums = [number for name, number in numbers.items() if not name.endswith(("_PEAK", "_TIMED"))]
+    assert (sorted(sums), sorted(peaks), sorted(timed)) == tuple(map(list, map(range, sizes.values())))
+
+
+def test_each_api_has_an_encoder_a_decoder_and_a_response_type() -> None:
+    for api in apis.APIS:
+        if api is apis.PRODUCE:
+            continue  # network/produce_codec, which is C
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", api.name).lower()
+        assert callable(getattr(protocol, f"encode_{name}"))
+        assert callable(getattr(protocol, f"decode_{name}"))
+        assert hasattr(apis, f"{api.name}Response")
