@@ -32,8 +32,8 @@ from cyproducer.accumulator.topology cimport TopicInfo, find_node
 from cyproducer.base import meters
 
 
-def names_of(str suffix, int count):
-    """The constants of ``meters.pxd`` that end so, by their numbers; in lower case, without the suffix."""
+def _names_of(str suffix, int count):
+    """The constants of ``meters.pxd`` that end in ``suffix``, by number; in lower case, without the suffix."""
     found = {
         number: name
         for name, number in vars(meters).items()
@@ -43,9 +43,9 @@ def names_of(str suffix, int count):
     return tuple(found[number].lower().removesuffix(suffix.lower()) for number in range(count))
 
 
-SUM_NAMES = names_of("", SUMS)
-PEAK_NAMES = names_of("_PEAK", PEAKS)
-TIMED_NAMES = names_of("_TIMED", HISTOGRAMS)
+SUM_NAMES = _names_of("", SUMS)
+PEAK_NAMES = _names_of("_PEAK", PEAKS)
+TIMED_NAMES = _names_of("_TIMED", HISTOGRAMS)
 
 cdef dict SUM_OF = dict(zip(SUM_NAMES, range(SUMS)))
 cdef dict PEAK_OF = dict(zip(PEAK_NAMES, range(PEAKS)))

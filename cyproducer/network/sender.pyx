@@ -326,7 +326,11 @@ cdef class Sender:
         cdef int fd = transport.fd
         cdef Node* node = transport.node
         cdef bint throttled = transport.throttled_until_ns > now
-        while not throttled and transport.in_flight < self.max_in_flight_requests and transport.first_out == NULL:
+        while (
+            not throttled
+            and transport.in_flight < self.max_in_flight_requests
+            and transport.first_out == NULL
+        ):
             cyp_lock_queued(&self.accumulator.c.lock, &self.accumulator.c.queued)
             count = drain(
                 &self.accumulator.c, node, self.max_request_size, self.drained, MOST_BATCHES, now
@@ -367,7 +371,9 @@ cdef class Sender:
                 return 0
         pthread_mutex_lock(&self.accumulator.c.lock)
         node.takes = (
-            not throttled and transport.in_flight < self.max_in_flight_requests and transport.first_out == NULL
+            not throttled
+            and transport.in_flight < self.max_in_flight_requests
+            and transport.first_out == NULL
         )
         report_traffic(&self.accumulator.c, transport, now)
         pthread_mutex_unlock(&self.accumulator.c.lock)

@@ -41,8 +41,8 @@ cdef enum:
 cdef int64_t send_plain(Transport* transport, const iovec* parts, int count) noexcept nogil:
     cdef msghdr message
     cdef ssize_t n
-    # The kernel reads every field: whatever is on the stack would be taken for an address or control data, and
-    # the call fails with EINVAL.
+    # The kernel reads every field. It would take what is on the stack for an address or control data, and the
+    # call would fail with EINVAL.
     memset(&message, 0, sizeof(message))
     message.msg_iov = <iovec*>parts
     message.msg_iovlen = count

@@ -1,12 +1,12 @@
 """Facts that need a second place: whoever forgets it when adding one is told here."""
 
+import importlib
 import re
 from pathlib import Path
 
 import pytest
 
 from cyproducer.accumulator.metric_snapshot import PEAK_NAMES, SUM_NAMES, TIMED_NAMES
-from cyproducer.base import meters
 from cyproducer.config import ProducerConfig
 from cyproducer.control import apis
 from cyproducer.control.partitioners import BUILT_IN
@@ -15,6 +15,9 @@ from cyproducer.observability import definitions
 from cyproducer.records.codecs import CODECS, Codec
 from cyproducer.records.compression import compressor_for
 from tests.rig import Rig
+
+# Its constants have no stub.
+meters = importlib.import_module("cyproducer.base.meters")
 
 SOURCES = Path(__file__).parents[2] / "cyproducer"
 
