@@ -1,4 +1,4 @@
-"""An independent codec for the messages of ``protocol.pyx``: kio, generated from Kafka's own schemas.
+"""An independent codec for the messages of ``protocol``: kio, generated from Kafka's own schemas.
 
 Also the Hypothesis strategies for what brokers answer, in this package's own types.
 """
