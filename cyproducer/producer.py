@@ -221,7 +221,7 @@ class KafkaProducer(BulkPath):
         return future
 
     def _send_intercepted(self, record: ProducerRecord, accept: Callable[..., RecordFuture]) -> RecordFuture:
-        """Serializes a record, calls the custom partitioner if there is one, and passes both to ``accept``."""
+        """Serializes a record, runs the custom partitioner if there is one, and calls ``accept``."""
         topic = record.topic
         # Before the serializers: they need not handle None, and may not be usable after close().
         if self._runtime.closed:
@@ -255,8 +255,8 @@ class KafkaProducer(BulkPath):
         ):
             if present:
                 raise errors.IllegalStateError(
-                    f"{method}() sends bytes as they are, but this producer has {name}, which handle single "
-                    "records: use a producer without them"
+                    f"{method}() sends bytes as they are, but this producer has {name} for single records: "
+                    "use a producer without"
                 )
         return self._custom is not None
 
@@ -305,7 +305,8 @@ class KafkaProducer(BulkPath):
         callback.
 
         Callbacks that are still running when the time is over keep running, and the callbacks of the failed
-        records run after them. Ctrl-C ends the wait; another close() or the exit of the process finishes then.
+        records run after them. Ctrl-C ends the wait; another close() or the exit of the process finishes the
+        closing.
         """
         seconds = duration("timeout", timeout)
         self._not_in_callback("close")
