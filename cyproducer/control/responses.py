@@ -1,18 +1,18 @@
-"""What brokers answer, as plain values.
+"""Broker responses as plain values.
 
-Owns the result types that the wire decoders fill and the state machines of ``control/`` read; it
-stands here so that ``control/`` needs nothing from ``network/``. Holds no behaviour and no state:
-every type is immutable and may be shared between threads.
+Owns the result types that the wire decoders fill and the state machines of ``control/`` read. It is in
+``control/`` so that ``control/`` needs nothing from ``network/``. Has no behaviour and no state: every type
+is immutable and may be shared between threads.
 """
 
 from typing import NamedTuple
 
-#: What a topic id looks like where the broker gave none (KIP-516 reserves the zero UUID).
+#: The topic id if the broker reported none (KIP-516 reserves the zero UUID).
 NO_TOPIC_ID = bytes(16)
 
 
 class ApiVersionsResponse(NamedTuple):
-    """Which versions of which API a broker speaks (KIP-35, KIP-511, KIP-584)."""
+    """Which versions of which API a broker supports (KIP-35, KIP-511, KIP-584)."""
 
     error_code: int
     #: API key -> (lowest, highest) version, both inclusive.
@@ -41,11 +41,11 @@ class PartitionInfo(NamedTuple):
 
 
 class TopicInfo(NamedTuple):
-    """One topic; ``name`` is None only where a lookup by topic id failed."""
+    """One topic; ``name`` is None only if a lookup by topic id failed."""
 
     error_code: int
     name: str | None
-    #: 16 bytes, ``NO_TOPIC_ID`` before Metadata v10 and where the topic does not exist.
+    #: 16 bytes, ``NO_TOPIC_ID`` before Metadata v10 and if the topic does not exist.
     topic_id: bytes
     is_internal: bool
     partitions: list[PartitionInfo]
@@ -63,7 +63,7 @@ class MetadataResponse(NamedTuple):
 
 
 class InitProducerIdResponse(NamedTuple):
-    """A producer id and its epoch, or the error why there is none (KIP-98, KIP-360)."""
+    """A producer id and its epoch, or the error code that says why there is none (KIP-98, KIP-360)."""
 
     throttle_time_ms: int
     error_code: int

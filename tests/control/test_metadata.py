@@ -68,7 +68,7 @@ def test_one_request_at_a_time() -> None:
     metadata.begin_request(0)
     metadata.track("t", 0)
     assert metadata.next_update_ms(1_000_000) == math.inf
-    with pytest.raises(RuntimeError, match="in flight already"):
+    with pytest.raises(RuntimeError, match="already in flight"):
         metadata.begin_request(0)
 
 

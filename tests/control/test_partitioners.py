@@ -266,7 +266,7 @@ def test_a_class_that_needs_arguments_is_refused_by_name() -> None:
         def __init__(self, seed: int) -> None:
             super().__init__()
 
-    with pytest.raises(TypeError, match=r"Configured needs arguments: allowed is a class"):
+    with pytest.raises(TypeError, match=r"Configured needs arguments: give a class"):
         resolve_partitioner(Configured)
 
 
@@ -325,7 +325,7 @@ def test_any_other_answer_is_refused_naming_partitioner_answer_and_allowed(answe
         choose(returning(answer))
     message = str(caught.value)
     assert message.startswith(f"partitioner {__name__}.returning.<locals>.<lambda> returned {answer!r} for")
-    assert message.endswith("topic 'orders': allowed is an integer of 0..4")
+    assert message.endswith("topic 'orders': must be an integer of 0..4")
 
 
 def test_a_gap_between_partitions_is_not_allowed_and_shown() -> None:
