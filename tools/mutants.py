@@ -406,7 +406,7 @@ MUTANTS = [
         "        believed = False\n",
         (
             "tests/control/test_topic_state.py::"
-            "test_without_ids_older_epochs_are_believed_when_they_are_told_for_long",
+            "test_without_ids_older_epochs_are_accepted_when_they_persist",
         ),
     ),
     # Spark
