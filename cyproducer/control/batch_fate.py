@@ -200,8 +200,8 @@ class FatePolicy:
     def _gone(self, batch: BatchFacts) -> Exception:
         count = self._metadata.partition_count(batch.topic)
         return errors.UnknownTopicOrPartitionError(
-            f"{batch.topic}-{batch.partition} no longer exists: the topic was deleted and created again with "
-            f"{count} partitions"
+            f"{batch.topic}-{batch.partition} no longer exists: the topic was recreated with {count} "
+            "partitions"
         )
 
     def _overdue(self, batch: BatchFacts, maybe: bool, now_ms: float) -> BaseException:

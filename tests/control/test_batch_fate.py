@@ -188,7 +188,7 @@ def test_a_partition_that_no_longer_exists_fails_its_batches(case: Case) -> None
     verdict, _ = case.decide(NOT_LEADER)
     assert verdict.fate is Fate.FAIL
     assert isinstance(verdict.error, UnknownTopicOrPartitionError)
-    assert "t-1 no longer exists: the topic was deleted and created again with 2 partitions" in str(verdict.error)
+    assert "t-1 no longer exists: the topic was recreated with 2 partitions" in str(verdict.error)
     verdict, orders = case.policy.partition_removed(case.batch(), NOW_MS)
     assert isinstance(verdict.error, UnknownTopicOrPartitionError)
     assert (verdict.fate, orders) == (Fate.FAIL, ())
