@@ -1,7 +1,7 @@
-"""A Kafka producer with kafka-python's API whose work per record is done in C.
+"""A Kafka producer with kafka-python's API that does its work per record in C.
 
-``from cyproducer import KafkaProducer`` is all that most programs need; ``cyproducer.errors`` has the
-exceptions, ``cyproducer.testing`` an embedded broker for tests.
+Most programs need only ``from cyproducer import KafkaProducer``. ``cyproducer.errors`` has the exceptions,
+``cyproducer.testing`` an embedded broker for tests.
 """
 
 from cyproducer import errors

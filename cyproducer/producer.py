@@ -1,9 +1,9 @@
 """``KafkaProducer``: the public API.
 
-Owns: serializers, interceptors, custom partitioners, and what the public methods promise. Does not own: what
-it all runs on (``runtime``), nor anything a record goes through: see ``docs/design.md`` for its way.
+Owns serializers, interceptors, custom partitioners and the contract of the public methods. Does not own the
+accumulator, the sender or the threads (``runtime``). ``docs/design.md`` follows a record through all of them.
 
-Every method is thread-safe. What a fork does to a producer is in ``forking.py``.
+Every method is thread-safe. ``forking.py`` says what a fork does to a producer.
 """
 
 import logging
@@ -34,7 +34,7 @@ log = logging.getLogger("cyproducer")
 
 
 class ProducerRecord(NamedTuple):
-    """One message, as interceptors see it and ``send_all`` takes it; the fields are ``send``'s arguments."""
+    """One record, as interceptors see it and ``send_all`` takes it. The fields are ``send``'s arguments."""
 
     topic: str
     value: Any = None
@@ -45,7 +45,7 @@ class ProducerRecord(NamedTuple):
 
 
 def _in_child() -> None:
-    """After a fork: producers forget their runtime, which lets go of what is the parent's."""
+    """After a fork, in the child: drops every producer's runtime and the parent's resources in it."""
     for producer in list(_producers):
         producer._forked()
     disown_all()
@@ -56,32 +56,33 @@ forking.at_exit(close_all)
 
 
 class KafkaProducer(BulkPath):
-    """Sends records to Kafka; kafka-python's ``KafkaProducer``, faster and bounded in memory and time.
+    """Sends records to Kafka, with the API of kafka-python's ``KafkaProducer``; bounded in memory and time.
 
-    Options are keyword arguments, by kafka-python's names (``linger_ms=5``) or Java's
-    (``**{"linger.ms": 5}``); ``python -m cyproducer.config`` lists them. The constructor returns at once and
-    connects in the background: ``wait_ready()`` waits for that and says what fails.
+    Options are keyword arguments, with kafka-python's names (``linger_ms=5``) or Java's
+    (``**{"linger.ms": 5}``). ``python -m cyproducer.config`` lists them. The constructor returns at once and
+    connects in the background. ``wait_ready()`` waits for the connection and reports what fails.
 
-    Raises ``KafkaConfigurationError`` for an option that is unknown or not allowed. Thread-safe; share one.
+    Raises ``KafkaConfigurationError`` if an option is unknown or its value is not allowed. Thread-safe: share
+    one producer between threads.
 
-    After a fork the child's copy works as well: it connects anew when it is used first, and leaves alone what
-    the parent has accepted. Interceptors, serializers and a partitioner of your own are not made anew: the
-    child has copies of the objects as they were. A producer that was closed stays closed. Pickled, a producer
-    is its options: where it is unpickled a new one is made.
+    After a fork the child's copy works too: it opens connections of its own on first use and leaves the
+    records that the parent has accepted to the parent. The child's interceptors, serializers and custom
+    partitioner are copies of the parent's objects; they are not constructed again. A closed producer stays
+    closed. Pickling a producer pickles its options; unpickling makes a new producer from them.
     """
 
-    #: None until it is made: in the constructor, and in a forked child when it is first needed.
+    #: None until it is made: by the constructor, and in a forked child on first use.
     _running: Runtime | None = None
 
     def __init__(self, **configs: Any) -> None:
         self.config = ProducerConfig(**configs)
         self.config.reject_unsupported()
-        # First, because they may raise, and then there must be no thread yet.
+        # First, because they may raise, and no thread may be running then.
         self._interceptors = [i() if isinstance(i, type) else i for i in self.config.interceptors]
         self._partitioner = resolve_partitioner(self.config.partitioner, self.config.partitioner_ignore_keys)
         self._custom = self._partitioner if isinstance(self._partitioner, CustomPartitioner) else None
         extras = (*self._interceptors, self.config.key_serializer, self.config.value_serializer)
-        #: What close() closes, each by whoever pops it.
+        #: The objects that close() closes. Each is closed by the thread that pops it.
         self._extras = [extra for extra in (*reversed(extras), self._custom) if hasattr(extra, "close")]
         extended = (
             self._custom is not None
@@ -89,7 +90,7 @@ class KafkaProducer(BulkPath):
             or self.config.key_serializer is not None
             or self.config.value_serializer is not None
         )
-        # A method bound weakly: bound strongly, the producer would be its own cycle.
+        # Bound weakly: a strong reference would make the producer part of a reference cycle.
         me = weakref.ref(self)
 
         def extension(*record: Any) -> RecordFuture:
@@ -100,20 +101,20 @@ class KafkaProducer(BulkPath):
         self._extension = extension if extended else None
         self._closed = False
         self._making: AbstractContextManager[bool]
-        #: Each event loop's tasks that wait for memory; made when the first one does.
+        #: For each event loop, the tasks that wait for memory; made when the first task waits.
         self._lines: weakref.WeakKeyDictionary[Any, Line] = weakref.WeakKeyDictionary()
         self._forked()
         self._make()
         _producers.add(self)
 
-    # What it runs on
+    # The runtime
 
     @property
     def _runtime(self) -> Runtime:
         return self._running or self._make()
 
     def _make(self) -> Runtime:
-        """Makes the runtime, in the constructor and when a forked child first needs it."""
+        """Makes the runtime: in the constructor, and in a forked child on first use."""
         with self._making:
             if self._running is not None:
                 return self._running
@@ -122,7 +123,7 @@ class KafkaProducer(BulkPath):
                 runtime.close(0)
             else:
                 runtime.start()
-                # Not at exit: there all are closed at the same time.
+                # Not at exit: close_all() closes all producers then, at the same time.
                 self._finalizer = weakref.finalize(self, finish, runtime)
                 self._finalizer.atexit = False
                 forking.watch_worker_exit()
@@ -133,7 +134,7 @@ class KafkaProducer(BulkPath):
             return runtime
 
     def _forked(self) -> None:
-        """In a child: has no runtime. Locks are new ones: another thread may have held the old ones."""
+        """In a forked child: drops the runtime. Makes new locks, as another thread may have held the old."""
         if self._running is not None:
             self._finalizer.detach()
         self._making = threading.RLock()
@@ -148,10 +149,11 @@ class KafkaProducer(BulkPath):
     def send_all(
         self, records: Iterable[ProducerRecord | Mapping[str, Any] | tuple[Any, ...]]
     ) -> list[RecordFuture]:
-        """Sends several records; returns their futures in order.
+        """Sends several records and returns their futures, in order.
 
-        Each is a ``ProducerRecord``, a tuple in its order, or a mapping with its field names. Never raises
-        for a record: what ``send`` would have raised is in its future. Blocks where ``send`` does.
+        Each record is a ``ProducerRecord``, a tuple in the same order, or a mapping with its field names.
+        Never raises because of a record: its future holds the error that ``send`` would have raised. Blocks
+        whenever ``send`` would.
         """
         futures = []
         for record in records:
@@ -173,14 +175,14 @@ class KafkaProducer(BulkPath):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordFuture:
-        """``send()`` for asyncio: where that would block the thread, this waits and lets the loop run.
+        """``send()`` for asyncio: if ``send()`` would block the thread, this awaits and lets the loop run.
 
-        Arguments, errors and bounds are those of ``send()``, and so is what it returns: awaiting that gives
-        the record's metadata. A task that is cancelled while it waits has sent nothing. Tasks that wait for
-        memory are served in their order, among the threads that wait. Serializers, interceptors and
+        Arguments, errors, limits and the returned future are those of ``send()``. Awaiting that future gives
+        the record's metadata. If the task is cancelled while it waits, nothing was sent. Tasks that wait for
+        memory share one first-come, first-served queue with waiting threads. Serializers, interceptors and
         partitioners run on the loop's thread.
         """
-        # Imported here: asyncio would double what importing this package costs.
+        # Imported here: asyncio would double the import time of this package.
         from cyproducer.send_async import send_async
 
         pairs = None if headers is None else list(headers)
@@ -197,7 +199,7 @@ class KafkaProducer(BulkPath):
         return self._followed(record, future)
 
     def _intercepted(self, record: ProducerRecord) -> ProducerRecord:
-        """The record as the interceptors want it."""
+        """Returns the record as the interceptors changed it."""
         for interceptor in self._interceptors:
             if hasattr(interceptor, "on_send"):
                 try:
@@ -212,16 +214,16 @@ class KafkaProducer(BulkPath):
         return record
 
     def _followed(self, record: ProducerRecord, future: RecordFuture) -> RecordFuture:
-        """The future, whose outcome the interceptors will hear of."""
+        """Returns the future, after registering the interceptors for its outcome."""
         if self._interceptors:
-            # Not the record itself, whose value would be held until the callbacks' thread gets here.
+            # Not the record itself: its value would stay in memory until the callback thread gets here.
             future.add_both(self._acknowledge, record.topic, record.partition)
         return future
 
     def _send_intercepted(self, record: ProducerRecord, accept: Callable[..., RecordFuture]) -> RecordFuture:
-        """Serializes a record, has its partition chosen, and hands it to ``accept``."""
+        """Serializes a record, runs the custom partitioner if there is one, and calls ``accept``."""
         topic = record.topic
-        # Before the serializers, which need not cope with None, nor be usable after close().
+        # Before the serializers: they need not handle None, and may not be usable after close().
         if self._runtime.closed:
             raise errors.ProducerClosedError("send() on a closed producer: the record was not accepted")
         if record.value is None and record.key is None:
@@ -236,7 +238,7 @@ class KafkaProducer(BulkPath):
                 return failed_future(topic, error)
             asked = (topic, record.key, key, record.value, value, view)
             partition = self._custom.choose(*asked)
-            # A partitioner that sticks may move on where its partition's batch is full (KIP-480).
+            # A sticky partitioner may switch partitions when its partition's batch is full (KIP-480).
             opens = key is None and self._opens_batch(topic, value, record.headers, partition)
             if opens and self._custom.on_new_batch(topic, view, partition):
                 partition = self._custom.choose(*asked)
@@ -245,7 +247,7 @@ class KafkaProducer(BulkPath):
     def _before_bulk(self, method: str, keyed: bool, valued: bool) -> bool:
         if self._runtime.closed:
             raise errors.ProducerClosedError(f"{method}() on a closed producer: no row was accepted")
-        # Gone round silently, they would be missed: an interceptor that counts, a serializer that encrypts.
+        # Silently skipping them would do harm: an interceptor may count, a serializer may encrypt.
         for name, present in (
             ("interceptors", bool(self._interceptors)),
             ("key_serializer", keyed and self.config.key_serializer is not None),
@@ -253,8 +255,8 @@ class KafkaProducer(BulkPath):
         ):
             if present:
                 raise errors.IllegalStateError(
-                    f"{method}() sends bytes as they are, and this producer has {name}, made for single "
-                    "records: use a producer without"
+                    f"{method}() sends bytes as they are, but this producer has {name} for single records: "
+                    "use a producer without"
                 )
         return self._custom is not None
 
@@ -268,7 +270,7 @@ class KafkaProducer(BulkPath):
         self._runtime.client.refresh_topic(name, timeout_s)
 
     def _acknowledge(self, topic: str, partition: int | None, outcome: Any) -> None:
-        """Tells the interceptors, as Java's ``onAcknowledgement``: metadata always, and the error or None."""
+        """Calls the interceptors as Java calls ``onAcknowledgement``: metadata, and the error or None."""
         error = outcome if isinstance(outcome, BaseException) else None
         metadata = outcome
         if error is not None:
@@ -287,8 +289,8 @@ class KafkaProducer(BulkPath):
     def flush(self, timeout: float | None = None) -> None:
         """Waits until every record accepted before the call is acknowledged or failed, callbacks included.
 
-        ``timeout``: seconds for all of it; None: as long as ``delivery_timeout_ms`` allows. Raises
-        ``KafkaTimeoutError`` when the time ran out, ``IllegalStateError`` in a callback.
+        ``timeout`` is in seconds, for everything together. None: as long as ``delivery_timeout_ms`` allows.
+        Raises ``KafkaTimeoutError`` when the time runs out, and ``IllegalStateError`` in a callback.
         """
         seconds = duration("timeout", timeout)
         self._not_in_callback("flush")
@@ -296,13 +298,15 @@ class KafkaProducer(BulkPath):
             raise errors.KafkaTimeoutError(f"flush({timeout}): {left}")
 
     def close(self, timeout: float | None = None) -> None:
-        """Delivers what was accepted, for up to ``timeout`` seconds in all, and ends the producer.
+        """Delivers the accepted records for up to ``timeout`` seconds in all, then closes the producer.
 
-        What is not acknowledged by then fails with ``ProducerClosedError``. None: as long as
-        ``delivery_timeout_ms`` allows; 0: at once. Idempotent. Raises ``IllegalStateError`` in a callback.
+        Records that are not acknowledged by then fail with ``ProducerClosedError``. ``timeout`` None: as long
+        as ``delivery_timeout_ms`` allows. 0: fail them at once. Idempotent. Raises ``IllegalStateError`` in a
+        callback.
 
-        Callbacks that have not returned when the time is over run on; what is failed then is called back too.
-        Ctrl-C ends the wait and leaves the producer to another close(), or to the exit of the process.
+        Callbacks that are still running when the time is over keep running, and the callbacks of the failed
+        records run after them. Ctrl-C ends the wait; another close() or the exit of the process finishes the
+        closing.
         """
         seconds = duration("timeout", timeout)
         self._not_in_callback("close")
@@ -313,7 +317,7 @@ class KafkaProducer(BulkPath):
         if running is not None:
             lost = running.close(seconds)
             self._finalizer.detach()
-            # What was logged of the records, to whoever looks at the log now.
+            # Log lines about the records reach their handlers before close() returns.
             user_thread.drain(DRAIN_S)
         while self._extras:
             try:
@@ -346,22 +350,22 @@ class KafkaProducer(BulkPath):
     ) -> None:
         self.close()
 
-    # Asking
+    # State and metrics
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Waits until a broker has answered, up to ``timeout`` seconds (None: ``max_block_ms``).
 
-        Raises ``NoBrokersAvailable`` (a ``KafkaConnectionError``), which says for each address what failed.
+        Raises ``NoBrokersAvailable`` (a ``KafkaConnectionError``), which says what failed for each address.
         """
         seconds = self.config.max_block_ms / 1000 if timeout is None else duration("timeout", timeout)
         self._runtime.client.wait_ready(seconds)
 
     def bootstrap_connected(self) -> bool:
-        """Whether a connection to a broker is up; does not block."""
+        """Returns whether a connection to a broker is up. Does not block."""
         return self._runtime.client.bootstrap_connected()
 
     def partitions_for(self, topic: str) -> set[int]:
-        """The topic's partitions, waiting for its metadata up to ``max_block_ms``.
+        """Returns the topic's partitions; waits for its metadata up to ``max_block_ms``.
 
         Raises ``KafkaTimeoutError``, or the broker's error for the topic.
         """
@@ -375,12 +379,13 @@ class KafkaProducer(BulkPath):
     def metrics(self, raw: Literal[True]) -> "dict[MetricName, Metric]": ...
 
     def metrics(self, raw: bool = False) -> dict[Any, Any]:
-        """What was counted and measured so far, as {group: {name: value}}, by Kafka's names.
+        """Returns the metrics as {group: {name: value}}, with Kafka's names.
 
-        ``docs/metrics.md`` has each with its unit and meaning. Totals are since the start, rates, averages
-        and maxima of the latest ``metrics_num_samples`` windows; NaN: there was no value in them. The values
-        of one group are of one instant. ``raw``: {name: metric} instead, of objects with ``value()``.
-        Empty where ``metrics_enabled`` is False. Thread-safe, also in callbacks and after ``close()``.
+        ``docs/metrics.md`` lists each with its unit and meaning. Totals count from the start. Rates, averages
+        and maxima cover the last ``metrics_num_samples`` windows; NaN means that no value fell into them. The
+        values of one group are from one instant. ``raw=True`` returns {name: metric} instead, with objects
+        that have ``value()``. Empty if ``metrics_enabled`` is False. Thread-safe; can also be called in
+        callbacks and after ``close()``.
         """
         if not self.config.metrics_enabled:
             return {}
@@ -406,12 +411,13 @@ def _from_options(kind: type[KafkaProducer], options: dict[str, Any]) -> KafkaPr
 
 
 def _check_pickles(name: str, value: Any) -> None:
-    """Raises ``PicklingError`` naming the option: pickle itself names only what is in it."""
+    """Raises ``PicklingError`` that names the option; pickle's own error names only the object in it."""
     # Imported here: it takes longer than the rest of this module.
     import pickle
 
     problem = None
-    # Nobody says which pickler asks. PySpark's and cloudpickle's take lambdas, and what __main__ defines.
+    # Nothing says which pickler is asking. PySpark's and cloudpickle's also take lambdas and what __main__
+    # defines.
     for module in ("pickle", "cloudpickle", "pyspark.cloudpickle"):
         if module in sys.modules:
             try:
@@ -420,13 +426,13 @@ def _check_pickles(name: str, value: Any) -> None:
             except Exception as error:
                 problem = problem or error
     raise pickle.PicklingError(
-        f"a producer is pickled as its options, and {name}={value!r} can't be: {problem}. Functions and "
-        "classes have to be those of a module that can be imported; or make the producer where it is used"
+        f"a producer is pickled as its options, and {name}={value!r} can't be: {problem}. Define "
+        "functions and classes in a module that can be imported, or make the producer where it is used"
     ) from problem
 
 
 def _serialized(serializer: Any, topic: str, headers: Any, data: Any, what: str) -> Any:
-    """``data`` through a serializer: kafka-python 3's object with ``serialize``, or any callable."""
+    """Passes ``data`` through a serializer: kafka-python 3's object with ``serialize``, or any callable."""
     if serializer is None:
         return data
     if hasattr(serializer, "serialize"):

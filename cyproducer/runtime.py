@@ -1,12 +1,13 @@
-"""What a producer runs on: the wiring of accumulator, sender and threads, and their end.
+"""Wires up a producer's accumulator, sender and threads, and shuts them down.
 
-Owns: making these parts, flushing, closing, the end of a process, and what a forked child lets go of. Does
-not own: the public API (``producer``), which may be collected while this is still closing; nor the thread for
+Owns making these parts, flush, close, the end of a process, and what a forked child releases. Does not own
+the public API (``producer``), whose object may be collected while this still closes, or the thread that runs
 users' code (``user_thread``).
 
-A producer that is collected is closed by a thread of its own. The collector runs anywhere: on a thread that
-waits for the last future of this producer, with a timeout; on another producer's sender's thread, whose
-records would wait meanwhile; in the middle of ``threading.Thread.start``.
+A collected producer is closed on a thread of its own, because the garbage collector runs anywhere:
+- on a thread that waits, with a timeout, for the last future of this producer;
+- on the sender thread of another producer, whose records would wait meanwhile;
+- in the middle of ``threading.Thread.start``.
 """
 
 import selectors
@@ -35,19 +36,19 @@ if TYPE_CHECKING:
 
 log = Log("cyproducer")
 
-#: How long the sender may take to end when the time of a close() is over: it takes a millisecond, unless the
-#: machine is overloaded. Futures without an outcome would be worse than a close() that is late.
+#: How long the sender may take to end after close()'s time is over. It takes a millisecond, unless the
+#: machine is overloaded. Futures without an outcome would be worse than a close() that returns late.
 _END_S = 1.0
-#: How long callbacks may take then that tell of what close() has failed.
+#: How long the callbacks of the records that close() has failed may take after that.
 _CALLBACKS_S = 0.05
-#: How often a draining close() looks whether another thread is in a greater hurry.
+#: How often a draining close() checks whether another thread closes with an earlier deadline.
 _SLICE_S = 0.05
 
-#: How long a batch waits for more where records stream in and linger_ms is 0: long enough for 100 kB at two
-#: million records a second, and less than a broker under such load takes to answer.
+#: How long a batch waits for more records if records stream in and linger_ms is 0: enough for 100 kB at two
+#: million records per second, and less than a broker under that load takes to respond.
 STREAM_LINGER_MS = 0.75
 
-#: Also those whose producer is being collected just now.
+#: Includes runtimes whose producer is being collected.
 _runtimes: weakref.WeakSet["Runtime"] = weakref.WeakSet()
 
 
@@ -59,10 +60,10 @@ def wire(
     spec: PartitionerSpec | None,
     seed: int | None = None,
 ) -> tuple[RecordAccumulator, Sender]:
-    """Accumulator and sender as the options want them; ``seed`` decides where keyless records go."""
+    """Makes the accumulator and the sender from the options; ``seed`` decides where keyless records go."""
     compressor = None
     if config.compression_type:
-        # Imported here: the codecs' libraries are as heavy as all the rest.
+        # Imported here: the codecs' libraries take as long to import as everything else.
         from cyproducer.records.compression import compressor_for
 
         compressor = compressor_for(config.compression_type, config.effective_compression_level)
@@ -71,7 +72,7 @@ def wire(
         BufferPool(config.buffer_memory),
         clock,
         completions,
-        # Without acknowledgements nothing is sent again.
+        # Without acknowledgements nothing is resent.
         ordered=config.acks != 0,
         stream_linger_ms=STREAM_LINGER_MS,
         compressor=compressor,
@@ -83,7 +84,7 @@ def wire(
 
 
 class Runtime:
-    """Everything a producer runs on. It does not know the producer, which may be collected any time."""
+    """Everything a producer runs on. Holds no reference to the producer, which may be collected any time."""
 
     def __init__(self, config: ProducerConfig, partitioner: PartitionerSpec | CustomPartitioner) -> None:
         self.config = config
@@ -98,9 +99,9 @@ class Runtime:
         self.client = NetworkClient(config, self.sender, self.clock)
         self.sender.attach_control(self.client, self.client.fates)
         self.accumulator.on_topic_needed = self.client.want_topic
-        #: None where metrics are not wanted, or nobody has asked for them yet.
+        #: None if metrics are disabled, or were never asked for.
         self._registry: Registry | None = None
-        # Reentrant: a signal's handler may close in the middle of a close().
+        # Reentrant: a signal handler may call close() in the middle of a close().
         self._close_lock = threading.RLock()
         self._deadlines: list[float] = []
         self._end_error: Exception | None = None
@@ -110,11 +111,11 @@ class Runtime:
         )
 
     def start(self) -> None:
-        """Starts to send."""
+        """Starts the sender thread."""
         try:
             if self.config.metric_reporters and self.config.metrics_enabled:
                 registry = self.registry()
-                # Before there is a thread that could tell of anything.
+                # Before the sender thread can report a change.
                 registry.report_to(
                     self.config.metric_reporters, self.config.as_dict() | {"client_id": self.config.client_id}
                 )
@@ -125,12 +126,12 @@ class Runtime:
             raise
 
     def registry(self) -> "Registry":
-        """What ``metrics()`` is read from; made when it is first asked for."""
-        # Imported here: most programs never ask, and those that import this package just in case pay for it.
+        """Returns the registry that ``metrics()`` reads; makes it on first use."""
+        # Imported here: most programs never call metrics(), and should not pay for the import.
         from cyproducer.observability.registry import Registry
 
         if self._registry is None:
-            # Of two threads that ask at once one may keep another's: they read the same counters.
+            # If two threads get here at once, either registry will do: both read the same counters.
             self._registry = Registry(
                 self.accumulator,
                 self.sender,
@@ -144,27 +145,27 @@ class Runtime:
         try:
             self.sender.run()
         except BaseException as error:
-            # A bug of ours, but nobody may wait forever for it.
+            # A bug in cyproducer, but no thread may wait for it forever.
             log.exception("the sender failed: every record that is not acknowledged fails")
             self.accumulator.close()
             self._end_error = errors.KafkaError(f"the sender thread failed: {error!r}")
         self._end()
 
     def _end(self) -> None:
-        """Fails what is left and lets go of every descriptor.
+        """Fails the remaining records and closes every descriptor.
 
-        On the sender's thread, where no Ctrl-C breaks in: half of it done would leave futures pending.
+        Runs on the sender thread, which Ctrl-C does not interrupt: half done, it would leave futures pending.
         """
         try:
             while self.sender.abort(self._end_error or errors.ProducerClosedError("the producer was closed")):
-                # A batch is being compressed by a thread in send(); it will be done with it.
+                # A thread in send() is still compressing a batch; it finishes soon.
                 self.accumulator.flush(0.01)
         finally:
             self.sender.release()
             self.selector.close()
 
     def flush(self, timeout_s: float) -> str | None:
-        """Waits for everything accepted so far, callbacks included; what is left when the time ran out."""
+        """Waits for everything accepted so far, callbacks included; on timeout returns what is left."""
         began_ns = time.monotonic_ns()
         try:
             return self._flush(timeout_s)
@@ -185,26 +186,26 @@ class Runtime:
         text = "every record is acknowledged or failed, but some of their callbacks have not returned"
         if patience < left:
             raise errors.IllegalStateError(
-                f"flush() in a log handler or metric reporter: {text}. One of them may be logging, and wait "
+                f"flush() in a log handler or metric reporter: {text}. A callback may be logging and waiting "
                 "for this very handler: call flush() from another thread"
             )
         return text
 
     def close(self, timeout_s: float, unasked: bool = False) -> int:
-        """Drains for up to ``timeout_s`` seconds, fails the rest, ends the threads; returns records lost.
+        """Drains for up to ``timeout_s`` seconds, fails the rest, ends the threads; returns the records lost.
 
-        Where several threads close, the one in the greatest hurry decides for all. ``unasked``: nobody has
-        called the producer's ``close()``, so that losses are logged here.
+        If several threads close, the earliest deadline counts for all. ``unasked``: the program did not call
+        the producer's ``close()``, so losses are logged here.
         """
         deadline = time.monotonic() + timeout_s
         try:
             self._deadlines.append(deadline)
             if not self._close_lock.acquire(timeout=waitable(timeout_s + _END_S)):
-                log.error("another thread is closing the producer and has not come to an end in time")
+                log.error("another thread is closing the producer and has not finished in time")
                 return 0
             return 0 if self.closed else self._close(timeout_s, unasked)
         finally:
-            # Ctrl-C may come between any two steps: nothing is sure to have been done, and to be undone.
+            # Ctrl-C may come between any two steps, so neither step above is certain to have happened.
             with suppress(ValueError):
                 self._deadlines.remove(deadline)
             with suppress(RuntimeError):
@@ -214,7 +215,7 @@ class Runtime:
         self.accumulator.close()
         failed_before = self.accumulator.counters()["records_failed"]
         done = False
-        # A loop that has ended, such as in a close() that was interrupted, drains nothing.
+        # If the sender has ended, for example in an interrupted close(), nothing drains.
         while self.thread.is_alive() and not done:
             left = min(self._deadlines) - time.monotonic()
             done = self.accumulator.flush(max(0.0, min(left, _SLICE_S)))
@@ -231,19 +232,19 @@ class Runtime:
         else:
             self.thread.join(_END_S)
         if self.thread.is_alive():
-            log.error("the sender thread did not end; its sockets are left to the exit of the process")
+            log.error("the sender thread did not end; its sockets stay open until the process exits")
         elif not done:
             lost = self.accumulator.counters()["records_failed"] - failed_before
         self.client.close()
         patience = max(_CALLBACKS_S, min(self._deadlines) - time.monotonic())
         if user_thread.is_current():
-            # A callback may be logging, and wait for the handler that closes here.
+            # A callback may be logging, and waiting for the log handler that closes here.
             patience = min(patience, DRAIN_S)
         self.callbacks.close(patience)
         if self._registry is not None:
             left = min(min(self._deadlines) - time.monotonic(), self.config.close_timeout_ms / 1000)
             self._registry.close(max(DRAIN_S, left))
-        # Last: where Ctrl-C ends the wait above, another close() or the exit goes on with it.
+        # Last: if Ctrl-C ends a wait above, another close() or the exit of the process continues.
         self.closed = True
         if unasked and lost:
             log.error("%d records were lost: not acknowledged within close_timeout_ms at exit", lost)
@@ -256,22 +257,22 @@ class Runtime:
 
 
 def finish(runtime: Runtime) -> None:
-    """Has a producer that nobody closed closed, when it is collected; waits for nothing, see above."""
+    """Starts closing a collected producer that was not closed. Does not wait, see above."""
     if runtime.closed:
         return
-    # Where there can be no more threads, its own goes on to send, and it is closed at the exit.
+    # If no thread can be started, the producer's own sender keeps sending until the exit closes it.
     with suppress(RuntimeError):
         start_thread("cyproducer-close", drain, runtime, time.monotonic())
 
 
 def drain(runtime: Runtime, began: float) -> None:
-    """Closes within close_timeout_ms from ``began`` on, and says what was lost."""
+    """Closes within close_timeout_ms, counted from ``began``, and logs how many records were lost."""
     left = began + runtime.config.close_timeout_ms / 1000 - time.monotonic()
     runtime.close(max(0.0, left), unasked=True)
 
 
 def close_all() -> None:
-    """Closes every producer that is there when the process ends, all of them at the same time."""
+    """Closes every open producer when the process ends, all at the same time."""
     began = time.monotonic()
     left = [runtime for runtime in list(_runtimes) if not runtime.closed]
     for runtime in left:
@@ -280,13 +281,13 @@ def close_all() -> None:
         try:
             drain(runtime, began)
         except Exception:
-            # The records of the next producer must not be lost with it.
+            # The next producer's records must not be lost because of this one.
             log.exception("closing the producer %r at exit failed", runtime.config.client_id)
     user_thread.drain(DRAIN_S)
 
 
 def disown_all() -> None:
-    """In a forked child: every runtime lets go of what is the parent's."""
+    """In a forked child: every runtime releases its copies of the parent's resources."""
     for runtime in list(_runtimes):
         runtime.disown()
         _runtimes.discard(runtime)

@@ -1,13 +1,13 @@
-"""``send_async()``: sending from asyncio without ever blocking the loop.
+"""``send_async()``: sends from asyncio without ever blocking the loop.
 
-Owns: waiting for what ``send()`` would wait for, as a task does, and giving up the place when the task is
-cancelled. Does not own: accepting a record (``callers/send_path``), which it does through the same code as
-``send()``. Everything runs on the thread of the task's loop.
+Owns waiting as a task wherever ``send()`` would block, and leaving the queue when the task is cancelled. Does
+not own accepting a record (``callers/send_path``), which runs the same code as for ``send()``. Everything
+runs on the thread of the task's loop.
 
-Memory, the usual reason to wait, is waited for without a thread: a task holds a ``Ticket`` in the pool's
-line, and whoever gives memory back writes to a descriptor that the loop watches. The rare reasons (slow
-callbacks, a partition that is not known, a custom partitioner's topic without metadata) are waited for in
-the loop's executor.
+Waiting for memory, the usual reason to wait, needs no thread: a task holds a ``Ticket`` in the pool's queue,
+and the thread that frees memory writes to a descriptor that the loop watches. The rare reasons (slow
+callbacks, an unknown partition, a custom partitioner's topic without metadata) are waited for in the loop's
+executor.
 
 A module of its own because asyncio takes long to import.
 """
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 
 
 Arguments = tuple[Any, Any, Any, Any, Any, Any]
-"""Those of ``send()``, in its order."""
+"""The arguments of ``send()``, in its order."""
 
 
 class Line:
-    """The tasks of one loop that wait for memory of one producer, in their order."""
+    """The tasks of one loop that wait for memory of one producer, in order of arrival."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pool: BufferPool) -> None:
         self._loop = loop
         self._pool = pool
         self._waiting: deque[tuple[Ticket, asyncio.Future[None]]] = deque()
-        #: What tickets are announced through, while tasks wait: where to read, where to write.
+        #: The descriptors that announce granted tickets, while tasks wait: (read from, write to).
         self._fds: tuple[int, int] | None = None
 
     async def wait(self, size: int, timeout_s: float) -> Ticket:
-        """A ticket that was granted ``size`` bytes.
+        """Returns a ticket that was granted ``size`` bytes.
 
         Raises:
-            TimeoutError: it was not within ``timeout_s`` seconds.
+            TimeoutError: the bytes were not granted within ``timeout_s`` seconds.
         """
         if self._fds is None:
             self._fds = _channel()
@@ -61,7 +61,7 @@ class Line:
                     await announced
             return ticket
         except BaseException:
-            # The place, or the bytes where they came at the last moment, are the next one's.
+            # The next waiter gets the place, or the bytes if they were granted at the last moment.
             ticket.cancel()
             raise
         finally:
@@ -71,7 +71,7 @@ class Line:
                 self._close()
 
     def _announced(self) -> None:
-        """Some tickets were granted, the first ones first."""
+        """Called when tickets were granted. Tickets are granted in order."""
         if self._fds is not None:
             with suppress(BlockingIOError):
                 os.read(self._fds[0], 4096)
@@ -82,7 +82,7 @@ class Line:
                 announced.set_result(None)
 
     def _close(self) -> None:
-        """Nobody waits, so that nobody writes: a ticket that was granted or cancelled does not any more."""
+        """Closes the descriptors. No task waits, so no thread writes: no ticket is pending any more."""
         if self._fds is not None:
             fds, self._fds = self._fds, None
             self._loop.remove_reader(fds[0])
@@ -91,7 +91,7 @@ class Line:
 
 
 def _channel() -> tuple[int, int]:
-    """Descriptors to read from and to write to, which never block."""
+    """Makes non-blocking descriptors: (read from, write to)."""
     if hasattr(os, "eventfd"):
         fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         return fd, fd
@@ -102,7 +102,7 @@ def _channel() -> tuple[int, int]:
 
 
 async def send_async(producer: "KafkaProducer", record: "ProducerRecord") -> RecordFuture:
-    """What ``KafkaProducer.send_async`` does."""
+    """Implements ``KafkaProducer.send_async``."""
     if producer._extension is None:
         return await _accepted(producer, record, None)
     record = producer._intercepted(record)
@@ -117,7 +117,7 @@ async def send_async(producer: "KafkaProducer", record: "ProducerRecord") -> Rec
 async def _accepted(
     producer: "KafkaProducer", record: "ProducerRecord", extended: Callable[..., RecordFuture] | None
 ) -> RecordFuture:
-    """Has a record accepted, waiting for whatever is in the way; ``extended``: what goes before."""
+    """Gets a record accepted, awaiting anything that is in the way; ``extended`` runs before that."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + producer.config.max_block_ms / 1000
     arguments: Arguments = (

@@ -1,6 +1,6 @@
-"""The small tuples that callers see: what kafka-python calls the same.
+"""The named tuples of the public API, with kafka-python's names.
 
-Owns: names and field order. Immutable, hence safe from any thread.
+Owns names and field order. Immutable and therefore thread-safe.
 """
 
 from array import array
@@ -15,12 +15,12 @@ class TopicPartition(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record went, as the broker acknowledged it.
+    """The place of a record in the log, as the broker acknowledged it.
 
-    ``offset`` is -1 under ``acks=0``, where nobody says. ``timestamp`` is in milliseconds since the
-    epoch: the record's own (CreateTime) or the broker's (LogAppendTime), as the topic is configured.
-    The sizes are in bytes, -1 for a key, a value or headers that were not there. ``checksum`` is
-    always None: record format v2 has none per record.
+    ``offset`` is -1 with ``acks=0``, as the broker reports none. ``timestamp`` is in milliseconds since the
+    epoch: the record's own (CreateTime) or the broker's (LogAppendTime), depending on the topic's
+    configuration. The sizes are in bytes, -1 for a missing key, value or headers. ``checksum`` is always
+    None: record format v2 has no checksum per record.
     """
 
     topic: str
@@ -35,9 +35,10 @@ class RecordMetadata(NamedTuple):
 
 
 class OffsetRange(NamedTuple):
-    """Records of ``send_arrow()`` or ``send_many()`` that lie side by side in a partition's log.
+    """Records of ``send_arrow()`` or ``send_many()`` that are adjacent in a partition's log.
 
-    ``offset`` is the first one's, -1 under ``acks=0``, where nobody says; ``records`` is how many they are.
+    ``offset`` is that of the first record, -1 with ``acks=0``, as the broker reports none. ``records`` is
+    their number.
     """
 
     partition: int
@@ -48,8 +49,8 @@ class OffsetRange(NamedTuple):
 class FailedRows(NamedTuple):
     """Rows of ``send_arrow()`` or ``send_many()`` that failed together, as one batch.
 
-    ``error`` is their cause and has ``maybe_written``; ``rows`` are their numbers from 0 on, ascending, as an
-    ``array`` of 64 bits each.
+    ``error`` is the cause and has ``maybe_written``. ``rows`` are the row numbers, counted from 0, ascending,
+    as an ``array`` of 64-bit integers.
     """
 
     partition: int

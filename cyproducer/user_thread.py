@@ -1,17 +1,17 @@
-"""The thread that runs users' code which a sender's thread gives rise to: log handlers and metric reporters.
+"""Runs users' code that a sender thread triggers: log handlers and metric reporters.
 
-Owns: one daemon thread a process, started with its first job, ended when it has had none for a moment; the
-queue of its jobs; ``Log``, with which everything logs that may run on a sender's thread; starting a thread
-from wherever the garbage collector may run. Does not own: what is logged, nor reporters (``registry``).
+Owns one daemon thread per process, which starts with its first job and ends after ``IDLE_S`` without one; its
+job queue; ``Log``, for all logging that may happen on a sender thread; and starting a thread from any place
+where the garbage collector may run. Does not own log messages or reporters (``registry``).
 
-Why: a log handler may send through the producer it is told of, flush it, wait for a lock that a sending
-thread holds, or never return. On the sender's thread each of these ends the producer, and
-``delivery_timeout_ms`` with it: whoever waits for a record there waits for itself.
+A log handler may send through the producer that logs, flush that producer, wait for a lock that a sending
+thread holds, or never return. On the sender thread each of these would stop the producer, and
+``delivery_timeout_ms`` with it: a handler that waits for a record there would wait for itself.
 
-No function here but ``drain`` waits, and none takes a lock that is held while Python code runs: the sender
-would wait for whatever a signal's handler or a finalizer does to the thread that holds it. Instead there are
-``deque`` and the locks of ``_thread``, whose methods are atomic, and which are only ever tried. That makes
-all of it safe to be interrupted by itself, too.
+Only ``drain`` waits. No function here takes a lock that is held while Python code runs: the sender would wait
+for any signal handler or finalizer that interrupts the thread holding it. The module uses ``deque`` and the
+locks of ``_thread`` instead. Their methods are atomic, and no lock is waited for. So every function may also
+be interrupted by another call of itself.
 """
 
 import itertools
@@ -28,45 +28,45 @@ from functools import partial
 from typing import Any
 
 MOST_LINES = 1000
-"""Jobs that may wait when another log line comes; beyond them it is dropped, and counted."""
+"""Queued jobs above which a further log line is dropped and counted."""
 IDLE_S = 0.2
-"""How long the thread stays without a job."""
+"""How long the thread waits for a job before it ends."""
 DRAIN_S = 1.0
-"""How long whoever closes a producer, or ends the process, waits for log handlers and reporters."""
+"""How long closing a producer, or ending the process, waits for log handlers and reporters."""
 NAME = "cyproducer-user-code"
 
 
 class UserThread:
-    """Runs jobs one after the other, on a thread of its own. Thread-safe, and reentrant."""
+    """Runs jobs one at a time on a thread of its own. Thread-safe and reentrant."""
 
     def __init__(self) -> None:
         self.renew()
 
     def renew(self) -> None:
-        """Forgets all; in a forked child, where the jobs are the parent's and the thread does not exist."""
+        """Forgets everything. For a forked child: the jobs are the parent's, and it has no such thread."""
         self._jobs: deque[Callable[[], object]] = deque()
         # Held while a thread runs jobs, or is about to.
         self._running = allocate_lock()
-        # Held while the thread has nothing to do; whoever has a job for it releases it.
+        # Held while the thread has nothing to do; released by the thread that adds a job.
         self._asleep = allocate_lock()
         self._asleep.acquire()
         self._ident = 0
-        # Each line that is dropped and each look at the number takes one: a plain += could lose some.
+        # Every dropped line and every look at the count takes one number: a plain += could lose some.
         self._dropped = itertools.count()
         self._looks = 0
         self._reported = 0
 
     def is_current(self) -> bool:
-        """Whether the caller is a log handler or a metric reporter that this thread runs."""
+        """Returns whether the caller is a log handler or a metric reporter that runs on this thread."""
         return self._ident == get_ident()
 
     def put(self, job: Callable[[], object]) -> bool:
-        """Has a job run; whether there is a thread that will. For jobs that are few by themselves."""
+        """Adds a job; returns whether a thread will run it. For jobs that cannot pile up."""
         self._jobs.append(job)
         return self._ensure_thread()
 
     def put_line(self, job: Callable[[], object]) -> None:
-        """Has a log line emitted, unless too much waits already."""
+        """Adds a job that emits a log line, unless ``MOST_LINES`` jobs are queued."""
         if len(self._jobs) >= MOST_LINES:
             next(self._dropped)
         else:
@@ -75,7 +75,7 @@ class UserThread:
     def drain(self, timeout_s: float) -> bool:
         """Waits until all jobs so far are done, up to ``timeout_s`` seconds; False when the time ran out.
 
-        At once on the thread itself. Not for a sender's thread.
+        Returns False at once on the user thread itself. Must not be called on a sender thread.
         """
         if self.is_current():
             return False
@@ -85,7 +85,7 @@ class UserThread:
         done.acquire()
         if self.put(done.release):
             return done.acquire(timeout=timeout_s)
-        # There can be no more threads, such as at the very end of a process.
+        # No thread can be started, for example at the very end of a process.
         self._work(self._jobs)
         return True
 
@@ -94,10 +94,10 @@ class UserThread:
             try:
                 start_thread(NAME, self._run)
             except RuntimeError:
-                # No more threads now; the next job tries again, or drain() does without.
+                # No thread can be started now. The next job tries again, or drain() runs the jobs itself.
                 self._running.release()
                 return False
-        # Not asleep: it looks for jobs before it sleeps again.
+        # If the release fails, the thread is awake: it looks for jobs before it sleeps again.
         with suppress(RuntimeError):
             self._asleep.release()
         return True
@@ -109,12 +109,12 @@ class UserThread:
             while self._asleep.acquire(timeout=IDLE_S):
                 self._work(jobs)
                 if jobs is not self._jobs:
-                    # A job has forked, and this is the child.
+                    # A job forked, and this is the child.
                     return
-            # Before a job that comes now may start another thread: idents are used again.
+            # Before a new job can start another thread: the system reuses idents.
             self._ident = 0
             running.release()
-            # A job that came just before has found a thread running, and started none.
+            # A job that was added just before the release found a thread running and started none.
             if not jobs or not running.acquire(blocking=False):
                 return
 
@@ -128,7 +128,7 @@ class UserThread:
             try:
                 job()
             except BaseException:
-                # A handler that lets out what it met, SystemExit included. It must not end those to come.
+                # The handler let an exception out, maybe SystemExit. The following jobs must still run.
                 _print_error()
 
     def _report_dropped(self) -> None:
@@ -138,8 +138,8 @@ class UserThread:
             new, self._reported = dropped - self._reported, dropped
             try:
                 logging.getLogger("cyproducer").warning(
-                    "%d log lines were dropped: %d waited already for log handlers or metric reporters that "
-                    "did not return",
+                    "%d log lines were dropped: %d jobs were already waiting for log handlers or metric "
+                    "reporters that did not return",
                     new,
                     MOST_LINES,
                 )
@@ -148,14 +148,14 @@ class UserThread:
 
 
 user_thread = UserThread()
-"""The process's."""
+"""The one of this process."""
 
 
 class Log:
-    """A logger for what may run on a sender's thread: handlers and filters run on ``user_thread``.
+    """A logger for code that may run on a sender thread; handlers and filters run on ``user_thread``.
 
-    Whether the level is enabled is looked at here and now, without calling anything that a user can replace;
-    and a line's arguments become text.
+    The calling thread checks whether the level is enabled, without calling anything that a user can replace,
+    and formats the arguments into the text.
     """
 
     def __init__(self, name: str) -> None:
@@ -206,8 +206,8 @@ class Log:
 
 
 def _enabled(logger: logging.Logger | None, level: int) -> bool:
-    """``Logger.isEnabledFor``, without its cache: who fills that takes logging's lock, under which
-    ``logging.config`` has handlers made."""
+    """``Logger.isEnabledFor`` without its cache: filling the cache takes logging's lock, which
+    ``logging.config`` holds while it constructs handlers."""
     if logger is None or logger.disabled or logger.manager.disable >= level:
         return False
     while logger is not None:
@@ -227,7 +227,7 @@ def _emit(
     ident: int,
     thread_name: str,
 ) -> None:
-    """Makes the record of a line as it was, and hands it to the filters and handlers."""
+    """Makes the log record with the values of its origin, and passes it to the filters and handlers."""
     path, line, function = where
     record = logger.makeRecord(logger.name, level, path, line, message, (), exc_info, function)
     record.relativeCreated -= (record.created - created) * 1000
@@ -239,20 +239,20 @@ def _emit(
 
 
 def _print_error() -> None:
-    """What a handler raised goes where logging's own ``Handler.handleError`` writes it."""
+    """Prints an exception that a handler raised, as logging's own ``Handler.handleError`` does."""
     if logging.raiseExceptions and sys.stderr is not None:
         with suppress(BaseException):
             traceback.print_exc()
 
 
 def start_thread(name: str, target: Callable[..., object], *args: object) -> None:
-    """Starts a daemon thread, without waiting: also in a finalizer, on a thread that must not wait.
+    """Starts a daemon thread without waiting, so that a finalizer may call it on a thread that must not wait.
 
-    ``threading.Thread.start`` waits for the new thread to run, and takes a lock that whoever the collector
-    has interrupted may hold. So it is called on a thread that was started without it.
+    ``threading.Thread.start`` waits until the new thread runs, and takes a lock that the code interrupted by
+    the garbage collector may hold. So an intermediate thread, started without it, calls it.
 
     Raises:
-        RuntimeError: the system gives no more threads.
+        RuntimeError: the system cannot start more threads.
     """
 
     def start() -> None:

@@ -1,3 +1,3 @@
-"""The version of this package: what brokers are told, ``--version`` prints and the package's metadata has."""
+"""The version of this package: sent to brokers, printed by ``--version``, and in the package's metadata."""
 
 VERSION = "0.1.0"

@@ -1,4 +1,4 @@
-"""Running a function of a test in a forked child, and hearing what it returned or raised."""
+"""Runs a test's function in a forked child, and returns or raises what the function did."""
 
 import importlib.util
 import os
@@ -21,7 +21,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="need
 
 
 def needs_module(name: str) -> pytest.MarkDecorator:
-    """For tests whose programs import it. Not imported here: picklers that are there change what is said."""
+    """For tests whose programs import a module. Not imported here: loaded picklers change error messages."""
     return pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"needs {name}")
 
 
@@ -31,7 +31,7 @@ class Child:
     def __init__(self, function: Callable[[], object]) -> None:
         reading, writing = os.pipe()
         with warnings.catch_warnings():
-            # Python warns that a fork with threads may deadlock: that it does not is what is tested.
+            # Python warns that a fork with threads may deadlock. That it does not deadlock is under test.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.pid = os.fork()
         if self.pid == 0:
@@ -48,7 +48,7 @@ class Child:
         self._reading = reading
 
     def outcome(self) -> object:
-        """What the function returned; raises what it raised. A child that says nothing is killed."""
+        """Returns what the function returned, or raises what it raised. A silent child is killed."""
         try:
             if not select.select([self._reading], [], [], PATIENCE_S)[0]:
                 os.kill(self.pid, signal.SIGKILL)
@@ -57,7 +57,7 @@ class Child:
         finally:
             os.close(self._reading)
             os.waitpid(self.pid, 0)
-        assert said, "the forked child ended without a word"
+        assert said, "the forked child ended without a result"
         result, error = pickle.loads(said)
         if error is not None:
             raise error
@@ -65,13 +65,13 @@ class Child:
 
 
 def in_child(function: Callable[[], T]) -> T:
-    """What ``function`` returns in a forked child of this process."""
+    """Runs ``function`` in a forked child of this process and returns its result."""
     result: T = Child(function).outcome()  # type: ignore[assignment]
     return result
 
 
 def descriptors() -> dict[int, str]:
-    """This process's descriptors: number and what they are of, but the one that lists them."""
+    """This process's descriptors by number, and what they refer to; without the one used to list them."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -82,7 +82,7 @@ def descriptors() -> dict[int, str]:
 
 
 def tasks() -> int:
-    """Threads of this process, whoever started them."""
+    """Returns the number of threads of this process, including those that Python did not start."""
     return len(os.listdir("/proc/self/task"))
 
 

@@ -1,4 +1,4 @@
-"""What malloc says of itself, for tests that look for memory that nobody gives back."""
+"""malloc's own statistics, for tests that look for memory leaks."""
 
 import ctypes
 import gc
@@ -18,7 +18,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def lent_bytes() -> int:
-    """Bytes that malloc has lent out, Python's own arenas included."""
+    """Bytes currently allocated by malloc, including Python's own arenas."""
     gc.collect()
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = _Mallinfo2
@@ -28,5 +28,5 @@ def lent_bytes() -> int:
 
 needs_glibc = pytest.mark.skipif(
     not (sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallinfo2")),
-    reason="asks glibc 2.33 or newer what malloc has lent out",
+    reason="reads the allocated bytes from glibc 2.33 or newer",
 )

@@ -1,4 +1,4 @@
-"""What multiprocessing's children of the tests do. In a module, so that a spawned child can import it."""
+"""The functions of the tests' multiprocessing children, in a module that a spawned child can import."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from tests.forked import own_threads
 
 TIMEOUT_S = 20.0
 
-#: For children of a fork, which inherit it.
+#: For forked children, which inherit it.
 inherited: KafkaProducer | None = None
 
 
@@ -17,18 +17,18 @@ def upper(value: str) -> bytes:
 
 
 def send_and_wait(text: str) -> int:
-    """Sends by the inherited producer; returns the offset."""
+    """Sends with the inherited producer; returns the offset."""
     assert inherited is not None
     return inherited.send("orders", text.encode()).get(TIMEOUT_S).offset
 
 
 def threads_of_an_idle_child(number: int) -> list[str]:
-    """The names of the package's threads, where nothing was sent."""
+    """The names of the package's threads in a child that sends nothing."""
     return own_threads()
 
 
 def send_and_leave(producer: KafkaProducer | None, values: list[Any]) -> None:
-    """Sends without waiting: what is not sent is left to the exit of the process."""
+    """Sends without waiting: the exit of the process must deliver the records."""
     chosen = producer or inherited
     assert chosen is not None
     for value in values:

@@ -1,4 +1,4 @@
-"""Programs that tests run in an interpreter of their own, to see how it ends."""
+"""Programs that tests run in an interpreter of their own, to see how that ends."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ def _command(script: str, arguments: tuple[str, ...]) -> list[str]:
 
 
 def run_to_exit(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs Python source with arguments until it ends by itself; 50 seconds at most."""
+    """Runs Python source with arguments until it ends by itself, 50 seconds at most."""
     return subprocess.run(
         _command(script, arguments),
         capture_output=True,
@@ -35,14 +35,14 @@ def run_to_exit(script: str, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 class Program:
-    """Python source that runs beside the test, with whatever processes it forks; none outlives the context.
+    """Python source that runs in parallel to the test. It ends, with all its forks, when the context ends.
 
-    Its output and errors are one text, read as it comes: ``said``.
+    ``said`` has its stdout and stderr as one text, as far as read.
     """
 
     def __init__(self, script: str, *arguments: str, pass_fds: tuple[int, ...] = ()) -> None:
         self.said = ""
-        # A session of its own, so that its children can be told from everybody else's.
+        # A session of its own, to distinguish its children from all other processes.
         self._process = subprocess.Popen(
             _command(script, arguments),
             stdout=subprocess.PIPE,
@@ -65,11 +65,11 @@ class Program:
 
     @property
     def pid(self) -> int:
-        """The interpreter's, and that of the session which it leads."""
+        """The process id of the interpreter, which is also that of its session."""
         return self._process.pid
 
     def hear(self, beginning: str) -> str:
-        """The rest of the next line that begins so; fails when the program ends without one."""
+        """Returns the rest of the next line with this beginning; fails if the program ends without one."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self.said += line
@@ -78,10 +78,10 @@ class Program:
         raise AssertionError(f"no {beginning!r} in:\n{self.said}")
 
     def end(self, with_signal: signal.Signals | None = None) -> int:
-        """Its exit status, once it and all that it forked have ended; a signal may ask for that."""
+        """Waits for the end of the program and its forks, maybe after a signal; returns its exit status."""
         if with_signal is not None:
             self._process.send_signal(with_signal)
         assert self._process.stdout is not None
-        # To the end of the same stream: some of it may have been read ahead.
+        # Reads on from the same stream: some of it may have been read ahead.
         self.said += self._process.stdout.read()
         return self._process.wait(50)

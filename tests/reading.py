@@ -1,4 +1,4 @@
-"""Reading back, with another client, what is in a topic of an embedded broker."""
+"""Reads a topic of an embedded broker back with another client."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ PARTITIONS = 3
 
 
 def read_back(broker: EmbeddedBroker, topic: str, count: int) -> Counter[bytes]:
-    """What is in a topic of ``PARTITIONS``: waits for ``count`` records, and any beyond them."""
+    """Reads a topic of ``PARTITIONS``: waits for ``count`` records, and returns those and any beyond them."""
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader", "enable.partition.eof": True}
     )
@@ -21,7 +21,7 @@ def read_back(broker: EmbeddedBroker, topic: str, count: int) -> Counter[bytes]:
         ended: set[int | None] = set()
         while len(ended) < PARTITIONS or found.total() < count:
             message = consumer.poll(WAIT_S)
-            assert message is not None, f"{found.total()} of {count} records came: {sorted(found)}"
+            assert message is not None, f"only {found.total()} of {count} records arrived: {sorted(found)}"
             if message.error() is None:
                 value = message.value()
                 assert isinstance(value, bytes)

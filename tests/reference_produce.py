@@ -1,8 +1,8 @@
-"""A slow, strict, pure-Python reference for Produce v3..v13: requests are decoded, responses encoded.
+"""A slow, strict, pure-Python reference for Produce v3 to v13: decodes requests, encodes responses.
 
 Written from the Kafka protocol guide, KIP-482 (flexible versions, from v9), KIP-467 (record errors, v8),
 KIP-951 (the new leader in the response, v10) and KIP-516 (topic ids, v13). Shares no code with the
-package. No I/O and no clock; use it from any thread. Times are milliseconds.
+package. No I/O and no clock; any thread may use it. Times are milliseconds.
 """
 
 import struct
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tests.reference_wire import MalformedError, Reader, encode_array, encode_string, encode_tags
 
 Topic = str | uuid.UUID
-"""A name up to version 12, an id from version 13 on."""
+"""A name up to version 12, an id since version 13."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ProduceRequest:
 
 
 def decode_produce_request(frame: bytes) -> ProduceRequest:
-    """A whole request as it goes over the wire, its four length bytes included."""
+    """Decodes a whole request as sent over the wire, including its four length bytes."""
     reader = Reader(frame)
     length = reader.int32()
     if length != reader.left:
@@ -38,7 +38,7 @@ def decode_produce_request(frame: bytes) -> ProduceRequest:
     if api_key != 0 or not 3 <= version <= 13:
         raise MalformedError(f"api key {api_key} version {version} is not Produce v3..v13")
     correlation_id = reader.int32()
-    # The client id is an old-style string in every version of the header.
+    # The client id is not a compact string in any version of the header.
     client_id = reader.string(flexible=False)
     flexible = version >= 9
     reader.no_tags(flexible)
@@ -67,7 +67,7 @@ def decode_produce_request(frame: bytes) -> ProduceRequest:
 
 
 class PartitionResponse(NamedTuple):
-    """One partition's answer. ``record_errors``: (batch index, message); ``current_leader``: (id, epoch)."""
+    """A partition's response. ``record_errors``: (batch index, message); ``current_leader``: (id, epoch)."""
 
     partition: int
     error_code: int = 0
@@ -86,9 +86,9 @@ def encode_produce_response(
     throttle_ms: int = 0,
     node_endpoints: Sequence[tuple[int, str, int, str | None]] = (),
 ) -> bytes:
-    """A whole response, its four length bytes included. ``node_endpoints``: (node id, host, port, rack).
+    """Encodes a whole response with its length bytes. ``node_endpoints``: (node id, host, port, rack).
 
-    A field the version has not yet is left out where the schema says it may be, else it is an error.
+    A field that the version does not have is omitted if the schema allows that, else it is an error.
     """
     if not 3 <= version <= 13:
         raise ValueError(f"version must be 3..13, not {version}")

@@ -1,13 +1,12 @@
 """A slow, strict, pure-Python reference for record batches of version 2.
 
-Written from the Kafka protocol guide and KIP-98 (record batch, attributes), KIP-110 (zstd), and sharing no
-code with the package: tests compare the package with it. Wherever the guide leaves one form only, any other
-is an error here: a varint longer than needed, a byte left over, an unknown attribute, offsets with a gap, a
-base timestamp that is not the first record's. That is stricter than a broker.
+Written from the Kafka protocol guide, KIP-98 (record batch, attributes) and KIP-110 (zstd). Shares no code
+with the package: tests compare the package with it. If the guide leaves only one form, any other is an error
+here: a varint longer than needed, a surplus byte, an unknown attribute, offsets with a gap, a base timestamp
+that is not the first record's. That is stricter than a broker.
 
-Its neighbours, ``reference_wire`` (primitive types) and ``reference_produce`` (the Produce API), are
-exported from here too. No I/O and no clock; use it from any thread. Sizes are bytes, times are milliseconds
-since 1970.
+Also exports ``reference_wire`` (primitive types) and ``reference_produce`` (the Produce API). No I/O and no
+clock; any thread may use it. Sizes are bytes, times are milliseconds since 1970.
 """
 
 import gzip
@@ -79,7 +78,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Batch:
-    """Every header field that is not computed from the rest; the two that are, are filled by decoding."""
+    """All header fields. Two are computed from the rest; decoding sets them."""
 
     records: tuple[Record, ...]
     base_offset: int = 0
@@ -115,7 +114,7 @@ def batch_of(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> Batch:
-    """The batch a producer makes of these records: offsets, times and attributes follow from them."""
+    """Returns the batch that a producer makes of these records, with offsets, times and attributes."""
     records = tuple(records)
     return Batch(
         records=records,
@@ -139,7 +138,7 @@ BATCH_HEADER_SIZE = _BATCH_START.size + _BATCH_MIDDLE.size + _BATCH_END.size
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """The bytes of a batch. Writes what the batch says, wrong or not, and computes length and CRC alone."""
+    """Encodes a batch. Writes the fields as they are, valid or not, and computes only length and CRC."""
     records = b"".join(encode_record(record, batch.base_timestamp) for record in batch.records)
     covered = _BATCH_END.pack(
         batch.attributes,
@@ -167,7 +166,7 @@ def encode_record(record: Record, base_timestamp: int) -> bytes:
 
 
 def decode_batches(data: bytes) -> list[Batch]:
-    """Every batch in ``data``, which must hold whole batches and nothing else."""
+    """Decodes every batch in ``data``, which must contain whole batches and nothing else."""
     reader = Reader(data)
     batches = []
     while reader.left:
@@ -244,7 +243,7 @@ def _decode_record(batch: Reader, base_timestamp: int) -> Record:
 
 
 def compress(codec: int, data: bytes) -> bytes:
-    """One plain way to compress for each codec; not the same bytes as the package's, which need not be."""
+    """One plain way to compress with each codec. The package's output may differ."""
     if codec == NONE:
         return data
     if codec == GZIP:
@@ -261,7 +260,7 @@ def compress(codec: int, data: bytes) -> bytes:
 
 
 def decompress(codec: int, data: bytes) -> bytes:
-    """What every Kafka reader takes, and no more: Java's refuses linked lz4 blocks, so they are refused."""
+    """Accepts only what every Kafka reader accepts: Java's rejects linked lz4 blocks, so this does too."""
     if codec == NONE:
         return data
     try:
@@ -279,7 +278,7 @@ def _gunzip(data: bytes) -> bytes:
 
 
 def xerial_blocks(data: bytes) -> list[bytes]:
-    """The raw snappy blocks in xerial framing."""
+    """Returns the raw snappy blocks in xerial framing."""
     reader = Reader(data)
     header = reader.take(len(XERIAL_HEADER))
     if header != XERIAL_HEADER:

@@ -1,4 +1,4 @@
-"""The protocol's primitive types, for the reference encoders and decoders: slow, strict, pure Python.
+"""The protocol's primitive types for the reference encoders and decoders: slow, strict, pure Python.
 
 Written from the Kafka protocol guide and KIP-482 (flexible versions: compact lengths and tagged fields).
 Shares no code with the package. No I/O and no clock; a :class:`Reader` belongs to one thread.
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class MalformedError(ValueError):
-    """The bytes are not what the protocol allows; the message says where and why."""
+    """The bytes violate the protocol; the message says where and how."""
 
 
 def encode_varint(value: int) -> bytes:
@@ -63,7 +63,7 @@ def decode_text(raw: bytes) -> str:
 
 
 class Reader:
-    """Takes bytes from the front and refuses to go past the end."""
+    """Reads bytes from the front and never past the end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = bytes(data)
@@ -138,7 +138,7 @@ class Reader:
         return [item() for _ in range(count)]
 
     def no_tags(self, flexible: bool) -> None:
-        """No request has a tag yet, so one that is there is a mistake."""
+        """No request has a tag yet, so any tag is an error."""
         if flexible and (count := self.uvarint()):
             raise MalformedError(f"{count} tags before byte {self._at}")
 

@@ -1,16 +1,16 @@
-"""A producer's inside without a producer: accumulator, send path and sender, stepped by hand.
+"""The inside of a producer, without a producer: accumulator, send path and sender, stepped by hand.
 
-``Rig`` wires the production objects to a manual clock, a selector and socket pairs, and plays the brokers at
-the other ends with the independent codec of ``reference_records``. Nothing moves unless a test steps, and no
-time passes unless a test advances it, so that every order of events can be made on purpose.
+``Rig`` wires the production objects to a manual clock, a selector and socket pairs. At their other ends it
+plays the brokers, with the independent codec of ``reference_records``. Nothing runs unless a test steps, and
+no time passes unless a test advances it, so a test can create any order of events.
 
     with Rig({"t": [1, 1, 2]}) as rig:          # topic t: partitions 0 and 1 on broker 1, 2 on broker 2
         future = rig.send("t", b"value")
-        request, = rig.requests()               # what reached the brokers, decoded
+        request, = rig.requests()               # the requests that reached the brokers, decoded
         rig.answer(request)                     # or rig.answer(request, error=7), rig.cut(1)
         assert future.get(0).offset == 0
 
-One thread steps; other threads may send.
+Only one thread may step; other threads may send.
 """
 
 import math
@@ -48,14 +48,14 @@ from tests.reference_records import (
 Place = tuple[str, int]
 """A topic's name and a partition's number."""
 HookResult = tuple[float | None, BaseException | None]
-"""When to try again, or None and the error of the records."""
+"""When to retry, or None and the error of the records."""
 
 START_NS = 1_000_000_000_000
 
 
 @dataclass(eq=False)
 class Seen:
-    """A Produce request as a broker got it."""
+    """A Produce request as a broker received it."""
 
     peer: "Peer"
     request: ProduceRequest
@@ -70,7 +70,7 @@ class Seen:
         return list(self.batches)
 
     def values(self, partition: int | None = None) -> list[bytes | None]:
-        """The values of its records, in their order: all, or one partition's."""
+        """The values of its records in order: all, or those of one partition."""
         found = [batch for (_, index), batch in self.batches.items() if partition in (None, index)]
         return [record.value for batch in found for record in batch.records]
 
@@ -86,14 +86,14 @@ class Peer:
 
 
 class Control:
-    """What the sender asks about connections and metadata, answered simply."""
+    """A simple replacement for the control plane that the sender asks about connections and metadata."""
 
     def __init__(self, rig: "Rig") -> None:
         self.rig = rig
-        #: What ``tick`` returns: 0 has it called in every step.
+        #: The result of ``tick``: with 0 every step calls it.
         self.delay_ms = 0.0
         self.broken: list[tuple[int, BaseException | None]] = []
-        #: What ``on_leaders`` was given.
+        #: The arguments of ``on_leaders``.
         self.leaders: list[tuple[int, list[tuple[str, int, int, int]], bytes | None]] = []
 
     def tick(self, now_ms: float) -> float:
@@ -110,7 +110,7 @@ class Control:
         raise AssertionError("a socket pair is connected from the start")
 
     def on_frame(self, connection: Connection, key: int, version: int, frame: bytes, now_ms: float) -> None:
-        raise AssertionError("nothing but Produce is asked")
+        raise AssertionError("the sender sends only Produce requests")
 
     def on_broken(self, connection: Connection, cause: BaseException | None, now_ms: float) -> None:
         self.broken.append((connection.node_id, cause))
@@ -123,7 +123,7 @@ class Control:
 
 
 class _NoMetadata:
-    """Metadata as far as ``FatePolicy`` asks: partitions have leaders, and updates are counted."""
+    """The metadata that ``FatePolicy`` needs: partitions have leaders, and updates are counted."""
 
     def __init__(self) -> None:
         self.updates = 0
@@ -142,7 +142,7 @@ class _NoMetadata:
 
 
 class NotedFates(FatePolicy):
-    """The product's decisions about batches, noted, and with a hook for tests that want others.
+    """The product's decisions about batches, recorded, and with a hook for tests that want other decisions.
 
     The backoff is 100 ms, without jitter.
     """
@@ -159,9 +159,9 @@ class NotedFates(FatePolicy):
             lambda: 0.5,
             lambda known: known or "nothing is known",
         )
-        #: What came back without success: place, error code, attempts.
+        #: The failed attempts: place, error code, attempts.
         self.failures: list[tuple[Place, int, int]] = []
-        #: Takes over where it is set: given topic, partition, attempts, error and time, it decides.
+        #: Decides instead, if set, given topic, partition, attempts, error and time.
         self.hook: Callable[..., HookResult] | None = None
         #: Called before a batch is declared overdue.
         self.on_expire: Callable[[], object] | None = None
@@ -184,7 +184,7 @@ class NotedFates(FatePolicy):
 
 
 class Rig:
-    """See the module. Options are the producer's; ``topics``: leaders by partition (-1: none)."""
+    """See the module. Options are the producer's; ``topics`` has the leaders by partition (-1: none)."""
 
     def __init__(
         self,
@@ -258,9 +258,9 @@ class Rig:
         self.produce_version = produce_version
         self.auto_connect = auto_connect
         self.peers: dict[int, Peer] = {}
-        #: Requests without an answer.
+        #: Requests without a response.
         self.pending: list[Seen] = []
-        #: What the brokers have acknowledged, record by record.
+        #: The records that the brokers have acknowledged.
         self.log: dict[Place, list[Record]] = {}
         self._unseen: list[Seen] = []
         self._closed = False
@@ -274,11 +274,11 @@ class Rig:
         return self.path.send(topic, value, key, **options)
 
     def step(self, max_wait_ms: float = 0.0) -> None:
-        """One step of the sender."""
+        """Runs one step of the sender."""
         self.sender.run_once(max_wait_ms)
 
     def advance_ms(self, ms: float) -> None:
-        """Lets time pass, and one step see it."""
+        """Advances the time, and runs one step."""
         self.clock.advance_ms(ms)
         self.step()
 
@@ -290,7 +290,7 @@ class Rig:
     # The brokers' side
 
     def connect(self, node: int) -> Peer:
-        """Gives the sender a connection to a broker that takes requests."""
+        """Gives the sender a connection to a broker that is ready for requests."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
@@ -301,7 +301,7 @@ class Rig:
         return self.peers[node]
 
     def requests(self) -> list[Seen]:
-        """Steps until nothing more comes; the requests that arrived since the last call."""
+        """Steps until nothing more arrives; returns the requests that arrived since the last call."""
         idle = 0
         while idle < 2:
             self.step()
@@ -342,9 +342,9 @@ class Rig:
         step: bool = True,
         record_errors: Mapping[Place, Sequence[tuple[int, str | None]]] | None = None,
     ) -> None:
-        """Answers a request: ``error`` for all of it, ``errors`` for single partitions; then steps.
+        """Responds to a request, with ``error`` for all or ``errors`` for single partitions; then steps.
 
-        ``record_errors``: records that are named as the reason, as (place in the batch, message).
+        ``record_errors``: the records named as the cause, as (place in the batch, message).
         """
         self.pending.remove(seen)
         topics: dict[str, list[PartitionResponse]] = {}
@@ -370,7 +370,7 @@ class Rig:
             self.step()
 
     def answer_all(self) -> None:
-        """Answers what comes until nothing comes any more, each connection's requests in their order."""
+        """Responds to requests until no more arrive, in order for each connection."""
         while self.requests() or self.pending:
             for seen in list(self.pending):
                 self.answer(seen)
@@ -382,13 +382,13 @@ class Rig:
         self.step()
 
     def values(self, topic: str, partition: int = 0) -> list[bytes | None]:
-        """The values that were acknowledged, in the order of their offsets."""
+        """The values of the acknowledged records, in the order of their offsets."""
         return [record.value for record in self.log.get((topic, partition), [])]
 
     # The end
 
     def close(self) -> None:
-        """Fails what is left and closes every descriptor. Idempotent."""
+        """Fails the remaining records and closes every descriptor. Idempotent."""
         if self._closed:
             return
         self._closed = True

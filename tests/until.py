@@ -1,4 +1,4 @@
-"""Waiting, in tests, for what another thread or process does and no event tells of."""
+"""Waits in tests for actions of another thread or process that no event announces."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ PATIENCE_S = 20.0
 
 
 def looks(patience_s: float, pause_s: float = 0.05) -> Iterator[None]:
-    """Moments to look whether something is there: one now, others until ``patience_s`` seconds are over."""
+    """Yields when to check for something: now, and then until ``patience_s`` seconds are over."""
     deadline = time.monotonic() + patience_s
     yield
     while time.monotonic() < deadline:
@@ -18,7 +18,7 @@ def looks(patience_s: float, pause_s: float = 0.05) -> Iterator[None]:
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    """Returns once ``condition()`` holds; fails after ``PATIENCE_S`` seconds, saying ``what`` never came."""
+    """Returns once ``condition()`` holds; fails after ``PATIENCE_S`` seconds and says ``what`` is missing."""
     for _ in looks(PATIENCE_S, 0.0005):
         if condition():
             return
@@ -26,10 +26,10 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def until_blocked(thread: threading.Thread) -> None:
-    """Returns once a thread waits for something other than its turn to run Python, or is over.
+    """Returns once a thread is blocked by something other than the GIL, or has ended.
 
-    Its turn comes with each pause here, and a thread that took it shows that by how often it was suspended.
-    After one pause where the system does not tell: only Linux does.
+    The GIL is free during each pause here; a thread that ran then shows that by its number of suspensions.
+    Without /proc, which only Linux has, it returns after one pause.
     """
     status = Path(f"/proc/self/task/{thread.native_id}/status")
     if not status.exists():

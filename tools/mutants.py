@@ -404,10 +404,7 @@ MUTANTS = [
         "cyproducer/control/topic_state.py",
         "        believed = self._older_answers >= OLDER_ANSWERS\n",
         "        believed = False\n",
-        (
-            "tests/control/test_topic_state.py::"
-            "test_without_ids_older_epochs_are_believed_when_they_are_told_for_long",
-        ),
+        ("tests/control/test_topic_state.py::test_without_ids_older_epochs_are_accepted_when_they_persist",),
     ),
     # Spark
     Mutant(

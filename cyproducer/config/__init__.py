@@ -1,20 +1,20 @@
-"""A producer's configuration: read once, checked, and never changed afterwards.
+"""A producer's configuration: read and checked once, then immutable.
 
-Owns: ``ProducerConfig``, the rules between options, and the errors about them. Does not own: the
-table of options (``config.options``) and the kinds of values (``config.values``). A configuration is
-immutable, so any thread may read it. ``python -m cyproducer.config`` prints the table as markdown.
+Owns ``ProducerConfig``, the rules between options, and the errors about them. Does not own the table of
+options (``config.options``) or the kinds of values (``config.values``). Any thread may read a configuration.
+``python -m cyproducer.config`` prints the table as Markdown.
 
-What is right about one option alone is checked by its kind. Rules between options:
+An option's kind checks its value. The rules between options:
 
-- Idempotence needs acks=all, retries above 0 and at most 5 requests in flight per connection. Where
-  one of these is against it, idempotence that was only the default is switched off with a warning,
-  and idempotence that was asked for, or that a transactional_id implies, is an error (KIP-679).
-- delivery_timeout_ms is at least linger_ms + request_timeout_ms. Where it is not given it is raised
-  to that with a warning, as Kafka's Java client does; otherwise it is an error (KIP-91).
-- The longest of a backoff or setup timeout is at least the first: raised to it where it is not
-  given, otherwise an error.
-- A compression level lies in the range of the codec in use.
-- A protocol written before a bootstrap server is that of security_protocol.
+- Idempotence needs acks=all, retries above 0 and at most 5 requests in flight per connection. If an
+  option conflicts with that and idempotence is only the default, idempotence is switched off with a warning.
+  If idempotence was asked for, or a transactional_id implies it, the conflict is an error (KIP-679).
+- delivery_timeout_ms is at least linger_ms + request_timeout_ms. If it is not given, it is raised to that
+  sum with a warning, as Kafka's Java client does. If it is given, a smaller value is an error (KIP-91).
+- The maximum of a backoff or setup timeout is at least its first value. If the maximum is not given, it is
+  raised to that value. If it is given, a smaller value is an error.
+- A compression level is within the range of the codec in use.
+- A protocol written before a bootstrap server is the one of security_protocol.
 """
 
 import itertools
@@ -35,7 +35,7 @@ _BY_KEY: Final = {option.java_name: option for option in OPTIONS if option.java_
     key: option for option in OPTIONS for key in (option.name, option.dotted_name)
 }
 
-# Java options that a Java user may bring along, and what to do instead.
+# Options that only the Java client has, and what to do instead.
 _JAVA_ONLY: Final = {
     "sasl.jaas.config": "give sasl_plain_username and sasl_plain_password, or the mechanism's own",
     "ssl.truststore.type": "ssl_cafile is always PEM",
@@ -52,14 +52,14 @@ _JAVA_ONLY: Final = {
     "enable.metrics.push": "client telemetry is not supported",
 }
 
-# First and longest wait: the second must not be below the first.
+# First and longest wait: the longest must not be below the first.
 _GROWING: Final = (
     ("retry_backoff_ms", "retry_backoff_max_ms"),
     ("reconnect_backoff_ms", "reconnect_backoff_max_ms"),
     ("socket_connection_setup_timeout_ms", "socket_connection_setup_timeout_max_ms"),
 )
 
-# What reject_unsupported() refuses where it differs from the default.
+# reject_unsupported() refuses these if they differ from their default.
 _NOT_YET: Final = (
     "security_protocol",
     "sasl_mechanism",
@@ -79,7 +79,7 @@ _client_numbers_lock = threading.Lock()  # guards _client_numbers: a count is no
 
 
 def _renew_lock() -> None:
-    # Another thread may hold the lock at the moment of a fork; nobody would release it in the child.
+    # At a fork another thread may hold the lock, which nothing would release in the child.
     global _client_numbers_lock
     _client_numbers_lock = threading.Lock()
 
@@ -89,20 +89,19 @@ if hasattr(os, "register_at_fork"):
 
 
 def option_name(key: str) -> str | None:
-    """The name by which an option is known here, from whichever of its names; None: there is no such
-    option."""
+    """Returns kafka-python's name of an option, given any of its names; None if there is no such option."""
     option = _BY_KEY.get(key)
     return option.name if option is not None else None
 
 
 class ProducerConfig(ProducerOptions):
-    """All options of one producer, with their values in normal form.
+    """All options of one producer, with normalized values.
 
-    Takes the options as keyword arguments, by kafka-python's names or Java's; ``from_kwargs`` takes
-    them as a mapping. Every option is a read-only attribute; see ``python -m cyproducer.config`` for
-    the list. Durations are in milliseconds, sizes in bytes. Raises ``KafkaConfigurationError`` for
-    an option that is unknown, given twice, has a value that is not allowed, or contradicts another.
-    Two configurations are equal where all options are, numbered client ids aside.
+    Takes the options as keyword arguments, with kafka-python's names or Java's. ``from_kwargs`` takes them
+    as a mapping. Every option is a read-only attribute; ``python -m cyproducer.config`` lists them.
+    Durations are in milliseconds, sizes in bytes. Raises ``KafkaConfigurationError`` if an option is unknown,
+    is given twice, has a value that is not allowed, or contradicts another option. Two configurations are
+    equal if all their options are, apart from numbered client ids.
     """
 
     __slots__ = ("_given",)
@@ -123,19 +122,19 @@ class ProducerConfig(ProducerOptions):
 
     @classmethod
     def from_kwargs(cls, configs: Mapping[str, Any]) -> Self:
-        """The configuration from a mapping, with kafka-python's names or Java's (``linger.ms``)."""
+        """Makes a configuration from a mapping, with kafka-python's names or Java's (``linger.ms``)."""
         if strange := [key for key in configs if not isinstance(key, str)]:
             raise KafkaConfigurationError(f"option {strange[0]!r}: must be a string")
         return cls(**configs)
 
     @property
     def bootstrap_addresses(self) -> tuple[Address, ...]:
-        """``bootstrap_servers`` as (host, port), each once."""
+        """Returns ``bootstrap_servers`` as (host, port), each once."""
         return tuple(dict.fromkeys(split_server(entry)[1] for entry in self.bootstrap_servers))
 
     @property
     def effective_compression_level(self) -> int | None:
-        """The level for the codec in use; None: the codec's own default."""
+        """Returns the level for the codec in use; None means the codec's own default."""
         codec = self.compression_type
         specific: int | None = (
             self._values[f"compression_{codec}_level"] if codec in _CODECS_WITH_LEVELS else None
@@ -143,29 +142,29 @@ class ProducerConfig(ProducerOptions):
         return self.compression_level if specific is None else specific
 
     def as_dict(self) -> dict[str, Any]:
-        """All options by kafka-python's names, passwords included; ``from_kwargs`` takes them back.
+        """Returns all options by kafka-python's names, passwords included; ``from_kwargs`` takes them back.
 
-        A client id that was numbered is None, so that whatever is made from this gets its own.
+        A numbered client id is None, so that a producer made from this gets its own.
         """
         numbered = {} if "client_id" in self._given else {"client_id": None}
         return self._values | numbered
 
     def given(self) -> dict[str, Any]:
-        """The options that were given, by kafka-python's names, passwords included.
+        """Returns the options that were given, by kafka-python's names, passwords included.
 
-        Enough to make an equal configuration where the same version of cyproducer runs.
+        Enough to make an equal configuration with the same version of cyproducer.
         """
         return dict(self._given)
 
     def replace(self, /, **changes: Any) -> Self:
-        """Another configuration: what was given for this one with the changes, checked anew."""
+        """Makes another configuration from the given options and the changes, and checks it again."""
         read = _read(changes)
         unset = {option.name for option in map(_option, changes) if option.name not in read}
         kept = {name: value for name, value in self._given.items() if name not in unset}
         return type(self)(**kept | read)
 
     def reject_unsupported(self) -> None:
-        """Raise ``KafkaConfigurationError`` where an option asks for what this version does not have."""
+        """Raises ``KafkaConfigurationError`` if an option asks for something this version does not have."""
         asked = [name for name in _NOT_YET if self._values[name] != _BY_NAME[name].default]
         if asked:
             listed = ", ".join(f"{name}={_BY_NAME[name].shown(self._values[name])}" for name in asked)
@@ -188,7 +187,7 @@ class ProducerConfig(ProducerOptions):
 
 
 def _read(configs: Mapping[str, Any]) -> dict[str, Any]:
-    """The options given, by kafka-python's names, with their values in normal form."""
+    """Returns the given options by kafka-python's names, with normalized values."""
     if unknown := [key for key in configs if key not in _BY_KEY]:
         raise KafkaConfigurationError("; ".join(map(_about_unknown, unknown)))
     keys: dict[str, str] = {}
@@ -216,7 +215,7 @@ def _option(key: str) -> Option[Any]:
 
 def _about_unknown(key: str) -> str:
     if key in _JAVA_ONLY:
-        return f"option {key!r} is Java's alone: {_JAVA_ONLY[key]}"
+        return f"option {key!r} is for Java only: {_JAVA_ONLY[key]}"
     import difflib  # here, because only a mistake needs it
 
     candidates: Iterable[str] = _BY_NAME
@@ -232,7 +231,7 @@ def _check_server_protocols(values: Mapping[str, Any]) -> None:
         protocol, _ = split_server(entry)
         if protocol not in (None, wanted):
             raise KafkaConfigurationError(
-                f"bootstrap_servers: {entry!r} contradicts security_protocol={wanted!r}: give both alike"
+                f"bootstrap_servers: {entry!r} contradicts security_protocol={wanted!r}: they must agree"
             )
 
 
@@ -246,7 +245,7 @@ def _check_compression_level(values: Mapping[str, Any]) -> None:
     if codec not in _CODECS_WITH_LEVELS:
         raise KafkaConfigurationError(
             f"compression_level={level}: compression_type={codec!r} has no levels; "
-            f"{', '.join(_CODECS_WITH_LEVELS)} have"
+            f"these codecs have: {', '.join(_CODECS_WITH_LEVELS)}"
         )
     specific = _BY_NAME[f"compression_{codec}_level"]
     try:
@@ -284,7 +283,7 @@ def _resolve_delivery_timeout(values: dict[str, Any], given: Mapping[str, Any]) 
         )
     _warn(
         "delivery_timeout_ms is raised from its default %s to %s, because linger_ms=%s and "
-        "request_timeout_ms=%s leave no time for one attempt otherwise",
+        "request_timeout_ms=%s would leave no time for one attempt",
         delivery,
         needed,
         linger,
@@ -328,14 +327,14 @@ def _resolve_idempotence(values: Mapping[str, Any], given: Mapping[str, Any]) ->
 
 
 def _warn(text: str, *args: object) -> None:
-    import logging  # here, because it takes half the time this module may take to import
+    import logging  # here, because it takes half of the import time that this module may take
 
     logging.getLogger(__name__).warning(text, *args)
 
 
 def options_as_markdown() -> str:
-    """The table of all options: name, Java's name, default, what is allowed, meaning."""
-    # On, unless something is against it that was asked for.
+    """Returns the table of all options: name, Java's name, default, allowed values, meaning."""
+    # On by default, unless another option conflicts with it.
     defaults = {"enable_idempotence": "True"}
     rows = [
         (

@@ -1,1 +1,1 @@
-"""What decides: pure Python state machines that open no socket, start no thread and read no clock."""
+"""Makes the decisions: pure Python state machines that open no socket, start no thread and read no clock."""

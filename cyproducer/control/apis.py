@@ -15,7 +15,7 @@ Release = tuple[int, int]
 
 
 class Api(NamedTuple):
-    """What this package knows of a request type, apart from its layout (protocol guide, "API keys")."""
+    """What this package knows about a request type, except its layout (protocol guide, "API keys")."""
 
     key: int
     name: str
@@ -24,13 +24,13 @@ class Api(NamedTuple):
     highest: int
     #: The first version with compact types and tagged fields (KIP-482).
     flexible: int
-    #: The first version in whose response a throttle time asks the client to wait. In older versions the
-    #: broker has waited already, and answered late (KIP-219).
+    #: The first version in whose response the throttle time asks the client to wait. With older versions the
+    #: broker waits itself before it responds (KIP-219).
     client_throttles: int
-    #: Kafka releases, oldest first, each with the highest version it speaks. A release that is not listed
-    #: speaks what the next older one does.
+    #: Kafka releases, oldest first, each with the highest version it supports. A release that is not listed
+    #: supports what the next older listed one does.
     releases: tuple[tuple[Release, int], ...]
-    #: Whether a producer is of no use without it.
+    #: Whether a producer cannot work without it.
     required: bool = True
 
     @property
@@ -74,7 +74,7 @@ INIT_PRODUCER_ID = Api(
     flexible=2,
     client_throttles=1,
     releases=(((2, 1), 1), ((2, 4), 2), ((2, 5), 3), ((2, 7), 4), ((3, 8), 5)),
-    # Without it there is no idempotence with this broker.
+    # Without it the producer cannot be idempotent with this broker.
     required=False,
 )
 APIS = (PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID)
@@ -97,19 +97,19 @@ def _highest_common(api: Api, theirs: tuple[int, int], highest: int) -> int:
 
 
 def negotiate(theirs: Mapping[int, tuple[int, int]]) -> dict[Api, int]:
-    """The highest version that both sides speak, for each API that both have (KIP-35).
+    """Returns the highest version that both sides support, for each API that both have (KIP-35).
 
     Args:
-        theirs: API key -> (lowest, highest) version that the broker speaks, both inclusive.
+        theirs: API key -> (lowest, highest) version that the broker supports, both inclusive.
 
     Raises:
-        IncompatibleBrokerVersion: the two ranges of an API do not overlap, or the broker lacks an API that is
-            required.
+        IncompatibleBrokerVersion: the two ranges of an API do not overlap, or the broker lacks a required
+            API.
     """
     chosen: dict[Api, int] = {}
     for api in APIS:
         if api is API_VERSIONS:
-            # Its version was found by trying, before there was anything to choose from.
+            # Its version was found by trial, before any version ranges were known.
             continue
         if api.key in theirs:
             chosen[api] = _highest_common(api, theirs[api.key], api.highest)
@@ -119,30 +119,30 @@ def negotiate(theirs: Mapping[int, tuple[int, int]]) -> dict[Api, int]:
                 f"of which this client speaks {api.lowest} to {api.highest}"
             )
     if chosen[METADATA] < _METADATA_WITH_TOPIC_ID:
-        # Without ids from Metadata there is nothing to name a topic by.
+        # Without ids from Metadata, Produce cannot name topics by id.
         chosen[PRODUCE] = _highest_common(PRODUCE, theirs[PRODUCE.key], PRODUCE_BY_TOPIC_ID - 1)
     return chosen
 
 
 def fallback_for(api_version: tuple[int, ...] | None) -> dict[int, tuple[int, int]]:
-    """What to take for the broker's versions where it hangs up on ApiVersions.
+    """Returns the versions to assume for a broker that closes the connection on ApiVersions.
 
     Args:
-        api_version: the option of that name, a Kafka release such as ``(2, 8)``; a release newer than
-            all known ones counts as the newest known one.
+        api_version: the option of that name, a Kafka release such as ``(2, 8)``. A release newer than all
+            known ones counts as the newest known one.
 
     Returns:
         API key -> (lowest, highest) version, to be passed to ``negotiate()``.
 
     Raises:
-        UnrecognizedBrokerVersion: ``api_version`` is None, so that there is nothing to fall back to.
+        UnrecognizedBrokerVersion: ``api_version`` is None, so there is nothing to fall back to.
         IncompatibleBrokerVersion: it is older than Kafka 2.1.
     """
     oldest = ".".join(map(str, _OLDEST_RELEASE))
     if api_version is None:
         raise UnrecognizedBrokerVersion(
             "the broker closed the connection on an ApiVersions request and api_version is not set: "
-            f"it may be no Kafka broker, or one older than {oldest}, or set api_version=(major, minor)"
+            f"it may not be a Kafka broker, or be older than {oldest}, or set api_version=(major, minor)"
         )
     major, minor = (*api_version, 0, 0)[:2]
     release = (major, minor)
@@ -150,7 +150,7 @@ def fallback_for(api_version: tuple[int, ...] | None) -> dict[int, tuple[int, in
         raise IncompatibleBrokerVersion(
             f"api_version={api_version!r} is older than Kafka {oldest}, the oldest release supported"
         )
-    # Brokers before 4.0 start at 0; for newer ones the lowest never matters, ours being above it.
+    # Brokers before 4.0 start at 0. For newer ones the lowest does not matter, as this client's is above it.
     return {api.key: (0, _spoken_by(release, api)) for api in APIS}
 
 
@@ -160,12 +160,12 @@ def _spoken_by(release: Release, api: Api) -> int:
 
 # Responses: what the decoders of ``network/protocol`` return. Immutable, so that threads may share them.
 
-#: What a topic id looks like where the broker gave none (KIP-516 reserves the zero UUID).
+#: The topic id if the broker reported none (KIP-516 reserves the zero UUID).
 NO_TOPIC_ID = bytes(16)
 
 
 class ApiVersionsResponse(NamedTuple):
-    """Which versions of which API a broker speaks (KIP-35, KIP-511, KIP-584)."""
+    """Which versions of which API a broker supports (KIP-35, KIP-511, KIP-584)."""
 
     error_code: int
     #: API key -> (lowest, highest) version, both inclusive.
@@ -194,11 +194,11 @@ class PartitionInfo(NamedTuple):
 
 
 class TopicInfo(NamedTuple):
-    """One topic; ``name`` is None only where a lookup by topic id failed."""
+    """One topic; ``name`` is None only if a lookup by topic id failed."""
 
     error_code: int
     name: str | None
-    #: 16 bytes, ``NO_TOPIC_ID`` before Metadata v10 and where the topic does not exist.
+    #: 16 bytes, ``NO_TOPIC_ID`` before Metadata v10 and if the topic does not exist.
     topic_id: bytes
     is_internal: bool
     partitions: list[PartitionInfo]
@@ -216,7 +216,7 @@ class MetadataResponse(NamedTuple):
 
 
 class InitProducerIdResponse(NamedTuple):
-    """A producer id and its epoch, or the error why there is none (KIP-98, KIP-360)."""
+    """A producer id and its epoch, or the error code that says why there is none (KIP-98, KIP-360)."""
 
     throttle_time_ms: int
     error_code: int

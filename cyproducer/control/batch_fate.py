@@ -1,9 +1,9 @@
-"""The fate of a batch that came back without success, or whose time ran out.
+"""Decides the fate of a batch that failed or expired.
 
-Owns: the decision, from the facts about the batch to a verdict and orders for its partition, and the error
-that its records fail with. Does not own: the rules of idempotence (``idempotence``), the backoff (``retry``),
-what is known of the cluster (``metadata``), nor carrying anything out (``network/batch_errors``). Does no
-I/O and reads no clock. One thread at a time calls it: the one that runs the send loop.
+Owns the decision, which turns the facts about the batch into a verdict and orders for its partition, and the
+error that its records fail with. Does not own the rules of idempotence (``idempotence``), the backoff
+(``retry``), the cluster metadata (``metadata``), or carrying out the decision (``network/batch_errors``).
+Does no I/O and reads no clock. One thread at a time calls it: the one that runs the sender loop.
 """
 
 import logging
@@ -28,25 +28,25 @@ from cyproducer.control.retry import LastErrors, RetryPolicy
 
 
 class Failure(NamedTuple):
-    """How an attempt to send a batch ended."""
+    """How an attempt to send a batch failed."""
 
-    #: The broker's error code; 0 where ``cause`` says what happened instead.
+    #: The broker's error code; 0 if ``cause`` says what happened instead.
     code: int = 0
     #: The broker's error message.
     message: str | None = None
-    #: Why there is no answer.
+    #: Why there is no response.
     cause: Exception | None = None
 
 
 class Decision(NamedTuple):
-    """What to do: first ``orders``, for the batch's partition, in their order; then its ``verdict``."""
+    """What to do: first ``orders`` for the batch's partition, in this order, then the batch's ``verdict``."""
 
     verdict: Verdict
     orders: tuple[Order, ...] = ()
 
 
 class FatePolicy:
-    """Decides about batches. See the module."""
+    """Decides about batches. See the module's docstring."""
 
     def __init__(
         self,
@@ -59,12 +59,12 @@ class FatePolicy:
     ) -> None:
         """
         Args:
-            retry: when to send again, and for how long.
+            retry: when to retry, and for how long.
             idempotence: the producer's identity, and which partitions are held back.
-            metadata: who leads the partitions; informed when it seems to be out of date.
-            log: where failures are logged, at a bounded rate.
+            metadata: which brokers lead the partitions; asked for an update if that seems out of date.
+            log: logs failures at a bounded rate.
             rng: returns a float in [0, 1), for jitter.
-            diagnosis: describes why nothing gets through, given what is known already, for errors.
+            diagnosis: describes for error messages, given what is already known, why nothing gets through.
         """
         self._retry = retry
         self._idempotence = idempotence
@@ -82,13 +82,13 @@ class FatePolicy:
         return self._idempotence.producer_id, self._idempotence.epoch
 
     def decide(self, batch: BatchFacts, failure: Failure, written: bool, now_ms: float) -> Decision:
-        """Decides about a batch that came back without success.
+        """Decides about a batch that failed.
 
         Args:
             batch: the batch.
             failure: how the attempt ended.
-            written: whether the request was written whole, so that the broker may have it.
-            now_ms: the time.
+            written: whether the request was written completely, so that the broker may have it.
+            now_ms: the current time.
         """
         where = f"{batch.topic}-{batch.partition}"
         error = _error_of(batch, where, failure)
@@ -131,9 +131,9 @@ class FatePolicy:
         return Decision(verdict, orders)
 
     def expire(self, batch: BatchFacts, on_wire: bool, now_ms: float) -> Decision:
-        """Decides about a batch whose delivery_timeout_ms has run out, on the wire or queued: it fails."""
+        """Decides about a batch whose delivery_timeout_ms is over, on the wire or queued: it fails."""
         maybe = batch.ambiguous or on_wire
-        # A batch on the wire keeps its sequences until its answer comes.
+        # A batch on the wire keeps its sequences until its response arrives.
         orders = () if on_wire else self._orders(batch, 0, Fate.FAIL, maybe)
         return Decision(Verdict(Fate.FAIL, 0, self._overdue(batch, maybe, now_ms), maybe), orders)
 
@@ -152,10 +152,10 @@ class FatePolicy:
         acknowledged_id: int,
         now_ms: float,
     ) -> list[Order]:
-        """Decides how a partition that is held back goes on after one of its batches ended.
+        """Decides how a held-back partition continues after one of its batches ended.
 
-        The arguments are those of ``Idempotence.on_progress``. Returns what to do, in order. Call it again,
-        with new facts, until it returns nothing.
+        The arguments are those of ``Idempotence.on_progress``. Returns the orders, in sequence. Call it again
+        with new facts until it returns none.
         """
         orders = self._idempotence.on_progress(place, on_wire, unsettled, current, acknowledged_id)
         if any(order.action is Action.BUMP_EPOCH for order in orders):
@@ -165,7 +165,7 @@ class FatePolicy:
         return orders
 
     def _orders(self, batch: BatchFacts, error_code: int, fate: Fate, maybe: bool) -> tuple[Order, ...]:
-        """Notes what becomes of a batch; returns what it means for its partition and the identity."""
+        """Records the fate of a batch; returns the orders that follow for its partition and the identity."""
         id_before = self._idempotence.producer_id
         orders = [Order(action) for action in self._idempotence.on_fate(batch, error_code, fate, maybe)]
         if self._idempotence.producer_id != id_before:
@@ -175,7 +175,7 @@ class FatePolicy:
     def _try_again(
         self, batch: BatchFacts, where: str, error: Exception, retriable: bool, maybe: bool, now_ms: float
     ) -> Verdict | None:
-        """The verdict of the retry policy; None where the batch fails with ``error`` itself."""
+        """Returns the verdict of the retry policy; None if the batch fails with ``error`` itself."""
         place = batch.topic, batch.partition
         decision = self._retry.decide(
             retriable, batch.attempts, batch.created_ms, now_ms, self._rng, at_once=place in self.new_leaders
@@ -192,7 +192,7 @@ class FatePolicy:
     def _final(
         self, batch: BatchFacts, where: str, error: Exception, maybe: bool, now_ms: float
     ) -> BaseException:
-        """The error of records that fail for good; logged here."""
+        """Returns the error of records that fail for good, and logs it."""
         text = "%d records for %s failed: %s; %s"
         self._fail(batch.records, now_ms, text, batch.records, where, error, _outcome(maybe))
         return errors.told(error, maybe)
@@ -200,14 +200,14 @@ class FatePolicy:
     def _gone(self, batch: BatchFacts) -> Exception:
         count = self._metadata.partition_count(batch.topic)
         return errors.UnknownTopicOrPartitionError(
-            f"{batch.topic}-{batch.partition} no longer exists: the topic was created anew with {count} "
+            f"{batch.topic}-{batch.partition} no longer exists: the topic was recreated with {count} "
             "partitions"
         )
 
     def _overdue(self, batch: BatchFacts, maybe: bool, now_ms: float) -> BaseException:
-        """The error of records that were not delivered in time.
+        """Returns the error of records that were not delivered in time, and logs it.
 
-        Its cause is the partition's last error, where there was one since the batch was created.
+        The error's cause is the partition's last error, if there was one since the batch was created.
         """
         cause = self._last_errors.since(batch.topic, batch.partition, batch.created_ms)
         known = "" if cause is None else f"the partition's last request failed with {cause}"
@@ -227,7 +227,7 @@ class FatePolicy:
         self._log.add(level, 0, text, args, now_ms)
 
     def _fail(self, records: int, now_ms: float, text: str, *args: object) -> None:
-        """Logs that records have failed."""
+        """Logs that records failed."""
         self._log.add(logging.ERROR, records, text, args, now_ms)
 
 
@@ -236,7 +236,7 @@ def _error_of(batch: BatchFacts, where: str, failure: Failure) -> Exception:
         return failure.cause
     text = where
     if failure.code in TOO_LARGE_ERRORS:
-        # Only here is the size known, and it is the first question.
+        # Only this place knows the size, and users ask for the size first.
         text += f": {batch.records} records in a batch of {batch.size} bytes"
     if failure.message:
         text += f": {failure.message}"

@@ -1,7 +1,7 @@
-"""The frozen picture of the cluster that partitioners are given.
+"""The immutable snapshot of the cluster that partitioners get.
 
-Owns the read-only types; ``ClusterMetadata`` makes them. Nothing here changes after it was made, so
-any thread may read it, for as long as it likes.
+Owns the read-only types; ``ClusterMetadata`` makes them. They never change, so any thread may keep and read
+them for any length of time.
 """
 
 from collections.abc import Mapping, Set
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 
 
 class BrokerMetadata(NamedTuple):
-    """One broker, by the field names of kafka-python 2; version 3 calls the first one ``node_id``."""
+    """One broker, with the field names of kafka-python 2; version 3 calls the first one ``node_id``."""
 
     nodeId: int
     host: str
@@ -24,9 +24,9 @@ class BrokerMetadata(NamedTuple):
 
 
 class SharedList(list[int]):
-    """A list that every caller gets the same object of, and that refuses to be changed.
+    """A list of which every caller gets the same object, and which therefore rejects changes.
 
-    A list and not a tuple: programs compare it with ``[]``.
+    A list and not a tuple, because programs compare it with ``[]``.
     """
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
@@ -37,15 +37,15 @@ class SharedList(list[int]):
 
 
 class TopicView:
-    """One topic; nobody may write to ``leaders`` once it is here.
+    """One topic. ``leaders`` must not be written to after it was passed in.
 
-    What partitioners ask for is made when it is first wanted, and kept: they ask for every record.
+    The sets and lists are made on first use and kept, as partitioners ask for them for every record.
     """
 
     __slots__ = ("__dict__", "is_internal", "leaders")
 
     def __init__(self, leaders: Mapping[int, int], is_internal: bool) -> None:
-        #: Partition -> node id of its leader, -1 without one.
+        #: Partition -> node id of its leader, -1 if it has none.
         self.leaders = leaders
         self.is_internal = is_internal
 
@@ -56,19 +56,19 @@ class TopicView:
 
     @cached_property
     def available(self) -> frozenset[int]:
-        """Those that have a leader."""
+        """The partitions that have a leader."""
         return frozenset(partition for partition, leader in self.leaders.items() if leader >= 0)
 
     @cached_property
     def in_order(self) -> tuple[SharedList, SharedList]:
-        """Both, sorted."""
+        """All partitions, and those with a leader, each sorted."""
         return SharedList(sorted(self.partitions)), SharedList(sorted(self.available))
 
 
 class ClusterView:
-    """What was known of the cluster at one moment, by the method names of kafka-python's ``ClusterMetadata``.
+    """The cluster as known at one moment, with the method names of kafka-python's ``ClusterMetadata``.
 
-    Every method is safe from any thread and blocks for nothing.
+    Every method is thread-safe and does not block.
     """
 
     __slots__ = ("_brokers", "_topics", "cluster_id", "controller")
@@ -82,9 +82,9 @@ class ClusterView:
     ) -> None:
         self._brokers = brokers
         self._topics = topics
-        #: The cluster's id, None where the broker told none.
+        #: The cluster's id, None if the broker reported none.
         self.cluster_id = cluster_id
-        #: The controller, None where it is unknown.
+        #: The controller, None if unknown.
         self.controller = None if controller_id is None else brokers.get(controller_id)
 
     def brokers(self) -> set[BrokerMetadata]:
@@ -92,7 +92,7 @@ class ClusterView:
         return set(self._brokers.values())
 
     def broker_metadata(self, broker_id: int) -> BrokerMetadata | None:
-        """The broker of that id, None where it is unknown."""
+        """The broker with this id, None if unknown."""
         return self._brokers.get(broker_id)
 
     def topics(self, exclude_internal_topics: bool = True) -> set[str]:
@@ -104,33 +104,33 @@ class ClusterView:
         }
 
     def partitions_for_topic(self, topic: str) -> Set[int] | None:
-        """All partitions of a topic, None where the topic is unknown."""
+        """All partitions of a topic, None if the topic is unknown."""
         view = self._topics.get(topic)
         return None if view is None else view.partitions
 
     def available_partitions_for_topic(self, topic: str) -> Set[int]:
-        """The partitions with a leader; empty where the topic is unknown."""
+        """The partitions with a leader; empty if the topic is unknown."""
         view = self._topics.get(topic)
         return frozenset() if view is None else view.available
 
     def partitions_in_order(self, topic: str) -> tuple[SharedList, SharedList]:
-        """All partitions of a topic and those with a leader, sorted; empty where the topic is unknown."""
+        """All partitions of a topic and those with a leader, sorted; empty if the topic is unknown."""
         view = self._topics.get(topic)
         return (SharedList(), SharedList()) if view is None else view.in_order
 
     def knows(self, topic: str) -> bool:
-        """Whether the topic's partitions are known."""
+        """Returns whether the topic's partitions are known."""
         view = self._topics.get(topic)
         return view is not None and bool(view.leaders)
 
     def leader_for_partition(
         self, topic: str | tuple[str, int], partition: int | None = None
     ) -> BrokerMetadata | None:
-        """The broker that leads a partition, None where there is none or it is unknown.
+        """The broker that leads a partition; None if the partition has no leader or is unknown.
 
         Args:
             topic: a ``TopicPartition`` (or a pair), or the topic's name.
-            partition: the partition, only where a topic's name was given.
+            partition: the partition; only if ``topic`` is a name.
 
         Raises:
             TypeError: a name without a partition, or a pair with one.

@@ -1,31 +1,31 @@
-"""The state of the connection to each broker: when to connect, to which address, when to give up.
+"""The connection state of each broker: when to connect, to which address, when to give up.
 
-Owns per-node states, addresses, backoff, deadlines and the history of failures that errors quote. Does
-not own sockets, name resolution, the handshake or the clock: it is told what happened and answers what
-to do. Used by whoever holds the sender's turn; not thread-safe.
+Owns the state of each node, its addresses, backoff, deadlines, and the history of failures for error
+messages. Does not own sockets, name resolution, the handshake or the clock: callers report events and ask
+what to do next. Used with the loop lock held; not thread-safe.
 
     state          event                    next state
     DISCONNECTED   begin_resolve            RESOLVING
     RESOLVING      resolved                 DISCONNECTED (may connect at once)
     RESOLVING      resolution_failed        BACKING_OFF
     DISCONNECTED   begin_connect            CONNECTING
-    CONNECTING     begin_connect            CONNECTING: the next address beside the first
+    CONNECTING     begin_connect            CONNECTING: the next address, in parallel to the first
     CONNECTING     connected                HANDSHAKING
     HANDSHAKING    ready                    READY
-    CONNECTING,    failed, another under    as that is
-    HANDSHAKING    way
+    CONNECTING,    failed, another          the state of the other attempt
+    HANDSHAKING    attempt in progress
     CONNECTING,    failed, address left     DISCONNECTED (may try the next address at once)
     HANDSHAKING    failed, none left        BACKING_OFF
     READY          failed                   BACKING_OFF
     READY, any     closed (on purpose)      DISCONNECTED
-    BACKING_OFF    its time is over         DISCONNECTED
+    BACKING_OFF    backoff time is over     DISCONNECTED
 
-Attempts go side by side (RFC 8305, "happy eyeballs"): where one has had no outcome for ``STAGGER_MS``, the
-next is begun, and at once where one fails. Of one node's addresses the first that is connected wins; of a
-*bootstrap* node's the first whose handshake is over, since nobody knows yet whether a broker listens there.
-The others are given back by ``connected`` and ``ready``, to be closed, and have not failed: they are tried
-again where the winner's handshake fails. Among nodes, where one of several is wanted, ``seek`` staggers
-likewise.
+Attempts run in parallel (RFC 8305, "happy eyeballs"). The next one begins when an attempt has had no outcome
+for ``STAGGER_MS``, or at once when one fails. For a normal node the first address that is connected wins. For
+a *bootstrap* node the first address that completes its handshake wins, because it is not known yet whether a
+broker listens there. ``connected`` and ``ready`` return the other addresses, whose attempts must be closed.
+Those have not failed: they are tried again if the winner's handshake fails. ``seek`` staggers in the same way
+among nodes, if any one of several will do.
 """
 
 import enum
@@ -35,15 +35,15 @@ from typing import Any, NamedTuple
 
 from cyproducer.control.retry import ExponentialBackoff
 
-#: How long an attempt is alone, before the next is begun beside it: the Connection Attempt Delay of RFC 8305,
-#: section 5, a little above the 250 ms that it recommends.
+#: How long an attempt runs alone before the next one begins in parallel: the Connection Attempt Delay of RFC
+#: 8305, section 5, a little above the recommended 250 ms.
 STAGGER_MS = 300
-#: The least time that a connection is kept: closed at once, none would live to see its first request.
+#: The shortest idle timeout: with 0, every connection would be closed before its first request.
 SHORTEST_IDLE_MS = 100
 
 
 class ConnectionState(enum.Enum):
-    """Where a node's connection stands."""
+    """The state of a node's connection."""
 
     DISCONNECTED = "disconnected"
     RESOLVING = "resolving"
@@ -57,13 +57,13 @@ _UNDER_WAY = (ConnectionState.RESOLVING, ConnectionState.CONNECTING, ConnectionS
 
 
 class Address(NamedTuple):
-    """One socket address a host name stands for."""
+    """One socket address of a host name."""
 
-    #: The name to verify and to authenticate as: the host, or its canonical name (KIP-235).
+    #: The name for TLS verification and authentication: the host, or its canonical name (KIP-235).
     name: str
     #: ``socket.AF_INET`` or ``AF_INET6``.
     family: int
-    #: What ``socket.connect`` takes.
+    #: The argument of ``socket.connect``.
     sockaddr: tuple[Any, ...]
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Address(NamedTuple):
 
 
 class _Failure:
-    """The last failure at one address, and how often it came in a row."""
+    """The last failure at one address, and how often it occurred in a row."""
 
     __slots__ = ("at_ms", "cause", "times")
 
@@ -118,35 +118,35 @@ class _Node:
         self.port = port
         self.bootstrap = bootstrap
         self.state = ConnectionState.DISCONNECTED
-        #: Addresses of this round; empty: the name wants resolving.
+        #: Addresses of this round; empty: the name must be resolved.
         self.addresses: tuple[Address, ...] = ()
-        #: Those of them that are still to be tried.
+        #: The addresses of this round that have not been tried.
         self.left: list[Address] = []
-        #: Those that are being tried.
+        #: The addresses that are being tried.
         self.attempts: dict[Address, _Attempt] = {}
-        #: The look-up of the name, while it is RESOLVING.
+        #: The name lookup, while RESOLVING.
         self.lookup: _Attempt | None = None
-        #: Where it is READY.
+        #: The address of the connection, while READY.
         self.connected_to: Address | None = None
-        #: When the look-up was begun, or the first of the attempts.
+        #: When the lookup or the first of the attempts began.
         self.begun_ms = -math.inf
-        #: When the next address may be tried beside those that are.
+        #: When the next address may be tried in parallel.
         self.next_at_ms = -math.inf
-        #: Rounds (all addresses, or a lost connection) that failed in a row.
+        #: Failed rounds in a row (a round: all addresses, or a lost connection).
         self.rounds = 0
-        #: Whether a round failed to make a connection since there was one.
+        #: Whether a round has failed to connect since the last connection.
         self.unreachable = False
         self.retry_at_ms = -math.inf
         self.last_active_ms = 0.0
-        #: Last failures, by address; under None those that have none, such as name resolution.
+        #: The last failure by address; None is the key of failures without one, such as name resolution.
         self.failures: dict[Address | None, _Failure] = {}
 
     def has_winner(self) -> bool:
-        """Whether one of the attempts is the one that goes on: no other is begun beside it."""
+        """Returns whether one attempt has already won, so that no other is begun in parallel."""
         return not self.bootstrap and any(attempt.handshaking for attempt in self.attempts.values())
 
     def follow_attempts(self) -> None:
-        """Sets the state to that of the attempt that is furthest."""
+        """Sets the state to that of the most advanced attempt."""
         if not self.attempts:
             self.state = ConnectionState.DISCONNECTED
         elif any(attempt.handshaking for attempt in self.attempts.values()):
@@ -155,7 +155,7 @@ class _Node:
             self.state = ConnectionState.CONNECTING
 
     def others_than(self, address: Address) -> list[Address]:
-        """Gives up the attempts at other addresses, which may be tried again."""
+        """Gives up the attempts at other addresses and returns those. They may be tried again."""
         others = [each for each in self.attempts if each != address]
         for each in others:
             del self.attempts[each]
@@ -163,7 +163,7 @@ class _Node:
         return others
 
     def end(self, state: ConnectionState) -> list[Address]:
-        """The round is over; returns the addresses of attempts that were still under way."""
+        """Ends the round; returns the addresses of attempts that were still in progress."""
         others = list(self.attempts)
         self.state = state
         self.addresses = ()
@@ -175,10 +175,10 @@ class _Node:
 
 
 def cause_text(cause: str | BaseException) -> str:
-    """A failure in words: no class names where the message says enough, and the class where it doesn't."""
+    """Describes a failure: the message, or the name of the class if there is no message."""
     if isinstance(cause, OSError) and cause.strerror:
         text = str(cause.strerror)
-        # "Connection refused" reads better amid a sentence in lower case; "SSL: ..." must stay as it is.
+        # "Connection refused" becomes lower case for the middle of a sentence; "SSL: ..." must stay as it is.
         return text[0].lower() + text[1:] if text[1:2].islower() else text
     return str(cause) or type(cause).__name__
 
@@ -199,13 +199,13 @@ class Connections:
         """
         Args:
             random: returns a float in [0, 1), for jitter.
-            reconnect_backoff_ms: wait after the first failed round, doubled for each further one.
-            reconnect_backoff_max_ms: longest such wait.
-            setup_timeout_ms: time to connect and to complete the handshake, doubled for each failed
+            reconnect_backoff_ms: wait after the first failed round, doubled after each further one.
+            reconnect_backoff_max_ms: longest wait.
+            setup_timeout_ms: time to connect and to complete the handshake, doubled after each failed
                 round (KIP-601).
-            setup_timeout_max_ms: longest such time.
-            connections_max_idle_ms: an idle connection is closed after this long, ``SHORTEST_IDLE_MS`` at
-                least; below 0 never.
+            setup_timeout_max_ms: longest setup time.
+            connections_max_idle_ms: an idle connection is closed after this time, at least
+                ``SHORTEST_IDLE_MS``; if negative, never.
         """
         self._random = random
         self._backoff = ExponentialBackoff(reconnect_backoff_ms, reconnect_backoff_max_ms)
@@ -214,21 +214,21 @@ class Connections:
             math.inf if connections_max_idle_ms < 0 else max(connections_max_idle_ms, SHORTEST_IDLE_MS)
         )
         self._nodes: dict[int, _Node] = {}
-        #: Nodes that may come back as they were; see ``retire``.
+        #: Retired nodes, which may come back; see ``retire``.
         self._retired: dict[int, _Node] = {}
 
     def add(self, node_id: int, host: str, port: int, *, bootstrap: bool = False) -> bool:
-        """Makes a node known, or takes over its new address.
+        """Adds a node, or changes its address.
 
         Args:
             node_id: the node.
             host: its host.
             port: its port.
-            bootstrap: whether a handshake is what decides among its addresses; see the module.
+            bootstrap: whether the first complete handshake decides among its addresses; see the module.
 
         Returns:
-            Whether the node is new or moved. The connection of one that moved is the caller's to close,
-            its state starts afresh.
+            Whether the node is new or has moved. The caller must close the connection of a node that moved;
+            its state starts again.
         """
         node = self._nodes.get(node_id)
         if node is not None and (node.host, node.port) == (host, port):
@@ -240,10 +240,10 @@ class Connections:
         return True
 
     def retire(self, node_id: int) -> None:
-        """Forgets a node like ``remove``, but for its backoff, should it come back at the same address.
+        """Removes a node like ``remove``, but keeps its backoff in case it comes back at the same address.
 
-        So it is with a rebootstrap: a cluster that names brokers nobody can reach is asked again at the
-        pace of their backoff, not in a loop.
+        For a rebootstrap: if a cluster names brokers that are unreachable, it is asked again at the pace of
+        their backoff, not in a loop.
         """
         node = self._nodes.pop(node_id, None)
         if node is None:
@@ -253,22 +253,22 @@ class Connections:
             if node.state is ConnectionState.BACKING_OFF
             else ConnectionState.DISCONNECTED
         )
-        # Whether it can be reached is to be found out anew: it may be the same address of another host.
+        # Reachability must be checked again: the same address may belong to another host now.
         node.unreachable = False
         self._retired[node_id] = node
 
     def remove(self, node_id: int) -> None:
-        """Forgets a node; closing its connection is the caller's. An unknown node is no error."""
+        """Removes a node; the caller closes its connection. An unknown node is not an error."""
         self._nodes.pop(node_id, None)
 
     def __contains__(self, node_id: int) -> bool:
         return node_id in self._nodes
 
     def state(self, node_id: int, now_ms: float) -> ConnectionState:
-        """The node's state.
+        """Returns the node's state.
 
         Raises:
-            KeyError: the node is unknown; so for all methods that name one.
+            KeyError: the node is unknown; this applies to all methods with a ``node_id``.
         """
         node = self._nodes[node_id]
         if node.state is ConnectionState.BACKING_OFF and now_ms >= node.retry_at_ms:
@@ -276,18 +276,18 @@ class Connections:
         return node.state
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
-        """Host and port the node was added with."""
+        """Returns the host and port that the node was added with."""
         node = self._nodes[node_id]
         return node.host, node.port
 
     def is_ready(self, node_id: int) -> bool:
-        """Whether requests may be sent to the node; False where it is unknown."""
+        """Returns whether requests may be sent to the node; False if it is unknown."""
         node = self._nodes.get(node_id)
         return node is not None and node.state is ConnectionState.READY
 
     def connect_delay_ms(self, node_id: int, now_ms: float) -> float:
-        """How long until a connection may be begun: 0 for now, infinity where that is not to be waited for,
-        since one is up, or all that can be tried is being tried."""
+        """Returns the time until a connection attempt may begin: 0 for now; infinity if there is nothing to
+        wait for, because a connection is up or every possible attempt is in progress."""
         node = self._nodes[node_id]
         state = self.state(node_id, now_ms)
         if state is ConnectionState.DISCONNECTED:
@@ -299,7 +299,7 @@ class Connections:
         return math.inf
 
     def due(self, now_ms: float) -> list[int]:
-        """Nodes being connected to whose next address is to be tried beside the others."""
+        """Returns the nodes whose next address must now be tried in parallel."""
         return [
             node_id
             for node_id, node in list(self._nodes.items())
@@ -307,11 +307,11 @@ class Connections:
         ]
 
     def seek(self, node_ids: Iterable[int], now_ms: float) -> tuple[int | None, float]:
-        """Which of these nodes to connect to, where any of them will do; the first that can be comes first.
+        """Returns which of these nodes to connect to, if any of them will do; prefers the first possible one.
 
         Returns:
-            The node to begin with now, or None; and how long until the next one may be, as far as that
-            depends on attempts under way.
+            The node to connect to now, or None; and the time until the next one may be connected to, as far
+            as that depends on attempts in progress.
         """
         nodes = [(node_id, self._nodes[node_id]) for node_id in node_ids if node_id in self._nodes]
         idle = [
@@ -324,14 +324,14 @@ class Connections:
         return (None, wait_ms) if wait_ms else (idle[0], 0.0)
 
     def needs_addresses(self, node_id: int) -> bool:
-        """Whether the name has to be resolved (again) before ``begin_connect``.
+        """Returns whether the name must be resolved (again) before ``begin_connect``.
 
-        Every round resolves anew, since a broker that failed may have come back elsewhere (KIP-602).
+        Every round resolves the name again, since a broker that failed may be back elsewhere (KIP-602).
         """
         return not self._nodes[node_id].addresses
 
     def begin_resolve(self, node_id: int, now_ms: float) -> None:
-        """The name is being looked up, for as long as a connection may take to be set up.
+        """A name lookup begins; it may take as long as setting up a connection.
 
         Raises:
             RuntimeError: the node is not in a state to connect.
@@ -343,7 +343,7 @@ class Connections:
         node.lookup = self._attempt(node, now_ms)
 
     def resolved(self, node_id: int, addresses: Iterable[Address]) -> None:
-        """Takes the addresses of a name, in the order in which to try them.
+        """Sets the addresses of a name, in the order in which to try them.
 
         Raises:
             ValueError: there are none.
@@ -357,7 +357,7 @@ class Connections:
             node.lookup = None
         node.addresses = found
         node.left = list(found)
-        # An address the name no longer stands for would only mislead whoever reads the diagnosis.
+        # An address that the name no longer has would only mislead a reader of the diagnosis.
         node.failures = {key: value for key, value in node.failures.items() if key in found}
 
     def resolution_failed(self, node_id: int, cause: str | BaseException, now_ms: float) -> None:
@@ -368,7 +368,7 @@ class Connections:
         self._back_off(node, now_ms)
 
     def begin_connect(self, node_id: int, now_ms: float) -> Address:
-        """Starts an attempt and says which address to connect to.
+        """Starts an attempt and returns the address to connect to.
 
         Raises:
             RuntimeError: the node is not in a state to connect, or has no addresses.
@@ -388,14 +388,14 @@ class Connections:
         return address
 
     def _attempt(self, node: _Node, now_ms: float) -> _Attempt:
-        # A first try gets the first timeout, as the first failure gets the first backoff.
+        # The first attempt gets the first timeout, as the first failure gets the first backoff.
         return _Attempt(self._setup_timeout.delay_ms(node.rounds + 1, self._random), now_ms)
 
     def connected(self, node_id: int, address: Address, now_ms: float) -> list[Address]:
         """The socket is connected; TLS, SASL and ApiVersions follow within the same setup timeout.
 
         Returns:
-            The addresses whose attempts this one has won against: theirs are to be closed.
+            The addresses whose attempts have lost; the caller closes them.
         """
         node = self._nodes[node_id]
         attempt = self._expect_attempt(node_id, address, now_ms, ConnectionState.CONNECTING)
@@ -404,10 +404,10 @@ class Connections:
         return [] if node.bootstrap else node.others_than(address)
 
     def ready(self, node_id: int, address: Address, now_ms: float) -> list[Address]:
-        """The handshake is over: failures and backoff are forgotten.
+        """The handshake is complete: forgets failures and backoff.
 
         Returns:
-            As ``connected`` does.
+            As for ``connected``.
         """
         node = self._nodes[node_id]
         self._expect_attempt(node_id, address, now_ms, ConnectionState.HANDSHAKING)
@@ -422,7 +422,7 @@ class Connections:
         return others
 
     def active(self, node_id: int, now_ms: float) -> None:
-        """Something was sent or received: the idle time starts anew."""
+        """Something was sent or received: the idle time starts again."""
         self._nodes[node_id].last_active_ms = now_ms
 
     def failed(
@@ -434,18 +434,18 @@ class Connections:
         *,
         try_next_address: bool = True,
     ) -> list[Address]:
-        """An attempt failed or an established connection broke; the socket is the caller's to close.
+        """An attempt failed or an established connection broke; the caller closes the socket.
 
         Args:
             node_id: the node.
             address: which of its addresses.
-            cause: what happened; words, or the exception.
-            now_ms: the time.
-            try_next_address: False where other addresses would fail alike and trying them would harm,
-                such as after a refused password.
+            cause: what happened; a text or the exception.
+            now_ms: the current time.
+            try_next_address: False if other addresses would fail too and trying them would do harm, for
+                example after a rejected password.
 
         Returns:
-            The addresses whose attempts are given up with this one: theirs are to be closed.
+            The addresses whose attempts are given up too; the caller closes them.
         """
         node = self._nodes[node_id]
         if node.connected_to == address:
@@ -462,17 +462,17 @@ class Connections:
         return self._back_off(node, now_ms)
 
     def closed(self, node_id: int) -> list[Address]:
-        """The connection was closed, or the attempt given up, on purpose: no failure, no backoff.
+        """The connection was closed, or the attempt given up, on purpose: not a failure, no backoff.
 
         Returns:
-            The addresses of attempts under way: theirs are to be closed.
+            The addresses of attempts in progress; the caller closes them.
         """
         return self._nodes[node_id].end(ConnectionState.DISCONNECTED)
 
     def timed_out(self, now_ms: float) -> list[tuple[int, Address | None, str]]:
-        """Attempts that took too long, each with the cause to hand to ``failed``.
+        """Returns the attempts that took too long, each with the cause to pass to ``failed``.
 
-        Without an address it is a look-up, and ``resolution_failed`` is to be told.
+        An entry without an address is a name lookup; pass its cause to ``resolution_failed``.
         """
         late: list[tuple[int, Address | None, str]] = []
         for node_id, node in self._nodes.items():
@@ -485,7 +485,7 @@ class Connections:
         return late
 
     def idle(self, now_ms: float) -> list[int]:
-        """Ready nodes without traffic for ``connections_max_idle_ms``: to be closed, then ``closed``."""
+        """Ready nodes without traffic for ``connections_max_idle_ms``: close them, then call ``closed``."""
         return [
             node_id
             for node_id, node in self._nodes.items()
@@ -493,8 +493,8 @@ class Connections:
         ]
 
     def next_event_ms(self, now_ms: float) -> float:
-        """How long until a timeout, the next address, the end of a backoff or an idle close is due; infinity
-        for never."""
+        """Returns the time until a timeout, the next address, the end of a backoff or an idle close is due;
+        infinity for never."""
         due_ms = math.inf
         for node in self._nodes.values():
             if node.lookup is not None:
@@ -506,28 +506,28 @@ class Connections:
             if node.state is ConnectionState.READY:
                 due_ms = min(due_ms, node.last_active_ms + self._max_idle_ms)
             elif node.state is ConnectionState.BACKING_OFF and node.retry_at_ms > now_ms:
-                # A backoff that is over is no event: nobody may want the node, and 0 would spin the loop.
+                # A backoff that is over is not an event: if no one needs the node, 0 would spin the loop.
                 due_ms = min(due_ms, node.retry_at_ms)
         return max(0.0, due_ms - now_ms)
 
     def all_failing(self, node_ids: Iterable[int]) -> bool:
-        """Whether no connection to any of these nodes could be made: time to rebootstrap (KIP-899).
+        """Returns whether connecting to each of these nodes has failed: time to rebootstrap (KIP-899).
 
-        A connection that was lost says nothing yet: brokers restart, and close what was idle. What counts
-        is an attempt that failed since. False where there are no nodes, or where one of them is unknown
-        here and so was never tried.
+        A lost connection alone does not count: brokers restart, and close idle connections. A failed attempt
+        since then does. False if there are no nodes, or if one of them is unknown here and so was never
+        tried.
         """
         nodes = [self._nodes.get(node_id) for node_id in node_ids]
         return bool(nodes) and all(node is not None and node.unreachable for node in nodes)
 
     def diagnosis(self, now_ms: float) -> str:
-        """Each node that is in trouble, with each address and its last failure; empty without trouble.
+        """Describes each failing node, with each address and its last failure; empty if none fails.
 
         For example: ``broker1:9092 (127.0.0.1:9092): connection refused 3 times, last 0.2 s ago``.
         """
         lines = []
-        # Copies: a caller's thread asks, while the sender's adds and forgets.
-        # A bootstrap server and the broker behind it are two nodes with one story to tell.
+        # Copies: a calling thread reads while the sender thread adds and removes.
+        # A bootstrap server and the broker behind it are two nodes with the same failures to report.
         for node in list(self._nodes.values()):
             for address, failure in list(node.failures.items()):
                 where = f"{node.host}:{node.port}"

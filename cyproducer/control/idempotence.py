@@ -1,49 +1,50 @@
-"""Idempotence: who this producer is, and what a partition may send after something went wrong.
+"""Idempotence: the producer's identity, and what a partition may send after an error.
 
-Owns the one table of transitions, the rules behind it, and what each partition in trouble remembers. Does
-not own: sequences and batches themselves (the accumulator gives a batch its sequence when it drains it), nor
-requests, clocks or backoff. Nothing here does I/O. The sender's thread calls it, and nobody else.
+Owns the table of transitions, the rules behind it, and the state of each partition in trouble. Does not own
+sequences and batches (the accumulator gives a batch its sequences when it drains the batch), requests, clocks
+or backoff. Does no I/O. Only the thread with the loop lock calls it.
 
-The promise: a record that was accepted is in its partition's log exactly once and in order, or its future
-holds an error whose ``maybe_written`` says what is known. True: it is there once or not at all, and nobody
-can tell. False: it is certainly not there.
+The promise: an accepted record is in its partition's log exactly once and in order, or its future holds an
+error whose ``maybe_written`` says what is known. True: the record is there once or not at all, and it is not
+known which. False: it is certainly not there.
 
 The rules
 ---------
 
-**Identity.** A producer id and an epoch come from InitProducerId; until then nothing that needs a sequence
-goes. An epoch ends by a bump: the same id, epoch + 1, and every partition counts from 0 again. That takes no
-request, for brokers keep epochs by partition and take a higher one from its first batch on. After epoch 32767
-a new id is asked for. A broker that calls the epoch stale (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED) has seen
-somebody else use this id: it is given up for a new one. A new id, unlike a new epoch, does not fence what is
-still under way with the old one: what was given up as maybe written may then arrive behind younger records.
-Where the cluster refuses to give ids, every record fails.
+**Identity.** A producer id and an epoch come from InitProducerId. Until then no batch that needs a sequence
+is sent. An epoch ends with a bump: same id, epoch + 1, and every partition counts from 0 again. A bump takes
+no request, because brokers keep epochs per partition and accept a higher one from its first batch on. After
+epoch 32767 the producer asks for a new id. A broker that calls the epoch stale (INVALID_PRODUCER_EPOCH,
+PRODUCER_FENCED) has seen another user of this id, so the producer asks for a new id too. Unlike a new epoch,
+a new id does not fence requests of the old id that are still in flight: batches that were given up as maybe
+written may then arrive behind younger records. If the cluster refuses to assign ids, every record fails.
 
-**Sequences.** A batch gets the next sequences of its partition when it is drained for the first time, and is
-*unsettled* until its outcome is known. A partition has up to five unsettled batches, as many as a
-broker remembers to recognise a batch that it has. It takes a new epoch only when it has none: batches of two
-epochs are never under way together. So do partitions that were idle during the bump, with their next batch.
-A broker that knows nothing of the producer id takes any first sequence; until it has acknowledged a batch, or
-after a long pause in which it may have forgotten, one batch goes alone.
+**Sequences.** A batch gets the next sequences of its partition when it is first drained, and is *unsettled*
+until its outcome is known. A partition has up to five unsettled batches, as many as a broker remembers to
+recognise a batch that it already has. A partition takes a new epoch only when it has no unsettled batch, so
+batches of two epochs are never in flight together. Partitions that were idle during the bump take the epoch
+with their next batch. A broker that does not know the producer id accepts any first sequence. So until it has
+acknowledged a batch, or after a long pause in which it may have forgotten the id, one batch is sent alone.
 
-**What is certain.** An attempt is *ambiguous* when its request was written whole and no answer came, or the
-answer is one that brokers also give after appending. One ambiguous attempt makes the batch so until it is
-acknowledged, whatever later attempts say: the earlier request may still wait in a broker's queue. Two things
-are certain. A batch whose attempts were all refused before appending is absent. And behind an absent batch
-everything of the epoch is absent too, since brokers that know the producer append without gaps.
+**What is certain.** An attempt is *ambiguous* if its request was written completely and no response came, or
+if the response is an error that brokers also return after appending. One ambiguous attempt makes the batch
+ambiguous until it is acknowledged, no matter what later attempts return: the earlier request may still wait
+in a broker's queue. Two things are certain. A batch whose attempts were all rejected before appending is
+absent. And everything of the same epoch behind an absent batch is absent too, since brokers that know the
+producer append without gaps.
 
-**Never again.** Sequences whose outcome is unknown are not given to other records, and an ambiguous batch is
-not sent under other sequences. The first would lose records, the second double them.
+**Never again.** Sequences with an unknown outcome are not given to other records, and an ambiguous batch is
+not sent under other sequences. The first would lose records, the second would duplicate them.
 
-**Partitions.** SENDING is the happy state, and nobody asks this table there. A batch that is sent again keeps
-its sequences and changes nothing. When a batch is given up that may be in the log, the partition becomes
-UNRESOLVED: only unsettled batches go. If one behind the lost one is acknowledged, the lost one was written
-after all, and the sequences fit. If the last one is settled otherwise, the epoch is bumped: what was given up
-can't be appended any more once the new epoch has its first batch. When a batch is known to be absent (it
-was given up, split, or refused as out of order although nothing unsettled precedes it), the partition has a
-GAP: nothing is sent until nothing is on the wire, then the absent batches lose their sequences, and the
-epoch is bumped once those before the gap are settled. A batch refused as out of order with others before it
-only waits for them.
+**Partitions.** SENDING is the normal state, in which this table is not asked. A batch that is resent keeps
+its sequences and changes nothing. When a batch that may be in the log is given up, the partition becomes
+UNRESOLVED: only unsettled batches are sent. If one behind the lost batch is acknowledged, the lost one was
+written after all, and the sequences fit. If the last one is settled otherwise, the epoch is bumped: the lost
+batches can no longer be appended once the new epoch has its first batch. When a batch is known to be absent
+(it was given up, split, or rejected as out of order although nothing unsettled precedes it), the partition
+has a GAP. Nothing is sent until nothing is on the wire. Then the absent batches lose their sequences, and the
+epoch is bumped once the batches before the gap are settled. A batch that is rejected as out of order behind
+unsettled ones only waits for them.
 
 Sources: KIP-98, KIP-360, KIP-679; Kafka protocol guide, "Produce" and "InitProducerId".
 """
@@ -61,16 +62,16 @@ UNKNOWN_PRODUCER_ID = 59
 PRODUCER_FENCED = 90
 
 FENCING_ERRORS = frozenset({INVALID_PRODUCER_EPOCH, PRODUCER_FENCED})
-"""Codes that say that somebody else uses this producer's id, with a newer epoch."""
+"""Codes that say that another producer uses this producer's id, with a newer epoch."""
 
 SEQUENCE_ERRORS = FENCING_ERRORS | {OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID}
-"""Codes that say that the sequences don't fit, not that the records are bad."""
+"""Codes that say that the sequences don't fit, not that the records are invalid."""
 
 RECORD_ERRORS = frozenset({32, 87})
-"""INVALID_TIMESTAMP and INVALID_RECORD: brokers may name the records that are the reason (KIP-467)."""
+"""INVALID_TIMESTAMP and INVALID_RECORD: brokers may name the records that caused them (KIP-467)."""
 
 TOO_LARGE_ERRORS = frozenset({10, 18})
-"""MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE: halves may fit."""
+"""MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE: half a batch may fit."""
 
 CERTAIN_REFUSALS = frozenset(
     {
@@ -99,8 +100,8 @@ CERTAIN_REFUSALS = frozenset(
         100,  # UNKNOWN_TOPIC_ID
     }
 )
-"""Codes that brokers give to Produce before they append. Any other leaves open whether they did: even
-NOT_LEADER_OR_FOLLOWER, which also ends a wait for followers when the leader changes meanwhile."""
+"""Codes that brokers return for Produce before they append. After any other the batch may be in the log: even
+NOT_LEADER_OR_FOLLOWER also ends a wait for followers if the leader changes meanwhile."""
 
 
 class State(enum.Enum):
@@ -148,7 +149,7 @@ class Action(enum.Enum):
 
 
 class Transition(NamedTuple):
-    """Where an event leads, and what is done on the way."""
+    """The state that an event leads to, and the actions on the way."""
 
     to: State
     actions: tuple[Action, ...] = ()
@@ -165,7 +166,7 @@ TABLE: Mapping[tuple[State, Event], Transition] = {
     (_S.HOLDING, _E.BUMP): Transition(_S.HOLDING, (_A.NEXT_EPOCH,)),
     (_S.HOLDING, _E.WORN_OUT): Transition(_S.NO_ID, (_A.FORGET_ID,)),
     (_S.HOLDING, _E.FENCED): Transition(_S.NO_ID, (_A.FORGET_ID,)),
-    # A new id is on its way, and does what a bump would have done.
+    # A new id will follow, which has the effect of a bump.
     (_S.NO_ID, _E.BUMP): Transition(_S.NO_ID),
     (_S.ASKING, _E.BUMP): Transition(_S.ASKING),
     (_S.NO_ID, _E.FENCED): Transition(_S.NO_ID),
@@ -179,10 +180,10 @@ TABLE: Mapping[tuple[State, Event], Transition] = {
     (_S.UNRESOLVED, _E.SETTLED): Transition(_S.SENDING, (_A.BUMP_EPOCH, _A.RELEASE)),
     (_S.GAP, _E.LOST): Transition(_S.GAP),
     (_S.GAP, _E.ABSENT): Transition(_S.GAP),
-    # What precedes the gap is still to be settled; mostly nothing does, and SETTLED follows at once.
+    # The batches before the gap must be settled first; usually there are none, and SETTLED follows at once.
     (_S.GAP, _E.QUIET): Transition(_S.UNRESOLVED, (_A.STRIP, _A.HOLD_NEW)),
 }
-"""Every transition there is; a pair that is not here can't happen, and raises KeyError."""
+"""Every possible transition; a pair that is missing here is impossible and raises KeyError."""
 
 
 def diagram() -> str:
@@ -202,14 +203,14 @@ class Place(NamedTuple):
 
 
 class BatchFacts(NamedTuple):
-    """What the decision about a batch is made from."""
+    """The facts that the decision about a batch is made from."""
 
     topic: str
     partition: int
-    #: Counts up in the order of the partition's records.
+    #: Increases in the order of the partition's records.
     id: int
     records: int
-    #: Requests it was in, the last one included.
+    #: Number of requests that contained it, including the last one.
     attempts: int
     created_ms: float
     #: Whether it has a producer id and sequences.
@@ -218,56 +219,56 @@ class BatchFacts(NamedTuple):
     first: bool
     #: Whether an attempt before the last one was ambiguous.
     ambiguous: bool
-    #: Whether its records have failed already, at their deadline.
+    #: Whether its records have already failed, at their deadline.
     abandoned: bool
-    #: Bytes, as it went.
+    #: Bytes, as sent.
     size: int = 0
-    #: Records that the broker named as the reason of its refusal (KIP-467).
+    #: Number of records that the broker named as the cause of its refusal (KIP-467).
     culprits: int = 0
 
 
 class Fate(enum.IntEnum):
-    """What becomes of a batch that came back without success."""
+    """What to do with a batch that failed."""
 
     RETRY = 0
     FAIL = 1
     ACKNOWLEDGE = 2
     SPLIT = 3
     EXCLUDE = 4
-    """The records that the broker named fail, the others are sent again in a batch of their own."""
+    """The records that the broker named fail; the others are resent in a batch of their own."""
 
 
 class Judgement(NamedTuple):
-    """What idempotence has to say about a batch that came back."""
+    """The judgement of the idempotence rules about a batch that failed."""
 
-    #: None: an error like any other, which the retry policy judges.
+    #: None: an ordinary error, which the retry policy judges.
     fate: Fate | None
     #: Whether the batch may be in the log, counting all its attempts.
     maybe_written: bool
 
 
 class _Trouble:
-    """What a partition that is not SENDING remembers."""
+    """The state of a partition that is not SENDING."""
 
     __slots__ = ("gap_id", "lost_id", "state")
 
     def __init__(self) -> None:
         self.state = State.SENDING
-        #: The youngest batch that was given up without knowing; -1: none.
+        #: The youngest batch that was given up with an unknown outcome; -1: none.
         self.lost_id = -1
-        #: The oldest batch that is certainly absent; everything from it on is.
+        #: The oldest batch that is certainly absent, as all batches behind it are.
         self.gap_id = -1
 
 
 class Order(NamedTuple):
-    """An action, and what it is about: for STRIP, the first batch to lose its sequences."""
+    """An action and its argument: for STRIP, the first batch that loses its sequences."""
 
     action: Action
     from_id: int = -1
 
 
 class Idempotence:
-    """The identity, and the partitions in trouble. See the module's rules."""
+    """The identity, and the partitions in trouble. See the rules in the module's docstring."""
 
     def __init__(self) -> None:
         self.state = State.NO_ID
@@ -283,20 +284,20 @@ class Idempotence:
         return actions
 
     def want(self) -> bool:
-        """Whether InitProducerId is to be sent now; then one of the three below has to follow."""
+        """Returns whether to send InitProducerId now; then call one of the three methods below."""
         return self.state is State.NO_ID and Action.ASK in self._identity(Event.WANTED)
 
     def granted(self, producer_id: int, epoch: int) -> None:
-        """The broker gave an id."""
+        """The broker assigned an id."""
         self._identity(Event.GRANTED)
         self.producer_id, self.epoch = producer_id, epoch
 
     def not_granted(self) -> None:
-        """The request failed; it is to be repeated."""
+        """The request failed and must be repeated."""
         self._identity(Event.NOT_GRANTED)
 
     def denied(self) -> None:
-        """The cluster will not give an id."""
+        """The cluster refuses to assign an id."""
         self._identity(Event.DENIED)
 
     def _forget_id(self) -> None:
@@ -313,12 +314,12 @@ class Idempotence:
     # A batch
 
     def judge(self, batch: BatchFacts, error_code: int, written: bool) -> Judgement:
-        """What an attempt's end means.
+        """Returns what the end of an attempt means.
 
         Args:
             batch: the batch.
-            error_code: the broker's; 0 where there was no answer.
-            written: whether the request was written whole.
+            error_code: the broker's; 0 if there was no response.
+            written: whether the request was written completely.
         """
         ambiguous = written and error_code not in CERTAIN_REFUSALS
         maybe = batch.ambiguous or ambiguous
@@ -327,14 +328,14 @@ class Idempotence:
         if error_code == DUPLICATE_SEQUENCE_NUMBER:
             return Judgement(Fate.ACKNOWLEDGE, True)
         if error_code in SEQUENCE_ERRORS:
-            # The first of its kind and maybe written: no other sequences may be given to it.
+            # The first unsettled batch, and maybe written: it must not get other sequences.
             return Judgement(Fate.FAIL if batch.first and maybe else Fate.RETRY, maybe)
         return Judgement(None, maybe)
 
     def on_fate(
         self, batch: BatchFacts, error_code: int, fate: Fate, maybe_written: bool
     ) -> tuple[Action, ...]:
-        """Takes what was decided about a batch; returns what its partition has to do."""
+        """Records the decision about a batch; returns the actions for its partition."""
         if not batch.sequenced or fate is Fate.ACKNOWLEDGE:
             return ()
         if error_code in FENCING_ERRORS and batch.first:
@@ -358,13 +359,13 @@ class Idempotence:
     def on_progress(
         self, place: Place, on_wire: int, unsettled: int, current: bool, acknowledged_id: int = -1
     ) -> list[Order]:
-        """A batch of a partition that is held back came to its end; returns what to do, in order.
+        """Called when a batch of a held-back partition ended; returns the orders, in sequence.
 
         Args:
             place: the partition.
-            on_wire: its batches in requests without an answer.
-            unsettled: its batches that have sequences and no outcome.
-            current: whether the partition's epoch is the newest: then it takes a bump to leave it.
+            on_wire: number of its batches in requests without a response.
+            unsettled: number of its batches with sequences and without an outcome.
+            current: whether the partition's epoch is the newest, so that only a bump ends it.
             acknowledged_id: the batch that was acknowledged; -1: none was.
         """
         trouble = self._troubles.get(place)
@@ -383,7 +384,7 @@ class Idempotence:
         trouble.state, actions = TABLE[trouble.state, event]
         orders = [Order(action, trouble.gap_id) for action in actions]
         if event is Event.QUIET:
-            # An acknowledged batch before the gap says nothing about what is behind it.
+            # An acknowledged batch before the gap says nothing about the batches behind the gap.
             trouble.lost_id, trouble.gap_id = max(trouble.lost_id, trouble.gap_id), -1
         if trouble.state is State.SENDING:
             del self._troubles[place]
@@ -392,13 +393,13 @@ class Idempotence:
         return orders
 
     def partition_state(self, place: Place) -> State:
-        """The state of a partition."""
+        """Returns the state of a partition."""
         trouble = self._troubles.get(place)
         return State.SENDING if trouble is None else trouble.state
 
 
 class Verdict(NamedTuple):
-    """What becomes of a batch: see ``Fate``; ``at_ms`` for RETRY, ``error`` for FAIL."""
+    """The fate of a batch, see ``Fate``; ``at_ms`` for RETRY, ``error`` for FAIL."""
 
     fate: Fate
     at_ms: float = 0.0

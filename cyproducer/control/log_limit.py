@@ -1,10 +1,10 @@
-"""How often is said what happens often: one line a second of a kind, with a count of the others.
+"""Limits repeated log lines: one line per second and kind, with a count of the others.
 
-Owns: which line is logged now, which is held back, and when that is reported. Does not own: where lines go,
-nor the time, which comes in. Not thread-safe: everything runs in the sender's turn.
+Owns which line is logged now, which is held back, and when that is reported. Does not own where lines go or
+the clock. Not thread-safe: everything runs with the loop lock held.
 
-A broker that refuses a topic fails a batch for each of its partitions, again and again. That is one event,
-and not thousands of lines, each of which a log handler may write to a disk or send over a network.
+If a broker refuses a topic, a batch of each of its partitions fails, again and again. That is one event, not
+thousands of lines, each of which a log handler may write to a disk or send over a network.
 """
 
 import math
@@ -14,7 +14,7 @@ INTERVAL_MS = 1000.0
 
 
 class _Kind:
-    """Lines of one kind: none before ``until_ms``, and what is held back until then."""
+    """Lines of one kind: lines before ``until_ms`` are held back."""
 
     __slots__ = ("held", "latest", "records", "until_ms")
 
@@ -26,24 +26,24 @@ class _Kind:
 
 
 class LogLimit:
-    """Passes on one line a second of a kind: a text, and the classes of the errors among its arguments.
+    """Passes on one line per second and kind: a text and the classes of the errors among its arguments.
 
-    What is held back comes as one line at the end of that second, the latest of them and the number of the
-    others: with the next line of the kind, or by ``flush``.
+    After that second one line reports those held back: the latest of them and the number of the others. It
+    comes with the next line of the kind, or by ``flush``.
     """
 
     def __init__(self, log: Callable[..., object], on_held: Callable[[], object] = lambda: None) -> None:
         """
         Args:
             log: called with level, text and the text's arguments.
-            on_held: called when the first line of a kind is held back, for ``flush`` to be called later.
+            on_held: called when the first line of a kind is held back, so that ``flush`` gets called later.
         """
         self._log = log
         self._on_held = on_held
         self._kinds: dict[object, _Kind] = {}
 
     def add(self, level: int, records: int, text: str, args: tuple[object, ...], now_ms: float) -> None:
-        """Logs ``text % args``, or holds it back. ``records``: those it is about, 0 if about none."""
+        """Logs ``text % args``, or holds it back. ``records``: how many records it is about, or 0."""
         name = level, text, *(type(each) for each in args if isinstance(each, BaseException))
         kind = self._kinds.get(name)
         if kind is None:
@@ -59,7 +59,7 @@ class LogLimit:
             self._on_held()
 
     def flush(self, now_ms: float) -> float:
-        """Logs what was held back long enough; returns the milliseconds until something will have been."""
+        """Logs the lines held back long enough; returns the milliseconds until the next ones are due."""
         due_ms = math.inf
         for name, kind in list(self._kinds.items()):
             if now_ms < kind.until_ms:

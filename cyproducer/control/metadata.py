@@ -1,16 +1,16 @@
-"""What is known of the cluster, and when to ask again.
+"""The cluster's metadata, and the decision when to request an update.
 
-Owns brokers, the topics in use, and the decision when to send which Metadata request; one topic's
-partitions and leaders are ``topic_state.py``'s. Does not send the request, choose the broker to ask, or
-wait. Everything happens in the caller's thread and under the caller's lock; only the ``ClusterView`` it
-hands out is free of that. Times are milliseconds on the caller's clock.
+Owns the brokers, the topics in use, and the decision when to send which Metadata request. Does not own the
+partitions and leaders of a topic (``topic_state``). Does not send the request, choose a broker for it, or
+wait. Everything runs on the calling thread, with the caller's lock held; only the returned ``ClusterView``
+needs no lock. Times are milliseconds on the caller's clock.
 
 Why an update becomes due, and how soon:
-    nothing is known yet, ``request_update``    at once, but full updates keep the first backoff apart
-    a topic was tracked                         at once, for the new topics alone
-    a topic had a retriable error or no leader  after a growing backoff, for these topics alone
+    nothing is known yet, ``request_update``    at once, but full updates are at least the first backoff apart
+    a topic was tracked                         at once, for the new topics only
+    a topic had a retriable error or no leader  after a growing backoff, for these topics only
     ``metadata_max_age_ms`` passed              then
-    the last request failed                     any of the above, not before a growing backoff
+    the last request failed                     any of the above, but not before a growing backoff
 """
 
 import math
@@ -28,34 +28,34 @@ INVALID_TOPIC = 17
 TOPIC_AUTHORIZATION_FAILED = 29
 REBOOTSTRAP_REQUIRED = 129
 
-#: Topic errors that waiting does not cure; every other one may pass.
+#: Topic errors that do not go away by waiting; every other one may.
 FINAL_TOPIC_ERRORS = frozenset({INVALID_TOPIC, TOPIC_AUTHORIZATION_FAILED})
 
 
 class MetadataRequest(NamedTuple):
-    """What to ask a broker for; no topics means the brokers alone."""
+    """What to request from a broker; no topics means only the brokers."""
 
     topics: list[str]
-    #: Whether only some of the tracked topics are asked for.
+    #: Whether only some of the tracked topics are requested.
     partial: bool
-    #: Topics nobody used for ``metadata_max_idle_ms``: they have just been forgotten.
+    #: Topics that were not used for ``metadata_max_idle_ms``: they have just been forgotten.
     expired: list[str]
 
 
 class MetadataChange(NamedTuple):
     """What a response changed."""
 
-    #: Topics whose partitions became known, grew or were replaced, or whose id became known.
+    #: Topics whose partitions became known, increased or were replaced, or whose id became known.
     topics_changed: list[str]
-    #: Those of them that exist under another topic id than before: deleted and created again.
+    #: Those of them that now have another topic id: they were deleted and created again.
     topics_recreated: list[str]
-    #: Partitions known before that have another leader now, or none any more.
+    #: Previously known partitions that now have another leader, or none.
     leaders_moved: list[tuple[str, int]]
     #: Topic -> error code, for every topic that has one; see ``FINAL_TOPIC_ERRORS``.
     topic_errors: dict[str, int]
     brokers_added: set[int]
     brokers_removed: set[int]
-    #: Brokers that are at another host or port now.
+    #: Brokers that now have another host or port.
     brokers_moved: set[int]
 
 
@@ -67,7 +67,7 @@ class LastError(NamedTuple):
 
 
 class ClusterMetadata:
-    """The cluster as far as it is known, and the updates it needs."""
+    """What is known about the cluster, and the updates that are needed."""
 
     def __init__(
         self,
@@ -83,20 +83,20 @@ class ClusterMetadata:
     ) -> None:
         """
         Args:
-            bootstrap: hosts and ports to begin with, and to come back to.
+            bootstrap: hosts and ports to start from, and to return to.
             random: returns a float in [0, 1), for jitter.
-            metadata_max_age_ms: a full update is due after this long without one.
-            metadata_max_idle_ms: a topic is forgotten after this long without use.
-            retry_backoff_ms: first wait after a failure, and least time between full updates.
+            metadata_max_age_ms: a full update is due this long after the last one.
+            metadata_max_idle_ms: a topic is forgotten after this time without use.
+            retry_backoff_ms: first wait after a failure, and the least time between full updates.
             retry_backoff_max_ms: longest wait after a failure.
-            rebootstrap: whether ever to start over from the bootstrap addresses.
-            rebootstrap_trigger_ms: updates that fail for this long call for a rebootstrap (KIP-1102).
+            rebootstrap: whether starting over from the bootstrap addresses is allowed.
+            rebootstrap_trigger_ms: after updates have failed for this long, rebootstrap (KIP-1102).
         """
         self.bootstrap_addresses = tuple(bootstrap)
         self.cluster_id: str | None = None
         self.controller_id: int | None = None
         self.last_error: LastError | None = None
-        #: Why a full update is wanted before its time; None where it is not.
+        #: Why a full update is wanted early; None if none is.
         self.update_reason: str | None = "nothing is known yet"
         self._random = random
         self._max_age_ms = metadata_max_age_ms
@@ -105,13 +105,13 @@ class ClusterMetadata:
         self._rebootstrap_trigger_ms = rebootstrap_trigger_ms
         self._backoff = ExponentialBackoff(retry_backoff_ms, retry_backoff_max_ms)
         self._brokers: dict[int, BrokerMetadata] = {}
-        #: Brokers that a Produce response named and no metadata has listed yet.
+        #: Brokers that a Produce response named but no metadata response has listed yet.
         self._unlisted: set[int] = set()
         self._topics: dict[str, TopicState] = {}
         self._view: ClusterView | None = None
         self._in_flight: MetadataRequest | None = None
         self._last_full_ms = -math.inf
-        #: Topics never asked for, and topics to ask for again at ``_again_at_ms``.
+        #: Topics that were never requested, and topics to request again at ``_again_at_ms``.
         self._new: dict[str, None] = {}
         self._again: dict[str, None] = {}
         self._again_attempts = 0
@@ -120,13 +120,13 @@ class ClusterMetadata:
         self._failing_since_ms = math.inf
         self._not_before_ms = -math.inf
 
-    # What the caller uses
+    # Queries
 
     def track(self, topic: str, now_ms: float) -> bool:
-        """Makes a topic one of those to know about, and counts as use of it.
+        """Adds a topic to the tracked ones; counts as a use of the topic.
 
         Returns:
-            Whether an update became due for it: it is new, or its last answer was a final error that is
+            Whether an update became due for it: the topic is new, or its last response was a final error
             old enough to ask again.
         """
         state = self._topics.get(topic)
@@ -134,7 +134,7 @@ class ClusterMetadata:
             self._topics[topic] = TopicState(now_ms)
         else:
             state.last_used_ms = now_ms
-            # A final error is believed for one backoff, lest each record sent makes a request.
+            # A final error is trusted for one backoff: otherwise each record sent would make a request.
             asked_again_at_ms = state.error_at_ms + self._backoff.initial_ms
             if state.error_code not in FINAL_TOPIC_ERRORS or now_ms < asked_again_at_ms:
                 return False
@@ -143,19 +143,19 @@ class ClusterMetadata:
         return True
 
     def ask_anew(self, topic: str, now_ms: float) -> None:
-        """Has a topic asked for now, whatever is known of it; counts as use of it."""
+        """Makes an update of a topic due now, whatever is known about it; counts as a use of the topic."""
         self._topics.setdefault(topic, TopicState(now_ms)).last_used_ms = now_ms
         self._new[topic] = None
 
     def touch(self, topics: Iterable[str], now_ms: float) -> None:
-        """Counts as use of these topics; those not tracked are passed over."""
+        """Counts as a use of these topics; skips those that are not tracked."""
         for topic in topics:
             state = self._topics.get(topic)
             if state is not None:
                 state.last_used_ms = now_ms
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """The node that leads a partition; None where there is none, or it is not a known broker."""
+        """Returns the node that leads a partition; None without a leader or if it is not a known broker."""
         state = self._topics.get(topic)
         if state is None:
             return None
@@ -163,48 +163,48 @@ class ClusterMetadata:
         return node_id if node_id in self._brokers else None
 
     def leader_epoch(self, topic: str, partition: int) -> int:
-        """The newest leader epoch seen of a partition, -1 where none is known."""
+        """Returns the newest leader epoch seen for a partition, -1 if none is known."""
         state = self._topics.get(topic)
         return -1 if state is None else state.epochs.get(partition, -1)
 
     def partition_count(self, topic: str) -> int | None:
-        """How many partitions a topic has; None while that is unknown."""
+        """Returns the number of a topic's partitions; None while unknown."""
         state = self._topics.get(topic)
         return None if state is None or not state.leaders else len(state.leaders)
 
     def is_gone(self, topic: str, partition: int) -> bool:
-        """Whether a partition that was there once is no more for certain.
+        """Returns whether a partition that once existed certainly no longer does.
 
-        Topics don't shrink, they are deleted and created anew, and only the id tells that from an answer
-        of a broker that lags behind (KIP-516).
+        Topics don't shrink; they are deleted and created again. Only the topic id distinguishes that from the
+        response of a broker that lags behind (KIP-516).
         """
         count = self.partition_count(topic)
         return count is not None and partition >= count and self.topic_id(topic) is not None
 
     def topic_id(self, topic: str) -> bytes | None:
-        """The topic's 16-byte id; None where it is unknown (KIP-516)."""
+        """Returns the topic's 16-byte id; None if unknown (KIP-516)."""
         state = self._topics.get(topic)
         return None if state is None or state.topic_id == NO_TOPIC_ID else state.topic_id
 
     def topic_error(self, topic: str) -> int:
-        """The error code of the last answer about a topic; 0 for none."""
+        """Returns the error code of the last response about a topic; 0 for none."""
         state = self._topics.get(topic)
         return 0 if state is None else state.error_code
 
     def broker(self, node_id: int) -> BrokerMetadata | None:
-        """A broker by its node id, None where it is unknown."""
+        """Returns a broker by its node id, None if unknown."""
         return self._brokers.get(node_id)
 
     def broker_ids(self) -> Sequence[int]:
-        """The node ids of all known brokers; empty until bootstrapped."""
+        """Returns the node ids of all known brokers; empty until bootstrapped."""
         return list(self._brokers)
 
     def tracked_topics(self) -> Sequence[str]:
-        """The topics to know about, answered or not."""
+        """Returns the tracked topics, whether there was a response or not."""
         return list(self._topics)
 
     def view(self) -> ClusterView:
-        """A frozen picture, the same object until something changes."""
+        """Returns an immutable snapshot, the same object until something changes."""
         if self._view is None:
             topics = {}
             for name, state in self._topics.items():
@@ -214,24 +214,24 @@ class ClusterMetadata:
         return self._view
 
     def age_ms(self, now_ms: float) -> float:
-        """How long ago the last full update was; NaN where there was none. Any thread."""
+        """Returns the time since the last full update; NaN if there was none. Thread-safe."""
         return now_ms - self._last_full_ms if self._last_full_ms > -math.inf else math.nan
 
     def describe_last_error(self, now_ms: float) -> str | None:
-        """The last failure and its age in words; None while the last update succeeded."""
+        """Describes the last failure and its age; None if the last update succeeded."""
         if self.last_error is None:
             return None
         cause, at_ms = self.last_error
         return f"{cause}, {max(0.0, now_ms - at_ms) / 1000:.1f} s ago"
 
-    # When and what to ask
+    # When and what to request
 
     def request_update(self, reason: str) -> None:
-        """Asks for a full update, such as after a broker said that it does not lead a partition."""
+        """Makes a full update due, for example after a broker reported that it does not lead a partition."""
         self.update_reason = reason
 
     def next_update_ms(self, now_ms: float) -> float:
-        """How long until a request is due: 0 for now, infinity while one is in flight."""
+        """Returns the time until a request is due: 0 for now, infinity while one is in flight."""
         if self._in_flight is not None:
             return math.inf
         due_ms = min(self._full_due_ms(), self._again_at_ms if self._again else math.inf)
@@ -240,17 +240,17 @@ class ClusterMetadata:
         return max(0.0, due_ms - now_ms, self._not_before_ms - now_ms)
 
     def is_full_due(self, now_ms: float) -> bool:
-        """Whether a request that begins now asks for everything whatever else is wanted."""
+        """Returns whether a request that begins now is a full one, whatever else is wanted."""
         return now_ms >= self._full_due_ms()
 
     def begin_request(self, now_ms: float) -> MetadataRequest:
-        """What to ask for now; ``on_response`` or ``on_failure`` has to follow.
+        """Returns what to request now; ``on_response`` or ``on_failure`` must follow.
 
         Raises:
-            RuntimeError: a request is in flight already.
+            RuntimeError: a request is already in flight.
         """
         if self._in_flight is not None:
-            raise RuntimeError("a metadata request is in flight already, only one at a time is allowed")
+            raise RuntimeError("a metadata request is already in flight, only one at a time is allowed")
         again = list(self._again) if now_ms >= self._again_at_ms else []
         wanted = list(dict.fromkeys([*self._new, *again]))
         expired: list[str] = []
@@ -264,11 +264,11 @@ class ClusterMetadata:
         return self._in_flight
 
     def on_failure(self, cause: str | BaseException, now_ms: float) -> None:
-        """The request got no usable answer; it will be repeated after a backoff.
+        """The request got no usable response; it will be repeated after a backoff.
 
         Args:
-            cause: what happened and at which broker, for the errors of whoever waits.
-            now_ms: the time.
+            cause: what happened at which broker, for the errors of waiting threads.
+            now_ms: the current time.
         """
         self.last_error = LastError(cause_text(cause), now_ms)
         self._failures += 1
@@ -283,17 +283,17 @@ class ClusterMetadata:
             self.update_reason = self.update_reason or "the last full update failed"
 
     def on_response(self, response: MetadataResponse, now_ms: float) -> MetadataChange:
-        """Takes a broker's answer to the request in flight.
+        """Takes a broker's response to the request in flight.
 
-        An answer that is an error as a whole, or without brokers (one that is still starting), counts as
-        a failure. Topics nobody asked for are passed over.
+        A response that is an error as a whole, or without brokers (from a broker that is still starting),
+        counts as a failure. Topics that were not requested are ignored.
 
         Raises:
             RuntimeError: no request is in flight.
         """
         request = self._in_flight
         if request is None:
-            raise RuntimeError("no metadata request is in flight that this could be the response to")
+            raise RuntimeError("no metadata request is in flight for this response")
         change = MetadataChange([], [], [], {}, set(), set(), set())
         if response.error_code or not response.brokers:
             self.on_failure(
@@ -302,7 +302,7 @@ class ClusterMetadata:
                 else "metadata response without brokers",
                 now_ms,
             )
-            # Not over and over: where nothing is known, what says so is a bootstrap server.
+            # Only if brokers are known, to avoid a loop: otherwise a bootstrap server said so.
             if response.error_code == REBOOTSTRAP_REQUIRED and self._may_rebootstrap and self._brokers:
                 change.brokers_removed.update(self.rebootstrap())
             return change
@@ -342,11 +342,11 @@ class ClusterMetadata:
         """Takes a new leader that a Produce response named (KIP-951).
 
         Args:
-            endpoint: where that leader is, for brokers not known yet.
+            endpoint: the address of that leader, for brokers that are not known yet.
 
         Returns:
-            Whether it was taken: the partition is known, the epoch newer than the known one, and the
-            broker known or given.
+            Whether it was accepted: the partition is known, the epoch is newer than the known one, and the
+            broker is known or given.
         """
         state = self._topics.get(topic)
         if (
@@ -367,10 +367,10 @@ class ClusterMetadata:
     # Starting over
 
     def rebootstrap_reason(self, now_ms: float, all_unreachable: bool) -> str | None:
-        """Why to start over from the bootstrap addresses; None where there is no reason (KIP-899, KIP-1102).
+        """Returns why to start over from the bootstrap addresses, or None (KIP-899, KIP-1102).
 
         Args:
-            all_unreachable: whether a connection attempt to every known broker failed since it was last
+            all_unreachable: whether a connection attempt to every known broker has failed since it was last
                 reachable.
         """
         if not self._brokers or not self._may_rebootstrap:
@@ -382,7 +382,7 @@ class ClusterMetadata:
         return None
 
     def rebootstrap(self) -> set[int]:
-        """Forgets all brokers, and wants a full update at once. Topics and epochs are kept.
+        """Forgets all brokers and makes a full update due at once. Keeps topics and epochs.
 
         Returns:
             The nodes that were forgotten.
@@ -415,7 +415,7 @@ class ClusterMetadata:
     def _take_brokers(self, response: MetadataResponse, change: MetadataChange) -> None:
         brokers = {info.node_id: BrokerMetadata(*info) for info in response.brokers}
         self._unlisted -= brokers.keys()
-        # Whoever answers may not have heard yet of a broker that leads a partition already.
+        # The broker that responds may not know yet of a broker that already leads a partition.
         brokers.update((node_id, self._brokers[node_id]) for node_id in self._unlisted)
         for node_id, broker in brokers.items():
             known = self._brokers.get(node_id)
@@ -431,7 +431,7 @@ class ClusterMetadata:
     def _take_topics(
         self, request: MetadataRequest, response: MetadataResponse, change: MetadataChange, now_ms: float
     ) -> list[str]:
-        """Returns the topics to ask for again."""
+        """Returns the topics to request again."""
         answers = {info.name: info for info in response.topics if info.name is not None}
         unresolved = []
         for name in request.topics:
@@ -458,8 +458,9 @@ class ClusterMetadata:
                 continue
             unresolved.append(name)
             if error_code == UNKNOWN_TOPIC_OR_PARTITION and state.topic_id == NO_TOPIC_ID:
-                # 1. The topic is deleted at epoch 5.  2. A broker says that it is unknown.  3. It is
-                # created again at epoch 0. Without an id to tell the two apart, epoch 5 would hide
-                # the new leader for good.
+                # 1. The topic is deleted at epoch 5.
+                # 2. A broker reports the topic as unknown.
+                # 3. The topic is created again at epoch 0.
+                # Without an id to distinguish the two, epoch 5 would hide the new leader for good.
                 state.forget_epochs()
         return unresolved

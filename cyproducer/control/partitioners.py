@@ -1,23 +1,23 @@
-"""Which partitioner a producer uses: the table of the built-in ones, and the wrapper around a user's own.
+"""Resolves the ``partitioner`` option: the table of the built-in ones, and the wrapper around a user's own.
 
-Owns: names and aliases -> ``PartitionerSpec`` (whose rule hashes a key, and what happens to a record
-without one), and one way to call every kind of user partitioner, its answer checked. Does not hash
-(``records/hashing``), hold a sticky partition or know load or leaders: who asks passes a ``ClusterView``.
-No state of its own; ``choose()`` runs on whichever thread calls ``send()``.
+Owns the mapping from names and aliases to ``PartitionerSpec`` (which rule hashes a key, and where a record
+without a key goes), and one way to call every kind of user partitioner with its result checked. Does not hash
+(``records/hashing``), keep a sticky partition, or know load or leaders: the caller passes a ``ClusterView``.
+Has no state of its own; ``choose()`` runs on the thread that calls ``send()``.
 
 How a configured value is read (``resolve_partitioner``):
 
-1. None, or a string: a name of the table. Case, hyphens, underscores and a trailing "Partitioner" do
-   not count, and neither do the packages of Java's and kafka-python's own classes, so that
+1. None, or a string: a name in the table. Ignored are case, hyphens, underscores, a trailing "Partitioner",
+   and the packages of Java's and kafka-python's own classes, so that
    ``org.apache.kafka.clients.producer.RoundRobinPartitioner`` is ``round_robin``.
-2. ``DefaultPartitioner`` and ``StickyPartitioner`` of kafka-python, class or instance but no subclass:
-   the built-in one that places keys identically.
-3. A class: it is instantiated, without arguments, and its instance is read as in 4 and 5.
+2. ``DefaultPartitioner`` and ``StickyPartitioner`` of kafka-python, as a class or an instance but not a
+   subclass: the built-in one that places keys identically.
+3. A class: it is instantiated without arguments, and the instance is read as in 4 and 5.
 4. An object with a ``partition`` method: kafka-python 3's interface, with six arguments; or with three,
-   ``(topic, serialized_key, cluster)``, the form kafka-python 3 calls deprecated. The method's signature
-   tells which. An object that can be called as well is still used through ``partition``.
-5. Any other callable: kafka-python 2's ``(key_bytes, all_partitions, available_partitions)``; the lists
-   are sorted, and the same objects for every record until the metadata change.
+   ``(topic, serialized_key, cluster)``, the form that kafka-python 3 calls deprecated. The method's signature
+   decides which. If the object is also callable, ``partition`` is used.
+5. Any other callable: kafka-python 2's ``(key_bytes, all_partitions, available_partitions)``. The lists are
+   sorted, and are the same objects for every record until the metadata changes.
 """
 
 import operator
@@ -45,9 +45,9 @@ BUILT_IN: Final[dict[str, PartitionerSpec]] = {
     # Java's UniformStickyPartitioner (until 4.0) and RoundRobinPartitioner ignore keys.
     "uniform_sticky": PartitionerSpec("none", "sticky"),
     "round_robin": PartitionerSpec("none", "round_robin"),
-    # librdkafka's seven. "random" ignores keys; the "_random" ones are sticky for keyless records because
-    # that is what librdkafka does unless sticky.partitioning.linger.ms is 0. The three without "_random"
-    # hash a missing key, so that their policy only counts where keys are ignored.
+    # librdkafka's seven. "random" ignores keys. The "_random" ones are sticky for keyless records, as
+    # librdkafka is unless sticky.partitioning.linger.ms is 0. The three without "_random" hash a missing
+    # key, so their keyless policy only counts if keys are ignored.
     "random": PartitionerSpec("none", "random"),
     "consistent": PartitionerSpec("consistent", "sticky"),
     "consistent_random": PartitionerSpec("consistent_random", "sticky"),
@@ -55,7 +55,7 @@ BUILT_IN: Final[dict[str, PartitionerSpec]] = {
     "murmur2_random": PartitionerSpec("murmur2_random", "sticky"),
     "fnv1a": PartitionerSpec("fnv1a", "sticky"),
     "fnv1a_random": PartitionerSpec("fnv1a_random", "sticky"),
-    # Sarama's NewHashPartitioner and NewReferenceHashPartitioner draw a partition for each keyless record.
+    # Sarama's NewHashPartitioner and NewReferenceHashPartitioner choose at random for each keyless record.
     "sarama": PartitionerSpec("sarama", "random"),
     "sarama_reference": PartitionerSpec("sarama_reference", "random"),
     "murmur3": PartitionerSpec("murmur3", "sticky"),
@@ -63,7 +63,7 @@ BUILT_IN: Final[dict[str, PartitionerSpec]] = {
 }
 
 _PACKAGES: Final = (
-    # The longer first: each is cut off where a name starts with it.
+    # The longer first: the first match is removed from the start of a name.
     "org.apache.kafka.clients.producer.internals.",
     "org.apache.kafka.clients.producer.",
     "kafka.partitioner.default.",
@@ -90,11 +90,11 @@ _BY_CANONICAL_NAME: Final = {_canonical(name): spec for name, spec in BUILT_IN.i
 
 
 class Partitioner(ABC):
-    """Base of a user's partitioner, with kafka-python 3's interface; deriving from it is not required.
+    """Base class for custom partitioners, with kafka-python 3's interface; deriving from it is optional.
 
-    Two more methods are called where a class has them: ``on_new_batch(topic, cluster, prev_partition)``
-    before a keyless record would open a new batch in ``prev_partition`` (the partition is then asked for
-    again), and ``close()``, once, when the producer closes. All may be called by several threads at once.
+    Two more methods are called if a class has them: ``on_new_batch(topic, cluster, prev_partition)``
+    before a keyless record would open a new batch in ``prev_partition`` (the partitioner is then asked
+    again), and ``close()``, once, when the producer closes. Several threads may call any of them at once.
     """
 
     @abstractmethod
@@ -107,9 +107,9 @@ class Partitioner(ABC):
         serialized_value: bytes | None,
         cluster: ClusterView,
     ) -> int:
-        """The partition of the record: one of ``cluster.partitions_for_topic(topic)``.
+        """Returns the partition of the record: one of ``cluster.partitions_for_topic(topic)``.
 
-        ``key`` and ``value`` are as given to ``send()``. What this raises reaches the caller of ``send()``.
+        ``key`` and ``value`` are the arguments of ``send()``. Exceptions reach the caller of ``send()``.
         """
 
 
@@ -117,10 +117,10 @@ _Choose = Callable[[str, Any, bytes | None, Any, bytes | None, ClusterView], Any
 
 
 class CustomPartitioner:
-    """A user's partitioner of any kind, behind one call whose answer is checked.
+    """Calls a user's partitioner of any kind, and checks its result.
 
-    Raises TypeError where ``target`` is nothing that can be called as a partitioner. Thread-safe as far
-    as the user's partitioner is.
+    Raises TypeError if ``target`` cannot be called as a partitioner. Thread-safe as far as the user's
+    partitioner is.
     """
 
     __slots__ = ("_call", "_close", "_on_new_batch", "name", "target")
@@ -143,52 +143,52 @@ class CustomPartitioner:
         serialized_value: bytes | None,
         cluster: ClusterView,
     ) -> int:
-        """The partition the user's partitioner chooses.
+        """Returns the partition that the user's partitioner chooses.
 
-        Raises ValueError where the answer is not an integer or not a partition of ``topic``, or where
-        ``cluster`` does not know the topic; whatever the partitioner raises passes through unchanged.
+        Raises ValueError if the result is not an integer, is not a partition of ``topic``, or if ``cluster``
+        does not know the topic. Exceptions of the partitioner pass through unchanged.
         """
         allowed = _known_partitions(topic, cluster)
         answer = self._call(topic, key, serialized_key, value, serialized_value, cluster)
         try:
-            # True would be partition 1: an accident, not a choice.
+            # True would be partition 1: a mistake, not a choice.
             partition = None if isinstance(answer, bool) else operator.index(answer)
         except TypeError:
             partition = None
         if partition is None or partition not in allowed:
             raise ValueError(
                 f"partitioner {self.name} returned {answer!r} for topic {topic!r}:"
-                f" allowed is an integer of {_describe(allowed)}"
+                f" must be an integer of {_describe(allowed)}"
             )
         return partition
 
     def on_new_batch(self, topic: str, cluster: ClusterView, prev_partition: int) -> bool:
-        """Tell the partitioner that ``prev_partition`` would need a new batch; False where it has no hook."""
+        """Calls the hook before ``prev_partition`` opens a new batch; returns False if there is no hook."""
         if self._on_new_batch is None:
             return False
         self._on_new_batch(topic, cluster, prev_partition)
         return True
 
     def close(self) -> None:
-        """Call the partitioner's ``close()``, where it has one and has not been closed before."""
+        """Calls the partitioner's ``close()``, once, if it has one."""
         close, self._close = self._close, None
         if close is not None:
             close()
 
 
 def resolve_partitioner(value: Any, ignore_keys: bool = False) -> PartitionerSpec | CustomPartitioner:
-    """What the option ``partitioner`` means; the module's docstring has the rules.
+    """Returns what the option ``partitioner`` means; the module's docstring has the rules.
 
-    ``ignore_keys`` (KIP-794's ``partitioner.ignore.keys``) makes a built-in partitioner treat every
-    record as keyless. Raises ValueError for an unknown name and for ``ignore_keys`` with a partitioner
-    of the user's own, which is given the key and decides itself; TypeError for what is no partitioner.
+    ``ignore_keys`` (KIP-794's ``partitioner.ignore.keys``) makes a built-in partitioner treat every record as
+    keyless. Raises ValueError for an unknown name, and for ``ignore_keys`` with a custom partitioner, which
+    gets the key and decides itself. Raises TypeError for a value that is not a partitioner.
     """
     spec = _built_in(value)
     if spec is not None:
         return spec._replace(key_hash="none") if ignore_keys else spec
     if ignore_keys:
         raise ValueError(
-            f"partitioner_ignore_keys is True with partitioner {value!r}: allowed only with a built-in"
+            f"partitioner_ignore_keys is True with partitioner {value!r}: it is allowed only with a built-in"
             f" partitioner ({', '.join(BUILT_IN)})"
         )
     return value if isinstance(value, CustomPartitioner) else CustomPartitioner(value)
@@ -232,8 +232,8 @@ def _qualified_name(target: Any) -> str:
 
 
 def _accepts(function: Any, count: int) -> bool | None:
-    """Whether ``function`` takes ``count`` positional arguments; None where it does not say."""
-    # Imported here: it costs more than all of this package's own modules, and few producers need it.
+    """Returns whether ``function`` takes ``count`` positional arguments; None if it has no signature."""
+    # Imported here: it takes longer to import than all of this package, and few producers need it.
     import inspect
 
     try:
@@ -248,17 +248,17 @@ def _accepts(function: Any, count: int) -> bool | None:
 
 
 def _instantiate(cls: type) -> Any:
-    # Asked beforehand, so that a TypeError from inside the constructor stays what it is.
+    # Checked before the call, so that a TypeError raised inside the constructor passes through.
     if _accepts(cls, 0) is False:
         raise TypeError(
-            f"partitioner class {cls.__module__}.{cls.__qualname__} needs arguments: allowed is a class"
-            " that can be created without any, or an instance"
+            f"partitioner class {cls.__module__}.{cls.__qualname__} needs arguments: give a class"
+            " that can be instantiated without arguments, or an instance"
         )
     return cls()
 
 
 def _uniform_call(target: Any, name: str) -> _Choose:
-    # str and bytes have a method `partition` that has nothing to do with Kafka.
+    # str and bytes have an unrelated `partition` method.
     if not isinstance(target, (str, bytes, bytearray)):
         method = getattr(target, "partition", None)
         if callable(method):

@@ -1,8 +1,8 @@
-"""When to try again, and when to give up.
+"""Decides when to retry and when to give up.
 
-Owns the backoff formula and the retry decision of one batch or request; does not own the clock, the
-source of randomness or the queue of what waits. Immutable once made, callable from any thread; all but
-``LastErrors``, which keeps what batches failed with until they are given up.
+Owns the backoff formula and the retry decision about one batch or request. Does not own the clock, the
+source of randomness or the queue of waiting batches. Immutable and thread-safe, except ``LastErrors``, which
+keeps the errors of failed attempts for the final error of their batches.
 """
 
 import math
@@ -22,7 +22,7 @@ class ExponentialBackoff:
     def __init__(self, initial_ms: float, max_ms: float, multiplier: float = 2, jitter: float = 0.2) -> None:
         """
         Args:
-            initial_ms: wait after the first failure, milliseconds; cut to ``max_ms`` where it is larger.
+            initial_ms: wait after the first failure, milliseconds; at most ``max_ms``, larger values are cut.
             max_ms: longest wait, milliseconds.
             multiplier: growth from one wait to the next, at least 1.
             jitter: half the width of the random factor, 0 to less than 1.
@@ -50,10 +50,10 @@ class ExponentialBackoff:
             self._last_exponent = 0.0
 
     def delay_ms(self, attempts: int, random: Callable[[], float]) -> float:
-        """The wait before the next attempt, milliseconds.
+        """Returns the wait before the next attempt, milliseconds.
 
         Args:
-            attempts: attempts that have failed in a row so far; 0 or less gives no wait.
+            attempts: number of attempts that have failed in a row; 0 or less gives no wait.
             random: returns a float in [0, 1), as ``random.random`` does.
         """
         if attempts <= 0:
@@ -66,14 +66,14 @@ class RetryDecision(NamedTuple):
     """Whether to try again, when, and why (not)."""
 
     retry: bool
-    #: The time of the next attempt on the caller's clock, milliseconds; None where there is none.
+    #: The time of the next attempt on the caller's clock, milliseconds; None if there is none.
     at_ms: float | None
     #: Words that complete "gave up: ..." or "retrying: ...".
     reason: str
 
 
 class RetryPolicy:
-    """Decides what becomes of something that failed (KIP-91 for the delivery timeout)."""
+    """Decides whether to retry a failed batch or request (KIP-91 for the delivery timeout)."""
 
     __slots__ = ("backoff", "delivery_timeout_ms", "retries")
 
@@ -105,15 +105,15 @@ class RetryPolicy:
         *,
         at_once: bool = False,
     ) -> RetryDecision:
-        """What to do after an attempt failed.
+        """Decides what to do after a failed attempt.
 
         Args:
             retriable: whether the error code or the exception's class allows another attempt.
-            attempts: attempts that have failed so far, this one included.
-            created_ms: when the record or request came into being, on the caller's clock.
-            now_ms: the same clock now.
+            attempts: number of attempts that have failed, including this one.
+            created_ms: when the record or request was created, on the caller's clock.
+            now_ms: the current time on the same clock.
             random: returns a float in [0, 1).
-            at_once: the failure told what to do instead, so that there is nothing to wait for.
+            at_once: the failure said what to do instead, so there is no need to back off.
         """
         if not retriable:
             return RetryDecision(False, None, "the error is not retriable")
@@ -132,21 +132,21 @@ class RetryPolicy:
 
 
 class LastErrors:
-    """What batches last came back with, by partition, for the error of a batch that runs out of time.
+    """The last error of each partition's batches, for the error of a batch that expires.
 
-    An error is kept for ``keep_ms`` milliseconds at least: as long as a batch of that time can be waiting.
-    For one thread.
+    Keeps an error for at least ``keep_ms`` milliseconds: the longest time that a batch of that moment can
+    wait. Not thread-safe.
     """
 
     __slots__ = ("_errors", "_keep_ms")
 
     def __init__(self, keep_ms: float) -> None:
         self._keep_ms = keep_ms
-        # The oldest first.
+        # Oldest first.
         self._errors: dict[tuple[str, int], tuple[float, Exception]] = {}
 
     def note(self, topic: str, partition: int, error: Exception, now_ms: float) -> None:
-        """A batch of the partition came back with ``error``; what is older than ``keep_ms`` is forgotten."""
+        """Notes that a batch of the partition failed with ``error``; drops errors older than ``keep_ms``."""
         errors = self._errors
         errors.pop((topic, partition), None)
         errors[topic, partition] = now_ms, error
@@ -154,7 +154,7 @@ class LastErrors:
             del errors[oldest]
 
     def since(self, topic: str, partition: int, from_ms: float) -> Exception | None:
-        """The partition's last error, unless it is from before ``from_ms``."""
+        """Returns the partition's last error, or None if it is from before ``from_ms``."""
         at_ms, error = self._errors.get((topic, partition), (-math.inf, None))
         return error if at_ms >= from_ms else None
 

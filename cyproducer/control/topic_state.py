@@ -1,7 +1,7 @@
-"""What is known of one topic: its partitions, their leaders and leader epochs.
+"""The state of one topic: its partitions, their leaders and leader epochs.
 
-Owns how an answer about a topic is merged into what was known before; ``metadata.py`` owns when to ask.
-Belongs to one ``ClusterMetadata`` and shares its lock.
+Owns merging a metadata response for a topic into what is known. Does not decide when to ask for metadata
+(``metadata``). Belongs to one ``ClusterMetadata`` and shares its lock.
 """
 
 import math
@@ -12,24 +12,24 @@ from cyproducer.control.apis import NO_TOPIC_ID, TopicInfo
 
 
 class Merged(NamedTuple):
-    """What an answer changed."""
+    """What a response changed."""
 
-    #: Whether the set of partitions is another one, or the topic is, or its id became known.
+    #: Whether the set of partitions changed, the topic was replaced, or its id became known.
     changed: bool
-    #: Whether the topic exists under another id than before: deleted and created again.
+    #: Whether the topic now has another id: it was deleted and created again.
     recreated: bool
-    #: Partitions known before that have another leader now, or none any more.
+    #: Previously known partitions that now have another leader, or none.
     moved: list[int]
 
 
 _NOTHING = Merged(False, False, [])
 
 OLDER_ANSWERS = 10
-"""So many answers in a row with older leader epochs are believed, where topics have no ids."""
+"""After this many responses in a row with older leader epochs they are accepted, if topics have no ids."""
 
 
 class TopicState:
-    """One topic; ``leaders`` and ``epochs`` are for reading, the methods write them."""
+    """One topic; ``leaders`` and ``epochs`` are read-only outside, the methods write them."""
 
     __slots__ = (
         "_last_response",
@@ -49,27 +49,27 @@ class TopicState:
         #: 16 bytes, ``NO_TOPIC_ID`` while it is unknown.
         self.topic_id = NO_TOPIC_ID
         self.is_internal = False
-        #: The error code of the last answer, and when the last one other than 0 came.
+        #: The error code of the last response, and when the last one other than 0 came.
         self.error_code = 0
         self.error_at_ms = -math.inf
         #: Partition -> leader, -1 without one. Gaps are possible while a topic is being created.
         self.leaders: dict[int, int] = {}
-        #: Partition -> newest leader epoch seen, -1 while brokers tell none.
+        #: Partition -> newest leader epoch seen, -1 while brokers report none.
         self.epochs: dict[int, int] = {}
-        # The leaders that a view holds; while they are still these, copy before writing.
+        # The leaders that a view shares. While ``leaders`` is this object, copy it before writing.
         self._shared: dict[int, int] | None = None
-        # The answer that was merged last; None where merging it again would tell something.
+        # The last merged response; None if merging it again could change something.
         self._last_response: TopicInfo | None = None
-        # How many answers in a row told an older leader epoch.
+        # Number of responses in a row with an older leader epoch.
         self._older_answers = 0
 
     def merge(self, info: TopicInfo) -> Merged:
-        """Takes an answer without error; an older leader epoch does not replace a newer one.
+        """Merges a response without error; an older leader epoch does not replace a newer one.
 
         A topic with another id is another topic: nothing of the old one is kept. Without ids (before Kafka
-        2.8) nothing says so where a topic was deleted and created again between two answers: the new one
-        begins with epoch 0, and would have no leader for good if the old epochs held. A broker that lags
-        behind tells older epochs, too, but not for ``OLDER_ANSWERS`` in a row.
+        2.8) a response does not show that a topic was deleted and created again since the last one. The new
+        topic begins with epoch 0 and would never get a leader if the old epochs stayed. A broker that lags
+        behind also reports older epochs, but not ``OLDER_ANSWERS`` times in a row.
         """
         if info == self._last_response:
             return _NOTHING
@@ -96,7 +96,7 @@ class TopicState:
             if known_leader is not None and known_leader != leader:
                 moved.append(partition)
         if info.topic_id != NO_TOPIC_ID and not leaders.keys() >= old_leaders.keys():
-            # The same topic loses no partitions: this broker lags behind the one that told of more.
+            # The same topic never loses partitions: this broker lags behind the one that reported more.
             leaders = {**old_leaders, **leaders}
             epochs = {**old_epochs, **epochs}
         identified = self.topic_id == NO_TOPIC_ID != info.topic_id
@@ -110,23 +110,23 @@ class TopicState:
         return Merged(changed, recreated, moved)
 
     def move_leader(self, partition: int, node_id: int, leader_epoch: int) -> None:
-        """Gives one partition another leader."""
+        """Sets another leader for one partition."""
         if self._shared is self.leaders:
             self.leaders = dict(self.leaders)
         self.leaders[partition] = node_id
         self.epochs[partition] = leader_epoch
 
     def share_leaders(self) -> Mapping[int, int]:
-        """The leaders for a reader in another thread: nothing will write to this mapping any more."""
+        """Returns the leaders for a reader in another thread: this mapping is not written to any more."""
         self._shared = self.leaders
         return self.leaders
 
     def forget_partitions(self) -> None:
-        """The topic is not to be had; what it was before says nothing about what it will be."""
+        """The topic is not available; its old partitions say nothing about its future ones."""
         self.leaders = {}
         self._last_response = None
 
     def forget_epochs(self) -> None:
-        """The topic may be another one when it is seen again; its leaders stand until then."""
+        """The topic may be another one when it is seen again; its leaders are kept until then."""
         self.epochs = {}
         self._last_response = None

@@ -1,19 +1,19 @@
-"""Every exception cyproducer raises; the module to import them from.
+"""Every exception that cyproducer raises; import them from here.
 
-Owns: the errors that arise on the client, and ``for_code``. The classes of the brokers' error codes
-stand in ``errors.codes``, the roots of the tree in ``errors.base``; both are re-exported here. Any
-thread may use all of it. Every error pickles, with its arguments and attributes, and has the class
-attributes ``retriable`` and ``invalid_metadata``.
+Owns the client's own errors and ``for_code``. ``errors.codes`` has the classes of the brokers' error codes,
+``errors.base`` the roots of the tree; both are re-exported here. All of it is thread-safe. Every error can be
+pickled, with its arguments and attributes, and has the class attributes ``retriable`` and
+``invalid_metadata``.
 
-Names and hierarchy are kafka-python's (3.0; ``NoBrokersAvailable`` is from 2.x), so that programs
-written for it need another import and nothing else. Cyproducer's own, below kafka-python's:
+Names and hierarchy are kafka-python's (3.0; ``NoBrokersAvailable`` is from 2.x), so that a program written
+for it only needs another import. Cyproducer's own errors, below kafka-python's:
 
     KafkaError
     |- KafkaConfigurationError        also a ValueError, which kafka-python raises for an unknown option
     |- IllegalStateError
     |  `- ProducerClosedError
     |- SerializationError
-    |- BulkSendError                  of send_arrow() and send_many(): rows of the call have failed
+    |- BulkSendError                  from send_arrow() and send_many(): rows of the call have failed
     |- RetriableError
     |  |- KafkaTimeoutError
     |  |  |- BufferExhaustedError
@@ -30,7 +30,7 @@ written for it need another import and nothing else. Cyproducer's own, below kaf
           `- UnrecognizedBrokerError  a code newer than this version
 """
 
-# A star is what re-exports 140 names without a second list of them; mypy finds what ruff then can't.
+# The star re-exports 140 names without a second list of them. mypy checks what ruff then can't.
 # ruff: noqa: F403, F405
 
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from cyproducer.structs import FailedRows
 
 CorruptRecordException = CorruptRecordError
-"""The name kafka-python had for it at first and still has."""
+"""kafka-python's original name for it, which still works there."""
 
 
 class KafkaConfigurationError(KafkaError, ValueError):
@@ -59,7 +59,7 @@ class IllegalStateError(KafkaError):
 
 
 class ProducerClosedError(IllegalStateError):
-    """The producer has been closed, or was closed before the record could be sent."""
+    """The producer is closed, or was closed before the record could be sent."""
 
 
 class SerializationError(KafkaError):
@@ -69,10 +69,10 @@ class SerializationError(KafkaError):
 class BulkSendError(KafkaError):
     """Rows of ``send_arrow()`` or ``send_many()`` were not acknowledged; every row has its outcome.
 
-    ``failures``: a list of ``FailedRows`` (partition, error, rows), which together have every row that failed
-    and why. ``metadata``: the ``BulkMetadata`` of the others. ``maybe_written``: False where no failed row is
-    in the log for certain, True where some may be, None where that is not known. ``retriable``: whether all
-    causes are.
+    ``failures`` is a list of ``FailedRows`` (partition, error, rows), which together contain every failed row
+    and its error. ``metadata`` is the ``BulkMetadata`` of the other rows. ``maybe_written`` is False if
+    certainly no failed row is in the log, True if some may be, None if that is not known. ``retriable`` says
+    whether all causes are retriable.
     """
 
     metadata: "BulkMetadata | None" = None
@@ -90,14 +90,14 @@ class BulkSendError(KafkaError):
         if self.failures:
             known = {each.error.__dict__.get("maybe_written") for each in self.failures}
             self.maybe_written = True if True in known else None if None in known else False
-            # Of the class elsewhere; here the causes decide.
+            # A class attribute elsewhere; here the causes decide.
             self.__dict__["retriable"] = all(
                 getattr(each.error, "retriable", False) for each in self.failures
             )
 
 
 class UnsupportedCodecError(KafkaError):
-    """The compression codec is not known or not installed."""
+    """The compression codec is unknown or not installed."""
 
 
 class QuotaViolationError(KafkaError):
@@ -105,15 +105,15 @@ class QuotaViolationError(KafkaError):
 
 
 class UnrecognizedBrokerVersion(KafkaError):
-    """The broker's version can't be told, or is one cyproducer can't talk to."""
+    """The broker's version is unknown, or is one that cyproducer does not support."""
 
 
 class UnknownBrokerIdError(KafkaError):
-    """The metadata names a broker that it does not list."""
+    """The metadata refers to a broker that it does not list."""
 
 
 class CommitFailedError(KafkaError):
-    """The consumer group has moved on: the offsets given to a transaction can't be committed."""
+    """The consumer group has a newer generation: the transaction's offsets can't be committed."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(args or ("the group has given the partitions to another member since",)))
@@ -126,7 +126,7 @@ class TransactionAbortedError(KafkaError):
 
 
 class KafkaProtocolError(KafkaError):
-    """What a broker sent does not follow Kafka's protocol."""
+    """A broker sent something that does not follow Kafka's protocol."""
 
 
 class InvalidReceiveError(KafkaProtocolError):
@@ -134,11 +134,11 @@ class InvalidReceiveError(KafkaProtocolError):
 
 
 class CorrelationIdError(RetriableError, KafkaProtocolError):
-    """A response came that belongs to no request, or out of turn."""
+    """A response arrived that belongs to no request, or in the wrong order."""
 
 
 class Cancelled(RetriableError):
-    """The request was given up before it was answered."""
+    """The request was cancelled before its response arrived."""
 
 
 class NodeNotReadyError(RetriableError):
@@ -146,7 +146,7 @@ class NodeNotReadyError(RetriableError):
 
 
 class TooManyInFlightRequests(RetriableError):
-    """``max_in_flight_requests_per_connection`` is reached."""
+    """The connection has ``max_in_flight_requests_per_connection`` requests in flight."""
 
 
 class MetadataEmptyBrokerList(RetriableError):
@@ -154,19 +154,19 @@ class MetadataEmptyBrokerList(RetriableError):
 
 
 class StaleMetadata(InvalidMetadataError):
-    """The metadata at hand does not fit what a broker answered."""
+    """The current metadata does not fit a broker's response."""
 
 
 class KafkaTimeoutError(RetriableError):
-    """Something did not happen within the time given; the text says what, and what stood in its way."""
+    """Something did not happen in time; the message says what, and what prevented it."""
 
 
 class BufferExhaustedError(KafkaTimeoutError):
-    """``buffer_memory`` stayed in use for ``max_block_ms``: records come faster than brokers take them."""
+    """``buffer_memory`` stayed full for ``max_block_ms``: records come faster than brokers accept them."""
 
 
 class DeliveryTimeoutError(KafkaTimeoutError):
-    """It was not acknowledged within ``delivery_timeout_ms``; ``maybe_written`` tells what is known."""
+    """The record was not acknowledged within ``delivery_timeout_ms``; see ``maybe_written``."""
 
 
 class KafkaConnectionError(InvalidMetadataError):
@@ -182,17 +182,17 @@ class NameResolutionError(KafkaConnectionError):
 
 
 class BrokerProtocolError(KafkaConnectionError):
-    """The port answered something that is not Kafka: HTTP, or TLS where plain text was expected."""
+    """The server answered with something other than Kafka: HTTP, or TLS instead of plain text."""
 
 
 class IncompatibleBrokerVersion(UnsupportedVersionError):
-    """The broker is too old, or too new, for this request. Found by the client."""
+    """The broker is too old, or too new, for this request. Detected by the client."""
 
 
 class RecordTooLargeError(MessageSizeTooLargeError):
-    """The record is larger than an option allows. Found by the client: nothing was sent.
+    """The record is larger than an option allows. Detected by the client: nothing was sent.
 
-    ``record_size`` and ``limit`` are in bytes; ``option`` names the limit that was hit.
+    ``record_size`` and ``limit`` are in bytes; ``option`` names the limit that was exceeded.
     """
 
     record_size: int | None = None
@@ -212,31 +212,31 @@ class RecordTooLargeError(MessageSizeTooLargeError):
         super().__init__(*args)
 
     def __str__(self) -> str:
-        # No broker said this, so the code of the class above would mislead.
+        # No broker reported this, so the code of the parent class would mislead.
         return KafkaError.__str__(self)
 
 
 class UnrecognizedBrokerError(UnknownError):
-    """A broker answered with a code this version does not know: ``errno`` has it."""
+    """A broker responded with a code that this version does not know; ``errno`` is the code."""
 
     description = "This version of cyproducer does not know the code."
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         if type(self) is UnrecognizedBrokerError:
             return super().__reduce__()
-        # The class was made at run time, so it can't be found by its name on the other side.
+        # The class was made at run time, so unpickling can't find it by its name.
         return _unrecognized, (self.errno, self.args), self.__dict__ or None
 
 
 def for_code(error_code: int) -> type[BrokerResponseError]:
-    """The class for a broker's error code; for one that is not known, a class made for it, and kept.
+    """Returns the class for a broker's error code. For an unknown code it makes a class and keeps it.
 
-    Thread-safe. Codes are int16, so what is kept stays small.
+    Thread-safe. Codes are int16, so the number of kept classes stays small.
     """
     found = kafka_errors.get(error_code)
     if found is None:
         made = type("UnrecognizedBrokerError", (UnrecognizedBrokerError,), {"errno": error_code})
-        # Two threads may get here with the same code; both must leave with the same class.
+        # Two threads may get here with the same code; both must return the same class.
         found = kafka_errors.setdefault(error_code, made)
     return found
 

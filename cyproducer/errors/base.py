@@ -1,9 +1,9 @@
 """The roots of the exception tree, and the register of error codes.
 
-Owns: the classes every other error derives from, how an error reads as text, and the map from a
-Kafka error code to its class. Does not own: the codes themselves (``errors.codes``) nor the errors
-that arise on the client (``errors``, the module to import from). Any thread may raise and catch
-them; the register is filled while ``errors.codes`` is imported and only looked up afterwards.
+Owns the base classes of every other error, how an error reads as text, and the map from a Kafka error code to
+its class. Does not own the codes (``errors.codes``) or the client's own errors (``errors``, the module to
+import from). Any thread may raise and catch them. The register is filled while ``errors.codes`` is imported,
+and only read afterwards.
 
 Names and hierarchy are kafka-python's, so that ``except`` clauses written for it keep working.
 """
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class KafkaError(Exception):
-    """The base of everything cyproducer raises on its own account.
+    """The base class of all of cyproducer's own exceptions.
 
-    ``retriable`` says whether the same operation may succeed later without anything being changed,
+    ``retriable`` says whether the same operation may succeed later without any change,
     ``invalid_metadata`` whether the metadata must be fetched again before that.
     """
 
     retriable: ClassVar[bool] = False
     invalid_metadata: ClassVar[bool] = False
-    #: Of an error that a future holds: False where the record is certainly not in the log, True where it may
-    #: be there, once; None where the error is not about a record.
+    #: On an error from a future: False if the record is certainly not in the log; True if it may be there,
+    #: once; None if the error is not about a record.
     maybe_written: bool | None = None
-    #: Of an error in the middle of ``send_arrow()`` or ``send_many()``: how many rows had been accepted, the
-    #: first ones, and their future. Other exceptions, Ctrl-C's too, are given the same then.
+    #: On an error in the middle of ``send_arrow()`` or ``send_many()``: how many rows, the first ones, were
+    #: accepted before it, and their future. Other exceptions, also from Ctrl-C, get the same attributes.
     accepted: int | None = None
     future: "BulkFuture | None" = None
 
@@ -40,20 +40,20 @@ class KafkaError(Exception):
         return type(self) is type(other) and self.args == getattr(other, "args", None)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        # A future is of this process.
+        # A future belongs to this process.
         state = {name: value for name, value in self.__dict__.items() if name != "future"}
         return type(self), self.args, state or None
 
     def __hash__(self) -> int:
-        # The arguments may be unhashable, and an error must always fit into a set or a dict:
-        # the standard library's traceback and context handling put it there.
+        # The arguments may be unhashable, but an error must always fit into a set or a dict: the standard
+        # library's traceback and context handling put it there.
         return hash(type(self))
 
 
 def copied(error: BaseException) -> BaseException:
-    """A copy of any exception, with its cause and without its traceback."""
+    """Returns a copy of any exception, with its cause and without its traceback."""
     try:
-        # The way pickle goes: OSError and UnicodeError keep what they say in fields of their own.
+        # copy uses pickle's protocol: OSError and UnicodeError keep their message in fields of their own.
         twin = copy.copy(error)
     except Exception:
         twin = type(error).__new__(type(error), *error.args)
@@ -64,31 +64,31 @@ def copied(error: BaseException) -> BaseException:
 
 
 def told(error: BaseException, maybe_written: bool) -> BaseException:
-    """A copy of ``error`` for records, with its ``maybe_written``: one cause may serve many batches."""
+    """Returns a copy of ``error`` with ``maybe_written``, for records: one cause may serve many batches."""
     twin = copied(error)
     twin.__dict__["maybe_written"] = maybe_written
     return twin
 
 
 class RetriableError(KafkaError):
-    """What failed may succeed when it is tried again."""
+    """The failed operation may succeed on a retry."""
 
     retriable = True
 
 
 class InvalidMetadataError(RetriableError):
-    """What failed may succeed when it is tried again with fresh metadata."""
+    """The failed operation may succeed on a retry with fresh metadata."""
 
     invalid_metadata = True
 
 
 class BrokerResponseError(KafkaError):
-    """A broker answered with an error code.
+    """A broker responded with an error code.
 
-    ``errno`` is the code, ``message`` its name (``'NOT_LEADER_FOR_PARTITION'``), ``description`` a
-    sentence about it. A subclass that gives ``code=`` is what ``for_code`` finds for that code; its
-    ``message`` is the class's name in capitals (``NotLeaderForPartitionError`` makes the one above)
-    where none is given with ``message=``.
+    ``errno`` is the code, ``message`` its name (``'NOT_LEADER_FOR_PARTITION'``), ``description`` a sentence
+    about it. A subclass with ``code=`` is the one that ``for_code`` returns for that code. Its ``message`` is
+    the class's name in capitals (``NotLeaderForPartitionError`` makes the one above) unless ``message=`` is
+    given.
     """
 
     errno: ClassVar[int | None] = None
@@ -99,7 +99,7 @@ class BrokerResponseError(KafkaError):
         if code is None:
             return
         if code in kafka_errors:
-            raise TypeError(f"error code {code} belongs to {kafka_errors[code].__name__} already")
+            raise TypeError(f"error code {code} already belongs to {kafka_errors[code].__name__}")
         cls.errno = code
         cls.message = message or _capitals(cls.__name__.removesuffix("Error"))
         cls.__doc__ = cls.description
@@ -118,7 +118,7 @@ class AuthorizationError(BrokerResponseError):
 kafka_errors: dict[int, type[BrokerResponseError]] = {}
 
 
-# A table and not a loop: 135 names are turned at each import.
+# A table and not a loop: each import converts 135 names.
 _UNDERSCORES = {code: f"_{code:c}" for code in range(ord("A"), ord("Z") + 1)}
 
 

@@ -1,13 +1,13 @@
 """One class for each error code of the Kafka protocol, from -1 to 133 (Kafka 4.1).
 
-Owns: the table of codes - code, class, whether a retry or fresh metadata may help, description. A
-class's ``errno`` is the ``code`` below, its ``message`` the class's name in capitals unless given.
-Does not own: what is done about an error (``control/``). Import the classes from ``errors``.
+Owns the table of codes: code, class, whether a retry or fresh metadata may help, description. A class's
+``errno`` is the ``code`` below; its ``message`` is the class's name in capitals unless given. Does not own
+the reaction to an error (``control/``). Import the classes from ``errors``.
 
-Codes and retriability: the error table of the Kafka protocol guide; class names: kafka-python's,
-and for the codes it does not know the protocol's own. A class is ``InvalidMetadataError`` where
-kafka-python's is, which is where Kafka's own client refreshes its metadata too, and one case more
-(75: the broker asked lags behind).
+Codes and retriability are from the error table of the Kafka protocol guide. Class names are kafka-python's;
+for codes that it does not know, they follow the protocol's names. A class is an ``InvalidMetadataError``
+wherever kafka-python's is, which is also where Kafka's own client refreshes its metadata, and in one more
+case (75: the broker that responded lags behind).
 """
 
 from cyproducer.errors.base import (
@@ -19,11 +19,11 @@ from cyproducer.errors.base import (
 
 
 class UnknownError(BrokerResponseError, code=-1):
-    description = "The broker failed in a way it has no code for; its log says why."
+    description = "The broker failed with an error that has no code; its log says why."
 
 
 class NoError(BrokerResponseError, code=0, message="NO_ERROR"):
-    description = "Nothing went wrong."
+    description = "No error occurred."
 
 
 class OffsetOutOfRangeError(BrokerResponseError, code=1):
@@ -43,11 +43,11 @@ class InvalidFetchRequestError(BrokerResponseError, code=4, message="INVALID_FET
 
 
 class LeaderNotAvailableError(InvalidMetadataError, BrokerResponseError, code=5):
-    description = "The partition has no leader at present, an election is under way."
+    description = "The partition has no leader at present; an election is in progress."
 
 
 class NotLeaderForPartitionError(InvalidMetadataError, BrokerResponseError, code=6):
-    description = "The broker asked is not (or no longer) the leader of the partition."
+    description = "The broker that responded is not (or no longer) the leader of the partition."
 
 
 class RequestTimedOutError(RetriableError, BrokerResponseError, code=7):
@@ -59,7 +59,7 @@ class BrokerNotAvailableError(BrokerResponseError, code=8):
 
 
 class ReplicaNotAvailableError(InvalidMetadataError, BrokerResponseError, code=9):
-    description = "The broker asked has no usable replica of the partition."
+    description = "The broker that responded has no usable replica of the partition."
 
 
 class MessageSizeTooLargeError(BrokerResponseError, code=10):
@@ -67,7 +67,7 @@ class MessageSizeTooLargeError(BrokerResponseError, code=10):
 
 
 class StaleControllerEpochError(BrokerResponseError, code=11):
-    description = "The controller has moved on to a newer epoch."
+    description = "The controller has a newer epoch."
 
 
 class OffsetMetadataTooLargeError(BrokerResponseError, code=12):
@@ -75,19 +75,19 @@ class OffsetMetadataTooLargeError(BrokerResponseError, code=12):
 
 
 class NetworkExceptionError(InvalidMetadataError, BrokerResponseError, code=13):
-    description = "The connection was lost before the answer arrived."
+    description = "The connection was lost before the response arrived."
 
 
 class CoordinatorLoadInProgressError(RetriableError, BrokerResponseError, code=14):
-    description = "The coordinator is still reading its state; it will answer soon."
+    description = "The coordinator is still loading its state; it will respond soon."
 
 
 class CoordinatorNotAvailableError(RetriableError, BrokerResponseError, code=15):
-    description = "There is no coordinator to be had at present."
+    description = "No coordinator is available at present."
 
 
 class NotCoordinatorError(RetriableError, BrokerResponseError, code=16):
-    description = "The broker asked is not the coordinator for this group or transactional id."
+    description = "The broker that responded is not the coordinator for this group or transactional id."
 
 
 class InvalidTopicError(BrokerResponseError, code=17):
@@ -95,7 +95,7 @@ class InvalidTopicError(BrokerResponseError, code=17):
 
 
 class RecordListTooLargeError(BrokerResponseError, code=18):
-    description = "The batches together are larger than a segment of the log may be."
+    description = "The batches together are larger than a log segment may be."
 
 
 class NotEnoughReplicasError(RetriableError, BrokerResponseError, code=19):
@@ -111,7 +111,7 @@ class InvalidRequiredAcksError(BrokerResponseError, code=21):
 
 
 class IllegalGenerationError(BrokerResponseError, code=22):
-    description = "The group has moved on to another generation."
+    description = "The group has a newer generation."
 
 
 class InconsistentGroupProtocolError(BrokerResponseError, code=23):
@@ -123,11 +123,11 @@ class InvalidGroupIdError(BrokerResponseError, code=24):
 
 
 class UnknownMemberIdError(BrokerResponseError, code=25):
-    description = "The coordinator knows no such member in the group."
+    description = "The group has no such member."
 
 
 class InvalidSessionTimeoutError(BrokerResponseError, code=26):
-    description = "The session timeout lies outside the limits the broker sets."
+    description = "The session timeout is outside the limits that the broker sets."
 
 
 class RebalanceInProgressError(BrokerResponseError, code=27):
@@ -135,7 +135,7 @@ class RebalanceInProgressError(BrokerResponseError, code=27):
 
 
 class InvalidCommitOffsetSizeError(BrokerResponseError, code=28):
-    description = "The offsets to commit take more room than the broker allows."
+    description = "The offsets to commit are larger than the broker allows."
 
 
 class TopicAuthorizationFailedError(AuthorizationError, code=29):
@@ -147,11 +147,11 @@ class GroupAuthorizationFailedError(AuthorizationError, code=30):
 
 
 class ClusterAuthorizationFailedError(AuthorizationError, code=31):
-    description = "The principal lacks a right on the cluster (IdempotentWrite, Create, or to administer it)."
+    description = "The principal lacks a right on the cluster (IdempotentWrite, Create, or administration)."
 
 
 class InvalidTimestampError(BrokerResponseError, code=32):
-    description = "The record's timestamp is outside what the topic accepts."
+    description = "The record's timestamp is outside the range that the topic accepts."
 
 
 class UnsupportedSaslMechanismError(BrokerResponseError, code=33):
@@ -163,11 +163,11 @@ class IllegalSaslStateError(BrokerResponseError, code=34):
 
 
 class UnsupportedVersionError(BrokerResponseError, code=35):
-    description = "The broker does not speak this version of the request."
+    description = "The broker does not support this version of the request."
 
 
 class TopicAlreadyExistsError(BrokerResponseError, code=36):
-    description = "There is a topic of that name already."
+    description = "A topic with this name already exists."
 
 
 class InvalidPartitionsError(BrokerResponseError, code=37):
@@ -187,11 +187,11 @@ class InvalidConfigurationError(BrokerResponseError, code=40, message="INVALID_C
 
 
 class NotControllerError(RetriableError, BrokerResponseError, code=41):
-    description = "The broker asked is not the controller."
+    description = "The broker that responded is not the controller."
 
 
 class InvalidRequestError(BrokerResponseError, code=42):
-    description = "The broker could not make sense of the request; its log says why."
+    description = "The broker rejected the request as malformed; its log says why."
 
 
 class UnsupportedForMessageFormatError(BrokerResponseError, code=43):
@@ -199,7 +199,7 @@ class UnsupportedForMessageFormatError(BrokerResponseError, code=43):
 
 
 class PolicyViolationError(BrokerResponseError, code=44):
-    description = "A policy the broker's owner set forbids this."
+    description = "A policy that the broker's owner set forbids this."
 
 
 class OutOfOrderSequenceNumberError(BrokerResponseError, code=45):
@@ -243,7 +243,7 @@ class SecurityDisabledError(BrokerResponseError, code=54):
 
 
 class OperationNotAttemptedError(BrokerResponseError, code=55):
-    description = "The broker did not come to this part of the request because another part failed."
+    description = "The broker did not attempt this part of the request because another part failed."
 
 
 class KafkaStorageError(InvalidMetadataError, BrokerResponseError, code=56, message="KAFKA_STORAGE_ERROR"):
@@ -263,7 +263,7 @@ class UnknownProducerIdError(BrokerResponseError, code=59):
 
 
 class ReassignmentInProgressError(BrokerResponseError, code=60):
-    description = "The partition is being moved already."
+    description = "The partition is already being moved."
 
 
 class DelegationTokenAuthDisabledError(BrokerResponseError, code=61):
@@ -271,7 +271,7 @@ class DelegationTokenAuthDisabledError(BrokerResponseError, code=61):
 
 
 class DelegationTokenNotFoundError(BrokerResponseError, code=62):
-    description = "The broker knows no such delegation token."
+    description = "The broker has no such delegation token."
 
 
 class DelegationTokenOwnerMismatchError(BrokerResponseError, code=63):
@@ -279,7 +279,7 @@ class DelegationTokenOwnerMismatchError(BrokerResponseError, code=63):
 
 
 class DelegationTokenRequestNotAllowedError(BrokerResponseError, code=64):
-    description = "Delegation tokens can't be asked for over a connection of this kind."
+    description = "Delegation tokens can't be requested over a connection of this kind."
 
 
 class DelegationTokenAuthorizationFailedError(AuthorizationError, code=65):
@@ -307,7 +307,7 @@ class FetchSessionIdNotFoundError(RetriableError, BrokerResponseError, code=70):
 
 
 class InvalidFetchSessionEpochError(RetriableError, BrokerResponseError, code=71):
-    description = "The fetch session has moved on to another epoch."
+    description = "The fetch session has a different epoch."
 
 
 class ListenerNotFoundError(InvalidMetadataError, BrokerResponseError, code=72):
@@ -323,7 +323,7 @@ class FencedLeaderEpochError(InvalidMetadataError, BrokerResponseError, code=74)
 
 
 class UnknownLeaderEpochError(InvalidMetadataError, BrokerResponseError, code=75):
-    description = "The client's leader epoch is newer than the broker's, which has yet to catch up."
+    description = "The client's leader epoch is newer than the broker's, which lags behind."
 
 
 class UnsupportedCompressionTypeError(BrokerResponseError, code=76):
@@ -331,11 +331,11 @@ class UnsupportedCompressionTypeError(BrokerResponseError, code=76):
 
 
 class StaleBrokerEpochError(BrokerResponseError, code=77):
-    description = "The broker has been registered anew since."
+    description = "The broker has registered again since then."
 
 
 class OffsetNotAvailableError(RetriableError, BrokerResponseError, code=78):
-    description = "The new leader can't tell offsets yet."
+    description = "The new leader can't report offsets yet."
 
 
 class MemberIdRequiredError(BrokerResponseError, code=79):
@@ -375,7 +375,7 @@ class InvalidRecordError(BrokerResponseError, code=87):
 
 
 class UnstableOffsetCommitError(RetriableError, BrokerResponseError, code=88):
-    description = "An open transaction holds the offset back."
+    description = "An open transaction holds back the offset."
 
 
 class ThrottlingQuotaExceededError(RetriableError, BrokerResponseError, code=89):
@@ -419,7 +419,7 @@ class SnapshotNotFoundError(BrokerResponseError, code=98):
 
 
 class PositionOutOfRangeError(BrokerResponseError, code=99):
-    description = "The position lies outside the snapshot."
+    description = "The position is outside the snapshot."
 
 
 class UnknownTopicIdError(InvalidMetadataError, BrokerResponseError, code=100):
@@ -457,11 +457,11 @@ class IneligibleReplicaError(BrokerResponseError, code=107):
 
 
 class NewLeaderElectedError(BrokerResponseError, code=108):
-    description = "The partition was changed as asked, and another leader was elected by it."
+    description = "The partition was changed as requested, and the change elected another leader."
 
 
 class OffsetMovedToTieredStorageError(BrokerResponseError, code=109):
-    description = "The offset is in tiered storage only."
+    description = "The offset is only in tiered storage."
 
 
 class FencedMemberEpochError(BrokerResponseError, code=110):
@@ -481,7 +481,7 @@ class StaleMemberEpochError(BrokerResponseError, code=113):
 
 
 class MismatchedEndpointTypeError(BrokerResponseError, code=114):
-    description = "A broker was asked what only a controller answers, or the other way round."
+    description = "The broker got a request that only a controller answers, or the reverse."
 
 
 class UnsupportedEndpointTypeError(BrokerResponseError, code=115):
@@ -497,7 +497,7 @@ class UnknownSubscriptionIdError(BrokerResponseError, code=117):
 
 
 class TelemetryTooLargeError(BrokerResponseError, code=118):
-    description = "The telemetry pushed is larger than the broker takes."
+    description = "The pushed telemetry is larger than the broker accepts."
 
 
 class InvalidRegistrationError(BrokerResponseError, code=119):
@@ -509,7 +509,7 @@ class TransactionAbortableError(BrokerResponseError, code=120):
 
 
 class InvalidRecordStateError(BrokerResponseError, code=121):
-    description = "The record is not in a state in which it can be acknowledged."
+    description = "The record is not in a state that allows its acknowledgement."
 
 
 class ShareSessionNotFoundError(RetriableError, BrokerResponseError, code=122):
@@ -517,23 +517,23 @@ class ShareSessionNotFoundError(RetriableError, BrokerResponseError, code=122):
 
 
 class InvalidShareSessionEpochError(RetriableError, BrokerResponseError, code=123):
-    description = "The share session has moved on to another epoch."
+    description = "The share session has a different epoch."
 
 
 class FencedStateEpochError(BrokerResponseError, code=124):
-    description = "The share group's state has moved on to another epoch."
+    description = "The share group's state has a newer epoch."
 
 
 class InvalidVoterKeyError(BrokerResponseError, code=125):
-    description = "The voter's key is not that of the replica."
+    description = "The voter's key differs from that of the replica."
 
 
 class DuplicateVoterError(BrokerResponseError, code=126):
-    description = "There is such a voter already."
+    description = "A voter with this id already exists."
 
 
 class VoterNotFoundError(BrokerResponseError, code=127):
-    description = "There is no such voter."
+    description = "There is no voter with this id."
 
 
 class InvalidRegularExpressionError(BrokerResponseError, code=128):
@@ -557,4 +557,4 @@ class StreamsTopologyFencedError(BrokerResponseError, code=132):
 
 
 class ShareSessionLimitReachedError(RetriableError, BrokerResponseError, code=133):
-    description = "The broker has as many share sessions as it takes."
+    description = "The broker has reached its limit of share sessions."

@@ -1,4 +1,4 @@
-"""What users need to test code that produces: a broker without Java, Docker or an installation."""
+"""Helps users test code that produces: a broker without Java, Docker or an installation."""
 
 from cyproducer.testing.embedded import EmbeddedBroker, EmbeddedBrokerError
 

@@ -1,7 +1,7 @@
-"""A Kafka cluster for tests, in a process of its own: librdkafka's mock, out of the confluent-kafka wheel.
+"""A Kafka cluster for tests in a process of its own: librdkafka's mock, from the confluent-kafka wheel.
 
-Owns that process and the conversation with it; what happens inside is `mock_cluster`'s. All calls run on the
-caller's thread. The process ends when the pipe to it closes, hence also when its parent is killed.
+Owns that process and the communication with it; `mock_cluster` runs inside it. All calls run on the calling
+thread. The process ends when its stdin pipe closes, so also when its parent is killed.
 
 As a pytest fixture::
 
@@ -29,22 +29,22 @@ STOP_TIMEOUT_S = 5.0
 
 
 class EmbeddedBrokerError(RuntimeError):
-    """The embedded broker could not do what was asked; the message says what and why."""
+    """The embedded broker could not carry out a call; the message says which one and why."""
 
 
 class EmbeddedBroker:
     """One or more brokers on free ports of 127.0.0.1, with the protocol of a real Kafka and no disk.
 
-    Good for produce, consume, idempotence, transactions and failures made on request (`fail_next`,
-    `take_down`, `delay`). It is not Kafka: topics are kept in memory, each partition only its last 5 MB,
-    there is no replication, no authentication and no admin API (hence `create_topic` here). A topic that is
-    used without having been created gets four partitions.
+    Supports produce, consume, idempotence, transactions and failures on request (`fail_next`, `take_down`,
+    `delay`). It is not Kafka: topics are in memory, each partition keeps only its last 5 MB, and there is no
+    replication, no authentication and no admin API (use `create_topic`). A topic that is used without having
+    been created gets four partitions.
 
-    Usable as a context manager. Thread-safe.
+    Can be used as a context manager. Thread-safe.
 
     Args:
-        brokers: How many brokers, with the ids 1, 2, ...
-        partitions: How many partitions `create_topic` gives a topic where it is not told.
+        brokers: Number of brokers; their ids are 1, 2, ...
+        partitions: Number of partitions that `create_topic` uses by default.
         topics: Topics to create at the start, name to number of partitions.
 
     Raises:
@@ -57,11 +57,11 @@ class EmbeddedBroker:
         self._topics = dict(topics or {})
         for name, number in {"brokers": brokers, "partitions": partitions, **self._topics}.items():
             if number < 1:
-                raise ValueError(f"{name} is {number}: there must be at least one")
+                raise ValueError(f"{name} is {number}: must be at least 1")
         self._brokers = brokers
         self._partitions = partitions
         self._lock = threading.Lock()
-        """Guards the process and its pipes: one question at a time, each followed by its answer."""
+        """Guards the process and its pipes: one command at a time, each followed by its reply."""
         self._process: subprocess.Popen[str] | None = None
         self._bootstrap_servers = ""
 
@@ -82,28 +82,29 @@ class EmbeddedBroker:
         return None if self._process is None else self._process.pid
 
     def start(self) -> EmbeddedBroker:
-        """Start the brokers; returns when they answer, and does nothing where they already do.
+        """Start the brokers. Returns when they respond; does nothing if they are already running.
 
         Raises:
             ModuleNotFoundError: confluent-kafka is not installed.
-            EmbeddedBrokerError: The process ended at once, or a topic of the constructor cannot be created.
+            EmbeddedBrokerError: The process ended at once, or a topic given to the constructor cannot be
+                created.
         """
         if importlib.util.find_spec("confluent_kafka") is None:
             raise ModuleNotFoundError(
-                "EmbeddedBroker runs the mock cluster in the package confluent-kafka, which is missing: "
+                "EmbeddedBroker runs the mock cluster of the package confluent-kafka, which is missing: "
                 "pip install 'cyproducer[testing]'",
                 name="confluent_kafka",
             )
         with self._lock:
             if self._process is not None:
                 return self
-            # By path and with -P: the child needs nothing of cyproducer, nor what lies in the directory.
+            # By path and with -P: the child imports nothing of cyproducer or the current directory.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", str(MOCK_CLUSTER), str(self._brokers)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                # A Ctrl-C is for the parent alone, which may still want to drain.
+                # Ctrl-C must reach only the parent, which may still want to drain.
                 start_new_session=True,
             )
             try:
@@ -120,7 +121,7 @@ class EmbeddedBroker:
         return self
 
     def stop(self) -> None:
-        """End the process and with it all topics; does nothing where it is not running."""
+        """End the process and with it all topics; does nothing if it is not running."""
         with self._lock:
             self._end()
 
@@ -133,19 +134,19 @@ class EmbeddedBroker:
         self.stop()
 
     def create_topic(self, name: str, partitions: int | None = None) -> None:
-        """Create a topic, with the constructor's number of partitions where none is given.
+        """Create a topic; the default number of partitions is the constructor's.
 
         Raises:
-            EmbeddedBrokerError: The topic exists already, or the broker is not running.
+            EmbeddedBrokerError: The topic already exists, or the broker is not running.
         """
         self._ask("create_topic", name, self._partitions if partitions is None else partitions, self._brokers)
 
     def fail_next(self, api_key: int, *error_codes: int) -> None:
-        """Let the next requests of one kind fail, one for each error code, whichever broker they reach.
+        """Make the next requests of one kind fail, one per error code, at any of the brokers.
 
         Args:
             api_key: The kind of request: 0 is Produce, 3 is Metadata, 22 is InitProducerId.
-            error_codes: Kafka's numbers; 0 lets that request through.
+            error_codes: Kafka's error codes; with 0 that request succeeds.
 
         Source: https://kafka.apache.org/protocol#protocol_api_keys and #protocol_error_codes.
 
@@ -163,11 +164,11 @@ class EmbeddedBroker:
         self._ask("take_down", broker_id)
 
     def bring_up(self, broker_id: int) -> None:
-        """End what `take_down` began."""
+        """Undo `take_down`."""
         self._ask("bring_up", broker_id)
 
     def delay(self, broker_id: int, delay_ms: int) -> None:
-        """Let every answer of one broker take ``delay_ms`` milliseconds longer; 0 ends that."""
+        """Delay every response of one broker by ``delay_ms`` milliseconds; 0 ends the delay."""
         self._ask("delay", broker_id, delay_ms)
 
     def _ask(self, command: str, *arguments: object) -> None:
@@ -201,15 +202,15 @@ class EmbeddedBroker:
         process, self._process = self._process, None
         if process is None:
             return
-        # Kills rather than closes stdin: a child of a fork may hold the pipe open, and nothing needs saving.
+        # Kill instead of closing stdin: a forked child may hold the pipe open, and nothing needs saving.
         process.kill()
         process.wait(STOP_TIMEOUT_S)
         _pipe(process.stdout).close()
-        # Closing writes what a command to a dead process left in the buffer.
+        # Closing writes the buffered rest of a command to a dead process.
         with contextlib.suppress(BrokenPipeError):
             _pipe(process.stdin).close()
 
 
 def _pipe(stream: IO[str] | None) -> IO[str]:
-    assert stream is not None, "both pipes are asked for where the process is started"
+    assert stream is not None, "the process is started with both pipes"
     return stream

@@ -1,11 +1,11 @@
 """The process behind `EmbeddedBroker`: ``mock_cluster.py BROKERS``, not for import.
 
-Runs librdkafka's mock cluster, prints its address as one line of JSON, then obeys lines of JSON on stdin
-(``["create_topic", "t", 3, 1]``), each answered by a line. Ends when stdin does.
+Runs librdkafka's mock cluster, prints its address as one line of JSON, then executes commands from stdin, one
+JSON line each (``["create_topic", "t", 3, 1]``), and replies to each with one line. Ends when stdin closes.
 
-confluent-kafka's Python API reaches the mock only through the option ``test.mock.num.brokers``, which knows
-neither topics nor failures; so this calls librdkafka's C functions, which the wheel exports, through ctypes.
-Names and types are those of ``rdkafka_mock.h``. librdkafka's threads serve; this one waits for stdin.
+confluent-kafka's Python API reaches the mock only through the option ``test.mock.num.brokers``, which has
+neither topics nor failures. So this calls librdkafka's C functions, which the wheel exports, through ctypes.
+Names and types are those of ``rdkafka_mock.h``. librdkafka's threads serve; this thread waits for stdin.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import sys
 from collections.abc import Callable
 
 PRODUCER = 0
-"""``RD_KAFKA_PRODUCER``; the mock needs a client to live in, of either kind."""
+"""``RD_KAFKA_PRODUCER``; the mock needs a client to run in, of either kind."""
 LOG_ERRORS_ONLY = b"3"
-"""syslog's level: what the mock says below that is about clients that come and go."""
+"""syslog's level: the mock's less severe messages are about connecting and disconnecting clients."""
 
 
 class MockCluster:
-    """A mock cluster, there until the process ends: its memory is freed by that alone."""
+    """A mock cluster that exists until the process ends; only that frees its memory."""
 
     def __init__(self, brokers: int) -> None:
         from confluent_kafka import cimpl
 
-        # Symbols are looked up in what the extension links to as well, wherever the wheel keeps it.
+        # Also finds symbols in the libraries that the extension links to, wherever the wheel has them.
         library = ctypes.CDLL(cimpl.__file__)
         pointer, text, integer = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
 
@@ -58,10 +58,10 @@ class MockCluster:
         set_option(options, b"log_level", LOG_ERRORS_ONLY, reason, len(reason))
         client = new_client(PRODUCER, options, reason, len(reason))
         if not client:
-            raise RuntimeError(f"librdkafka made no client: {reason.value.decode()}")
+            raise RuntimeError(f"librdkafka could not create a client: {reason.value.decode()}")
         self._cluster = new_cluster(client, brokers)
         if not self._cluster:
-            raise RuntimeError(f"librdkafka made no mock cluster of {brokers} brokers")
+            raise RuntimeError(f"librdkafka could not create a mock cluster of {brokers} brokers")
         address = bootstraps(self._cluster)
         assert isinstance(address, bytes)
         self.bootstrap_servers = address.decode()
@@ -110,7 +110,7 @@ def main(brokers: int) -> None:
         except RuntimeError as error:
             answer = {"error": str(error)}
         print(json.dumps(answer), flush=True)
-    # Ends librdkafka's threads too, without waiting for any of them.
+    # Also ends librdkafka's threads, without waiting for any of them.
     os._exit(0)
 
 

@@ -217,7 +217,7 @@ def test_all_unknown_options_are_reported_together() -> None:
 
 @pytest.mark.parametrize("key", config_module._JAVA_ONLY)
 def test_javas_own_option_is_refused_with_what_to_do_instead(key: str) -> None:
-    assert problem(**{key: "x"}) == f"option {key!r} is Java's alone: {config_module._JAVA_ONLY[key]}"
+    assert problem(**{key: "x"}) == f"option {key!r} is for Java only: {config_module._JAVA_ONLY[key]}"
 
 
 def test_option_name_that_is_no_string_is_refused() -> None:

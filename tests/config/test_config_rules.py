@@ -154,7 +154,7 @@ def test_protocol_before_a_server_must_be_that_of_the_connection() -> None:
     config = ProducerConfig(bootstrap_servers="a:1,ssl://b:2", security_protocol="SSL")
     assert config.bootstrap_addresses == (("a", 1), ("b", 2))
     assert problem(bootstrap_servers=["a:1", "SSL://b:2"]) == (
-        "bootstrap_servers: 'SSL://b:2' contradicts security_protocol='PLAINTEXT': give both alike"
+        "bootstrap_servers: 'SSL://b:2' contradicts security_protocol='PLAINTEXT': they must agree"
     )
 
 

@@ -1,4 +1,4 @@
-"""Which versions are chosen with which brokers."""
+"""The choice of API versions with various brokers."""
 
 from collections.abc import Mapping
 
@@ -9,23 +9,23 @@ from hypothesis import strategies as st
 from cyproducer.control.apis import INIT_PRODUCER_ID, METADATA, PRODUCE, Api, fallback_for, negotiate
 from cyproducer.errors import IncompatibleBrokerVersion, UnrecognizedBrokerVersion
 
-#: What Kafka 4.1 answers (lowest versions included), as far as it concerns a producer.
+#: What Kafka 4.1 responds (including lowest versions), for the APIs that a producer uses.
 KAFKA_4_1 = {0: (0, 13), 3: (0, 13), 18: (0, 4), 22: (0, 5), 1: (4, 17)}
 
 
 def chosen_with(theirs: Mapping[int, tuple[int, int]]) -> tuple[int | None, ...]:
-    """What is chosen for Produce, Metadata and InitProducerId; None: not offered."""
+    """The versions chosen for Produce, Metadata and InitProducerId; None: not offered."""
     chosen = negotiate(theirs)
     return tuple(chosen.get(api) for api in (PRODUCE, METADATA, INIT_PRODUCER_ID))
 
 
-def test_the_highest_version_both_sides_speak_is_chosen() -> None:
+def test_the_highest_version_that_both_sides_support_is_chosen() -> None:
     assert chosen_with(KAFKA_4_1) == (13, 13, 5)
     assert chosen_with({0: (0, 99), 3: (0, 99), 22: (0, 99)}) == (13, 13, 5)
     assert chosen_with({0: (0, 8), 3: (0, 9), 22: (0, 2)}) == (8, 9, 2)
 
 
-def test_a_broker_without_init_producer_id_is_fit_for_use_without_idempotence() -> None:
+def test_a_broker_without_init_producer_id_can_be_used_without_idempotence() -> None:
     assert chosen_with({0: (0, 3), 3: (0, 4)}) == (3, 4, None)
 
 
@@ -46,19 +46,19 @@ def test_no_common_version_names_the_api_and_both_ranges(
         negotiate({**KAFKA_4_1, api.key: theirs})
 
 
-def test_a_range_that_ends_before_it_begins_has_nothing_in_common() -> None:
+def test_an_empty_version_range_has_no_common_version() -> None:
     with pytest.raises(IncompatibleBrokerVersion, match="the broker speaks 9 to 5"):
         negotiate({**KAFKA_4_1, PRODUCE.key: (9, 5)})
 
 
 @pytest.mark.parametrize("api", [PRODUCE, METADATA], ids=lambda api: api.name)
-def test_a_broker_without_an_api_the_producer_needs_is_refused(api: Api) -> None:
+def test_a_broker_without_a_required_api_is_refused(api: Api) -> None:
     theirs = {key: value for key, value in KAFKA_4_1.items() if key != api.key}
     with pytest.raises(IncompatibleBrokerVersion, match=f"does not offer {api.name}, of which this client"):
         negotiate(theirs)
 
 
-def test_produce_by_topic_id_needs_metadata_that_tells_ids() -> None:
+def test_produce_by_topic_id_needs_metadata_with_topic_ids() -> None:
     assert negotiate({**KAFKA_4_1, METADATA.key: (0, 10)})[PRODUCE] == 13
     assert negotiate({**KAFKA_4_1, METADATA.key: (0, 9)})[PRODUCE] == 12
     with pytest.raises(IncompatibleBrokerVersion, match="speaks 13 to 13, this client 3 to 12"):
@@ -87,7 +87,7 @@ def test_produce_by_topic_id_needs_metadata_that_tells_ids() -> None:
         ((5, 0), (13, 13, 5)),
     ],
 )
-def test_a_release_stands_for_the_versions_it_speaks(
+def test_a_release_stands_for_the_versions_it_supports(
     release: tuple[int, ...], versions: tuple[int, int, int]
 ) -> None:
     assert chosen_with(fallback_for(release)) == versions
@@ -108,7 +108,7 @@ ranges = st.tuples(st.integers(0, 20), st.integers(0, 20))
 
 
 @given(theirs=st.fixed_dictionaries({api.key: ranges for api in (PRODUCE, METADATA, INIT_PRODUCER_ID)}))
-def test_what_is_chosen_is_spoken_by_both(theirs: dict[int, tuple[int, int]]) -> None:
+def test_both_sides_support_the_chosen_version(theirs: dict[int, tuple[int, int]]) -> None:
     try:
         chosen = negotiate(theirs)
     except IncompatibleBrokerVersion:

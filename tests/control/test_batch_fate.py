@@ -1,4 +1,4 @@
-"""What becomes of a batch: every kind of failure, without a network, and without a clock."""
+"""The fate of a batch after every kind of failure, without a network and without a clock."""
 
 import logging
 import math
@@ -28,7 +28,7 @@ OUT_OF_ORDER, DUPLICATE, FENCED = 45, 46, 90
 
 
 class KnownMetadata:
-    """What the policy asks of the cluster's metadata."""
+    """The cluster metadata that the policy uses."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
@@ -83,7 +83,7 @@ def case() -> Case:
     return Case()
 
 
-def test_what_may_pass_is_tried_again_after_the_backoff(case: Case) -> None:
+def test_a_retriable_error_is_retried_after_the_backoff(case: Case) -> None:
     verdict, orders = case.decide(TIMED_OUT)
     assert (verdict.fate, verdict.at_ms, verdict.maybe_written) == (Fate.RETRY, NOW_MS + 100, True)
     assert orders == ()
@@ -96,7 +96,7 @@ def test_what_may_pass_is_tried_again_after_the_backoff(case: Case) -> None:
     assert case.metadata.reasons == []
 
 
-def test_another_leader_is_asked_for_and_gone_to_at_once_where_it_was_named(case: Case) -> None:
+def test_a_new_leader_that_the_response_named_is_used_without_backoff(case: Case) -> None:
     assert case.decide(NOT_LEADER).verdict.at_ms == NOW_MS + 100
     assert case.metadata.reasons == ["t-1: NotLeaderForPartitionError"]
     case.policy.new_leaders.add(("t", 1))
@@ -105,14 +105,14 @@ def test_another_leader_is_asked_for_and_gone_to_at_once_where_it_was_named(case
 
 
 @pytest.mark.parametrize(("written", "maybe"), [(True, True), (False, False)])
-def test_a_broken_connection_leaves_open_what_was_written_whole(
+def test_after_a_broken_connection_a_completely_written_request_is_ambiguous(
     case: Case, written: bool, maybe: bool
 ) -> None:
     verdict, _ = case.decide(0, written)
     assert (verdict.fate, verdict.maybe_written) == (Fate.RETRY, maybe)
 
 
-def test_what_can_not_pass_fails_with_the_broker_s_error(case: Case) -> None:
+def test_a_final_error_fails_the_batch_with_the_brokers_error(case: Case) -> None:
     verdict, orders = case.policy.decide(
         case.batch(), Failure(UNAUTHORIZED, "go away"), written=True, now_ms=NOW_MS
     )
@@ -126,7 +126,7 @@ def test_what_can_not_pass_fails_with_the_broker_s_error(case: Case) -> None:
     assert line.endswith("; they were not written")
 
 
-def test_a_malformed_answer_is_tried_again_though_its_error_is_not_retriable(case: Case) -> None:
+def test_a_malformed_response_is_retried_although_its_error_is_not_retriable(case: Case) -> None:
     assert not getattr(KafkaProtocolError("malformed"), "retriable", False)
     failure = Failure(cause=KafkaProtocolError("malformed"))
     assert case.policy.decide(case.batch(), failure, True, NOW_MS).verdict.fate is Fate.RETRY
@@ -141,7 +141,7 @@ def test_retries_end_with_the_last_error() -> None:
     assert verdict.error.maybe_written is True
 
 
-def test_a_retry_that_would_come_too_late_is_a_timeout_with_its_cause(case: Case) -> None:
+def test_a_retry_after_the_deadline_is_a_timeout_with_a_cause(case: Case) -> None:
     verdict, _ = case.decide(TIMED_OUT, created_ms=NOW_MS - 9_950)
     assert verdict.fate is Fate.FAIL
     error = verdict.error
@@ -164,7 +164,7 @@ def test_a_batch_without_a_leader_says_so(case: Case) -> None:
     assert "it has no known leader" in str(case.policy.expire(case.batch(), False, NOW_MS).verdict.error)
 
 
-def test_a_batch_that_is_too_large_is_split_while_that_is_possible_and_safe(case: Case) -> None:
+def test_a_too_large_batch_is_split_while_that_is_possible_and_safe(case: Case) -> None:
     assert case.decide(TOO_LARGE).verdict.fate is Fate.SPLIT
     verdict, _ = case.decide(TOO_LARGE, ambiguous=True)
     assert verdict.fate is Fate.FAIL, "the batch may be in the log under other sequences"
@@ -174,7 +174,7 @@ def test_a_batch_that_is_too_large_is_split_while_that_is_possible_and_safe(case
     assert "t-1: 1 records in a batch of 300 bytes" in str(verdict.error)
 
 
-def test_records_that_were_named_are_taken_out(case: Case) -> None:
+def test_records_that_the_broker_named_are_excluded(case: Case) -> None:
     assert case.decide(INVALID_RECORD, culprits=1).verdict.fate is Fate.EXCLUDE
     ((level, line),) = case.logged
     assert level == logging.ERROR
@@ -188,13 +188,13 @@ def test_a_partition_that_no_longer_exists_fails_its_batches(case: Case) -> None
     verdict, _ = case.decide(NOT_LEADER)
     assert verdict.fate is Fate.FAIL
     assert isinstance(verdict.error, UnknownTopicOrPartitionError)
-    assert "t-1 no longer exists: the topic was created anew with 2 partitions" in str(verdict.error)
+    assert "t-1 no longer exists: the topic was recreated with 2 partitions" in str(verdict.error)
     verdict, orders = case.policy.partition_removed(case.batch(), NOW_MS)
     assert isinstance(verdict.error, UnknownTopicOrPartitionError)
     assert (verdict.fate, orders) == (Fate.FAIL, ())
 
 
-def test_an_abandoned_batch_fails_whatever_its_error_says(case: Case) -> None:
+def test_an_abandoned_batch_fails_with_any_error(case: Case) -> None:
     verdict, _ = case.decide(NOT_LEADER, abandoned=True)
     assert verdict.fate is Fate.FAIL
     assert isinstance(verdict.error, NotLeaderForPartitionError)
@@ -206,7 +206,7 @@ def test_a_duplicate_is_acknowledged(case: Case) -> None:
     assert case.decide(DUPLICATE, sequenced=True).verdict.fate is Fate.ACKNOWLEDGE
 
 
-def test_a_batch_given_up_holds_its_partition_back(case: Case) -> None:
+def test_giving_up_a_batch_holds_back_its_partition(case: Case) -> None:
     case.identify()
     absent = case.decide(UNAUTHORIZED, sequenced=True)
     assert absent.orders == (Order(Action.HOLD_ALL),)

@@ -1,4 +1,4 @@
-"""Connection states: addresses in turn, backoff, timeouts, idleness and what errors say."""
+"""Connection states: the order of addresses, backoff, timeouts, idle connections and error texts."""
 
 import math
 import socket
@@ -74,7 +74,7 @@ def test_a_connection_goes_through_its_states() -> None:
     assert connections.connect_delay_ms(1, 2) == math.inf
 
 
-def test_events_out_of_order_are_refused() -> None:
+def test_events_in_the_wrong_state_are_refused() -> None:
     connections = with_node()
     with pytest.raises(RuntimeError, match="cannot connect to node 1: 'broker1' has not been resolved"):
         connections.begin_connect(1, 0)
@@ -111,7 +111,7 @@ def test_nodes_are_added_moved_and_removed() -> None:
 # Addresses and backoff
 
 
-def test_the_next_address_is_tried_at_once_and_backoff_comes_after_the_last() -> None:
+def test_the_next_address_is_tried_at_once_and_backoff_follows_the_last() -> None:
     connections = with_node(FIRST, SECOND, FIRST)
     assert connections.begin_connect(1, 0) == FIRST
     connections.failed(1, FIRST, REFUSED, 10)
@@ -153,7 +153,7 @@ def test_a_completed_handshake_forgets_failures() -> None:
     assert connections.connect_delay_ms(1, 3000) == pytest.approx(50)
 
 
-def test_a_lost_connection_backs_off_and_resolves_anew() -> None:
+def test_a_lost_connection_backs_off_and_resolves_again() -> None:
     connections = ready()
     connections.failed(1, FIRST, "connection reset", 1000)
     assert connections.state(1, 1000) is BACKING_OFF
@@ -168,7 +168,7 @@ def test_a_refused_password_is_not_tried_at_the_next_address() -> None:
     assert connections.state(1, 0) is BACKING_OFF
 
 
-def test_closing_on_purpose_is_no_failure() -> None:
+def test_closing_on_purpose_is_not_a_failure() -> None:
     connections = ready()
     connections.closed(1)
     assert connections.connect_delay_ms(1, 0) == 0
@@ -180,7 +180,7 @@ def test_closing_on_purpose_is_no_failure() -> None:
     assert connections.timed_out(1_000_000) == []
 
 
-def test_a_failure_of_what_is_not_up_changes_nothing() -> None:
+def test_a_failure_without_a_connection_changes_nothing() -> None:
     connections = with_node()
     fail_round(connections, 0)
     connections.failed(1, FIRST, "late", 10)
@@ -195,7 +195,7 @@ def test_a_failed_resolution_backs_off() -> None:
     assert connections.needs_addresses(1)
 
 
-def test_all_nodes_failing_calls_for_a_rebootstrap() -> None:
+def test_rebootstrap_when_all_nodes_fail() -> None:
     connections = with_node()
     connections.add(2, "broker2", 9092)
     assert not connections.all_failing([1])
@@ -206,7 +206,7 @@ def test_all_nodes_failing_calls_for_a_rebootstrap() -> None:
     assert not connections.all_failing([])
     connections.resolution_failed(2, "no", 0)
     assert connections.all_failing([1, 2])
-    # Another attempt is no success yet.
+    # Another attempt is not a success yet.
     connections.resolved(1, [FIRST])
     connections.begin_connect(1, 1000)
     assert connections.all_failing([1, 2])
@@ -215,7 +215,7 @@ def test_all_nodes_failing_calls_for_a_rebootstrap() -> None:
     assert not connections.all_failing([1, 2])
 
 
-def test_a_lost_connection_is_no_reason_to_rebootstrap_but_a_failed_attempt_after_it_is() -> None:
+def test_rebootstrap_needs_a_failed_attempt_not_only_a_lost_connection() -> None:
     connections = ready()
     connections.failed(1, FIRST, "connection reset", 1000)
     assert not connections.all_failing([1])
@@ -230,7 +230,7 @@ def test_a_lost_connection_is_no_reason_to_rebootstrap_but_a_failed_attempt_afte
     assert connections.all_failing([1])
 
 
-def test_a_node_that_comes_back_after_a_rebootstrap_has_its_backoff_still() -> None:
+def test_a_node_keeps_its_backoff_across_a_rebootstrap() -> None:
     connections = with_node()
     for now_ms in (0, 1000, 2000):
         fail_round(connections, now_ms)
@@ -246,7 +246,7 @@ def test_a_node_that_comes_back_after_a_rebootstrap_has_its_backoff_still() -> N
     assert connections.all_failing([1])
 
 
-def test_a_node_that_comes_back_elsewhere_starts_afresh() -> None:
+def test_a_node_that_comes_back_elsewhere_has_no_backoff() -> None:
     connections = with_node()
     fail_round(connections, 0)
     connections.retire(1)
@@ -257,7 +257,7 @@ def test_a_node_that_comes_back_elsewhere_starts_afresh() -> None:
     assert connections.connect_delay_ms(1, 0) == 0
 
 
-def test_a_node_retired_amid_a_connection_comes_back_without_one() -> None:
+def test_a_node_retired_while_connected_comes_back_disconnected() -> None:
     connections = ready()
     connections.retire(1)
     connections.add(1, "broker1", 9092)
@@ -270,12 +270,12 @@ def test_a_node_retired_amid_a_connection_comes_back_without_one() -> None:
     assert connections.timed_out(1_000_000) == []
 
 
-def test_backoff_is_each_nodes_own_and_has_jitter() -> None:
+def test_backoff_is_per_node_and_has_jitter() -> None:
     draws = iter([0.0, 0.0, 0.999, 0.999])
     connections = Connections(lambda: next(draws))
     for node_id in (1, 2, 3):
         connections.add(node_id, "broker", 9092 + node_id)
-    # One draw for the setup timeout, one for the backoff.
+    # One random number for the setup timeout, one for the backoff.
     for node_id in (1, 2):
         connections.resolved(node_id, [FIRST])
         connections.begin_connect(node_id, 0)
@@ -288,7 +288,7 @@ def test_backoff_is_each_nodes_own_and_has_jitter() -> None:
 # Timeouts and idleness
 
 
-def test_setup_times_out_later_with_each_failed_round() -> None:
+def test_the_setup_timeout_grows_with_each_failed_round() -> None:
     connections = with_node(FIRST)
     connections.begin_connect(1, 0)
     assert connections.timed_out(9_999) == []
@@ -311,7 +311,7 @@ def test_a_ready_connection_does_not_time_out() -> None:
     assert ready().timed_out(1_000_000) == []
 
 
-def test_idle_connections_are_named_until_they_are_closed() -> None:
+def test_idle_connections_are_reported_until_they_are_closed() -> None:
     connections = ready(now_ms=1000)
     assert connections.next_event_ms(1000) == 540_000
     connections.active(1, 5000)
@@ -332,7 +332,7 @@ def test_a_negative_idle_time_means_never() -> None:
     assert connections.next_event_ms(0) == math.inf
 
 
-def test_the_end_of_a_backoff_is_an_event_once() -> None:
+def test_the_end_of_a_backoff_is_reported_once() -> None:
     connections = with_node()
     assert connections.next_event_ms(0) == math.inf
     fail_round(connections, 0)
@@ -340,7 +340,7 @@ def test_the_end_of_a_backoff_is_an_event_once() -> None:
     assert connections.next_event_ms(50) == math.inf
 
 
-# What errors say
+# Error texts
 
 
 def test_the_diagnosis_names_each_address_and_its_last_failure() -> None:
@@ -385,14 +385,14 @@ def test_the_diagnosis_forgets_addresses_the_name_no_longer_has() -> None:
         (TimeoutError(), "TimeoutError"),
     ],
 )
-def test_causes_in_words(cause: str | BaseException, text: str) -> None:
+def test_causes_as_text(cause: str | BaseException, text: str) -> None:
     assert cause_text(cause) == text
 
 
-# Side by side
+# Parallel attempts
 
 
-def test_the_next_address_is_tried_beside_one_that_has_no_outcome() -> None:
+def test_the_next_address_is_tried_in_parallel_to_one_without_an_outcome() -> None:
     connections = with_node(FIRST, SECOND, THIRD)
     connections.begin_connect(1, 0)
     assert connections.due(STAGGER_MS - 1) == []
@@ -402,7 +402,7 @@ def test_the_next_address_is_tried_beside_one_that_has_no_outcome() -> None:
     assert connections.due(STAGGER_MS) == [1]
     assert connections.begin_connect(1, STAGGER_MS) == SECOND
     assert connections.due(STAGGER_MS) == []
-    # One that fails has the next begin at once, beside the one that is left.
+    # When one fails the next begins at once, in parallel to the remaining one.
     connections.failed(1, SECOND, REFUSED, 310)
     assert connections.state(1, 310) is CONNECTING
     assert connections.due(310) == [1]
@@ -414,13 +414,13 @@ def test_the_next_address_is_tried_beside_one_that_has_no_outcome() -> None:
     assert connections.diagnosis(500) == ""
 
 
-def test_the_first_that_is_connected_wins_and_the_others_have_not_failed() -> None:
+def test_the_first_connected_address_wins_and_the_others_have_not_failed() -> None:
     connections = with_node(FIRST, SECOND, THIRD)
     for now_ms in (0, 300, 600):
         connections.begin_connect(1, now_ms)
     assert connections.connected(1, SECOND, 610) == [FIRST, THIRD]
     assert connections.state(1, 610) is HANDSHAKING
-    # They are not tried beside the winner, only where its handshake fails.
+    # They are not tried in parallel to the winner, only if its handshake fails.
     assert connections.due(10_000) == []
     connections.failed(1, SECOND, "no Kafka", 700)
     assert connections.state(1, 700) is DISCONNECTED
@@ -432,7 +432,7 @@ def test_the_first_that_is_connected_wins_and_the_others_have_not_failed() -> No
     assert connections.all_failing([1])
 
 
-def test_a_bootstrap_servers_addresses_go_on_until_a_handshake_is_over() -> None:
+def test_a_bootstrap_servers_addresses_are_tried_until_a_handshake_completes() -> None:
     connections = Connections(lambda: 0.5)
     connections.add(-1, "alias", 9092, bootstrap=True)
     connections.resolved(-1, [FIRST, SECOND, THIRD])
@@ -443,14 +443,14 @@ def test_a_bootstrap_servers_addresses_go_on_until_a_handshake_is_over() -> None
     assert connections.connected(-1, SECOND, 301) == []
     assert connections.ready(-1, SECOND, 302) == [FIRST]
     assert connections.is_ready(-1)
-    # What was given up says nothing any more.
+    # Outcomes of abandoned attempts are ignored.
     assert connections.failed(-1, FIRST, REFUSED, 303) == []
     assert connections.is_ready(-1)
     connections.failed(-1, SECOND, "reset", 304)
     assert connections.state(-1, 304) is BACKING_OFF
 
 
-def test_what_ends_a_round_gives_up_all_its_attempts() -> None:
+def test_the_end_of_a_round_gives_up_all_its_attempts() -> None:
     connections = with_node(FIRST, SECOND, THIRD)
     connections.begin_connect(1, 0)
     connections.begin_connect(1, 300)
@@ -463,7 +463,7 @@ def test_what_ends_a_round_gives_up_all_its_attempts() -> None:
     assert connections.next_event_ms(1300) == math.inf
 
 
-def test_of_several_nodes_the_next_is_sought_where_one_has_no_outcome() -> None:
+def test_seek_returns_the_next_node_while_one_has_no_outcome() -> None:
     connections = Connections(lambda: 0.5)
     for node_id in (-1, -2, -3):
         connections.add(node_id, f"server{-node_id}", 9092, bootstrap=True)
@@ -472,12 +472,12 @@ def test_of_several_nodes_the_next_is_sought_where_one_has_no_outcome() -> None:
     connections.begin_resolve(-2, 0)
     assert connections.state(-2, 0) is RESOLVING
     assert connections.seek(nodes, 100) == (None, STAGGER_MS - 100)
-    # A look-up that hangs is passed over like an address that does.
+    # A lookup that hangs is passed over like an address that hangs.
     assert connections.seek(nodes, STAGGER_MS) == (-1, 0)
     connections.resolved(-1, [FIRST, SECOND])
     connections.begin_connect(-1, STAGGER_MS)
     assert connections.seek(nodes, STAGGER_MS) == (None, STAGGER_MS)
-    # Its second address takes no turn of another node's.
+    # Its second address does not delay another node.
     connections.begin_connect(-1, 2 * STAGGER_MS)
     assert connections.seek(nodes, 2 * STAGGER_MS) == (-3, 0)
     connections.resolved(-3, [THIRD])
@@ -485,7 +485,7 @@ def test_of_several_nodes_the_next_is_sought_where_one_has_no_outcome() -> None:
     assert connections.seek(nodes, 10 * STAGGER_MS) == (None, math.inf)
 
 
-def test_a_node_that_failed_is_not_sought_before_its_backoff_is_over() -> None:
+def test_seek_skips_a_failed_node_during_its_backoff() -> None:
     connections = with_node(FIRST)
     connections.begin_connect(1, 0)
     connections.failed(1, FIRST, REFUSED, 1)
@@ -494,7 +494,7 @@ def test_a_node_that_failed_is_not_sought_before_its_backoff_is_over() -> None:
     assert connections.seek([1], 51) == (1, 0)
 
 
-def test_a_look_up_takes_no_longer_than_a_connection_may() -> None:
+def test_a_lookup_has_the_setup_timeout_of_a_connection() -> None:
     connections = with_node()
     connections.begin_resolve(1, 0)
     with pytest.raises(RuntimeError, match="node 1 is resolving, it must be disconnected"):
@@ -507,7 +507,7 @@ def test_a_look_up_takes_no_longer_than_a_connection_may() -> None:
     assert connections.timed_out(1_000_000) == []
 
 
-def test_a_connection_that_may_not_idle_still_gets_its_first_request() -> None:
+def test_with_an_idle_time_of_zero_a_connection_still_gets_its_first_request() -> None:
     connections = with_node(FIRST, connections_max_idle_ms=0)
     connections.begin_connect(1, 0)
     connections.connected(1, FIRST, 0)

@@ -1,4 +1,4 @@
-"""The idempotence table: its shape, its rules by example, and its diagram in the docs."""
+"""The idempotence table: its structure, its rules by example, and its diagram in the docs."""
 
 import re
 from pathlib import Path
@@ -61,14 +61,14 @@ def test_every_state_is_reached_and_every_event_and_action_used() -> None:
     assert {action for _, actions in TABLE.values() for action in actions} == set(Action)
 
 
-def test_the_identity_and_the_partitions_are_machines_of_their_own() -> None:
+def test_the_identity_and_the_partitions_are_separate_state_machines() -> None:
     for (state, _), (to, _) in TABLE.items():
         assert (state in IDENTITY) == (to in IDENTITY)
         assert (state in PARTITION) == (to in PARTITION)
 
 
 def test_a_partition_is_held_back_in_every_state_but_sending() -> None:
-    """Whatever leads out of SENDING closes the gate, whatever leads back opens it."""
+    """Every transition out of SENDING closes the gate, every transition back opens it."""
     for (state, _), (to, actions) in TABLE.items():
         if state in PARTITION and state is not to:
             gate = {
@@ -84,7 +84,7 @@ def test_a_batch_may_be_given_up_in_every_state(event: Event) -> None:
     assert {state for state, known in TABLE if known is event} == PARTITION
 
 
-def test_the_docs_have_the_diagram_of_the_table() -> None:
+def test_the_docs_contain_the_diagram_of_the_table() -> None:
     text = (DOCS / "guarantees.md").read_text()
     (block,) = re.findall(r"```mermaid\n(stateDiagram.*?)```", text, re.DOTALL)
     assert block == diagram(), "run: python -m cyproducer.control.idempotence"
@@ -93,7 +93,7 @@ def test_the_docs_have_the_diagram_of_the_table() -> None:
 # The identity
 
 
-def test_an_id_is_asked_for_once_until_the_answer() -> None:
+def test_an_id_is_requested_once_until_the_response() -> None:
     machine = Idempotence()
     assert machine.want()
     assert not machine.want()
@@ -104,7 +104,7 @@ def test_an_id_is_asked_for_once_until_the_answer() -> None:
     assert (machine.producer_id, machine.epoch) == (7, 3)
 
 
-def test_a_refused_id_is_never_asked_for_again() -> None:
+def test_a_refused_id_is_never_requested_again() -> None:
     machine = Idempotence()
     machine.want()
     machine.denied()
@@ -124,7 +124,7 @@ def test_a_bump_takes_the_next_epoch_of_the_same_id() -> None:
     assert (machine.producer_id, machine.epoch) == (4711, 6)
 
 
-def test_behind_the_last_epoch_comes_another_id() -> None:
+def test_after_the_last_epoch_a_new_id_is_requested() -> None:
     machine = holding(LAST_EPOCH - 1)
     gap_and_bump(machine)
     assert machine.epoch == LAST_EPOCH == 32767
@@ -133,8 +133,8 @@ def test_behind_the_last_epoch_comes_another_id() -> None:
     assert machine.want()
 
 
-def test_a_partition_behind_the_newest_epoch_needs_no_bump_of_its_own() -> None:
-    """A broker that lost the states of a hundred partitions costs one epoch, not a hundred."""
+def test_a_partition_behind_the_newest_epoch_needs_no_bump() -> None:
+    """A broker that lost the state of a hundred partitions costs one epoch, not a hundred."""
     machine = holding(5)
     orders = gap_and_bump(machine, current=False)
     assert machine.epoch == 5
@@ -142,26 +142,26 @@ def test_a_partition_behind_the_newest_epoch_needs_no_bump_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("code", [INVALID_PRODUCER_EPOCH, PRODUCER_FENCED])
-def test_a_stale_epoch_gives_the_id_up(code: int) -> None:
+def test_a_stale_epoch_gives_up_the_id(code: int) -> None:
     machine = holding(5)
     machine.on_fate(facts(), code, Fate.RETRY, False)
     assert (machine.producer_id, machine.state) == (-1, State.NO_ID)
     assert [o.action for o in machine.on_progress(PLACE, 0, 1, True)] == [Action.STRIP, Action.HOLD_NEW]
     assert machine.want()
     machine.granted(4712, 0)
-    # The partition's epoch is not the newest any more, and the new id is not bumped.
+    # The partition's epoch is no longer the newest, and the new id is not bumped.
     machine.on_progress(PLACE, 0, 0, False)
     assert (machine.producer_id, machine.epoch) == (4712, 0)
 
 
-# What an attempt's end means
+# The meaning of a failed attempt
 
 
 @pytest.mark.parametrize(
     ("code", "written", "maybe"),
     [
-        (0, False, False),  # the connection broke before the request was out
-        (0, True, True),  # the answer is lost
+        (0, False, False),  # the connection broke before the request was written
+        (0, True, True),  # the response is lost
         (NOT_LEADER, True, True),
         (REQUEST_TIMED_OUT, True, True),
         (NOT_ENOUGH_REPLICAS_AFTER_APPEND, True, True),
@@ -182,14 +182,14 @@ def test_an_attempt_is_ambiguous_unless_it_was_refused_before_appending(
 
 
 @pytest.mark.parametrize("code", sorted(SEQUENCE_ERRORS))
-def test_sequences_that_do_not_fit_are_no_final_error(code: int) -> None:
+def test_sequences_that_do_not_fit_are_not_a_final_error(code: int) -> None:
     machine = holding()
     assert machine.judge(facts(first=False), code, True).fate is Fate.RETRY
     assert machine.judge(facts(first=True), code, True).fate is Fate.RETRY
-    # Its old request may still be taken: under other sequences it would be there twice.
+    # Its old request may still be appended: under other sequences it would be in the log twice.
     assert machine.judge(facts(first=True, ambiguous=True), code, True) == (Fate.FAIL, True)
     assert machine.judge(facts(first=False, ambiguous=True), code, True) == (Fate.RETRY, True)
-    # Without sequences such a code is an error like any other.
+    # Without sequences this code is an ordinary error.
     assert machine.judge(facts(sequenced=False), code, True).fate is None
 
 
@@ -201,7 +201,7 @@ def test_a_duplicate_is_a_success() -> None:
 
 
 @pytest.mark.parametrize("code", [0, NOT_LEADER, REQUEST_TIMED_OUT])
-def test_a_batch_that_is_sent_again_changes_nothing(code: int) -> None:
+def test_resending_a_batch_changes_nothing(code: int) -> None:
     machine = holding()
     assert machine.on_fate(facts(), code, Fate.RETRY, True) == ()
     assert machine.on_fate(facts(first=False), OUT_OF_ORDER_SEQUENCE_NUMBER, Fate.RETRY, False) == ()
@@ -218,7 +218,7 @@ def test_without_sequences_nothing_is_held_back() -> None:
 def test_a_lost_batch_is_resolved_by_the_acknowledgement_of_a_later_one() -> None:
     machine = holding(5)
     assert machine.on_fate(facts(10), 0, Fate.FAIL, True) == (Action.HOLD_NEW,)
-    # One before it proves nothing.
+    # An earlier one proves nothing.
     assert machine.on_progress(PLACE, 1, 1, True, acknowledged_id=9) == []
     assert machine.on_progress(PLACE, 0, 0, True, acknowledged_id=11) == [Order(Action.RELEASE)]
     assert machine.epoch == 5
@@ -233,7 +233,7 @@ def test_of_two_lost_batches_the_later_one_counts() -> None:
     assert machine.on_progress(PLACE, 0, 0, True, acknowledged_id=13) == [Order(Action.RELEASE)]
 
 
-def test_a_lost_batch_that_nothing_follows_ends_the_epoch() -> None:
+def test_a_lost_batch_without_a_later_one_ends_the_epoch() -> None:
     machine = holding(5)
     machine.on_fate(facts(10), 0, Fate.FAIL, True)
     assert machine.on_progress(PLACE, 1, 1, True) == []
@@ -241,7 +241,7 @@ def test_a_lost_batch_that_nothing_follows_ends_the_epoch() -> None:
     assert machine.epoch == 6
 
 
-def test_behind_a_lost_batch_an_out_of_order_one_opens_a_gap() -> None:
+def test_an_out_of_order_batch_behind_a_lost_one_opens_a_gap() -> None:
     machine = holding(5)
     machine.on_fate(facts(10), 0, Fate.FAIL, True)
     assert machine.on_fate(facts(11), OUT_OF_ORDER_SEQUENCE_NUMBER, Fate.RETRY, False) == (Action.HOLD_ALL,)
@@ -252,20 +252,20 @@ def test_behind_a_lost_batch_an_out_of_order_one_opens_a_gap() -> None:
 
 
 @pytest.mark.parametrize("fate", [Fate.FAIL, Fate.SPLIT])
-def test_an_absent_batch_takes_everything_behind_it_along(fate: Fate) -> None:
+def test_everything_behind_an_absent_batch_is_absent(fate: Fate) -> None:
     machine = holding(5)
     assert machine.on_fate(facts(12), 10, fate, False) == (Action.HOLD_ALL,)
-    # The oldest gap counts; a batch behind it is absent, whoever calls it lost.
+    # The oldest gap counts; a batch behind it is absent, even if it was reported as lost.
     assert machine.on_fate(facts(11), 10, fate, False) == ()
     assert machine.on_fate(facts(13), 0, Fate.FAIL, True) == ()
     assert machine.on_progress(PLACE, 0, 4, True)[0] == Order(Action.STRIP, 11)
 
 
-def test_what_precedes_a_gap_is_settled_in_the_old_epoch_first() -> None:
+def test_batches_before_a_gap_are_settled_in_the_old_epoch_first() -> None:
     machine = holding(5)
     machine.on_fate(facts(12), 10, Fate.FAIL, False)
     machine.on_progress(PLACE, 0, 3, True)
-    # 10 and 11 remain. That one of them is acknowledged says nothing about the gap behind it.
+    # 10 and 11 remain. An acknowledgement of one of them says nothing about the gap behind them.
     assert machine.on_progress(PLACE, 0, 1, True, acknowledged_id=10) == []
     assert machine.epoch == 5
     assert [o.action for o in machine.on_progress(PLACE, 0, 0, True, acknowledged_id=11)] == [
@@ -275,7 +275,7 @@ def test_what_precedes_a_gap_is_settled_in_the_old_epoch_first() -> None:
     assert machine.epoch == 6
 
 
-def test_partitions_are_in_trouble_one_by_one() -> None:
+def test_each_partition_has_its_own_state() -> None:
     machine = holding()
     machine.on_fate(facts(), 0, Fate.FAIL, True)
     assert machine.partition_state(Place("t", 1)) is State.SENDING

@@ -1,4 +1,4 @@
-"""Lines of one kind: one a second, and a count of the others."""
+"""Lines of one kind: one per second, and a count of the others."""
 
 import logging
 import math
@@ -9,7 +9,7 @@ E, W = logging.ERROR, logging.WARNING
 
 
 class Lines:
-    """A limit whose lines are noted."""
+    """A limit that records its lines."""
 
     def __init__(self) -> None:
         self.said: list[tuple[int, str]] = []
@@ -17,7 +17,7 @@ class Lines:
         self.limit = LogLimit(lambda level, text, *args: self.said.append((level, text % args)), self.on_held)
 
     def fail(self, now_ms: float, records: int = 10, error: Exception | None = None, level: int = E) -> bool:
-        """Logs a line; returns whether it is the first to be held back."""
+        """Logs a line; returns whether it is the first one held back."""
         error = error or ValueError("no")
         held = self.held
         self.limit.add(level, records, "%d records failed: %s", (records, error), now_ms)
@@ -46,7 +46,7 @@ def test_the_first_line_comes_at_once_and_the_others_are_counted_with_the_next()
     assert lines.fail(1001)
 
 
-def test_what_is_held_back_is_reported_where_no_more_comes() -> None:
+def test_held_back_lines_are_reported_without_a_further_line() -> None:
     lines = Lines()
     lines.fail(0)
     assert lines.limit.flush(10) == math.inf
@@ -58,7 +58,7 @@ def test_what_is_held_back_is_reported_where_no_more_comes() -> None:
     assert lines.take() == []
     assert lines.limit.flush(1000) == math.inf
     assert lines.take() == ["8 records failed: no (and 1 more like it, of 7 records, in the last second)"]
-    # The second goes on from there.
+    # The next second begins there.
     assert lines.fail(1500)
     assert lines.limit.flush(1500) == 500
     assert lines.limit.flush(2000) == math.inf
@@ -68,7 +68,7 @@ def test_what_is_held_back_is_reported_where_no_more_comes() -> None:
     assert lines.take() == ["10 records failed: no"]
 
 
-def test_what_is_about_no_records_is_counted_without() -> None:
+def test_lines_that_are_not_about_records_are_counted_without_records() -> None:
     lines = Lines()
     for now in (0, 1, 2):
         lines.limit.add(W, 0, "%s", (OSError("100% refused"),), now)
@@ -91,7 +91,7 @@ def test_kinds_are_texts_levels_and_classes_of_errors() -> None:
     ]
 
 
-def test_a_kind_that_no_longer_comes_is_forgotten() -> None:
+def test_a_kind_without_new_lines_is_forgotten() -> None:
     lines = Lines()
     for number in range(1000):
         lines.limit.add(E, 1, f"text {number}", (), 0)

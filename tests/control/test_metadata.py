@@ -1,4 +1,4 @@
-"""When metadata is asked for, and what becomes of the answers."""
+"""When metadata is requested, and how responses are handled."""
 
 import math
 
@@ -38,7 +38,7 @@ def new_metadata() -> ClusterMetadata:
 
 
 def known(*topics: TopicInfo, now_ms: float = 0) -> ClusterMetadata:
-    """Metadata that has just learned these topics with a full update."""
+    """Metadata that has just got these topics from a full update."""
     metadata = new_metadata()
     for info in topics:
         assert info.name is not None
@@ -54,7 +54,7 @@ def refresh(metadata: ClusterMetadata, *topics: TopicInfo, now_ms: float) -> Met
     return metadata.on_response(response(*topics), now_ms)
 
 
-# When to ask
+# When to request an update
 
 
 def test_the_first_update_is_due_at_once_and_asks_for_brokers() -> None:
@@ -68,11 +68,11 @@ def test_one_request_at_a_time() -> None:
     metadata.begin_request(0)
     metadata.track("t", 0)
     assert metadata.next_update_ms(1_000_000) == math.inf
-    with pytest.raises(RuntimeError, match="in flight already"):
+    with pytest.raises(RuntimeError, match="already in flight"):
         metadata.begin_request(0)
 
 
-def test_answers_without_a_request_are_refused() -> None:
+def test_responses_without_a_request_are_refused() -> None:
     with pytest.raises(RuntimeError, match="no metadata request is in flight"):
         new_metadata().on_response(response(), 0)
 
@@ -85,7 +85,7 @@ def test_nothing_is_due_until_the_maximum_age() -> None:
     assert metadata.begin_request(300_000) == MetadataRequest(["t"], False, [])
 
 
-def test_a_new_topic_is_asked_for_at_once_and_alone() -> None:
+def test_a_new_topic_is_requested_at_once_and_alone() -> None:
     metadata = known(topic())
     assert metadata.track("u", 10)
     assert not metadata.track("u", 10)
@@ -95,11 +95,11 @@ def test_a_new_topic_is_asked_for_at_once_and_alone() -> None:
     assert change.topics_changed == ["u"]
     assert metadata.leader("u", 0) == 3
     assert metadata.partition_count("t") == 2
-    # A partial update says nothing about the age of the rest.
+    # A partial update does not change the age of the other topics.
     assert metadata.next_update_ms(20) == 299_980
 
 
-def test_a_topic_tracked_while_a_request_is_in_flight_is_asked_for_next() -> None:
+def test_a_topic_tracked_while_a_request_is_in_flight_is_requested_next() -> None:
     metadata = known(topic())
     metadata.track("u", 10)
     metadata.begin_request(10)
@@ -109,7 +109,7 @@ def test_a_topic_tracked_while_a_request_is_in_flight_is_asked_for_next() -> Non
     assert metadata.begin_request(20).topics == ["v"]
 
 
-def test_an_update_asked_for_while_one_is_in_flight_comes_after_it() -> None:
+def test_an_update_wanted_while_one_is_in_flight_follows_it() -> None:
     metadata = known(topic())
     metadata.request_update("first")
     metadata.begin_request(200)
@@ -120,12 +120,12 @@ def test_an_update_asked_for_while_one_is_in_flight_comes_after_it() -> None:
     assert metadata.next_update_ms(310) == 0
 
 
-def test_full_updates_keep_the_first_backoff_apart() -> None:
+def test_full_updates_are_at_least_the_first_backoff_apart() -> None:
     metadata = known(topic(), now_ms=1000)
     metadata.request_update("a broker does not lead t-0")
     assert metadata.next_update_ms(1040) == 60
     assert metadata.next_update_ms(1100) == 0
-    # A new topic need not wait for that.
+    # A new topic does not wait for that.
     metadata.track("u", 1040)
     assert metadata.begin_request(1040) == MetadataRequest(["u"], True, [])
     metadata.on_response(response(topic("u")), 1050)
@@ -161,7 +161,7 @@ def test_a_failure_without_a_request_is_remembered_too() -> None:
     assert metadata.next_update_ms(5) == pytest.approx(100)
 
 
-def test_what_failed_is_asked_for_again() -> None:
+def test_a_failed_request_is_repeated() -> None:
     metadata = known(topic())
     metadata.track("u", 10)
     metadata.begin_request(10)
@@ -185,7 +185,7 @@ def test_what_failed_is_asked_for_again() -> None:
         (response(error_code=31), "metadata response with error code 31"),
     ],
 )
-def test_an_answer_that_is_of_no_use_counts_as_a_failure(answer: MetadataResponse, cause: str) -> None:
+def test_a_useless_response_counts_as_a_failure(answer: MetadataResponse, cause: str) -> None:
     metadata = known(topic())
     metadata.request_update("test")
     metadata.begin_request(200)
@@ -199,7 +199,7 @@ def test_an_answer_that_is_of_no_use_counts_as_a_failure(answer: MetadataRespons
 # Topic errors
 
 
-def test_an_unknown_topic_is_asked_for_again_with_growing_backoff() -> None:
+def test_an_unknown_topic_is_requested_again_with_growing_backoff() -> None:
     metadata = known(topic())
     metadata.track("u", 10)
     metadata.begin_request(10)
@@ -215,7 +215,7 @@ def test_an_unknown_topic_is_asked_for_again_with_growing_backoff() -> None:
     assert metadata.topic_error("u") == 0
     assert metadata.partition_count("u") == 2
     assert metadata.next_update_ms(320) > 200_000
-    # The next time anything is missing, the wait starts small again.
+    # The next time something is missing, the backoff starts small again.
     metadata.track("v", 400)
     metadata.begin_request(400)
     metadata.on_response(response(missing._replace(name="v")), 400)
@@ -230,7 +230,7 @@ def test_a_new_topic_does_not_wait_for_the_backoff_of_another() -> None:
     metadata.track("v", 30)
     assert metadata.next_update_ms(30) == 0
     assert metadata.begin_request(30).topics == ["v"]
-    # Nor does its answer end or shorten the other's backoff.
+    # Its response does not end or shorten the other's backoff.
     metadata.on_response(response(topic("v")), 40)
     assert metadata.next_update_ms(40) == pytest.approx(80)
     assert metadata.begin_request(120).topics == ["u"]
@@ -238,7 +238,7 @@ def test_a_new_topic_does_not_wait_for_the_backoff_of_another() -> None:
     assert metadata.next_update_ms(120) == pytest.approx(200)
 
 
-def test_a_topic_that_is_missing_from_the_answer_counts_as_unknown() -> None:
+def test_a_topic_that_is_missing_from_the_response_counts_as_unknown() -> None:
     metadata = new_metadata()
     metadata.track("t", 0)
     metadata.begin_request(0)
@@ -255,7 +255,7 @@ def test_a_known_topic_keeps_its_leaders_through_a_retriable_error() -> None:
 
 
 @pytest.mark.parametrize("error_code", [17, 29])
-def test_a_final_error_ends_the_asking_until_the_topic_is_used_again(error_code: int) -> None:
+def test_after_a_final_error_a_topic_is_not_requested_until_it_is_used_again(error_code: int) -> None:
     metadata = known(topic())
     change = refresh(metadata, topic("t", (), error_code=error_code), now_ms=1000)
     assert change.topic_errors == {"t": error_code}
@@ -267,12 +267,12 @@ def test_a_final_error_ends_the_asking_until_the_topic_is_used_again(error_code:
     assert metadata.track("t", 1100)
     assert metadata.topic_error("t") == 0
     assert metadata.begin_request(1100) == MetadataRequest(["t"], True, [])
-    # The right was given back: the answer is what it was before.
+    # The right was granted again: the response is the same as before.
     assert metadata.on_response(response(topic()), 1100).topics_changed == ["t"]
     assert metadata.leader("t", 1) == 2
 
 
-def test_a_partition_without_a_leader_has_its_topic_asked_for_again() -> None:
+def test_a_topic_with_a_leaderless_partition_is_requested_again() -> None:
     metadata = known(topic(leaders=(1, -1)))
     assert metadata.leader("t", 1) is None
     assert metadata.partition_count("t") == 2
@@ -284,13 +284,13 @@ def test_a_partition_without_a_leader_has_its_topic_asked_for_again() -> None:
     assert metadata.leader("t", 1) == 2
 
 
-def test_a_leader_that_is_no_known_broker_is_none() -> None:
+def test_a_leader_that_is_not_a_known_broker_is_none() -> None:
     metadata = known(topic(leaders=(9,)))
     assert metadata.leader("t", 0) is None
     assert metadata.next_update_ms(0) == pytest.approx(100)
 
 
-def test_topics_nobody_asked_for_are_passed_over() -> None:
+def test_topics_that_were_not_requested_are_ignored() -> None:
     metadata = new_metadata()
     metadata.begin_request(0)
     metadata.track("late", 0)
@@ -312,7 +312,7 @@ def test_a_final_error_about_a_new_topic_changes_no_partitions() -> None:
 # Idle topics
 
 
-def test_topics_nobody_uses_are_forgotten() -> None:
+def test_unused_topics_are_forgotten() -> None:
     metadata = known(topic("t"), topic("u"), topic("v"))
     metadata.view()
     metadata.touch(["u", "never heard of"], 250_000)
@@ -325,7 +325,7 @@ def test_topics_nobody_uses_are_forgotten() -> None:
     assert metadata.view().topics() == {"u", "v"}
 
 
-def test_a_forgotten_topic_is_not_asked_for_again() -> None:
+def test_a_forgotten_topic_is_not_requested_again() -> None:
     metadata = known(topic("t", (), error_code=3))
     metadata.begin_request(300_000)
     metadata.on_response(response(), 300_000)
@@ -335,7 +335,7 @@ def test_a_forgotten_topic_is_not_asked_for_again() -> None:
 # Starting over
 
 
-def test_rebootstrap_where_no_broker_can_be_reached() -> None:
+def test_rebootstrap_when_no_broker_is_reachable() -> None:
     metadata = known(topic())
     assert metadata.rebootstrap_reason(0, False) is None
     assert metadata.rebootstrap_reason(0, True) == "all 3 known brokers are unreachable"
@@ -346,7 +346,7 @@ def test_rebootstrap_where_no_broker_can_be_reached() -> None:
     assert metadata.leader("t", 0) is None
     assert metadata.bootstrap_addresses == (("seed", 9092),)
     assert metadata.next_update_ms(300_000) == 0
-    # With nothing known there is nothing to go back from.
+    # If nothing is known, there is nothing to forget.
     assert metadata.rebootstrap_reason(300_000, True) is None
     metadata.track("t", 300_000)
     assert metadata.begin_request(300_000) == MetadataRequest(["t"], False, [])
@@ -373,7 +373,7 @@ def test_rebootstrap_after_updates_failed_for_long() -> None:
     assert metadata.rebootstrap_reason(700_000, False) is None
 
 
-def test_a_success_ends_the_time_of_failing() -> None:
+def test_a_success_resets_the_time_of_failing() -> None:
     metadata = known(topic())
     metadata.on_failure("first", 1000)
     refresh(metadata, topic(), now_ms=2000)
@@ -381,7 +381,7 @@ def test_a_success_ends_the_time_of_failing() -> None:
     assert metadata.rebootstrap_reason(302_000, False) is None
 
 
-def test_a_broker_may_ask_for_a_rebootstrap() -> None:
+def test_a_broker_may_require_a_rebootstrap() -> None:
     metadata = known(topic())
     metadata.request_update("test")
     metadata.begin_request(200)
@@ -391,7 +391,7 @@ def test_a_broker_may_ask_for_a_rebootstrap() -> None:
     assert metadata.next_update_ms(200) == 0
 
 
-def test_a_cluster_that_always_asks_for_a_rebootstrap_is_asked_at_the_pace_of_the_backoff() -> None:
+def test_a_cluster_that_always_requires_a_rebootstrap_is_asked_at_the_pace_of_the_backoff() -> None:
     metadata = known(topic())
     metadata.request_update("test")
     for _ in range(2):
@@ -416,7 +416,7 @@ def test_without_the_strategy_there_is_no_rebootstrap() -> None:
 # Brokers
 
 
-def test_brokers_come_go_and_move() -> None:
+def test_brokers_are_added_removed_and_moved() -> None:
     metadata = known()
     metadata.request_update("test")
     metadata.begin_request(200)

@@ -1,4 +1,4 @@
-"""Names of partitioners, and user partitioners of every kind behind one checked call."""
+"""Partitioner names, and custom partitioners of every kind behind one checked call."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from cyproducer.control.partitioners import (
 )
 from cyproducer.records.hashing import partition_for_key
 
-#: "orders" has the partitions 0..4, of which 3 has no leader, "sparse" has 64 and 1.
+#: "orders" has partitions 0..4, of which 3 has no leader; "sparse" has 64 and 1.
 LEADERS = {"orders": {0: 1, 1: 2, 2: 1, 3: -1, 4: 2}, "sparse": {64: 1, 1: 1}}
 
 
@@ -41,7 +41,7 @@ def returning(answer: Any) -> Callable[..., Any]:
 
 
 class Modern(Partitioner):
-    """kafka-python 3's interface; returns what it was asked with through `seen`."""
+    """kafka-python 3's interface; ``seen`` has the arguments of the calls."""
 
     def __init__(self) -> None:
         self.seen: tuple[Any, ...] = ()
@@ -82,7 +82,9 @@ class Modern(Partitioner):
         ("single_broker", "java", "single_broker"),
     ],
 )
-def test_every_name_means_one_rule_for_keys_and_one_without(name: str, key_hash: str, keyless: str) -> None:
+def test_every_name_has_a_rule_for_keys_and_one_for_keyless_records(
+    name: str, key_hash: str, keyless: str
+) -> None:
     assert resolve_partitioner(name) == PartitionerSpec(key_hash, keyless)
     ignoring = resolve_partitioner(name, ignore_keys=True)
     assert ignoring == PartitionerSpec("none", keyless)
@@ -110,12 +112,12 @@ def test_every_name_means_one_rule_for_keys_and_one_without(name: str, key_hash:
         (BUILT_IN["sarama"], "sarama"),
     ],
 )
-def test_aliases_are_read_whatever_their_case_and_hyphens(alias: Any, name: str) -> None:
+def test_the_case_and_hyphens_of_aliases_do_not_matter(alias: Any, name: str) -> None:
     assert resolve_partitioner(alias) == BUILT_IN[name]
 
 
 @pytest.mark.parametrize("name", ["", "md5", "partitioner", "org.apache.kafka.clients.producer.Mine"])
-def test_an_unknown_name_is_named_with_all_that_are_allowed(name: str) -> None:
+def test_the_error_for_an_unknown_name_lists_the_allowed_ones(name: str) -> None:
     with pytest.raises(ValueError, match="allowed are") as caught:
         resolve_partitioner(name)
     assert f"unknown partitioner {name!r}" in str(caught.value)
@@ -149,7 +151,7 @@ def test_kafka_pythons_default_places_keys_as_its_replacement_does() -> None:
         assert partition_for_key(BUILT_IN["default"].key_hash, key, 5) == expected
 
 
-def test_a_subclass_of_kafka_pythons_partitioner_is_the_users_own() -> None:
+def test_a_subclass_of_kafka_pythons_partitioner_is_a_custom_one() -> None:
     class Mine(kafka.partitioner.DefaultPartitioner):  # type: ignore[misc]
         def partition(self, *arguments: Any) -> int:
             return (super().partition(*arguments) + 1) % 5  # type: ignore[no-any-return]
@@ -157,12 +159,12 @@ def test_a_subclass_of_kafka_pythons_partitioner_is_the_users_own() -> None:
     assert choose(Mine(), key=b"k") == (partition_for_key("java", b"k", 5) + 1) % 5
 
 
-def test_ignore_keys_is_refused_with_a_partitioner_of_the_users_own() -> None:
+def test_ignore_keys_is_refused_with_a_custom_partitioner() -> None:
     with pytest.raises(ValueError, match=r"partitioner_ignore_keys is True with partitioner .*Modern"):
         resolve_partitioner(Modern(), ignore_keys=True)
 
 
-# --- kinds of user partitioners ---------------------------------------------------------------------------
+# --- kinds of custom partitioners -------------------------------------------------------------------------
 
 
 def test_a_partition_method_of_six_arguments_gets_all_six() -> None:
@@ -208,19 +210,19 @@ def test_a_callable_gets_key_bytes_all_and_available_partitions_sorted(key: byte
     assert seen == [(key, [0, 1, 2, 3, 4], [0, 1, 2, 4])]
 
 
-def test_a_callable_gets_partitions_in_order_even_where_the_set_is_not() -> None:
+def test_a_callable_gets_sorted_partitions_of_an_unsorted_set() -> None:
     assert list(CLUSTER.partitions_for_topic("sparse") or ()) == [64, 1]
     assert choose(lambda key, everything, available: everything[0], topic="sparse") == 1
     assert choose(lambda key, everything, available: available[0], topic="sparse") == 1
 
 
-def test_a_callable_gets_an_empty_list_where_no_partition_is_available() -> None:
+def test_a_callable_gets_an_empty_list_if_no_partition_is_available() -> None:
     leaderless = view_of({"orders": dict.fromkeys(range(5), -1)})
     partitioner = CustomPartitioner(lambda key, everything, available: 3 if available == [] else 0)
     assert partitioner.choose("orders", None, None, None, None, leaderless) == 3
 
 
-def test_a_callable_that_does_not_show_its_signature_is_used() -> None:
+def test_a_callable_without_a_signature_is_accepted() -> None:
     class Opaque:
         __signature__ = "unreadable"
 
@@ -261,12 +263,12 @@ def test_a_class_of_2_x_callables_is_instantiated() -> None:
     assert choose(Last) == 4
 
 
-def test_a_class_that_needs_arguments_is_refused_by_name() -> None:
+def test_the_error_for_a_class_that_needs_arguments_names_it() -> None:
     class Configured(Modern):
         def __init__(self, seed: int) -> None:
             super().__init__()
 
-    with pytest.raises(TypeError, match=r"Configured needs arguments: allowed is a class"):
+    with pytest.raises(TypeError, match=r"Configured needs arguments: give a class"):
         resolve_partitioner(Configured)
 
 
@@ -280,12 +282,12 @@ def test_a_type_error_from_inside_a_constructor_is_not_replaced() -> None:
 
 
 @pytest.mark.parametrize("value", [42, object(), b"murmur2", bytearray(b"x"), str, ["default"]])
-def test_what_is_no_partitioner_is_refused_with_what_is_allowed(value: Any) -> None:
+def test_the_error_for_a_value_that_is_no_partitioner_says_what_is_allowed(value: Any) -> None:
     with pytest.raises(TypeError, match=r"partitioner is .*: allowed are default, .* a partition method"):
         resolve_partitioner(value)
 
 
-def test_a_wrong_number_of_arguments_is_found_before_the_first_record() -> None:
+def test_a_wrong_number_of_arguments_is_detected_before_the_first_record() -> None:
     class Four:
         def partition(self, a: Any, b: Any, c: Any, d: Any) -> int:
             return 0
@@ -301,7 +303,7 @@ def test_a_wrapped_partitioner_is_not_wrapped_again() -> None:
     assert resolve_partitioner(wrapped) is wrapped
 
 
-# --- what it answers --------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------
 
 
 class Index:
@@ -313,28 +315,28 @@ class Index:
 
 
 @pytest.mark.parametrize(("answer", "expected"), [(0, 0), (4, 4), (Index(3), 3)])
-def test_an_integer_of_the_topics_partitions_is_taken(answer: Any, expected: int) -> None:
+def test_an_integer_of_the_topics_partitions_is_accepted(answer: Any, expected: int) -> None:
     got = choose(returning(answer))
     assert got == expected
     assert type(got) is int
 
 
 @pytest.mark.parametrize("answer", [5, -1, None, True, 1.0, "1", Index(7)])
-def test_any_other_answer_is_refused_naming_partitioner_answer_and_allowed(answer: Any) -> None:
+def test_the_error_for_another_result_names_partitioner_result_and_allowed(answer: Any) -> None:
     with pytest.raises(ValueError, match="partitioner") as caught:
         choose(returning(answer))
     message = str(caught.value)
     assert message.startswith(f"partitioner {__name__}.returning.<locals>.<lambda> returned {answer!r} for")
-    assert message.endswith("topic 'orders': allowed is an integer of 0..4")
+    assert message.endswith("topic 'orders': must be an integer of 0..4")
 
 
-def test_a_gap_between_partitions_is_not_allowed_and_shown() -> None:
+def test_a_gap_between_partitions_is_refused_and_the_error_shows_it() -> None:
     assert choose(returning(64), topic="sparse") == 64
     with pytest.raises(ValueError, match=r"returned 2 for topic 'sparse': .* \[1, 64\]$"):
         choose(returning(2), topic="sparse")
 
 
-def test_a_topic_without_metadata_is_named_and_the_partitioner_not_asked() -> None:
+def test_for_a_topic_without_metadata_the_partitioner_is_not_called() -> None:
     modern = Modern()
     with pytest.raises(ValueError, match="topic 'nowhere' has no partitions"):
         choose(modern, topic="nowhere")
@@ -345,7 +347,7 @@ def test_the_name_of_an_object_is_that_of_its_class() -> None:
     assert CustomPartitioner(Modern()).name == CustomPartitioner(Modern).name == f"{__name__}.Modern"
 
 
-def test_what_a_partitioner_raises_passes_through() -> None:
+def test_a_partitioners_exception_passes_through() -> None:
     class Broken(Modern):
         def partition(self, *arguments: Any) -> int:
             raise TypeError("bad key")
@@ -354,7 +356,7 @@ def test_what_a_partitioner_raises_passes_through() -> None:
         choose(Broken())
 
 
-def test_a_partitioner_sees_the_leaders_of_now() -> None:
+def test_a_partitioner_sees_the_current_leaders() -> None:
     class OnBroker(Modern):
         def partition(self, topic: str, *rest: Any) -> int:
             cluster: ClusterView = rest[-1]
@@ -374,7 +376,7 @@ def test_a_partitioner_sees_the_leaders_of_now() -> None:
 # --- the optional methods ---------------------------------------------------------------------------------
 
 
-def test_on_new_batch_is_passed_on_where_there_is_one() -> None:
+def test_on_new_batch_is_called_if_there_is_one() -> None:
     calls: list[Any] = []
 
     class Rotating(Modern):
@@ -386,7 +388,7 @@ def test_on_new_batch_is_passed_on_where_there_is_one() -> None:
     assert CustomPartitioner(Modern()).on_new_batch("orders", CLUSTER, 3) is False
 
 
-def test_close_is_called_once_where_there_is_one() -> None:
+def test_close_is_called_once_if_there_is_one() -> None:
     calls: list[str] = []
 
     class Closing(Modern):
@@ -399,13 +401,13 @@ def test_close_is_called_once_where_there_is_one() -> None:
     assert calls == ["closed"]
 
 
-def test_the_base_class_cannot_be_used_as_it_is() -> None:
+def test_the_base_class_is_abstract() -> None:
     with pytest.raises(TypeError, match="abstract"):
         resolve_partitioner(Partitioner)
 
 
 class Counting(dict[int, int]):
-    """Leaders by partition, and how often somebody went through all of them."""
+    """Leaders by partition, and a count of how often they were iterated over."""
 
     walks = 0
 
@@ -431,7 +433,7 @@ class SixArguments:
 @pytest.mark.parametrize(
     "target", [lambda key, everywhere, available: available[7], ThreeArguments(), SixArguments()]
 )
-def test_a_record_does_not_cost_by_partitions(target: Any) -> None:
+def test_the_cost_of_a_record_does_not_depend_on_the_partitions(target: Any) -> None:
     leaders = Counting(dict.fromkeys(range(5000), 1))
     view = ClusterView({1: BrokerMetadata(1, "b", 9092, None)}, {"t": TopicView(leaders, False)}, None, None)
     custom = CustomPartitioner(target)
@@ -451,7 +453,9 @@ def test_a_record_does_not_cost_by_partitions(target: Any) -> None:
         lambda partitions: random.shuffle(partitions),
     ],
 )
-def test_a_callable_that_changes_its_lists_is_told_to_copy_them(change: Callable[[list[int]], Any]) -> None:
+def test_a_callable_that_changes_its_lists_fails_with_advice_to_copy(
+    change: Callable[[list[int]], Any],
+) -> None:
     with pytest.raises(TypeError, match="change a copy"):
         choose(lambda key, everything, available: change(available))
     assert choose(lambda key, everything, available: len(available)) == 4

@@ -26,7 +26,7 @@ def test_delay_doubles_up_to_the_ceiling() -> None:
 
 
 @pytest.mark.parametrize("attempts", [0, -1])
-def test_nothing_failed_means_no_delay(attempts: int) -> None:
+def test_without_failures_there_is_no_delay(attempts: int) -> None:
     assert ExponentialBackoff(100, 1000).delay_ms(attempts, never) == 0
 
 
@@ -87,11 +87,11 @@ def test_values_outside_their_range_are_refused(make: Callable[[], object], prob
 POLICY = RetryPolicy(3, 10_000, ExponentialBackoff(100, 1000))
 
 
-def test_a_retriable_failure_is_tried_again_after_the_backoff() -> None:
+def test_a_retriable_failure_is_retried_after_the_backoff() -> None:
     assert POLICY.decide(True, 2, 1000, 3000, middle) == RetryDecision(True, 3200, "attempt 3 in 200 ms")
 
 
-def test_a_final_error_is_not_tried_again() -> None:
+def test_a_final_error_is_not_retried() -> None:
     assert POLICY.decide(False, 1, 0, 0, never) == RetryDecision(False, None, "the error is not retriable")
 
 
@@ -101,7 +101,7 @@ def test_retries_counts_the_attempts_after_the_first() -> None:
     assert not RetryPolicy(0, 10_000, ExponentialBackoff(1, 1)).decide(True, 1, 0, 0, middle).retry
 
 
-def test_infinite_retries_end_at_the_delivery_timeout_alone() -> None:
+def test_infinite_retries_end_only_at_the_delivery_timeout() -> None:
     policy = RetryPolicy(math.inf, 10_000, ExponentialBackoff(100, 1000))
     assert policy.decide(True, 2**31, 0, 8999, middle) == RetryDecision(
         True, 9999, "attempt 2147483649 in 1000 ms"
@@ -109,7 +109,7 @@ def test_infinite_retries_end_at_the_delivery_timeout_alone() -> None:
     assert not policy.decide(True, 2**31, 0, 9000, middle).retry
 
 
-def test_an_attempt_that_would_come_after_the_delivery_timeout_is_not_waited_for() -> None:
+def test_there_is_no_retry_after_the_delivery_timeout() -> None:
     assert POLICY.decide(True, 1, 500, 10_399, middle).at_ms == pytest.approx(10_499)
     decision = POLICY.decide(True, 1, 500, 10_400, middle)
     assert decision == RetryDecision(
@@ -119,7 +119,7 @@ def test_an_attempt_that_would_come_after_the_delivery_timeout_is_not_waited_for
     )
 
 
-def test_where_the_failure_told_what_to_do_there_is_no_backoff() -> None:
+def test_there_is_no_backoff_if_the_failure_said_what_to_do() -> None:
     decision = POLICY.decide(True, 2, 1000, 3000, never, at_once=True)
     assert decision == RetryDecision(True, 3000, "attempt 3 in 0 ms")
     assert POLICY.decide(True, 1, 500, 10_499, never, at_once=True).retry
@@ -128,7 +128,7 @@ def test_where_the_failure_told_what_to_do_there_is_no_backoff() -> None:
     assert not POLICY.decide(False, 1, 0, 0, never, at_once=True).retry
 
 
-def test_a_partitions_last_error_counts_from_when_it_happened() -> None:
+def test_a_partitions_last_error_counts_from_its_time() -> None:
     errors = LastErrors(1000)
     first, second = OSError("first"), OSError("second")
     errors.note("t", 0, first, 100)

@@ -19,7 +19,7 @@ def test_an_older_epoch_never_replaces_a_newer_one() -> None:
     assert metadata.leader_epoch("t", 9) == metadata.leader_epoch("u", 0) == -1
 
 
-def test_the_same_epoch_is_taken() -> None:
+def test_the_same_epoch_is_accepted() -> None:
     metadata = known(topic(leaders=(1,), epochs=(5,)))
     refresh(metadata, topic(leaders=(2,), epochs=(5,)), now_ms=200)
     assert metadata.leader("t", 0) == 2
@@ -63,26 +63,26 @@ def test_a_topic_under_a_new_id_is_another_topic() -> None:
     assert metadata.topic_id("t") == ID_B
 
 
-def test_an_id_that_becomes_known_is_no_other_topic() -> None:
+def test_an_id_that_becomes_known_does_not_replace_the_topic() -> None:
     metadata = known(topic(epochs=(5, 5), topic_id=NO_TOPIC_ID))
     assert metadata.topic_id("t") is None
     assert not metadata.is_gone("t", 2)
     change = refresh(metadata, topic(epochs=(4, 4), topic_id=ID_A), now_ms=200)
     assert change.topics_recreated == []
-    # The accumulator has to hear of the id.
+    # The accumulator must learn the id.
     assert change.topics_changed == ["t"]
     assert metadata.is_gone("t", 2)
     assert not metadata.is_gone("t", 1)
     assert not metadata.is_gone("u", 0)
     assert metadata.leader_epoch("t", 0) == 5
     assert metadata.topic_id("t") == ID_A
-    # A broker too old to tell ids takes nothing away.
+    # A broker too old for topic ids removes nothing.
     change = refresh(metadata, topic(epochs=(6, 6), topic_id=NO_TOPIC_ID), now_ms=400)
     assert change.topics_recreated == []
     assert metadata.topic_id("t") == ID_A
 
 
-def test_without_ids_a_topic_that_was_gone_may_come_back_with_older_epochs() -> None:
+def test_without_ids_a_recreated_topic_may_have_older_epochs() -> None:
     metadata = known(topic(leaders=(1,), epochs=(5,), topic_id=NO_TOPIC_ID))
     refresh(metadata, topic(leaders=(), error_code=3, topic_id=NO_TOPIC_ID), now_ms=200)
     assert metadata.leader("t", 0) == 1
@@ -98,7 +98,7 @@ def older(leader: int = 3, topic_id: bytes = NO_TOPIC_ID) -> TopicInfo:
     return TopicInfo(0, "t", topic_id, False, [PartitionInfo(0, 0, leader, 0)])
 
 
-def test_without_ids_older_epochs_are_believed_when_they_are_told_for_long() -> None:
+def test_without_ids_older_epochs_are_accepted_when_they_persist() -> None:
     state = TopicState(0)
     state.merge(TopicInfo(0, "t", NO_TOPIC_ID, False, [PartitionInfo(0, 0, 1, 5)]))
     for _ in range(OLDER_ANSWERS - 1):
@@ -108,7 +108,7 @@ def test_without_ids_older_epochs_are_believed_when_they_are_told_for_long() -> 
     assert (state.leaders, state.epochs) == ({0: 3}, {0: 0})
 
 
-def test_a_broker_that_lags_behind_is_not_believed_however_often_it_is_asked_in_between() -> None:
+def test_a_lagging_broker_is_not_believed_however_often_it_responds_in_between() -> None:
     state = TopicState(0)
     newest = TopicInfo(0, "t", NO_TOPIC_ID, False, [PartitionInfo(0, 0, 1, 5)])
     for _ in range(3):
@@ -118,7 +118,7 @@ def test_a_broker_that_lags_behind_is_not_believed_however_often_it_is_asked_in_
     assert (state.leaders, state.epochs) == ({0: 1}, {0: 5})
 
 
-def test_with_ids_older_epochs_are_never_believed() -> None:
+def test_with_ids_older_epochs_are_never_accepted() -> None:
     state = TopicState(0)
     state.merge(TopicInfo(0, "t", ID_A, False, [PartitionInfo(0, 0, 1, 5)]))
     for _ in range(2 * OLDER_ANSWERS):
@@ -126,7 +126,7 @@ def test_with_ids_older_epochs_are_never_believed() -> None:
     assert (state.leaders, state.epochs) == ({0: 1}, {0: 5})
 
 
-def test_with_ids_a_topic_that_was_gone_keeps_its_epochs() -> None:
+def test_with_ids_a_topic_that_was_missing_keeps_its_epochs() -> None:
     metadata = known(topic(leaders=(1,), epochs=(5,)))
     refresh(metadata, topic(leaders=(), error_code=3, topic_id=NO_TOPIC_ID), now_ms=200)
     refresh(metadata, topic(leaders=(2,), epochs=(0,)), now_ms=400)
@@ -150,14 +150,14 @@ def test_the_same_topic_does_not_shrink() -> None:
     assert (metadata.leader("t", 2), metadata.leader_epoch("t", 2)) == (3, 3)
 
 
-def test_without_ids_fewer_partitions_are_believed() -> None:
+def test_without_ids_fewer_partitions_are_accepted() -> None:
     metadata = known(topic(leaders=(1, 2, 3), topic_id=NO_TOPIC_ID))
     change = refresh(metadata, topic(leaders=(1,), topic_id=NO_TOPIC_ID), now_ms=200)
     assert change.topics_changed == ["t"]
     assert metadata.partition_count("t") == 1
 
 
-def test_the_same_answer_changes_nothing_and_costs_no_new_leaders() -> None:
+def test_the_same_response_changes_nothing_and_keeps_the_leaders() -> None:
     state = TopicState(0)
     assert state.merge(topic(leaders=(1, 2))) == Merged(True, False, [])
     leaders = state.leaders
@@ -165,7 +165,7 @@ def test_the_same_answer_changes_nothing_and_costs_no_new_leaders() -> None:
     assert state.leaders is leaders
 
 
-def test_absurd_partition_numbers_take_no_memory() -> None:
+def test_huge_partition_numbers_take_no_memory() -> None:
     state = TopicState(0)
     state.merge(TopicInfo(0, "t", ID_A, False, [PartitionInfo(0, 2**31 - 1, 1, 0)]))
     assert state.leaders == {2**31 - 1: 1}
@@ -174,13 +174,13 @@ def test_absurd_partition_numbers_take_no_memory() -> None:
 # Leaders that a Produce response named
 
 
-def test_a_newer_leader_is_taken_at_once() -> None:
+def test_a_newer_leader_is_accepted_at_once() -> None:
     metadata = known(topic(leaders=(1, 2), epochs=(5, 5)))
     assert metadata.update_leader("t", 0, 3, 6)
     assert metadata.leader("t", 0) == 3
     assert metadata.leader_epoch("t", 0) == 6
     assert metadata.broker(3) == BrokerMetadata(3, "broker-3", 9092, None)
-    # The answer that told of the older leader tells of nothing new.
+    # The response with the older leader contains nothing new.
     change = refresh(metadata, topic(leaders=(1, 2), epochs=(5, 5)), now_ms=200)
     assert change.leaders_moved == []
     assert metadata.leader("t", 0) == 3
@@ -197,7 +197,7 @@ def test_a_newer_leader_is_taken_at_once() -> None:
         ("t", 0, 8, 6, BrokerMetadata(9, "nine", 9092, None)),
     ],
 )
-def test_what_is_not_newer_or_not_known_is_not_taken(
+def test_a_leader_that_is_not_newer_or_not_known_is_ignored(
     name: str, partition: int, node_id: int, epoch: int, endpoint: BrokerMetadata | None
 ) -> None:
     metadata = known(topic(leaders=(1, 2), epochs=(5, 5)))
@@ -217,7 +217,7 @@ def test_a_new_leader_may_bring_its_address() -> None:
 # The view
 
 
-def test_the_view_answers_by_kafka_pythons_names() -> None:
+def test_the_view_has_kafka_pythons_method_names() -> None:
     metadata = known(topic(leaders=(1, -1, 9)))
     metadata.track("unanswered", 0)
     view = metadata.view()
@@ -239,7 +239,7 @@ def test_the_view_answers_by_kafka_pythons_names() -> None:
         assert view.leader_for_partition(missing) is None
 
 
-def test_the_view_tells_a_wrong_call() -> None:
+def test_the_view_refuses_a_wrong_call() -> None:
     view = known(topic()).view()
     with pytest.raises(TypeError, match="needs a partition too"):
         view.leader_for_partition("t")
@@ -253,7 +253,7 @@ def test_internal_topics_are_left_out_unless_asked_for() -> None:
     assert view.topics(exclude_internal_topics=False) == {"t", "__offsets"}
 
 
-def test_a_view_stays_as_it_is_and_the_next_one_is_new() -> None:
+def test_a_view_never_changes_and_the_next_one_is_new() -> None:
     metadata = known(topic(leaders=(1, 2), epochs=(5, 5)))
     before = metadata.view()
     assert metadata.view() is before
@@ -286,7 +286,7 @@ def test_ten_thousand_partitions_are_merged_and_seen() -> None:
     assert len(metadata.view().available_partitions_for_topic("t")) == 10_000
 
 
-def test_a_broker_that_a_response_named_stays_while_it_leads_though_metadata_do_not_list_it() -> None:
+def test_a_broker_that_only_a_response_named_stays_while_it_leads() -> None:
     metadata = known(topic(leaders=(1, 2), epochs=(5, 5)))
     metadata.update_leader("t", 0, 8, 6, BrokerMetadata(8, "eight", 9092, None))
     change = refresh(metadata, topic(leaders=(1, 2), epochs=(5, 5)), now_ms=200)
@@ -296,7 +296,7 @@ def test_a_broker_that_a_response_named_stays_while_it_leads_though_metadata_do_
     assert (change.brokers_removed, metadata.broker(8)) == ({8}, None)
 
 
-def test_a_broker_once_listed_goes_when_it_is_listed_no_more() -> None:
+def test_a_broker_that_was_listed_is_removed_when_it_no_longer_is() -> None:
     metadata = known(topic(leaders=(1, 2), epochs=(5, 5)))
     metadata.update_leader("t", 0, 8, 6, BrokerMetadata(8, "eight", 9092, None))
     metadata.request_update("test")

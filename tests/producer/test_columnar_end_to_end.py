@@ -1,4 +1,4 @@
-"""Tables and sequences from end to end over librdkafka's mock cluster, read back by librdkafka's consumer."""
+"""Tables and sequences, end to end, over librdkafka's mock cluster; read back by librdkafka's consumer."""
 
 import threading
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def columns() -> dict[str, list[Any]]:
 
 
 def same(found: list[Fetched], future: BulkFuture, data: dict[str, list[Any]]) -> None:
-    """Each row is where its future says, and nothing else is there."""
+    """Checks that each row is where its future says, and that there are no other records."""
     rows = future.get(WAIT_S).rows()
     at = {(record.partition, record.offset): record for record in found}
     assert len(found) == len(rows) == ROWS
@@ -45,7 +45,7 @@ def same(found: list[Fetched], future: BulkFuture, data: dict[str, list[Any]]) -
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
-def test_a_table_is_read_back_as_it_was_sent(broker: EmbeddedBroker, codec: str | None) -> None:
+def test_a_table_arrives_unchanged(broker: EmbeddedBroker, codec: str | None) -> None:
     topic = f"table-{codec}"
     broker.create_topic(topic, PARTITIONS)
     pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -70,7 +70,7 @@ def test_a_table_is_read_back_as_it_was_sent(broker: EmbeddedBroker, codec: str 
 
 
 def frames() -> list[Any]:
-    """Each library's way of holding the same table, where the library is installed."""
+    """The same table as each installed library represents it."""
     found = [pytest.param(lambda: pa.table(columns()).to_reader(max_chunksize=700), id="pyarrow-reader")]
 
     def polars(chunked: bool) -> Any:
@@ -97,7 +97,7 @@ def frames() -> list[Any]:
 
 
 @pytest.mark.parametrize("make", frames())
-def test_tables_of_every_library_are_taken(broker: EmbeddedBroker, make: Any, request: Any) -> None:
+def test_tables_of_every_library_are_accepted(broker: EmbeddedBroker, make: Any, request: Any) -> None:
     topic = "frame-" + request.node.callspec.id
     broker.create_topic(topic, PARTITIONS)
     with producing(bootstrap_servers=broker.bootstrap_servers) as producer:
@@ -105,7 +105,7 @@ def test_tables_of_every_library_are_taken(broker: EmbeddedBroker, make: Any, re
         same(read_all(broker.bootstrap_servers, topic, ROWS), future, columns())
 
 
-def test_partitions_are_those_that_send_chooses(broker: EmbeddedBroker) -> None:
+def test_rows_get_the_partitions_that_send_chooses(broker: EmbeddedBroker) -> None:
     keys = [b"key-%d" % i for i in range(200)]
     broker.create_topic("keys", 7)
     with producing(bootstrap_servers=broker.bootstrap_servers) as producer:
@@ -142,7 +142,7 @@ def test_calls_and_sends_of_several_threads(broker: EmbeddedBroker) -> None:
             assert {at[place] for place in zip(rows.partitions, rows.offsets, strict=True)} == {b"m"}
 
 
-def test_a_topic_that_nobody_knows_of_is_waited_for_in_vain() -> None:
+def test_rows_for_an_unknown_topic_time_out() -> None:
     with (
         ScriptedCluster(t=1) as cluster,
         producing(cluster, max_block_ms=50) as producer,
@@ -151,7 +151,7 @@ def test_a_topic_that_nobody_knows_of_is_waited_for_in_vain() -> None:
         producer.send_many("unknown", [b"x"])
 
 
-def test_a_closed_producer_takes_no_rows(broker: EmbeddedBroker) -> None:
+def test_a_closed_producer_accepts_no_rows(broker: EmbeddedBroker) -> None:
     with producing(bootstrap_servers=broker.bootstrap_servers) as producer:
         producer.close()
         with pytest.raises(errors.ProducerClosedError, match=r"send_many\(\) on a closed producer"):
@@ -166,7 +166,7 @@ class Interceptor:
     ("option", "value"),
     [("interceptors", [Interceptor]), ("value_serializer", str.encode), ("key_serializer", str.encode)],
 )
-def test_what_works_on_single_records_is_not_gone_round(option: str, value: Any) -> None:
+def test_options_for_single_records_are_not_bypassed(option: str, value: Any) -> None:
     with producing(bootstrap_servers="localhost:1", **{option: value}) as producer:
         with pytest.raises(errors.IllegalStateError, match=f"this producer has {option}"):
             producer.send_many("t", [b"x"], [b"k"])
@@ -178,7 +178,7 @@ def choose(key: bytes, all_partitions: list[int], available: list[int]) -> int:
     raise AssertionError("it is not asked")
 
 
-def test_a_partitioner_of_the_users_is_not_needed_where_partitions_are_given(broker: EmbeddedBroker) -> None:
+def test_a_custom_partitioner_is_not_needed_if_partitions_are_given(broker: EmbeddedBroker) -> None:
     broker.create_topic("given", PARTITIONS)
     table = pa.table({"value": [b"x", b"y"], "p": [2, 1], "hole": [2, None]})
     with producing(bootstrap_servers=broker.bootstrap_servers, partitioner=choose) as producer:
@@ -193,7 +193,7 @@ def test_a_partitioner_of_the_users_is_not_needed_where_partitions_are_given(bro
 
 
 @needs_fork
-def test_rows_of_a_parent_are_the_parents_and_a_child_sends_its_own(broker: EmbeddedBroker) -> None:
+def test_parent_and_child_each_send_their_own_rows(broker: EmbeddedBroker) -> None:
     broker.create_topic("forked", 1)
     producer = KafkaProducer(**options(bootstrap_servers=broker.bootstrap_servers, linger_ms=60_000))
     future = producer.send_many("forked", [b"parent"])
@@ -225,14 +225,14 @@ def test_rows_of_a_parent_are_the_parents_and_a_child_sends_its_own(broker: Embe
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_metrics_count_the_largest_row_as_they_count_a_record(broker: EmbeddedBroker, keyed: bool) -> None:
+def test_the_largest_row_counts_in_the_metrics_like_a_record(broker: EmbeddedBroker, keyed: bool) -> None:
     values = [b"x" * (10 + i % 400) for i in range(ROWS)]
     keys = [b"key-%d" % (i % 9) for i in range(ROWS)] if keyed else None
     found: list[tuple[float, float]] = []
     for name in ("singly", "together"):
         topic = f"metrics-{name}-{keyed}"
         broker.create_topic(topic, 1)
-        # What batches begin with depends on when they go; a record's size, on its place and on nothing else.
+        # The size of a batch header depends on when the batch is sent; a record's size only on its position.
         given: dict[str, Any] = {"linger_ms": 60_000, "batch_size": 1 << 20}
         with producing(bootstrap_servers=broker.bootstrap_servers, **given) as producer:
             if name == "singly":

@@ -1,4 +1,4 @@
-"""From end to end over librdkafka's mock cluster, read back by librdkafka's own consumer."""
+"""End to end over librdkafka's mock cluster; read back by librdkafka's own consumer."""
 
 import itertools
 import threading
@@ -43,7 +43,7 @@ def read_back(broker: EmbeddedBroker, topic: str, count: int) -> list[tuple[obje
         found: list[tuple[object, ...]] = []
         while len(found) < count:
             messages = consumer.consume(count, WAIT_S)
-            assert messages, f"{len(found)} of {count} records came"
+            assert messages, f"only {len(found)} of {count} records arrived"
             for message in messages:
                 assert message.error() is None
                 found.append(
@@ -96,15 +96,13 @@ def test_offsets_are_acknowledged(broker: EmbeddedBroker, topic: str, acks: obje
     assert [record[3] for record in read_back(broker, topic, 10)] == [b"%d" % i for i in range(10)]
 
 
-def test_a_topic_nobody_created_comes_into_being(broker: EmbeddedBroker) -> None:
+def test_a_topic_is_created_by_sending_to_it(broker: EmbeddedBroker) -> None:
     with KafkaProducer(**options(bootstrap_servers=broker.bootstrap_servers)) as producer:
         assert producer.send("made-by-sending", b"1").get(WAIT_S).offset == 0
         assert producer.partitions_for("made-by-sending") == {0, 1, 2, 3}
 
 
-def test_errors_that_pass_are_outlasted_and_those_that_do_not_are_told(
-    broker: EmbeddedBroker, topic: str
-) -> None:
+def test_temporary_errors_are_retried_and_final_ones_reported(broker: EmbeddedBroker, topic: str) -> None:
     with KafkaProducer(**options(bootstrap_servers=broker.bootstrap_servers)) as producer:
         producer.send(topic, b"0", partition=0).get(WAIT_S)
         broker.fail_next(0, 6, 19, 7)
@@ -115,7 +113,7 @@ def test_errors_that_pass_are_outlasted_and_those_that_do_not_are_told(
             producer.send(topic, b"2", partition=0).get(WAIT_S)
 
 
-def test_brokers_that_go_and_come_back_lose_nothing(topic: str, broker: EmbeddedBroker) -> None:
+def test_brokers_that_go_down_and_come_back_lose_nothing(topic: str, broker: EmbeddedBroker) -> None:
     with KafkaProducer(**options(bootstrap_servers=broker.bootstrap_servers, linger_ms=1)) as producer:
         futures = []
         gone = threading.Event()
@@ -134,15 +132,15 @@ def test_brokers_that_go_and_come_back_lose_nothing(topic: str, broker: Embedded
             broker.bring_up(node)
         feeder.join(WAIT_S)
         assert all(future.get(WAIT_S).offset >= 0 for future in futures)
-    # This broker does not look at sequences: what is sent again after a lost response is there twice.
+    # This broker ignores sequences, so a batch that is resent after a lost response is in the log twice.
     assert values_of(broker, topic, 600).keys() == {b"%d" % i for i in range(600)}
 
 
-def test_a_silent_server_beside_the_broker_costs_the_next_attempts_turn_and_no_more(
+def test_a_silent_bootstrap_server_costs_only_the_delay_of_the_next_attempt(
     broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The dice choose the first server always. A set-up may take forever, so that nothing but trying the
-    # others beside it helps.
+    # random() always chooses the first server. The setup timeout is infinite, so that only attempts in
+    # parallel help.
     monkeypatch.setattr("random.random", lambda: 0.0)
     with odd_server(is_silent) as silent:
         servers = [silent, *broker.bootstrap_servers.split(",")]

@@ -1,7 +1,7 @@
-"""A producer made before the fork, in the workers of Celery and of billiard, its multiprocessing.
+"""A producer made before the fork, in the workers of Celery and of billiard, Celery's multiprocessing.
 
-Nothing here flushes, and records linger for longer than a test may take: what is in the broker was drained by
-the end of the process that sent it.
+Nothing here flushes, and records linger for longer than a test may take: the records in the broker were
+drained by the end of the process that sent them.
 """
 
 import re
@@ -24,7 +24,7 @@ PARENT = f"""
 import os, sys
 from cyproducer.producer import KafkaProducer
 producer = KafkaProducer(bootstrap_servers=sys.argv[1], **{OPTIONS})
-# The producer is in full use when the workers are forked, and something waits in it.
+# Every part of the producer is in use when the workers are forked, and a record waits in it.
 producer.send("tasks", b"parent's, sent")
 producer.flush()
 producer.send("tasks", b"parent's, waiting")
@@ -45,7 +45,7 @@ context = billiard.get_context("fork")
 meeting = context.Barrier(2)
 def send(number):
     if number < 2:
-        # So that each worker has something to send.
+        # So that each worker sends something.
         meeting.wait(20)
     producer.send("tasks", b"task %d" % number)
     return os.getpid()
@@ -64,7 +64,7 @@ pool.join()
 
 
 @pytest.mark.parametrize(("hooks", "tasks_per_child"), [("plain", 0), ("hooked", 0), ("hooked", 2)])
-def test_the_workers_of_billiards_pool_drain_when_they_end(
+def test_workers_of_a_billiard_pool_drain_when_they_end(
     broker: EmbeddedBroker, hooks: str, tasks_per_child: int
 ) -> None:
     done = run_to_exit(PARENT + BILLIARD + POOL, broker.bootstrap_servers, hooks, str(tasks_per_child))
@@ -75,7 +75,7 @@ def test_the_workers_of_billiards_pool_drain_when_they_end(
     if hooks == "hooked":
         values += [b"last of %s" % pid.encode() for pid in pids]
     found = read_back(broker, "tasks", len(values))
-    # A worker that replaced another at the last moment has its last word too.
+    # A worker that was started at the last moment also sends its last record.
     assert {value: n for value, n in found.items() if value in values} == Counter(values)
     assert all(value.startswith(b"last of ") for value in found if value not in values)
 
@@ -88,7 +88,7 @@ pool.join()
 """
 
 
-def test_a_worker_drains_what_it_sends_only_when_it_leaves(broker: EmbeddedBroker) -> None:
+def test_a_worker_drains_records_that_it_sends_at_its_exit(broker: EmbeddedBroker) -> None:
     done = run_to_exit(PARENT + BILLIARD + IDLE, broker.bootstrap_servers)
     assert done.returncode == 0, done.stderr
     values = [*PARENTS, b"last of " + done.stdout.strip().encode()]
@@ -139,12 +139,12 @@ meeting = billiard.get_context("fork").Barrier(2)
 what, count = sys.argv[2], int(sys.argv[3])
 
 def say(*words):
-    # In one piece, whichever process says it.
+    # In one write: several processes print.
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 
 def say_when_all_are_accepted():
-    # A cold shutdown interrupts the tasks of which the worker itself knows that a process began them. It may
-    # hear so in a tick after the task's own words; a task that is not interrupted would sleep to its end.
+    # A cold shutdown interrupts only the tasks that the worker knows to be started. It may learn of the start
+    # a tick after the task's own output; a task that is not interrupted would sleep to its end.
     if what == "stay" and len(active_requests) == count:
         say("accepted", count)
 
@@ -178,9 +178,9 @@ app.worker_main([
 def run_worker(
     broker: EmbeddedBroker, what: str, count: int, with_signal: signal.Signals, *options: str
 ) -> Counter[str]:
-    """Has Celery's worker do its tasks, ends it by a signal, and compares what is in the broker.
+    """Runs tasks in Celery's worker, ends it by a signal, and compares the records in the broker.
 
-    Returns how many tasks each process did, by its pid.
+    Returns the number of tasks per process, by pid.
     """
     with Program(PARENT + CELERY, broker.bootstrap_servers, what, str(count), *options) as program:
         assert program.hear("pool ") == "AsynPool"
@@ -197,16 +197,16 @@ def run_worker(
     return done
 
 
-def test_a_warm_shutdown_of_celery_drains_in_its_workers(broker: EmbeddedBroker) -> None:
+def test_a_warm_shutdown_of_celery_drains_its_workers(broker: EmbeddedBroker) -> None:
     assert len(run_worker(broker, "return", 20, signal.SIGTERM)) == 2
 
 
-def test_a_celery_worker_that_has_done_its_tasks_drains_and_is_followed_by_another(
+def test_a_celery_worker_with_a_task_limit_drains_and_is_replaced(
     broker: EmbeddedBroker,
 ) -> None:
     done = run_worker(broker, "return", 8, signal.SIGTERM, "--max-tasks-per-child", "2")
     assert max(done.values()) == 2
 
 
-def test_a_cold_shutdown_of_celery_drains_what_its_interrupted_tasks_sent(broker: EmbeddedBroker) -> None:
+def test_a_cold_shutdown_of_celery_drains_the_records_of_interrupted_tasks(broker: EmbeddedBroker) -> None:
     assert len(run_worker(broker, "stay", 2, signal.SIGQUIT)) == 2

@@ -1,7 +1,7 @@
-"""A producer made before the fork, in gunicorn's workers: the application is loaded before they are.
+"""A producer made before the fork, in gunicorn's workers: the application is loaded before they are forked.
 
-Nothing here flushes, and records linger for longer than a test may take: what is in the broker was drained by
-the end of the process that sent it.
+Nothing here flushes, and records linger for longer than a test may take: the records in the broker were
+drained by the end of the process that sent them.
 """
 
 import json
@@ -28,7 +28,7 @@ from cyproducer.producer import KafkaProducer
 producer = KafkaProducer(
     bootstrap_servers=sys.argv[1], linger_ms=300_000, delivery_timeout_ms=600_000, close_timeout_ms=30_000
 )
-# The producer is in full use when the workers are forked, and something waits in it.
+# Every part of the producer is in use when the workers are forked, and a record waits in it.
 producer.send("requests", b"parent's, sent")
 producer.flush()
 producer.send("requests", b"parent's, waiting")
@@ -65,7 +65,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @contextmanager
 def serving(broker: EmbeddedBroker, **settings: object) -> Iterator[tuple[Program, tuple[str, int]]]:
-    """gunicorn on a socket that is open before it starts: nobody has to wait for that."""
+    """Runs gunicorn on a socket that is open before it starts, so that no test has to wait for it."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         given = {
             "bind": f"fd://{listening.fileno()}",
@@ -81,14 +81,14 @@ def serving(broker: EmbeddedBroker, **settings: object) -> Iterator[tuple[Progra
 
 
 class Request:
-    """A request that has begun: the worker that took it serves nothing else until ``finish``."""
+    """A request in progress: the worker that accepted it serves no other until ``finish``."""
 
     def __init__(self, address: tuple[str, int], path: str) -> None:
         self._socket = socket.create_connection(address, 30)
         self._socket.sendall(f"GET /{path} HTTP/1.1\r\nHost: localhost\r\n".encode())
 
     def finish(self) -> str:
-        """The pid of the worker that answered."""
+        """Returns the pid of the worker that responded."""
         with self._socket:
             self._socket.sendall(b"Connection: close\r\n\r\n")
             answer = b""
@@ -99,17 +99,17 @@ class Request:
 
 
 def compare(broker: EmbeddedBroker, program: Program, values: list[bytes]) -> None:
-    """Whether each record is in the broker once, and nobody said that some were lost."""
+    """Checks that each record is in the broker once, and that no loss was logged."""
     assert "were lost" not in program.said
     values = [*PARENTS, *values]
     assert read_back(broker, "requests", len(values)) == Counter(values)
 
 
-def test_a_graceful_stop_of_gunicorn_drains_in_both_workers(broker: EmbeddedBroker) -> None:
+def test_a_graceful_stop_of_gunicorn_drains_both_workers(broker: EmbeddedBroker) -> None:
     values = []
     with serving(broker) as (program, address):
         for number in range(10):
-            # The worker that has the first is busy with it: the other one takes the second.
+            # The worker with the first request is busy, so the other one accepts the second.
             first = Request(address, f"first-{number}")
             second = Request(address, f"second-{number}")
             pids = {second.finish(), first.finish()}
@@ -119,7 +119,7 @@ def test_a_graceful_stop_of_gunicorn_drains_in_both_workers(broker: EmbeddedBrok
     compare(broker, program, values)
 
 
-def test_workers_of_gunicorn_with_threads_drain(broker: EmbeddedBroker) -> None:
+def test_gunicorn_workers_with_threads_drain(broker: EmbeddedBroker) -> None:
     with serving(broker, worker_class="gthread", threads=4) as (program, address):
         requests = [Request(address, str(number)) for number in range(12)]
         assert all(request.finish() for request in requests)
@@ -128,7 +128,7 @@ def test_workers_of_gunicorn_with_threads_drain(broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.parametrize("worker_class", ["sync", "gthread"])
-def test_a_worker_of_gunicorn_that_has_served_its_requests_drains_and_is_followed_by_another(
+def test_a_gunicorn_worker_with_a_request_limit_drains_and_is_replaced(
     broker: EmbeddedBroker, worker_class: str
 ) -> None:
     with serving(broker, workers=1, max_requests=2, worker_class=worker_class) as (program, address):
@@ -145,7 +145,7 @@ def test_a_quick_stop_of_gunicorn_drains(broker: EmbeddedBroker) -> None:
     compare(broker, program, [b"one"])
 
 
-def test_a_worker_that_gunicorn_aborts_for_its_timeout_drains(broker: EmbeddedBroker) -> None:
+def test_a_worker_that_gunicorn_aborts_after_its_timeout_drains(broker: EmbeddedBroker) -> None:
     with serving(broker, workers=1, timeout=1) as (program, address):
         request = Request(address, "hang")
         with pytest.raises((AssertionError, ConnectionError)):

@@ -1,4 +1,4 @@
-"""Records that go in and arrive, from one thread and many; and what a producer can be asked."""
+"""Records that are sent and arrive, from one thread and from many; and a producer's other methods."""
 
 import pickle
 import selectors
@@ -18,7 +18,7 @@ from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluste
 pytestmark = pytest.mark.timeout(60)
 
 
-def test_a_record_arrives_as_it_was_given() -> None:
+def test_a_record_arrives_unchanged() -> None:
     with ScriptedCluster(orders=3) as cluster, producing(cluster) as producer:
         metadata = producer.send(
             "orders",
@@ -34,7 +34,7 @@ def test_a_record_arrives_as_it_was_given() -> None:
         assert metadata == RecordMetadata("orders", 2, TopicPartition("orders", 2), 0, 1234, None, 3, 5, 3)
 
 
-def test_a_record_without_metadata_yet_arrives_as_it_was_given() -> None:
+def test_a_record_sent_before_metadata_arrives_unchanged() -> None:
     held = threading.Event()
     with ScriptedCluster(orders=3) as cluster, producing(cluster) as producer:
         cluster.act(METADATA, Act(hold=held))
@@ -52,7 +52,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def test_a_record_on_its_own_has_the_time_of_its_send() -> None:
+def test_a_single_record_has_the_time_of_its_send() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         producer.partitions_for("orders")
         for _ in range(50):
@@ -62,7 +62,7 @@ def test_a_record_on_its_own_has_the_time_of_its_send() -> None:
             assert cluster.topics["orders"].partitions[0].records[-1].timestamp == metadata.timestamp
 
 
-def test_records_in_a_row_have_the_time_of_their_send_or_of_the_last_tick_of_the_clock() -> None:
+def test_consecutive_records_have_the_time_of_their_send_or_of_the_last_clock_tick() -> None:
     tick_ms = 20
     with ScriptedCluster(orders=1) as cluster, producing(cluster, linger_ms=1000) as producer:
         producer.partitions_for("orders")
@@ -82,12 +82,12 @@ def test_records_in_a_row_have_the_time_of_their_send_or_of_the_last_tick_of_the
 
 
 @pytest.mark.parametrize("name", ["SelectSelector", "PollSelector", "EpollSelector", "KqueueSelector"])
-def test_every_selector_serves(name: str) -> None:
+def test_every_selector_works(name: str) -> None:
     kind = getattr(selectors, name, None)
     if kind is None:
         pytest.skip(f"this system has no {name}")
     with ScriptedCluster(2, orders=2) as cluster, producing(cluster, selector=kind) as producer:
-        # Large enough for writes that the socket takes in pieces.
+        # Large enough that the socket accepts them in pieces.
         futures = [producer.send("orders", bytes(300_000), partition=i % 2) for i in range(20)]
         assert [future.get(WAIT_S).offset for future in futures] == [i // 2 for i in range(20)]
 
@@ -95,7 +95,7 @@ def test_every_selector_serves(name: str) -> None:
 # send_all
 
 
-def test_send_all_takes_records_in_three_forms_and_keeps_their_order() -> None:
+def test_send_all_accepts_records_in_three_forms_and_keeps_their_order() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         records: list[Any] = [
             ProducerRecord("orders", b"0"),
@@ -108,7 +108,7 @@ def test_send_all_takes_records_in_three_forms_and_keeps_their_order() -> None:
         assert cluster.topics["orders"].partitions[0].records[1].key == b"key"
 
 
-def test_send_all_keeps_errors_in_the_futures_of_their_records() -> None:
+def test_send_all_puts_errors_into_the_futures_of_their_records() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         producer.partitions_for("orders")
         futures = producer.send_all(
@@ -126,7 +126,7 @@ def test_send_all_keeps_errors_in_the_futures_of_their_records() -> None:
         assert cluster.topics["orders"].values == [b"0"]
 
 
-# Asking
+# State and metrics
 
 
 def test_partitions_for_and_bootstrap_connected_and_wait_ready() -> None:
@@ -141,11 +141,11 @@ def test_partitions_for_and_bootstrap_connected_and_wait_ready() -> None:
                 break
             deadline.wait(0.05)
         assert producer.bootstrap_connected() is False
-        # What is known stays known.
+        # Known metadata stays known.
         assert producer.partitions_for("orders") == {0, 1, 2, 3}
 
 
-def test_metrics_count_what_happened() -> None:
+def test_metrics_count_records() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         cluster.act(PRODUCE, Act(error=19), Act(), Act(error=10))
         producer.send("orders", b"1").get(WAIT_S)
@@ -175,14 +175,14 @@ def test_a_pickled_producer_is_its_configuration() -> None:
             copy.close(0)
 
 
-def test_repr_tells_name_and_state() -> None:
+def test_repr_shows_name_and_state() -> None:
     producer = KafkaProducer(**options(bootstrap_servers=[refusing_address()], client_id="shop"))
     assert repr(producer) == "<KafkaProducer 'shop' open>"
     producer.close(0)
     assert repr(producer) == "<KafkaProducer 'shop' closed>"
 
 
-# Several at once
+# Several producers and threads
 
 
 def test_two_producers_do_not_disturb_each_other() -> None:
@@ -193,7 +193,7 @@ def test_two_producers_do_not_disturb_each_other() -> None:
         assert two.send("orders", b"last").get(WAIT_S).offset == 200
 
 
-def test_16_threads_on_one_producer_lose_nothing_and_keep_their_order() -> None:
+def test_16_threads_share_a_producer_and_keep_their_order() -> None:
     count, threads = 500, 16
     with ScriptedCluster(2, orders=4) as cluster, producing(cluster, batch_size=2000) as producer:
         failures: list[BaseException] = []

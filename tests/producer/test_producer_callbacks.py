@@ -1,4 +1,4 @@
-"""Callbacks of a producer: where they run, in which order, and what they may do."""
+"""A producer's callbacks: on which thread they run, in which order, and what they may call."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 pytestmark = pytest.mark.timeout(60)
 
 
-def test_callbacks_run_in_the_order_of_a_partitions_records_on_a_thread_of_their_own() -> None:
+def test_callbacks_run_in_partition_order_on_their_own_thread() -> None:
     count = 500
     offsets: list[int] = []
     threads: set[threading.Thread] = set()
@@ -84,7 +84,7 @@ def test_a_callback_may_send() -> None:
         assert cluster.topics["orders"].values == [b"%d" % i for i in range(21)]
 
 
-def test_send_waits_for_slow_callbacks_and_says_so() -> None:
+def test_send_waits_for_slow_callbacks_and_its_error_says_so() -> None:
     running, go_on = threading.Event(), threading.Event()
 
     def slow(outcome: Any) -> None:
@@ -126,7 +126,7 @@ def test_a_callback_may_not_wait_for_itself(method: str) -> None:
         (error,) = outcome
         assert isinstance(error, errors.IllegalStateError)
         assert f"{method}() in a callback" in str(error)
-        # And the producer is none the worse for it.
+        # The producer still works.
         assert producer.send("orders", b"1").get(WAIT_S).offset == 1
 
 
@@ -145,7 +145,7 @@ async def awaited(future: RecordFuture) -> object:
 
 
 @pytest.mark.parametrize("wait", WAITS)
-def test_a_callback_may_not_wait_for_a_pending_record_but_may_ask_one_that_is_done(wait: str) -> None:
+def test_a_callback_may_read_a_done_future_but_not_wait_for_a_pending_one(wait: str) -> None:
     held, asked = threading.Event(), threading.Event()
     outcome: list[object] = []
 
@@ -173,11 +173,11 @@ def test_a_callback_may_not_wait_for_a_pending_record_but_may_ask_one_that_is_do
         assert f"{wait.split(' ')[0]} in a callback" in str(refusal)
         assert answer is None if wait == "exception()" else answer.offset == 0  # type: ignore[attr-defined]
         assert isinstance(pending, RecordFuture)
-        # Elsewhere it may be waited for.
+        # Any other thread may wait for it.
         assert pending.get(WAIT_S).offset == 2
 
 
-def test_a_concurrent_future_made_elsewhere_is_refused_in_a_callback_while_its_record_is_pending() -> None:
+def test_a_callback_may_not_wait_for_a_concurrent_future_of_a_pending_record() -> None:
     held, asked = threading.Event(), threading.Event()
     outcome: list[object] = []
     waiting: list[Any] = []
@@ -197,7 +197,7 @@ def test_a_concurrent_future_made_elsewhere_is_refused_in_a_callback_while_its_r
         again = threading.Event()
         cluster.act(PRODUCE, Act(hold=again))
         second = producer.send("orders", b"1")
-        # The first record's own is set by a callback that comes after this one.
+        # The first record's concurrent future is set by a callback that runs after this one.
         waiting += [first.as_concurrent(), second.as_concurrent()]
         held.set()
         assert asked.wait(WAIT_S)
@@ -223,7 +223,7 @@ def test_a_callback_may_wait_for_another_producers_record() -> None:
         assert offsets == [1]
 
 
-def test_a_slow_callback_stops_neither_sending_nor_waiting() -> None:
+def test_a_slow_callback_blocks_neither_sending_nor_waiting() -> None:
     release, running = threading.Event(), threading.Event()
 
     def slow(metadata: Any) -> None:
@@ -238,7 +238,7 @@ def test_a_slow_callback_stops_neither_sending_nor_waiting() -> None:
         release.set()
 
 
-def test_a_callback_that_raises_is_logged_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callbacks_exception_is_logged_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[int] = []
     done = threading.Event()
 
@@ -257,7 +257,7 @@ def test_a_callback_that_raises_is_logged_and_stops_nothing(caplog: pytest.LogCa
     assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["not my day"]
 
 
-def test_a_callback_added_late_runs_at_once_on_the_callers_thread() -> None:
+def test_a_callback_added_late_runs_at_once_on_the_calling_thread() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         future = producer.send("orders", b"0")
         future.get(WAIT_S)
@@ -266,7 +266,7 @@ def test_a_callback_added_late_runs_at_once_on_the_callers_thread() -> None:
         assert seen == [threading.current_thread()]
 
 
-def test_close_runs_the_callbacks_of_what_it_fails() -> None:
+def test_close_runs_the_callbacks_of_records_that_it_fails() -> None:
     seen: list[type[BaseException]] = []
     called = threading.Semaphore(0)
 

@@ -1,4 +1,4 @@
-"""The end: flush, close, what is left behind, and what becomes of a producer that nobody closes."""
+"""flush, close, what they leave behind, and producers that are never closed."""
 
 import gc
 import logging
@@ -31,7 +31,7 @@ def no_produce(received: Received) -> Act | None:
 # flush
 
 
-def test_flush_sends_what_lingers_and_waits_for_it() -> None:
+def test_flush_sends_lingering_records_and_waits_for_them() -> None:
     with (
         ScriptedCluster(orders=2) as cluster,
         producing(cluster, linger_ms=30_000, delivery_timeout_ms=60_000) as producer,
@@ -40,7 +40,7 @@ def test_flush_sends_what_lingers_and_waits_for_it() -> None:
         producer.flush(WAIT_S)
         assert all(future.succeeded() for future in futures)
         assert len(cluster.topics["orders"].values) == 10
-        # And the producer goes on lingering after it.
+        # The producer keeps lingering afterwards.
         late = producer.send("orders", b"late")
         assert not late.is_done
         producer.flush(WAIT_S)
@@ -58,7 +58,7 @@ def test_flush_waits_for_records_without_metadata() -> None:
         assert future.succeeded()
 
 
-def test_flush_returns_where_records_fail() -> None:
+def test_flush_returns_when_records_fail() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         cluster.act(PRODUCE, Act(error=10))
         future = producer.send("orders", b"1")
@@ -66,7 +66,7 @@ def test_flush_returns_where_records_fail() -> None:
         assert future.failed()
 
 
-def test_flush_waits_for_callbacks_of_what_was_accepted() -> None:
+def test_flush_waits_for_the_callbacks_of_accepted_records() -> None:
     release, running, seen = threading.Event(), threading.Event(), []
 
     def slow(metadata: Any) -> None:
@@ -101,7 +101,7 @@ def test_a_flush_that_times_out_says_what_is_pending_and_why() -> None:
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan")])
-def test_a_timeout_must_be_a_time(timeout: float) -> None:
+def test_a_timeout_must_be_a_valid_duration(timeout: float) -> None:
     with producing(bootstrap_servers=[refusing_address()]) as producer:
         with pytest.raises(ValueError, match="must be a number of seconds"):
             producer.flush(timeout)
@@ -112,7 +112,7 @@ def test_a_timeout_must_be_a_time(timeout: float) -> None:
 # close
 
 
-def test_close_delivers_what_was_accepted() -> None:
+def test_close_delivers_accepted_records() -> None:
     with (
         ScriptedCluster(orders=1) as cluster,
         producing(cluster, linger_ms=30_000, delivery_timeout_ms=60_000) as producer,
@@ -132,7 +132,7 @@ def test_leaving_the_with_statement_closes() -> None:
             producer.send("orders", b"2")
 
 
-def test_close_0_fails_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+def test_close_0_fails_the_remaining_records(caplog: pytest.LogCaptureFixture) -> None:
     with (
         ScriptedCluster(orders=1) as cluster,
         producing(cluster, max_in_flight_requests_per_connection=1) as producer,
@@ -160,7 +160,7 @@ def test_close_waits_no_longer_than_its_timeout() -> None:
         assert future.failed()
 
 
-def test_closing_twice_is_no_error_and_calls_nobodys_close_twice() -> None:
+def test_closing_twice_is_not_an_error_and_calls_no_close_twice() -> None:
     closed: list[str] = []
 
     class Closable:
@@ -190,7 +190,7 @@ def test_closing_twice_is_no_error_and_calls_nobodys_close_twice() -> None:
 
 
 @pytest.mark.parametrize("custom", [False, True])
-def test_after_close_nothing_is_accepted(custom: bool) -> None:
+def test_after_close_no_record_is_accepted(custom: bool) -> None:
     def choose(key: Any, all_partitions: list[int], available: list[int]) -> int:
         return 0
 
@@ -244,7 +244,7 @@ def test_close_ends_waits_for_metadata_and_memory() -> None:
     assert [type(error) for error in outcomes] == [errors.ProducerClosedError] * 2
 
 
-def test_an_interrupted_close_can_be_gone_on_with() -> None:
+def test_an_interrupted_close_can_be_continued() -> None:
     held = threading.Event()
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         producer.partitions_for("orders")
@@ -268,7 +268,7 @@ def test_an_interrupted_close_can_be_gone_on_with() -> None:
         assert future.succeeded()
 
 
-# What is left behind
+# Leaks
 
 
 def descriptors() -> int:
@@ -276,7 +276,7 @@ def descriptors() -> int:
 
 
 def own_threads() -> set[threading.Thread]:
-    """All but the process's for users' code, which ends by itself."""
+    """All threads except the one for users' code, which belongs to the process and ends by itself."""
     return {thread for thread in threading.enumerate() if thread.name != NAME}
 
 
@@ -306,7 +306,7 @@ def test_a_closed_producer_leaves_no_thread_and_no_descriptor() -> None:
         assert own_threads() <= threads
 
 
-def test_neither_closed_nor_unreachable_producers_warn_of_resources() -> None:
+def test_closed_and_unreachable_producers_cause_no_resource_warnings() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with ScriptedCluster(orders=1) as cluster:

@@ -1,4 +1,4 @@
-"""A cluster that changes under a producer: leaders move, topics come and grow, brokers go and come back."""
+"""A cluster that changes under a producer: leaders, topics and brokers that move, appear and disappear."""
 
 import itertools
 import logging
@@ -24,7 +24,7 @@ def no_produce(received: Received) -> Act | None:
 # Retries
 
 
-def test_a_retriable_error_is_retried_with_growing_waits(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_retriable_error_is_retried_with_growing_backoff(caplog: pytest.LogCaptureFixture) -> None:
     arrivals: list[float] = []
 
     def script(received: Received) -> Act | None:
@@ -42,7 +42,7 @@ def test_a_retriable_error_is_retried_with_growing_waits(caplog: pytest.LogCaptu
             assert producer.send("orders", b"1").get(WAIT_S).offset == 0
         assert cluster.topics["orders"].values == [b"1"]
     waits = [later - sooner for sooner, later in itertools.pairwise(arrivals)]
-    # The shortest each may be, with 20 % of jitter; a busy machine makes them longer.
+    # The shortest each wait may be, with 20 % jitter; a busy machine makes them longer.
     assert [wait >= shortest for wait, shortest in zip(waits, (0.032, 0.064, 0.128, 0.128), strict=True)] == [
         True
     ] * 4
@@ -71,7 +71,7 @@ def test_retries_are_bounded_by_delivery_timeout_ms() -> None:
         assert len(cluster.received(PRODUCE)) > 2
 
 
-def test_a_retry_that_would_come_too_late_is_not_waited_for_and_the_cause_is_told() -> None:
+def test_there_is_no_retry_after_the_deadline_and_the_error_has_the_cause() -> None:
     with (
         ScriptedCluster(orders=1) as cluster,
         producing(
@@ -85,7 +85,7 @@ def test_a_retry_that_would_come_too_late_is_not_waited_for_and_the_cause_is_tol
         assert len(cluster.received(PRODUCE)) == 1
 
 
-def test_a_request_without_answer_is_sent_again_on_another_connection() -> None:
+def test_a_request_without_a_response_is_resent_on_another_connection() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster, request_timeout_ms=100) as producer:
         cluster.act(PRODUCE, Act(silent=True, append=False))
         assert producer.send("orders", b"1").get(WAIT_S).offset == 0
@@ -94,7 +94,7 @@ def test_a_request_without_answer_is_sent_again_on_another_connection() -> None:
         assert first.connection.closed
 
 
-def test_while_one_partition_backs_off_others_are_sent() -> None:
+def test_while_one_partition_backs_off_the_others_send() -> None:
     with (
         ScriptedCluster(orders=2) as cluster,
         producing(cluster, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as producer,
@@ -122,7 +122,7 @@ def test_records_go_to_the_new_leader(tells_leader: bool) -> None:
         assert cluster.topics["orders"].values == [b"0", b"1"]
 
 
-def test_what_is_queued_moves_with_the_leader_and_keeps_its_order() -> None:
+def test_queued_records_move_with_the_leader_and_keep_their_order() -> None:
     held = threading.Event()
     with (
         ScriptedCluster(2, orders=1) as cluster,
@@ -149,7 +149,7 @@ def test_a_partition_without_leader_waits_for_one() -> None:
         assert waiting.get(WAIT_S).offset == 0
 
 
-def test_a_partition_that_stays_without_leader_times_out_and_says_so() -> None:
+def test_a_record_for_a_leaderless_partition_times_out_and_says_so() -> None:
     with (
         ScriptedCluster(orders=1) as cluster,
         producing(
@@ -168,8 +168,12 @@ def test_a_partition_that_stays_without_leader_times_out_and_says_so() -> None:
             assert time.monotonic() - began < 5
 
 
-def test_what_times_out_in_the_queue_names_the_last_error_of_its_partition() -> None:
-    """1. A batch comes back.  2. Its partition has no leader any more.  3. Its time runs out."""
+def test_the_error_of_a_queued_batch_that_expires_names_its_partitions_last_error() -> None:
+    """
+    1. A batch fails.
+    2. Its partition has no leader any more.
+    3. The batch expires.
+    """
     with (
         ScriptedCluster(orders=1) as cluster,
         producing(cluster, request_timeout_ms=100, delivery_timeout_ms=400) as producer,
@@ -192,8 +196,11 @@ def test_what_times_out_in_the_queue_names_the_last_error_of_its_partition() -> 
     assert isinstance(caught.value.__cause__, errors.NotLeaderForPartitionError)
 
 
-def test_a_leader_that_metadata_list_later_gets_what_waits_for_it() -> None:
-    """1. A partition's leader is not listed.  2. It is listed; the leader is the same as before."""
+def test_a_leader_that_metadata_lists_late_gets_the_waiting_records() -> None:
+    """
+    1. A partition's leader is not in the list of brokers.
+    2. The broker is listed; the leader is the same as before.
+    """
     with ScriptedCluster(2, orders=2) as cluster, producing(cluster) as producer:
         cluster.unlisted.add(2)
         waiting = producer.send("orders", b"1", partition=1)
@@ -203,7 +210,7 @@ def test_a_leader_that_metadata_list_later_gets_what_waits_for_it() -> None:
         assert waiting.get(WAIT_S).offset == 0
 
 
-def test_a_leader_that_metadata_do_not_list_for_a_while_is_used_again() -> None:
+def test_a_leader_that_metadata_temporarily_does_not_list_is_used_again() -> None:
     with ScriptedCluster(2, orders=2) as cluster, producing(cluster) as producer:
         producer.send("orders", b"0", partition=1).get(WAIT_S)
         with cluster.changed:
@@ -216,7 +223,7 @@ def test_a_leader_that_metadata_do_not_list_for_a_while_is_used_again() -> None:
         assert waiting.get(WAIT_S).offset == 1
 
 
-def test_a_dead_leader_is_replaced_once_metadata_say_so() -> None:
+def test_a_dead_leader_is_replaced_when_metadata_names_another() -> None:
     with ScriptedCluster(2, orders=2) as cluster, producing(cluster) as producer:
         assert producer.send("orders", b"0", partition=0).get(WAIT_S).offset == 0
         cluster.nodes[1].stop()
@@ -225,8 +232,13 @@ def test_a_dead_leader_is_replaced_once_metadata_say_so() -> None:
         assert waiting.get(WAIT_S).offset == 1
 
 
-def test_a_broker_that_comes_back_is_used_even_where_nothing_waited_for_it() -> None:
-    """1. It goes.  2. What waited for it times out, reconnecting stops.  3. It is back.  4. A new record."""
+def test_a_broker_that_comes_back_is_used_even_if_nothing_waited_for_it() -> None:
+    """
+    1. The broker goes.
+    2. The record that waits for it times out; reconnecting stops.
+    3. The broker is back.
+    4. A new record is sent.
+    """
     with (
         ScriptedCluster(2, orders=2) as cluster,
         producing(
@@ -238,7 +250,7 @@ def test_a_broker_that_comes_back_is_used_even_where_nothing_waited_for_it() -> 
         cluster.nodes[2].stop()
         with pytest.raises(errors.DeliveryTimeoutError):
             producer.send("orders", b"1", partition=1).get(WAIT_S)
-        # Until the sender has nothing left to do: a flag of its own would not tell more than the time does.
+        # Until the sender is idle; a flag of its own would not say more than the time does.
         idle = threading.Event()
         assert not idle.wait(0.5)
         cluster.nodes[2].start()
@@ -248,14 +260,14 @@ def test_a_broker_that_comes_back_is_used_even_where_nothing_waited_for_it() -> 
 # Topics
 
 
-def test_a_topic_that_is_being_created_is_waited_for() -> None:
+def test_send_waits_for_a_topic_that_is_being_created() -> None:
     with ScriptedCluster() as cluster, producing(cluster) as producer:
         cluster.auto_create = 3
         assert producer.send("fresh", b"1", partition=2).get(WAIT_S).offset == 0
         assert producer.partitions_for("fresh") == {0, 1, 2}
 
 
-def test_a_topic_that_is_first_unknown_then_there_is_waited_for() -> None:
+def test_send_waits_for_a_topic_that_is_unknown_at_first() -> None:
     with ScriptedCluster() as cluster, producing(cluster) as producer:
         future = producer.send("late", b"1")
         cluster.wait_for_requests(METADATA, 3)
@@ -264,7 +276,7 @@ def test_a_topic_that_is_first_unknown_then_there_is_waited_for() -> None:
         assert future.get(WAIT_S).offset == 0
 
 
-def test_topics_are_not_created_where_that_is_switched_off() -> None:
+def test_topics_are_not_created_if_that_is_disabled() -> None:
     with (
         ScriptedCluster() as cluster,
         producing(cluster, allow_auto_create_topics=False, max_block_ms=200) as producer,
@@ -275,7 +287,7 @@ def test_topics_are_not_created_where_that_is_switched_off() -> None:
         assert "fresh" not in cluster.topics
 
 
-def test_new_partitions_are_found_when_metadata_are_old() -> None:
+def test_new_partitions_are_found_when_metadata_is_old() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster, metadata_max_age_ms=50) as producer:
         assert producer.partitions_for("orders") == {0}
         producer.send("orders", b"0").get(WAIT_S)
@@ -286,14 +298,14 @@ def test_new_partitions_are_found_when_metadata_are_old() -> None:
         assert producer.send("orders", b"2", partition=2).get(WAIT_S).offset == 0
 
 
-def test_metadata_that_are_young_are_not_asked_for_again() -> None:
+def test_fresh_metadata_is_not_requested_again() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         for _ in range(20):
             producer.send("orders", b"0").get(WAIT_S)
         assert len(cluster.received(METADATA)) <= 2
 
 
-def test_an_idle_topic_is_forgotten_and_known_again_when_it_is_used() -> None:
+def test_an_idle_topic_is_forgotten_and_requested_again_on_use() -> None:
     with (
         ScriptedCluster(busy=1, idle=1) as cluster,
         producing(cluster, metadata_max_age_ms=40, metadata_max_idle_ms=100) as producer,
@@ -312,7 +324,7 @@ def test_an_idle_topic_is_forgotten_and_known_again_when_it_is_used() -> None:
         assert ["idle", "busy"] in asked()
         seen = len(cluster.received(METADATA))
         assert producer.send("idle", b"1").get(WAIT_S).offset == 1
-        # Without asking anew, nobody would hear when the leader moves.
+        # Without a new request it would not learn that the leader moves.
         assert any("idle" in (received.topics or ()) for received in cluster.received(METADATA)[seen:])
         assert producer.partitions_for("idle") == {0}
 
@@ -332,7 +344,7 @@ def test_a_topic_in_use_is_not_forgotten() -> None:
         assert all(received.topics == ["orders"] for received in later)
 
 
-def test_a_topic_made_anew_is_written_to_under_its_new_id() -> None:
+def test_a_recreated_topic_is_written_to_under_its_new_id() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         producer.send("orders", b"old").get(WAIT_S)
         cluster.create_topic("orders", 1)

@@ -1,4 +1,4 @@
-"""Which connections a producer makes and keeps, and what it does where they fail."""
+"""Which connections a producer makes and keeps, and what it does when they fail."""
 
 import contextlib
 import errno
@@ -31,7 +31,7 @@ NOT_ENOUGH_REPLICAS = 19
 # Connections
 
 
-def test_one_bootstrap_server_that_answers_is_enough() -> None:
+def test_one_bootstrap_server_that_responds_is_enough() -> None:
     with odd_server(odd_servers.hangs_up) as odd, ScriptedCluster(orders=1) as cluster:
         servers = [refusing_address(), odd, *cluster.bootstrap_servers, refusing_address()]
         with producing(cluster, bootstrap_servers=servers) as producer:
@@ -58,7 +58,7 @@ def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> No
         def look_up(host: str, *args: Any, **kwargs: Any) -> Any:
             assert host == "kafka.example"
             tcp = (socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
-            # Nobody listens on the first two.
+            # No server listens on the first two.
             return [
                 (socket.AF_INET6, *tcp, ("::1", port, 0, 0)),
                 (socket.AF_INET, *tcp, ("127.0.0.2", port)),
@@ -75,8 +75,8 @@ def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> No
             assert producer.send("orders", b"1").get(WAIT_S).offset == 0
 
 
-# Side by side. A set-up may take forever here, so that nothing but the next attempt helps; the dice choose
-# the first server always, which leads nowhere.
+# Parallel attempts. The setup timeout is infinite here, so that only the next attempt helps. random() always
+# chooses the first server, which leads nowhere.
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ ENDLESS: dict[str, Any] = {"socket_connection_setup_timeout_ms": math.inf}
 
 
 @pytest.mark.usefixtures("first_first")
-def test_a_silent_bootstrap_server_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_silent_bootstrap_server_delays_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with (
         ScriptedCluster(orders=1) as cluster,
         odd_server(odd_servers.is_silent) as first,
@@ -96,14 +96,14 @@ def test_a_silent_bootstrap_server_holds_nobody_up(caplog: pytest.LogCaptureFixt
         producing(bootstrap_servers=[first, second, *cluster.bootstrap_servers], **ENDLESS) as producer,
     ):
         assert producer.send("orders", b"1").get(WAIT_S).offset == 0
-        # The others were closed, and have not failed.
+        # The others were closed, which is not a failure.
         assert [c.node_id for c in producer._runtime.client._connector.connections.values()] == [1]
         assert producer._runtime.client._connector.diagnosis() == ""
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 @pytest.mark.usefixtures("first_first")
-def test_a_look_up_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookup_that_hangs_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     hold = threading.Event()
     with ScriptedCluster(orders=1) as cluster:
         port = cluster.nodes[1].port
@@ -119,12 +119,12 @@ def test_a_look_up_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -
         with producing(bootstrap_servers=servers, **ENDLESS) as producer:
             assert producer.send("orders", b"1").get(WAIT_S).offset == 0
             assert producer._runtime.client._connector.diagnosis() == ""
-            # Its answer comes to nobody.
+            # Its result is not used.
             hold.set()
             assert producer.send("orders", b"2").get(WAIT_S).offset == 1
 
 
-def test_a_look_up_that_hangs_is_given_up_in_time_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookup_that_hangs_is_given_up_in_time_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     hold, asked, looked_up = threading.Event(), [], []
 
     def look_up(host: str, port: int, **options: Any) -> Any:
@@ -146,15 +146,15 @@ def test_a_look_up_that_hangs_is_given_up_in_time_and_said_so(monkeypatch: pytes
         until(lambda: len(asked) > 2, "two look-ups that were given up")
         with pytest.raises(errors.NoBrokersAvailable, match=r"'hangs.example': name resolution took over"):
             producer.wait_ready(0)
-        # It is one look-up all the time.
+        # It is the same lookup all the time.
         assert looked_up == ["hangs.example"]
         hold.set()
 
 
 class TwoAddresses:
-    """A resolver to which every name has two addresses, the first of which nobody answers."""
+    """A resolver that has two addresses for every name; nothing responds at the first one."""
 
-    DEAD = "192.0.2.1"  # RFC 5737: for documentation, so nobody's
+    DEAD = "192.0.2.1"  # RFC 5737: reserved for documentation
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake
@@ -175,7 +175,7 @@ class TwoAddresses:
         pass
 
 
-def test_of_a_brokers_addresses_the_first_that_is_connected_is_kept(
+def test_the_first_connected_address_of_a_broker_is_kept(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     connect = connector.Connector._connect
@@ -186,7 +186,7 @@ def test_of_a_brokers_addresses_the_first_that_is_connected_is_kept(
             return connect(self, address)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        # Full, it doesn't become writable, as a socket whose SYN nobody answers.
+        # A full socket does not become writable, like one whose SYN is not answered.
         with contextlib.suppress(BlockingIOError):
             while True:
                 ours.send(bytes(65536))
@@ -197,7 +197,7 @@ def test_of_a_brokers_addresses_the_first_that_is_connected_is_kept(
     monkeypatch.setattr(connector.Connector, "_connect", connecting)
     with ScriptedCluster(orders=1) as cluster, producing(cluster, **ENDLESS) as producer:
         assert producer.send("orders", b"1").get(WAIT_S).offset == 0
-        # The bootstrap server's and the broker's own.
+        # The connections of the bootstrap server and of the broker itself.
         assert len(ends) == 2
         assert [ours.fileno() for ours, _ in ends] == [-1, -1]
         assert producer._runtime.client._connector.diagnosis() == ""
@@ -208,7 +208,7 @@ def test_of_a_brokers_addresses_the_first_that_is_connected_is_kept(
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_a_bootstrap_name_whose_first_address_is_silent_holds_nobody_up(
+def test_a_bootstrap_name_with_a_silent_first_address_delays_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with ScriptedCluster(orders=1) as cluster, odd_server(odd_servers.is_silent) as silent:
@@ -244,7 +244,7 @@ def test_an_address_without_a_route_is_logged_too(
     assert "127.0.0.1:1: network is unreachable" in caplog.records[0].getMessage()
 
 
-def test_a_connection_that_is_not_made_in_time_is_logged_with_its_address(
+def test_a_connection_that_times_out_is_logged_with_its_address(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with (
@@ -256,7 +256,7 @@ def test_a_connection_that_is_not_made_in_time_is_logged_with_its_address(
 
 
 @pytest.mark.parametrize("client_dns_lookup", ["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"])
-def test_both_ways_to_look_names_up_reach_the_broker(client_dns_lookup: str) -> None:
+def test_both_kinds_of_name_lookup_reach_the_broker(client_dns_lookup: str) -> None:
     with (
         ScriptedCluster(orders=1) as cluster,
         producing(
@@ -266,7 +266,7 @@ def test_both_ways_to_look_names_up_reach_the_broker(client_dns_lookup: str) -> 
         assert producer.send("orders", b"1").get(WAIT_S).offset == 0
 
 
-def test_an_idle_connection_is_closed_and_made_again_when_needed() -> None:
+def test_an_idle_connection_is_closed_and_reopened_when_needed() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster, connections_max_idle_ms=100) as producer:
         assert producer.send("orders", b"1").get(WAIT_S).offset == 0
         cluster.wait_for(lambda: all(c.closed for c in cluster.nodes[1].connections))
@@ -274,7 +274,7 @@ def test_an_idle_connection_is_closed_and_made_again_when_needed() -> None:
         assert producer.send("orders", b"2").get(WAIT_S).offset == 1
 
 
-def test_a_connection_with_a_request_under_way_is_not_idle() -> None:
+def test_a_connection_with_a_request_in_flight_is_not_idle() -> None:
     held = threading.Event()
     with ScriptedCluster(orders=1) as cluster, producing(cluster, connections_max_idle_ms=60) as producer:
         producer.partitions_for("orders")
@@ -288,7 +288,7 @@ def test_a_connection_with_a_request_under_way_is_not_idle() -> None:
         assert future.get(WAIT_S).offset == 0
 
 
-def test_a_connection_with_metadata_under_way_is_not_idle() -> None:
+def test_a_connection_with_a_metadata_request_in_flight_is_not_idle() -> None:
     with (
         ScriptedCluster(orders=1, late=1) as cluster,
         producing(cluster, connections_max_idle_ms=60) as producer,
@@ -305,7 +305,7 @@ def test_a_connection_with_metadata_under_way_is_not_idle() -> None:
         assert future.get(WAIT_S).offset == 0
 
 
-def test_an_idle_time_that_is_over_amid_a_request_keeps_nobody_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_timeout_during_a_request_does_not_spin_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     held, ticks = threading.Event(), []
     tick = NetworkClient.tick
 
@@ -322,11 +322,11 @@ def test_an_idle_time_that_is_over_amid_a_request_keeps_nobody_busy(monkeypatch:
         assert not held.wait(0.5)
         held.set()
         assert future.get(WAIT_S).offset == 0
-    # Every 50 ms at most, and what else there was: not thousands.
+    # At most one every 50 ms and a few others: not thousands.
     assert len(ticks) < 100
 
 
-def test_a_handshake_that_the_socket_takes_in_pieces_succeeds() -> None:
+def test_a_handshake_that_the_socket_accepts_in_pieces_succeeds() -> None:
     with ScriptedCluster(orders=1) as cluster:
         cluster.nodes[1].narrow()
         with producing(cluster, client_id="x" * 32_000, send_buffer_bytes=1) as producer:
@@ -334,12 +334,12 @@ def test_a_handshake_that_the_socket_takes_in_pieces_succeeds() -> None:
         assert {received.header.client_id for received in cluster.requests} == {"x" * 32_000}
 
 
-def test_all_brokers_gone_means_back_to_the_bootstrap_servers() -> None:
-    """The cluster was replaced by one at other addresses; the name in bootstrap_servers leads there."""
+def test_without_reachable_brokers_the_producer_returns_to_the_bootstrap_servers() -> None:
+    """The cluster was replaced by one at other addresses, to which the name in bootstrap_servers points."""
     with ScriptedCluster(orders=1) as old, ScriptedCluster(orders=1) as new:
         old.nodes[1].host = "127.0.0.1"
         servers = [*old.bootstrap_servers, *new.bootstrap_servers]
-        # Until the old cluster is gone only that one is known.
+        # While the old cluster exists, only that is known.
         new.nodes[1].stop()
         with producing(old, bootstrap_servers=servers) as producer:
             producer.send("orders", b"1").get(WAIT_S)

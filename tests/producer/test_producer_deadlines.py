@@ -1,6 +1,7 @@
-"""flush() and close() keep their time, whatever is stuck; and every future has an outcome after close().
+"""flush() and close() end in time, whatever hangs; and every future has an outcome after close().
 
-The upper bounds here are generous: they tell a deadline from none, on a machine of any speed.
+The upper bounds here are generous: they only distinguish a deadline from no deadline, on a machine of any
+speed.
 """
 
 import threading
@@ -19,7 +20,7 @@ from tests.network.scripted_broker import METADATA, PRODUCE, Act, Received, Scri
 pytestmark = pytest.mark.timeout(60)
 
 AT_MOST_S = 10.0
-"""What waits without end would pass."""
+"""An endless wait would exceed this."""
 
 
 def silent(received: Received) -> Act | None:
@@ -28,7 +29,7 @@ def silent(received: Received) -> Act | None:
 
 @pytest.fixture
 def never() -> Iterator[threading.Event]:
-    """An event for callbacks that do not return during the test."""
+    """An event for callbacks that must not return during the test."""
     event = threading.Event()
     yield event
     event.set()
@@ -57,7 +58,7 @@ def flush(producer: KafkaProducer, timeout: float, match: str) -> None:
 
 
 @pytest.mark.parametrize("stuck", ["broker", "callback", "both"])
-def test_flush_keeps_its_time_and_says_what_is_left(stuck: str, never: threading.Event) -> None:
+def test_flush_ends_in_time_and_says_what_is_left(stuck: str, never: threading.Event) -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         if stuck != "broker":
             hold_up_callbacks(producer.send("orders", b"1"), never)
@@ -73,7 +74,7 @@ def test_flush_keeps_its_time_and_says_what_is_left(stuck: str, never: threading
 
 @pytest.mark.parametrize("stuck", ["broker", "callback", "both"])
 @pytest.mark.parametrize("timeout", [0, 0.3])
-def test_close_keeps_its_time_and_leaves_no_future_without_an_outcome(
+def test_close_ends_in_time_and_leaves_no_future_without_an_outcome(
     stuck: str, timeout: float, never: threading.Event
 ) -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
@@ -91,7 +92,7 @@ def test_close_keeps_its_time_and_leaves_no_future_without_an_outcome(
         never.set()
 
 
-def test_close_in_a_hurry_hurries_a_close_that_drains_in_another_thread() -> None:
+def test_an_earlier_deadline_shortens_a_close_in_another_thread() -> None:
     with ScriptedCluster(orders=1) as cluster:
         producer = KafkaProducer(**options(cluster))
         producer.partitions_for("orders")
@@ -163,13 +164,13 @@ def test_64_threads_share_a_producer() -> None:
                 assert mine == sorted(mine)
 
 
-def test_a_record_is_not_longer_without_metadata_than_max_block_ms_whoever_asked_before() -> None:
+def test_max_block_ms_limits_the_wait_for_metadata_of_every_record() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster, max_block_ms=300) as producer:
         producer.send("orders", b"1").get(WAIT_S)
         cluster.script = lambda received: Act(silent=True) if received.api_key == METADATA else None
         with pytest.raises(errors.KafkaTimeoutError):
             producer.partitions_for("late")
-        # Nothing else is due until that request has timed out.
+        # Nothing else is due until that request times out.
         future = producer.send("late", b"1")
         with pytest.raises(errors.KafkaTimeoutError, match="max_block_ms=300"):
             future.get(producer.config.request_timeout_ms / 1000 / 2)

@@ -1,4 +1,4 @@
-"""What can't work says so: each kind of failure gives its own error, within the time that was configured."""
+"""Each kind of failure gives its own error, within the configured time."""
 
 import functools
 import logging
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def not_ready(server: str, **given: Any) -> str:
-    """What wait_ready() says of a server that is none."""
+    """Returns the error of wait_ready() about an address that is not a broker."""
     with producing(bootstrap_servers=[server], **given) as producer:
         began = time.monotonic()
         with pytest.raises(errors.NoBrokersAvailable) as caught:
@@ -35,7 +35,7 @@ def not_ready(server: str, **given: Any) -> str:
     return str(caught.value)
 
 
-def test_the_constructor_waits_neither_for_brokers_nor_for_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_constructor_waits_for_neither_brokers_nor_names(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, release = threading.Event(), threading.Event()
 
     def look_up(*args: Any, **kwargs: Any) -> Any:
@@ -45,7 +45,7 @@ def test_the_constructor_waits_neither_for_brokers_nor_for_names(monkeypatch: py
 
     monkeypatch.setattr(connector, "Resolver", functools.partial(Resolver, getaddrinfo=look_up))
     with producing(bootstrap_servers=["nowhere.example:9092", refusing_address()]) as producer:
-        # Had the constructor waited for the name, it would still be in there.
+        # If the constructor had waited for the name, it would not have returned.
         assert not release.is_set()
         producer.send("orders", b"1")
         assert asked.wait(WAIT_S)
@@ -53,7 +53,7 @@ def test_the_constructor_waits_neither_for_brokers_nor_for_names(monkeypatch: py
 
 
 @pytest.mark.parametrize("how", ["send", "partitions_for"])
-def test_a_port_nobody_listens_on_is_named_when_the_time_is_over(how: str) -> None:
+def test_the_error_after_the_timeout_names_a_closed_port(how: str) -> None:
     server = refusing_address()
     with producing(bootstrap_servers=[server], max_block_ms=200) as producer:
         calls: dict[str, Callable[[], object]] = {
@@ -82,7 +82,7 @@ def test_wait_ready_names_every_address_with_its_failure() -> None:
     assert any(third in part and "HTTP" in part for part in parts)
 
 
-def test_a_name_that_is_still_being_looked_up_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_a_host_that_is_still_being_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
 
     def look_up(*args: Any, **kwargs: Any) -> Any:
@@ -96,8 +96,8 @@ def test_a_name_that_is_still_being_looked_up_is_named(monkeypatch: pytest.Monke
         release.set()
 
 
-def test_a_name_without_addresses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Not the machine's own resolver: where it has no network, it answers after seconds.
+def test_the_error_names_a_host_without_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not the machine's own resolver: without a network it takes seconds to respond.
     def look_up(*args: Any, **kwargs: Any) -> Any:
         raise socket.gaierror(socket.EAI_NONAME, "nobody by that name")
 
@@ -122,7 +122,7 @@ def test_a_name_without_addresses_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     ],
     ids=["http", "tls", "ssh", "closes", "resets", "2 GB", "negative", "empty"],
 )
-def test_a_port_that_is_not_kafkas_says_what_it_seems_to_be(
+def test_the_error_about_another_protocols_port_says_which_it_seems_to_be(
     serve: Callable[[socket.socket], None], said: str
 ) -> None:
     with odd_server(serve) as server:
@@ -131,7 +131,7 @@ def test_a_port_that_is_not_kafkas_says_what_it_seems_to_be(
     assert said in text
 
 
-def test_a_port_that_never_answers_is_given_up_after_the_setup_timeout() -> None:
+def test_a_silent_port_is_given_up_after_the_setup_timeout() -> None:
     with odd_server(odd_servers.is_silent) as server:
         text = not_ready(
             server, socket_connection_setup_timeout_ms=50, socket_connection_setup_timeout_max_ms=50
@@ -140,8 +140,8 @@ def test_a_port_that_never_answers_is_given_up_after_the_setup_timeout() -> None
     assert "no completed handshake within" in text
 
 
-def test_a_connection_that_never_comes_about_is_given_up_after_the_setup_timeout() -> None:
-    # A full backlog: the kernel drops what else wants to connect.
+def test_a_connection_attempt_is_given_up_after_the_setup_timeout() -> None:
+    # A full backlog: the kernel drops further connection requests.
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         address = listener.getsockname()
         waiting = []
@@ -161,14 +161,14 @@ def test_a_connection_that_never_comes_about_is_given_up_after_the_setup_timeout
     assert "no connection within" in text
 
 
-def test_a_broker_without_a_common_version_is_named() -> None:
+def test_the_error_names_a_broker_without_a_common_version() -> None:
     with ScriptedCluster() as cluster:
         cluster.nodes[1].versions[PRODUCE] = (14, 20)
         text = not_ready(cluster.bootstrap_servers[0])
     assert "no common version of Produce: the broker speaks 14 to 20" in text
 
 
-def test_a_handshake_that_is_refused_is_named() -> None:
+def test_the_error_names_a_refused_handshake() -> None:
     with ScriptedCluster() as cluster:
         cluster.script = lambda received: Act(error=58) if received.api_key == API_VERSIONS else None
         text = not_ready(cluster.bootstrap_servers[0])
@@ -191,7 +191,7 @@ def test_a_handshake_that_is_refused_is_named() -> None:
     ],
     ids=["nothing", "in length", "in header", "closed", "2 GB", "garbage", "other id", "short", "long"],
 )
-def test_one_bad_answer_is_overcome(api_key: int, act: Act) -> None:
+def test_one_bad_response_is_overcome(api_key: int, act: Act) -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         cluster.act(api_key, act)
         assert producer.send("orders", b"1").get(WAIT_S).partition == 0
@@ -199,7 +199,7 @@ def test_one_bad_answer_is_overcome(api_key: int, act: Act) -> None:
         assert len(cluster.received(api_key)) >= 2
 
 
-def test_bad_answers_for_good_end_with_the_delivery_timeout() -> None:
+def test_permanent_bad_responses_end_with_the_delivery_timeout() -> None:
     with ScriptedCluster(orders=1) as cluster:
         cluster.script = lambda received: Act(cut=12) if received.api_key == PRODUCE else None
         with producing(cluster, request_timeout_ms=100, delivery_timeout_ms=400) as producer:
@@ -214,14 +214,14 @@ def test_bad_answers_for_good_end_with_the_delivery_timeout() -> None:
     ("code", "error"), [(29, errors.TopicAuthorizationFailedError), (17, errors.InvalidTopicError)]
 )
 class TestFinalTopicErrors:
-    def test_the_record_fails_with_the_brokers_word(self, code: int, error: type[Exception]) -> None:
+    def test_the_record_fails_with_the_brokers_error(self, code: int, error: type[Exception]) -> None:
         with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
             cluster.topics["orders"].error = code
             with pytest.raises(error, match="'orders'"):
                 producer.send("orders", b"1").get(WAIT_S)
 
-    def test_so_does_the_next_one_at_once(self, code: int, error: type[Exception]) -> None:
-        # Within the backoff in which the broker is not asked again.
+    def test_the_next_record_fails_at_once(self, code: int, error: type[Exception]) -> None:
+        # Within the backoff, in which the broker is not asked again.
         with (
             ScriptedCluster(orders=1) as cluster,
             producing(cluster, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as producer,
@@ -241,7 +241,9 @@ class TestFinalTopicErrors:
                 with pytest.raises(error):
                     producer.partitions_for("orders")
 
-    def test_records_go_once_the_broker_has_come_round(self, code: int, error: type[Exception]) -> None:
+    def test_records_are_sent_once_the_broker_accepts_the_topic(
+        self, code: int, error: type[Exception]
+    ) -> None:
         with ScriptedCluster(orders=1) as cluster, producing(cluster, retry_backoff_ms=1) as producer:
             cluster.topics["orders"].error = code
             with pytest.raises(error):
@@ -256,7 +258,7 @@ class TestFinalTopicErrors:
                     assert time.monotonic() < deadline
 
 
-def test_a_topic_that_stays_unknown_fails_after_max_block_ms_and_says_what_the_broker_says() -> None:
+def test_an_unknown_topic_fails_after_max_block_ms_with_the_brokers_error() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster, max_block_ms=300) as producer:
         began = time.monotonic()
         with pytest.raises(errors.KafkaTimeoutError) as caught:
@@ -268,7 +270,7 @@ def test_a_topic_that_stays_unknown_fails_after_max_block_ms_and_says_what_the_b
         assert "UnknownTopicOrPartitionError" in text
 
 
-def test_a_partition_that_does_not_exist_is_an_error_at_once_or_when_metadata_come() -> None:
+def test_a_missing_partition_is_an_error_at_once_or_when_metadata_arrives() -> None:
     with ScriptedCluster(orders=2) as cluster, producing(cluster) as producer:
         with pytest.raises(errors.UnknownTopicOrPartitionError, match="no partition 7: it has 2, 0 to 1"):
             producer.send("orders", b"1", partition=7).get(WAIT_S)
@@ -277,7 +279,7 @@ def test_a_partition_that_does_not_exist_is_an_error_at_once_or_when_metadata_co
             producer.send("orders", b"1", partition=7)
 
 
-def test_a_record_that_is_too_large_fails_alone_and_is_never_sent() -> None:
+def test_a_too_large_record_fails_alone_and_is_never_sent() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster, max_request_size=1000) as producer:
         large = producer.send("orders", bytes(2000))
         assert producer.send("orders", b"small").get(WAIT_S).offset == 0
@@ -287,7 +289,7 @@ def test_a_record_that_is_too_large_fails_alone_and_is_never_sent() -> None:
         assert cluster.topics["orders"].values == [b"small"]
 
 
-def test_an_error_that_is_not_retriable_fails_its_batch_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_final_error_fails_only_its_batch(caplog: pytest.LogCaptureFixture) -> None:
     with ScriptedCluster(orders=2) as cluster, producing(cluster, linger_ms=50) as producer:
         producer.partitions_for("orders")
         cluster.act(PRODUCE, Act(error={("orders", 0): 10}, message="that is a lot"))
@@ -303,7 +305,7 @@ def test_an_error_that_is_not_retriable_fails_its_batch_alone(caplog: pytest.Log
         until(lambda: "1 records for orders-0 failed" in caplog.text, "the line")
 
 
-def test_a_code_nobody_knows_is_told() -> None:
+def test_an_unknown_error_code_is_reported() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         cluster.act(PRODUCE, Act(error=1234))
         with pytest.raises(errors.UnrecognizedBrokerError) as caught:
@@ -346,7 +348,7 @@ def test_a_failing_interceptor_class_leaves_no_thread_behind() -> None:
 
 
 def test_acks_0_to_a_broker_that_stops_reading_fails_in_time() -> None:
-    """Nobody will ever acknowledge the request; only the write's end completes it, and it does not come."""
+    """The request is never acknowledged. Only the end of its write completes it, and the write never ends."""
     stopped = threading.Event()
 
     with (

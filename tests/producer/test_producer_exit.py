@@ -1,4 +1,4 @@
-"""Producers that nobody closes: collected, or there when the process ends."""
+"""Producers that are never closed: collected, or open when the process ends."""
 
 import gc
 import threading
@@ -18,12 +18,12 @@ from tests.until import until
 pytestmark = pytest.mark.timeout(60)
 
 
-# What nobody closed
+# Unclosed producers
 
 
-def test_a_producer_that_is_collected_drains() -> None:
+def test_a_collected_producer_drains() -> None:
     with ScriptedCluster(orders=1) as cluster:
-        # It does not wait for the linger, nor for the answer, where it is collected.
+        # The collection waits for neither the linger nor the response.
         held = threading.Event()
         cluster.act(PRODUCE, Act(hold=held))
         producer = KafkaProducer(
@@ -41,7 +41,7 @@ def test_a_producer_that_is_collected_drains() -> None:
         assert not thread.is_alive()
 
 
-def test_the_timeout_of_a_wait_for_a_temporary_producer_s_record_holds() -> None:
+def test_a_wait_for_a_temporary_producers_record_times_out() -> None:
     with odd_server(is_silent) as server:
         began = time.monotonic()
         with pytest.raises(KafkaTimeoutError, match="may still be delivered"):
@@ -64,7 +64,7 @@ except KafkaTimeoutError:
 """
 
 
-def test_the_exit_goes_on_with_a_producer_that_was_collected() -> None:
+def test_the_exit_keeps_draining_a_collected_producer() -> None:
     with ScriptedCluster(orders=1) as cluster:
         done = run_to_exit(TEMPORARY, *cluster.bootstrap_servers)
         assert (done.returncode, done.stdout, done.stderr) == (0, "not yet\n", "")
@@ -79,14 +79,14 @@ KafkaProducer(bootstrap_servers=sys.argv[1:], close_timeout_ms=500).send("orders
 """
 
 
-def test_the_exit_says_what_a_producer_that_was_collected_has_lost() -> None:
+def test_the_exit_reports_the_losses_of_a_collected_producer() -> None:
     done = run_to_exit(LOSING, refusing_address())
     assert done.returncode == 0
     assert done.stderr.count("1 records were lost") == 1
 
 
 @pytest.mark.parametrize("where", ["sender", "callback"])
-def test_a_producer_that_is_collected_on_a_thread_of_its_own_drains(where: str) -> None:
+def test_a_producer_collected_on_one_of_its_threads_drains(where: str) -> None:
     CollectingSelector.collect.clear()
     CollectingSelector.collected.clear()
     held = threading.Event()
@@ -143,14 +143,14 @@ for i in range(1000):
 """
 
 
-def test_the_exit_of_a_process_that_does_not_close_delivers_everything() -> None:
+def test_the_exit_of_a_process_without_close_delivers_everything() -> None:
     with ScriptedCluster(orders=1) as cluster:
         done = run_to_exit(SENDS, ",".join(cluster.bootstrap_servers), "20000")
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
         assert cluster.topics["orders"].values == [b"%d" % i for i in range(1000)]
 
 
-def test_the_exit_of_a_process_says_what_was_lost() -> None:
+def test_the_exit_of_a_process_reports_losses() -> None:
     began = time.monotonic()
     done = run_to_exit(SENDS, refusing_address(), "500")
     assert time.monotonic() - began < 30
@@ -166,17 +166,17 @@ options = {"close_timeout_ms": 3000, "linger_ms": 60000, "delivery_timeout_ms": 
 producers = [KafkaProducer(bootstrap_servers=server, **options) for server in sys.argv[1:] * 8]
 for producer in producers:
     producer.send("orders", b"1")
-# Half of them can send, and linger.
+# Half of them can send, but linger.
 [producer.partitions_for("orders") for producer in producers[1::2]]
 """
 
 
-def test_at_the_exit_all_producers_drain_at_the_same_time() -> None:
+def test_at_exit_all_producers_drain_at_the_same_time() -> None:
     began = time.monotonic()
     with ScriptedCluster(orders=1) as cluster:
         done = run_to_exit(SEVERAL, refusing_address(), cluster.bootstrap_servers[0])
         assert cluster.topics["orders"].values == [b"1"] * 8
-    # One after the other they would take 24 s, or those that come last would have no time left.
+    # One after the other they would take 24 s, or the last ones would have no time left.
     assert 3 <= time.monotonic() - began < 15
     assert done.returncode == 0
     assert done.stderr.count("1 records were lost") == 8
@@ -196,7 +196,7 @@ def send():
             if len(futures) == 1000:
                 sending.set()
     except errors.ProducerClosedError:
-        # The interpreter goes on to its end meanwhile, and may stop this thread anywhere.
+        # The interpreter shuts down meanwhile, and may stop this thread anywhere.
         if all(future.succeeded() for future in futures):
             print(len(futures), flush=True)
 threading.Thread(target=send, daemon=True).start()
@@ -204,7 +204,7 @@ sending.wait()
 """
 
 
-def test_the_exit_while_another_thread_sends_delivers_what_was_accepted() -> None:
+def test_an_exit_while_another_thread_sends_delivers_accepted_records() -> None:
     with ScriptedCluster(orders=1) as cluster:
         done = run_to_exit(SENDING, ",".join(cluster.bootstrap_servers))
         assert (done.returncode, done.stderr) == (0, "")
@@ -252,7 +252,7 @@ def test_the_interpreter_ends_while_daemon_threads_wait_for_records(what: str, c
     ]
 
 
-def test_a_forgotten_producer_is_closed_with_callbacks_due_and_cycles_through_them() -> None:
+def test_a_dropped_producer_in_a_cycle_with_its_callbacks_is_closed() -> None:
     seen: list[int] = []
     held = threading.Event()
     with ScriptedCluster(orders=1) as cluster:
@@ -270,7 +270,7 @@ def test_a_forgotten_producer_is_closed_with_callbacks_due_and_cycles_through_th
         second = producer.send("orders", b"1").add_callback(again)
         del producer, again
         gc.collect()
-        # The records keep the producer until they are complete.
+        # The records keep the producer alive until they are complete.
         assert thread.is_alive()
         held.set()
         thread.join(WAIT_S)

@@ -1,4 +1,4 @@
-"""Serializers, interceptors and partitioners of the user's own."""
+"""Custom serializers, interceptors and partitioners."""
 
 import logging
 import threading
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Json:
-    """kafka-python 3's form."""
+    """kafka-python 3's kind of serializer."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -99,7 +99,7 @@ class Rude:
         raise RuntimeError("rude close")
 
 
-def test_interceptors_change_records_one_after_the_other_and_hear_of_success() -> None:
+def test_interceptors_change_records_in_turn_and_are_notified_of_success() -> None:
     spy, other = Spy(), Spy()
     with ScriptedCluster(orders=1) as cluster, producing(cluster, interceptors=[spy, other]) as producer:
         producer.send("orders", b"1").get(WAIT_S)
@@ -114,7 +114,7 @@ def test_interceptors_change_records_one_after_the_other_and_hear_of_success() -
 
 def test_a_record_that_waits_for_its_interceptors_does_not_hold_its_value() -> None:
     class Value(bytearray):
-        """Can be referred to weakly."""
+        """Supports weak references."""
 
     running, go_on = threading.Event(), threading.Event()
 
@@ -136,7 +136,7 @@ def test_a_record_that_waits_for_its_interceptors_does_not_hold_its_value() -> N
             go_on.set()
 
 
-def test_interceptors_hear_of_a_failure_with_metadata_of_what_is_known() -> None:
+def test_interceptors_are_notified_of_a_failure_with_the_known_metadata() -> None:
     spy = Spy()
     with ScriptedCluster(orders=1) as cluster, producing(cluster, interceptors=[spy]) as producer:
         cluster.act(PRODUCE, Act(error=10))
@@ -148,7 +148,7 @@ def test_interceptors_hear_of_a_failure_with_metadata_of_what_is_known() -> None
         assert metadata == RecordMetadata("orders", 0, TopicPartition("orders", 0), -1, -1, None, -1, -1, -1)
 
 
-def test_interceptors_hear_of_a_send_that_raised() -> None:
+def test_interceptors_are_notified_of_a_send_that_raised() -> None:
     spy = Spy()
     with ScriptedCluster(orders=1) as cluster, producing(cluster, interceptors=[spy]) as producer:
         with pytest.raises(errors.InvalidTopicError):
@@ -158,7 +158,7 @@ def test_interceptors_hear_of_a_send_that_raised() -> None:
         assert (metadata.topic, metadata.partition, metadata.offset) == ("no such name!", -1, -1)
 
 
-def test_an_interceptor_that_raises_is_logged_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_interceptors_exception_is_logged_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     spy = Spy()
     with (
         ScriptedCluster(orders=1) as cluster,
@@ -200,7 +200,7 @@ def test_interceptor_classes_are_instantiated() -> None:
 
 
 class Modern:
-    """kafka-python 3's form."""
+    """kafka-python 3's kind of partitioner."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -224,7 +224,7 @@ class Modern:
         self.closed += 1
 
 
-def test_a_partitioner_object_chooses_and_sees_the_leaders_of_now() -> None:
+def test_a_partitioner_object_chooses_and_sees_the_current_leaders() -> None:
     modern = Modern()
     with (
         ScriptedCluster(2, orders=2) as cluster,
@@ -242,7 +242,7 @@ def test_a_partitioner_object_chooses_and_sees_the_leaders_of_now() -> None:
         leader = modern.cluster.leader_for_partition("orders", 1)
         assert leader is not None
         assert leader.nodeId == 1
-        # A given partition needs no partitioner.
+        # With an explicit partition the partitioner is not called.
         assert producer.send("orders", b"v", "k", partition=0).get(WAIT_S).partition == 0
         assert len(modern.calls) == 2
         producer.close()
@@ -263,7 +263,7 @@ def test_a_partitioner_callable_gets_all_and_available_partitions() -> None:
 
 
 @pytest.mark.parametrize("answer", [2, -1, "0", None, 1.0, True])
-def test_a_wrong_partition_is_an_error_that_names_partitioner_and_answer(answer: Any) -> None:
+def test_the_error_about_a_wrong_partition_names_partitioner_and_result(answer: Any) -> None:
     modern = Modern()
     modern.answer = answer
     with ScriptedCluster(orders=2) as cluster, producing(cluster, partitioner=modern) as producer:
@@ -274,7 +274,7 @@ def test_a_wrong_partition_is_an_error_that_names_partitioner_and_answer(answer:
         assert cluster.received(PRODUCE) == []
 
 
-def test_a_partitioner_gets_no_topic_the_broker_refuses() -> None:
+def test_a_partitioner_is_not_called_for_a_refused_topic() -> None:
     modern = Modern()
     with ScriptedCluster(orders=1) as cluster, producing(cluster, partitioner=modern) as producer:
         cluster.topics["orders"].error = 29
@@ -284,7 +284,7 @@ def test_a_partitioner_gets_no_topic_the_broker_refuses() -> None:
 
 
 class Turning:
-    """Sticks to a partition until it is told that the next batch begins."""
+    """Keeps a partition until it hears that the next batch begins."""
 
     def __init__(self) -> None:
         self.current = 0
@@ -298,7 +298,7 @@ class Turning:
         self.current = (prev_partition + 1) % len(cluster.partitions_for_topic(topic) or ())
 
 
-def test_a_partitioner_hears_of_new_batches_and_is_asked_again() -> None:
+def test_a_partitioner_is_notified_of_new_batches_and_asked_again() -> None:
     turning = Turning()
     with (
         ScriptedCluster(orders=3) as cluster,
@@ -306,7 +306,7 @@ def test_a_partitioner_hears_of_new_batches_and_is_asked_again() -> None:
     ):
         together = [producer.send("orders", b"%d" % i) for i in range(3)]
         producer.flush(WAIT_S)
-        # The partition's batch is gone, so the next record would open one; one with a key is not asked about.
+        # The partition has no open batch, so the next record would open one; keyed records are not announced.
         keyed = producer.send("orders", b"3", key=b"k")
         producer.flush(WAIT_S)
         after = producer.send("orders", b"4")
@@ -316,7 +316,7 @@ def test_a_partitioner_hears_of_new_batches_and_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize("headers", [None, [("name", bytes(400))]])
-def test_a_partitioner_hears_of_a_record_that_does_not_fit_the_open_batch(headers: Any) -> None:
+def test_a_partitioner_is_notified_if_a_record_does_not_fit_the_open_batch(headers: Any) -> None:
     turning = Turning()
     size = 100 if headers else 500
     with (
@@ -325,6 +325,6 @@ def test_a_partitioner_hears_of_a_record_that_does_not_fit_the_open_batch(header
     ):
         futures = [producer.send("orders", bytes(size), headers=headers) for _ in range(5)]
         producer.flush(WAIT_S)
-    # Two records a batch.
+    # Two records per batch.
     assert turning.told == [0, 1, 2]
     assert [future.get(0).partition for future in futures] == [1, 1, 2, 2, 0]

@@ -1,4 +1,4 @@
-"""Producers in forked children: each process sends what is its own, and only that."""
+"""Producers in forked children: each process sends its own records, and only those."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.mark.parametrize("compression", [None, "lz4"])
-def test_children_of_a_process_that_sends_at_full_speed_send_their_own(
+def test_children_of_a_process_that_sends_at_full_speed_send_their_own_records(
     broker: EmbeddedBroker, compression: str | None
 ) -> None:
     topic = f"busy-{compression}"
@@ -44,7 +44,7 @@ def test_children_of_a_process_that_sends_at_full_speed_send_their_own(
                 future = producer.send(topic, value)
                 mine.append((value, future))
                 if len(mine) % 1000 == 0:
-                    # Callbacks and waits too: their locks are taken at any moment.
+                    # Callbacks and waits too: their locks may be held at any moment.
                     future.add_callback(lambda metadata: None).get(WAIT_S)
 
         def send_as_a_child(number: int) -> list[int]:
@@ -70,7 +70,7 @@ def test_children_of_a_process_that_sends_at_full_speed_send_their_own(
     assert read_back(broker, topic, len(values)) == Counter(values)
 
 
-def test_a_child_leaves_alone_what_the_parent_has_accepted() -> None:
+def test_a_child_does_not_send_the_parents_accepted_records() -> None:
     with (
         ScriptedCluster(orders=1, later=1) as cluster,
         producing(cluster, linger_ms=60_000, delivery_timeout_ms=120_000) as producer,
@@ -96,7 +96,7 @@ def test_a_child_leaves_alone_what_the_parent_has_accepted() -> None:
 
 
 @needs_proc
-def test_a_child_that_never_sends_has_no_thread_and_no_descriptor_of_the_parents() -> None:
+def test_a_child_that_never_sends_has_no_thread_and_none_of_the_parents_descriptors() -> None:
     with ScriptedCluster(3, orders=6) as cluster:
         before = descriptors()
         with producing(cluster) as producer:
@@ -116,10 +116,10 @@ def test_a_child_that_never_sends_has_no_thread_and_no_descriptor_of_the_parents
 
             count, inherited, names, is_open = in_child(look)
             assert (count, names, is_open) == (1, [], True)
-            # The scripted brokers' ends of the connections are in this process too, and are inherited.
+            # The scripted brokers' ends of the connections are also in this process, so the child has them.
             assert not set(connections.values()) & set(inherited.values())
             assert not [what for fd, what in inherited.items() if "event" in what and fd not in before]
-            # The parent goes on with the very same connections.
+            # The parent continues with the very same connections.
             assert producer.send("orders", b"2", partition=0).get(WAIT_S).offset == 1
             assert [len(node.connections) for node in cluster.nodes.values()].count(1) >= 2
 
@@ -139,7 +139,7 @@ def test_a_closed_producer_leaves_nothing_in_the_child_that_used_it() -> None:
         assert in_child(use) == (set(), [])
 
 
-def test_a_record_of_the_parents_is_refused_in_the_child_while_it_is_pending() -> None:
+def test_a_child_may_not_wait_for_a_pending_record_of_the_parent() -> None:
     with ScriptedCluster(orders=1, late=1) as cluster, producing(cluster) as producer:
         acknowledged = producer.send("orders", b"0")
         acknowledged.get(WAIT_S)
@@ -187,7 +187,7 @@ def test_a_record_of_the_parents_is_refused_in_the_child_while_it_is_pending() -
         assert [metadata.offset for metadata in called] == [offset]
 
 
-def test_a_child_waits_for_its_records_whatever_threads_of_the_parents_waited_for() -> None:
+def test_a_child_can_wait_although_threads_of_the_parent_were_waiting() -> None:
     partitions = 100
 
     def parents_wait(received: Received) -> Act | None:
@@ -227,7 +227,7 @@ def test_a_child_waits_for_its_records_whatever_threads_of_the_parents_waited_fo
             assert not thread.is_alive()
 
 
-def test_callbacks_that_are_due_run_in_the_parent_alone() -> None:
+def test_due_callbacks_run_only_in_the_parent() -> None:
     release, running = threading.Event(), threading.Event()
     seen: list[int] = []
 
@@ -338,7 +338,7 @@ def test_a_closed_producer_stays_closed_in_the_child() -> None:
         assert names == []
 
 
-def test_closing_in_the_child_closes_nothing_of_the_parents() -> None:
+def test_closing_in_the_child_does_not_close_the_parents_producer() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         pending = producer.send("orders", b"parent", partition=0)
 
@@ -354,7 +354,7 @@ def test_closing_in_the_child_closes_nothing_of_the_parents() -> None:
 
 
 class Numbering:
-    """A partitioner, an interceptor and a serializer that say whose they are."""
+    """A partitioner, an interceptor and a serializer that identify their process."""
 
     def __init__(self) -> None:
         self.calls: list[int] = []
@@ -364,7 +364,7 @@ class Numbering:
         return record
 
 
-def test_interceptors_are_the_childs_copies_of_the_objects_as_they_were() -> None:
+def test_the_childs_interceptors_are_copies_of_the_parents_objects() -> None:
     interceptor = Numbering()
     with ScriptedCluster(orders=1) as cluster, producing(cluster, interceptors=[interceptor]) as producer:
         producer.send("orders", b"parent").get(WAIT_S)

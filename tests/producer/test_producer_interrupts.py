@@ -1,4 +1,4 @@
-"""Ctrl-C in what waits leaves a producer that can be used, or closed."""
+"""After Ctrl-C in a waiting call the producer can be used, or closed."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture
 def interrupt() -> Iterator[Callable[[], None]]:
-    """Sends Ctrl-C again and again until one has ended a wait on this thread."""
+    """Sends Ctrl-C repeatedly until one has interrupted a wait on this thread."""
     caught, over = threading.Event(), threading.Event()
 
     def raise_once(number: int, frame: FrameType | None) -> None:
@@ -52,7 +52,7 @@ WAITS: dict[str, Callable[[KafkaProducer, RecordFuture], object]] = {
 
 
 @pytest.mark.parametrize("wait", WAITS)
-def test_a_producer_goes_on_after_ctrl_c_in_a_wait(wait: str, interrupt: Callable[[], None]) -> None:
+def test_a_producer_works_after_ctrl_c_in_a_wait(wait: str, interrupt: Callable[[], None]) -> None:
     held = threading.Event()
     with ScriptedCluster(orders=1) as cluster, producing(cluster, max_block_ms=60_000) as producer:
         producer.partitions_for("orders")
@@ -70,7 +70,7 @@ def test_a_producer_goes_on_after_ctrl_c_in_a_wait(wait: str, interrupt: Callabl
 
 
 @pytest.mark.parametrize("stuck", ["broker", "callback"])
-def test_close_goes_on_where_ctrl_c_ended_it(stuck: str, interrupt: Callable[[], None]) -> None:
+def test_close_continues_after_ctrl_c(stuck: str, interrupt: Callable[[], None]) -> None:
     held, running = threading.Event(), threading.Event()
 
     def stay(metadata: Any) -> None:
@@ -98,8 +98,8 @@ def test_close_goes_on_where_ctrl_c_ended_it(stuck: str, interrupt: Callable[[],
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_a_signals_handler_may_close_in_the_middle_of_a_send(codec: str) -> None:
-    """Most of the time of these sends is spent on compressing, where a batch is nobody else's to complete."""
+def test_a_signal_handler_may_close_in_the_middle_of_a_send(codec: str) -> None:
+    """These sends spend most of their time compressing, when no other thread can complete the batch."""
     data = os.urandom(6000).hex().encode()
     futures: list[RecordFuture] = []
     closed = threading.Event()
@@ -121,7 +121,7 @@ def test_a_signals_handler_may_close_in_the_middle_of_a_send(codec: str) -> None
         assert [future for future in futures if not future.succeeded()] == []
 
 
-def test_a_signals_handler_may_close_in_the_middle_of_a_close() -> None:
+def test_a_signal_handler_may_close_in_the_middle_of_a_close() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         producer.partitions_for("orders")
         cluster.act(PRODUCE, Act(silent=True))

@@ -1,4 +1,4 @@
-"""Producers in multiprocessing's children, as arguments of theirs, and in children that end otherwise."""
+"""Producers in multiprocessing's children, as their arguments, and in children that exit in other ways."""
 
 import io
 import multiprocessing
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.timeout(60)
 @pytest.fixture(autouse=True)
 def quiet_forks() -> Iterator[None]:
     with warnings.catch_warnings():
-        # Python warns that a fork with threads may deadlock: that it does not is what is tested.
+        # Python warns that a fork with threads may deadlock. That it does not deadlock is under test.
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         yield
 
 
 @pytest.fixture
 def handed_down(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ScriptedCluster, KafkaProducer]]:
-    """A producer that has sent a record and that forked children find in ``process_work.inherited``."""
+    """A producer that has sent a record, and that forked children find in ``process_work.inherited``."""
     with ScriptedCluster(orders=1) as cluster, producing(cluster, close_timeout_ms=20_000) as producer:
         producer.send("orders", b"parent").get(WAIT_S)
         monkeypatch.setattr(process_work, "inherited", producer)
@@ -41,7 +41,7 @@ def handed_down(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ScriptedClust
 
 
 @needs_fork
-def test_the_workers_of_a_pool_share_a_producer_of_the_parents(
+def test_pool_workers_use_the_parents_producer(
     handed_down: tuple[ScriptedCluster, KafkaProducer],
 ) -> None:
     cluster, producer = handed_down
@@ -58,7 +58,7 @@ def test_the_workers_of_a_pool_share_a_producer_of_the_parents(
 
 
 @needs_fork
-def test_the_exit_of_a_forked_multiprocessing_child_delivers_what_it_sent(
+def test_the_exit_of_a_forked_multiprocessing_child_delivers_its_records(
     handed_down: tuple[ScriptedCluster, KafkaProducer],
 ) -> None:
     cluster, _ = handed_down
@@ -73,7 +73,7 @@ def test_the_exit_of_a_forked_multiprocessing_child_delivers_what_it_sent(
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_producer_is_an_argument_of_a_process_that_is_not_forked(method: str) -> None:
+def test_a_producer_can_be_an_argument_of_a_process_that_is_not_forked(method: str) -> None:
     if method not in multiprocessing.get_all_start_methods():
         pytest.skip(f"this system has no {method}")
     context: BaseContext = multiprocessing.get_context(method)
@@ -113,9 +113,10 @@ def test_a_pickled_producer_is_its_options() -> None:
 
 
 @pytest.mark.parametrize("option", ["value_serializer", "interceptors"])
-def test_an_option_that_cannot_be_pickled_is_named(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Which takes what is local. pyarrow imports it, where it is there.
-    # What takes what is local: pyarrow imports the one, PySpark the other, where they are there.
+def test_the_error_names_an_option_that_cannot_be_pickled(
+    option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # These picklers take local objects. pyarrow imports the one and PySpark the other, if installed.
     for module in ("cloudpickle", "pyspark.cloudpickle"):
         monkeypatch.delitem(sys.modules, module, raising=False)
 
@@ -132,7 +133,7 @@ def test_an_option_that_cannot_be_pickled_is_named(option: str, monkeypatch: pyt
     assert raised.value.__cause__ is not None
 
 
-def test_a_future_that_a_task_returns_to_another_process_says_what_to_return() -> None:
+def test_the_error_for_a_pickled_future_says_what_to_return() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         future = producer.send("orders", b"1")
         with pytest.raises(TypeError, match=r"'orders' can't be pickled: .* what its get\(\) returns"):
@@ -145,7 +146,7 @@ def give_upper() -> Any:
     return process_work.upper
 
 
-def test_a_pickler_that_takes_more_than_pickle_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickler_that_accepts_more_than_pickle_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     class Generous(pickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
             if getattr(obj, "__name__", "") == "<lambda>":
@@ -159,7 +160,7 @@ def test_a_pickler_that_takes_more_than_pickle_is_not_stopped(monkeypatch: pytes
             Generous(into).dump(value)
             return into.getvalue()
 
-    # As the module that PySpark ships; the real one is in the test below, where it is installed.
+    # Imitates the module that PySpark ships. The test below uses the real one, if it is installed.
     monkeypatch.setitem(sys.modules, "pyspark.cloudpickle", Module)
     with producing(bootstrap_servers=[refusing_address()], value_serializer=lambda value: value) as producer:
         again = pickle.loads(Module.dumps(producer))
@@ -167,7 +168,7 @@ def test_a_pickler_that_takes_more_than_pickle_is_not_stopped(monkeypatch: pytes
         assert again.config.value_serializer is process_work.upper
 
 
-def test_cloudpickle_takes_serializers_that_are_lambdas() -> None:
+def test_cloudpickle_accepts_lambda_serializers() -> None:
     cloudpickle = pytest.importorskip("cloudpickle")
     with producing(
         bootstrap_servers=[refusing_address()], value_serializer=lambda value: b"<%s>" % value
@@ -177,7 +178,7 @@ def test_cloudpickle_takes_serializers_that_are_lambdas() -> None:
         assert again.config.value_serializer(b"x") == b"<x>"
 
 
-# Forked children that end in their own ways
+# Forked children that exit in various ways
 
 
 ENDS = """
@@ -212,7 +213,7 @@ def test_the_exit_of_a_forked_child_delivers_its_own_records_and_not_the_parents
         assert (done.returncode, done.stdout) == (0, f"{status}\n")
         assert ("the child's own" in done.stderr) == (how == "raise")
         assert "cyproducer" not in done.stderr
-        # The child's first: the parent's linger until its exit.
+        # The child's first: the parent's records linger until its exit.
         assert cluster.topics["orders"].values == [*(b"child %d" % i for i in range(100)), b"parent"]
 
 

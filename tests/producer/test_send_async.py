@@ -1,4 +1,4 @@
-"""``send_async()``: the loop runs while a task waits, and a task that gives up has sent nothing."""
+"""``send_async()``: the loop runs while a task waits, and a cancelled task has sent nothing."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ VALUE = bytes(1000)
 
 
 class Held:
-    """A broker that answers when the test says so, behind a producer whose memory is full."""
+    """A broker that responds when the test says so, and a producer whose memory is full."""
 
     def __init__(self, **options: Any) -> None:
         self.go_on = threading.Event()
@@ -30,7 +30,7 @@ class Held:
         self.options = {"buffer_memory": MEMORY, "batch_size": 4096, **options}
 
     def run(self, test: Callable[[KafkaProducer], Coroutine[Any, Any, None]]) -> list[Any]:
-        """Runs a test on a loop; returns what the broker has at the end."""
+        """Runs a test on a loop; returns the records that the broker has at the end."""
         with self.cluster, producing(self.cluster, **self.options) as producer:
             producer.send("orders", b"first").get(WAIT_S)
             self.cluster.act(PRODUCE, *[Act(hold=self.go_on)] * 5)
@@ -43,7 +43,7 @@ class Held:
 
 
 async def fill(producer: KafkaProducer) -> "list[asyncio.Task[Any]]":
-    """Tasks of which the last ones wait for memory."""
+    """Tasks, of which the last ones wait for memory."""
     tasks = [asyncio.create_task(producer.send_async("orders", b"%04d" % i + VALUE)) for i in range(60)]
     pool = producer._runtime.accumulator.pool
     while not pool.waiting_threads:
@@ -54,7 +54,7 @@ async def fill(producer: KafkaProducer) -> "list[asyncio.Task[Any]]":
     return tasks
 
 
-def test_where_nothing_is_in_the_way_it_does_what_send_does() -> None:
+def test_without_a_reason_to_wait_it_does_the_same_as_send() -> None:
     async def test(producer: KafkaProducer) -> None:
         future = await producer.send_async("orders", b"v", b"k", [("h", b"1")], 0, 1234)
         metadata = await future
@@ -67,7 +67,7 @@ def test_where_nothing_is_in_the_way_it_does_what_send_does() -> None:
         assert (record.key, list(record.headers)) == (b"k", [("h", b"1")])
 
 
-def test_the_loop_runs_while_memory_is_full_and_all_arrive_in_order() -> None:
+def test_the_loop_runs_while_memory_is_full_and_all_records_arrive_in_order() -> None:
     held = Held()
 
     async def test(producer: KafkaProducer) -> None:
@@ -89,7 +89,7 @@ def test_the_loop_runs_while_memory_is_full_and_all_arrive_in_order() -> None:
     assert [value[:4] for value in arrived[1:]] == [b"%04d" % i for i in range(60)]
 
 
-def test_a_task_that_is_cancelled_while_it_waits_has_sent_nothing() -> None:
+def test_a_task_cancelled_while_waiting_has_sent_nothing() -> None:
     held = Held()
     cancelled: list[int] = []
 
@@ -105,7 +105,7 @@ def test_a_task_that_is_cancelled_while_it_waits_has_sent_nothing() -> None:
             assert isinstance(outcome, asyncio.CancelledError) == (number in cancelled)
         producer._runtime.flush(WAIT_S)
         pool = producer._runtime.accumulator.pool
-        # A buffer is given back just after its batch is off the books.
+        # A buffer is freed just after its batch is removed from the accumulator.
         until(lambda: pool.used_bytes == 0, "the return of all memory")
         assert pool.waiting_threads == 0
 
@@ -114,7 +114,7 @@ def test_a_task_that_is_cancelled_while_it_waits_has_sent_nothing() -> None:
     assert [value[:4] for value in arrived[1:]] == [b"%04d" % i for i in range(60) if i not in cancelled]
 
 
-def test_the_time_is_that_of_send_and_so_is_the_error() -> None:
+def test_the_timeout_and_its_error_are_those_of_send() -> None:
     async def overflow(producer: KafkaProducer) -> None:
         for _ in range(60):
             await producer.send_async("orders", VALUE)
@@ -144,7 +144,7 @@ def test_no_descriptor_is_left() -> None:
     held.run(test)
 
 
-def test_threads_and_tasks_wait_in_one_line() -> None:
+def test_threads_and_tasks_wait_in_one_queue() -> None:
     held = Held()
     sent: list[Any] = []
 
@@ -188,7 +188,7 @@ def test_it_waits_for_slow_callbacks_without_blocking_the_loop() -> None:
             go_on.set()
 
 
-def test_a_topic_without_metadata_blocks_nobody() -> None:
+def test_a_topic_without_metadata_does_not_block() -> None:
     async def test(producer: KafkaProducer) -> None:
         futures = [await producer.send_async("orders", b"%d" % i) for i in range(3)]
         assert [(await future).offset for future in futures] == [0, 1, 2]
@@ -197,7 +197,7 @@ def test_a_topic_without_metadata_blocks_nobody() -> None:
         asyncio.run(test(producer))
 
 
-def test_a_partition_that_is_not_there_is_asked_about_and_refused() -> None:
+def test_for_a_missing_partition_metadata_is_requested_then_it_fails() -> None:
     async def test(producer: KafkaProducer) -> None:
         with pytest.raises(
             errors.UnknownTopicOrPartitionError, match="partition=7: topic 'orders' has 1 part"

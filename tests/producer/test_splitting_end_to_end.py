@@ -1,4 +1,4 @@
-"""Batches that a broker calls too large, from ``send()`` to the log, with idempotence."""
+"""Batches that a broker rejects as too large, from ``send()`` to the log, with idempotence."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -33,9 +33,7 @@ def counters(producer: KafkaProducer) -> dict[str, float]:
 
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("code", [TOO_LARGE, LIST_TOO_LARGE])
-def test_a_batch_that_is_too_large_arrives_in_parts(
-    broker: EmbeddedBroker, codec: str | None, code: int
-) -> None:
+def test_a_too_large_batch_arrives_in_parts(broker: EmbeddedBroker, codec: str | None, code: int) -> None:
     topic = f"parts-{codec}-{code}"
     broker.create_topic(topic, 1)
     called: list[int] = []
@@ -44,9 +42,9 @@ def test_a_batch_that_is_too_large_arrives_in_parts(
         called.append(told.offset)
 
     sent = [b"%d " % i * 20 for i in range(1000)]
-    # Only full batches go before the flush, however slow this machine is: a lone record can't be split.
+    # Only full batches are sent before the flush, however slow the machine is: a lone record can't be split.
     given: dict[str, Any] = {"compression_type": codec, "linger_ms": 60_000, "batch_size": 20_000}
-    # One at a time: this broker does not look at sequences, and takes what follows a refused batch.
+    # One at a time: this broker ignores sequences, and accepts batches that follow a rejected one.
     given["max_in_flight_requests_per_connection"] = 1
     with producing(bootstrap_servers=broker.bootstrap_servers, **given) as producer:
         producer.send(topic, b"first")
@@ -63,7 +61,7 @@ def test_a_batch_that_is_too_large_arrives_in_parts(
     assert values(broker, topic, 1001) == [b"first", *sent]
 
 
-def test_a_record_that_is_too_large_fails_alone_and_its_error_names_the_size(
+def test_a_too_large_record_fails_alone_and_its_error_has_the_size(
     broker: EmbeddedBroker,
 ) -> None:
     broker.create_topic("alone", 1)

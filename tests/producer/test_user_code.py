@@ -1,4 +1,4 @@
-"""Users' code that a sender gives rise to stops no producer: log handlers, metric reporters, finalizers."""
+"""Users' code that a sender triggers must not stop a producer: log handlers, reporters, finalizers."""
 
 import gc
 import logging
@@ -29,7 +29,7 @@ def no_produce(received: Received) -> Act | None:
 
 
 class Handler(logging.Handler):
-    """Calls ``act`` for the first line, as handlers are called: with its lock held. Notes all lines."""
+    """Calls ``act`` for the first line, with its lock held, as handlers are called. Records all lines."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         super().__init__(logging.WARNING)
@@ -57,7 +57,7 @@ class Handler(logging.Handler):
 
 @contextmanager
 def handling(act: Callable[[], object] = lambda: None) -> Iterator[Handler]:
-    """A handler for what the package logs; nothing of it runs on any more afterwards."""
+    """A handler for the package's log lines; when the context ends, none of them is still being handled."""
     handler = Handler(act)
     logger = logging.getLogger("cyproducer")
     logger.addHandler(handler)
@@ -71,7 +71,7 @@ def handling(act: Callable[[], object] = lambda: None) -> Iterator[Handler]:
 # Log handlers
 
 
-def test_a_handler_may_send_through_the_producer_it_is_told_of() -> None:
+def test_a_handler_may_send_through_the_producer_that_logs() -> None:
     sent = []
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         with handling(lambda: sent.append(producer.send("orders", b"a line").get(WAIT_S))) as handler:
@@ -118,7 +118,7 @@ def test_a_handler_may_wait_for_a_lock_that_a_sending_thread_holds() -> None:
             assert not handler.returned.is_set()
 
 
-def test_a_handler_that_raises_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_handlers_exception_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     def act() -> None:
         raise SystemExit("not my day")
 
@@ -126,12 +126,12 @@ def test_a_handler_that_raises_stops_nothing(capsys: pytest.CaptureFixture[str])
         for offset in range(2):
             cluster.act(PRODUCE, Act(error=NOT_ENOUGH_REPLICAS))
             assert producer.send("orders", b"1").get(WAIT_S).offset == offset
-            # The next line of that kind comes after a second.
+            # The next line of that kind follows after a second.
             until(lambda: len(handler.lines) > offset, "the next line")  # noqa: B023
     assert "not my day" in capsys.readouterr().err
 
 
-def test_delivery_timeout_ms_holds_where_a_handler_never_returns() -> None:
+def test_delivery_timeout_ms_holds_if_a_handler_never_returns() -> None:
     end = threading.Event()
     times = {"delivery_timeout_ms": 700, "request_timeout_ms": 300}
     with ScriptedCluster(orders=2) as cluster, handling(end.wait) as handler:
@@ -159,7 +159,7 @@ def test_delivery_timeout_ms_holds_where_a_handler_never_returns() -> None:
 
 
 @pytest.mark.parametrize("what", ["flush", "close"])
-def test_a_handler_does_not_wait_for_ever_for_a_callback_that_waits_for_it(what: str) -> None:
+def test_a_handler_does_not_deadlock_with_a_callback_that_logs(what: str) -> None:
     """The callback logs, and needs the lock of the handler that waits for the callback."""
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         with handling(getattr(producer, what)) as handler:
@@ -178,12 +178,12 @@ def test_a_handler_does_not_wait_for_ever_for_a_callback_that_waits_for_it(what:
             assert isinstance(handler.raised, IllegalStateError)
             assert "callbacks have not returned" in str(handler.raised)
         else:
-            # As any close(): what has not returned when the time is over runs on.
+            # As with any close(): callbacks that have not returned in time keep running.
             assert handler.raised is None
             assert producer._runtime.closed
 
 
-def test_close_waits_for_the_lines_of_what_it_ends() -> None:
+def test_close_waits_for_the_log_lines_of_its_producer() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
 
         def act() -> None:
@@ -199,8 +199,8 @@ def test_close_waits_for_the_lines_of_what_it_ends() -> None:
             assert [line.levelname for line in handler.lines] == ["WARNING", "ERROR"]
 
 
-def test_batches_that_fail_for_one_reason_are_a_line_and_a_count() -> None:
-    # Nothing else wakes the sender for a minute.
+def test_batches_that_fail_for_one_reason_give_one_line_and_a_count() -> None:
+    # Nothing else wakes the sender up for a minute.
     given = {"linger_ms": 20, "request_timeout_ms": 60_000}
     with ScriptedCluster(orders=50) as cluster, producing(cluster, **given) as producer:
         producer.partitions_for("orders")
@@ -218,13 +218,13 @@ def test_batches_that_fail_for_one_reason_are_a_line_and_a_count() -> None:
                 assert all(int(count[2]) == 2 * int(count[1]) for count in counts if count)
                 return len(counts) + sum(int(count[1]) for count in counts if count)
 
-            # What was held back comes by itself.
+            # Held-back lines are reported without a further one.
             until(lambda: told() == 50, "all batches")
-            # Two, where they fail within a second.
+            # Two reports, if the batches fail within a second.
             assert len(handler.lines) < 10
 
 
-def test_a_line_is_what_it_was_on_the_sender_s_thread() -> None:
+def test_a_log_record_has_the_values_of_the_sender_thread() -> None:
     made: list[str] = []
     factory = logging.getLogRecordFactory()
 
@@ -241,7 +241,7 @@ def test_a_line_is_what_it_was_on_the_sender_s_thread() -> None:
             producer.close()
             after = logging.makeLogRecord({})
             assert future.failed()
-            # Drained by close().
+            # close() drains the lines.
             (line,) = handler.lines
             sender = producer._runtime.thread
     finally:
@@ -259,7 +259,7 @@ def test_a_line_is_what_it_was_on_the_sender_s_thread() -> None:
 
 
 class Reporter:
-    """A metric reporter that calls ``act`` when it hears of the first metric of a topic."""
+    """A metric reporter that calls ``act`` when it is notified of a topic's first metric."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self.act = act
@@ -296,7 +296,7 @@ def test_a_reporter_that_never_returns_stops_nothing() -> None:
             end.set()
     assert user_thread.drain(WAIT_S)
     assert reporter.thread == NAME
-    # What it was being told comes before the end.
+    # The notification in progress comes before close().
     assert reporter.told[-1] == "close"
     assert reporter.told.count("close") == 1
 
@@ -318,13 +318,13 @@ def test_a_reporter_may_flush_and_close() -> None:
 
 @contextmanager
 def collecting() -> Iterator[Callable[[], None]]:
-    """What is called in the context has a sender with a ``CollectingSelector`` run the collector."""
+    """The yielded function makes a sender with a ``CollectingSelector`` run the garbage collector."""
     CollectingSelector.collect.clear()
     CollectingSelector.collected.clear()
 
     def collect() -> None:
         CollectingSelector.collect.set()
-        # Wakes it: it waits for events.
+        # Wakes the sender up, as it waits for events.
         for producer in collectors:
             producer._runtime.sender.wake()
         assert CollectingSelector.collected.wait(WAIT_S)
@@ -353,7 +353,7 @@ collectors: list[KafkaProducer] = []
     ],
 )
 @pytest.mark.parametrize("own", [False, True])
-def test_what_would_wait_in_a_finalizer_on_a_sender_s_thread_is_refused(
+def test_a_finalizer_on_a_sender_thread_may_not_wait(
     own: bool, name: str, call: Callable[[KafkaProducer, Any], object]
 ) -> None:
     with (
@@ -371,7 +371,7 @@ def test_what_would_wait_in_a_finalizer_on_a_sender_s_thread_is_refused(
         is_refused_in_a_finalizer(lambda: call(producer, pending), collect)
 
 
-def test_waiting_for_a_first_broker_in_a_finalizer_on_a_sender_s_thread_is_refused() -> None:
+def test_a_finalizer_on_a_sender_thread_may_not_wait_for_the_first_broker() -> None:
     with (
         ScriptedCluster(orders=1) as cluster,
         ScriptedCluster(orders=1) as silent,
@@ -405,7 +405,7 @@ def is_refused_in_a_finalizer(call: Callable[[], object], collect: Callable[[], 
     assert "the thread that sends" in str(outcome)
 
 
-def test_a_future_that_is_done_may_be_asked_in_a_finalizer_on_a_sender_s_thread() -> None:
+def test_a_finalizer_on_a_sender_thread_may_read_a_done_future() -> None:
     outcomes: list[int] = []
 
     class Finalized:
@@ -430,7 +430,7 @@ def test_a_future_that_is_done_may_be_asked_in_a_finalizer_on_a_sender_s_thread(
         assert sent[0].get(WAIT_S).offset == 1
 
 
-def test_a_producer_that_is_collected_on_another_s_sender_s_thread_does_not_hold_it_up() -> None:
+def test_a_producer_collected_on_anothers_sender_thread_does_not_block_it() -> None:
     with (
         ScriptedCluster(orders=1) as cluster,
         ScriptedCluster(slow=1) as slow,
@@ -452,7 +452,7 @@ def test_a_producer_that_is_collected_on_another_s_sender_s_thread_does_not_hold
         assert not pending.is_done
         assert thread.is_alive()
         slow.script = lambda received: None
-        # Sent again, on another connection, it is acknowledged: it is drained all the same.
+        # The record is resent on another connection and acknowledged: the producer is still drained.
         request.connection.close()
         assert pending.get(WAIT_S).topic == "slow"
         thread.join(WAIT_S)
@@ -463,7 +463,7 @@ def test_a_producer_that_is_collected_on_another_s_sender_s_thread_does_not_hold
 
 
 @needs_fork
-def test_a_forked_child_has_a_thread_of_its_own_for_them() -> None:
+def test_a_forked_child_has_its_own_user_thread() -> None:
     end = threading.Event()
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer, handling(end.wait) as handler:
         try:

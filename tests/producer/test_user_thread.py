@@ -1,4 +1,4 @@
-"""The thread that runs log handlers and metric reporters, by itself."""
+"""The thread that runs log handlers and metric reporters, tested alone."""
 
 import logging
 import threading
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Held:
-    """A job that is held up until the test lets it go."""
+    """A job that blocks until the test releases it."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -32,7 +32,7 @@ class Held:
 
 @pytest.fixture
 def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[UserThread, Held]]:
-    """A thread that is busy with a job; lines that are logged are its own."""
+    """A thread that is busy with a job; the package's log lines go to this thread."""
     thread, job = UserThread(), Held()
     monkeypatch.setattr(module, "user_thread", thread)
     thread.put(job)
@@ -42,7 +42,7 @@ def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[UserThread, Held]
     assert thread.drain(PATIENCE_S)
 
 
-def test_jobs_run_in_order_on_a_daemon_thread_that_ends_when_there_are_none() -> None:
+def test_jobs_run_in_order_on_a_daemon_thread_that_ends_without_jobs() -> None:
     ran: list[int] = []
     thread = UserThread()
     assert thread.drain(0)
@@ -64,7 +64,7 @@ def test_jobs_run_in_order_on_a_daemon_thread_that_ends_when_there_are_none() ->
             assert not job.thread.is_alive()
 
 
-def test_many_threads_may_give_it_jobs_while_it_starts_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_threads_may_add_jobs_while_it_starts_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IDLE_S", 0)
     thread, ran = UserThread(), []
 
@@ -77,12 +77,16 @@ def test_many_threads_may_give_it_jobs_while_it_starts_and_ends(monkeypatch: pyt
         giver.start()
     for giver in givers:
         giver.join(PATIENCE_S)
-    # The last job, too, has somebody to run it.
+    # A thread also runs the last job.
     until(lambda: len(ran) == 1200, "all jobs")
 
 
-def test_a_job_that_comes_as_the_thread_ends_is_run() -> None:
-    """1. The thread has had no job for a while.  2. A job comes, and finds it running.  3. It ends."""
+def test_a_job_added_while_the_thread_ends_is_run() -> None:
+    """
+    1. The thread has had no job for a while.
+    2. A job comes, and finds the thread running.
+    3. The thread ends.
+    """
     thread, ran = UserThread(), threading.Event()
 
     class Ending:
@@ -106,7 +110,7 @@ def test_a_job_that_comes_as_the_thread_ends_is_run() -> None:
     assert ran.wait(PATIENCE_S)
 
 
-def test_draining_ends_with_its_time_and_at_once_on_the_thread_itself(
+def test_drain_ends_in_time_and_at_once_on_the_thread_itself(
     held_up: tuple[UserThread, Held],
 ) -> None:
     thread, job = held_up
@@ -119,7 +123,7 @@ def test_draining_ends_with_its_time_and_at_once_on_the_thread_itself(
     assert asked == [True, False]
 
 
-def test_where_no_thread_can_start_draining_runs_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drain_runs_the_jobs_if_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -135,7 +139,7 @@ def test_where_no_thread_can_start_draining_runs_the_jobs(monkeypatch: pytest.Mo
     assert ran[1].name == NAME
 
 
-def test_lines_beyond_the_bound_are_dropped_and_counted(
+def test_lines_beyond_the_limit_are_dropped_and_counted(
     held_up: tuple[UserThread, Held], caplog: pytest.LogCaptureFixture
 ) -> None:
     thread, job = held_up
@@ -153,7 +157,7 @@ def test_lines_beyond_the_bound_are_dropped_and_counted(
     assert [record.getMessage() for record in caplog.records][MOST_LINES + 1 :] == ["another"]
 
 
-def test_a_job_that_raises_ends_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_jobs_exception_does_not_stop_other_jobs(capsys: pytest.CaptureFixture[str]) -> None:
     def fail(error: type[BaseException]) -> Callable[[], None]:
         def job() -> None:
             raise error("on purpose")
@@ -172,7 +176,7 @@ def test_a_job_that_raises_ends_no_other(capsys: pytest.CaptureFixture[str]) -> 
 # Log
 
 
-def test_levels_are_those_of_the_loggers() -> None:
+def test_the_loggers_levels_apply() -> None:
     parent = logging.getLogger("cyproducer.tests.levels")
     child = logging.getLogger("cyproducer.tests.levels.child")
     try:
@@ -191,8 +195,8 @@ def test_levels_are_those_of_the_loggers() -> None:
         child.disabled = False
 
 
-def test_logging_waits_for_none_of_logging_s_locks() -> None:
-    """``logging.config`` holds its lock while it makes handlers, which may connect to something."""
+def test_logging_takes_no_lock_of_the_logging_module() -> None:
+    """``logging.config`` holds its lock while it constructs handlers, which may connect to something."""
     log, done = Log("cyproducer.tests.locked"), threading.Event()
     logging.getLogger("cyproducer.tests.locked").setLevel(logging.ERROR)
 
@@ -205,7 +209,7 @@ def test_logging_waits_for_none_of_logging_s_locks() -> None:
         assert done.wait(PATIENCE_S)
 
 
-def test_an_error_comes_with_its_exception(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_is_logged_with_its_exception(caplog: pytest.LogCaptureFixture) -> None:
     log = Log("cyproducer.tests")
     try:
         raise LookupError("100% gone")
@@ -218,7 +222,7 @@ def test_an_error_comes_with_its_exception(caplog: pytest.LogCaptureFixture) -> 
     assert first.exc_info is not None
     assert str(first.exc_info[1]) == "100% gone"
     assert first.filename == "test_user_thread.py"
-    assert first.funcName == "test_an_error_comes_with_its_exception"
+    assert first.funcName == "test_an_error_is_logged_with_its_exception"
     assert second.getMessage() == "100% as it is"
 
 
@@ -243,7 +247,7 @@ def test_filters_run_on_the_thread() -> None:
 
 
 @needs_fork
-def test_a_child_has_a_thread_of_its_own_and_not_the_parent_s_jobs(
+def test_a_child_has_its_own_thread_and_not_the_parents_jobs(
     held_up: tuple[UserThread, Held],
 ) -> None:
     thread, _ = held_up
@@ -259,8 +263,8 @@ def test_a_child_has_a_thread_of_its_own_and_not_the_parent_s_jobs(
     assert in_child(work) == [NAME]
 
 
-def test_the_thread_that_forks_leaves_the_parent_s_jobs_in_the_child() -> None:
-    """It goes on there, as the only one, with the job that has forked, and ends then."""
+def test_the_thread_that_forks_drops_the_parents_jobs_in_the_child() -> None:
+    """In the child it is the only thread. It finishes the job that forked, and then ends."""
     thread, job, ran = UserThread(), Held(), []
     thread.put(job)
     assert job.begun.wait(PATIENCE_S)
@@ -275,7 +279,7 @@ def test_the_thread_that_forks_leaves_the_parent_s_jobs_in_the_child() -> None:
 
 @needs_fork
 def test_a_handler_may_fork() -> None:
-    """The thread goes on in the child, as its only one, with the job; and with no other."""
+    """In the child the thread is the only one. It finishes the job that forked, and runs no other."""
     said: list[object] = []
 
     def work() -> bool:

@@ -163,7 +163,7 @@ def test_tree_agrees_with_the_installed_kafka_python() -> None:
 
 
 def test_one_code_cannot_have_two_classes() -> None:
-    with pytest.raises(TypeError, match="error code 6 belongs to NotLeaderForPartitionError already"):
+    with pytest.raises(TypeError, match="error code 6 already belongs to NotLeaderForPartitionError"):
         type("Another", (BrokerResponseError,), {}, code=6)
 
 

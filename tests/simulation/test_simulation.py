@@ -62,7 +62,7 @@ def test_the_histories_meet_every_kind_of_trouble() -> None:
         "0 wrap",
         "no memory for a record",
         "the topic is deleted",
-        "no longer exists: the topic was created anew",
+        "no longer exists: the topic was recreated",
         "no partition ",
         "are too large together",
         "they may have been written",

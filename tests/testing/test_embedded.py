@@ -1,4 +1,4 @@
-"""EmbeddedBroker as its users see it, with librdkafka's own client on the other side."""
+"""EmbeddedBroker from its users' point of view, with librdkafka's own client on the other side."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 def produce(broker: EmbeddedBroker, topic: str, value: bytes, **options: object) -> list[KafkaError | None]:
-    """What librdkafka reports for one record: ``[None]`` where it was written, ``[]`` where nothing yet."""
+    """What librdkafka reports for one record: ``[None]`` if it was written, ``[]`` if nothing yet."""
     producer = Producer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -57,7 +57,7 @@ def refuses_connections(address: str) -> bool:
         return probe.connect_ex((host, int(port))) != 0
 
 
-def test_records_written_are_read_back(broker: EmbeddedBroker) -> None:
+def test_written_records_can_be_read_back(broker: EmbeddedBroker) -> None:
     assert produce(broker, "echo", b"hello", **{"enable.idempotence": True}) == [None]
 
     assert [record.value for record in read_all(broker.bootstrap_servers, "echo", 1)] == [b"hello"]
@@ -71,7 +71,7 @@ def test_every_broker_listens_on_the_loopback_address(broker: EmbeddedBroker) ->
 
 
 @pytest.mark.parametrize(("topic", "asked", "partitions"), [("default", None, 3), ("seven", 7, 7)])
-def test_create_topic_makes_the_partitions_asked_for(
+def test_create_topic_makes_the_requested_partitions(
     broker: EmbeddedBroker, topic: str, asked: int | None, partitions: int
 ) -> None:
     broker.create_topic(topic, asked)
@@ -79,12 +79,12 @@ def test_create_topic_makes_the_partitions_asked_for(
     assert partitions_of(broker, topic) == partitions
 
 
-def test_topics_of_the_constructor_are_there_from_the_start() -> None:
+def test_topics_given_to_the_constructor_exist_from_the_start() -> None:
     with EmbeddedBroker(topics={"one": 1, "two": 2}) as broker:
         assert (partitions_of(broker, "one"), partitions_of(broker, "two")) == (1, 2)
 
 
-def test_a_topic_that_exists_is_not_created_again(broker: EmbeddedBroker) -> None:
+def test_an_existing_topic_is_not_created_again(broker: EmbeddedBroker) -> None:
     broker.create_topic("twice")
 
     with pytest.raises(
@@ -93,7 +93,7 @@ def test_a_topic_that_exists_is_not_created_again(broker: EmbeddedBroker) -> Non
         broker.create_topic("twice")
 
 
-def test_fail_next_answers_with_the_error_codes_in_turn(broker: EmbeddedBroker) -> None:
+def test_fail_next_responds_with_the_error_codes_in_turn(broker: EmbeddedBroker) -> None:
     broker.create_topic("fails", 1)
     broker.fail_next(PRODUCE, NOT_LEADER, MESSAGE_TOO_LARGE)
 
@@ -105,7 +105,7 @@ def test_fail_next_answers_with_the_error_codes_in_turn(broker: EmbeddedBroker) 
     assert produce(broker, "fails", b"y") == [None]
 
 
-def test_a_broker_taken_down_refuses_connections_until_brought_up(broker: EmbeddedBroker) -> None:
+def test_a_broker_that_is_down_refuses_connections_until_brought_up(broker: EmbeddedBroker) -> None:
     second = broker.bootstrap_servers.split(",")[1]
 
     broker.take_down(2)
@@ -119,7 +119,7 @@ def test_a_broker_that_does_not_exist_cannot_be_taken_down(broker: EmbeddedBroke
         broker.take_down(9)
 
 
-def test_delay_holds_answers_back() -> None:
+def test_delay_delays_responses() -> None:
     with EmbeddedBroker(topics={"slow": 1}) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
         producer.produce("slow", b"first")
@@ -197,6 +197,6 @@ def test_without_confluent_kafka_the_error_says_what_to_install(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("wrong", [{"brokers": 0}, {"partitions": 0}, {"topics": {"t": -1}}])
-def test_less_than_one_is_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="there must be at least one"):
+def test_numbers_below_one_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must be at least 1"):
         EmbeddedBroker(**wrong)  # type: ignore[arg-type]
