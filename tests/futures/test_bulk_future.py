@@ -228,7 +228,7 @@ def test_waiting_in_a_callback_for_what_is_pending_is_refused(rig: Rig) -> None:
     rig.answer(rig.requests()[0])
     rig.run_callbacks()
     assert len(refused) == 2
-    assert "in a callback, of 100 rows for topic 't' that is pending" in str(refused[0])
+    assert "in a callback, for 100 rows for topic 't' that is pending" in str(refused[0])
 
 
 def test_it_can_be_awaited(rig: Rig) -> None:
