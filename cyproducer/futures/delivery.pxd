@@ -22,7 +22,7 @@ cdef struct Delivery:
     int32_t count         # records
     int32_t partition
     int32_t waiting       # threads in get(); `interested` counts them too
-    int32_t waking        # the first waiter was woken, each wakes the next; no waiter leaves the queue any more
+    int32_t waking        # the first waiter was woken, each wakes the next; no waiter leaves the queue now
     Sleeper* first_sleeper
     Sleeper* last_sleeper
     int64_t base_offset   # -1 if the broker did not report it (acks=0)
