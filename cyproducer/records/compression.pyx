@@ -125,7 +125,9 @@ cdef class Snappy(Compressor):
         source = bytes(data)
         # Java also reads later versions that are compatible with 1; no library has ever written one.
         if source[: len(XERIAL_HEADER)] != XERIAL_HEADER:
-            raise DecompressionError(f"snappy data must start with the xerial header, not {source[:16].hex()}")
+            raise DecompressionError(
+                f"snappy data must start with the xerial header, not {source[:16].hex()}"
+            )
         at = len(XERIAL_HEADER)
         parts = []
         size = 0
@@ -240,7 +242,7 @@ cdef too_large(str name, size, max_size):
 
 cdef int check_end(str name, bint ended, surplus) except -1:
     if not ended:
-        raise DecompressionError(f"{name} data ends before its end mark")
+        raise DecompressionError(f"{name} data is truncated: its end mark is missing")
     if surplus:
         raise DecompressionError(f"{name} data is followed by {len(surplus)} more bytes")
     return 0

@@ -13,7 +13,7 @@ cdef struct KeyHashRule:
     KeyHashFunction hash          # NULL: keys are ignored
     KeyPlaceFunction place        # from the hash to the partition
     bint hashes_empty             # an empty key is hashed; else its record counts as keyless
-    bint hashes_missing           # a missing key is hashed like an empty one; else its record counts as keyless
+    bint hashes_missing           # a missing key is hashed like an empty one; else its record is keyless
 
 # Indexed by the rule's number; filled at import, and only read afterwards.
 cdef KeyHashRule[MOST_RULES] key_hash_rules

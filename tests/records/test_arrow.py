@@ -66,16 +66,16 @@ def test_a_batch_is_released_once_when_it_is_sent_and_when_it_is_refused() -> No
         (BYTES, {}, set_field("length", -1), "length -1"),
         (BYTES, {}, set_field("offset", -1), "offset -1"),
         (BYTES, {}, set_field("n_children", 2), "a batch has 2 columns, its schema 1"),
-        (BYTES, {}, set_field("length", 2, child=0), "it has 2 rows and its batch 3"),
+        (BYTES, {}, set_field("length", 2, child=0), "it has 2 rows, its batch 3"),
         (BYTES, {}, set_field("offset", -1, child=0), "offset -1"),
         (BYTES, {}, set_field("null_count", 4, child=0), "null_count 4"),
         (BYTES, {}, set_field("null_count", 1, child=0), "there is no validity bitmap"),
-        (BYTES, {}, set_field("n_buffers", 2, child=0), "it has 2 buffers, its type 3"),
+        (BYTES, {}, set_field("n_buffers", 2, child=0), "it has 2 buffers, its type needs 3"),
         (BYTES, {}, set_buffer(1, None), "its offsets are missing"),
         (BYTES, {}, set_buffer(1, OFFSETS), "row 1 points outside"),
         (BYTES, {}, set_buffer(1, NEGATIVE), "row 0 points outside"),
         (BYTES, {}, set_buffer(2, None), "row 0 points outside"),
-        (VIEWS, {}, set_field("n_buffers", 2, child=0), "it has 2 buffers, its type at least 3"),
+        (VIEWS, {}, set_field("n_buffers", 2, child=0), "it has 2 buffers, its type needs at least 3"),
         (VIEWS, {}, set_buffer(1, VIEW), "row 0 points outside"),
         (NUMBERS, {"partition": "n"}, set_buffer(1, None, child=1), "its data is missing"),
         (WORDS, {}, set_buffer(1, INDICES), "row 1 points outside"),
@@ -166,29 +166,29 @@ def with_headers(key: Any, room: int, offsets: bytes, **fields: int) -> Made:
     ("make", "said"),
     [
         # The rows of a column begin behind the sum of two offsets.
-        (lambda: one("z", binaries(LAST - 3, offset=3), 1, offset=LAST - 4), "no memory reaches"),
-        (lambda: one("z", binaries(LAST - 1, offset=1), 1, offset=LAST - 2), "no memory reaches"),
-        (lambda: one("z", binaries(LAST - 3, offset=3), 1, offset=LAST - 3), "it has|no memory reaches"),
-        (lambda: one("z", binaries(3), 1, offset=LAST - 1), "it has 3 rows and its batch 9"),
-        (lambda: one("z", binaries(LAST), 1, offset=LAST - 2), "no memory has room"),
-        (lambda: one("z", binaries(3, offset=LAST)), "no memory reaches"),
-        (lambda: one("z", binaries(LAST, offset=LAST)), "no memory reaches"),
-        (lambda: one("z", binaries(1, offset=2**62 - 2)), "no memory has room"),
-        (lambda: one("Z", binaries(1, offset=2**61 - 2)), "no memory has room"),
-        (lambda: one("vz", made_array(1, None, bytes(16), None, offset=2**60)), "no memory has room"),
-        (lambda: one("w:4", made_array(1, None, bytes(4), offset=2**61)), "no memory has room"),
-        (lambda: one("w:999999999999999999", made_array(1, None, bytes(4), offset=9)), "no memory has room"),
+        (lambda: one("z", binaries(LAST - 3, offset=3), 1, offset=LAST - 4), "rows exceed"),
+        (lambda: one("z", binaries(LAST - 1, offset=1), 1, offset=LAST - 2), "rows exceed"),
+        (lambda: one("z", binaries(LAST - 3, offset=3), 1, offset=LAST - 3), "it has|rows exceed"),
+        (lambda: one("z", binaries(3), 1, offset=LAST - 1), "it has 3 rows, its batch 9"),
+        (lambda: one("z", binaries(LAST), 1, offset=LAST - 2), "bytes exceed"),
+        (lambda: one("z", binaries(3, offset=LAST)), "rows exceed"),
+        (lambda: one("z", binaries(LAST, offset=LAST)), "rows exceed"),
+        (lambda: one("z", binaries(1, offset=2**62 - 2)), "bytes exceed"),
+        (lambda: one("Z", binaries(1, offset=2**61 - 2)), "bytes exceed"),
+        (lambda: one("vz", made_array(1, None, bytes(16), None, offset=2**60)), "bytes exceed"),
+        (lambda: one("w:4", made_array(1, None, bytes(4), offset=2**61)), "bytes exceed"),
+        (lambda: one("w:999999999999999999", made_array(1, None, bytes(4), offset=9)), "bytes exceed"),
         (
             lambda: one("Z", made_array(1, None, struct.pack("<2q", 0, 2**56 + 1), b"abc")),
             "row 0 points out",
         ),
         (
             lambda: words_of("w:1", made_array(1, None, b"a", offset=2**56), None, bytes(8)),
-            "no memory has room",
+            "bytes exceed",
         ),
         (
             lambda: one("w:0", made_array(1, b"", None, offset=2**61, null_count=1)),
-            "no memory has room",
+            "bytes exceed",
         ),
         # The bitmap of the rows themselves.
         (
@@ -196,7 +196,7 @@ def with_headers(key: Any, room: int, offsets: bytes, **fields: int) -> Made:
                 of_columns(made_schema("z", "value")),
                 made_array(1, b"\1", children=[binaries(1)], offset=2**62 - 1, null_count=-1),
             ),
-            "no memory has room",
+            "bytes exceed",
         ),
         (lambda: one("w:9999999999999999999", made_array(1, None, bytes(4))), "its width is 9999"),
         (lambda: one("w:-1", made_array(1, None, bytes(4))), "its width is '-1'"),
@@ -206,11 +206,11 @@ def with_headers(key: Any, room: int, offsets: bytes, **fields: int) -> Made:
         (lambda: one("vz", made_array(1, None, bytes(16), None, n_buffers=LAST)), "it has 9.* buffers"),
         (
             lambda: words_of("w:1", made_array(1, None, b"a"), None, bytes(8), offset=2**60),
-            "no memory has room",
+            "bytes exceed",
         ),
         (
             lambda: words_of("w:1", made_array(LAST, None, b"a", offset=1), None, bytes(8)),
-            "no memory reaches",
+            "rows exceed",
         ),
         (lambda: words_of("w:1", made_array(1, None, b"a"), None, None), "its indices are missing"),
         # Pointers.
@@ -219,16 +219,16 @@ def with_headers(key: Any, room: int, offsets: bytes, **fields: int) -> Made:
         (lambda: without_children(one("z", binaries(1))), "its columns are missing"),
         (lambda: Made(of_columns(None), rows_of(1, binaries(1))), "child 0 of a field of its"),
         (lambda: one(NONE, binaries(1)), "it has no type"),
-        (lambda: Made(made_schema(NONE), rows_of(1)), "its schema is a released one"),
+        (lambda: Made(made_schema(NONE), rows_of(1)), "its schema is already released"),
         (round_array, "its dictionary's words are a dictionary"),
         (round_schema, "more than 64 levels"),
         (deep_schema, "more than 64 levels"),
         (many_fields, "1048576 fields"),
         (lambda: with_headers(None, 1, bytes(16)), "column 'h, key': .*its array is missing"),
         (lambda: with_headers(made_array(1, None, None), 1, struct.pack("<qq", 0, 2)), "row 0 points out"),
-        (lambda: with_headers(made_array(1, None, None), 1, bytes(16), offset=2**60), "no memory has room"),
-        (lambda: MadeStream(of_columns(), missing=["get_schema"]), "no functions to read it by"),
-        (lambda: MadeStream(of_columns(), missing=["get_next"]), "no functions to read it by"),
+        (lambda: with_headers(made_array(1, None, None), 1, bytes(16), offset=2**60), "bytes exceed"),
+        (lambda: MadeStream(of_columns(), missing=["get_schema"]), "no functions to read it"),
+        (lambda: MadeStream(of_columns(), missing=["get_next"]), "no functions to read it"),
     ],
 )  # fmt: skip
 def test_numbers_that_no_memory_has_and_pointers_that_lead_nowhere_are_refused(
@@ -246,9 +246,9 @@ def test_numbers_that_no_memory_has_and_pointers_that_lead_nowhere_are_refused(
 @pytest.mark.parametrize(
     ("length", "offset", "said"),
     [
-        (1, 2**60, "no memory has room"),
-        (2**63 - 5, 5, "no memory reaches"),
-        (1, 2**63 - 1, "no memory reaches"),
+        (1, 2**60, "bytes exceed"),
+        (2**63 - 5, 5, "rows exceed"),
+        (1, 2**63 - 1, "rows exceed"),
     ],
 )
 def test_numbers_that_no_memory_has_are_refused_in_columns_of_numbers(
@@ -256,7 +256,10 @@ def test_numbers_that_no_memory_has_are_refused_in_columns_of_numbers(
 ) -> None:
     schema = of_columns(made_schema("w:0", "value"), made_schema("l", "n"))
     numbers = made_array(length, None, bytes(8), offset=offset)
-    with Rig({"t": [1]}) as rig, pytest.raises(ValueError, match=f"column 'n': malformed Arrow data: {said}"):
+    with (
+        Rig({"t": [1]}) as rig,
+        pytest.raises(ValueError, match=f"column 'n': malformed Arrow data: .*{said}"),
+    ):
         rig.path.send_arrow("t", Made(schema, rows_of(1, made_array(1, None, None), numbers)), **{role: "n"})
     schema = of_columns(made_schema("w:0", "value"), made_schema("l", "n"))
     with Rig({"t": [1]}) as rig, pytest.raises(ValueError, match=r"column 'n': .*its array is missing"):
@@ -281,7 +284,7 @@ def test_rows_without_bytes_are_sent_and_any_number_of_them_is_counted() -> None
         rig.answer_all()
         assert rig.values("t") == [b""] * 3
         rows = 2**62
-        with pytest.raises(ValueError, match=f"data: has {rows} rows: one call takes at most {2**32}"):
+        with pytest.raises(ValueError, match=f"data: has {rows} rows: a call takes at most {2**32}"):
             rig.path.send_arrow("t", one("w:0", made_array(rows, None, None), rows))
         batches = [rows_of(2**31, made_array(2**31, None, None)) for _ in range(3)]
         with pytest.raises(ValueError, match=f"data: has {3 * 2**31} rows"):
@@ -316,7 +319,7 @@ def test_a_dictionary_of_dictionaries_is_named() -> None:
 
 def test_a_stream_that_fails_says_why_if_it_can() -> None:
     with Rig({"t": [1]}) as rig:
-        for missing, said in (([], "the disk"), (["get_last_error"], "it does not say why")):
+        for missing, said in (([], "the disk"), (["get_last_error"], "it reported no reason")):
             with pytest.raises(OSError, match=f"its Arrow stream failed: {said}") as failed:
                 rig.path.send_arrow("t", MadeStream(of_columns(), missing=missing, error="the disk"))
             assert failed.value.errno == 5

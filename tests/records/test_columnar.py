@@ -289,9 +289,9 @@ def bad_headers(rows: list[Any]) -> pa.Array:
             table(p=[0, 1, 3]),
             {"partition": "p"},
             errors.UnknownTopicOrPartitionError,
-            "'p', row 2: 3 is no part",
+            "'p', row 2: 3 is not a part",
         ),
-        (table(p=[0, -1, 1]), {"partition": "p"}, ValueError, "column 'p', row 1: -1 is no partition"),
+        (table(p=[0, -1, 1]), {"partition": "p"}, ValueError, "column 'p', row 1: -1 is not a partition"),
         (
             table(p=pa.array([0, 1, 2**64 - 1], pa.uint64())),
             {"partition": "p"},
@@ -301,7 +301,12 @@ def bad_headers(rows: list[Any]) -> pa.Array:
         (table(), {"partition": 3}, errors.UnknownTopicOrPartitionError, "partition=3: topic 't' has 3"),
         (table(), {"partition": -1}, ValueError, "partition=-1"),
         (table(), {"timestamp": -1}, ValueError, "timestamp=-1"),
-        (table(t=[0, 1, -2]), {"timestamp": "t"}, ValueError, "column 't', row 2: -2 is no timestamp"),
+        (
+            table(t=[0, 1, -2]),
+            {"timestamp": "t"},
+            ValueError,
+            "column 't', row 2: -2 is not a valid timestamp",
+        ),
         (
             table(t=pa.array([0, 2**62, 1], pa.timestamp("s"))),
             {"timestamp": "t"},
@@ -375,12 +380,12 @@ def test_header_keys_that_are_no_utf8_are_named_by_row_and_key(rig: Rig) -> None
     bad = headers(b"also fine", b"\xc3(", b"\xff")
     # Two batches: rows are counted over both.
     data = pa.concat_tables([table(h=headers(b"x")), table(h=bad)])
-    with pytest.raises(ValueError, match=r"^column 'h', row 5: the header key b'\\xc3\(' is no UTF-8$"):
+    with pytest.raises(ValueError, match=r"^column 'h', row 5: the header key b'\\xc3\(' is not UTF-8$"):
         rig.path.send_arrow("t", data, headers="h")
     words = pa.DictionaryArray.from_arrays(pa.array([0, 1, 1], pa.int8()), pa.array([b"\xff", b"ok"]))
     pairs = pa.StructArray.from_arrays([words, pa.nulls(3)], ["key", "value"])
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), pairs)
-    with pytest.raises(ValueError, match=r"^column 'h', row 0: the header key b'\\xff' is no UTF-8$"):
+    with pytest.raises(ValueError, match=r"^column 'h', row 0: the header key b'\\xff' is not UTF-8$"):
         rig.path.send_arrow("t", table(h=lists), headers="h")
     assert rig.accumulator.counters()["records_appended"] == 0
     # What is not sent may be anything: a row that is not among these, and what lies under a null.
@@ -434,7 +439,7 @@ def test_utf8_is_what_python_takes_for_it(parts: list[bytes]) -> None:
     data = pa.table({"value": [b"v"], "h": pa.array([[{"key": key, "value": b""}]], pa.list_(BINARY_PAIR))})
     with Rig({"t": [1]}) as rig:
         if not valid:
-            with pytest.raises(ValueError, match=r"row 0: the header key .* is no UTF-8"):
+            with pytest.raises(ValueError, match=r"row 0: the header key .* is not UTF-8"):
                 rig.path.send_arrow("t", data, headers="h")
         else:
             rig.path.send_arrow("t", data, headers="h")
@@ -446,7 +451,7 @@ def test_each_way_to_be_no_utf8_is_noticed(rig: Rig, part: bytes) -> None:
     data = pa.table(
         {"value": [b"v"], "h": pa.array([[{"key": b"ab" + part, "value": b""}]], pa.list_(BINARY_PAIR))}
     )
-    with pytest.raises(ValueError, match=r"row 0: the header key .* is no UTF-8"):
+    with pytest.raises(ValueError, match=r"row 0: the header key .* is not UTF-8"):
         rig.path.send_arrow("t", data, headers="h")
 
 
@@ -526,5 +531,5 @@ def test_a_stream_that_fails_sends_nothing(rig: Rig) -> None:
             return capsule
 
     rig.path.send_arrow("t", Once())
-    with pytest.raises(ValueError, match="its Arrow stream was read before"):
+    with pytest.raises(ValueError, match="its Arrow stream was already read"):
         rig.path.send_arrow("t", Once())

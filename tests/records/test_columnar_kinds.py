@@ -165,7 +165,7 @@ def test_a_number_that_is_no_partition_is_refused_by_row(
     rig: Rig, value: float, error: type[Exception]
 ) -> None:
     table = valued(p=pa.array([0.0, math.nan, value]))
-    with pytest.raises(error, match=r"column 'p', row 2: .* is no partition of the topic, which has 3"):
+    with pytest.raises(error, match=r"column 'p', row 2: .* is not a partition of the topic, which has 3"):
         rig.path.send_arrow("t", table, partition="p")
     assert rig.accumulator.counters()["records_appended"] == 0
 
@@ -185,7 +185,7 @@ def test_a_partitioner_of_the_users_is_not_asked_for_rows_without_a_partition(
 
     path = Partitioned()
     path._open_path(rig.accumulator, 1 << 20, 60_000, rig.path.send)
-    with pytest.raises(ValueError, match="column 'p', row 0: is null, and a partitioner of your own"):
+    with pytest.raises(ValueError, match="column 'p', row 0: is null, and a custom partitioner"):
         path.send_arrow("t", valued(p=column), partition="p")
     path.send_arrow("t", valued(p=pa.array([1.0, 0.0])), partition="p")
     path.send_arrow("t", valued(p=pa.nulls(0)), partition="p")
@@ -205,9 +205,9 @@ def test_unsigned_numbers_are_milliseconds_below_2_to_63(rig: Rig) -> None:
     table = valued(at=pa.array([0, None, 2**53], pa.uint64()))
     assert sent_at_once(table, timestamp="at") == sent_singly(table, timestamp="at")
     for wrong in (2**63, 2**64 - 1):
-        with pytest.raises(ValueError, match=f"column 'at', row 1: {wrong} is no timestamp"):
+        with pytest.raises(ValueError, match=f"column 'at', row 1: {wrong} is not a valid timestamp"):
             rig.path.send_arrow("t", valued(at=pa.array([0, wrong], pa.uint64())), timestamp="at")
-    with pytest.raises(ValueError, match="column 'at', row 0: -1 is no timestamp"):
+    with pytest.raises(ValueError, match="column 'at', row 0: -1 is not a valid timestamp"):
         rig.path.send_arrow("t", valued(at=pa.array([-1], pa.int32()).cast(pa.date32())), timestamp="at")
 
 
