@@ -304,7 +304,7 @@ MUTANTS = [
         "cyproducer/records/arrow.pyx",
         "            if stream.release != NULL:\n                stream.release(&stream)\n",
         "            pass\n",
-        ("tests/records/test_arrow.py::test_a_stream_is_released_once_however_it_ends",),
+        ("tests/records/test_arrow.py::test_a_stream_is_released_once_whether_it_ends_or_fails",),
     ),
     # Network
     Mutant(

@@ -1,4 +1,4 @@
-"""What is taken over is released once, and arrays that can't be right are refused."""
+"""Imported Arrow data is released exactly once, and malformed arrays are refused."""
 
 import ctypes
 import shutil
@@ -43,11 +43,11 @@ NUMBERS = pa.record_batch({"value": [b"abc"], "n": [1]})
 WORDS = pa.record_batch({"value": pa.array(["a", "b", "a"]).dictionary_encode()})
 
 
-def test_a_batch_is_released_once_when_it_is_sent_and_when_it_is_refused() -> None:
+def test_a_batch_is_released_once_whether_sent_or_refused() -> None:
     with Rig({"t": [1]}) as rig:
         good, bad = Counted(BYTES), Counted(pa.record_batch({"value": [b"x", None]}))
         rig.path.send_arrow("t", good)
-        # The bytes are in batches of the producer's: nothing of the caller's is held.
+        # The bytes are in the producer's batches: it holds none of the caller's memory.
         assert good.released == 1
         with pytest.raises(ValueError, match="row 1"):
             rig.path.send_arrow("t", bad)
@@ -82,7 +82,7 @@ def test_a_batch_is_released_once_when_it_is_sent_and_when_it_is_refused() -> No
         (WORDS, {}, set_field("dictionary", None, child=0), "its dictionary is missing"),
     ],
 )  # fmt: skip
-def test_what_can_not_be_right_is_refused_and_released(
+def test_malformed_arrays_are_refused_and_released(
     batch: pa.RecordBatch, options: dict[str, Any], change: Any, said: str
 ) -> None:
     data = Counted(batch, change)
@@ -93,7 +93,7 @@ def test_what_can_not_be_right_is_refused_and_released(
         assert rig.accumulator.counters()["records_appended"] == 0
 
 
-# Numbers that overflow, pointers that lead nowhere or round in a circle
+# Numbers that overflow, missing pointers, cycles
 
 LAST = 2**63 - 1
 NONE: Any = None
@@ -147,7 +147,7 @@ def deep_schema() -> Made:
 
 
 def many_fields() -> Made:
-    """Each level has the next one twice: few structures, and endless to walk."""
+    """Each level has the next one twice: few structures, but a walk would never end."""
     schema = made_schema("i", "value")
     for _ in range(60):
         schema = made_schema("+s", "value", [schema, schema])
@@ -165,7 +165,7 @@ def with_headers(key: Any, room: int, offsets: bytes, **fields: int) -> Made:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        # The rows of a column begin behind the sum of two offsets.
+        # The rows of a column begin at the sum of two offsets.
         (lambda: one("z", binaries(LAST - 3, offset=3), 1, offset=LAST - 4), "rows exceed"),
         (lambda: one("z", binaries(LAST - 1, offset=1), 1, offset=LAST - 2), "rows exceed"),
         (lambda: one("z", binaries(LAST - 3, offset=3), 1, offset=LAST - 3), "it has|rows exceed"),
@@ -190,7 +190,7 @@ def with_headers(key: Any, room: int, offsets: bytes, **fields: int) -> Made:
             lambda: one("w:0", made_array(1, b"", None, offset=2**61, null_count=1)),
             "bytes exceed",
         ),
-        # The bitmap of the rows themselves.
+        # The bitmap of the table's own rows.
         (
             lambda: Made(
                 of_columns(made_schema("z", "value")),
@@ -231,9 +231,7 @@ def with_headers(key: Any, room: int, offsets: bytes, **fields: int) -> Made:
         (lambda: MadeStream(of_columns(), missing=["get_next"]), "no functions to read it"),
     ],
 )  # fmt: skip
-def test_numbers_that_no_memory_has_and_pointers_that_lead_nowhere_are_refused(
-    make: Callable[[], Any], said: str
-) -> None:
+def test_impossible_sizes_and_missing_pointers_are_refused(make: Callable[[], Any], said: str) -> None:
     with Rig({"t": [1]}) as rig:
         data = make()
         headers = "h" if isinstance(data, Made) and data.array.n_children == 2 else None
@@ -251,7 +249,7 @@ def test_numbers_that_no_memory_has_and_pointers_that_lead_nowhere_are_refused(
         (1, 2**63 - 1, "rows exceed"),
     ],
 )
-def test_numbers_that_no_memory_has_are_refused_in_columns_of_numbers(
+def test_impossible_sizes_are_refused_in_columns_of_numbers(
     role: str, length: int, offset: int, said: str
 ) -> None:
     schema = of_columns(made_schema("w:0", "value"), made_schema("l", "n"))
@@ -278,7 +276,7 @@ def test_a_schema_with_too_many_children_is_refused() -> None:
         schema.release = made_schema("n").release
 
 
-def test_rows_without_bytes_are_sent_and_any_number_of_them_is_counted() -> None:
+def test_rows_without_bytes_are_sent_and_any_number_is_counted() -> None:
     with Rig({"t": [1]}) as rig:
         rig.path.send_arrow("t", one("w:0", made_array(3, None, None), 3))
         rig.answer_all()
@@ -291,8 +289,8 @@ def test_rows_without_bytes_are_sent_and_any_number_of_them_is_counted() -> None
             rig.path.send_arrow("t", MadeStream(of_columns(made_schema("w:0", "value")), batches))
 
 
-def test_sizes_that_no_record_has_are_too_large() -> None:
-    """Nothing is read of a key and a value of 2**56 bytes each, or of 2**62 headers."""
+def test_sizes_beyond_any_record_are_too_large() -> None:
+    """A key and a value of 2**56 bytes each, or 2**62 headers, are refused without being read."""
     vast = struct.pack("<2q", 0, 2**56)
     schema = of_columns(made_schema("Z", "value"), made_schema("Z", "k"))
     table = Made(schema, rows_of(1, *[made_array(1, None, vast, b"abc") for _ in range(2)]))
@@ -317,7 +315,7 @@ def test_a_dictionary_of_dictionaries_is_named() -> None:
 # Streams
 
 
-def test_a_stream_that_fails_says_why_if_it_can() -> None:
+def test_the_error_of_a_failed_stream_has_the_reason_if_any() -> None:
     with Rig({"t": [1]}) as rig:
         for missing, said in (([], "the disk"), (["get_last_error"], "it reported no reason")):
             with pytest.raises(OSError, match=f"its Arrow stream failed: {said}") as failed:
@@ -329,7 +327,7 @@ def test_a_stream_that_fails_says_why_if_it_can() -> None:
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
 @pytest.mark.parametrize("fails", [0, 1])
-def test_ctrl_c_ends_the_reading_of_a_stream_after_its_batch(fails: int, tmp_path: Path) -> None:
+def test_ctrl_c_stops_reading_a_stream_after_the_current_batch(fails: int, tmp_path: Path) -> None:
     assert COMPILER is not None
     library = tmp_path / "interrupted_stream.so"
     source = Path(__file__).with_name("interrupted_stream.c")
@@ -346,7 +344,7 @@ def test_ctrl_c_ends_the_reading_of_a_stream_after_its_batch(fails: int, tmp_pat
 
 
 @pytest.mark.parametrize("fails", [KeyboardInterrupt, ValueError])
-def test_ctrl_c_in_a_generator_behind_a_stream_is_no_failure_of_the_stream(
+def test_ctrl_c_in_the_generator_of_a_stream_raises_keyboard_interrupt(
     fails: type[BaseException],
 ) -> None:
     def batches() -> Any:
@@ -360,14 +358,14 @@ def test_ctrl_c_in_a_generator_behind_a_stream_is_no_failure_of_the_stream(
     with Rig({"t": [1]}) as rig:
         with pytest.raises(KeyboardInterrupt if fails is KeyboardInterrupt else OSError):
             rig.path.send_arrow("t", reader)
-        # What older releases of pyarrow say.
+        # The messages of older pyarrow releases.
         text = f"Unknown error: x. Detail: Python exception: {fails.__name__}"
         with pytest.raises(KeyboardInterrupt if fails is KeyboardInterrupt else OSError):
             rig.path.send_arrow("t", MadeStream(of_columns(), error=text))
 
 
 @pytest.mark.parametrize("given", [(1, 2), (), None, "capsule"])
-def test_what_is_no_pair_of_capsules_is_refused(given: Any) -> None:
+def test_anything_but_a_pair_of_capsules_is_refused(given: Any) -> None:
     class Odd:
         def __arrow_c_array__(self, requested_schema: object = None) -> Any:
             return given
@@ -383,13 +381,13 @@ def test_what_is_no_pair_of_capsules_is_refused(given: Any) -> None:
             rig.path.send_arrow("t", OddStream())
 
 
-def test_the_offsets_are_arrow_data_that_outlives_all_else() -> None:
+def test_exported_offsets_outlive_the_future() -> None:
     with Rig({"t": [1]}) as rig:
         future = rig.path.send_many("t", [b"x"] * 3)
         rig.answer_all()
         rows = future.get(0).rows()
         schema, array = rows.__arrow_c_array__()
-        del schema, array  # capsules that nobody takes free what they hold
+        del schema, array  # capsules that are not consumed free their contents
         taken = pa.record_batch(rows)
         del rows, future
     assert taken.schema.field("offset").type == pa.int64()
@@ -397,7 +395,7 @@ def test_the_offsets_are_arrow_data_that_outlives_all_else() -> None:
 
 
 class Stream:
-    """An Arrow stream that counts its releases, and fails after ``batches`` batches where told to."""
+    """An Arrow stream that counts its releases, and can fail after ``batches`` batches."""
 
     def __init__(self, batches: list[pa.RecordBatch], fails: bool = False) -> None:
         self.released = 0
@@ -437,7 +435,7 @@ def stream_pointer(capsule: object) -> int:
     return int(get(capsule, b"arrow_array_stream"))
 
 
-def test_a_stream_is_released_once_however_it_ends() -> None:
+def test_a_stream_is_released_once_whether_it_ends_or_fails() -> None:
     with Rig({"t": [1]}) as rig:
         whole = Stream([BYTES, BYTES])
         rig.path.send_arrow("t", whole)
