@@ -103,9 +103,7 @@ MUTANTS = [
         "    cyp_store32(&d.state, state)\n    if cyp_load32(&d.interested) == 0:\n        return\n",
         "    listed = cyp_load32(&d.interested) == 0\n    cyp_store32(&d.state, state)\n"
         "    if listed:\n        return\n",
-        (
-            "tests/futures/test_delivery_callbacks.py::test_an_outcome_is_stored_before_interest_in_it_is_looked_for",
-        ),
+        ("tests/futures/test_delivery_callbacks.py::test_an_outcome_is_stored_before_interest_is_checked",),
     ),
     Mutant(
         "last-parked-deadline",
@@ -201,14 +199,16 @@ MUTANTS = [
         "cyproducer/callers/bulk_path.pyx",
         "error.accepted = segments.rows",
         "error.accepted = 0",
-        ("tests/futures/test_bulk_future.py::test_rows_accepted_before_memory_ran_out_go_on_and_are_told",),
+        (
+            "tests/futures/test_bulk_future.py::test_rows_accepted_before_memory_ran_out_are_sent_and_reported",
+        ),
     ),
     Mutant(
         "granted-memory-lost",
         "cyproducer/callers/bulk_path.pyx",
         "            s.grant = s.out.need\n",
         "",
-        ("tests/futures/test_bulk_future.py::test_memory_that_becomes_free_is_waited_for_and_order_is_kept",),
+        ("tests/futures/test_bulk_future.py::test_a_call_waits_for_free_memory_and_keeps_the_order",),
     ),
     Mutant(
         "one-partition-too-many",
@@ -280,7 +280,9 @@ MUTANTS = [
         "cyproducer/callers/bulk_path.pyx",
         "if s.row > before or deadline == 0:",
         "if deadline == 0:",
-        ("tests/futures/test_bulk_future.py::test_a_call_that_gets_on_may_take_longer_than_max_block_ms",),
+        (
+            "tests/futures/test_bulk_future.py::test_a_call_that_makes_progress_may_take_longer_than_max_block_ms",
+        ),
     ),
     # Records
     Mutant(
@@ -302,7 +304,7 @@ MUTANTS = [
         "cyproducer/records/arrow.pyx",
         "            if stream.release != NULL:\n                stream.release(&stream)\n",
         "            pass\n",
-        ("tests/records/test_arrow.py::test_a_stream_is_released_once_however_it_ends",),
+        ("tests/records/test_arrow.py::test_a_stream_is_released_once_whether_it_ends_or_fails",),
     ),
     # Network
     Mutant(

@@ -1,1 +1,1 @@
-"""What every layer builds on: locks, clocks, durations, counters. Imports nothing else of the package."""
+"""Locks, clocks, durations and counters, used by every layer. Imports nothing else from the package."""

@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t
 
 
 cdef class Clock:
-    cdef int64_t manual_ns        # what a manual clock shows; -1: the system's clock is read
+    cdef int64_t manual_ns        # the time of a manual clock; -1: read the system's clock
     cdef int64_t manual_wall_ms   # the same for the wall clock
     cdef int64_t now_ns(self) noexcept nogil
     cdef int64_t wall_ms(self) noexcept nogil

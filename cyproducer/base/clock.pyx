@@ -1,8 +1,8 @@
-"""The two clocks the package reads, as one object that comes in from outside.
+"""The package's two clocks, as one object that the caller passes in.
 
-Owns: reading the monotonic clock (deadlines, ages) and the wall clock (record timestamps), and deadlines from
-callers' timeouts.
-Does not own: any decision. Any thread may read; only a test or a simulator moves a manual clock.
+Owns reading the monotonic clock (deadlines, ages) and the wall clock (record timestamps), and turning a
+caller's timeout into a deadline. Makes no decisions. Any thread may read a clock; only a test or a simulator
+moves a manual one.
 """
 
 from cyproducer.base.sync cimport (
@@ -36,13 +36,13 @@ cdef class Clock:
         return cyp_wall_ms()
 
     cdef int64_t ticked_wall_ms(self) noexcept nogil:
-        """``wall_ms`` as of the kernel's last tick."""
+        """``wall_ms`` at the kernel's last tick."""
         if self.manual_wall_ms >= 0:
             return self.manual_wall_ms
         return cyp_ticked_wall_ms()
 
     def monotonic_ns(self):
-        """Nanoseconds of a clock that never goes back."""
+        """Nanoseconds on a clock that never goes backwards."""
         return self.now_ns()
 
     def unix_ms(self):
@@ -51,7 +51,7 @@ cdef class Clock:
 
 
 cdef class ManualClock(Clock):
-    """A clock that moves only when told, so that a test or a simulator owns time."""
+    """A clock that moves only when a test or a simulator moves it."""
 
     def __init__(self, int64_t now_ns=0, int64_t unix_ms=1_700_000_000_000):
         if now_ns < 0 or unix_ms < 0:
@@ -67,21 +67,21 @@ cdef class ManualClock(Clock):
         self.manual_wall_ms = cyp_after(self.manual_wall_ms, cyp_ms_ns(ms) // 1_000_000)
 
     def set_unix_ms(self, int64_t unix_ms):
-        """Sets the wall clock alone: it may jump either way, as real ones do."""
+        """Sets only the wall clock, which may jump in either direction, as real ones do."""
         self.manual_wall_ms = unix_ms
 
 
 cdef double duration_of(str name, object value, str unit) except -1:
-    """``durations.duration``, and a short way for what most callers give."""
+    """``durations.duration``, with a fast path for a float."""
     if type(value) is float and <double>value >= 0:
         return <double>value
     return duration(name, value, unit)
 
 
 cdef int64_t deadline_in(str name, object seconds) except -1:
-    """The time of the system's monotonic clock when the argument ``name`` is over; FAR_NS for None.
+    """The time on the system's monotonic clock at which the argument ``name`` expires; FAR_NS for None.
 
-    Raises ``TypeError`` or ``ValueError`` where it is no number of seconds >= 0.
+    Raises ``TypeError`` or ``ValueError`` if ``seconds`` is not a number >= 0.
     """
     if seconds is None:
         return FAR_NS

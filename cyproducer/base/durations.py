@@ -1,31 +1,31 @@
-"""Durations that callers give as arguments: what is allowed, and how long a lock can be waited for.
+"""Checks durations passed as arguments, and limits them to what Python's locks can wait for.
 
-Owns: checking them, before anything is done. Does not own: options (``config.values``), nor turning them into
-nanoseconds (``base/sync.h``). Pure functions; any thread may call them.
+A duration is checked before the call does anything. Does not check options (``config.values``) and does not
+convert to nanoseconds (``base/sync.h``). Pure functions; any thread may call them.
 """
 
 import math
 import threading
 from typing import Any
 
-#: The most that ``Lock.acquire``, ``Condition.wait`` and ``Thread.join`` get: 146 years, where they take 292.
-#: Half of it, because Python may add it to the clock.
+#: The longest timeout passed to ``Lock.acquire``, ``Condition.wait`` and ``Thread.join``: 146 years, half of
+#: the 292 that they accept, because Python may add it to the clock.
 _LONGEST_WAIT_S = threading.TIMEOUT_MAX / 2
 
 
 def duration(name: str, value: Any, unit: str = "seconds") -> float:
-    """The argument ``name`` as a number >= 0; infinity for None, which means as long as it takes.
+    """Returns the argument ``name`` as a number >= 0; infinity for None, which means no limit.
 
     Raises:
-        TypeError: it is no number.
-        ValueError: it is negative or NaN.
+        TypeError: the value is not a number.
+        ValueError: the value is negative or NaN.
     """
     if value is None:
         return math.inf
-    allowed = f"a number of {unit} >= 0 (inf: as long as it takes), or None"
+    allowed = f"a number of {unit} >= 0 (inf: no limit), or None"
     try:
         if isinstance(value, str | bytes | bytearray):
-            raise TypeError("float() would read it, but text is no duration")
+            raise TypeError("float() would parse it, but text is not a duration")
         found = float(value)
     except OverflowError:
         found = math.inf if value > 0 else -math.inf
@@ -37,5 +37,5 @@ def duration(name: str, value: Any, unit: str = "seconds") -> float:
 
 
 def waitable(seconds: float) -> float:
-    """A duration as Python's locks and threads take it: for a longer one they raise ``OverflowError``."""
+    """Limits a duration to what Python's locks and threads accept: they raise ``OverflowError`` above it."""
     return min(seconds, _LONGEST_WAIT_S)

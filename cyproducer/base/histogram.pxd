@@ -1,10 +1,10 @@
-"""Times counted in buckets of a fixed relative width: percentiles without keeping the values.
+"""Counts times in buckets of a fixed relative width, for percentiles without keeping the values.
 
-Log-linear: an octave (a doubling of the time) has 32 buckets of equal width. What is told of a value is the
-middle of its bucket, so it is off by 1/64 (1.6 %) at most; below 33 microseconds, where buckets are 1.024
-microseconds wide, by half of that. Times from 73 minutes on share the last bucket.
+Log-linear: each octave (a doubling of the time) has 32 buckets of equal width. A value is reported as the
+middle of its bucket, so the error is 1/64 (1.6 %) at most; below 33 microseconds, where a bucket is 1.024
+microseconds wide, it is half a bucket. Times of 73 minutes and more share the last bucket.
 
-The idea is HdrHistogram's. A count is a shift, a count of leading zeros and an addition: some five
+The idea is HdrHistogram's. Counting takes a shift, a count of leading zeros and an addition: about five
 nanoseconds, no allocation, no lock of its own (``Accumulator.lock`` guards it).
 """
 
@@ -17,12 +17,12 @@ cdef extern from *:
     int cyp_top_bit(uint64_t v) noexcept nogil      # of a value above 0
 
 cdef enum:
-    UNIT_SHIFT = 10           # 1024 ns: nothing here is faster than that and matters
-    SUB_SHIFT = 5             # 32 buckets an octave
+    UNIT_SHIFT = 10           # 1024 ns: no shorter time here matters
+    SUB_SHIFT = 5             # 32 buckets per octave
     MOST_SHIFT = 26           # the last octave ends at 2**32 units, 73 minutes
     BUCKETS = 896             # (MOST_SHIFT + 2) << SUB_SHIFT
 
-# Counts of a window are differences of two of these, which are right even where a count has wrapped.
+# The counts of a window are the differences of two histograms, which are right even if a count has wrapped.
 cdef struct Histogram:
     uint32_t counts[BUCKETS]
 

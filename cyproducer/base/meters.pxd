@@ -1,48 +1,48 @@
-"""The counters behind ``metrics()``, and how values of a window come out of totals.
+"""Defines the counters behind ``metrics()``, and how the values of a window are derived from totals.
 
-A meter has *sums*, which only grow, and *peaks*, the greatest values. Time is cut into windows of
-``metrics_sample_window_ms``, of which the latest ``metrics_num_samples`` are kept: of each window, what the
-sums were when it began, and its own peaks. So counting is an addition, as it would be without windows, and a
-rate is the difference of two sums.
+A meter has *sums*, which only grow, and *peaks*, the greatest values. Time is divided into windows of
+``metrics_sample_window_ms``, and the latest ``metrics_num_samples`` are kept. A *page* holds what is kept for
+one window: the sums at its start, and its own peaks. So counting is one addition, as it would be without
+windows, and a rate is the difference of two sums.
 
-Nobody ticks: whoever counts or reads first in a new window turns the pages (``meters_turn``), with whatever
-time it has at hand. Meters of topics and brokers turn theirs when they are next counted on or read.
+There is no timer: the first caller that counts or reads in a new window begins its page (``meters_turn``), at
+the time it already has. The meters of topics and brokers begin theirs when they are next counted on or read.
 
-Guarded by ``Accumulator.lock``, but for ``Traffic``, which is the sender's own until it is added here.
+Guarded by ``Accumulator.lock``, except ``Traffic``, which only the sender uses until it is added here.
 """
 
 from libc.stdint cimport int32_t, int64_t
 
 from cyproducer.base.histogram cimport Histogram
 
-# Each list here is the only one: metric_snapshot takes the names that metrics are read by from it. A new sum
-# takes a line, and a place that counts it.
+# Each counter is listed only here: metric_snapshot takes the names of the metrics from these enums. A new sum
+# needs one line here and the code that counts it.
 
-# A topic has the sums in front of BATCHES_SPLIT, a broker those from PRODUCE_RESPONSES on.
+# A topic has the sums before BATCHES_SPLIT, a broker those from PRODUCE_RESPONSES on.
 cpdef enum:
     RECORDS_SENT              # acknowledged
     RECORDS_FAILED
     RECORDS_RETRIED
     BATCHES_SENT              # acknowledged
-    BATCH_BYTES               # of these, as they went
-    RAW_BYTES                 # the same before compression
+    BATCH_BYTES               # of acknowledged batches, as sent
+    RAW_BYTES                 # of the same batches, before compression
     BATCHES_SPLIT
     ACKNOWLEDGED_NS           # from creation to acknowledgement, of acknowledged batches
     BATCHES_QUEUED            # put into their first request
-    QUEUE_NS                  # from creation till then
+    QUEUE_NS                  # from creation until then
     RECORDS_REQUESTED         # in Produce requests, each time
     PRODUCE_REQUESTS
     CONNECTED
     DISCONNECTED
-    FLUSH_NS                  # time of application threads in flush()
-    METADATA_WAIT_NS          # and waiting for a topic's metadata
-    EXHAUSTED                 # waits for memory that ran out of time; the pool's count
-    MEMORY_WAIT_NS            # time in such waits; the pool's count
+    FLUSH_NS                  # time that application threads spent in flush()
+    METADATA_WAIT_NS          # time that they spent waiting for a topic's metadata
+    EXHAUSTED                 # waits for memory that timed out; the pool's count
+    MEMORY_WAIT_NS            # time spent waiting for memory; the pool's count
     PRODUCE_RESPONSES
     LATENCY_NS                # of Produce requests that were answered
     THROTTLE_MS
-    REQUESTS                  # of every kind, written whole
-    REQUEST_BYTES             # of these
+    REQUESTS                  # of every kind, written completely
+    REQUEST_BYTES             # of these requests
     OUT_BYTES                 # written
     RESPONSES
     IN_BYTES                  # read
@@ -59,7 +59,7 @@ cpdef enum:
     REQUEST_BYTES_PEAK
     PEAKS                     # how many there are; stays the last line
 
-# What there are histograms of. Each has a peak of the same name, which no percentile exceeds.
+# The times that have histograms. Each has a peak of the same name, which no percentile exceeds.
 cpdef enum:
     QUEUE_NS_TIMED
     LATENCY_NS_TIMED
@@ -67,16 +67,16 @@ cpdef enum:
     HISTOGRAMS                # how many there are; stays the last line
 
 cdef struct Meter:
-    int64_t window            # what its latest page belongs to
+    int64_t window            # the window of its latest page
     int32_t first             # the number of its first sum
-    int32_t sums              # how many it has
+    int32_t sums              # how many sums it has
     int32_t first_peak
     int32_t peaks
-    int64_t* total            # the sums, from the first one on; owned, with everything below
+    int64_t* total            # the sums, from the first one on; owned: one block with the next two
     int64_t* begun            # for each of the latest windows: the sums when it began
     int64_t* peak             # for each of the latest windows: its peaks; -1: none
 
-# Bytes and messages of a connection that have not been added to the meters yet.
+# Bytes and messages of a connection that are not yet added to the meters.
 cdef struct Traffic:
     int64_t requests
     int64_t request_bytes
@@ -90,13 +90,13 @@ cdef struct Meters:
     int64_t length_ns         # of a window
     int64_t ends_ns           # of the current one
     int64_t window            # the current one's number, from 0 on
-    int64_t page              # where its pages are
-    int64_t answered_ns       # when a request was answered last, or given up; its batches end then
-    int32_t samples           # windows that are kept
+    int64_t page              # the index of its page
+    int64_t answered_ns       # when the last request was answered or given up; its batches end at this time
+    int32_t samples           # how many windows are kept
     Meter all
     Histogram* times          # [HISTOGRAMS]; owned, as is the next
-    Histogram* times_begun    # [samples * HISTOGRAMS]: what they were when each window began
-    const int64_t* exhausted  # the pool's own counts, which it guards itself
+    Histogram* times_begun    # [samples * HISTOGRAMS]: the histograms when each window began
+    const int64_t* exhausted  # the pool's own counts, which the pool guards
     const int64_t* memory_wait_ns
 
 cdef int meters_init(
@@ -120,6 +120,6 @@ cdef void count_queued(Meters* ms, int64_t ns) noexcept nogil
 
 
 cdef inline void meters_turn(Meters* ms, int64_t now) noexcept nogil:
-    """To be called before counting what happens now, and before reading."""
+    """Begins a new window if ``now`` is past the current one. Call it before counting, and before reading."""
     if now >= ms.ends_ns:
         meters_roll(ms, now)

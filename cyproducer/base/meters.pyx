@@ -1,8 +1,8 @@
-"""Counting for ``metrics()``: see ``meters.pxd`` for how windows work.
+"""Counts events for ``metrics()``; ``meters.pxd`` explains the windows.
 
-Owns: the meters' memory, turning windows, and what each event adds. Does not own: when something happens (the
-accumulator and the sender call this, once a batch or a request), names and units (``observability``), nor
-reading (``metric_snapshot``). Without the GIL, under the accumulator's lock.
+Owns the meters' memory, beginning new windows, and what each event adds. The accumulator and the sender call
+it, once per batch or request. Does not own the metrics' names and units (``observability``) or reading them
+(``metric_snapshot``). Every function runs without the GIL, under the accumulator's lock.
 """
 
 from libc.stdlib cimport calloc, free
@@ -15,7 +15,7 @@ from cyproducer.base.sync cimport cyp_after, cyp_load64
 cdef int make_meter(
     const Meters* ms, Meter* m, int first, int sums, int first_peak, int peaks
 ) noexcept nogil:
-    """-1: no memory. One block: a topic or a broker more costs one allocation."""
+    """Returns -1 if there is no memory. Each meter is one block: a topic or a broker costs one allocation."""
     cdef size_t pages = <size_t>ms.samples
     m.first = first
     m.sums = sums
@@ -33,12 +33,12 @@ cdef int make_meter(
 
 
 cdef int topic_meter(const Meters* ms, Meter* m) noexcept nogil:
-    """Makes a topic's meter; -1: no memory."""
+    """Makes a topic's meter; returns -1 if there is no memory."""
     return make_meter(ms, m, 0, BATCHES_SPLIT, 0, 0)
 
 
 cdef int node_meter(const Meters* ms, Meter* m) noexcept nogil:
-    """Makes a broker's meter; -1: no memory."""
+    """Makes a broker's meter; returns -1 if there is no memory."""
     return make_meter(
         ms, m, PRODUCE_RESPONSES, SUMS - PRODUCE_RESPONSES, LATENCY_NS_PEAK, PEAKS - LATENCY_NS_PEAK
     )
@@ -52,7 +52,7 @@ cdef int meters_init(
     Meters* ms, int32_t samples, int64_t window_ns, int64_t now, const int64_t* exhausted,
     const int64_t* memory_wait_ns
 ) noexcept nogil:
-    """Makes a producer's meters, with ``samples`` windows of ``window_ns`` each; -1: no memory."""
+    """Makes a producer's meters, with ``samples`` windows of ``window_ns`` each; -1 if there is no memory."""
     ms.began_ns = now
     ms.length_ns = window_ns
     ms.ends_ns = cyp_after(now, window_ns)
@@ -74,7 +74,7 @@ cdef void meters_free(Meters* ms) noexcept nogil:
 
 
 cdef void meter_roll(const Meters* ms, Meter* m) noexcept nogil:
-    """Begins the windows that have come since the meter was last counted on; nothing happened in them."""
+    """Begins the windows since the meter was last counted on. Nothing was counted in them."""
     cdef int64_t window = max(m.window + 1, ms.window - ms.samples + 1)
     cdef int64_t page
     while window <= ms.window:
@@ -92,7 +92,7 @@ cdef void take_pool(Meters* ms) noexcept nogil:
 
 
 cdef void meters_roll(Meters* ms, int64_t now) noexcept nogil:
-    """Begins the windows that have come since; see ``meters_turn``."""
+    """Begins the windows that have started since the last one; see ``meters_turn``."""
     cdef int64_t window
     take_pool(ms)
     ms.window = (now - ms.began_ns) // ms.length_ns
@@ -107,10 +107,11 @@ cdef void meters_roll(Meters* ms, int64_t now) noexcept nogil:
     meter_roll(ms, &ms.all)
 
 
-# Counting. Pointers are held in variables: the compiler would have to read them anew behind each addition.
+# Counting. Pointers are kept in local variables, or the compiler would reload them after each addition.
 
 cdef inline int64_t* turn_both(Meters* ms, Meter* part, int64_t now) noexcept nogil:
-    """Begins the windows that have come since; returns the producer's sums."""
+    """Begins the windows that have started since the last one, for the producer and ``part``; returns the
+    producer's sums."""
     meters_turn(ms, now)
     if part != NULL and part.window != ms.window:
         meter_roll(ms, part)
@@ -118,18 +119,18 @@ cdef inline int64_t* turn_both(Meters* ms, Meter* part, int64_t now) noexcept no
 
 
 cdef inline int64_t* peaks_now(const Meters* ms, const Meter* m) noexcept nogil:
-    """The peaks of the current window, by their numbers."""
+    """The peaks of the current window, indexed by their enum values."""
     return m.peak + ms.page * m.peaks - m.first_peak
 
 
 cdef inline void reach(int64_t* peak, int64_t value) noexcept nogil:
-    """A value that may be a window's greatest."""
+    """Raises a window's peak to ``value`` if that is greater."""
     if value > peak[0]:
         peak[0] = value
 
 
 cdef void count_records(Meters* ms, Meter* topic, int which, int64_t records, int64_t now) noexcept nogil:
-    """Records of a topic: RECORDS_FAILED or RECORDS_RETRIED."""
+    """Counts records of a topic; ``which``: RECORDS_FAILED or RECORDS_RETRIED."""
     cdef int64_t* all = turn_both(ms, topic, now)
     all[which] += records
     topic.total[which] += records
@@ -139,7 +140,7 @@ cdef void count_acknowledged(
     Meters* ms, Meter* topic, int64_t records, int64_t size, int64_t raw_size, int64_t record_peak,
     int64_t created_ns
 ) noexcept nogil:
-    """A batch of a topic was acknowledged, by the answer that was counted last."""
+    """Counts a topic's batch that was acknowledged, by the response that was counted last."""
     cdef int64_t age_ns = ms.answered_ns - created_ns
     cdef int64_t* all = turn_both(ms, topic, ms.answered_ns)
     cdef int64_t* part = topic.total
@@ -161,7 +162,7 @@ cdef void count_acknowledged(
 
 
 cdef void count_queued(Meters* ms, int64_t ns) noexcept nogil:
-    """A batch goes into its first request; the window was turned."""
+    """Counts a batch that goes into its first request. The caller has called ``meters_turn``."""
     cdef int64_t* all = ms.all.total
     cdef Histogram* times = ms.times
     all[BATCHES_QUEUED] += 1
@@ -171,7 +172,7 @@ cdef void count_queued(Meters* ms, int64_t ns) noexcept nogil:
 
 
 cdef void count_answer(Meters* ms, Meter* node, int64_t latency_ns, int64_t throttle_ms) noexcept nogil:
-    """A broker answered a Produce request, at ``answered_ns``."""
+    """Counts a broker's response to a Produce request, received at ``answered_ns``."""
     cdef int64_t* all = turn_both(ms, node, ms.answered_ns)
     cdef int64_t* part = node.total - PRODUCE_RESPONSES
     cdef int64_t* peaks = peaks_now(ms, &ms.all)
@@ -201,7 +202,7 @@ cdef inline void add_traffic(int64_t* sums, int64_t* peaks, const Traffic* t) no
 
 
 cdef void count_traffic(Meters* ms, Meter* node, Traffic* t, int64_t now) noexcept nogil:
-    """Takes over what went through a connection; ``node`` NULL: it has no broker's meter (yet)."""
+    """Adds a connection's traffic and clears it; ``node`` NULL: it has no broker's meter (yet)."""
     add_traffic(turn_both(ms, node, now), peaks_now(ms, &ms.all), t)
     if node != NULL:
         add_traffic(node.total - PRODUCE_RESPONSES, peaks_now(ms, node), t)

@@ -1,7 +1,7 @@
-/* Atomics and condition variables on the monotonic clock, for the structures that threads share.
+/* Atomics, and condition variables on the monotonic clock, for structures shared between threads.
  *
- * Plain C11 builtins and pthreads: the sender thread uses them without holding the GIL, where
- * nothing of Python's own may be touched. Source of the names: C11 7.17, POSIX threads.
+ * Only C11 builtins and pthreads: the sender thread uses them without the GIL, when it must not touch Python
+ * objects. Source of the names: C11 7.17, POSIX threads.
  */
 #ifndef CYPRODUCER_SYNC_H
 #define CYPRODUCER_SYNC_H
@@ -15,18 +15,19 @@
 #include <sys/prctl.h>
 #endif
 
-/* Waits of the calling thread end when they are due: Linux lets them run on for 50 us, to save wake-ups. */
+/* Makes the calling thread's timed waits end on time: Linux lets them overrun by 50 us, to save wake-ups. */
 static inline void cyp_exact_timers(void) {
 #ifdef PR_SET_TIMERSLACK
     prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
 #endif
 }
 
-/* A time of the monotonic clock that does not come. */
+/* A time on the monotonic clock that is never reached. */
 #define CYP_FAR_NS INT64_MAX
 
-/* Durations come as doubles, in the unit of an option or an argument; inside they are nanoseconds. What is longer than
- * some 291 years becomes CYP_FAR_NS, "as long as it takes"; what is not above 0 becomes 0. NaN is refused before. */
+/* Converts a duration to nanoseconds. Durations come as doubles, in the unit of the option or argument. A
+ * duration longer than about 291 years becomes CYP_FAR_NS ("no limit"); one that is not above 0 becomes 0.
+ * NaN is refused earlier. */
 static inline int64_t cyp_ns(double ns) {
     if (!(ns > 0)) return 0;
     return ns < 9.2e18 ? (int64_t)ns : CYP_FAR_NS;
@@ -34,7 +35,7 @@ static inline int64_t cyp_ns(double ns) {
 static inline int64_t cyp_ms_ns(double ms) { return cyp_ns(ms * 1e6); }
 static inline int64_t cyp_s_ns(double s) { return cyp_ns(s * 1e9); }
 
-/* The time when a duration is over that begins at `time_ns`; neither is below 0. */
+/* The end of a duration that begins at `time_ns`, saturating at CYP_FAR_NS; neither argument is below 0. */
 static inline int64_t cyp_after(int64_t time_ns, int64_t duration_ns) {
     return duration_ns < CYP_FAR_NS - time_ns ? time_ns + duration_ns : CYP_FAR_NS;
 }
@@ -58,7 +59,8 @@ static inline int64_t cyp_wall_ms(void) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* The same as of the kernel's last tick, 4 ms ago at most where it ticks 250 times a second; a tenth of the cost. */
+/* The wall clock at the kernel's last tick, at most 4 ms ago if the kernel ticks 250 times a second; a tenth
+ * of the cost. */
 static inline int64_t cyp_ticked_wall_ms(void) {
 #ifdef CLOCK_REALTIME_COARSE
     struct timespec t;
@@ -69,8 +71,8 @@ static inline int64_t cyp_ticked_wall_ms(void) {
 #endif
 }
 
-/* A mutex held for a fraction of a microsecond at a time. Who waits for it spins before it sleeps, where the C
- * library has that: two switches of threads take longer than ten turns. */
+/* A mutex that is held for a fraction of a microsecond at a time. If the C library supports it, a waiting
+ * thread spins before it sleeps: two context switches take longer than ten spins. */
 static inline int cyp_mutex_init(pthread_mutex_t *m) {
 #ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
     pthread_mutexattr_t a;
@@ -85,9 +87,9 @@ static inline int cyp_mutex_init(pthread_mutex_t *m) {
 #endif
 }
 
-/* Who gives a mutex back and takes it again at once leaves it to nobody: whoever waits for it is not awake in time.
- * So those that come once and again are counted while they wait, and who comes block by block gives way to them,
- * for some fifty microseconds at most. */
+/* A thread that unlocks a mutex and locks it again at once starves the others: a waiting thread does not wake
+ * up in time. So threads that lock it once per call (cyp_lock_queued) are counted while they wait, and a
+ * thread that locks it block by block yields to them (cyp_give_way), for about fifty microseconds at most. */
 static inline void cyp_lock_queued(pthread_mutex_t *m, int32_t *queued) {
     if (pthread_mutex_trylock(m) == 0) return;
     cyp_add32(queued, 1);
@@ -115,12 +117,12 @@ static inline int cyp_cond_init(pthread_cond_t *c) {
 #endif
 }
 
-/* The longest single wait: 24 days. More may not fit where time_t has 32 bits, and macOS refuses what overflows when
- * it is added to its clock. */
+/* The longest single wait: 26 days. A longer one may not fit a time_t of 32 bits, and macOS refuses a timeout
+ * that overflows when it is added to its clock. */
 #define CYP_LONGEST_WAIT_NS (INT64_C(1) << 51)
 
-/* Waits until signalled or until `deadline_ns` of the monotonic clock; nonzero when the time ran out. Also returns 0
- * for no reason, as conditions do. */
+/* Waits until signalled or until `deadline_ns` on the monotonic clock; returns nonzero at the deadline. May
+ * also return 0 spuriously, as conditions do. */
 static inline int cyp_cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, int64_t deadline_ns) {
     struct timespec t;
     int64_t now = cyp_monotonic_ns();

@@ -1,8 +1,8 @@
-"""Mutexes, conditions and atomics that need no GIL; declarations of ``sync.h`` and POSIX threads.
+"""Declares mutexes, conditions and atomics that do not need the GIL (``sync.h`` and POSIX threads).
 
-Lock order, for every lock of the package: the GIL first, then a mutex. Whoever holds a mutex never
-asks for the GIL, so a thread that waits for a mutex with the GIL in its hand waits only for a few
-instructions of C, and no cycle can close.
+Lock order, for every lock in the package: the GIL first, then a mutex. A thread that holds a mutex never
+acquires the GIL. So a thread that holds the GIL waits for a mutex only for a few instructions of C, and no
+deadlock is possible.
 """
 
 from libc.stdint cimport int32_t, int64_t
@@ -21,10 +21,10 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_cond_broadcast(pthread_cond_t*)
 
 cdef extern from "sync.h" nogil:
-    void cyp_exact_timers()                       # the calling thread's waits end when they are due
-    const int64_t FAR_NS "CYP_FAR_NS"             # a time that does not come
+    void cyp_exact_timers()                       # the calling thread's timed waits end without slack
+    const int64_t FAR_NS "CYP_FAR_NS"             # a time that is never reached
     int64_t cyp_ms_ns(double ms)                  # milliseconds, saturating at FAR_NS
-    int64_t cyp_s_ns(double s)                    # seconds, likewise
+    int64_t cyp_s_ns(double s)                    # seconds, saturating at FAR_NS
     int64_t cyp_after(int64_t time_ns, int64_t duration_ns)     # the sum, saturating at FAR_NS
     int32_t cyp_load32(const int32_t* p)
     void cyp_store32(int32_t* p, int32_t v)
@@ -41,4 +41,4 @@ cdef extern from "sync.h" nogil:
     int cyp_cond_wait_until(pthread_cond_t* c, pthread_mutex_t* m, int64_t deadline_ns)
 
 cdef enum:
-    SIGNAL_SLICE_NS = 50_000_000   # how often a waiting thread looks for Ctrl-C
+    SIGNAL_SLICE_NS = 50_000_000   # how often a waiting thread checks for Ctrl-C

@@ -1,1 +1,1 @@
-"""Outcomes of records: futures, the threads that wait for them, the callbacks that are due. No I/O."""
+"""Futures: the outcomes of records, the threads that wait for them, and their callbacks. No I/O."""

@@ -1,12 +1,12 @@
-"""The outcome of one call that sent many rows: a future for all of them, and where they are.
+"""The future of one call that sent many rows, and the offsets of these rows.
 
-Owns: ``BulkFuture``, and what it tells: ``BulkMetadata``, ``RowOffsets``. Does not own: the rows' segments
-(``segments``), nor the batches' outcomes and the thread that runs callbacks (``delivery``). Any thread may
-ask, wait or register.
+Owns ``BulkFuture`` and its results, ``BulkMetadata`` and ``RowOffsets``. Does not own the rows' segments
+(``segments``), the batches' outcomes (``delivery``) or the callback thread (``network/callback_thread``). Any
+thread may query it, wait or add callbacks.
 
-To wait for all is to wait for one batch after the other: there are few, and most are done by the time they
-are come to. Callbacks work likewise: a ``RecordFuture`` of the first batch without an outcome calls back,
-and goes on to the next one.
+Waiting for all rows is waiting for one batch after the other: there are few, and most are done by then.
+Callbacks work the same way: a ``RecordFuture`` in the first batch without an outcome calls ``_follow``, which
+continues with the next such batch.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -37,12 +37,12 @@ from cyproducer.errors import BulkSendError, KafkaTimeoutError
 
 @cython.final
 cdef class RowOffsets:
-    """Where each row is: a table of (partition: int32, offset: int64), in the order of the rows.
+    """The position of each row: a table of (partition: int32, offset: int64), in the order of the rows.
 
-    Whatever takes Arrow data takes it (``__arrow_c_array__``): ``pyarrow.record_batch(rows)``,
-    ``polars.DataFrame(rows)``. ``partitions`` and ``offsets`` are the same as memoryviews. The offset of a
-    row that failed is null in the table and -1 in ``offsets``, and without acknowledgements (``acks=0``) it
-    is -1 in both. Immutable.
+    Libraries that read Arrow data accept it (``__arrow_c_array__``): ``pyarrow.record_batch(rows)``,
+    ``polars.DataFrame(rows)``. ``partitions`` and ``offsets`` are the same columns as memoryviews. The offset
+    of a row that failed is null in the table and -1 in ``offsets``. Without acknowledgements (``acks=0``)
+    every offset is -1 in both. Immutable.
     """
 
     cdef bytes _partitions
@@ -56,9 +56,12 @@ cdef class RowOffsets:
         self._valid = valid
         self._nulls = nulls
         if 2 * len(partitions) != len(offsets) or len(offsets) % 8:
-            raise ValueError(f"{len(partitions)} bytes of partitions, {len(offsets)} bytes of offsets")
+            raise ValueError(
+                f"{len(partitions)} bytes of partitions, {len(offsets)} bytes of offsets: must be 4 and 8 "
+                "bytes per row"
+            )
         if (valid is None) != (nulls == 0) or (valid is not None and len(valid) * 64 < len(offsets)):
-            raise ValueError(f"{nulls} offsets are missing, which does not fit the bitmap")
+            raise ValueError(f"{nulls} offsets are missing, which does not match the bitmap")
 
     def __len__(self):
         return len(self._offsets) // 8
@@ -78,7 +81,8 @@ cdef class RowOffsets:
         return export_schema()
 
     def __arrow_c_array__(self, requested_schema=None):
-        """The table; Arrow's PyCapsule interface. ``requested_schema`` is not followed, as it may be."""
+        """The table; Arrow's PyCapsule interface. Ignores ``requested_schema``, which the interface
+        allows."""
         cdef int64_t rows = len(self._offsets) // 8
         cdef int32_t* partitions = <int32_t*>malloc(max(1, rows * 4))
         cdef int64_t* offsets = <int64_t*>malloc(max(1, rows * 8))
@@ -89,7 +93,7 @@ cdef class RowOffsets:
             free(partitions)
             free(offsets)
             free(valid)
-            raise MemoryError(f"no memory for the offsets of {rows} rows")
+            raise MemoryError(f"cannot allocate memory for the offsets of {rows} rows")
         memcpy(partitions, PyBytes_AS_STRING(self._partitions), rows * 4)
         memcpy(offsets, PyBytes_AS_STRING(self._offsets), rows * 8)
         if valid != NULL:
@@ -102,10 +106,10 @@ cdef class RowOffsets:
 
 @cython.final
 cdef class BulkMetadata:
-    """Where the rows of a call are. Immutable.
+    """The positions of the rows of a call. Immutable.
 
-    ``topic``; ``count``: rows that were acknowledged; ``ranges``: a list of ``OffsetRange``, (partition,
-    first offset, records), sorted, neighbours as one; ``rows()``: each row by itself.
+    ``topic``; ``count``: how many rows were acknowledged; ``ranges``: a list of ``OffsetRange`` (partition,
+    first offset, records), sorted, adjacent ones joined; ``rows()``: each row separately.
     """
 
     cdef readonly str topic
@@ -121,7 +125,7 @@ cdef class BulkMetadata:
         self._rows = rows
 
     def rows(self):
-        """``RowOffsets``, made at the first call: 12 bytes a row."""
+        """The ``RowOffsets``, made at the first call: 12 bytes per row."""
         if self._rows is None:
             self._rows = RowOffsets(*self._segments.offsets())
         return self._rows
@@ -144,20 +148,20 @@ cdef BulkFuture bulk_future(str topic, Segments segments):
 @cython.final
 @cython.freelist(8)
 cdef class BulkFuture:
-    """The outcome of all rows of one ``send_arrow()`` or ``send_many()``, now or later.
+    """The outcome of all rows of one ``send_arrow()`` or ``send_many()``, which may still be pending.
 
-    What ``RecordFuture`` is for a record, with ``BulkMetadata`` for the metadata and ``BulkSendError`` for
-    the error: it is done when every row has its outcome, and has failed where any has. Thread-safe.
+    Works like ``RecordFuture``, with ``BulkMetadata`` as the metadata and ``BulkSendError`` as the error. It
+    is done when every row has an outcome, and has failed if any row has failed. Thread-safe.
     """
 
     def __reduce__(self):
         raise TypeError(
-            f"the future of {self._called()} can't be pickled: it is of use only in the process that sent "
-            "them. Return what its get() returns"
+            f"the future of {self._called()} can't be pickled: it is valid only in the process that sent "
+            "them. Return the result of its get() instead"
         )
 
     cdef bint _settled(self) except -1:
-        """Whether every row has its outcome."""
+        """Whether every row has an outcome."""
         cdef int32_t index
         cdef Delivery* d = self.segments.first_pending(&index)
         if d == NULL:
@@ -166,7 +170,7 @@ cdef class BulkFuture:
         return False
 
     cdef object _learn(self):
-        """Makes metadata and error of the outcome, which is known; returns the error."""
+        """Makes the metadata and the error from the outcome, which must be known; returns the error."""
         cdef BulkMetadata metadata
         if self.metadata is None:
             metadata = BulkMetadata(self.topic, self.segments.ranges(), None)
@@ -176,7 +180,7 @@ cdef class BulkFuture:
             self.metadata = metadata
         return self.error
 
-    # Asking
+    # Queries
 
     @property
     def is_done(self):
@@ -184,11 +188,11 @@ cdef class BulkFuture:
         return self._settled()
 
     def is_complete(self):
-        """The same as ``is_done``, as a call."""
+        """The same as ``is_done``, as a method."""
         return self._settled()
 
     def done(self):
-        """The same as ``is_done``, as asyncio and concurrent.futures call it."""
+        """The same as ``is_done``, under the name that asyncio and concurrent.futures use."""
         return self._settled()
 
     def succeeded(self):
@@ -196,21 +200,21 @@ cdef class BulkFuture:
         return self._settled() and self._learn() is None
 
     def failed(self):
-        """Whether every row has its outcome, and some have failed for good."""
+        """Whether every row has an outcome, and some have finally failed."""
         return self._settled() and self._learn() is not None
 
     def retriable(self):
-        """Whether sending the rows that failed again, as new ones, may succeed."""
+        """Whether sending the failed rows again, as new records, may succeed."""
         return self.failed() and bool(self.error.retriable)
 
     @property
     def value(self):
-        """The ``BulkMetadata``, or None while pending and where rows failed."""
+        """The ``BulkMetadata``, or None while pending or if rows failed."""
         return self.metadata if self.succeeded() else None
 
     @property
     def exception(self):
-        """The ``BulkSendError`` where rows failed, or None."""
+        """The ``BulkSendError`` if rows failed, or None."""
         return fresh(self._learn()) if self._settled() else None
 
     def __len__(self):
@@ -221,13 +225,13 @@ cdef class BulkFuture:
         return True
 
     def get(self, timeout=None):
-        """Waits until every row has its outcome, up to ``timeout`` seconds (None: as long as it takes).
+        """Waits until every row has an outcome, up to ``timeout`` seconds (None: no limit).
 
-        Returns the ``BulkMetadata``. Raises ``BulkSendError`` where rows failed, which tells which and why,
-        or ``KafkaTimeoutError`` when the time runs out first: the rows stay accepted then. The wait is
-        bounded in any case, by ``delivery_timeout_ms``. Raises ``IllegalStateError`` instead of waiting in a
-        callback of the same producer, and in a forked child for rows of the parent's; ``ValueError`` for a
-        ``timeout`` below 0 or NaN.
+        Returns the ``BulkMetadata``. Raises ``BulkSendError`` if rows failed, with the rows and the reasons,
+        or ``KafkaTimeoutError`` if ``timeout`` expires first: the rows stay accepted. The wait is always
+        bounded by ``delivery_timeout_ms``. Raises ``IllegalStateError`` instead of waiting in a callback of
+        the same producer, and in a forked child for rows that the parent sent; ``ValueError`` for a
+        ``timeout`` that is negative or NaN.
         """
         cdef int64_t deadline = deadline_in("timeout", timeout)
         cdef int32_t index
@@ -242,7 +246,7 @@ cdef class BulkFuture:
             if d != NULL and cyp_monotonic_ns() >= deadline:
                 delivery_unref(d)
                 raise KafkaTimeoutError(
-                    f"no acknowledgement of all of {self._called()} within {timeout} s; they stay accepted "
+                    f"not all of {self._called()} were acknowledged within {timeout} s; they stay accepted "
                     "and may still be delivered"
                 )
         if self._learn() is not None:
@@ -250,21 +254,21 @@ cdef class BulkFuture:
         return self.metadata
 
     def _each(self, bytes sizes not None, timestamp_ms):
-        """The ``RecordMetadata`` of each row, None of one that failed. Every row has its outcome.
+        """The ``RecordMetadata`` of each row, None for a row that failed. Every row must have an outcome.
 
-        ``sizes``: of each row's key and value (``Sizes``); ``timestamp_ms``: the time that they were given.
+        ``sizes``: an array of ``Sizes``, one per row; ``timestamp_ms``: the timestamp of all rows.
         """
         if not self._settled():
             raise ValueError(f"not all of {self._called()} have an outcome yet")
         if PyBytes_GET_SIZE(sizes) != <Py_ssize_t>(self.segments.rows * sizeof(Sizes)):
-            raise ValueError(f"sizes: are not those of {self._called()}")
+            raise ValueError(f"sizes: must have one entry for each of {self._called()}")
         return self.segments.metadata(self.topic, <const Sizes*>PyBytes_AS_STRING(sizes), timestamp_ms)
 
     def _called(self):
         return f"{self.segments.rows} rows for topic {self.topic!r}"
 
     def _refuse_wait(self, str what not None):
-        """Raises ``IllegalStateError`` where waiting for these rows would never end, or hold up others."""
+        """Raises ``IllegalStateError`` if waiting for these rows would never end, or would block others."""
         cdef int32_t index
         cdef Delivery* d = self.segments.first_pending(&index)
         if d != NULL:
@@ -273,18 +277,18 @@ cdef class BulkFuture:
             finally:
                 delivery_unref(d)
 
-    # Being told
+    # Callbacks
 
     def add_callback(self, f, *args, **kwargs):
         """Calls ``f(*args, metadata, **kwargs)`` once every row is acknowledged; returns this future.
 
-        On the thread that runs callbacks, or on the calling one where the outcome is known already; see
+        ``f`` runs on the callback thread, or on the calling thread if the outcome is already known; see
         ``RecordFuture.add_callback``.
         """
         return self._add(ON_SUCCESS, bound(f, args, kwargs))
 
     def add_errback(self, f, *args, **kwargs):
-        """Calls ``f(*args, error, **kwargs)`` once every row has its outcome and some have failed."""
+        """Calls ``f(*args, error, **kwargs)`` once every row has an outcome and some have failed."""
         return self._add(ON_FAILURE, bound(f, args, kwargs))
 
     def add_both(self, f, *args, **kwargs):
@@ -312,7 +316,7 @@ cdef class BulkFuture:
         return self
 
     def _follow(self, outcome):
-        """Has itself called by the first batch without an outcome; once there is none, runs the callbacks."""
+        """Registers itself with the first batch without an outcome; runs the callbacks if there is none."""
         cdef int32_t index
         cdef Delivery* d
         cdef RecordFuture future
@@ -320,7 +324,7 @@ cdef class BulkFuture:
             d = self.segments.first_pending(&index)
             if d == NULL:
                 break
-            # The future takes the reference.
+            # The future takes over the reference.
             future = RecordFuture.__new__(RecordFuture)
             future.delivery = d
             future.index = index
@@ -347,7 +351,7 @@ cdef class BulkFuture:
         return concurrent(self)
 
     def __await__(self):
-        """Awaits the outcome in asyncio, on whichever loop is running."""
+        """Awaits the outcome in asyncio, on the running event loop."""
         from cyproducer.futures.concurrent_future import awaited
 
         return awaited(self).__await__()
@@ -358,7 +362,7 @@ cdef class BulkFuture:
 
 
 cdef object failure(str topic, Segments segments, BulkMetadata metadata):
-    """The error of rows of which some, or all, have failed."""
+    """The error for rows that failed, some or all."""
     failures = segments.failures()
     lost = segments.rows - metadata.count
     return BulkSendError(

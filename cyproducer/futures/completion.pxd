@@ -6,7 +6,7 @@ from cyproducer.futures.delivery cimport CompletionList, Delivery, DriveFunction
 cdef class CompletionQueue:
     cdef CompletionList entries
     cdef object start             # called once, when the first callback is registered
-    cdef object lent              # what entries.drive_context points to
+    cdef object lent              # the object that entries.drive_context points to
     cdef void lend(self, object owner, DriveFunction drive)
     cdef void take_back(self)
     cdef int _run(self, Delivery* d) except -1

@@ -1,12 +1,12 @@
-"""Completed batches whose callbacks are to be run.
+"""Queues completed batches and runs their callbacks.
 
-Owns: their queue, its bound, and running them in order. Does not own: the thread that does
-(``network/callback_thread``), nor when a batch completes (``delivery``). The sender fills the queue without
-the GIL; one thread at a time empties it.
+Owns the queue, its limit, and running the callbacks in order. Does not own the callback thread
+(``network/callback_thread``) or when a batch completes (``delivery``). The sender thread fills the queue
+without the GIL; one thread at a time empties it.
 
-``buffer_memory`` is free again when a batch is acknowledged, but the futures that are to be called back live
-on. So the queue has a bound of its own, in records: where so many wait, ``send()`` waits too. What is
-already accepted comes in beyond it, which ``buffer_memory`` bounds.
+``buffer_memory`` is freed when a batch is acknowledged, but the futures with callbacks stay alive. So the
+queue has its own limit, in records: at that limit ``send()`` waits. Records that are already accepted still
+enter the queue above the limit; ``buffer_memory`` bounds them.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -40,15 +40,14 @@ cdef extern from "<Python.h>":
 log = logging.getLogger("cyproducer")
 
 cdef enum:
-    ROOM = 64                 # how far the backlog shrinks before those that wait go on: not one by one
+    ROOM = 64                 # how far the backlog must shrink before waiting threads continue
 
 
 cdef class CompletionQueue:
-    """Completed deliveries whose callbacks are to be run, in order of completion.
+    """Completed deliveries whose callbacks must run, in order of completion.
 
-    ``start`` is called when the first callback is registered: a producer without callbacks needs no
-    thread for them. ``most``: how many records may wait for their callbacks before ``send()`` waits.
-    Thread-safe.
+    ``start`` is called when the first callback is added: a producer without callbacks needs no thread for
+    them. ``most``: how many records may wait for their callbacks before ``send()`` waits. Thread-safe.
     """
 
     def __cinit__(self, start=None, int64_t most=100_000):
@@ -63,19 +62,20 @@ cdef class CompletionQueue:
         self.start = start
 
     cdef void lend(self, object owner, DriveFunction drive):
-        """Lets threads that wait for a record run the send loop of ``owner``, until ``take_back``."""
+        """Lets threads that wait for a record run the sender's loop of ``owner``, until ``take_back``."""
         self.lent = owner
         self.entries.drive_context = <void*>owner
         self.entries.drive = drive
 
     cdef void take_back(self):
-        """Ends what ``lend`` began."""
+        """Reverses ``lend``."""
         self.entries.drive = NULL
         self.entries.drive_context = NULL
         self.lent = None
 
     def ensure_started(self):
-        """Calls ``start``, the first time; again where that raised, as where there can be no more threads."""
+        """Calls ``start`` the first time; again if it raised, for example because no thread could be
+        started."""
         if cyp_swap32(&self.entries.started, 1) or self.start is None:
             return
         try:
@@ -96,16 +96,16 @@ cdef class CompletionQueue:
         pthread_mutex_destroy(&self.entries.lock)
 
     def close(self):
-        """Lets ``run_next`` return None once the queue is empty."""
+        """Makes ``run_next`` return None once the queue is empty."""
         pthread_mutex_lock(&self.entries.lock)
         self.entries.closed = 1
         pthread_cond_broadcast(&self.entries.filled)
         pthread_mutex_unlock(&self.entries.lock)
 
     def disown(self):
-        """In a forked child: what is queued is the parent's, and none of it is run here.
+        """Empties and closes the queue in a forked child: the entries are the parent's, and none runs here.
 
-        Takes no lock, which a thread of the parent's may have held. The thread that forked may be the one
+        Takes no lock, because a thread of the parent may have held it. The thread that forked may be the one
         that runs callbacks: it finds the queue closed and empty.
         """
         cyp_mutex_init(&self.entries.lock)
@@ -123,10 +123,10 @@ cdef class CompletionQueue:
         self.take_back()
 
     def wait_idle(self, timeout_s):
-        """Waits until the callbacks of everything that has come here so far have run.
+        """Waits until the callbacks of all deliveries queued so far have run.
 
-        False when ``timeout_s`` seconds were over first. What comes later is not waited for: under load the
-        queue need never be empty.
+        Returns False if ``timeout_s`` seconds passed first. Does not wait for later deliveries: under load
+        the queue may never be empty.
         """
         cdef int64_t deadline = deadline_in("timeout_s", timeout_s)
         cdef int64_t target
@@ -151,7 +151,7 @@ cdef class CompletionQueue:
     def run_next(self, timeout_s=0.0):
         """Runs the callbacks of the next completed batch, waiting for one up to ``timeout_s`` seconds.
 
-        Returns the number of records called back, 0 when the time ran out, None when closed and empty.
+        Returns the number of records whose callbacks ran, 0 on timeout, None if closed and empty.
         """
         cdef Delivery* d
         cdef int64_t deadline = deadline_in("timeout_s", timeout_s)
@@ -183,7 +183,7 @@ cdef class CompletionQueue:
             pthread_mutex_unlock(&self.entries.lock)
 
     cdef int _run(self, Delivery* d) except -1:
-        """Runs the callbacks of one delivery, whose reference it takes; returns the number of records."""
+        """Runs the callbacks of one delivery and drops its reference; returns the number of records."""
         cdef int64_t left = d.callbacks
         cdef list waiting = take_callbacks(d)
         delivery_unref(d)
@@ -195,7 +195,7 @@ cdef class CompletionQueue:
                         (<RecordFuture>future)._run_callbacks()
                         break
                     except BaseException:
-                        # SystemExit, say: it would end this thread, and with it all callbacks to come.
+                        # SystemExit, for example: it would end this thread, and so all later callbacks.
                         log.exception(
                             "a callback of a record for topic %r raised", (<RecordFuture>future).topic
                         )
@@ -205,10 +205,10 @@ cdef class CompletionQueue:
             self._catch_up(left)
         return len(waiting)
 
-    # The bound
+    # The limit
 
     cdef void _catch_up(self, int64_t records) noexcept nogil:
-        """The callbacks of so many records have run."""
+        """Takes ``records`` whose callbacks have run off the backlog."""
         cdef int64_t backlog
         pthread_mutex_lock(&self.entries.lock)
         backlog = self.entries.backlog - records
@@ -218,16 +218,16 @@ cdef class CompletionQueue:
         pthread_mutex_unlock(&self.entries.lock)
 
     cdef int64_t _low(self) noexcept nogil:
-        """How small the backlog is when those that wait for it go on."""
+        """The backlog at which waiting threads continue."""
         return self.entries.most - min(self.entries.most // 2 + 1, <int64_t>ROOM)
 
     cdef bint in_callback(self) noexcept nogil:
-        """Whether the caller is a callback."""
+        """Whether a callback is the caller."""
         return cyp_load64(&self.entries.runner) == <int64_t>PyThread_get_thread_ident()
 
     cdef bint wait_for_room(self, int64_t deadline, const int32_t* closed) except -1:
-        """Waits until fewer records wait for their callbacks, or ``closed``; False at the monotonic
-        ``deadline``.
+        """Waits until fewer records wait for their callbacks, or until ``closed``; returns False at the
+        monotonic ``deadline``.
 
         Returns at once in a callback, which would wait for itself.
         """
@@ -266,7 +266,7 @@ cdef class CompletionQueue:
 
     @property
     def lag_ns(self):
-        """For how long the callbacks that wait longest have been due; 0 where none wait."""
+        """How long the callbacks that wait longest have been due; 0 if none wait."""
         cdef int64_t since
         pthread_mutex_lock(&self.entries.lock)
         since = self.entries.running_due_ns
@@ -277,12 +277,12 @@ cdef class CompletionQueue:
 
     @property
     def wait_time_ns(self):
-        """Time that threads have spent waiting for callbacks to catch up, added up."""
+        """Total time that threads have spent waiting for callbacks to catch up."""
         return self.entries.waited_ns
 
 
 def _place_in_batch(RecordFuture future):
-    """The order in which a batch's callbacks run: that of its records."""
-    # A record that was parked learns its place here.
+    """The sort key of a batch's callbacks: they run in the order of the records."""
+    # A record that was parked gets its index here.
     future._state()
     return future.index

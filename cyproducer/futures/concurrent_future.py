@@ -1,8 +1,8 @@
-"""Outcomes as ``concurrent.futures`` and asyncio have them.
+"""Adapts outcomes to ``concurrent.futures`` and asyncio.
 
-Owns: refusing waits that could never end. Does not own: the outcome (``delivery``, ``bulk_future``), nor the
-thread that passes it on. A module of its own because ``concurrent.futures`` and asyncio take long to import.
-Any thread may call anything.
+Refuses waits that could never end. Does not own the outcome (``delivery``, ``bulk_future``) or the thread
+that passes it on. It is a separate module because ``concurrent.futures`` and asyncio take long to import. Any
+thread may call every function.
 """
 
 import logging
@@ -36,10 +36,10 @@ class Outcome(Protocol[T_co]):
 
 
 class ConcurrentFuture(Future[T]):
-    """What ``as_concurrent()`` returns.
+    """The result of ``as_concurrent()``.
 
-    It is set by a callback. So in a callback, or in a forked child, nothing would ever set it: there the
-    record itself is asked, which knows its outcome or refuses to wait.
+    A callback sets it. So nothing would ever set it while another callback waits for it, or in a forked
+    child: there it asks the record's own future, which knows the outcome or refuses to wait.
     """
 
     def __init__(self, record: Outcome[T]) -> None:
@@ -47,9 +47,9 @@ class ConcurrentFuture(Future[T]):
         self._record = record
 
     def result(self, timeout: float | None = None) -> T:
-        """The metadata, or raises the record's error; see ``RecordFuture.get`` for what else it raises.
+        """Returns the metadata, or raises the record's error; see ``RecordFuture.get`` for other errors.
 
-        ``timeout``: seconds (None: as long as it takes); ``TimeoutError`` when they are over.
+        ``timeout``: seconds (None: no limit); raises ``TimeoutError`` when it expires.
         """
         seconds = waitable(duration("timeout", timeout))
         if self._record.is_done:
@@ -58,7 +58,7 @@ class ConcurrentFuture(Future[T]):
         return super().result(seconds)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The record's error, or None where it was acknowledged; waits as ``result`` does."""
+        """The record's error, or None if it was acknowledged; waits like ``result``."""
         seconds = waitable(duration("timeout", timeout))
         if self._record.is_done:
             return self._record.exception
@@ -67,7 +67,7 @@ class ConcurrentFuture(Future[T]):
 
 
 def concurrent(record: Outcome[T]) -> ConcurrentFuture[T]:
-    """The outcome as a future that runs from the start: an accepted record is not taken back."""
+    """The outcome as a future that is running from the start: an accepted record can't be cancelled."""
     future = ConcurrentFuture(record)
     future.set_running_or_notify_cancel()
     record.add_callback(future.set_result)
@@ -76,8 +76,8 @@ def concurrent(record: Outcome[T]) -> ConcurrentFuture[T]:
 
 
 async def awaited(record: Outcome[Any]) -> Any:
-    """The outcome on whichever loop is running."""
-    # Who awaits has imported it, who takes a concurrent future may do without.
+    """Awaits the outcome on the running event loop."""
+    # A caller that awaits has imported asyncio; one that uses a concurrent future may not need it.
     import asyncio
 
     if record.is_done:
@@ -97,7 +97,7 @@ async def awaited(record: Outcome[Any]) -> Any:
 
 
 def _deliver(future: "asyncio.Future[Any]", outcome: Any) -> None:
-    """Sets an asyncio future, unless its task gave up meanwhile. Runs on the loop's thread."""
+    """Sets an asyncio future, unless its task was cancelled meanwhile. Runs on the event loop's thread."""
     if future.done():
         return
     if isinstance(outcome, BaseException):

@@ -7,72 +7,72 @@ cdef enum DeliveryState:
     PENDING = 0
     ACKNOWLEDGED = 1
     FAILED = 2
-    FORWARDED = 3         # its records went into other batches; see Forward
+    FORWARDED = 3         # its records moved to other batches; see Forward
 
 # Where one record of a forwarded delivery went.
 cdef struct Forward:
     Delivery* to          # a reference is held
-    int32_t index         # the record's place there
+    int32_t index         # the record's index in that batch
 
-# What becomes of the records of one batch: one object for all their futures.
+# The outcome of the records of one batch, shared by all their futures.
 cdef struct Delivery:
     int32_t refs          # the batch's, each future's, each Forward's
     int32_t state         # a DeliveryState; written once, by the completer
-    int32_t interested    # threads and callbacks that want to hear of the completion
+    int32_t interested    # threads and callbacks that wait for the completion
     int32_t count         # records
     int32_t partition
     int32_t waiting       # threads in get(); `interested` counts them too
-    int32_t waking        # the first waiter was woken, who wakes the next; nobody leaves the line since
+    int32_t waking        # the first waiter was woken, each wakes the next; no waiter leaves the queue now
     Sleeper* first_sleeper
     Sleeper* last_sleeper
-    int64_t base_offset   # -1 where the broker did not say (acks=0)
-    int64_t log_append_ms  # the broker's timestamp, -1 where the records keep their own
+    int64_t base_offset   # -1 if the broker did not report it (acks=0)
+    int64_t log_append_ms  # the broker's timestamp; -1 if the records keep their own
     void* error           # FAILED: the exception, a strong reference
     Forward* forward      # FORWARDED: `count` entries
     void* first_callback  # RecordFutures with callbacks, strong references, linked through `listed`
     void* last_callback
     int32_t callbacks     # how many futures are in that list
-    int64_t due_ns        # when it came into `queue`
-    CompletionList* queue  # where callbacks are run from; outlives every pending delivery
-    Delivery* next        # in that list
+    int64_t due_ns        # when it was added to `queue`
+    CompletionList* queue  # runs the callbacks; outlives every pending delivery
+    Delivery* next        # in `queue`
 
-# Completed deliveries whose callbacks have not been run yet.
 # Sends and receives on the calling thread until `state` is no longer 0, at most until the monotonic time
-# `until` (ns). Returns 0, at once, where another thread does that already. How a waiting `get()` runs the
-# send loop, which this layer must not know.
+# `until` (ns). Returns 0 at once if another thread is already doing that. A waiting `get()` runs the sender's
+# loop through it, because this layer must not know the sender.
 ctypedef int (*DriveFunction)(void* context, const int32_t* state, int64_t until) except -1 nogil
 
 
+# Completed deliveries whose callbacks have not run yet.
 cdef struct CompletionList:
     pthread_mutex_t lock  # guards the fields below
     pthread_cond_t filled
     pthread_cond_t ran    # the callbacks of a delivery have run
-    int64_t handed_in     # deliveries that came here, ever
-    int64_t handled       # those whose callbacks have run
+    int64_t handed_in     # deliveries that were ever added
+    int64_t handled       # deliveries whose callbacks have run
     int64_t backlog       # records whose callbacks are due and have not run; atomic to read
-    int64_t most          # at how many of them send() waits
-    int64_t running_due_ns    # since when those have been due that are run right now; 0: none are
+    int64_t most          # the backlog at which send() waits
+    int64_t running_due_ns    # when the callbacks that are running became due; 0: none are running
     int32_t waiting       # threads that wait for the backlog to shrink
-    int64_t waited_ns     # time that threads have spent so
+    int64_t waited_ns     # time that threads have spent waiting for that
     pthread_cond_t room   # the backlog has shrunk
-    int64_t runner        # the thread that runs callbacks right now; 0: none. Atomic, written by itself
+    int64_t runner        # the thread that is running callbacks; 0: none. Atomic, written by that thread
     Delivery* first
     Delivery* last
     int32_t closed
-    int32_t started       # whether somebody runs callbacks
+    int32_t started       # whether a thread runs callbacks
     int32_t foreign       # in a forked child: the records are the parent's; nothing completes here
     void* owner           # the CompletionQueue this is part of, borrowed
-    DriveFunction drive   # NULL where no sender's thread runs; set and read under the GIL
-    void* drive_context   # a Python object that the CompletionQueue holds
+    DriveFunction drive   # NULL if no sender thread runs; set and read under the GIL
+    void* drive_context   # a Python object that the CompletionQueue keeps alive
 
 
 cdef class RecordFuture:
-    cdef Delivery* delivery       # NULL only where the record was refused before it had a batch
-    cdef int32_t index            # the record's place in its batch
-    cdef int32_t key_size         # bytes, -1 for None; likewise below
+    cdef Delivery* delivery       # NULL only if the record was refused before it had a batch
+    cdef int32_t index            # the record's index in its batch
+    cdef int32_t key_size         # bytes, -1 for None; the same for the next two
     cdef int32_t value_size
     cdef int32_t header_size
-    cdef void* listed             # NULL, or the next of its delivery's callbacks; the last one's is itself
+    cdef void* listed             # NULL, or the next future in its delivery's list; the last one's is itself
     cdef int64_t timestamp_ms     # the record's own
     cdef readonly object topic    # str
     cdef object callbacks         # None, or a list of (kind, function)
@@ -110,6 +110,7 @@ cdef bint list_callback(Delivery* d, RecordFuture future) noexcept
 cdef int wait_slice(Delivery* d, int64_t deadline) except -1
 cdef int refuse_wait(Delivery* d, str what, object future) except -1
 cdef int refuse_foreign(Delivery* d, object future) except -1
-# Guard what forwarding changes in futures; held for a few instructions, without asking for the GIL.
+# Lock and unlock what forwarding changes in futures; held for a few instructions, never while acquiring the
+# GIL.
 cdef void lock_forwards() noexcept nogil
 cdef void unlock_forwards() noexcept nogil

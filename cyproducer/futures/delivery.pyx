@@ -1,21 +1,21 @@
-"""Futures: what ``send()`` returns, and how it learns what became of the record.
+"""The future that ``send()`` returns, and the outcome it reports.
 
-Owns: ``Delivery``, the outcome of a batch that all its records' futures share, and ``RecordFuture``,
-which is no more than (delivery, index) plus the sizes that the metadata tells. Completing a batch is
-one store and, where somebody waits, one wake-up: a record's offset is computed when it is asked for.
-Does not own: batches, nor the thread that runs callbacks (``network/callback_thread.py``).
+Owns ``Delivery``, the outcome of a batch, shared by the futures of all its records, and ``RecordFuture``,
+which is only (delivery, index) plus the sizes that the metadata reports. Completing a batch takes one store
+and, if a thread waits, one wake-up: a record's offset is computed when it is read. Does not own the batches
+or the thread that runs callbacks (``network/callback_thread``).
 
-Threads: the sender completes deliveries without the GIL; any thread may wait, ask or register.
+Threads: the sender thread completes deliveries without the GIL; any thread may wait, query or add callbacks.
 
-How a waiter and the completer meet, without a lock on the common path:
+How a waiter and the completer synchronize, without a lock on the common path:
 
     waiter                               completer
     interested += 1                      state = ACKNOWLEDGED
     take the delivery's lock             is interested > 0?
     is state still PENDING? -> wait          take the lock, wake, take the callbacks
 
-All four are sequentially consistent, so one of the two sees the other: either the completer sees
-the interest and comes for the lock, or the waiter sees the state.
+All four are sequentially consistent, so at least one sees the other: either the completer sees the interest
+and takes the lock, or the waiter sees the state.
 """
 
 import logging
@@ -53,13 +53,13 @@ cdef extern from "<Python.h>":
 
 log = logging.getLogger("cyproducer")
 
-# Guards the step in which a future moves from a forwarded delivery to the one it was forwarded to.
+# Guards moving a future from a forwarded delivery to the delivery it was forwarded to.
 cdef pthread_mutex_t forward_lock
 
 
 def renew_lock():
-    """Makes the lock that all futures share; again in a forked child, where a thread may hold it that exists
-    in the parent only."""
+    """Makes the lock that all futures share; called again in a forked child, because a thread that exists
+    only in the parent may hold it."""
     cyp_mutex_init(&forward_lock)
 
 
@@ -67,7 +67,7 @@ renew_lock()
 
 
 cdef Delivery* delivery_new(int32_t partition, CompletionList* queue) noexcept nogil:
-    """A pending delivery with one reference, the batch's; NULL where there is no memory."""
+    """A pending delivery with one reference, the batch's; NULL if there is no memory."""
     cdef Delivery* d = <Delivery*>calloc(1, sizeof(Delivery))
     if d != NULL:
         d.refs = 1
@@ -88,7 +88,7 @@ cdef void delivery_unref(Delivery* d) noexcept nogil:
 
 
 cdef void delivery_release(Delivery* d, int32_t count) noexcept nogil:
-    """Drops references; the last one frees. No lock may be held: an error's owner needs the GIL."""
+    """Drops references; the last one frees. No lock may be held: dropping the error needs the GIL."""
     cdef int32_t i
     if cyp_add32(&d.refs, -count) != 0:
         return
@@ -104,7 +104,7 @@ cdef void delivery_release(Delivery* d, int32_t count) noexcept nogil:
 
 
 cdef void settled(Delivery* d, int32_t state) noexcept nogil:
-    """Publishes the outcome, wakes who waits and hands callbacks to the thread that runs them."""
+    """Publishes the outcome, wakes waiting threads and passes callbacks to the callback thread."""
     cdef pthread_mutex_t* lock
     cdef CompletionList* queue
     cdef int32_t listed
@@ -135,14 +135,14 @@ cdef void settled(Delivery* d, int32_t state) noexcept nogil:
 
 
 cdef void delivery_acknowledge(Delivery* d, int64_t base_offset, int64_t log_append_ms) noexcept nogil:
-    """The broker has the records, from ``base_offset`` on (-1: it did not say)."""
+    """Completes a delivery: the broker has the records, from ``base_offset`` on (-1: not reported)."""
     d.base_offset = base_offset
     d.log_append_ms = log_append_ms
     settled(d, ACKNOWLEDGED)
 
 
 cdef void delivery_fail(Delivery* d, object error):
-    """The records will not be delivered by this producer, for the reason that ``error`` gives."""
+    """Fails a delivery: this producer does not deliver the records, for the reason in ``error``."""
     Py_INCREF(error)
     d.error = <void*>error
     with nogil:
@@ -150,23 +150,23 @@ cdef void delivery_fail(Delivery* d, object error):
 
 
 cdef int delivery_await(Delivery* d, int64_t until) except -1:
-    """Waits for an outcome, at most until ``until``. Called with the GIL, and a reference held.
+    """Waits for an outcome, at most until ``until``. The caller holds the GIL and a reference.
 
-    Whoever waits sends and receives itself, where nobody else does: a thread fewer to wake, twice.
+    The waiting thread sends and receives itself if no other thread does: this saves two thread wake-ups.
     """
     cdef DriveFunction drive = d.queue.drive
     cdef void* context = d.queue.drive_context
     cdef object _kept
     cdef bint drove = False
     if drive != NULL:
-        # The sender may end meanwhile.
+        # The sender may be destroyed meanwhile.
         _kept = <object>context
         try:
             with nogil:
                 drove = drive(context, &d.state, until)
         except Exception:
-            # The sender meets what was the matter too, and its end is what fails the records.
-            log.exception("sending on a waiting thread failed; the sender goes on")
+            # The sender thread runs into the same problem, and fails the records when it ends.
+            log.exception("sending on a waiting thread failed; the sender thread continues")
     if drove:
         return 0
     with nogil:
@@ -179,10 +179,9 @@ cdef int delivery_await(Delivery* d, int64_t until) except -1:
 
 
 cdef void enlist(Delivery* d, RecordFuture future) noexcept:
-    """Puts a future, whose reference it takes, behind those to be called back. The delivery's lock is held.
+    """Appends a future to the delivery's callback list, and takes its reference. The delivery's lock is held.
 
-    The list runs through the futures themselves: nothing is allocated that could fail, and a callback that
-    was accepted is never lost.
+    The futures themselves are the links: nothing is allocated, so an accepted callback is never lost.
     """
     future.listed = <void*>future
     if d.last_callback == NULL:
@@ -194,7 +193,7 @@ cdef void enlist(Delivery* d, RecordFuture future) noexcept:
 
 
 cdef bint list_callback(Delivery* d, RecordFuture future) noexcept:
-    """Sees to it that a future is among those to be called back; False where the outcome is known already."""
+    """Makes sure that a future is in the delivery's callback list; False if the outcome is already known."""
     cdef pthread_mutex_t* lock = lock_of(d)
     cdef bint pending
     cyp_add32(&d.interested, 1)
@@ -208,12 +207,12 @@ cdef bint list_callback(Delivery* d, RecordFuture future) noexcept:
 
 
 cdef void* next_listed(RecordFuture future) noexcept:
-    """What follows a future in its delivery's list of callbacks; NULL at the end."""
+    """The next future in the delivery's callback list; NULL at the end."""
     return future.listed if future.listed != <void*>future else NULL
 
 
 cdef list take_callbacks(Delivery* d):
-    """The futures that a completed delivery lists, which it lists no longer."""
+    """Empties the callback list of a completed delivery, and returns its futures."""
     cdef list taken = []
     cdef RecordFuture future
     while d.first_callback != NULL:
@@ -228,11 +227,11 @@ cdef list take_callbacks(Delivery* d):
 
 
 cdef void delivery_forward(Delivery* d, Forward* targets) noexcept:
-    """The records went elsewhere, each to its target; takes the array and its references over.
+    """Forwards each record to its target; takes over the array and its references.
 
-    Called before any target can complete, by the thread that completes them. The callbacks go along here and
-    now. Left to follow when they are due, some would find their target pending and be listed there, others
-    find it complete and run at once, before the former: out of order.
+    Called before any target can complete, by the thread that completes them. Moves the callbacks as well,
+    now. If they moved only when due, some would find their target pending and be listed there, and others
+    would find theirs complete and run at once, ahead of the first ones: out of order.
     """
     cdef pthread_mutex_t* lock = lock_of(d)
     cdef RecordFuture future
@@ -248,7 +247,8 @@ cdef void delivery_forward(Delivery* d, Forward* targets) noexcept:
     pthread_mutex_unlock(lock)
     while at != NULL:
         future = <RecordFuture>at
-        # Never NULL in between: whoever adds a callback meanwhile finds the future listed, as it will be.
+        # `listed` is never NULL in between: a thread that adds a callback meanwhile must see the future
+        # listed.
         at = next_listed(future)
         future._state()
         lock = lock_of(future.delivery)
@@ -259,7 +259,7 @@ cdef void delivery_forward(Delivery* d, Forward* targets) noexcept:
 
 
 cdef int wait_slice(Delivery* d, int64_t deadline) except -1:
-    """Waits until a delivery is settled, or ``deadline``, or the next look for signals, which is taken."""
+    """Waits until a delivery has an outcome, ``deadline``, or the next check for signals, which it makes."""
     cdef int64_t now = cyp_monotonic_ns()
     cdef int64_t until = deadline if deadline - now < SIGNAL_SLICE_NS else now + SIGNAL_SLICE_NS
     cdef bint pending
@@ -275,15 +275,15 @@ cdef int wait_slice(Delivery* d, int64_t deadline) except -1:
 
 
 cdef int refuse_wait(Delivery* d, str what, object future) except -1:
-    """Raises ``IllegalStateError`` where ``what``, which waits for the pending outcome of ``future``, a
-    ``RecordFuture`` or ``BulkFuture``, would never end, or hold up others.
+    """Raises ``IllegalStateError`` if ``what``, a wait for the pending outcome of ``future`` (a
+    ``RecordFuture`` or ``BulkFuture``), would never end, or would block others.
     """
     refuse_foreign(d, future)
     refuse_on_sender(what)
     if cyp_load64(&d.queue.runner) == <int64_t>PyThread_get_thread_ident():
         raise IllegalStateError(
-            f"{what} in a callback, of {future._called()} that is pending: every other callback would wait "
-            "with it. Add a callback to it, or wait in another thread"
+            f"{what} in a callback, for {future._called()} that is pending: it would block every other "
+            "callback. Add a callback to the future, or wait in another thread"
         )
     return 0
 
@@ -291,8 +291,8 @@ cdef int refuse_wait(Delivery* d, str what, object future) except -1:
 cdef int refuse_foreign(Delivery* d, object future) except -1:
     if d.queue.foreign:
         raise IllegalStateError(
-            f"{future._called()} was sent before a fork and belongs to the parent process: only there will "
-            "its outcome be known"
+            f"{future._called()} was sent before a fork and belongs to the parent process: only the parent "
+            "learns its outcome"
         )
     return 0
 
@@ -306,7 +306,7 @@ cdef void unlock_forwards() noexcept nogil:
 
 
 cdef inline object as_named(type kind, tuple fields):
-    """A named tuple of that kind. Its own constructor is a function in Python."""
+    """A named tuple of type ``kind``, made without its constructor, which is a Python function."""
     cdef tuple arguments = (fields,)
     return (<PyTypeObject*>tuple).tp_new(kind, <PyObject*>arguments, NULL)
 
@@ -320,7 +320,7 @@ cdef object record_metadata(
     int32_t value_size,
     int32_t header_size,
 ):
-    """The ``RecordMetadata`` of an acknowledged record, the ``index``th of its batch.
+    """The ``RecordMetadata`` of the acknowledged record at ``index`` of its batch.
 
     ``place``: its ``TopicPartition``; ``timestamp_ms``: the record's own.
     """
@@ -341,7 +341,7 @@ cdef object record_metadata(
 
 
 cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_ms):
-    """A future that has failed already: the record never reached a batch."""
+    """A future that has already failed: the record never reached a batch."""
     cdef RecordFuture future = RecordFuture.__new__(RecordFuture)
     future.topic = topic
     future.refusal = error
@@ -350,12 +350,12 @@ cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_m
 
 
 def failed_future(str topic not None, error not None):
-    """A future that has failed already, for a record that was not accepted."""
+    """A future that has already failed, for a record that was not accepted."""
     return refused_future(topic, error, -1)
 
 
 cdef object fresh(object error):
-    """A copy to raise: one exception serves a whole batch, and each raise writes its traceback."""
+    """A copy to raise: the batch's records share one exception, and each raise sets its traceback."""
     return None if error is None else copied(error)
 
 
@@ -363,20 +363,21 @@ cdef object fresh(object error):
 @cython.no_gc
 @cython.freelist(1024)
 cdef class RecordFuture:
-    """The outcome of one record, now or later.
+    """The outcome of one record, which may still be pending.
 
-    kafka-python's ``FutureRecordMetadata`` (``get``, ``add_callback``, ``add_errback``, ``add_both``,
-    ``chain``, ``succeeded``, ``failed``, ``retriable``, ``is_done``, ``value``, ``exception``), and more:
-    ``await`` it, or take ``as_concurrent()``; ``topic`` and ``partition`` are the record's. Thread-safe.
+    Has the API of kafka-python's ``FutureRecordMetadata`` (``get``, ``add_callback``, ``add_errback``,
+    ``add_both``, ``chain``, ``succeeded``, ``failed``, ``retriable``, ``is_done``, ``value``, ``exception``),
+    and more: it can be awaited or converted with ``as_concurrent()``, and has the record's ``topic`` and
+    ``partition``. Thread-safe.
 
-    Not tracked by the cycle collector: a cycle through a callback ends when its record completes.
+    Not tracked by the cyclic garbage collector: a cycle through a callback ends when its record completes.
     """
 
     def __reduce__(self):
-        # What a worker's task returns is pickled, and a task that sends likes to return this.
+        # A worker's results are pickled, and a task that sends may try to return its future.
         raise TypeError(
-            f"the future of a record for topic {self.topic!r} can't be pickled: it is of use only in the "
-            f"process that sent the record. Return what its get() returns"
+            f"the future of a record for topic {self.topic!r} can't be pickled: it is valid only in the "
+            f"process that sent the record. Return the result of its get() instead"
         )
 
     cdef int _state(self) noexcept:
@@ -416,11 +417,11 @@ cdef class RecordFuture:
             d, place, self.index, self.timestamp_ms, self.key_size, self.value_size, self.header_size
         )
 
-    # Asking
+    # Queries
 
     @property
     def partition(self):
-        """None where the record has none: not yet, or it was refused before."""
+        """The record's partition; None if it is not chosen yet, or the record was refused before that."""
         self._state()
         return self.delivery.partition if self.delivery != NULL and self.delivery.partition >= 0 else None
 
@@ -430,11 +431,11 @@ cdef class RecordFuture:
         return self._state() != PENDING
 
     def is_complete(self):
-        """The same as ``is_done``, as a call (the producer API proposal's name)."""
+        """The same as ``is_done``, as a method (the producer API proposal's name)."""
         return self._state() != PENDING
 
     def done(self):
-        """The same as ``is_done``, as asyncio and concurrent.futures call it."""
+        """The same as ``is_done``, under the name that asyncio and concurrent.futures use."""
         return self._state() != PENDING
 
     def succeeded(self):
@@ -442,33 +443,33 @@ cdef class RecordFuture:
         return self._state() == ACKNOWLEDGED
 
     def failed(self):
-        """Whether the record has failed for good."""
+        """Whether the record has finally failed."""
         return self._state() == FAILED
 
     def retriable(self):
-        """Whether sending the record again, as a new one, may succeed where this one failed."""
+        """Whether the record failed, and sending it again, as a new record, may succeed."""
         if self._state() != FAILED:
             return False
         return bool(getattr(self._error(), "retriable", False))
 
     @property
     def value(self):
-        """The ``RecordMetadata``, or None while pending and after a failure."""
+        """The ``RecordMetadata``, or None while pending or after a failure."""
         return self._metadata() if self._state() == ACKNOWLEDGED else None
 
     @property
     def exception(self):
-        """The exception the record failed with, or None."""
+        """The exception that the record failed with, or None."""
         return fresh(self._error()) if self._state() == FAILED else None
 
     def get(self, timeout=None):
-        """Waits for the outcome, up to ``timeout`` seconds (None: as long as it takes).
+        """Waits for the outcome, up to ``timeout`` seconds (None: no limit).
 
-        Returns the ``RecordMetadata``. Raises the record's own error, or ``KafkaTimeoutError`` when the
-        time runs out first: the record stays accepted then, and may still be delivered. The wait is
-        bounded in any case, by ``delivery_timeout_ms``. Raises ``IllegalStateError`` instead of waiting in
-        a callback of the same producer, and in a forked child for a record of the parent's; ``ValueError``
-        for a ``timeout`` below 0 or NaN.
+        Returns the ``RecordMetadata``. Raises the record's own error, or ``KafkaTimeoutError`` if ``timeout``
+        expires first: the record stays accepted and may still be delivered. The wait is always bounded by
+        ``delivery_timeout_ms``. Raises ``IllegalStateError`` instead of waiting in a callback of the same
+        producer, and in a forked child for a record that the parent sent; ``ValueError`` for a ``timeout``
+        that is negative or NaN.
         """
         cdef int64_t deadline = deadline_in("timeout", timeout)
         cdef int state = self._state()
@@ -477,7 +478,7 @@ cdef class RecordFuture:
             state = self._wait(deadline)
             if state == PENDING:
                 raise KafkaTimeoutError(
-                    f"no acknowledgement of a record for topic {self.topic!r} within {timeout} s; "
+                    f"a record for topic {self.topic!r} was not acknowledged within {timeout} s; "
                     "it stays accepted and may still be delivered"
                 )
         if state == ACKNOWLEDGED:
@@ -488,7 +489,7 @@ cdef class RecordFuture:
         return f"a record for topic {self.topic!r}"
 
     def _refuse_wait(self, str what not None):
-        """Raises ``IllegalStateError`` where waiting for this record would never end, or hold up others."""
+        """Raises ``IllegalStateError`` if waiting for this record would never end, or would block others."""
         if self._state() == PENDING:
             refuse_wait(self.delivery, what, self)
 
@@ -503,18 +504,18 @@ cdef class RecordFuture:
             if state == PENDING:
                 if cyp_monotonic_ns() >= deadline:
                     break
-                # A signal's handler may have forked.
+                # A signal handler may have forked.
                 self._refuse_foreign()
         return state
 
-    # Being told
+    # Callbacks
 
     def add_callback(self, f, *args, **kwargs):
         """Calls ``f(*args, metadata, **kwargs)`` once the record is acknowledged; returns this future.
 
-        Callbacks run on a thread of their own, in the order of the records of a partition; on the
-        calling thread where the outcome is known already. An exception in one is logged and stops
-        nothing. There may be several.
+        Callbacks run on their own thread, in the order of a partition's records, or on the calling thread if
+        the outcome is already known. An exception in a callback is logged and does not stop the others. A
+        future may have several callbacks.
         """
         return self._add(ON_SUCCESS, bound(f, args, kwargs))
 
@@ -527,7 +528,7 @@ cdef class RecordFuture:
         return self._add(ON_BOTH, bound(f, args, kwargs))
 
     def chain(self, future):
-        """Passes the outcome on to another future: kafka-python's, or a ``concurrent.futures`` one."""
+        """Passes the outcome to another future, of kafka-python or ``concurrent.futures``."""
         if hasattr(future, "set_result"):
             self.add_callback(future.set_result)
             self.add_errback(future.set_exception)
@@ -543,7 +544,7 @@ cdef class RecordFuture:
             self._refuse_foreign()
         if self.callbacks is None:
             self.callbacks = []
-        # The callbacks' thread runs it behind them: what ran here, no flush would wait for.
+        # The callback thread runs it after the others: flush() would not wait for a callback that runs here.
         others = len(self.callbacks) > 0
         self.callbacks.append((kind, function))
         while self._state() == PENDING:
@@ -569,15 +570,15 @@ cdef class RecordFuture:
     def as_concurrent(self):
         """The outcome as a ``concurrent.futures.Future``, for ``wait()`` and ``as_completed()``.
 
-        It runs from the start (``cancel()`` has no effect): an accepted record is not taken back.
+        It is running from the start (``cancel()`` has no effect): an accepted record can't be cancelled.
         """
-        # Imported here: asyncio and concurrent.futures would double what importing this package costs.
+        # Imported here: asyncio and concurrent.futures would double the package's import time.
         from cyproducer.futures.concurrent_future import concurrent
 
         return concurrent(self)
 
     def __await__(self):
-        """Awaits the outcome in asyncio, on whichever loop is running."""
+        """Awaits the outcome in asyncio, on the running event loop."""
         from cyproducer.futures.concurrent_future import awaited
 
         return awaited(self).__await__()
@@ -587,8 +588,8 @@ cdef class RecordFuture:
         return f"<RecordFuture topic={self.topic!r} {state}>"
 
 
-# What Cython makes of a __dealloc__ saves and restores the thread's exception around it, a twentieth of what
-# a record costs. So it is put in front of the type's own deallocation here.
+# Cython saves and restores the thread's exception around a __dealloc__, a twentieth of the cost of a record.
+# So this runs before the type's own deallocation instead.
 cdef extern from *:
     """
     static destructor cyp_rest_of_future;

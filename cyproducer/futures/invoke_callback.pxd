@@ -1,4 +1,4 @@
-# When a callback is called.
+# Which outcomes a callback is called for.
 cdef enum:
     ON_SUCCESS = 1
     ON_FAILURE = 2

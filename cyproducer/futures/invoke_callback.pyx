@@ -1,8 +1,8 @@
-"""Calling callbacks: what a future of a record and a future of many do alike.
+"""Invokes callbacks, for ``RecordFuture`` and ``BulkFuture``.
 
-Owns: binding their arguments, and calling those that an outcome is for. Does not own: when that is
-(``delivery``, ``bulk_future``). On the thread that runs callbacks, or on whoever registers one too late to
-wait.
+Owns binding a callback's arguments, and calling the callbacks that match an outcome. Does not decide when to
+call them (``delivery``, ``bulk_future``). Runs on the callback thread, or on the thread that adds a callback
+after the outcome is known.
 """
 
 import logging
@@ -19,7 +19,7 @@ cdef object bound(object f, tuple args, dict kwargs):
 
 
 cdef object run_callbacks(list callbacks, bint succeeded, object outcome, object topic):
-    """Calls those that the outcome is for, in their order; what they raise is logged."""
+    """Calls the callbacks that match the outcome, in order; logs the exceptions that they raise."""
     while callbacks:
         try:
             kind, function = callbacks.pop(0)

@@ -3,31 +3,32 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 from cyproducer.futures.delivery cimport Delivery
 from cyproducer.base.sync cimport cyp_add32
 
-# Rows of one call that lie side by side in one batch.
+# A run of rows of one call that are adjacent in one batch.
 cdef struct Segment:
     Delivery* delivery        # a reference is held
-    int32_t first             # the place of the first of them in the batch
+    int32_t first             # the index of the first row in the batch
     int32_t count
     int32_t partition
-    int32_t next              # the partition's next segment; -1: this is the last
+    int32_t next              # the partition's next segment; -1: this is the last one
 
 
-# A partition that has rows, and one of its segments: the last while rows are appended, then where a walk is.
+# A partition that has rows, and one of its segments: the last one while rows are appended, later the current
+# one of a walk.
 cdef struct Chain:
     int32_t partition         # -1: a free slot
     int32_t at                # -1: none
 
 
-# These by partition: a hash table with linear probing, so that it costs by the partitions that have rows,
-# not by those of the topic.
+# The chains by partition: a hash table with linear probing, so its size depends on the partitions that have
+# rows, not on how many the topic has.
 cdef struct Chains:
-    Chain* slots              # 2 ** n of them, at least half are free
+    Chain* slots              # 2 ** n slots, at least half of them free
     int32_t mask              # 2 ** n - 1
     int32_t shift             # 32 - n
     int32_t used
 
 
-# Of one record's key and value, as its metadata tells them; -1: null.
+# Sizes of one record's key and value in bytes, as its metadata reports them; -1: null.
 cdef struct Sizes:
     int32_t key
     int32_t value
@@ -37,11 +38,11 @@ cdef class Segments:
     cdef Segment* items
     cdef int32_t used
     cdef int32_t room
-    cdef int32_t settled           # all before this one have an outcome
+    cdef int32_t settled           # all segments before this one have an outcome
     cdef int32_t* partitions       # of each row
     cdef int64_t rows              # rows that were accepted
-    cdef Chains chains             # while rows are appended; ``used`` stays
-    cdef Chain few[4]              # its slots, where these will do
+    cdef Chains chains             # while rows are appended; only ``used`` is kept afterwards
+    cdef Chain few[4]              # its slots, if four are enough
 
     cdef int prepare(self, int64_t rows) except -1
     cdef bint make_room(self, int32_t more) noexcept nogil
@@ -59,8 +60,8 @@ cdef class Segments:
 
 
 cdef inline Chain* chain_of(const Chains* c, int32_t partition) noexcept nogil:
-    """The partition's slot, or the free one where it belongs."""
-    # Fibonacci hashing: partitions that are multiples of a power of two are spread, too.
+    """The partition's slot, or the free slot where it belongs."""
+    # Fibonacci hashing also spreads partitions that are multiples of a power of two.
     cdef uint32_t at = (<uint32_t>partition * <uint32_t>2654435769) >> c.shift
     while c.slots[at].partition != partition and c.slots[at].partition >= 0:
         at = (at + 1) & c.mask
@@ -70,10 +71,10 @@ cdef inline Chain* chain_of(const Chains* c, int32_t partition) noexcept nogil:
 cdef inline void note(
     Segments s, int32_t partition, Delivery* d, int32_t first, int32_t count, bint counted
 ) noexcept nogil:
-    """Enters ``count`` rows that were appended one behind the other; there is room for one more segment and
+    """Notes ``count`` rows that were appended consecutively. There must be room for one more segment and
     partition.
 
-    ``counted``: the caller has a reference, which is taken over.
+    ``counted``: the caller holds a reference to the delivery and passes it on.
     """
     cdef Chain* chain = chain_of(&s.chains, partition)
     cdef int32_t last = chain.at
@@ -85,7 +86,7 @@ cdef inline void note(
     if last >= 0 and at.delivery == d and at.first + at.count == first:
         at.count += count
         if counted:
-            # Not the last reference: the segment has one.
+            # Never the last reference: the segment holds one.
             drop_reference(d)
         return
     if not counted:

@@ -1,12 +1,12 @@
-"""Where the rows of one call went: a few bytes a row, and a segment for each run of rows in a batch.
+"""Tracks where the rows of one call went: four bytes per row, and one segment per run of rows in a batch.
 
-Owns: noting rows as they are appended, finding out whether all have an outcome, and walking them: each
-row's partition is kept, its offset is found with one cursor for each partition that has rows. Does not own:
-the outcomes (``delivery``), nor waiting for them (``bulk_future``).
+Owns recording rows as they are appended, checking whether all have an outcome, and walking the rows: each
+row's partition is stored, its offset is found with one cursor per partition that has rows. Does not own the
+outcomes (``delivery``) or waiting for them (``bulk_future``).
 
-Threads: one appends, without the GIL and under the accumulator's lock, and hands the object over; from then
-on any thread with the GIL may ask. Segments change once more where a batch was split: its delivery is
-*forwarded*, and the segment becomes those of the parts. That is done under the forwards' lock.
+Threads: one thread appends, without the GIL and under the accumulator's lock, and passes the object on. After
+that, any thread with the GIL may read it. Segments change again only if a batch is split: its delivery is
+*forwarded*, and its segment is replaced by segments of the parts, under the forward lock.
 """
 
 from array import array
@@ -36,10 +36,10 @@ from cyproducer.base.sync cimport cyp_load32
 from cyproducer.structs import FailedRows, OffsetRange, TopicPartition
 
 
-# Objects of it are kept: each call has one.
+# A free list, because each call allocates one.
 @cython.freelist(8)
 cdef class Segments:
-    """See the module. Made by ``bulk_path`` only."""
+    """See the module docstring. Only ``bulk_path`` creates it."""
 
     def __dealloc__(self):
         cdef int32_t i
@@ -52,14 +52,14 @@ cdef class Segments:
     # While appending
 
     cdef int prepare(self, int64_t rows) except -1:
-        """Makes room for as many rows."""
+        """Allocates the partitions of up to ``rows`` rows."""
         self.partitions = <int32_t*>malloc(max(1, rows) * sizeof(int32_t))
         if self.partitions == NULL:
-            raise MemoryError(f"no memory for the partitions of {rows} rows")
+            raise MemoryError(f"cannot allocate memory for the partitions of {rows} rows")
         return 0
 
     cdef bint make_room(self, int32_t more) noexcept nogil:
-        """Makes room for ``more`` segments; False: no memory."""
+        """Makes room for ``more`` segments; returns False if there is no memory."""
         cdef Segment* grown
         cdef int64_t room
         if self.room - self.used >= more:
@@ -75,7 +75,7 @@ cdef class Segments:
         return True
 
     cdef bint make_chains(self, int32_t more) noexcept nogil:
-        """Makes room for the segments of ``more`` other partitions; False: no memory."""
+        """Makes room for the chains of ``more`` new partitions; returns False if there is no memory."""
         cdef Chains grown
         cdef Chain* chain
         cdef int32_t i
@@ -101,7 +101,7 @@ cdef class Segments:
             free(self.chains.slots)
 
     cdef int finish(self, int64_t prepared) except -1:
-        """Gives back what room was not needed, of that for ``prepared`` rows, or is not any more."""
+        """Frees memory that was not used, of the room for ``prepared`` rows, or is no longer needed."""
         cdef Segment* less
         cdef int32_t* fewer
         if self.used < self.room:
@@ -120,9 +120,9 @@ cdef class Segments:
     # Outcomes
 
     cdef Delivery* first_pending(self, int32_t* index) except? NULL:
-        """A delivery that has no outcome yet, with a reference for the caller; NULL where all have one.
+        """The first delivery that has no outcome yet, with a reference for the caller; NULL if all have one.
 
-        ``index``: a record of it that is one of these rows. Raises MemoryError.
+        ``index``: set to the index in that batch of one of these rows. Raises MemoryError.
         """
         cdef Delivery* found = NULL
         cdef Delivery* old
@@ -146,16 +146,16 @@ cdef class Segments:
                 self.settled += 1
             unlock_forwards()
             if not expanded:
-                raise MemoryError("no memory for the parts of a batch that was split")
+                raise MemoryError("cannot allocate memory for the parts of a split batch")
             if old == NULL:
                 return found
-            # Freeing may need the GIL, which nobody asks for with a lock in hand.
+            # Freeing may need the GIL, which must not be acquired while a lock is held.
             delivery_unref(old)
 
     cdef int expand(self, Segment* s) noexcept nogil:
-        """Puts the parts of a batch that was split in the place of a segment; 0: no memory.
+        """Replaces a segment of a split batch by segments of the parts; returns 0 if there is no memory.
 
-        The caller lets go of the segment's old delivery.
+        The caller drops the reference to the segment's old delivery.
         """
         cdef Forward* targets = s.delivery.forward + s.first
         cdef int32_t at = <int32_t>(s - self.items)
@@ -167,7 +167,8 @@ cdef class Segments:
         if not self.make_room(parts):
             return 0
         s = &self.items[at]
-        # The first part takes the segment's place, the others go to the end, in the chain of the partition.
+        # The first part takes the segment's place. The others go to the end of the array, and behind it in
+        # the partition's chain.
         s.delivery = targets[0].to
         s.first = targets[0].index
         s.count = 1
@@ -189,7 +190,7 @@ cdef class Segments:
     # Once all have an outcome
 
     cdef list ranges(self):
-        """``OffsetRange`` for what was acknowledged, sorted, neighbours as one."""
+        """An ``OffsetRange`` per run of acknowledged rows, sorted, adjacent ones joined."""
         cdef Segment* s
         cdef int32_t i
         found = []
@@ -212,9 +213,10 @@ cdef class Segments:
         return [OffsetRange(*each) for each in joined]
 
     cdef tuple offsets(self):
-        """Each row's partition (int32) and offset (int64) as bytes, and a bitmap of the rows that have one.
+        """Each row's partition (int32) and offset (int64) as bytes, a bitmap of the rows that have an offset,
+        and the number of rows that have none.
 
-        The bitmap is None where all have; without acknowledgements an offset is -1.
+        The bitmap is None if no row failed. With ``acks=0`` an offset is -1.
         """
         cdef Chains cursor
         cdef int32_t* taken = self._begin_walk(&cursor)
@@ -248,7 +250,7 @@ cdef class Segments:
         return partitions, numbers, bitmap if nulls else None, nulls
 
     cdef list metadata(self, str topic, const Sizes* sizes, object timestamp_ms):
-        """Each row's ``RecordMetadata``, None of one that failed; ``sizes``: each row's."""
+        """Each row's ``RecordMetadata``, None for a row that failed; ``sizes``: one entry per row."""
         cdef Chains cursor
         cdef int32_t* taken = self._begin_walk(&cursor)
         cdef dict places = {}
@@ -285,15 +287,15 @@ cdef class Segments:
         return found
 
     cdef int32_t* _begin_walk(self, Chains* cursor) except NULL:
-        """Begins a walk through the rows: fills ``cursor``, and returns how many rows of each segment were
-        gone past, none. The caller frees both."""
+        """Begins a walk through the rows: fills ``cursor``, and returns the number of rows passed in each
+        segment, all 0. The caller frees both."""
         cdef int32_t* taken = <int32_t*>calloc(max(1, self.used), sizeof(int32_t))
         cdef Chain* chain
         cdef int32_t i
         if taken == NULL or not new_chains(cursor, self.chains.used):
             free(taken)
-            raise MemoryError(f"no memory to walk the partitions of {self.rows} rows")
-        # A partition's first segment comes before its others: the later parts of one that was split went to
+            raise MemoryError(f"cannot allocate memory to walk the partitions of {self.rows} rows")
+        # A partition's first segment precedes its others in the array: the later parts of a split one went to
         # the end.
         for i in range(self.used):
             chain = chain_of(cursor, self.items[i].partition)
@@ -303,14 +305,14 @@ cdef class Segments:
         return taken
 
     cdef int32_t _segment_of(self, int64_t row, Chains* cursor, const int32_t* taken) noexcept nogil:
-        """The segment of the next row, of those before it ``taken`` were gone past."""
+        """The segment of ``row``, the next row of the walk; ``taken``: rows passed so far in each segment."""
         cdef Chain* chain = chain_of(cursor, self.partitions[row])
         if taken[chain.at] == self.items[chain.at].count:
             chain.at = self.items[chain.at].next
         return chain.at
 
     cdef list failures(self):
-        """``FailedRows`` for each batch that failed, by their first rows; empty where none did."""
+        """One ``FailedRows`` per batch that failed, ordered by their first rows; empty if none failed."""
         cdef Chains cursor
         cdef int32_t* taken
         cdef int64_t row
@@ -342,7 +344,7 @@ cdef class Segments:
 
 
 cdef bint new_chains(Chains* c, int32_t partitions) noexcept nogil:
-    """An empty table for as many; False: no memory."""
+    """Makes an empty table for this many partitions; returns False if there is no memory."""
     cdef int64_t slots = 4
     while slots < 2 * <int64_t>partitions:
         slots *= 2

@@ -3,11 +3,11 @@ from libc.stdint cimport int64_t
 from cyproducer.futures.delivery cimport Delivery
 from cyproducer.base.sync cimport pthread_cond_t, pthread_mutex_t
 
-# A thread that waits for a delivery. It lives on that thread's stack.
+# A thread that waits for a delivery. Lives on that thread's stack.
 cdef struct Sleeper:
     Sleeper* next
     Sleeper* previous
-    bint awake            # somebody woke it, who has forgotten it since
+    bint awake            # it was woken, and the waker no longer refers to it
     pthread_cond_t woken
 
 cdef pthread_mutex_t* lock_of(Delivery* d) noexcept nogil

@@ -1,15 +1,14 @@
-"""Threads that wait for an outcome.
+"""Queues and wakes the threads that wait for an outcome.
 
-Owns: the line in front of a delivery, the locks that deliveries share, and which threads may not wait. Does
-not own: the outcome (``delivery``), nor sending meanwhile (``network/loop_ownership``).
+Owns the queue of waiters of a delivery, the locks that deliveries share, and which threads may not wait. Does
+not own the outcome (``delivery``) or sending while a thread waits (``network/loop_ownership``).
 
-Threads that wait for records of one batch are woken one by one, each by the one before it: whoever comes
-back from a wait asks for the GIL, of which there is one. Woken all at once, they would meet there, and most
-of them go to sleep again. A thread wakes the next one before it asks for the GIL, so that a thread that
-computes does not hold up the line for 5 ms at each place.
+Threads that wait for records of one batch are woken one by one, each by the one before it. Every woken thread
+needs the GIL: if all were woken at once, they would contend for it, and most would sleep again. A thread
+wakes the next one before it acquires the GIL, so a thread that computes does not delay each waiter by 5 ms.
 
-A sender's thread never waits for a record: it would wait for itself, or hold up its own producer's records
-for another's. No user's code is called there, but the garbage collector may run a finalizer there, too.
+A sender thread never waits for a record: it would wait for itself, or delay its own producer's records for
+another producer's. It calls no user code, but the garbage collector may run a finalizer on it.
 
 Every ``nogil`` function runs without the GIL.
 """
@@ -36,9 +35,9 @@ cdef extern from *:
     """
     static _Thread_local int cyp_sends = 0;
     """
-    int sends "cyp_sends"     # whether the thread is a sender's
+    int sends "cyp_sends"     # whether the calling thread is a sender thread
 
-# A lock for each delivery would cost 40 bytes and a constructor a batch. They share these, by address.
+# A lock per delivery would cost 40 bytes and an initialization per batch. Deliveries share these, by address.
 cdef enum:
     STRIPES = 64
 
@@ -46,8 +45,8 @@ cdef pthread_mutex_t stripes[STRIPES]
 
 
 def renew_locks():
-    """Makes the locks that all deliveries share; again in a forked child, where some may be held by threads
-    that exist in the parent only."""
+    """Makes the locks that all deliveries share; called again in a forked child, because threads that exist
+    only in the parent may hold some."""
     cdef int i
     for i in range(STRIPES):
         cyp_mutex_init(&stripes[i])
@@ -57,34 +56,34 @@ renew_locks()
 
 
 def begin_sending():
-    """Notes that the calling thread is a sender's, until it ends, and lets it linger exactly."""
+    """Marks the calling thread as a sender thread until it ends, and makes its timed waits exact (linger)."""
     global sends
     sends = 1
     cyp_exact_timers()
 
 
 def refuse_wait_of_sender(str what not None):
-    """Raises ``IllegalStateError`` on a sender's thread, where ``what`` would wait."""
+    """Raises ``IllegalStateError`` on a sender thread, which must not wait in ``what``."""
     refuse_on_sender(what)
 
 
 cdef int refuse_on_sender(str what) except -1:
     if sends:
         raise IllegalStateError(
-            f"{what} on {threading.current_thread().name!r}, the thread that sends, would keep it from "
-            "sending; it is called by what the garbage collector runs there, a __del__ perhaps: call it from "
-            "another thread"
+            f"{what} on {threading.current_thread().name!r}, the sender thread, would stop it from sending. "
+            "A finalizer that the garbage collector ran on this thread, perhaps a __del__, called it: call "
+            "it from another thread"
         )
     return 0
 
 
 cdef pthread_mutex_t* lock_of(Delivery* d) noexcept nogil:
-    """Guards who waits for a delivery, and the callbacks it lists."""
+    """The lock that guards a delivery's waiters and its callback list."""
     return &stripes[(<size_t>d >> 7) % STRIPES]
 
 
 cdef void wake_waiters(Delivery* d) noexcept nogil:
-    """Wakes the first in line, who wakes the next. The state was stored, and the delivery's lock is held."""
+    """Wakes the first waiter, which wakes the next. The state is stored, and the delivery's lock is held."""
     d.waking = 1
     pass_on(d.first_sleeper)
 
@@ -96,10 +95,12 @@ cdef inline void pass_on(Sleeper* s) noexcept nogil:
 
 
 cdef void sleep_until_settled(Delivery* d, int64_t until) noexcept nogil:
-    """Waits in line until the delivery is no longer PENDING, or ``until``. A reference is held.
+    """Waits in the queue until the delivery is no longer PENDING, or until ``until``. The caller holds a
+    reference.
 
-    A race that the lock settles: a waiter's time runs out while the outcome arrives. Either it leaves the
-    line before that is woken, or it stays until its turn, which is near: those before it wait for nothing.
+    A race that the lock settles: a waiter times out while the outcome arrives. Either it leaves the queue
+    before the first waiter is woken, or it stays until it is woken, which is soon: the waiters before it no
+    longer wait for anything.
     """
     cdef pthread_mutex_t* lock = lock_of(d)
     cdef Sleeper me
@@ -130,7 +131,7 @@ cdef void sleep_until_settled(Delivery* d, int64_t until) noexcept nogil:
 
 
 cdef void leave(Delivery* d, Sleeper* s) noexcept nogil:
-    """Takes a waiter whose time is over out of the line."""
+    """Removes a waiter that timed out from the queue."""
     if s.previous == NULL:
         d.first_sleeper = s.next
     else:

@@ -1,1 +1,1 @@
-"""How records become bytes: Cython modules without I/O."""
+"""Encodes records as bytes: Cython modules without I/O."""

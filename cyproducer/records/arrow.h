@@ -1,7 +1,7 @@
 /* The structures of the Arrow C data interface and C stream interface, whose layout is a stable ABI.
  *
- * Source: Apache Arrow, "The Arrow C data interface" and "The Arrow C stream interface", whose guard macros
- * these are: another copy in the same translation unit is left alone.
+ * Source: Apache Arrow, "The Arrow C data interface" and "The Arrow C stream interface". The guard macros are
+ * theirs as well, so another copy in the same translation unit does not conflict.
  */
 #ifndef CYPRODUCER_ARROW_H
 #define CYPRODUCER_ARROW_H

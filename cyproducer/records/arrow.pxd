@@ -5,26 +5,26 @@ cdef extern from "arrow.h" nogil:
         ARROW_FLAG_NULLABLE
 
     cdef struct ArrowSchema:
-        const char* format        # what the type is, in letters
+        const char* format        # the type, as a format string
         const char* name          # of the column; NULL: none
         const char* metadata
         int64_t flags
         int64_t n_children
         ArrowSchema** children
-        ArrowSchema* dictionary   # NULL, or the type of the values that a dictionary's indices stand for
+        ArrowSchema* dictionary   # NULL, or the type of the values that a dictionary's indices refer to
         void (*release)(ArrowSchema*) noexcept nogil
         void* private_data
 
     cdef struct ArrowArray:
         int64_t length
         int64_t null_count        # -1: not counted yet
-        int64_t offset            # how many elements of each buffer come before the array's first
+        int64_t offset            # how many elements of each buffer precede the array's first
         int64_t n_buffers
         int64_t n_children
         const void** buffers
         ArrowArray** children
         ArrowArray* dictionary
-        void (*release)(ArrowArray*) noexcept nogil   # NULL: released, or moved elsewhere
+        void (*release)(ArrowArray*) noexcept nogil   # NULL: released or moved
         void* private_data
 
     cdef struct ArrowArrayStream:

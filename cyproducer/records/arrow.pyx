@@ -1,9 +1,9 @@
-"""Arrow data in and out, by the Arrow PyCapsule interface: no library of Arrow's is needed.
+"""Imports and exports Arrow data through the Arrow PyCapsule interface, without an Arrow library.
 
-Owns: taking tables over from whoever has them (pyarrow, polars, pandas, DuckDB, DataFusion), releasing them
-exactly once, refusing schemas that can't be walked, and giving out the table of partitions and offsets.
-Does not own: what the columns mean, and their arrays (``columnar``). Any thread, with the GIL; it is let go
-while a stream computes its next batch.
+Owns taking over tables from other libraries (pyarrow, polars, pandas, DuckDB, DataFusion), releasing them
+exactly once, refusing schemas that can't be walked, and exporting the table of partitions and offsets. Does
+not own the meaning of the columns or their arrays (``columnar``). Any thread may call it, with the GIL, which
+is released while a stream computes its next batch.
 
 Source: Apache Arrow, "The Arrow PyCapsule Interface", "The Arrow C data interface", "The Arrow C stream
 interface".
@@ -21,10 +21,11 @@ cdef extern from "<Python.h>":
     int PyErr_CheckSignals() except -1
 
 cdef enum:
-    MOST_LEVELS = 64          # of nested types, as Arrow's own importer has it
-    MOST_FIELDS = 1 << 20     # of a schema, nested ones too
+    MOST_LEVELS = 64          # of nested types, as in Arrow's own importer
+    MOST_FIELDS = 1 << 20     # of a schema, including nested ones
 
-# How the text of a stream's error ends where Ctrl-C broke into Python code behind it: only that gets here.
+# The end of a stream's error message if Ctrl-C interrupted Python code in the stream: only the text arrives
+# here.
 INTERRUPTED = re.compile(r"(?:^|Python exception: )KeyboardInterrupt(?::[^\n]*)?\s*\Z", re.MULTILINE)
 
 cdef const char* SCHEMA_CAPSULE = "arrow_schema"
@@ -32,12 +33,12 @@ cdef const char* ARRAY_CAPSULE = "arrow_array"
 cdef const char* STREAM_CAPSULE = "arrow_array_stream"
 
 
-# In
+# Import
 
-# Objects of it are kept: each call has one.
+# A free list, because each call allocates one.
 @cython.freelist(8)
 cdef class ArrowTable:
-    """Batches of one schema, held until this object goes."""
+    """Batches of one schema, released with this object."""
 
     def __dealloc__(self):
         cdef int64_t i
@@ -49,13 +50,13 @@ cdef class ArrowTable:
             self.schema.release(&self.schema)
 
     cdef int _append(self, ArrowArray* batch) except -1:
-        """Takes a batch over, also where it raises; it must fit the schema."""
+        """Takes over a batch, even if it raises; the batch must match the schema."""
         cdef ArrowArray* grown
         if self.batch_count == self.room:
             grown = <ArrowArray*>realloc(self.batches, sizeof(ArrowArray) * (2 * self.room + 4))
             if grown == NULL:
                 batch.release(batch)
-                raise MemoryError("no memory for another batch of an Arrow stream")
+                raise MemoryError("cannot allocate memory for another batch of an Arrow stream")
             self.batches = grown
             self.room = 2 * self.room + 4
         self.batches[self.batch_count] = batch[0]
@@ -72,7 +73,7 @@ cdef class ArrowTable:
 
 cdef void* from_capsule(object capsule, const char* name, str method) except NULL:
     if not PyCapsule_IsValid(capsule, name):
-        raise TypeError(f"data: {method}() returned no capsule named {name.decode()!r}")
+        raise TypeError(f"data: {method}() must return a capsule named {name.decode()!r}")
     return PyCapsule_GetPointer(capsule, name)
 
 
@@ -80,7 +81,7 @@ cdef object stream_error(ArrowArrayStream* stream, int code):
     cdef const char* text = NULL
     if stream.get_last_error != NULL:
         text = stream.get_last_error(stream)
-    said = text.decode("utf-8", "replace") if text != NULL else "it does not say why"
+    said = text.decode("utf-8", "replace") if text != NULL else "it reported no reason"
     if INTERRUPTED.search(said):
         return KeyboardInterrupt()
     return OSError(code, f"data: its Arrow stream failed: {said}")
@@ -90,7 +91,7 @@ cdef int read_stream(ArrowTable table, ArrowArrayStream* stream) except -1:
     cdef ArrowArray batch
     cdef int code
     if stream.get_schema == NULL or stream.get_next == NULL:
-        raise ValueError("data: malformed Arrow data: its stream has no functions to read it by")
+        raise ValueError("data: malformed Arrow data: its stream has no functions to read it")
     code = stream.get_schema(stream, &table.schema)
     if code:
         table.schema.release = NULL
@@ -98,28 +99,28 @@ cdef int read_stream(ArrowTable table, ArrowArrayStream* stream) except -1:
     check_table(table)
     while True:
         memset(&batch, 0, sizeof(ArrowArray))
-        # It may compute, and wait for threads that want the GIL.
+        # The stream may compute, and wait for threads that need the GIL.
         with nogil:
             code = stream.get_next(stream, &batch)
         if code:
-            # Ctrl-C may be what it failed for.
+            # It may have failed because of Ctrl-C.
             PyErr_CheckSignals()
             raise stream_error(stream, code)
         if batch.release == NULL:
             return 0
         table._append(&batch)
-        # No Python code need run in a stream: Ctrl-C would wait for its end.
+        # A stream may run no Python code: without this check, Ctrl-C would wait for its end.
         PyErr_CheckSignals()
 
 
 cdef int check_table(ArrowTable table) except -1:
-    """Refuses a schema that is no struct's, or that can't be walked."""
+    """Refuses a schema that is not a struct, or that can't be walked."""
     cdef int64_t fields = MOST_FIELDS
     if table.schema.release == NULL or table.schema.format == NULL:
-        raise ValueError("data: malformed Arrow data: its schema is a released one")
+        raise ValueError("data: malformed Arrow data: its schema is already released")
     if strcmp(table.schema.format, "+s") != 0:
         raise TypeError(
-            "data: must be a table, or an array of structs, so that its columns have names; this is one "
+            "data: must be a table, or an array of structs, so that its columns have names; this is an "
             f"array of type {table.schema.format.decode('utf-8', 'replace')!r}"
         )
     check_schema(&table.schema, 1, &fields)
@@ -127,16 +128,16 @@ cdef int check_table(ArrowTable table) except -1:
 
 
 cdef int check_schema(const ArrowSchema* s, int level, int64_t* fields) except -1:
-    """Refuses a schema with pointers that are missing, or that lead round in a circle.
+    """Refuses a schema with missing pointers or a cycle.
 
-    ``fields``: how many there may still be.
+    ``fields``: how many more fields are allowed.
     """
     cdef int64_t i
     fields[0] -= 1
     if level > MOST_LEVELS or fields[0] < 0:
         raise ValueError(
             f"data: malformed Arrow data: its schema has more than {MOST_LEVELS} levels or {MOST_FIELDS} "
-            "fields, or leads round in a circle"
+            "fields, or contains a cycle"
         )
     if s.n_children < 0 or s.n_children > MOST_FIELDS or (s.n_children > 0 and s.children == NULL):
         raise ValueError(f"data: malformed Arrow data: a field of its schema has {s.n_children} children")
@@ -150,10 +151,10 @@ cdef int check_schema(const ArrowSchema* s, int level, int64_t* fields) except -
 
 
 cdef ArrowTable read_arrow(object data):
-    """Everything that ``data`` holds, its stream read to the end. The batches are taken over, not copied.
+    """Takes over all batches of ``data``, without copying; reads a stream to its end.
 
-    Raises TypeError for what has neither ``__arrow_c_stream__`` nor ``__arrow_c_array__``, or is no table;
-    OSError where the stream fails; ValueError for malformed data.
+    Raises TypeError if ``data`` has neither ``__arrow_c_stream__`` nor ``__arrow_c_array__``, or is not a
+    table; OSError if the stream fails; ValueError for malformed data.
     """
     cdef ArrowTable table = ArrowTable.__new__(ArrowTable)
     cdef ArrowArrayStream stream
@@ -163,11 +164,11 @@ cdef ArrowTable read_arrow(object data):
     cdef object export = getattr(data, "__arrow_c_array__", None)
     cdef object pair = None
     if export is not None:
-        # Of what has both, a batch, an array costs a third of a stream.
+        # A batch has both; reading an array costs a third of reading a stream.
         try:
             pair = export()
         except Exception:
-            # Some have both, and no array where they are in several pieces.
+            # Some objects have both methods, and raise here if they consist of several chunks.
             if not hasattr(data, "__arrow_c_stream__"):
                 raise
     if pair is not None or (export is not None and not hasattr(data, "__arrow_c_stream__")):
@@ -176,7 +177,7 @@ cdef ArrowTable read_arrow(object data):
         schema = <ArrowSchema*>from_capsule((<tuple>pair)[0], SCHEMA_CAPSULE, "__arrow_c_array__")
         array = <ArrowArray*>from_capsule((<tuple>pair)[1], ARRAY_CAPSULE, "__arrow_c_array__")
         if schema.release == NULL or array.release == NULL:
-            raise ValueError("data: its Arrow array was taken before")
+            raise ValueError("data: its Arrow array was already taken")
         table.schema = schema[0]
         schema.release = NULL
         check_table(table)
@@ -185,7 +186,7 @@ cdef ArrowTable read_arrow(object data):
         capsule = data.__arrow_c_stream__()
         given = <ArrowArrayStream*>from_capsule(capsule, STREAM_CAPSULE, "__arrow_c_stream__")
         if given.release == NULL:
-            raise ValueError("data: its Arrow stream was read before")
+            raise ValueError("data: its Arrow stream was already read")
         # Moved out of the capsule, which then has nothing to release.
         stream = given[0]
         given.release = NULL
@@ -202,7 +203,7 @@ cdef ArrowTable read_arrow(object data):
     return table
 
 
-# Out
+# Export
 
 cdef void drop_schema_capsule(object capsule) noexcept:
     cdef ArrowSchema* schema = <ArrowSchema*>PyCapsule_GetPointer(capsule, SCHEMA_CAPSULE)
@@ -218,8 +219,8 @@ cdef void drop_array_capsule(object capsule) noexcept:
     free(array)
 
 
-# Releasing runs on any thread of the consumer's, with or without the GIL. A child can be moved away from its
-# parent: each owns what is its own.
+# The consumer may release on any thread, with or without the GIL. A child can be moved away from its parent,
+# so each owns its own memory.
 
 cdef void release_leaf_schema(ArrowSchema* schema) noexcept nogil:
     schema.release = NULL
@@ -254,7 +255,8 @@ cdef void release_struct(ArrowArray* array) noexcept nogil:
 
 
 cdef bint fill_schema(ArrowSchema* schema) noexcept nogil:
-    """The type struct<partition: int32, offset: int64>; False: no memory, and it is to be released."""
+    """Makes the type struct<partition: int32, offset: int64>; False if there is no memory: then release
+    it."""
     cdef int i
     schema.format = "+s"
     schema.name = ""
@@ -279,7 +281,7 @@ cdef bint fill_schema(ArrowSchema* schema) noexcept nogil:
 cdef bint fill_leaf(
     ArrowArray* array, int64_t rows, void* validity, void* data, int64_t nulls
 ) noexcept nogil:
-    """An array of one type over two buffers, which it owns from then on; False: no memory."""
+    """Makes an array that takes over its two buffers; returns False if there is no memory."""
     array.buffers = <const void**>calloc(2, sizeof(void*))
     if array.buffers == NULL:
         return False
@@ -299,17 +301,17 @@ cdef object export_schema():
         if schema != NULL:
             release_struct_schema(schema)
         free(schema)
-        raise MemoryError("no memory for an Arrow schema")
+        raise MemoryError("cannot allocate memory for an Arrow schema")
     return PyCapsule_New(schema, SCHEMA_CAPSULE, drop_schema_capsule)
 
 
 cdef object export_rows(
     int64_t rows, int32_t* partitions, int64_t* offsets, uint8_t* validity, int64_t nulls
 ):
-    """Capsules with schema and array of (partition, offset) rows.
+    """Capsules with the schema and the array of (partition, offset) rows.
 
-    The buffers, from malloc, are taken over, also where it raises MemoryError. ``validity``: a bitmap in
-    which ``nulls`` offsets are missing, or NULL.
+    Takes over the buffers, which must come from malloc, even if it raises MemoryError. ``validity``: a bitmap
+    with ``nulls`` missing offsets, or NULL.
     """
     cdef ArrowArray* array = <ArrowArray*>calloc(1, sizeof(ArrowArray))
     cdef bint ok = array != NULL
@@ -338,6 +340,6 @@ cdef object export_rows(
         free(partitions)
         free(offsets)
         free(validity)
-        raise MemoryError(f"no memory for the offsets of {rows} rows")
+        raise MemoryError(f"cannot allocate memory for the offsets of {rows} rows")
     capsule = PyCapsule_New(array, ARRAY_CAPSULE, drop_array_capsule)
     return export_schema(), capsule

@@ -1,9 +1,9 @@
-"""The compression codecs: one row each, with what batches, options and the command line need to know of it.
+"""Lists the compression codecs, with the properties that batches, options and the command line need.
 
-A new codec takes a row here, a class in ``compression.pyx``, and, where it has levels, an option
+A new codec needs a row here, a class in ``compression.pyx``, and, if it has levels, an option
 ``compression_<name>_level`` in ``config/options.py``.
 
-Imports none of the codecs' libraries: the options are read before anybody knows whether one is needed.
+Imports none of the codecs' libraries: options are read before it is known whether a codec is needed.
 """
 
 from typing import NamedTuple
@@ -15,20 +15,20 @@ class Codec(NamedTuple):
     name: str
     #: Bits 0-2 of a batch's attributes.
     codec_id: int
-    #: Without a step; empty where the codec has no levels.
+    #: Has a step of 1; empty if the codec has no levels.
     levels: range = range(0)
-    #: May be outside of ``levels``, as gzip's -1, which leaves the choice to zlib (6 today).
+    #: May be outside ``levels``, like gzip's -1, which lets zlib choose (6 today).
     default_level: int | None = None
 
     def allowed_levels(self) -> str:
-        """For error messages."""
+        """The allowed levels, as text for error messages."""
         if not self.levels:
             return "None"
         return f"{self.levels[0]}..{self.levels[-1]} (default {self.default_level})"
 
 
-# lz4's levels mean what Java means by them: 9 is the fast compressor, every other level from 3 on is high
-# compression, at about a tenth of the speed; 1 and 2 are nearly as fast as 9, and 12..17 are all the slowest.
+# lz4's levels have Java's meaning: 9 is the fast compressor, every other level from 3 on is high compression,
+# at about a tenth of the speed; 1 and 2 are nearly as fast as 9, and 12..17 are all the slowest.
 # zstd's negative levels are faster than 1 and compress less.
 CODECS = (
     Codec("none", 0),
@@ -37,6 +37,6 @@ CODECS = (
     Codec("lz4", 3, range(1, 18), 9),
     Codec("zstd", 4, range(-131072, 23), 3),
 )
-"""In the order of their ids."""
+"""Ordered by id."""
 LAST = CODECS[-1]
 BY_NAME = {codec.name: codec for codec in CODECS}

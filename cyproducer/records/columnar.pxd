@@ -3,35 +3,35 @@ from libc.string cimport memcpy
 
 from cyproducer.records.arrow cimport ArrowArray, ArrowSchema
 
-# How a column of bytes lies in memory.
+# The memory layout of a column of bytes.
 cdef enum Layout:
-    ABSENT = 0                # there is no such column, or it has nothing but nulls
+    ABSENT = 0                # there is no such column, or it has only nulls
     OFFSETS32 = 1             # binary, string: row i is data[offsets[i]:offsets[i + 1]]
     OFFSETS64 = 2             # large_binary, large_string
-    VIEWS = 3                 # binary_view, string_view: 16 bytes a row, short values in place
+    VIEWS = 3                 # binary_view, string_view: 16 bytes per row, short values in place
     FIXED = 4                 # fixed_size_binary
-    SPANS = 5                 # not Arrow: an address and a size a row
+    SPANS = 5                 # not Arrow: an address and a size per row
 
 # A row of SPANS.
 cdef struct Span:
     const uint8_t* at
     int64_t size              # -1: null
 
-# A column whose rows are bytes. Pointers are those of the first row: array offsets are in them.
+# A column whose rows are bytes. Pointers point to the first row: they include the array's offset.
 cdef struct Cells:
     int32_t layout            # a Layout
     int32_t index             # of a dictionary's indices: a Number
     int32_t sparse            # SPANS: some rows are null
     const uint8_t* validity   # a bitmap, least significant bit first; NULL: no nulls
-    int64_t first_bit         # the first row's place in it
+    int64_t first_bit         # the first row's bit in it
     const uint8_t* rows       # offsets, views or spans
     const uint8_t* data       # OFFSETS*, FIXED
-    int64_t width             # FIXED: bytes a row
-    const void** buffers      # VIEWS: where long values lie
-    const int64_t* sizes      # VIEWS: of these buffers
+    int64_t width             # FIXED: bytes per row
+    const void** buffers      # VIEWS: the buffers of long values
+    const int64_t* sizes      # VIEWS: sizes of these buffers
     int64_t buffer_count
-    const uint8_t* indices    # NULL, or of a dictionary: which of its words each row is
-    const Cells* words        # the dictionary
+    const uint8_t* indices    # NULL, or of a dictionary: the index of each row's word (its value)
+    const Cells* words        # the dictionary's words
     int64_t word_count
 
 cdef enum Number:
@@ -46,18 +46,18 @@ cdef enum Number:
     UINT64 = 8
     FLOAT64 = 9               # partitions only: NaN is null
 
-# A column of whole numbers.
+# A column of integers.
 cdef struct Numbers:
     int32_t kind              # a Number
     const uint8_t* validity
     int64_t first_bit
     const uint8_t* data       # of the first row
-    int64_t times             # timestamps: what makes milliseconds of them
+    int64_t times             # timestamps: milliseconds are value * times // per
     int64_t per
 
-# How a column of lists lies in memory.
+# The memory layout of a column of lists.
 cdef enum ListLayout:
-    NO_LISTS = 0              # there is no such column, or it has nothing but nulls
+    NO_LISTS = 0              # there is no such column, or it has only nulls
     LISTS32 = 1               # list, map: row i has the elements from offsets[i] to offsets[i + 1]
     LISTS64 = 2               # large_list
     LIST_VIEWS32 = 3          # list_view: row i has sizes[i] elements from offsets[i] on
@@ -67,13 +67,13 @@ cdef enum ListLayout:
 # A column of lists of (key, value) structs.
 cdef struct Headers:
     int32_t layout            # a ListLayout
-    const uint8_t* validity   # NULL where no row is null; likewise below
+    const uint8_t* validity   # NULL if no row is null; the same for struct_validity
     int64_t first_bit
-    const uint8_t* offsets    # of the first row, of elements of the whole array
+    const uint8_t* offsets    # of the first row, in elements of the whole array
     const uint8_t* sizes      # LIST_VIEWS*
-    int64_t width             # FIXED_LISTS: elements of each row
+    int64_t width             # FIXED_LISTS: elements per row
     int64_t first_row         # FIXED_LISTS: rows of the whole array before these
-    int64_t base              # the element that all below begin with
+    int64_t base              # the element with which all fields below begin
     const uint8_t* struct_validity   # of the structs in the lists
     int64_t struct_bit
     Cells key
@@ -124,7 +124,7 @@ cdef inline int64_t load64(const uint8_t* at) noexcept nogil:
 
 
 cdef inline int64_t number(int32_t kind, const uint8_t* data, int64_t i) noexcept nogil:
-    """Element i; what is above 2**63 - 1 counts as that: no column here allows it."""
+    """Element i; a value above 2**63 - 1 is returned as 2**63 - 1, which no column here allows."""
     cdef uint64_t large
     cdef double real
     if kind == INT64:
@@ -142,7 +142,7 @@ cdef inline int64_t number(int32_t kind, const uint8_t* data, int64_t i) noexcep
     if kind == UINT32:
         return <uint32_t>load32(data + 4 * i)
     if kind == FLOAT64:
-        # NaN compares with nothing.
+        # Every comparison with NaN is false.
         memcpy(&real, data + 8 * i, 8)
         return <int64_t>real if 0 <= real <= 0x7FFFFFFF else -1
     large = <uint64_t>load64(data + 8 * i)
@@ -150,7 +150,8 @@ cdef inline int64_t number(int32_t kind, const uint8_t* data, int64_t i) noexcep
 
 
 cdef inline int64_t cell_of(int layout, const Cells* c, int64_t i, const uint8_t** at) noexcept nogil:
-    """The size of row i, which is not null, and its address, where the column is no dictionary."""
+    """The size of row i, and in ``at`` its address. The row is not null, and the column is not a
+    dictionary."""
     cdef const uint8_t* view
     cdef int64_t size
     cdef int64_t start
@@ -163,7 +164,8 @@ cdef inline int64_t cell_of(int layout, const Cells* c, int64_t i, const uint8_t
         at[0] = c.data + start
         return load64(c.rows + 8 * i + 8) - start
     if layout == VIEWS:
-        # Size, then the bytes where there are up to 12; else 4 of them, the buffer's number, the place in it.
+        # The size, then the bytes if there are up to 12; else 4 of them, the buffer's index, the offset in
+        # it.
         view = c.rows + 16 * i
         size = load32(view)
         if size <= 12:
@@ -181,7 +183,7 @@ cdef inline int64_t cell_of(int layout, const Cells* c, int64_t i, const uint8_t
 
 
 cdef inline int64_t cell(const Cells* c, int64_t i, const uint8_t** at) noexcept nogil:
-    """The size of row i, -1 for null, and in ``at`` where its bytes are. The column was checked."""
+    """The size of row i, -1 for null, and in ``at`` its address. The column must be checked."""
     if c.validity != NULL and not bit_at(c.validity, c.first_bit + i):
         return -1
     if c.indices == NULL:
@@ -201,6 +203,6 @@ cdef inline int64_t number_at(const Numbers* c, int64_t i) noexcept nogil:
 
 
 cdef inline int64_t milliseconds_at(const Numbers* c, int64_t i) noexcept nogil:
-    """Row i of a column of timestamps that was checked, in ms; -1 for null."""
+    """Row i of a checked column of timestamps, in ms; -1 for null."""
     cdef int64_t v = number_at(c, i)
     return v * c.times // c.per if v >= 0 else -1

@@ -1,12 +1,13 @@
-"""Columns of bytes, numbers and headers: from Arrow's layouts to row i's address and size.
+"""Reads columns of bytes, numbers and headers in Arrow's layouts: finds each row's address and size.
 
-Owns: which Arrow types may be what, and looking through a column when it comes in: shape, offsets,
-dictionaries, views. What has passed is read without checks (``cell``, inlined into whoever appends). Does not
-own: the memory (``arrow``), nor what rows may hold (``row_source``). Any thread; the GIL is needed to raise.
+Owns which Arrow types each role accepts, and checking a column when it is imported: shape, offsets,
+dictionaries, views. A checked column is read without further checks (``cell``, inlined into the appending
+code). Does not own the memory (``arrow``) or the checks of the rows' values (``row_source``). Any thread may
+call it; raising needs the GIL.
 
-Foreign memory is trusted as far as its extent goes, which the C data interface does not tell: offsets must
-grow from 0 on, dictionaries' indices and views must be within bounds. Its numbers are not: ``plus`` and
-``times`` refuse those whose sums and products no address could reach.
+The size of foreign memory must be trusted, because the C data interface does not report it. So offsets must
+increase from 0 on, and indices of dictionaries and views must be within bounds. Foreign numbers are not
+trusted: ``plus`` and ``times`` refuse sums and products beyond any possible address.
 
 Source: Apache Arrow, "Arrow Columnar Format" and "The Arrow C data interface".
 """
@@ -28,14 +29,14 @@ cdef extern from *:
     bint cyp_add_overflows(int64_t a, int64_t b, int64_t* sum) noexcept nogil
     bint cyp_multiply_overflows(int64_t a, int64_t b, int64_t* product) noexcept nogil
 
-# Stands for a buffer without bytes, which may be NULL: C allows neither offsets from that nor copies.
+# Replaces a buffer without bytes, which may be NULL: C allows neither offsets from NULL nor copies.
 cdef uint8_t NOTHING = 0
 
-# No process has more memory: addresses have 57 bits at most, one of which is the kernel's. Sizes
-# up to that may be added up freely.
+# No process has more memory: addresses have at most 57 bits, and one of them is the kernel's. Adding sizes up
+# to this limit does not overflow.
 cdef int64_t MOST_BYTES = 1 << 56
 
-# A record's size is an int32: of headers that take more, no more than that is counted.
+# A record's size is an int32: the sizes of headers are not counted beyond that.
 cdef int64_t MOST_HEADERS = 0x7FFFFFFF
 
 # Source: Apache Arrow, "The Arrow C data interface", "Data type description - format strings".
@@ -46,9 +47,9 @@ TYPE_NAMES = {
     "vu": "string_view", "tdD": "date32", "tdm": "date64", "+l": "list", "+L": "large_list",
     "+vl": "list_view", "+vL": "large_list_view", "+s": "struct", "+m": "map", "+r": "run_end_encoded",
 }
-# A map is a list of structs by another name.
+# A map has the layout of a list of structs.
 LIST_LAYOUTS = {b"+l": LISTS32, b"+m": LISTS32, b"+L": LISTS64, b"+vl": LIST_VIEWS32, b"+vL": LIST_VIEWS64}
-# Names of types with parameters, by what they begin with.
+# Names of types with parameters, by the prefix of their format.
 PARAMETRIC_NAMES = {
     "w:": "fixed_size_binary", "d:": "decimal", "+w:": "fixed_size_list", "+u": "union", "tt": "time",
     "tD": "duration", "ti": "interval", "ts": "timestamp",
@@ -59,7 +60,7 @@ cdef object type_name(const ArrowSchema* s):
     form = s.format.decode("utf-8", "replace") if s.format != NULL else ""
     name = TYPE_NAMES.get(form)
     if s.dictionary != NULL:
-        # No dictionary has words that are one themselves, so a chain of them is not followed.
+        # A dictionary of a dictionary is not valid, so a chain of them is not followed.
         of = "a dictionary" if s.dictionary.dictionary != NULL else type_name(s.dictionary)
         return f"dictionary of {of}"
     if form == "+r" and s.n_children == 2 and s.children != NULL and s.children[1] != NULL:
@@ -71,11 +72,11 @@ cdef object type_name(const ArrowSchema* s):
 
 
 cdef object refused_type(const ArrowSchema* s, str name, str must):
-    """The error of a column of that type; ``must``: what would be taken, and how to get there."""
+    """The error for a column of that type; ``must``: the accepted types, and how to convert."""
     if s.format != NULL and strcmp(s.format, "+r") == 0:
-        must += "; decode its runs before (pyarrow.compute.run_end_decode)"
+        must += "; decode its runs first (pyarrow.compute.run_end_decode)"
     elif s.dictionary != NULL and number_kind(s.dictionary.format):
-        must += f"; cast it to {type_name(s.dictionary)} before"
+        must += f"; cast it to {type_name(s.dictionary)} first"
     return TypeError(f"column {name!r} is of type {type_name(s)}: {must}")
 
 
@@ -84,23 +85,25 @@ cdef object malformed(str name, str what):
 
 
 cdef int64_t plus(int64_t a, int64_t b, str name) except -1:
-    """The sum of two foreign numbers that are not negative."""
+    """The sum of two foreign numbers, neither of them negative."""
     cdef int64_t total = 0
     if cyp_add_overflows(a, b, &total):
-        raise malformed(name, f"no memory reaches as far as {a} + {b} rows")
+        raise malformed(name, f"{a} + {b} rows exceed the address space")
     return total
 
 
 cdef int64_t times(int64_t a, int64_t b, str name) except -1:
-    """The bytes of so many rows, two foreign numbers that are not negative."""
+    """The product of two foreign numbers, neither of them negative: the bytes of ``a`` rows of ``b``
+    bytes."""
     cdef int64_t product = 0
     if cyp_multiply_overflows(a, b, &product) or product > MOST_BYTES:
-        raise malformed(name, f"no memory has room for {a} rows of {b} bytes")
+        raise malformed(name, f"{a} rows of {b} bytes exceed the address space")
     return product
 
 
 cdef const uint8_t* at_row(const void* data, int64_t first, int64_t n, int64_t size, str name) except? NULL:
-    """The address of row ``first``, where ``n`` rows of ``size`` bytes each can lie from there on."""
+    """The address of row ``first``; raises if ``n`` rows of ``size`` bytes from there on can't fit in
+    memory."""
     times(plus(first, n, name), size, name)
     return <const uint8_t*>data + first * size
 
@@ -108,7 +111,7 @@ cdef const uint8_t* at_row(const void* data, int64_t first, int64_t n, int64_t s
 # Types
 
 cdef int bytes_layout(const ArrowSchema* s, str name) except -1:
-    """The layout of a column of bytes; of a dictionary, that of its words. ABSENT for the type null."""
+    """The layout of a column of bytes; for a dictionary, that of its words. ABSENT for the type null."""
     cdef const ArrowSchema* words = s
     cdef const char* form
     if s.dictionary != NULL:
@@ -158,13 +161,13 @@ cdef int partition_type(const ArrowSchema* s, Numbers* c, str name) except -1:
             return 0
     raise refused_type(
         s, name,
-        "partitions must be whole numbers (int8 to int64, uint8 to uint64, or float64 in which NaN is to be "
-        "chosen): cast it",
+        "partitions must be integers (int8 to int64, uint8 to uint64, or float64, with NaN for a partition "
+        "that the partitioner chooses): cast it",
     )
 
 
 cdef int timestamp_type(const ArrowSchema* s, Numbers* c, str name) except -1:
-    """The type of a column of timestamps, and its unit; NO_NUMBER for the type null."""
+    """Sets the type of a column of timestamps and its unit; NO_NUMBER for the type null."""
     cdef const char* form = s.format
     c.kind = INT64
     c.times = 1
@@ -191,7 +194,7 @@ cdef int timestamp_type(const ArrowSchema* s, Numbers* c, str name) except -1:
         if strcmp(form, "n") == 0:
             c.kind = NO_NUMBER
             return 0
-    # Numbers of 32 bits and floats are taken for no time: they rather count seconds.
+    # Numbers of 32 bits and floats are refused: they are more likely seconds.
     raise refused_type(
         s, name,
         "timestamps must be of type timestamp (s, ms, us or ns), date32, date64, or int64 or uint64 as "
@@ -200,7 +203,7 @@ cdef int timestamp_type(const ArrowSchema* s, Numbers* c, str name) except -1:
 
 
 cdef int64_t fixed_width(const char* form, str name) except -1:
-    """The bytes of a row of fixed_size_binary, from its format "w:42"."""
+    """The bytes per row of fixed_size_binary, from its format "w:42"."""
     digits = (form + 2).decode("utf-8", "replace")
     if not (digits.isascii() and digits.isdigit()):
         raise malformed(name, f"its width is {digits!r}")
@@ -210,7 +213,8 @@ cdef int64_t fixed_width(const char* form, str name) except -1:
 
 
 cdef int headers_type(const ArrowSchema* s, str name) except -1:
-    """Raises TypeError for what is no list of (key, value) structs; else the layout, NO_LISTS for null."""
+    """The layout, NO_LISTS for the type null; raises TypeError for other than lists of (key, value)
+    structs."""
     cdef const char* form = s.format
     cdef ArrowSchema* pair
     cdef int layout = NO_LISTS
@@ -222,7 +226,7 @@ cdef int headers_type(const ArrowSchema* s, str name) except -1:
     if layout and s.n_children == 1 and s.children != NULL:
         pair = s.children[0]
         if pair.format != NULL and strcmp(pair.format, "n") == 0:
-            # What libraries make of lists that are all empty.
+            # Libraries give this type to lists that are all empty.
             return layout
         if pair.format != NULL and strcmp(pair.format, "+s") == 0 and pair.n_children == 2:
             bytes_layout(pair.children[0], f"{name}, key")
@@ -238,21 +242,21 @@ cdef int headers_type(const ArrowSchema* s, str name) except -1:
 # From arrays to columns
 
 cdef int check_shape(const ArrowArray* a, int64_t buffers, int64_t needed, str name) except -1:
-    """Refuses an array that can't be one of ``buffers`` buffers (-1: any) with ``needed`` rows."""
+    """Refuses an array without exactly ``buffers`` buffers (-1: any number) and at least ``needed`` rows."""
     if a.length < 0 or a.offset < 0 or a.null_count < -1 or a.null_count > a.length:
         raise malformed(name, f"length {a.length}, offset {a.offset}, null_count {a.null_count}")
     plus(a.offset, a.length, name)
     if a.length < needed:
-        raise malformed(name, f"it has {a.length} rows and its batch {needed}")
+        raise malformed(name, f"it has {a.length} rows, its batch {needed}")
     if buffers >= 0 and a.n_buffers != buffers:
-        raise malformed(name, f"it has {a.n_buffers} buffers, its type {buffers}")
+        raise malformed(name, f"it has {a.n_buffers} buffers, its type needs {buffers}")
     if a.n_buffers > 0 and a.buffers == NULL:
         raise malformed(name, "it has no buffers")
     return 0
 
 
 cdef int64_t first_null(const uint8_t* bits, int64_t start, int64_t n) noexcept nogil:
-    """The first of ``n`` bits from ``start`` on that is 0, counted from there; -1: none."""
+    """The index, relative to ``start``, of the first of ``n`` bits that is 0; -1: none."""
     cdef int64_t i = 0
     while i < n:
         if (start + i) & 7 == 0:
@@ -269,9 +273,9 @@ cdef int64_t first_null(const uint8_t* bits, int64_t start, int64_t n) noexcept 
 cdef int take_validity(
     const ArrowArray* a, int64_t skip, int64_t n, bint look, str name, const uint8_t** bits, int64_t* first
 ) except -1:
-    """The bitmap of ``n`` rows behind ``skip`` others; NULL where none of them is null.
+    """Sets ``bits`` to the bitmap of ``n`` rows after ``skip`` others; NULL if none of them is null.
 
-    ``look``: whether to look for a null in it, else there may be a bitmap and no null.
+    ``look``: whether to search it for a null; otherwise there may be a bitmap without one.
     """
     bits[0] = NULL
     first[0] = a.offset + skip
@@ -280,7 +284,7 @@ cdef int take_validity(
     times(plus(first[0], n, name) >> 3, 1, name)
     if a.buffers[0] == NULL:
         if a.null_count > 0:
-            raise malformed(name, f"null_count is {a.null_count}, and there is no validity bitmap")
+            raise malformed(name, f"null_count is {a.null_count}, but there is no validity bitmap")
         return 0
     if not look or first_null(<const uint8_t*>a.buffers[0], first[0], n) >= 0:
         bits[0] = <const uint8_t*>a.buffers[0]
@@ -288,10 +292,10 @@ cdef int take_validity(
 
 
 cdef int64_t check_cells(const Cells* c, int64_t start, int64_t end, int64_t* longest) noexcept nogil:
-    """The first row from ``start`` to ``end`` that points beyond its memory, as far as that shows; -1: none.
+    """The first row from ``start`` to ``end`` that provably points outside its memory; -1: none.
 
-    ``longest``: becomes the bytes of the longest, where that is more. Costs by the rows, not by the words of
-    a dictionary, of which rows may need few.
+    ``longest``: raised to the size of the longest row. The cost depends on the rows, not on the words of a
+    dictionary, because rows may use only a few of them.
     """
     cdef int64_t i
     cdef int64_t word
@@ -316,7 +320,7 @@ cdef int64_t check_cells(const Cells* c, int64_t start, int64_t end, int64_t* lo
                     return i
         return -1
     if c.layout == OFFSETS32:
-        # Without a branch a row, so that the compiler takes several at once.
+        # Without a branch per row, so that the compiler can vectorize the loop.
         bad = load32(c.rows + 4 * start) < 0
         for i in range(start, end):
             size = load32(c.rows + 4 * i + 4) - load32(c.rows + 4 * i)
@@ -359,14 +363,14 @@ cdef int64_t describe_cells(
     Cells* c, Cells* words, const ArrowSchema* s, const ArrowArray* a, int64_t skip, int64_t n, str name,
     int64_t before,
 ) except -1:
-    """Makes a column of ``n`` rows of an array, behind ``skip`` others, and looks through them.
+    """Makes a column from ``n`` rows of an array, after ``skip`` others, and checks them.
 
     ``before``: rows of earlier batches, for errors. Returns the size of the longest row.
     """
     cdef int64_t longest = 0
     cdef int64_t bad
     point_cells(c, words, s, a, skip, n, True, name)
-    if n <= 64:   # which costs less than to let go of the GIL
+    if n <= 64:   # which costs less than releasing the GIL
         bad = check_cells(c, 0, n, &longest)
     else:
         with nogil:
@@ -380,7 +384,7 @@ cdef int64_t describe_cells(
 
 
 cdef void never_null(Cells* c) noexcept:
-    """Gives a column that was checked, and has no bytes, an address all the same."""
+    """Gives a checked column without bytes an address."""
     if c.layout != ABSENT and c.indices == NULL and c.data == NULL:
         c.data = &NOTHING
 
@@ -389,9 +393,9 @@ cdef int point_cells(
     Cells* c, Cells* words, const ArrowSchema* s, const ArrowArray* a, int64_t skip, int64_t n, bint look,
     str name,
 ) except -1:
-    """What ``describe_cells`` does, but for looking through the rows: that must follow.
+    """Like ``describe_cells``, but does not check the rows: the caller must.
 
-    ``look``: whether to look for nulls, see ``take_validity``.
+    ``look``: whether to search for nulls, see ``take_validity``.
     """
     cdef int layout = bytes_layout(s, name)
     cdef int64_t first
@@ -410,14 +414,14 @@ cdef int point_cells(
         c.words = words
         if n > 0 and a.buffers[1] == NULL:
             raise malformed(name, "its indices are missing")
-        # Never NULL: that is what tells a dictionary from others.
+        # Never NULL: a column with `indices` is a dictionary.
         c.indices = <const uint8_t*>a
     elif layout == ABSENT:
         return check_shape(a, 0, needed, name)
     elif layout == VIEWS:
-        # A view names its buffer by an int32.
+        # A view refers to its buffer by an int32.
         if not 3 <= a.n_buffers <= <int64_t>0x7FFFFFFF:
-            raise malformed(name, f"it has {a.n_buffers} buffers, its type at least 3")
+            raise malformed(name, f"it has {a.n_buffers} buffers, its type needs at least 3")
         check_shape(a, -1, needed, name)
     else:
         check_shape(a, 2 if layout == FIXED else 3, needed, name)
@@ -457,11 +461,11 @@ cdef int point_cells(
 cdef int describe_numbers(
     Numbers* c, const ArrowArray* a, int64_t skip, int64_t n, str name
 ) except -1:
-    """Makes a column of numbers, whose kind is known, of an array."""
+    """Makes a column of numbers from an array; ``kind`` must be set."""
     if a == NULL:
         raise malformed(name, "its array is missing")
     if c.kind == NO_NUMBER:
-        # The type null: as if there were no such column.
+        # The type null: treated like a missing column.
         return check_shape(a, 0, plus(skip, n, name), name)
     check_shape(a, 2, plus(skip, n, name), name)
     if n == 0:
@@ -473,7 +477,7 @@ cdef int describe_numbers(
 
 
 cdef inline int64_t list_at(const Headers* h, int64_t row, int64_t* end) noexcept nogil:
-    """The elements of a row's list: the first, and in ``end`` the one behind the last."""
+    """The first element of a row's list, and in ``end`` the one after its last."""
     cdef int64_t start
     if h.layout == LISTS32:
         end[0] = load32(h.offsets + 4 * row + 4)
@@ -487,7 +491,7 @@ cdef inline int64_t list_at(const Headers* h, int64_t row, int64_t* end) noexcep
         return start
     if h.layout == LIST_VIEWS64:
         start = load64(h.offsets + 8 * row)
-        # Unsigned: two large numbers must not overflow before they are looked at.
+        # Unsigned: the sum of two large numbers must not overflow before it is checked.
         end[0] = <int64_t>(<uint64_t>start + <uint64_t>load64(h.sizes + 8 * row))
         return start
     start = (h.first_row + row) * h.width
@@ -496,9 +500,9 @@ cdef inline int64_t list_at(const Headers* h, int64_t row, int64_t* end) noexcep
 
 
 cdef int64_t headers_size_at(const Headers* h, int64_t row) noexcept nogil:
-    """The bytes that ``encode_headers_at`` takes; -1: a header has no key.
+    """The bytes that ``encode_headers_at`` needs; -1: a header has no key.
 
-    Above MOST_HEADERS it stops counting: headers without bytes take no memory, and may be any number.
+    Stops counting above MOST_HEADERS: headers without bytes take no memory, so there may be any number.
     """
     cdef int64_t total
     cdef int64_t size
@@ -509,7 +513,7 @@ cdef int64_t headers_size_at(const Headers* h, int64_t row) noexcept nogil:
     if h.validity != NULL and not bit_at(h.validity, h.first_bit + row):
         return 1
     start = list_at(h, row, &end)
-    # Each takes two bytes at least.
+    # Each header takes at least two bytes.
     if end - start > MOST_HEADERS // 2:
         return MOST_HEADERS + 1
     total = varint_size(end - start)
@@ -528,9 +532,9 @@ cdef int64_t headers_size_at(const Headers* h, int64_t row) noexcept nogil:
 
 
 cdef int64_t unreadable_key(const Headers* h, int64_t row) noexcept nogil:
-    """The first header of a row whose key is no UTF-8, counted from ``base``; -1: none.
+    """The first header of a row whose key is not UTF-8, counted from ``base``; -1: none.
 
-    The row was checked.
+    The row must be checked.
     """
     cdef int64_t i
     cdef int64_t size
@@ -589,7 +593,7 @@ cdef bint is_utf8(const uint8_t* p, int64_t size) noexcept nogil:
 
 
 cdef int64_t encode_headers_at(const Headers* h, int64_t row, uint8_t* out) noexcept nogil:
-    """A row's headers as a record has them, count first; returns how many bytes that takes."""
+    """Writes a row's headers as in a record, count first; returns the number of bytes."""
     cdef uint8_t* p = out
     cdef int64_t size
     cdef int64_t i
@@ -615,9 +619,9 @@ cdef int64_t encode_headers_at(const Headers* h, int64_t row, uint8_t* out) noex
 
 
 cdef int64_t elements_of(Headers* h, int64_t n, int64_t room, int64_t* last) noexcept nogil:
-    """Sets ``base``, the first of the elements that ``n`` rows have; ``last``: the one behind the last.
+    """Sets ``base``, the first element of ``n`` rows; sets ``last`` to the one after their last element.
 
-    Returns the first row whose elements are not among the ``room`` that there are, -1: none.
+    Returns the first row whose elements are not within the array's ``room`` elements; -1: none.
     """
     cdef int64_t row
     cdef int64_t start
@@ -638,7 +642,7 @@ cdef int64_t elements_of(Headers* h, int64_t n, int64_t room, int64_t* last) noe
 
 
 cdef int64_t check_elements(const Headers* h, int64_t n) noexcept nogil:
-    """The first row with a key or a value that points beyond its memory; -1: none."""
+    """The first row with a key or a value that points outside its memory; -1: none."""
     cdef int64_t longest = 0
     cdef int64_t row
     cdef int64_t start = 0
@@ -647,7 +651,7 @@ cdef int64_t check_elements(const Headers* h, int64_t n) noexcept nogil:
     cdef int64_t begun_row = 0
     cdef int64_t begun = 0
     cdef int64_t ended = 0
-    # Lists follow each other, as a rule: many rows are looked at together.
+    # Lists usually are contiguous, so many rows are checked together.
     for row in range(n + 1):
         if row < n:
             if h.validity != NULL and not bit_at(h.validity, h.first_bit + row):
@@ -671,8 +675,8 @@ cdef int64_t check_elements(const Headers* h, int64_t n) noexcept nogil:
 cdef int64_t describe_headers(
     Headers* h, const ArrowSchema* s, const ArrowArray* a, int64_t skip, int64_t n, str name, int64_t before
 ) except -1:
-    """Makes a column of headers of an array; returns the bytes that the largest row's take, encoded."""
-    # Only elements that the rows have are looked at: a slice's lists come with those of the whole column.
+    """Makes a column of headers from an array; returns the encoded size of the largest row's headers."""
+    # Only elements of these rows are checked: a slice's lists come with the elements of the whole column.
     cdef const ArrowArray* pairs
     cdef const ArrowArray* child
     cdef const ArrowSchema* pair
@@ -702,7 +706,7 @@ cdef int64_t describe_headers(
     pair = s.children[0]
     check_shape(pairs, 1 if pair.n_children else 0, 0, name)
     if pair.n_children and (pairs.n_children != 2 or pairs.children == NULL):
-        raise malformed(name, f"its structs have {pairs.n_children} fields and their type 2")
+        raise malformed(name, f"its structs have {pairs.n_children} fields, their type 2")
     if n == 0:
         return largest
     h.layout = layout
@@ -730,7 +734,7 @@ cdef int64_t describe_headers(
     if bad >= 0:
         raise malformed(name, f"row {before + bad} points outside the column's memory")
     if pair.n_children == 2:
-        # By name where the names say so, else by place.
+        # By name if the names are (value, key), else by position.
         if field_is(pair.children[0], "value") and field_is(pair.children[1], "key"):
             key = 1
         size = last - h.base
@@ -756,7 +760,7 @@ cdef int64_t describe_headers(
             if size < 0:
                 break
             largest = max(largest, size)
-            # What is too large for a record is not sent.
+            # Headers that are too large for a record are not sent, so their keys need no check.
             if size <= MOST_HEADERS:
                 unreadable = unreadable_key(h, row)
                 if unreadable >= 0:
@@ -766,7 +770,7 @@ cdef int64_t describe_headers(
     if unreadable >= 0:
         size = cell(&h.key, unreadable, &at)
         raise ValueError(
-            f"column {name!r}, row {before + row}: the header key {(<const char*>at)[:size]!r} is no UTF-8"
+            f"column {name!r}, row {before + row}: the header key {(<const char*>at)[:size]!r} is not UTF-8"
         )
     return largest
 

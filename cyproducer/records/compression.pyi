@@ -29,11 +29,11 @@ class Lz4(Compressor): ...
 class Zstd(Compressor): ...
 
 def compressor_for(name: str | None, level: int | None = None) -> Compressor:
-    """A compressor for a codec by its configured name.
+    """A compressor for a codec, by the codec's configured name.
 
     Args:
         name: one of ``codecs.BY_NAME``; None is ``"none"``.
-        level: one of the codec's levels; None: the codec's default.
+        level: one of the codec's levels; None for the codec's default.
 
     Raises:
         ValueError: the codec is unknown, or the level is not one of the codec's.
@@ -41,11 +41,11 @@ def compressor_for(name: str | None, level: int | None = None) -> Compressor:
     """
 
 def decompress(codec_id: int, data: Buffer, max_size: int) -> bytes:
-    """The bytes that were compressed to ``data``, which is trusted in nothing.
+    """Decompresses ``data``, which may be damaged or hostile.
 
-    Sizes found in the data are checked against ``max_size`` before memory is allocated for them, and
-    decompression stops at it, so that a small input can't take more than about ``max_size`` bytes, or 8 MiB
-    for zstd's window where that is more.
+    Sizes stated in the data are checked against ``max_size`` before memory is allocated for them, and
+    decompression stops at ``max_size``. So a small input can't use more than about ``max_size`` bytes, or 8
+    MiB for zstd's window if that is more.
 
     Args:
         codec_id: see ``codecs.CODECS``.
@@ -54,7 +54,7 @@ def decompress(codec_id: int, data: Buffer, max_size: int) -> bytes:
         max_size: the largest result accepted, in bytes.
 
     Raises:
-        DecompressionError: the data is damaged or truncated, has bytes left over, or would give more than
+        DecompressionError: the data is damaged or truncated, has surplus bytes, or decompresses to more than
             ``max_size`` bytes.
         ValueError: the codec id is unknown, or ``max_size`` is negative.
     """

@@ -1,17 +1,17 @@
-"""Compression of record batches: what is written for each codec, and reading it back.
+"""Compresses and decompresses record batches.
 
-Does not own: names, ids and levels (``codecs``), nor the batch, whose header is never compressed and never seen
-here. No I/O.
+Does not own the codecs' names, ids and levels (``codecs``) or the batch, whose header is never compressed and
+never passed here. No I/O.
 
-Runs on the thread that seals a batch, the application's or the sender's, with the GIL held on entry; each
-library releases it while it works. Every function and object here may be used from several threads at once.
+Runs on the thread that seals a batch, an application thread or the sender thread, with the GIL held on entry;
+each library releases it while it works. Every function and object may be used from several threads at once.
 
-The bytes are those that the Java client writes, so that every reader of its batches can read these:
+The format is the Java client's, so that every reader of its batches can read these:
 
 ======  =======================================================================================
 codec   bytes
 ======  =======================================================================================
-none    as they came
+none    unchanged
 gzip    RFC 1952, one member, no name, time 0
 snappy  xerial framing: a 16-byte header, then blocks of at most 1 MiB (Java: 32 KiB), each with
         its length
@@ -21,8 +21,8 @@ zstd    RFC 8878, one frame with its content size (Java leaves it out; it lets a
         buffer at once, and librdkafka writes it too), no checksum
 ======  =======================================================================================
 
-Compressing is Cython because of signals, not for speed. A signal handler runs where Python code runs, and there
-must be none between closing a batch and the end of its compression:
+Compression is written in Cython because of signals, not for speed. Signal handlers run only between Python
+bytecodes, and none may run between closing a batch and the end of its compression:
     main thread, send():  closes the batch; a Python function compresses it
     SIGTERM:              the handler calls close(), which waits for that batch
 That wait would never end: the code that compresses the batch is below the handler on the stack.
@@ -42,29 +42,29 @@ from cyproducer.records import codecs as _codecs
 
 cdef int JAVA_FAST_LZ4 = _codecs.BY_NAME["lz4"].default_level
 XERIAL_HEADER = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
-# Java's 32 KiB would be eight calls for a batch of 256 KiB, and at the end of each the thread has to get
-# the GIL back: 42 ms beside a thread that runs Python, against 6 ms in one call (on an idle machine).
-# Readers take any size: each block states its own. The bound keeps their buffers in proportion.
+# With Java's 32 KiB, a batch of 256 KiB takes eight calls, and after each the thread must reacquire the GIL:
+# 42 ms beside a thread that runs Python, against 6 ms in one call (on an idle machine). Readers accept any
+# size: each block states its own. The limit keeps their buffers in proportion.
 cdef Py_ssize_t XERIAL_BLOCK_BYTES = 1024 * 1024
 
 cdef int LZ4_LARGEST_RATIO = 255
-# What RFC 8878 (3.1.1.1.2) asks every decoder to support, however little comes out in the end.
+# The window that RFC 8878 (3.1.1.1.2) asks every decoder to support, even for small data.
 cdef int ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
 
 
 class DecompressionError(ValueError):
-    """The data is damaged, is not of this codec, or would be larger than the bound."""
+    """The data is damaged, is not of this codec, or decompresses to more than the limit."""
 
 
 cdef class Compressor:
-    """Compresses one batch's records after another with one codec at one level.
+    """Compresses the records of batches with one codec at one level.
 
     Made by ``compressor_for``. Safe to use from several threads at once.
 
     Attributes:
         codec_id: goes into bits 0-2 of the batch's attributes; see ``CODECS``.
         name: the codec's name, ``"none"`` for no compression.
-        level: the level in force; None where the codec has no levels.
+        level: the level used; None if the codec has no levels.
     """
 
     cdef readonly int codec_id
@@ -77,16 +77,16 @@ cdef class Compressor:
         self.level = level
 
     def compress(self, data):
-        """The compressed form of ``data``, in memory of its own: ``data`` is not kept after the call.
+        """The compressed form of ``data``, in its own memory: ``data`` is not kept after the call.
 
         Raises:
-            MemoryError: there is no memory for the result or the codec's state.
+            MemoryError: no memory could be allocated for the result or the codec's state.
         """
         return bytes(data)
 
     @staticmethod
     def decompress(data, max_size):
-        """As the function ``decompress``, but whatever the codec's library raises."""
+        """Like the function ``decompress``, but raises the codec library's own exceptions."""
         return bytes(data)
 
     def __repr__(self):
@@ -95,13 +95,13 @@ cdef class Compressor:
 
 cdef class Gzip(Compressor):
     def compress(self, data):
-        # 31: a window of 32 KiB and a gzip wrapper, which zlib writes without a time.
+        # 31: a window of 32 KiB and a gzip wrapper, in which zlib leaves the time 0.
         return zlib.compress(data, self.level, wbits=31)
 
     @staticmethod
     def decompress(data, max_size):
         member = zlib.decompressobj(wbits=31)
-        # One more than allowed tells too large from exactly as large as allowed.
+        # One byte more than allowed distinguishes too large from exactly at the limit.
         result = member.decompress(data, max_size + 1)
         if len(result) <= max_size:
             check_end("gzip", member.eof, member.unused_data)
@@ -123,9 +123,11 @@ cdef class Snappy(Compressor):
     @staticmethod
     def decompress(data, max_size):
         source = bytes(data)
-        # Java reads any later version that is still compatible with 1; nobody has ever written one.
+        # Java also reads later versions that are compatible with 1; no library has ever written one.
         if source[: len(XERIAL_HEADER)] != XERIAL_HEADER:
-            raise DecompressionError(f"snappy data must start with the xerial header, not {source[:16].hex()}")
+            raise DecompressionError(
+                f"snappy data must start with the xerial header, not {source[:16].hex()}"
+            )
         at = len(XERIAL_HEADER)
         parts = []
         size = 0
@@ -144,8 +146,8 @@ cdef class Snappy(Compressor):
 
 cdef class Lz4(Compressor):
     def compress(self, data):
-        # The library keeps the fast compressor's state on the stack: a context to reuse gains nothing.
-        # Java's number for its fast compressor is the library's for a slow one, whose own fast one is 0.
+        # The library keeps the fast compressor's state on the stack: reusing a context would gain nothing.
+        # Java's level for its fast compressor means a slow one to the library, whose own fast level is 0.
         return lz4.frame.compress(
             data,
             compression_level=0 if self.level == JAVA_FAST_LZ4 else self.level,
@@ -158,7 +160,7 @@ cdef class Lz4(Compressor):
     @staticmethod
     def decompress(data, max_size):
         frame = lz4.frame.LZ4FrameDecompressor()
-        # The library takes memory for the whole bound at once; no block can grow by more than the ratio.
+        # The library allocates memory for the whole bound at once; no block can grow by more than the ratio.
         bound = min(max_size, len(data) * LZ4_LARGEST_RATIO)
         result = frame.decompress(data, max_length=bound + 1)
         if len(result) <= max_size:
@@ -167,9 +169,9 @@ cdef class Lz4(Compressor):
 
 
 cdef class Zstd(Compressor):
-    # A new context costs 20 us, as much as compressing 4 KB, and one may serve one thread at a time. So
-    # they wait here between calls: no more of them than were ever in use at once. A context that is in
-    # use is not in here, so a forked child finds only whole ones.
+    # A new context costs 20 us, as much as compressing 4 KB, and a context serves one thread at a time. So
+    # idle contexts are kept here: at most as many as were ever in use at once. A context in use is not in
+    # here, so a forked child finds only consistent ones.
     cdef object idle
 
     def __cinit__(self):
@@ -188,13 +190,13 @@ cdef class Zstd(Compressor):
 
     @staticmethod
     def decompress(data, max_size):
-        # The library takes memory for whatever size the frame states: it is asked only afterwards.
+        # The library allocates memory for the size that the frame states, so that size is checked first.
         stated = zstandard.frame_content_size(data)
         if stated > max_size:
             raise too_large("zstd", stated, max_size)
-        # Where no size is stated this bounds it; to the library 0 would mean that there is no bound.
+        # If the frame states no size, this limits it; the library takes 0 to mean no limit.
         bound = max_size or 1
-        # It also takes memory for the window that the frame states, which has nothing to do with its size.
+        # The library also allocates the window that the frame states, which is independent of its size.
         frame = zstandard.ZstdDecompressor(max_window_size=max(max_size, ZSTD_WINDOW_BYTES))
         return frame.decompress(data, max_output_size=bound, allow_extra_data=False)
 
@@ -240,7 +242,7 @@ cdef too_large(str name, size, max_size):
 
 cdef int check_end(str name, bint ended, surplus) except -1:
     if not ended:
-        raise DecompressionError(f"{name} data ends before its end mark")
+        raise DecompressionError(f"{name} data is truncated: its end mark is missing")
     if surplus:
         raise DecompressionError(f"{name} data is followed by {len(surplus)} more bytes")
     return 0

@@ -1,13 +1,13 @@
 # cython: embedsignature=False
-# Off because the line it writes would name the private function behind each public one.
-"""CRC-32C (Castagnoli), the checksum of a record batch.
+# Off because the signature line would name the private function behind each public one.
+"""Computes CRC-32C (Castagnoli), the checksum of a record batch.
 
-Owns: the kernels (SSE4.2, ARMv8, tables) and the choice between them, made once at import from what
-the processor says. Does not know what a record batch is. Any thread may call it, with or without the
-GIL: nothing changes after the import.
+Owns the kernels (SSE4.2, ARMv8, tables) and the choice between them, made once at import from the processor's
+features. Does not know what a record batch is. Any thread may call it, with or without the GIL: nothing
+changes after the import.
 
-Own code because the ``crc32c`` package is only callable from Python, holding the GIL, and the sender
-thread checksums every batch without it. That package is the oracle in the tests.
+The package has its own implementation because the ``crc32c`` package can be called only from Python, with the
+GIL, and the sender thread checksums every batch without it. The tests compare with that package.
 
 Sources: RFC 3720 appendix B.4 (the polynomial and vectors), Kounavis and Berry 2005 (slicing by 8),
 Gopal et al. 2011 (interleaving lanes and joining them).
@@ -23,7 +23,7 @@ cdef extern from "crc32c_impl.h" nogil:
     const char* crc32c_kernel_name       # static: "sse4.2", "armv8-crc" or "table"
 
 cdef enum:
-    # Below this the checksum is quicker than giving the GIL away and taking it back.
+    # Below this size the checksum takes less time than releasing and reacquiring the GIL.
     RELEASE_GIL_BYTES = 65536
 
 crc32c_setup()
@@ -53,18 +53,19 @@ cdef uint32_t _checksum(crc32c_kernel_t kernel, object data, uint32_t crc) excep
 def _crc32c_python(data, uint32_t crc=0):
     """The CRC-32C of ``data``, any C-contiguous buffer, continuing from ``crc`` (0 to start).
 
-    Uses the kernel named by ``IMPLEMENTATION`` and gives the GIL away for 64 KiB and more. Raises
-    TypeError where ``data`` is no buffer, BufferError where it is not contiguous, OverflowError where
-    ``crc`` is not in 0..2**32-1.
+    Uses the kernel named by ``IMPLEMENTATION``, and releases the GIL for 64 KiB and more. Raises TypeError if
+    ``data`` is not a buffer, BufferError if it is not contiguous, OverflowError if ``crc`` is not in
+    0..2**32-1.
     """
     return _checksum(crc32c_kernel, data, crc)
 
 
 def _crc32c_table(data, uint32_t crc=0):
-    """What ``crc32c`` returns, by the portable tables whatever the processor has. For tests."""
+    """The same as ``crc32c``, always with the portable tables. For tests."""
     return _checksum(crc32c_table, data, crc)
 
 
-# A module cannot define a `def` and a `cdef` function of one name, but a caller of either wants this one.
+# A module cannot define a `def` and a `cdef` function with the same name, but both kinds of caller use this
+# name.
 globals()["crc32c"] = globals().pop("_crc32c_python")
 globals()["crc32c"].__name__ = globals()["crc32c"].__qualname__ = "crc32c"

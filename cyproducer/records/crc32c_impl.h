@@ -1,7 +1,7 @@
 /* CRC-32C (Castagnoli): the kernels and the choice between them. C and not Cython because they need
- * intrinsics, a per-function target attribute and inline assembly. Included by crc32c.pyx alone.
+ * intrinsics, a per-function target attribute and inline assembly. Only crc32c.pyx includes this file.
  *
- * crc32c_setup() runs once, at the import of the extension; afterwards everything here is read only.
+ * crc32c_setup() runs once, when the extension is imported; after that everything here is read-only.
  */
 #ifndef CYPRODUCER_CRC32C_IMPL_H
 #define CYPRODUCER_CRC32C_IMPL_H
@@ -14,9 +14,9 @@
 
 #define CRC32C_POLYNOMIAL 0x82F63B78u /* 0x1EDC6F41, reflected */
 
-/* The CRC instruction takes 3 cycles and one starts every cycle, so three independent lanes keep it
- * busy. Joining lanes costs some twenty table reads: long lanes make that vanish, short lanes carry
- * what is left over. Multiples of 8. */
+/* The CRC instruction has a latency of 3 cycles and one can start every cycle, so three independent lanes
+ * keep it busy. Joining lanes costs about twenty table reads: negligible for long lanes; short lanes handle
+ * most of the remainder. Multiples of 8. */
 #define CRC32C_LONG_LANE 4096
 #define CRC32C_SHORT_LANE 256
 
@@ -39,7 +39,7 @@ static const char *crc32c_kernel_name = "table";
 #include <cpuid.h>
 #include <nmmintrin.h>
 #define CRC32C_HARDWARE "sse4.2"
-#if defined(__clang__) /* has split the CRC instructions from SSE4.2; older GCCs don't know the name */
+#if defined(__clang__) /* has separated the CRC instructions from SSE4.2; older GCCs don't know that name */
 #define CRC32C_TARGET __attribute__((target("sse4.2,crc32")))
 #else
 #define CRC32C_TARGET __attribute__((target("sse4.2")))
@@ -47,7 +47,7 @@ static const char *crc32c_kernel_name = "table";
 #define CRC32C_STEP8(crc, word) ((uint32_t)_mm_crc32_u64((crc), (word)))
 #define CRC32C_STEP1(crc, byte) _mm_crc32_u8((crc), (byte))
 
-/* CPUID itself, not __builtin_cpu_supports: that needs symbols which not every clang's runtime has. */
+/* CPUID directly, not __builtin_cpu_supports, which needs symbols that not every clang runtime has. */
 static int crc32c_hardware_present(void)
 {
     unsigned int eax, ebx, ecx, edx;
@@ -55,8 +55,8 @@ static int crc32c_hardware_present(void)
 }
 
 #elif defined(__aarch64__) && defined(__GNUC__) && (defined(__ARM_FEATURE_CRC32) || defined(__linux__))
-/* Assembly, because a Linux wheel is built for plain ARMv8.0, where the instructions are optional:
- * arm_acle.h then does not declare the intrinsics on every compiler, and the kernel has to be asked. */
+/* Assembly, because a Linux wheel is built for plain ARMv8.0, where the instructions are optional: not every
+ * compiler's arm_acle.h declares the intrinsics then, and only the kernel knows whether they are present. */
 #if defined(__linux__)
 #include <sys/auxv.h>
 #endif
@@ -106,8 +106,9 @@ static inline uint32_t crc32c_shift(const crc32c_shift_t table, uint32_t crc)
            table[3][crc >> 24];
 }
 
-/* Three neighbouring lanes of `lane` bytes each. The first continues `crc`; the others start from a
- * zero register, so that shifting what came before and XORing gives the register of the whole. */
+/* Three adjacent lanes of `lane` bytes each. The first continues `crc`; the others start from a zero
+ * register, so that shifting the register of the preceding bytes and XORing gives the register of all bytes.
+ * */
 CRC32C_TARGET static inline uint32_t crc32c_three_lanes(uint32_t crc, const uint8_t *data, size_t lane,
                                                         const crc32c_shift_t shift)
 {
@@ -149,7 +150,7 @@ static uint32_t crc32c_multiply(uint32_t a, uint32_t b)
     return product;
 }
 
-/* To append n zero bytes is to multiply by x^(8n); a register is the sum of its four bytes. */
+/* Appending n zero bytes is multiplying by x^(8n); a register is the sum of its four bytes. */
 static void crc32c_fill_shift(crc32c_shift_t table, size_t zero_bytes)
 {
     uint32_t power = 0x80000000u;  /* x^0 */

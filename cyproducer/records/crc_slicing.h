@@ -1,8 +1,8 @@
-/* Table-driven reflected CRC-32 for any polynomial, eight bytes a step ("slicing by 8", Kounavis and
+/* Table-driven reflected CRC-32 for any polynomial, eight bytes per step ("slicing by 8", Kounavis and
  * Berry 2005). Shared by crc32c (its portable fallback) and hashing (the IEEE CRC of keys). Owns no
  * state: the caller keeps the tables and fills them once, before a second thread can see them.
  *
- * Everything works on the raw register; the inversions before and after are the caller's.
+ * All functions work on the raw register; the caller inverts it before and after.
  */
 #ifndef CYPRODUCER_CRC_SLICING_H
 #define CYPRODUCER_CRC_SLICING_H
@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* table[k][b] is the register after byte b has been followed by k zero bytes. */
+/* table[k][b] is the register after byte b and k zero bytes. */
 typedef uint32_t crc_slices_t[8][256];
 
 static void crc_slices_fill(crc_slices_t table, uint32_t reflected_polynomial)
@@ -26,8 +26,8 @@ static void crc_slices_fill(crc_slices_t table, uint32_t reflected_polynomial)
             table[k][byte] = (table[k - 1][byte] >> 8) ^ table[0][table[k - 1][byte] & 0xff];
 }
 
-/* Assembled byte by byte so that it is right on either endianness and at any alignment; compilers
- * turn it into one load where they may. */
+/* Assembled byte by byte, so that it is correct for either endianness and any alignment; compilers turn it
+ * into one load if possible. */
 static inline uint32_t crc_load_le32(const uint8_t *at)
 {
     return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;

@@ -1,19 +1,19 @@
-"""Key hashes and the partition each Kafka client derives from them.
+"""Hashes keys, and maps the hashes to partitions as each Kafka client does.
 
-Owns: murmur2, CRC-32, FNV-1a, murmur3, and per client the rule from hash to partition, None and the
-empty key included. Does not know topics, leaders or what happens to records without a key: that is
-``control/partitioners.py``. Any thread may call it, with or without the GIL.
+Owns murmur2, CRC-32, FNV-1a, murmur3, and the rule of each client from hash to partition, including None and
+the empty key. Does not know topics or leaders, or how keyless records are handled (``control/partitioners``).
+Any thread may call it, with or without the GIL.
 
 A rule is one line of ``RULES``, at the end of this module: its name, its hash, how the hash becomes a
-partition, and whether an empty or a missing key is hashed or makes the record keyless. A new rule needs no
-more than that line here, and a partitioner in ``control/partitioners.py`` that names it.
+partition, and whether an empty or a missing key is hashed or makes the record keyless. A new rule needs only
+that line here and a partitioner in ``control/partitioners.py`` that names it.
 
 Sources: Java ``BuiltInPartitioner.partitionForKey`` and ``Utils.murmur2`` (java); librdkafka
 ``rdkafka_msg.c``, ``rdmurmur2.c``, ``rdfnv1a.c`` (the six from consistent to fnv1a_random); Sarama
 ``partitioner.go``, ``NewHashPartitioner`` and ``NewReferenceHashPartitioner``. ``fnv1a_random`` and
 ``sarama`` agree for every key: abs before or after the remainder is the same number, 2**31 included.
-No client of note ships murmur3; the rule here is the one Python programs write by hand,
-``(mmh3.hash(key) & 0x7fffffff) % n``, Java's sign handling on mmh3's default seed.
+No major client has a murmur3 partitioner; this rule is the one that Python programs implement themselves:
+``(mmh3.hash(key) & 0x7fffffff) % n``, Java's sign handling with mmh3's default seed.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT32_MAX, int32_t, uint8_t, uint32_t
@@ -94,7 +94,7 @@ cdef inline int32_t masked(uint32_t h, int32_t partitions) noexcept nogil:
 
 
 cdef inline int32_t magnitude(uint32_t h, int32_t partitions) noexcept nogil:
-    # Negated as unsigned: -(2**31) has no positive int32, and librdkafka and Sarama both reach 2**31 % n.
+    # Negated as unsigned: -(2**31) has no positive int32, and librdkafka and Sarama both compute 2**31 % n.
     if h >> 31:
         h = <uint32_t>0 - h
     return <int32_t>(h % <uint32_t>partitions)
@@ -120,16 +120,16 @@ cdef int32_t partition_of(int32_t rule, const uint8_t* key, Py_ssize_t n, int32_
 
 
 cdef int32_t rule_number(str name) except -1:
-    """The number of the rule with this name, for ``partition_of``; raises ValueError where there is none."""
+    """The number of the rule with this name, for ``partition_of``; raises ValueError if there is none."""
     if name not in RULES:
         raise ValueError(f"unknown key hash {name!r}: allowed are {', '.join(RULES)}")
     return RULES.index(name)
 
 
 def murmur2(data):
-    """Kafka's murmur2 of ``data``, any C-contiguous buffer, as 0..2**32-1 (Java's int is its signed view).
+    """Kafka's murmur2 of ``data``, any C-contiguous buffer, as 0..2**32-1 (Java's int is the signed view).
 
-    Raises TypeError where ``data`` is no buffer, BufferError where it is not contiguous.
+    Raises TypeError if ``data`` is not a buffer, BufferError if it is not contiguous.
     """
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
@@ -159,8 +159,8 @@ def fnv1a(data):
 def murmur3(data, uint32_t seed=0):
     """MurmurHash3 x86_32 of ``data``, any C-contiguous buffer, as 0..2**32-1.
 
-    ``mmh3.hash(data, seed, signed=False)``. Raises as ``murmur2`` does, and OverflowError where ``seed``
-    is not in 0..2**32-1.
+    The same as ``mmh3.hash(data, seed, signed=False)``. Raises as ``murmur2`` does, and OverflowError if
+    ``seed`` is not in 0..2**32-1.
     """
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
@@ -170,7 +170,7 @@ def murmur3(data, uint32_t seed=0):
 
 
 def partition_for_key(str rule, key, partitions):
-    """The partition of ``key`` in 0..partitions-1, or -1 where the rule treats the record as keyless.
+    """The partition of ``key`` in 0..partitions-1, or -1 if the rule treats the record as keyless.
 
     ``rule`` is one of ``RULES``; ``key`` is None or any C-contiguous buffer. Raises ValueError for an unknown
     rule and for ``partitions`` outside 1..2**31-1, TypeError and BufferError as ``murmur2`` does.
@@ -203,7 +203,7 @@ cdef str rule(
 
 cdef int32_t rule_count = 0
 
-# librdkafka hashes a missing key as an empty one, except for the rules with "random" in their name.
+# librdkafka hashes a missing key like an empty one, except for the rules with "random" in their name.
 RULES = (
     rule("none", NULL, NULL, False),   # keys are ignored
     rule("java", murmur2_of, masked),

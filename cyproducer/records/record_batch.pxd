@@ -6,10 +6,10 @@ from cyproducer.records.varint cimport put_varint, varint_size
 # Offsets of the fields of a record batch v2. Source: Kafka protocol guide, "Record Batch"; KIP-98.
 cdef enum:
     AT_BASE_OFFSET = 0
-    AT_LENGTH = 8             # of everything behind this field
+    AT_LENGTH = 8             # of everything after this field
     AT_LEADER_EPOCH = 12
     AT_MAGIC = 16
-    AT_CRC = 17               # CRC-32C of everything behind this field
+    AT_CRC = 17               # CRC-32C of everything after this field
     AT_ATTRIBUTES = 21
     AT_LAST_OFFSET_DELTA = 23
     AT_BASE_TIMESTAMP = 27
@@ -20,11 +20,11 @@ cdef enum:
     AT_COUNT = 57
     BATCH_HEADER = 61         # bytes before the first record
     RECORD_OVERHEAD = 36      # length 5, attributes 1, timestamp 10, offset 5, two lengths of 5, and slack 5
-    USUAL_SLACK = 30          # how far record_bound() usually is above what the record takes
+    USUAL_SLACK = 30          # how much record_bound() usually exceeds the record's size
 
 
 cdef inline int64_t record_bound(int64_t key_size, int64_t value_size, int64_t headers_size) noexcept nogil:
-    """The most bytes such a record can take, whatever its timestamp and place in the batch."""
+    """The largest encoded size of a record, for any timestamp and index in the batch."""
     return (
         RECORD_OVERHEAD
         + (key_size if key_size > 0 else 0)
@@ -46,7 +46,7 @@ cdef inline uint8_t* put_record(
 ) noexcept nogil:
     """Writes one record at ``p``, where ``record_bound`` bytes are free; returns the end.
 
-    A size of -1 is a null key or value. ``headers`` holds their count and bytes, ready made.
+    A size of -1 means a null key or value. ``headers`` holds the encoded headers, count included.
     """
     cdef int64_t body = (
         1

@@ -2,7 +2,7 @@ from collections.abc import Sequence
 from typing import Final
 
 HEADER_BYTES: Final[int]
-"""Size of a batch before its first record."""
+"""Bytes of a batch before its first record."""
 
 def encode_batch(
     records: Sequence[tuple[int, bytes | None, bytes | None, bytes]],

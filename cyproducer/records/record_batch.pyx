@@ -1,9 +1,9 @@
-"""Record batches v2 (magic 2): how records and their header become bytes.
+"""Encodes record batches v2 (magic 2): records and the batch header.
 
-Owns: the layout. Records are written once, in ``send()``, straight behind the place of the header
-(``put_record``, inlined into the accumulator); the header is written when the batch is put into a
-request, because the producer's epoch and the sequence are known only then.
-Does not own: the memory, or when a batch is full.
+Owns the layout. Records are written once, in ``send()``, directly after the space for the header
+(``put_record``, inlined into the accumulator). The header is written when the batch is put into a request,
+because the producer's epoch and the sequence are known only then. Does not own the memory, and does not
+decide when a batch is full.
 
 Source: Kafka protocol guide, "Record Batch" and "Record"; KIP-98 for the producer's fields.
 """
@@ -28,7 +28,7 @@ cdef void put_batch_header(
     int16_t producer_epoch,
     int32_t base_sequence,
 ) noexcept nogil:
-    """Writes the bytes before the records, checksum last. ``size`` includes them."""
+    """Writes the batch header, checksum last. ``size``: bytes of the whole batch, header included."""
     put_u64(data + AT_BASE_OFFSET, 0)   # the broker assigns offsets
     put_u32(data + AT_LENGTH, <int32_t>(size - AT_LEADER_EPOCH))
     put_u32(data + AT_LEADER_EPOCH, <int32_t>-1)
@@ -52,7 +52,7 @@ def encode_batch(
     int16_t producer_epoch=-1,
     int32_t base_sequence=-1,
 ):
-    """A whole uncompressed batch as ``bytes``, by the functions that ``send()`` uses.
+    """A complete uncompressed batch as ``bytes``, encoded by the functions that ``send()`` uses.
 
     ``records``: a list of (timestamp_ms, key or None, value or None, headers as encoded bytes). For
     tests and tools; raises ValueError for an empty list.
@@ -64,7 +64,7 @@ def encode_batch(
     cdef uint8_t* start
     cdef uint8_t* p
     if not records:
-        raise ValueError("a batch has at least one record")
+        raise ValueError("records: a batch needs at least one record")
     for _, key, value, headers in records:
         room += record_bound(len(key or b""), len(value or b""), len(headers))
     out = PyBytes_FromStringAndSize(NULL, room)

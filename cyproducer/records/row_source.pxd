@@ -2,7 +2,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from cyproducer.records.columnar cimport Cells, Headers, Numbers, Span
 
-# Rows of one batch. It does not move: dictionaries are pointed to.
+# The rows of one batch. Must not move in memory: columns point to their dictionaries here.
 cdef struct Rows:
     int64_t count
     Cells key
@@ -14,15 +14,15 @@ cdef struct Rows:
     Numbers timestamp
 
 
-# Of a sequence.
+# The items of a sequence.
 cdef class Items:
-    cdef object first                  # a list or tuple that holds them, or copies of those that are no bytes
-    cdef list pieces                   # None, or more of these
+    cdef object first                  # a list or tuple of items, or of copies of items that are not bytes
+    cdef list pieces                   # None, or more of these lists and tuples
     cdef Span* spans
     cdef int64_t room
     cdef int64_t count
     cdef int64_t longest
-    cdef bint sparse                   # whether any is None
+    cdef bint sparse                   # whether any item is None
     cdef int take(self, object sequence, str name) except -1
     cdef int keep(self, object piece) except -1
     cdef bint make_room(self, int64_t room) noexcept
@@ -35,15 +35,15 @@ cdef class RowSource:
     cdef Rows* batches
     cdef int64_t batch_count
     cdef int64_t count        # rows of all batches
-    cdef object kept                   # what the pointers point into
-    cdef Items values                  # None but of sequences, and so is the next
+    cdef object kept                   # owns the memory that the pointers point into
+    cdef Items values                  # None unless made from sequences; the same for the next
     cdef Items keys
-    cdef int32_t partition    # of every row; -1: the column's, or to be chosen
+    cdef int32_t partition    # of every row; -1: the column's, or chosen by the partitioner
     cdef int64_t timestamp_ms  # of every row; -1: the column's, or now
-    cdef int64_t largest      # at least what any row takes in a batch; see largest_row
-    cdef int64_t headers_room  # bytes that any row's headers fit into, encoded
+    cdef int64_t largest      # upper bound of any row's size in a batch; see largest_row
+    cdef int64_t headers_room  # bytes that are enough for any row's encoded headers
     cdef bint keyed
-    cdef str value_name                # what errors call the columns
+    cdef str value_name                # the columns' names in error messages
     cdef str key_name
     cdef str headers_name
     cdef str partition_name

@@ -1,8 +1,8 @@
-"""The rows of one call, from a table or from sequences, and whether each of them can be sent.
+"""Reads the rows of one call from a table or from sequences, and checks that each can be sent.
 
-Owns: finding the columns by name, holding what they point into, and looking through the rows before any of
-them is sent: null keys and values, sizes, partitions, timestamps. Does not own: how columns lie in memory
-(``columnar``), nor sending. Any thread; the GIL is needed to raise.
+Owns finding the columns by name, keeping their memory alive, and checking all rows before any is sent: null
+keys and values, sizes, partitions, timestamps. Does not own the memory layout of columns (``columnar``) or
+sending. Any thread may call it; raising needs the GIL.
 """
 
 from itertools import islice
@@ -66,29 +66,29 @@ cdef extern from "<Python.h>":
 from cyproducer.errors import RecordTooLargeError, UnknownTopicOrPartitionError
 
 cdef enum:
-    PIECE = 4096              # items of a sequence that are held at a time
-    HOLD_NS = 1_000_000       # how long the GIL is held while they are
-    MOMENT_NS = 20_000        # how long others have to take it
+    PIECE = 4096              # how many items of a sequence are read at a time
+    HOLD_NS = 1_000_000       # how long the GIL is held without a pause
+    MOMENT_NS = 20_000        # the pause, in which other threads may take it
 
 cdef int64_t MOST = 0x7FFFFFFFFFFFFFFF
 
-# Rows without bytes take no memory, so that there may be any number of them; each takes some here.
+# Rows without bytes take no memory in a table, so there may be any number of them; here each row takes some.
 cdef int64_t MOST_ROWS = 1 << 32
 
 
-# Objects of it are kept: each call has one.
+# A free list, because each call allocates one.
 @cython.freelist(8)
 cdef class RowSource:
-    """Rows to be sent, by column. Nothing changes in it once it is made; any thread may read.
+    """Rows to send, by column. Does not change once it is made; any thread may read it.
 
-    ``count`` rows, numbered from 0 over all batches.
+    Has ``count`` rows, numbered from 0 across all batches.
     """
 
     def __dealloc__(self):
         free(self.batches)
 
     cdef object _take(self, object table):
-        """Makes the batches of an Arrow table, by the names of columns that are set."""
+        """Makes the batches from an Arrow table; the column names must be set."""
         cdef ArrowTable t = table
         cdef ArrowArray* a
         cdef ArrowArray** columns
@@ -106,7 +106,7 @@ cdef class RowSource:
         cdef int headers = column_of(t, "headers", self.headers_name)
         cdef int partition = column_of(t, "partition", self.partition_name)
         cdef int timestamp = column_of(t, "timestamp", self.timestamp_name)
-        # Also where there is no batch: a mistake shows with the first, empty table.
+        # Also checked if there is no batch, so that an empty table already shows a mistake.
         if key >= 0:
             bytes_layout(t.schema.children[key], self.key_name)
         if value >= 0:
@@ -120,7 +120,7 @@ cdef class RowSource:
         self.kept = table
         self.batches = <Rows*>calloc(max(1, t.batch_count), sizeof(Rows))
         if self.batches == NULL:
-            raise MemoryError(f"no memory for {t.batch_count} Arrow batches")
+            raise MemoryError(f"cannot allocate memory for {t.batch_count} Arrow batches")
         for i in range(t.batch_count):
             a = &t.batches[i]
             columns = a.children
@@ -128,13 +128,13 @@ cdef class RowSource:
             r.count = a.length
             check_shape(a, 1, 0, "data")
             if plus(self.count, r.count, "data") > MOST_ROWS:
-                raise ValueError(f"data: has {self.count + r.count} rows: one call takes at most {MOST_ROWS}")
+                raise ValueError(f"data: has {self.count + r.count} rows: a call takes at most {MOST_ROWS}")
             if columns == NULL and a.n_children > 0:
                 raise malformed("data", "its columns are missing")
             take_validity(a, 0, a.length, True, "data", &bits, &first)
             if bits != NULL:
                 whole = first_null(bits, first, a.length)
-                raise ValueError(f"data: row {self.count + whole} is null as a whole")
+                raise ValueError(f"data: row {self.count + whole} is null: a row must be a struct")
             if key >= 0:
                 key_most = max(key_most, describe_cells(
                     &r.key, &r.key_words, t.schema.children[key], columns[key], a.offset, r.count,
@@ -188,7 +188,7 @@ cdef class RowSource:
                         real = v
                         if r.partition.kind == FLOAT64:
                             memcpy(&real, r.partition.data + 8 * row, 8)
-                    # NaN: to be chosen.
+                    # NaN: the partitioner chooses.
                     ok = not given if real != real else 0 <= v < partitions and v == real
                     if not ok:
                         break
@@ -205,7 +205,7 @@ cdef class RowSource:
                     ):
                         continue
                     if r.timestamp.kind == UINT64:
-                        # Beyond 2**63 it is below 0.
+                        # 2**63 and more appear as negative here.
                         v = load64(r.timestamp.data + 8 * row)
                     else:
                         v = number(r.timestamp.kind, r.timestamp.data, row)
@@ -215,8 +215,8 @@ cdef class RowSource:
             if not ok:
                 said = v if v >= 0 or r.timestamp.kind != UINT64 else v + 2**64
                 raise ValueError(
-                    f"{self.place(self.timestamp_name, before + row)}: {said} is no timestamp: must be at or "
-                    "after the epoch, 1970, and in milliseconds below 2**63"
+                    f"{self.place(self.timestamp_name, before + row)}: {said} is not a valid timestamp: must "
+                    "be at or after the epoch, 1970, and below 2**63 in milliseconds"
                 )
         if not may_lack(&r.value) and BATCH_HEADER + self.largest <= max_request_size:
             return 0
@@ -232,7 +232,7 @@ cdef class RowSource:
                         headers_size = headers_size_at(&r.headers, row)
                     bound = BATCH_HEADER + record_bound(key_size, value_size, headers_size)
                     if bound > max_request_size:
-                        # The bound is some bytes too high.
+                        # The bound is a few bytes too high.
                         bound = BATCH_HEADER + record_length(key_size, value_size, headers_size)
                         if bound > max_request_size:
                             ok = False
@@ -252,23 +252,23 @@ cdef class RowSource:
         )
 
     cdef int _refuse_partition(self, int64_t row, int64_t v, double real, int32_t partitions) except -1:
-        """Raises for a row's partition, ``real``; ``v`` is the same as a whole number."""
+        """Raises for a row's partition, ``real``; ``v`` is the same as an integer."""
         if real != real:
             raise ValueError(
-                f"{self.place(self.partition_name, row)}: is null, and a partitioner of your own is not "
-                "asked for single rows: each needs its partition"
+                f"{self.place(self.partition_name, row)}: is null, and a custom partitioner is not called "
+                "for single rows: each row needs a partition"
             )
         said = repr(v if v == real else real)
         known = (
-            f"{self.place(self.partition_name, row)}: {said} is no partition of the topic, which has "
-            f"{partitions}, 0 to {partitions - 1}"
+            f"{self.place(self.partition_name, row)}: {said} is not a partition of the topic, which has "
+            f"{partitions} partitions, 0 to {partitions - 1}"
         )
         if real < 0 or (v != real and not real.is_integer()):
             raise ValueError(known)
         raise UnknownTopicOrPartitionError(known)
 
     cdef str place(self, str column, int64_t row):
-        """How errors name a row of a column."""
+        """The name of a row of a column in error messages."""
         return f"{column}[{row}]" if self.values is not None else f"column {column!r}, row {row}"
 
 
@@ -280,7 +280,7 @@ cdef inline bint may_lack(const Cells* c) noexcept nogil:
 
 
 cdef int64_t record_length(int64_t key_size, int64_t value_size, int64_t headers_size) noexcept nogil:
-    """The bytes of a record as the first of its batch."""
+    """The encoded size of a record if it is the first of its batch."""
     cdef int64_t body = (
         3 + varint_size(key_size) + max(key_size, 0) + varint_size(value_size) + max(value_size, 0)
         + headers_size
@@ -289,7 +289,7 @@ cdef int64_t record_length(int64_t key_size, int64_t value_size, int64_t headers
 
 
 cdef int column_of(ArrowTable t, str role, str name) except -2:
-    """The place of the column of that name, -1 where ``name`` is None; ``role``: the argument it came as."""
+    """The index of the column with that name, -1 if ``name`` is None; ``role``: the argument's name."""
     cdef int64_t i
     cdef Py_ssize_t size
     cdef const char* wanted
@@ -301,7 +301,7 @@ cdef int column_of(ArrowTable t, str role, str name) except -2:
     wanted = PyUnicode_AsUTF8AndSize(name, &size)
     for i in range(t.schema.n_children):
         text = t.schema.children[i].name
-        # A name with a zero byte is none that Arrow can say.
+        # Arrow can't represent a name with a zero byte.
         if text != NULL and <Py_ssize_t>strlen(text) == size and memcmp(text, wanted, size) == 0:
             if only >= 0:
                 found = [only, i] if found is None else found + [i]
@@ -327,10 +327,10 @@ cdef str checked_name(str role, object name):
 cdef RowSource from_arrow(
     object data, object key, object value, object headers, object partition, object timestamp
 ):
-    """Rows of Arrow data; the other arguments are names of columns or None.
+    """The rows of Arrow data; the other arguments are column names or None.
 
-    Raises TypeError and ValueError for columns that are not there, are twice there, are of types that can't
-    be what they are named for, or hold what can't be right.
+    Raises TypeError and ValueError for columns that are missing or duplicate, or whose types or data are not
+    valid for their role.
     """
     cdef RowSource source = RowSource.__new__(RowSource)
     source.key_name = checked_name("key", key)
@@ -347,13 +347,13 @@ cdef RowSource from_arrow(
 
 
 cdef int take_buffer(object data, Py_buffer* view, str what, str advice) except -1:
-    """Takes the buffer of something that is not exactly bytes.
+    """Gets the buffer of an object that is not exactly of type bytes.
 
-    Raises TypeError, with ``what`` and ``advice`` in its text, for what is no contiguous buffer, and for
-    numpy's scalars: their memory is a number in this machine's byte order, or text as UCS-4.
+    Raises TypeError, with ``what`` and ``advice`` in the message, for objects without a contiguous buffer and
+    for numpy scalars: their memory is a number in this machine's byte order, or text as UCS-4.
     """
     try:
-        # With its dimensions: without being asked for them numpy says that an array has none.
+        # PyBUF_ND asks for the dimensions: otherwise numpy reports that an array has none.
         PyObject_GetBuffer(data, view, PyBUF_ND)
     except (TypeError, BufferError) as error:
         raise TypeError(
@@ -372,14 +372,14 @@ cdef int take_buffer(object data, Py_buffer* view, str what, str advice) except 
 
 
 cdef bint is_scalar(object data, int dimensions) except -1:
-    """Whether a buffer is that of one number, text or date of numpy's, which is not imported for that."""
+    """Whether a buffer belongs to a numpy scalar: a number, text or date. Does not import numpy."""
     if PyBytes_Check(data) or PyByteArray_Check(data) or PyMemoryView_Check(data):
         return False
     kind = type(data)
     if dimensions != 0:
-        # Dates have a buffer of 8 bytes.
+        # Dates have a buffer of 8 bytes with one dimension.
         return kind.__module__ == "numpy" and kind.__name__ in ("datetime64", "timedelta64")
-    # Whoever makes a structure in memory wants its memory sent: ctypes, and numpy's void.
+    # The memory of a structure is meant to be sent: ctypes, and numpy's void.
     if type(kind).__module__ == "_ctypes":
         return False
     for base in kind.__mro__:
@@ -389,9 +389,9 @@ cdef bint is_scalar(object data, int dimensions) except -1:
 
 
 cdef int let_others_run(int64_t* since_ns) except -1:
-    """Lets go of the GIL for a moment, where it was held for some time since ``since_ns``, which it renews.
+    """Releases the GIL for a moment if it was held for HOLD_NS since ``since_ns``, which it then updates.
 
-    To let go alone is not enough: who takes the GIL again at once is faster than who has to wake up.
+    Only releasing it is not enough: this thread would take it again before a waiting thread wakes up.
     """
     cdef timespec moment
     if cyp_monotonic_ns() - since_ns[0] >= HOLD_NS:
@@ -403,12 +403,13 @@ cdef int let_others_run(int64_t* since_ns) except -1:
     return 0
 
 
-# Kept as those of RowSource are.
+# A free list, as for RowSource.
 @cython.freelist(8)
 cdef class Items:
-    """The items of a sequence, held piece by piece, and where the bytes of each are.
+    """The items of a sequence, referenced piece by piece, and the address and size of each.
 
-    Other threads may run between two pieces: a list that changes meanwhile is read as by a ``for`` loop.
+    Other threads may run between two pieces: a list that changes meanwhile is read as a ``for`` loop reads
+    it.
     """
 
     def __dealloc__(self):
@@ -420,7 +421,7 @@ cdef class Items:
         cdef int64_t since_ns = FAR_NS
         cdef Py_ssize_t expected = 0
         if PyTuple_CheckExact(sequence):
-            # It does not change, so it is held as a whole.
+            # A tuple does not change, so it is one piece.
             expected = len(<tuple>sequence)
         elif PyList_CheckExact(sequence):
             expected = len(<list>sequence)
@@ -434,7 +435,7 @@ cdef class Items:
                     f"{name}: must be a sequence of bytes, not {type(sequence).__name__}"
                 ) from error
         if not self.make_room(max(1, expected)):
-            raise MemoryError(f"no memory for {expected} records")
+            raise MemoryError(f"cannot allocate memory for {expected} records")
         if expected > 128 or rest is not None:
             since_ns = cyp_monotonic_ns()
         while True:
@@ -452,7 +453,7 @@ cdef class Items:
                 return 0
 
     cdef int keep(self, object piece) except -1:
-        # A list of pieces would cost a tenth of a call of one record.
+        # A list of pieces would cost a tenth of a call with one record.
         if self.first is None:
             self.first = piece
         elif self.pieces is None:
@@ -472,7 +473,7 @@ cdef class Items:
         return True
 
     cdef int hold(self, object piece, str name, int64_t* since_ns) except -1:
-        """Looks at each item of a list or tuple of ours; copies of those that are no bytes are held."""
+        """Reads each item of a piece; items that are not bytes are copied, and the copies kept."""
         cdef Py_ssize_t i
         cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(piece)
         cdef Py_buffer view
@@ -480,7 +481,7 @@ cdef class Items:
         cdef list copies = None
         cdef Span* span
         if self.count + n > self.room and not self.make_room(2 * self.room + n):
-            raise MemoryError(f"no memory for {self.count + n} records")
+            raise MemoryError(f"cannot allocate memory for {self.count + n} records")
         for i in range(n):
             if i & 127 == 127:
                 let_others_run(since_ns)
@@ -510,9 +511,9 @@ cdef class Items:
         return 0
 
     cdef int let_go(self) except -1:
-        """Lets go of the items, of which it may have the last reference.
+        """Drops the references to the items, which may be the last ones.
 
-        Looks for no signals: the rows are accepted, and who called must get their future.
+        Does not check for signals: the rows are accepted, and the caller must get their future.
         """
         cdef int64_t since_ns
         self.count = 0
@@ -536,7 +537,8 @@ cdef Items items_of(object sequence, str name):
 
 
 cdef RowSource from_sequences(object values, object keys):
-    """Rows of Python sequences of bytes, other contiguous buffers or None. Raises TypeError, ValueError."""
+    """The rows of Python sequences of bytes, other contiguous buffers or None. Raises TypeError,
+    ValueError."""
     cdef RowSource source = RowSource.__new__(RowSource)
     cdef Rows* r
     source.value_name = "values"
@@ -550,11 +552,11 @@ cdef RowSource from_sequences(object values, object keys):
         source.keyed = True
         if source.keys.count != source.count:
             raise ValueError(
-                f"keys: has {source.keys.count} items, values {source.count}: must be as many"
+                f"keys: has {source.keys.count} items, values {source.count}: must have the same length"
             )
     source.batches = <Rows*>calloc(1, sizeof(Rows))
     if source.batches == NULL:
-        raise MemoryError(f"no memory for {source.count} records")
+        raise MemoryError(f"cannot allocate memory for {source.count} records")
     r = source.batches
     r.count = source.count
     source.values.describe(&r.value)
@@ -567,7 +569,7 @@ cdef RowSource from_sequences(object values, object keys):
 
 
 cdef int let_go_of(RowSource source) except -1:
-    """Lets go of what the rows are in, with pauses; they are read no more."""
+    """Drops the references to the rows' memory, with pauses. The rows must not be read any more."""
     source.count = 0
     source.batch_count = 0
     if source.values is not None:
@@ -580,7 +582,7 @@ cdef int let_go_of(RowSource source) except -1:
 cdef int check_rows(RowSource source, int32_t partitions, int64_t max_request_size, bint given) except -1:
     """Raises the error of the first row that can't be sent.
 
-    ``partitions``: how many the topic has. ``given``: each row must name its own.
+    ``partitions``: how many the topic has. ``given``: each row must have its own partition.
     """
     cdef int64_t i
     cdef int64_t before = 0
@@ -591,10 +593,10 @@ cdef int check_rows(RowSource source, int32_t partitions, int64_t max_request_si
 
 
 cdef int64_t largest_row(RowSource source) noexcept nogil:
-    """The bound of the bytes of any row in a batch, of which ``source.largest`` is a quick estimate.
+    """The upper bound of any row's size in a batch; ``source.largest`` is a quick, higher estimate.
 
-    That one also counts bytes that are not sent, under nulls and in words of a dictionary that no row uses,
-    and adds the largest key to the largest value. The rows were checked.
+    The estimate also counts bytes that are not sent (under nulls, and dictionary values that no row uses),
+    and adds the largest key to the largest value. The rows must be checked.
     """
     cdef int64_t i
     cdef int64_t row

@@ -1,4 +1,4 @@
-"""Zigzag varints as Kafka's record format has them, inlined into whoever cimports this.
+"""Encodes the zigzag varints of Kafka's record format; inlined into the modules that cimport it.
 
 Source: Kafka protocol guide, "Protocol Primitive Types" (VARINT, VARLONG), which takes the encoding
 from Google Protocol Buffers.
@@ -21,7 +21,7 @@ cdef inline uint64_t zigzag(int64_t v) noexcept nogil:
 
 
 cdef inline int varint_size(int64_t v) noexcept nogil:
-    """Bytes that ``v`` takes as a zigzag varint: 1 to 10."""
+    """The encoded size of ``v`` as a zigzag varint: 1 to 10 bytes."""
     return cyp_uvarint_size(zigzag(v))
 
 

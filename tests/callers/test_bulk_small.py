@@ -181,7 +181,7 @@ def test_a_list_that_changes_meanwhile_is_read_as_by_a_loop() -> None:
         values = [b"v"] * 9000
         values[0] = Item(lambda: keys.clear())
         keys = [b"k"] * 9000
-        with pytest.raises(ValueError, match="keys: has 0 items, values 9000: must be as many"):
+        with pytest.raises(ValueError, match="keys: has 0 items, values 9000: must have the same length"):
             rig.path.send_many("t", values, keys)
 
 

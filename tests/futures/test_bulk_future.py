@@ -1,4 +1,4 @@
-"""Many records in one call: the future of all of them, partial failures, backpressure, order."""
+"""Many records in one call: their common future, partial failures, backpressure, order."""
 
 import asyncio
 import pickle
@@ -34,12 +34,12 @@ def numbered(count: int, size: int = 20) -> list[bytes]:
     return [b"%0*d" % (size, i) for i in range(count)]
 
 
-# Where rows go
+# Partitions and batches of rows
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("policy", ["sticky", "random", "round_robin", "single_broker", "murmur2_random"])
-def test_rows_go_where_send_puts_them_and_into_the_same_batches(codec: str | None, policy: str) -> None:
+def test_rows_get_the_same_partitions_and_batches_as_with_send(codec: str | None, policy: str) -> None:
     values = numbered(500)
     keys = [None if i % 3 else b"key-%d" % (i % 41) for i in range(500)]
     spec = resolve_partitioner(policy, False)
@@ -89,7 +89,7 @@ def test_no_rows_are_acknowledged_at_once(rig: Rig) -> None:
         assert bool(future)
 
 
-def test_without_acknowledgements_nobody_says_an_offset() -> None:
+def test_without_acknowledgements_offsets_are_unknown() -> None:
     with Rig({"t": [1]}, acks=0) as rig:
         future = rig.path.send_many("t", [b"a", b"b"])
         rig.requests()
@@ -100,7 +100,7 @@ def test_without_acknowledgements_nobody_says_an_offset() -> None:
 # Sequences
 
 
-def test_sequences_are_of_bytes_buffers_and_none(rig: Rig) -> None:
+def test_sequences_may_hold_bytes_buffers_and_none(rig: Rig) -> None:
     values = [b"bytes", bytearray(b"array"), memoryview(b"view"), None]
     rig.path.send_many("t", values, (None, b"k", None, bytearray(b"key")), partition=0, timestamp_ms=7)
     rig.answer_all()
@@ -130,7 +130,7 @@ def test_sequences_are_of_bytes_buffers_and_none(rig: Rig) -> None:
         ([b"x", b"y" * 2_000_000], None, errors.RecordTooLargeError, r"values\[1\]: the record takes"),
     ],
 )
-def test_an_item_that_can_not_be_sent_is_named_and_none_is_sent(
+def test_the_error_names_the_invalid_item_and_no_item_is_sent(
     rig: Rig, values: Any, keys: Any, error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):
@@ -141,7 +141,7 @@ def test_an_item_that_can_not_be_sent_is_named_and_none_is_sent(
 # The future
 
 
-def test_it_is_done_when_the_last_batch_is(rig: Rig) -> None:
+def test_the_future_is_done_when_the_last_batch_is(rig: Rig) -> None:
     future = rig.path.send_many("t", numbered(100), partition=0)
     seen = 0
     while requests := rig.requests():
@@ -165,9 +165,9 @@ def test_it_is_done_when_the_last_batch_is(rig: Rig) -> None:
     assert repr(future) == "<BulkFuture topic='t' rows=100 acknowledged>"
 
 
-def test_a_wait_ends_with_its_time_or_with_the_last_batch(rig: Rig) -> None:
+def test_a_wait_ends_at_its_timeout_or_with_the_last_batch(rig: Rig) -> None:
     future = rig.path.send_many("t", numbered(100))
-    with pytest.raises(errors.KafkaTimeoutError, match=r"of all of 100 rows for topic 't' within 0\.01 s"):
+    with pytest.raises(errors.KafkaTimeoutError, match=r"all of 100 rows for topic 't' .* within 0\.01 s"):
         future.get(0.01)
     got: list[BulkMetadata] = []
     waiting = threading.Thread(target=lambda: got.append(future.get(20)))
@@ -199,7 +199,7 @@ def test_callbacks_are_called_once_all_have_an_outcome() -> None:
         assert called[2] is future.value
 
 
-def test_a_callback_that_raises_stops_none(rig: Rig) -> None:
+def test_a_callback_that_raises_does_not_stop_the_others(rig: Rig) -> None:
     future = rig.path.send_many("t", numbered(3))
     called: list[Any] = []
     future.add_callback(lambda outcome: 1 // 0).add_callback(called.append)
@@ -210,7 +210,7 @@ def test_a_callback_that_raises_stops_none(rig: Rig) -> None:
         future.add_callback(7)  # type: ignore[arg-type]
 
 
-def test_waiting_in_a_callback_for_what_is_pending_is_refused(rig: Rig) -> None:
+def test_waiting_in_a_callback_for_pending_rows_is_refused(rig: Rig) -> None:
     first = rig.send("t", b"first", partition=0)
     rows = rig.path.send_many("t", numbered(100), partition=0)
     concurrent = rows.as_concurrent()
@@ -228,10 +228,10 @@ def test_waiting_in_a_callback_for_what_is_pending_is_refused(rig: Rig) -> None:
     rig.answer(rig.requests()[0])
     rig.run_callbacks()
     assert len(refused) == 2
-    assert "in a callback, of 100 rows for topic 't' that is pending" in str(refused[0])
+    assert "in a callback, for 100 rows for topic 't' that is pending" in str(refused[0])
 
 
-def test_it_can_be_awaited(rig: Rig) -> None:
+def test_the_future_can_be_awaited(rig: Rig) -> None:
     future = rig.path.send_many("t", numbered(100))
     bad = rig.path.send_many("t", [b"x"], partition=2)
 
@@ -255,7 +255,7 @@ def test_it_can_be_awaited(rig: Rig) -> None:
 # Failures
 
 
-def test_rows_that_fail_are_told_with_their_cause_and_the_others_with_their_place(rig: Rig) -> None:
+def test_the_error_reports_failed_rows_with_causes_and_the_others_with_offsets(rig: Rig) -> None:
     places = [i % 3 for i in range(9)]
     future = rig.path.send_arrow("t", pa.table({"value": numbered(9), "p": places}), partition="p")
     called: list[Any] = []
@@ -296,7 +296,9 @@ def test_rows_that_fail_are_told_with_their_cause_and_the_others_with_their_plac
     ("known", "together"),
     [([True, False], True), ([False, False], False), ([False, None], None), ([None, True], True)],
 )
-def test_what_may_be_written_is_told_for_all(known: list[bool | None], together: bool | None) -> None:
+def test_maybe_written_combines_the_causes_of_all_rows(
+    known: list[bool | None], together: bool | None
+) -> None:
     causes = []
     for one in known:
         cause = errors.KafkaTimeoutError("x")
@@ -379,24 +381,24 @@ def test_each_row_has_the_metadata_that_send_would_give(acks: int, answer: dict[
                             each.answer(request, **answer)
             each_row = future._each(sizes(sent, these), 5)
             assert each_row == [one.get(0) for one in futures]
-            # 3.14 keeps a tuple's hash in it.
+            # Python 3.14 stores a tuple's hash in the tuple.
             assert all(metadata and hash(metadata) == hash(tuple(metadata)) for metadata in each_row)
 
 
-def test_rows_are_told_when_all_have_an_outcome(rig: Rig) -> None:
+def test_metadata_of_rows_needs_all_outcomes_and_matching_sizes(rig: Rig) -> None:
     future = rig.path.send_many("t", [b"1", b"2"])
     with pytest.raises(ValueError, match="not all of 2 rows for topic 't' have an outcome"):
         future._each(sizes([b"1", b"2"]), 5)
     rig.answer_all()
     for others in (numbered(1), numbered(3)):
-        with pytest.raises(ValueError, match="not those of 2 rows"):
+        with pytest.raises(ValueError, match="sizes: must have one entry for each of 2 rows"):
             future._each(sizes(others), 5)
 
 
-# What is in the way
+# Memory, metadata and closing
 
 
-def test_memory_that_becomes_free_is_waited_for_and_order_is_kept() -> None:
+def test_a_call_waits_for_free_memory_and_keeps_the_order() -> None:
     with Rig({"t": [1]}, buffer_memory=4096, batch_size=1000, max_block_ms=20_000) as rig:
         futures: list[BulkFuture] = []
         values = numbered(1000)
@@ -410,8 +412,9 @@ def test_memory_that_becomes_free_is_waited_for_and_order_is_kept() -> None:
         assert rig.pool.used_bytes == 0
 
 
-def test_a_call_that_gets_on_may_take_longer_than_max_block_ms() -> None:
-    """That is the bound of one wait for memory. The broker answers often enough; the call takes longer."""
+def test_a_call_that_makes_progress_may_take_longer_than_max_block_ms() -> None:
+    """max_block_ms limits one wait for memory. The broker answers often enough; the whole call takes
+    longer."""
     max_block_s = 1.0
     with Rig({"t": [1]}, buffer_memory=4096, batch_size=1000, max_block_ms=1000 * max_block_s) as rig:
         futures: list[BulkFuture] = []
@@ -432,7 +435,7 @@ def test_a_call_that_gets_on_may_take_longer_than_max_block_ms() -> None:
         assert len(futures) == 1
 
 
-def test_rows_accepted_before_memory_ran_out_go_on_and_are_told() -> None:
+def test_rows_accepted_before_memory_ran_out_are_sent_and_reported() -> None:
     with Rig({"t": [1]}, buffer_memory=4096, batch_size=1000, max_block_ms=10) as rig:
         with pytest.raises(errors.BufferExhaustedError, match="max_block_ms=10") as raised:
             rig.path.send_many("t", numbered(1000))
@@ -450,14 +453,14 @@ def test_rows_accepted_before_memory_ran_out_go_on_and_are_told() -> None:
         assert (twin.accepted, twin.future) == (error.accepted, None)
 
 
-def test_what_never_fits_into_memory_is_refused_before_anything_is_sent() -> None:
+def test_rows_that_never_fit_into_memory_are_refused_before_any_is_sent() -> None:
     with Rig({"t": [1]}, buffer_memory=4096) as rig:
         with pytest.raises(errors.BufferExhaustedError, match="buffer_memory is 4096"):
             rig.path.send_many("t", [b"x", b"y" * 10_000])
         assert rig.accumulator.counters()["records_appended"] == 0
 
 
-def test_a_topic_without_metadata_is_waited_for() -> None:
+def test_a_call_waits_for_the_metadata_of_its_topic() -> None:
     with Rig(max_block_ms=20_000) as rig:
         asked: list[str] = []
         rig.accumulator.on_topic_needed = asked.append
@@ -500,7 +503,7 @@ def test_more_partitions_in_the_middle_of_a_call_are_used() -> None:
             assert rig.log["t", rows.partitions[i]][rows.offsets[i]].key == keys[i]
 
 
-def test_a_close_in_the_middle_of_a_call_leaves_the_accepted_rows_to_their_future() -> None:
+def test_after_a_close_during_a_call_a_future_reports_the_accepted_rows() -> None:
     with Rig({"t": [1]}, buffer_memory=4096, batch_size=1000, max_block_ms=20_000) as rig:
         raised: list[errors.KafkaError] = []
 
@@ -526,7 +529,7 @@ def test_a_close_in_the_middle_of_a_call_leaves_the_accepted_rows_to_their_futur
     assert at_once.value.accepted == 0
 
 
-def test_calls_and_sends_of_several_threads_meet_in_the_same_batches() -> None:
+def test_calls_and_sends_of_several_threads_share_batches() -> None:
     with Rig({"t": [1, 1]}, buffer_memory=1 << 16, batch_size=2000, max_block_ms=20_000) as rig:
         futures: dict[str, list[Any]] = {"a": [], "b": [], "c": []}
 

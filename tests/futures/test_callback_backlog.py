@@ -1,4 +1,4 @@
-"""Records that wait for their callbacks: ``send()`` waits where there are too many, and says why."""
+"""Records that wait for their callbacks: ``send()`` waits if there are too many, and its error says why."""
 
 import signal
 import threading
@@ -18,7 +18,7 @@ MOST = 200
 
 
 class Backlog:
-    """A rig whose callbacks run when the test says so."""
+    """A rig whose callbacks run when the test runs them."""
 
     def __init__(self, max_block_ms: float = PATIENCE_S * 1000) -> None:
         self.queue = CompletionQueue(most=MOST)
@@ -29,13 +29,13 @@ class Backlog:
         self.called += 1
 
     def fill(self, records: int, size: int = 10) -> None:
-        """Has so many records acknowledged whose callbacks are due."""
+        """Sends ``records`` records with callbacks and acknowledges them, so that their callbacks are due."""
         for number in range(records):
             self.rig.send("t", bytes(size), partition=number % 2).add_both(self.count)
         self.rig.answer_all()
 
     def sending(self, results: list[Any]) -> threading.Thread:
-        """A thread that sends one record."""
+        """Starts a thread that sends one record."""
 
         def send() -> None:
             try:
@@ -55,7 +55,7 @@ def backlog() -> Iterator[Backlog]:
         yield made
 
 
-def test_what_waits_for_its_callback_is_counted_by_records(backlog: Backlog) -> None:
+def test_the_backlog_counts_records(backlog: Backlog) -> None:
     backlog.fill(MOST - 1)
     backlog.rig.send("t", b"without a callback", partition=0)
     backlog.rig.answer_all()
@@ -92,7 +92,7 @@ def test_many_rows_wait_too(backlog: Backlog) -> None:
     assert sent == [2]
 
 
-def test_below_the_bound_nobody_waits(backlog: Backlog) -> None:
+def test_send_does_not_wait_below_the_limit(backlog: Backlog) -> None:
     backlog.fill(MOST - 1)
     backlog.rig.send("t", b"at once", partition=0)
     assert backlog.queue.wait_time_ns == 0
@@ -191,6 +191,6 @@ def test_the_lag_counts_while_a_callback_runs(backlog: Backlog) -> None:
 
 
 @pytest.mark.parametrize("most", [0, -1])
-def test_the_bound_is_at_least_one(most: int) -> None:
+def test_the_limit_is_at_least_one(most: int) -> None:
     with pytest.raises(ValueError, match=f"most={most}: must be >= 1"):
         CompletionQueue(most=most)

@@ -1,4 +1,4 @@
-"""Futures: asking, waiting, awaiting, and what they leave behind."""
+"""Futures: querying, waiting, awaiting, and that they leak nothing."""
 
 import asyncio
 import concurrent.futures
@@ -29,7 +29,7 @@ KINDS = ["acknowledged", "failed", "refused"]
 
 
 def outcome(rig: Rig, kind: str) -> RecordFuture:
-    """A future with that outcome; "pending" for one whose request is not answered."""
+    """A future with that outcome; "pending" if its request is not answered."""
     if kind == "refused":
         return failed_future("t", TopicAuthorizationFailedError("t"))
     future = rig.send("t", b"value", b"k", headers=[("h", b"123")], timestamp_ms=1234)
@@ -73,7 +73,7 @@ def test_a_failed_future_has_the_error(kind: str) -> None:
         assert repr(future) == "<RecordFuture topic='t' failed>"
 
 
-def test_what_is_retriable_says_the_error() -> None:
+def test_the_error_decides_whether_a_future_is_retriable() -> None:
     assert failed_future("t", NotLeaderForPartitionError()).retriable()
     assert not failed_future("t", TopicAuthorizationFailedError()).retriable()
     assert not failed_future("t", ValueError()).retriable()
@@ -97,7 +97,7 @@ def test_each_record_of_a_batch_has_the_next_offset() -> None:
         assert [f.get(0).serialized_value_size for f in futures] == list(range(10))
 
 
-def test_the_brokers_timestamp_takes_the_place_of_the_records() -> None:
+def test_the_brokers_timestamp_replaces_the_records() -> None:
     with Rig({"t": [1]}) as rig:
         future = rig.send("t", b"v", timestamp_ms=5)
         (seen,) = rig.requests()
@@ -114,18 +114,18 @@ def test_without_acks_a_future_is_done_when_its_record_is_written() -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, 0.15])
-def test_get_gives_up_after_its_time_and_the_record_stays_accepted(timeout: float) -> None:
+def test_get_times_out_and_the_record_stays_accepted(timeout: float) -> None:
     with Rig({"t": [1]}) as rig:
         future = outcome(rig, "pending")
         began = time.monotonic()
-        with pytest.raises(KafkaTimeoutError, match=rf"'t' within {timeout} s; it stays accepted"):
+        with pytest.raises(KafkaTimeoutError, match=rf"'t' was not acknowledged within {timeout} s; it"):
             future.get(timeout)
         assert timeout <= time.monotonic() - began < 5
         rig.answer_all()
         assert future.get(timeout).offset == 0
 
 
-def test_every_raise_has_an_exception_of_its_own() -> None:
+def test_every_raise_has_its_own_exception() -> None:
     with Rig({"t": [1]}) as rig:
         cause = OSError("below")
         error = TopicAuthorizationFailedError("t", 3)
@@ -146,13 +146,13 @@ def test_every_raise_has_an_exception_of_its_own() -> None:
         for copy in caught:
             assert (type(copy), copy.args, copy.extra) == (type(error), ("t", 3), "kept")
             assert copy.__cause__ is cause
-        # None has collected the tracebacks of the others.
+        # None of them has accumulated the tracebacks of the others.
         assert error.__traceback__ is None
         assert caught[0].__traceback__.tb_next is None or caught[0].__traceback__.tb_next.tb_next is None
 
 
 class PeculiarError(Exception):
-    """Its arguments are not its constructor's."""
+    """Its ``args`` are not its constructor's arguments."""
 
     def __init__(self, number: int, *, name: str) -> None:
         super().__init__(f"{name} is {number}")
@@ -247,7 +247,7 @@ async def stepping(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_awaiting_what_is_done_already(kind: str) -> None:
+def test_awaiting_a_future_that_is_done(kind: str) -> None:
     async def main() -> RecordMetadata:
         return await future
 
@@ -260,7 +260,7 @@ def test_awaiting_what_is_done_already(kind: str) -> None:
                 asyncio.run(main())
 
 
-def test_awaiting_several_times_and_giving_up_once() -> None:
+def test_awaiting_several_times_with_one_cancelled() -> None:
     async def wait(future: RecordFuture) -> RecordMetadata:
         return await future
 
@@ -297,7 +297,7 @@ def test_awaiting_a_failure_raises_it_in_every_task() -> None:
         assert [type(e) for e in asyncio.run(main(rig))] == [TopicAuthorizationFailedError] * 2
 
 
-def test_a_loop_that_was_closed_harms_nobody() -> None:
+def test_a_closed_event_loop_does_no_harm() -> None:
     async def main() -> None:
         task = asyncio.ensure_future(asyncio.wait_for(future, 20))
         await asyncio.sleep(0)
@@ -316,7 +316,7 @@ class NotedError(KafkaError):
 
 
 @pytest.mark.parametrize("kind", ["acknowledged", "failed"])
-def test_nothing_outlives_the_last_future(kind: str) -> None:
+def test_errors_and_callbacks_are_freed_with_the_last_future(kind: str) -> None:
     error: KafkaError | None = NotedError("x")
     noted = weakref.ref(error)
     with Rig({"t": [1]}) as rig:
@@ -337,13 +337,13 @@ def test_nothing_outlives_the_last_future(kind: str) -> None:
         error = None
         gc.collect()
         assert rig.pool.used_bytes == 0
-        # Every callback that the futures held was let go: what is left is ours.
+        # Every callback that the futures held was released: the only reference left is this function's.
         assert gc.get_referrers(held) == []
     assert noted() is None
 
 
 def allocated_bytes() -> int:
-    """What malloc has lent to this process, glibc's word for it."""
+    """The bytes that malloc has allocated in this process, as glibc reports them."""
     info = ctypes.CDLL(None).mallinfo2
     info.restype = type(
         "Info", (ctypes.Structure,), {"_fields_": [(f"f{i}", ctypes.c_size_t) for i in range(10)]}

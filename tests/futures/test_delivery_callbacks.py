@@ -1,4 +1,5 @@
-"""Callbacks of futures: when they run, in which order, with what, and what their mistakes do (nothing)."""
+"""Callbacks of futures: when they run, in which order, with which arguments, and that their errors do no
+harm."""
 
 import concurrent.futures
 import logging
@@ -33,7 +34,7 @@ def complete(rig: Rig, error: int = 0) -> None:
 
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("error", [0, NOT_AUTHORIZED])
-def test_the_callbacks_for_the_outcome_run_in_order_with_their_arguments(error: int, early: bool) -> None:
+def test_the_matching_callbacks_run_in_order_with_their_arguments(error: int, early: bool) -> None:
     calls = Calls()
     with Rig({"t": [1]}) as rig:
         future = rig.send("t", b"v")
@@ -53,7 +54,7 @@ def test_the_callbacks_for_the_outcome_run_in_order_with_their_arguments(error: 
         assert outcome is not None
         first = ("failure", (3, outcome), {}) if error else ("success", (1, 2, outcome), {"key": "x"})
         assert calls == [first, ("both", (outcome,), {"word": "y"}), ("last", (outcome,), {})]
-        # Each ran once, also where more are added later.
+        # Each ran once, even if more are added later.
         future.add_both(calls.noting("late"))
         rig.run_callbacks()
         assert [name for name, *_ in calls] == [first[0], "both", "last", "late"]
@@ -64,7 +65,7 @@ def test_callbacks_run_in_the_order_of_the_records_and_of_the_batches() -> None:
     with Rig({"t": [1]}, linger_ms=5) as rig:
         for first in (0, 100):
             futures = [rig.send("t", b"v") for _ in range(50)]
-            # Registered in another order than that of the records.
+            # Added in another order than that of the records.
             for i in sorted(range(50), key=lambda i: i * 7 % 50):
                 futures[i].add_callback(lambda metadata: calls.append(metadata.offset))
             rig.advance_ms(5)
@@ -73,7 +74,7 @@ def test_callbacks_run_in_the_order_of_the_records_and_of_the_batches() -> None:
     assert calls == list(range(100))
 
 
-def test_an_exception_in_a_callback_is_logged_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_in_a_callback_is_logged_and_the_others_run(caplog: pytest.LogCaptureFixture) -> None:
     calls = Calls()
 
     def fail(outcome: Any) -> None:
@@ -96,7 +97,7 @@ def test_an_exception_in_a_late_callback_is_logged_too(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_no_exception_ends_the_thread_that_runs_callbacks(kind: type[BaseException]) -> None:
+def test_no_exception_ends_the_callback_thread(kind: type[BaseException]) -> None:
     calls = Calls()
 
     def fail(outcome: Any) -> None:
@@ -112,7 +113,7 @@ def test_no_exception_ends_the_thread_that_runs_callbacks(kind: type[BaseExcepti
 
 @pytest.mark.parametrize("method", ["add_callback", "add_errback", "add_both"])
 @pytest.mark.parametrize("arguments", [(), (1,)])
-def test_what_can_not_be_called_is_refused_at_once(method: str, arguments: tuple[int, ...]) -> None:
+def test_a_callback_that_is_not_callable_is_refused_at_once(method: str, arguments: tuple[int, ...]) -> None:
     future = failed_future("t", ValueError())
     with pytest.raises(TypeError, match="must be callable, not int"):
         getattr(future, method)(3, *arguments)
@@ -144,7 +145,7 @@ class KafkaPythonFuture:
 
 
 @pytest.mark.parametrize("error", [0, NOT_AUTHORIZED])
-def test_an_outcome_is_passed_on_to_another_future(error: int) -> None:
+def test_chain_passes_the_outcome_to_another_future(error: int) -> None:
     with Rig({"t": [1]}) as rig:
         future = rig.send("t", b"v")
         theirs, standard = KafkaPythonFuture(), concurrent.futures.Future[Any]()
@@ -174,8 +175,8 @@ def test_callbacks_of_a_parked_record_follow_it_to_its_batch() -> None:
         assert [args[0].offset for _, args, _ in calls] == [0, 0, 1, 2]
 
 
-def test_callbacks_of_a_parked_record_run_even_if_nobody_noticed_the_move() -> None:
-    """The record is placed and acknowledged before the callbacks' thread has looked at it at all."""
+def test_callbacks_of_a_parked_record_run_if_it_was_placed_and_acknowledged_meanwhile() -> None:
+    """The record is placed and acknowledged before the callback thread has seen it."""
     calls = Calls()
     with Rig() as rig:
         rig.send("t", b"v").add_callback(calls.noting("once"))
@@ -188,7 +189,7 @@ def test_callbacks_of_a_parked_record_run_even_if_nobody_noticed_the_move() -> N
 # The queue of completed batches
 
 
-def test_the_queue_tells_how_many_records_were_called_back_and_when_it_is_over() -> None:
+def test_the_queue_reports_how_many_callbacks_ran_and_when_it_is_closed() -> None:
     with Rig({"t": [1]}, linger_ms=5) as rig:
         for _ in range(3):
             rig.send("t", b"v").add_callback(str)
@@ -199,7 +200,7 @@ def test_the_queue_tells_how_many_records_were_called_back_and_when_it_is_over()
         rig.answer(seen)
         assert not rig.completions.wait_idle(0)
         rig.completions.close()
-        # What is due still runs.
+        # Callbacks that are due still run.
         assert rig.completions.run_next(0) == 3
         assert rig.completions.run_next(0) is None
         assert rig.completions.wait_idle(0)
@@ -214,7 +215,7 @@ def test_the_queue_is_not_idle_while_a_callback_runs() -> None:
         assert rig.completions.wait_idle(0)
 
 
-def test_callbacks_that_come_up_later_are_not_waited_for() -> None:
+def test_wait_idle_does_not_wait_for_later_callbacks() -> None:
     with Rig({"t": [1]}) as rig:
         rig.send("t", b"v").add_callback(str)
         rig.answer_all()
@@ -222,7 +223,7 @@ def test_callbacks_that_come_up_later_are_not_waited_for() -> None:
         waiting.start()
 
         def run_one_of_two() -> bool:
-            # The queue is not empty at any time.
+            # The queue is never empty.
             rig.send("t", b"v").add_callback(str)
             rig.answer_all()
             assert rig.completions.run_next(0) == 1
@@ -244,7 +245,7 @@ def test_batches_without_callbacks_do_not_enter_the_queue() -> None:
         assert rig.completions.wait_idle(0)
 
 
-def test_a_thread_for_callbacks_starts_with_the_first_one_and_ends_with_the_queue() -> None:
+def test_the_callback_thread_starts_with_the_first_callback_and_ends_with_the_queue() -> None:
     starts: list[int] = []
     queue = CompletionQueue(lambda: starts.append(1))
     thread = CallbackThread("callbacks under test")
@@ -272,11 +273,11 @@ def test_a_thread_for_callbacks_starts_with_the_first_one_and_ends_with_the_queu
         assert thread.wait_idle(PATIENCE_S)
         assert (inside, thread.is_current()) == ([True], False)
         thread.close(PATIENCE_S)
-        until(lambda: not named(), "the end of the callbacks' thread")
+        until(lambda: not named(), "the end of the callback thread")
 
 
 def test_threads_add_callbacks_while_the_batch_completes() -> None:
-    """Each callback runs exactly once, whoever comes first: the registration or the completion."""
+    """Each callback runs exactly once, whether it is added before or after the completion."""
     per_thread, rounds = 50, 20
     with Rig({"t": [1]}) as rig:
         for _ in range(rounds):
@@ -306,8 +307,8 @@ def many(rig: Rig) -> Any:
 
 
 @pytest.mark.parametrize("send", [lambda rig: rig.send("t", b"1"), many], ids=["one", "many"])
-def test_a_callback_that_comes_when_others_are_due_runs_behind_them_on_their_thread(send: Any) -> None:
-    """Run at once, with the others, they could still be running when a flush sees their thread be done."""
+def test_a_callback_added_while_others_are_due_runs_after_them_on_their_thread(send: Any) -> None:
+    """If it ran at once, it could still be running when a flush sees that the callback thread is done."""
     calls: list[tuple[str, int]] = []
 
     def noting(name: str) -> Any:
@@ -328,7 +329,7 @@ def test_a_callback_that_comes_when_others_are_due_runs_behind_them_on_their_thr
         assert calls == [("early", threading.get_ident()), ("late", threading.get_ident())]
 
 
-def test_a_thread_for_callbacks_that_there_was_no_room_for_is_asked_for_again() -> None:
+def test_a_callback_thread_that_failed_to_start_is_started_again() -> None:
     asked = []
 
     def start() -> None:
@@ -372,11 +373,13 @@ def test_closing_waits_for_a_thread_that_is_being_started(monkeypatch: pytest.Mo
     assert not callbacks._thread.is_alive()
 
 
-def test_an_outcome_is_stored_before_interest_in_it_is_looked_for() -> None:
-    """The order of two lines of the source: no test saw it happen the other way round in thousands of tries.
+def test_an_outcome_is_stored_before_interest_is_checked() -> None:
+    """Checks the order of two source lines: thousands of test runs did not hit the race of the wrong order.
 
-    1. The sender sees nobody interested.  2. A callback is noted, and the state is pending still.  3. The
-    sender stores the state, and nobody ever calls.  From 1 to 3 it is a few nanoseconds, without the GIL.
+    1. The sender sees that nothing is interested.
+    2. A thread adds a callback; the state is still pending.
+    3. The sender stores the state, and the callback never runs.
+    From 1 to 3 it takes a few nanoseconds, without the GIL.
     """
     text = (Path(__file__).resolve().parents[2] / "cyproducer/futures/delivery.pyx").read_text()
     body = text.partition("cdef void settled(Delivery* d, int32_t state) noexcept nogil:\n")[2]

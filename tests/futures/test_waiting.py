@@ -1,4 +1,4 @@
-"""Threads in ``get()`` for records of one batch: each wakes the next one, whoever left meanwhile."""
+"""Threads in ``get()`` for records of one batch: each wakes the next one, even if some time out."""
 
 import random
 import threading
@@ -13,7 +13,7 @@ from tests.rig import Rig
 from tests.until import PATIENCE_S, until_blocked
 
 LOOK_S = 0.05
-"""How often a waiting thread looks for signals, and at the outcome."""
+"""How often a waiting thread checks for signals and for the outcome."""
 
 
 class Waiting(threading.Thread):
@@ -33,7 +33,7 @@ class Waiting(threading.Thread):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 40])
-def test_all_who_wait_for_a_batch_are_woken(threads: int) -> None:
+def test_all_threads_that_wait_for_a_batch_are_woken(threads: int) -> None:
     took = []
     for _ in range(10):
         with Rig({"t": [1]}) as rig:
@@ -48,12 +48,13 @@ def test_all_who_wait_for_a_batch_are_woken(threads: int) -> None:
                 thread.join(PATIENCE_S)
             took.append(time.monotonic() - began)
             assert [thread.outcome for thread in waiting] == list(range(threads))
-    # Once in a while they look by themselves. Were they not woken, none of the ten would be this fast.
+    # The threads also check by themselves, every LOOK_S. Without wake-ups, none of the ten rounds would be
+    # this fast.
     assert min(took) < LOOK_S / 2
 
 
 @pytest.mark.parametrize("leaving", [{0}, {2}, {4}, {0, 1}, {1, 3}, {3, 4}, {0, 1, 2, 3, 4}])
-def test_who_stays_is_woken_whoever_leaves(leaving: set[int]) -> None:
+def test_remaining_waiters_are_woken_after_others_time_out(leaving: set[int]) -> None:
     with Rig({"t": [1]}) as rig:
         waiting = [Waiting(rig, 0.1 if number in leaving else PATIENCE_S) for number in range(5)]
         for thread in waiting:
@@ -68,7 +69,7 @@ def test_who_stays_is_woken_whoever_leaves(leaving: set[int]) -> None:
         assert [thread.outcome for thread in waiting] == expected
 
 
-def test_times_that_run_out_while_the_outcome_arrives_keep_nobody_asleep() -> None:
+def test_timeouts_while_the_outcome_arrives_leave_no_thread_asleep() -> None:
     rng = random.Random(1)
     met = set()
     for _ in range(60):
@@ -85,8 +86,8 @@ def test_times_that_run_out_while_the_outcome_arrives_keep_nobody_asleep() -> No
     assert met == {True, False}
 
 
-@pytest.mark.skipif(not Path("/proc/self/timerslack_ns").exists(), reason="the kernel tells no timer slack")
-def test_a_senders_waits_end_when_they_are_due() -> None:
+@pytest.mark.skipif(not Path("/proc/self/timerslack_ns").exists(), reason="the kernel reports no timer slack")
+def test_the_sender_threads_timed_waits_have_no_slack() -> None:
     slacks: list[str] = []
 
     def look() -> None:

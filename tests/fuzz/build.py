@@ -1,9 +1,9 @@
-"""Builds the package and the fuzz targets with sanitizers and coverage, in a directory of their own.
+"""Builds the package and the fuzz targets with sanitizers and coverage, in a separate directory.
 
     python -m tests.fuzz.build build/fuzz
 
-Needs gcc with its sanitizers, Cython and setuptools. What is built there runs through ``run.py`` only, which
-preloads what it needs. Nothing is built again that is newer than its sources.
+Needs gcc with its sanitizers, Cython and setuptools. Only ``run.py`` can run the result, because it preloads
+the libraries. Skips files that are newer than their sources.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def build_package(into: Path) -> None:
 
 
 def build_targets(into: Path) -> None:
-    # Only here, as run.py asks this module for its constants without needing a compiler.
+    # Imported here, because run.py imports this module for its constants and needs no compiler for that.
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension  # type: ignore[import-untyped]
 
@@ -84,7 +84,7 @@ def build_coverage(into: Path) -> None:
 def main(arguments: list[str]) -> int:
     into = Path(arguments[0] if arguments else ROOT / "build" / "fuzz").resolve()
     if shutil.which("gcc") is None:
-        print("fuzzing needs gcc: other compilers' sanitizers are other libraries", file=sys.stderr)
+        print("fuzzing needs gcc: other compilers' sanitizers use other libraries", file=sys.stderr)
         return 1
     into.mkdir(parents=True, exist_ok=True)
     build_coverage(into)

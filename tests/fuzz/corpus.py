@@ -1,10 +1,11 @@
-"""The inputs that are kept: one file a target in ``corpus/``, one input a line, in hexadecimal.
+"""Manages the kept inputs: one file per target in ``corpus/``, one input per line, in hexadecimal.
 
-What a line's input once broke stands behind it, after a ``#``. The normal tests play all of them, and every
-fuzzing run begins with them.
+A comment after ``#`` says what the input once broke. The normal tests play all inputs, and every fuzzing run
+begins with them.
 
-    python -m tests.fuzz.corpus add TARGET FILE "what it broke"    an input that libFuzzer has written
-    python -m tests.fuzz.corpus replace TARGET DIRECTORY           lines without a comment, by those files
+    python -m tests.fuzz.corpus add TARGET FILE "what it broke"    adds an input that libFuzzer has written
+    python -m tests.fuzz.corpus replace TARGET DIRECTORY           replaces lines without a comment by those
+    files
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def inputs(target: str) -> list[bytes]:
 
 
 def unpack(target: str, directory: Path) -> None:
-    """As libFuzzer reads them: a file each."""
+    """Writes each input to its own file, as libFuzzer reads them."""
     for number, data in enumerate(inputs(target)):
         (directory / f"kept-{number:04}").write_bytes(data)
 

@@ -1,15 +1,15 @@
-/* Lets libFuzzer see what code compiled by gcc does.
+/* Reports the coverage of code compiled by gcc to libFuzzer.
  *
- * libFuzzer steers by counters that clang writes into each function; gcc's -fsanitize-coverage=trace-pc calls
- * a function at each edge instead. This is that function, with counters of its own, which it shows libFuzzer.
- * Comparisons (trace-cmp) have the same form in both compilers and are passed on.
+ * libFuzzer is guided by counters that clang compiles into each function; gcc's -fsanitize-coverage=trace-pc
+ * calls a function at each edge instead. This is that function, with its own counters, which are registered
+ * with libFuzzer. Comparisons (trace-cmp) have the same form in both compilers and are passed on.
  *
- * Preloaded before the sanitizers' libraries, whose own functions of these names do nothing. Until attach()
- * is called, nothing is counted and nothing passed on.
+ * Preloaded before the sanitizers' libraries, whose own functions of these names do nothing. libFuzzer sees
+ * nothing before cyp_fuzz_attach() is called.
  */
 #include <stdint.h>
 
-/* libFuzzer looks through all counters after each input: more of them cost more than a few collisions. */
+/* libFuzzer scans all counters after each input: more counters cost more than a few collisions. */
 #define COUNTERS (1 << 13)
 
 static uint8_t counters[COUNTERS] __attribute__((aligned(64)));
@@ -29,7 +29,7 @@ static struct {
     switch_function of_switch;
 } to;
 
-/* functions: init, then cmp1, cmp2, cmp4, cmp8, then the four of constants, then switch. */
+/* functions: init, then cmp1, cmp2, cmp4, cmp8, then the four const_cmp, then switch. */
 void cyp_fuzz_attach(void **functions) {
     ((init_function)functions[0])(counters, counters + COUNTERS);
     to.cmp1 = (cmp1_function)functions[1];
@@ -45,13 +45,13 @@ void cyp_fuzz_attach(void **functions) {
 
 void __sanitizer_cov_trace_pc(void) {
     uintptr_t pc = (uintptr_t)__builtin_return_address(0);
-    /* Fibonacci hashing of what stays the same wherever a library is loaded: pages are 4 KiB or more. */
+    /* Fibonacci hashing of the bits that do not change with a library's load address: pages are 4 KiB or more. */
     uint8_t *counter = &counters[(uint32_t)((uint32_t)pc * 2654435769u) >> (32 - 13)];
-    /* Saturates: a counter that wraps to 0 says that the edge was never taken. */
+    /* Saturates: a counter that wraps to 0 would mean that the edge was never taken. */
     *counter += *counter != 255;
 }
 
-/* These end in jumps, not calls, so that libFuzzer finds the comparison's address as its own caller. */
+/* These end in jumps, not calls, so that libFuzzer sees the comparison's address as its caller. */
 #define PASS(name, member, type)                                                                             \
     void name(type a, type b) {                                                                              \
         if (to.member)                                                                                       \
@@ -70,6 +70,6 @@ void __sanitizer_cov_trace_switch(uint64_t value, uint64_t *cases) {
     if (to.of_switch)
         to.of_switch(value, cases);
 }
-/* gcc compares floating-point numbers by these; libFuzzer has no use for them. */
+/* gcc calls these for comparisons of floating-point numbers; libFuzzer has no such functions. */
 void __sanitizer_cov_trace_cmpf(float a, float b) { (void)a, (void)b; }
 void __sanitizer_cov_trace_cmpd(double a, double b) { (void)a, (void)b; }

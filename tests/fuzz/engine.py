@@ -1,9 +1,9 @@
-"""One target under libFuzzer, in a process of its own. ``run.py`` starts it, with what must be preloaded:
+"""Runs one target under libFuzzer, in its own process. ``run.py`` starts it, with the preloaded libraries:
 
     python tests/fuzz/engine.py TARGET [libFuzzer's arguments]
 
-libFuzzer itself comes from the atheris wheel. Of atheris only that is used: between two inputs no Python
-runs, unless the target is Python itself.
+libFuzzer comes from the atheris wheel, and nothing else of atheris is used: no Python runs between two
+inputs, unless the target is written in Python.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMPARISONS = [f"{kind}cmp{size}" for kind in ("", "const_") for size in (1, 2, 
 
 
 def load_libfuzzer() -> ctypes.CDLL:
-    """The extension of the wheel that has libFuzzer inside, loaded as the plain library it also is."""
+    """The wheel's extension that contains libFuzzer, loaded as a plain shared library."""
     spec = importlib.util.find_spec("atheris")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("libFuzzer is missing: pip install atheris")
@@ -32,7 +32,7 @@ def load_libfuzzer() -> ctypes.CDLL:
 
 
 def attach(libfuzzer: ctypes.CDLL) -> None:
-    """Shows libFuzzer the counters of the preloaded ``coverage.c``."""
+    """Registers the counters of the preloaded ``coverage.c`` with libFuzzer."""
     names = ["8bit_counters_init", *(f"trace_{name}" for name in COMPARISONS), "trace_switch"]
     functions = [
         ctypes.cast(getattr(libfuzzer, f"__sanitizer_cov_{name}"), ctypes.c_void_p).value for name in names
@@ -40,14 +40,14 @@ def attach(libfuzzer: ctypes.CDLL) -> None:
     ctypes.CDLL(None).cyp_fuzz_attach((ctypes.c_void_p * len(functions))(*functions))
 
 
-# The targets that are Python.
+# The targets written in Python.
 PLAYED = {"rig": "tests.fuzz.fuzz_rig", "arguments": "tests.fuzz.fuzz_arguments"}
 PLAY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
 
 
 def player(module: str) -> Any:
-    """A target that is Python. What it raises ends the process, as a failed check in the others does."""
-    # Only now: importing all that a rig needs takes longer than many a run of the other targets.
+    """A target written in Python. An exception ends the process, as a failed check in the others does."""
+    # Imported here: the imports of a rig take longer than many runs of the other targets.
     play = importlib.import_module(module).play
 
     def run(data: int, size: int) -> int:
@@ -63,7 +63,7 @@ def player(module: str) -> Any:
 
 PLAYERS: list[Any] = []
 
-# Rigs are cycles: without this, LeakSanitizer would meet those that nobody has collected yet.
+# Rigs are reference cycles: without this, LeakSanitizer would report those that are not collected yet.
 COLLECT = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: gc.collect() and None)
 
 
@@ -83,9 +83,9 @@ def main(arguments: list[str]) -> int:
     address = address_of(target)
     libfuzzer = load_libfuzzer()
     attach(libfuzzer)
-    # libFuzzer ends by exit(), so nothing of Python's own runs at the end; LeakSanitizer comes after this.
+    # libFuzzer ends with exit(), so Python's own finalization does not run; LeakSanitizer runs after this.
     ctypes.CDLL(None).__cxa_atexit(COLLECT, None, None)
-    # By this name libFuzzer would start itself again, to merge.
+    # libFuzzer restarts itself by this name to merge.
     itself = os.environ.get("CYPRODUCER_FUZZ_COMMAND", target)
     words = [itself.encode(), *(option.encode() for option in options)]
     argc = ctypes.c_int(len(words))

@@ -1,14 +1,14 @@
-"""What a caller may hand over: hostile objects to ``send()`` and ``send_many()``, hostile Arrow data to
-``send_arrow()``. A target in Python, over a ``Rig``; without sanitizers it is a test like others.
+"""Fuzz target in Python, over a ``Rig``: hostile arguments of a caller.
 
-Whatever comes, it must hold:
+Passes hostile objects to ``send()`` and ``send_many()``, and hostile Arrow data to ``send_arrow()``. Without
+sanitizers it also runs as a normal test. For any input:
 
-- a call raises one of the errors it may raise, or what the caller's own code raised, or accepts all;
-- what was accepted arrives, and each part of it is something that the caller's objects said;
-- no memory is held for what was refused.
+- a call raises one of its documented errors or an exception of the caller's own code, or accepts everything;
+- every accepted record arrives, and each part of it was given by the caller's objects;
+- no memory is held for refused records.
 
-Arrow's arrays have buffers as large as their numbers say, or numbers so large that no memory has them: how
-large a buffer really is nobody can check.
+Arrow's arrays have buffers as large as their numbers say, or numbers beyond any memory, because the real size
+of a buffer can't be checked.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ class OwnError(Exception):
     """Raised by the caller's own code."""
 
 
-#: What these calls may raise; IndexError: a list that becomes shorter while it is read.
+#: The errors that these calls may raise; IndexError: a list becomes shorter while it is read.
 ALLOWED = (TypeError, ValueError, IndexError, OwnError, errors.KafkaError)
 
 # Objects
 
-#: All that `Caller.content` says, cut and extended as `Caller.act` may; not what takes freed memory.
+#: All bytes that `Caller.content` gives, cut and extended as `Caller.act` may; not those put into freed
+#: memory.
 SAID = re.compile(rb"[c0-9.+\0]*")
 
 
 class Caller:
-    """Makes objects whose code does what the input says, whenever it is run."""
+    """Makes objects whose code does what the input says whenever it runs."""
 
     def __init__(self, choices: Choices, rig: Rig) -> None:
         self.choices, self.rig = choices, rig
@@ -54,13 +55,13 @@ class Caller:
         self.depth = 0
 
     def act(self) -> None:
-        """What code of the caller's may do in the middle of a call."""
+        """What the caller's code may do in the middle of a call."""
         self.made += 1
         choice = self.choices.byte() % 12
         if choice == 1:
             raise OwnError
         if choice == 2:
-            # Takes the memory that was freed last.
+            # Reuses the memory that was freed last.
             self.lists.append([b"FREED" * 12 + b"%d" % i for i in range(8)])
         elif choice == 3:
             for each in self.lists:
@@ -83,7 +84,7 @@ class Caller:
             self.depth -= 1
 
     def content(self) -> bytes:
-        """Bytes of their own, which nothing else refers to."""
+        """A new bytes object, to which nothing else refers."""
         self.made += 1
         return b"c%d" % self.made + b"." * [0, 1, 30, 500][self.choices.byte() % 4]
 
@@ -94,7 +95,7 @@ class Caller:
         return name
 
     def data(self) -> Any:
-        """A key, a value, or that of a header."""
+        """A key, a value, or a header's value."""
         kind = self.choices.byte() % 12
         if kind < 3:
             return self.content()
@@ -119,7 +120,7 @@ class Caller:
         return ["text", 5, object(), [], b""][self.choices.byte() % 5]
 
     def quietly(self) -> None:
-        """What a finalizer does: what it raises would only be printed."""
+        """The code of a finalizer: an exception in it would only be printed."""
         with contextlib.suppress(OwnError):
             self.act()
 
@@ -153,7 +154,7 @@ class Caller:
         return [("n",), "ab", 5, (1, 2, 3)][self.choices.byte() % 4]
 
     def sequence(self, one: Callable[[], Any]) -> Any:
-        """Of headers, or values."""
+        """A sequence of headers, keys or values."""
         items = [one() for _ in range(self.choices.byte() % 6)]
         kind = self.choices.byte() % 5
         if kind == 0:
@@ -247,7 +248,7 @@ def play_objects(choices: Choices, rig: Rig) -> int:
 FORMS = ["z", "u", "Z", "U", "vz", "vu", "w:3", "w:0", "n"]
 NUMBERS = {"c": 1, "S": 2, "i": 4, "l": 8, "L": 8, "tsm:": 8, "tsn:UTC": 8, "tdm": 8}
 ODD_FORMS = [None, "", "+l", "+m", "+s", "w:", "w:x", "w:-3", "w:99999999999999999999", "b", "g", "+vl"]
-#: Numbers of rows that no memory has, whatever they are added to or multiplied by, and negative ones.
+#: Numbers of rows beyond any memory, also after an addition or multiplication overflows, and negative ones.
 ABSURD = [2**60 + 1, 2**61 - 1, 2**61, 2**61 + 1, 2**62 - 1, 2**62, 2**63 - 9, 2**63 - 2, 2**63 - 1]
 ABSURD += [-1, -2, -(2**31), -(2**62), -(2**63)]
 ARRAY_FIELDS = [
@@ -260,13 +261,13 @@ ARRAY_FIELDS = [
     "dictionary",
     "round",
 ]
-#: What a buffer has besides what its rows need, so that each can stand for any other.
+#: Extra bytes of each buffer, so that each can be used in place of any other.
 ROOM = 160
 DATA = bytes(range(97, 123)) * 8
 
 
 class Table:
-    """Makes a table whose structures are valid, and then spoils some of their fields."""
+    """Makes a table with valid structures, and then damages some of their fields."""
 
     def __init__(self, choices: Choices) -> None:
         self.choices = choices
@@ -288,7 +289,7 @@ class Table:
         return made
 
     def validity(self, length: int) -> tuple[bytes | None, int]:
-        """A bitmap and how many nulls there are, which may be -1 for not known, or wrong."""
+        """A bitmap and the number of nulls, which may be -1 (unknown) or wrong."""
         bits = self.choices.some(8)
         nulls = self.pick([0, 0, -1, 1, length])
         return (bits if nulls or bits[0] % 2 else None), nulls
@@ -383,7 +384,7 @@ class Table:
                 array.n_buffers = self.pick([*ABSURD, *range(len(array.held) + 1)])
             else:
                 smaller = [0, 1, 2] if field == "length" else [0, 1]
-                # Few or absurd: where no memory is read, any number of rows would be right.
+                # Few or absurd: if no memory is read, any number of rows would be valid.
                 setattr(array, field, self.pick([*ABSURD, *smaller]))
         else:
             schema = self.pick(self.schemas)
@@ -426,7 +427,7 @@ def play_arrow(choices: Choices, rig: Rig) -> int:
             )  # fmt: skip
             rig.answer_all()
             count = future.get(0).count
-            # Those of a stream, or of one array; none of them may be made up.
+            # The rows of a stream or of one array; none may be invented.
             assert count == array.length, f"{count} of {array.length} rows arrived"
             accepted += count
         rig.answer_all()
@@ -436,7 +437,7 @@ def play_arrow(choices: Choices, rig: Rig) -> int:
 
 
 def play(data: bytes) -> int:
-    """Plays one input; the number of records that were accepted. AssertionError: something did not hold."""
+    """Plays one input; returns the number of accepted records. Raises AssertionError on a finding."""
     choices = Choices(data)
     way = play_arrow if choices.byte() % 2 else play_objects
     with Rig(TOPICS, linger_ms=0, batch_size=1000, buffer_memory=1 << 16, max_block_ms=1) as rig:

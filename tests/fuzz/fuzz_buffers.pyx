@@ -1,7 +1,7 @@
-"""The accumulator and its pool under any order of operations, as libFuzzer chooses them.
+"""Fuzz target for the accumulator and its pool: operations in any order, chosen by libFuzzer.
 
-One thread does what the application's threads, the sender and the control plane do, each operation whole;
-what two threads do at once is not for a fuzzer. A small model beside it says what each batch must hold.
+One thread runs the operations of the application threads, the sender thread and the control plane, one after
+the other; a fuzzer can't test races between threads. A small model knows what each batch must hold.
 """
 
 import traceback
@@ -41,14 +41,14 @@ from cyproducer.records.compression import compressor_for, decompress
 cdef enum:
     PARTITIONS = 3
     MOST_OUT = 64             # batches in requests at a time
-    MOST_HELD = 512           # futures that are kept to the end
+    MOST_HELD = 512           # deliveries that are held until the end
 
 cdef struct Model:
     int32_t number                 # of the last record
-    int64_t accepted               # to batches, parked ones not counted
+    int64_t accepted               # records appended to batches, without parked ones
     int64_t ended                  # records whose batch was completed or failed
     Batch* out[MOST_OUT]
-    int abandoned                  # of these, failed at their deadline while they are out
+    int abandoned                  # of `out`: batches that failed at their deadline
     int out_count
     Delivery* held[MOST_HELD]
     int held_count
@@ -57,7 +57,7 @@ COMPRESSORS = (None, compressor_for("zstd"), compressor_for("none"))
 
 
 cdef int check_batch(Batch* b) except -1:
-    """The batch's records are readable, and those of its partition in the order in which they came."""
+    """Checks that the batch's records are readable, and in the order in which they were appended."""
     cdef Read r
     cdef int64_t size
     cdef int64_t end
@@ -82,7 +82,7 @@ cdef int check_batch(Batch* b) except -1:
         value = read_sized(&r, &size)
         check(size >= 4, "a value has its number")
         memcpy(&number, value, 4)
-        check(number > last, "a batch's records are in their order")
+        check(number > last, "a batch's records are in order")
         last = number
         r.at = <const uint8_t*>end
     check(r.at == r.end, "a batch holds its records and nothing else")
@@ -117,12 +117,12 @@ cdef int append(RecordAccumulator acc, Topic* t, Model* m, Input* i, bint may_pa
     r.headers = headers
     r.headers_size = 1
     r.timestamp_ms = next_byte(i) << (choice >> 4)
-    # One number for all: whichever partition is chosen, the numbers in it count up.
+    # One counter for all partitions: the numbers in each of them increase.
     m.number += 1
     memcpy(value, &m.number, 4)
     result = acc.append(t, partition, &r, &grant, False, &out)
     if out.sealing != NULL:
-        # Whether or not the record found room.
+        # Whether or not there was room for the record.
         acc.seal(out.sealing)
     if result == NEED_MEMORY and choice & 128:
         need = out.need
@@ -148,13 +148,13 @@ cdef int append(RecordAccumulator acc, Topic* t, Model* m, Input* i, bint may_pa
         check(
             result == NEED_MEMORY or result == NO_SUCH_PARTITION or result == TOPIC_UNKNOWN
             or result == IS_CLOSED,
-            "an append ends in one of its results",
+            "an append returns one of its results",
         )
     return 0
 
 
 cdef int take(RecordAccumulator acc, Model* m, Input* i, int64_t now) except -1:
-    """As when a request is made."""
+    """Drains batches, as for a request."""
     cdef Node* node = find_node(&acc.c, 1 + next_byte(i) % 2)
     cdef int32_t count
     cdef int32_t n
@@ -167,8 +167,8 @@ cdef int take(RecordAccumulator acc, Model* m, Input* i, int64_t now) except -1:
         if b.state == SEALING:
             acc.compress(b)
             b.state = SEALED
-        check(b.state == SEALED and b.in_request, "a batch in a request takes no more")
-        check((b.base_sequence >= 0) == (acc.c.idempotent != 0), "sequences where they are due")
+        check(b.state == SEALED and b.in_request, "a batch in a request accepts no more records")
+        check((b.base_sequence >= 0) == (acc.c.idempotent != 0), "a batch has a sequence if idempotent")
         check(b.partition.unsettled_count <= MOST_UNSETTLED, "no more unsettled than brokers remember")
         check(b.partition.first == NULL or b.partition.first.id > b.id, "the oldest batch goes first")
         check_batch(b)
@@ -177,7 +177,7 @@ cdef int take(RecordAccumulator acc, Model* m, Input* i, int64_t now) except -1:
 
 
 cdef int end_one(RecordAccumulator acc, Model* m, Input* i, int64_t now, int how) except -1:
-    """As when an answer comes: acknowledged, failed, or to be sent again."""
+    """Ends a batch's request, as at a response: ``how`` is 0 acknowledged, 1 failed, 2 to be sent again."""
     cdef int at
     cdef Batch* b
     cdef Node* node
@@ -191,7 +191,7 @@ cdef int end_one(RecordAccumulator acc, Model* m, Input* i, int64_t now, int how
     if node != NULL:
         node.answered += 1
     if how == 2 and b.abandoned:
-        how = 1   # its records have failed: nobody sends it again
+        how = 1   # its records have failed: it is not sent again
     if b.abandoned:
         m.abandoned -= 1
     elif how < 2:
@@ -199,7 +199,7 @@ cdef int end_one(RecordAccumulator acc, Model* m, Input* i, int64_t now, int how
     if how == 0:
         acc.complete(b, next_byte(i), -1)
     elif how == 1:
-        acc.fail(b, KafkaTimeoutError("as the fuzzer likes it"))
+        acc.fail(b, KafkaTimeoutError("chosen by the fuzzer"))
     else:
         acc.requeue(b, 0 if next_byte(i) % 2 else now + 1_000_000)
     return 0
@@ -247,7 +247,7 @@ cdef int play(Input* i, Model* m) except -1:
         seed=options,
     )
     topic = acc.topic("t")
-    # Forgetting it drops its metadata alone: appends go on with this one.
+    # Pinned, so that forgetting the topic only drops its metadata: appends continue with this object.
     topic.pins = 1
     t = &topic.c
     make_node(&acc.c, 1)
@@ -280,11 +280,11 @@ cdef int play(Input* i, Model* m) except -1:
                 expire(acc, m, now - 2_000_000)
             else:
                 for n in range(t.partition_count):
-                    # As when a backoff is over.
+                    # As at the end of a backoff.
                     t.partitions[n].retry_at_ns = 0
                     refresh(&acc.c, t.partitions[n])
         check(acc.c.incomplete >= m.out_count - m.abandoned, "a batch in a request is incomplete")
-    # The end: as Sender.abort does it.
+    # The end, as in Sender.abort.
     acc.close()
     while m.out_count:
         end_one(acc, m, i, 0, 1)
@@ -292,13 +292,13 @@ cdef int play(Input* i, Model* m) except -1:
     while expire(acc, m, FAR_NS):
         pass
     check(acc.c.incomplete == 0 and acc.c.oldest == NULL, "nothing stays incomplete")
-    check(acc.c.records_appended == m.ended, "each record that was appended came to an end")
+    check(acc.c.records_appended == m.ended, "each appended record has an outcome")
     counted = acc.c.meters.all.total[RECORDS_SENT] + acc.c.meters.all.total[RECORDS_FAILED]
-    check(counted >= m.ended, "and is counted")
-    check(m.ended >= m.accepted, "none is lost")
-    check(pool.in_use == 0, "all memory is back")
+    check(counted >= m.ended, "each outcome is counted")
+    check(m.ended >= m.accepted, "no record is lost")
+    check(pool.in_use == 0, "all memory is returned")
     for n in range(m.held_count):
-        check(m.held[n].state != PENDING, "no future waits for ever")
+        check(m.held[n].state != PENDING, "no future stays pending")
         delivery_unref(m.held[n])
     return 0
 
@@ -316,5 +316,5 @@ cdef int fuzz_buffers(const uint8_t* data, size_t size) noexcept with gil:
 
 
 def address(str target):
-    """Where a target's function is, for libFuzzer to call; 0 where it is not one of this module's."""
+    """The address of a target's function, for libFuzzer to call; 0 if the target is not in this module."""
     return <size_t>&fuzz_buffers if target == "buffers" else 0

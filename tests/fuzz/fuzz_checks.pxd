@@ -1,4 +1,4 @@
-"""What the targets check with: a finding ends the process, so that libFuzzer keeps the input."""
+"""Checks of the fuzz targets: a failed check ends the process, so that libFuzzer keeps the input."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
@@ -10,7 +10,7 @@ cdef extern from *:
     #define FUZZ_TEXT(x) FUZZ_TEXT_(x)
     static void fuzz_check(int holds, const char *what) {
         if (!holds) {
-            fprintf(stderr, "fuzz: does not hold: %s\\n", what);
+            fprintf(stderr, "fuzz: check failed: %s\\n", what);
             fflush(stderr);
             abort();
         }
@@ -18,7 +18,7 @@ cdef extern from *:
     """
     void check "fuzz_check"(bint holds, const char* what) noexcept nogil
 
-# The input, taken from the front; zeros once it is used up.
+# The input, consumed from the front; zeros after its end.
 cdef struct Input:
     const uint8_t* at
     const uint8_t* end
@@ -43,7 +43,7 @@ cdef inline uint64_t next_eight(Input* i) noexcept nogil:
     return v
 
 
-# A record, read by the rules of the Kafka protocol guide with nothing of the package's.
+# A reader of a record by the rules of the Kafka protocol guide, without the package's code.
 cdef struct Read:
     const uint8_t* at
     const uint8_t* end
@@ -66,7 +66,7 @@ cdef inline int64_t read_zigzag(Read* r) noexcept nogil:
 
 
 cdef inline const uint8_t* read_sized(Read* r, int64_t* size) noexcept nogil:
-    """A key or a value: its size, -1 for null, then its bytes."""
+    """Reads a key or a value: its size, -1 for null, then its bytes."""
     cdef const uint8_t* start
     size[0] = read_zigzag(r)
     check(-1 <= size[0] <= r.end - r.at, "a size is -1 or within the record")

@@ -1,6 +1,6 @@
-"""What comes from a broker, as libFuzzer feeds it: Produce responses, frames, every other message.
+"""Fuzz targets for data from a broker, called by libFuzzer: Produce responses, frames, every other message.
 
-Each ``cdef int fuzz_...`` is a target: it returns, or the process ends. ``address`` hands them out.
+Each ``cdef int fuzz_...`` is a target: it returns, or ends the process. ``address`` returns its address.
 """
 
 import traceback
@@ -44,7 +44,7 @@ from fuzz_checks cimport Input, check, next_byte
 from cyproducer.errors import KafkaProtocolError
 from cyproducer.network import protocol
 
-# Produce: byte 0 the version, byte 1 how many topics the request has; then the response.
+# Produce. Byte 0: the version; byte 1: how many topics the request has; then the response.
 
 cdef enum:
     TOPICS = 3
@@ -58,7 +58,7 @@ cdef uint8_t ids[TOPICS * PARTITIONS * 16]
 
 
 cdef int prepare() noexcept:
-    """Three topics with three partitions each, named and numbered as ``frames.py`` has them."""
+    """Makes three topics with three partitions each, with the names and ids of ``fuzz_rig.py``."""
     cdef int i
     cdef const char** names = [b"aa", b"b", b"ccc"]
     cdef int* sizes = [2, 1, 3]
@@ -92,7 +92,7 @@ cdef int fuzz_produce(const uint8_t* data, size_t size) noexcept nogil:
     r.count = (1 + data[1] % TOPICS) * PARTITIONS
     r.batches = in_request
     r.ids = ids
-    # Memory of exactly this size each, so that a read or write behind it is noticed.
+    # Blocks of exactly these sizes, so that AddressSanitizer detects a read or write past the end.
     frame = <uint8_t*>malloc(size + 2)
     memset(frame, 0, 4)
     memcpy(frame + 4, data + 2, size - 2)
@@ -117,7 +117,7 @@ cdef int fuzz_produce(const uint8_t* data, size_t size) noexcept nogil:
     return 0
 
 
-# Frames: byte 0 receive_message_max_bytes, byte 1 how the stream is cut; then the stream.
+# Frames. Byte 0: receive_message_max_bytes; byte 1: how the stream is cut; then the stream.
 
 cdef struct Stream:
     const uint8_t* at
@@ -185,19 +185,19 @@ cdef int fuzz_frames(const uint8_t* data, size_t size) noexcept nogil:
             at += 4 + frame_size
         if result == FRAME_BAD_SIZE:
             n = length_at(expected)
-            check(n < 4 or n > transport.receive_max, "only lengths that cannot be are refused")
+            check(n < 4 or n > transport.receive_max, "only invalid lengths are refused")
         transport_consume(transport, at)
-        # Memory follows what has arrived, never what a length says is to come.
-        check(transport.inbox_room <= max(8192, 2 * (s.at - data)), "the inbox is as large as what arrived")
+        # Memory is allocated for the bytes that have arrived, never for a stated length.
+        check(transport.inbox_room <= max(8192, 2 * (s.at - data)), "the inbox fits the bytes that arrived")
     if result != FRAME_BAD_SIZE:
         check(
-            s.end - expected < 4 or length_at(expected) > s.end - expected - 4, "no whole frame was left out"
+            s.end - expected < 4 or length_at(expected) > s.end - expected - 4, "no complete frame is skipped"
         )
     transport_free(transport)
     return 0
 
 
-# Writing: requests of several slices, a socket that takes what it likes, and an end at any time.
+# Writing: requests of several slices, a socket that accepts any number of bytes, and a close at any time.
 
 cdef struct Sink:
     Input* choices
@@ -270,18 +270,18 @@ cdef int fuzz_writing(const uint8_t* data, size_t size) noexcept nogil:
         rc = transport_flush(transport, 1)
         while rc == IO_AGAIN and transport.first_written != NULL:
             r = transport_pop_written(transport)
-            check(not r.answered and r.unwritten == 0, "what is handed back as written is written")
+            check(not r.answered and r.unwritten == 0, "a request returned as written is written")
             free_request(r)
             returned += 1
     if rc == 0:
-        check(sink.used == total, "a flush that ends has written all")
+        check(sink.used == total, "a flush that succeeds has written everything")
     cut = 0
     for i in range(requests):
         k = <int>min(sizes[i], max(sink.used - cut, 0))
-        check(memcmp(sink.out + cut, bytes_of[i], k) == 0, "bytes are written in their order")
+        check(memcmp(sink.out + cut, bytes_of[i], k) == 0, "bytes are written in order")
         cut += sizes[i]
         free(bytes_of[i])
-    # As when a connection is closed: each request comes back once.
+    # As when a connection is closed: each request is returned once.
     while True:
         r = transport_pop_unwritten(transport)
         if r == NULL:
@@ -292,13 +292,13 @@ cdef int fuzz_writing(const uint8_t* data, size_t size) noexcept nogil:
             break
         free_request(r)
         returned += 1
-    check(returned == requests, "each request is handed back once")
+    check(returned == requests, "each request is returned once")
     free(sink.out)
     transport_free(transport)
     return 0
 
 
-# Everything but Produce: byte 0 the message, byte 1 its version; then the frame.
+# All messages but Produce. Byte 0: the message; byte 1: its version; then the frame.
 
 DECODERS = (
     (protocol.decode_api_versions, 0, 5),
@@ -317,7 +317,7 @@ cdef int fuzz_messages(const uint8_t* data, size_t size) noexcept with gil:
         try:
             decode(lowest + data[1] % versions, frame)
         except KafkaProtocolError as error:
-            check(b"bytes remain at offset" in str(error).encode(), "the error says where it happened")
+            check(b"bytes remain at offset" in str(error).encode(), "the error names the offset")
         frame.release()
     except BaseException:
         traceback.print_exc()
@@ -326,7 +326,7 @@ cdef int fuzz_messages(const uint8_t* data, size_t size) noexcept with gil:
 
 
 def address(str target):
-    """Where a target's function is, for libFuzzer to call; 0 where it is not one of this module's."""
+    """The address of a target's function, for libFuzzer to call; 0 if the target is not in this module."""
     if target == "produce":
         return <size_t>&fuzz_produce
     if target == "frames":

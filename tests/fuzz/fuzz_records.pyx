@@ -1,6 +1,6 @@
-"""Record batches and compression, as libFuzzer feeds them.
+"""Fuzz targets for record batches and compression, called by libFuzzer.
 
-Each ``cdef int fuzz_...`` is a target: it returns, or the process ends. ``address`` hands them out.
+Each ``cdef int fuzz_...`` is a target: it returns, or ends the process. ``address`` returns its address.
 """
 
 import traceback
@@ -37,7 +37,7 @@ cdef struct Wanted:
 
 
 cdef int64_t some_size(Input* i, int64_t least) noexcept nogil:
-    """Mostly small, often where a varint becomes longer, seldom large; ``least`` or more."""
+    """A size of ``least`` or more: mostly small, often where a varint becomes longer, rarely large."""
     cdef int64_t* edges = [-1, 0, 1, 63, 64, 65, 127, 128, 8191, 8192, 8193, 16383, 65535, 65536]
     cdef uint8_t choice = next_byte(i)
     cdef int64_t size
@@ -53,7 +53,7 @@ cdef int64_t some_size(Input* i, int64_t least) noexcept nogil:
 
 
 cdef int64_t some_number(Input* i) noexcept nogil:
-    """A 64-bit number, often beside a power of two."""
+    """A 64-bit number, often next to a power of two."""
     cdef uint8_t choice = next_byte(i)
     if choice < 128:
         return choice - 3
@@ -132,7 +132,7 @@ cdef int fuzz_records(const uint8_t* data, size_t size) noexcept nogil:
             break
     source = <uint8_t*>malloc(longest)
     memset(source, next_byte(&i), longest)
-    # Exactly what record_bound promises is enough, so that a byte more is noticed.
+    # Exactly the size that record_bound() promises, so that AddressSanitizer detects one byte more.
     batch = <uint8_t*>malloc(room)
     p = batch + BATCH_HEADER
     for n in range(count):
@@ -151,7 +151,7 @@ cdef int fuzz_records(const uint8_t* data, size_t size) noexcept nogil:
     for n in range(count):
         check_record(p, ends[n], &wanted[n], source)
         p = ends[n]
-    check(big_endian(batch, 8) == 0, "the base offset is the broker's to say")
+    check(big_endian(batch, 8) == 0, "the base offset is left to the broker")
     check(big_endian(batch + 8, 4) == <uint64_t>(total - 12), "the batch has the length it states")
     check(big_endian(batch + 12, 4) == 0xFFFFFFFFU and batch[16] == 2, "no leader epoch, magic 2")
     check(<int16_t>big_endian(batch + 21, 2) == attributes, "the attributes are those given")
@@ -169,7 +169,7 @@ cdef int fuzz_records(const uint8_t* data, size_t size) noexcept nogil:
     return 0
 
 
-# Compression: byte 0 the codec and what to do, byte 1 the bound; then the data.
+# Compression. Byte 0: the codec and the operation; byte 1: the limit; then the data.
 
 BOUNDS = (0, 1, 100, 4096, 65536, 1 << 20)
 COMPRESSORS = tuple(compressor_for(name) for name in ("none", "gzip", "snappy", "lz4", "zstd"))
@@ -184,10 +184,10 @@ cdef int fuzz_compression(const uint8_t* data, size_t size) noexcept with gil:
         view = PyMemoryView_FromMemory(<char*>data + 2, size - 2, PyBUF_READ)
         if data[0] % 8 == 7:
             packed = COMPRESSORS[codec].compress(view)
-            check(decompress(codec, packed, size - 2) == view, "what is compressed comes back")
+            check(decompress(codec, packed, size - 2) == view, "decompressing gives the compressed data back")
         else:
             try:
-                check(len(decompress(codec, view, bound)) <= bound, "no result is above the bound")
+                check(len(decompress(codec, view, bound)) <= bound, "no result is above the limit")
             except DecompressionError:
                 pass
         view.release()
@@ -198,7 +198,7 @@ cdef int fuzz_compression(const uint8_t* data, size_t size) noexcept with gil:
 
 
 def address(str target):
-    """Where a target's function is, for libFuzzer to call; 0 where it is not one of this module's."""
+    """The address of a target's function, for libFuzzer to call; 0 if the target is not in this module."""
     if target == "records":
         return <size_t>&fuzz_records
     if target == "compression":

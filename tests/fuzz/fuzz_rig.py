@@ -1,11 +1,11 @@
-"""The send loop against a broker that answers what an input says: a target in Python, over a ``Rig``.
+"""Fuzz target in Python, over a ``Rig``: the sender against a broker that responds as the input says.
 
-Everything between ``send()`` and the socket is the package's own. Whatever the broker answers, it must hold:
+All code between ``send()`` and the socket is the package's own. For any response:
 
-- each answer that can't be ends its connection, with an error that names the broker;
-- the batches it was for are sent again, and arrive once the broker is honest;
-- the records of a partition arrive in their order where one request is in flight at a time;
-- all memory comes back, and no future stays open.
+- an invalid response ends its connection, with an error that names the broker;
+- the batches of its request are sent again, and arrive once the broker is honest;
+- the records of a partition arrive in order, unless several requests are in flight without ordering;
+- all memory is returned, and no future stays pending.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from cyproducer.futures.delivery import RecordFuture
 from tests.reference_records import PartitionResponse, Topic, encode_produce_response
 from tests.rig import HookResult, Rig, Seen
 
-#: The topics that `fuzz_network.pyx` asks for too, each with three partitions.
+#: The topics, which `fuzz_network.pyx` also uses, each with three partitions.
 NAMES = ("aa", "b", "ccc")
 IDS = [uuid.UUID(int=number << 64 | number) for number, _ in enumerate(NAMES, 7)]
 MOST_RECORDS = 60
-#: What the loop may say of a broker that answers wrongly, or hangs up, or not at all.
+#: The errors for a broker that responds wrongly, closes the connection, or does not respond.
 ENDS = (
     errors.KafkaProtocolError,
     errors.CorrelationIdError,
@@ -34,7 +34,7 @@ EDGES = [0, 1, 3, 4, 5, 127, 128, 0x7FFF, 0x8000, 0xFFFF, 1 << 20, (1 << 20) + 1
 
 
 class Choices:
-    """The input, taken from the front; zeros once it is used up."""
+    """The input, consumed from the front; zeros after its end."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
@@ -58,7 +58,7 @@ def retry_all(topic: str, partition: int, attempts: int, error: BaseException, n
 
 
 def honest(seen: Seen, choices: Choices) -> bytes:
-    """A valid answer: of success, or of any error code for some partitions."""
+    """A valid response: success, or any error code for some partitions."""
     version = seen.request.api_version
     topics: list[tuple[Topic, list[PartitionResponse]]] = []
     for topic, partitions in seen.request.topics:
@@ -80,7 +80,7 @@ def honest(seen: Seen, choices: Choices) -> bytes:
 
 
 def damaged(answer: bytes, choices: Choices) -> bytes:
-    """An answer with bytes changed, left out, put in, or numbers overwritten by those at the edges."""
+    """A response with bytes changed, removed or inserted, or with numbers replaced by edge values."""
     changed = bytearray(answer)
     for _ in range(1 + choices.byte() % 3):
         kind, at = choices.byte() % 6, choices.two() % (len(changed) + 1)
@@ -97,7 +97,7 @@ def damaged(answer: bytes, choices: Choices) -> bytes:
         else:
             changed[at : at + 5] = b"\xff\xff\xff\xff\x0f"[: 1 + choices.byte() % 5]
     if choices.byte() % 4 and len(changed) >= 4:
-        # Else the frame's length would find most of it.
+        # Otherwise the check of the frame's length would detect most of the damage.
         changed[:4] = struct.pack(">i", len(changed) - 4)
     return bytes(changed)
 
@@ -111,7 +111,7 @@ def respond(rig: Rig, seen: Seen, answer: bytes) -> None:
 
 
 def acknowledge(rig: Rig, seen: Seen) -> None:
-    """Takes a request's records and says so."""
+    """Appends a request's records to the log and acknowledges them."""
     topics: list[tuple[Topic, list[PartitionResponse]]] = []
     places = iter(seen.batches.items())
     for topic, partitions in seen.request.topics:
@@ -127,12 +127,13 @@ def acknowledge(rig: Rig, seen: Seen) -> None:
 
 
 def forget_lost(rig: Rig) -> None:
-    """Requests of connections that are closed get no answer any more."""
+    """Drops the requests of closed connections, which get no response any more."""
     rig.pending = [seen for seen in rig.pending if rig.peers.get(seen.node) is seen.peer]
 
 
 def check_ends(rig: Rig) -> int:
-    """Each connection that ended did so with an error of its own kind that names its broker."""
+    """Checks that each connection ended with an expected error that names its broker; returns how many
+    ended."""
     ended = len(rig.control.broken)
     for node, cause in rig.control.broken:
         assert isinstance(cause, ENDS), f"node {node} ended with {cause!r}"
@@ -142,7 +143,8 @@ def check_ends(rig: Rig) -> int:
 
 
 def play(data: bytes) -> int:
-    """Plays one input; the number of connections that it ended. AssertionError: something did not hold."""
+    """Plays one input; returns the number of connections that it ended. Raises AssertionError on a
+    finding."""
     choices = Choices(data)
     version, in_flight = 3 + choices.byte() % 11, 1 + choices.byte() % 3
     ended = sent = 0
@@ -181,7 +183,8 @@ def play(data: bytes) -> int:
             elif rig.peers and op % 16 == 7:
                 rig.cut(max(rig.peers))
             ended += check_ends(rig)
-        # The broker is honest from here on. First what waits for the rest of an answer has to end.
+        # The broker is honest from here on. First, connections that wait for the rest of a response must time
+        # out.
         for _ in range(4):
             rig.advance_ms(31_000)
             while rig.requests() or rig.pending:
@@ -192,9 +195,9 @@ def play(data: bytes) -> int:
         assert not rig.pending
         assert all(future.succeeded() for future in futures), "a record did not arrive"
         for place, records in rig.log.items() if in_flight != 2 else ():
-            # A batch whose answer was spoilt is there again, whole, before anything younger.
+            # A batch whose response was damaged is in the log again, complete, before any younger record.
             values = list(dict.fromkeys(record.value for record in records))
             assert values == sorted(values, key=lambda value: value or b""), f"{place} is out of order"
         assert rig.accumulator.incomplete_batches == 0
-        assert rig.pool.used_bytes == 0, f"{rig.pool.used_bytes} bytes did not come back"
+        assert rig.pool.used_bytes == 0, f"{rig.pool.used_bytes} bytes were not returned"
     return ended

@@ -1,12 +1,11 @@
 """Runs the targets under libFuzzer, with AddressSanitizer and UndefinedBehaviorSanitizer.
 
-    python -m tests.fuzz.run --seconds 60                 all targets, a minute in all (what `make test` does)
-    python -m tests.fuzz.run --inputs 10000000            all targets, as many inputs in all (`make fuzz`)
-    python -m tests.fuzz.run --target produce --seed 7    one of them; the seed that a failure has printed
-    python -m tests.fuzz.run --merge                      keeps what was found interesting, in corpus/
+    python -m tests.fuzz.run --seconds 60                 all targets, one minute in total (`make test`)
+    python -m tests.fuzz.run --inputs 10000000            all targets, that many inputs in total (`make fuzz`)
+    python -m tests.fuzz.run --target produce --seed 7    one target, with the seed that a failure printed
+    python -m tests.fuzz.run --merge                      keeps the interesting inputs of the runs, in corpus/
 
-Builds first what is not built. Exits with 1 where something was found, having printed the input and how to
-keep it.
+Builds the targets first if necessary. Exits with 1 on a finding, after printing the input and how to keep it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ ROOT = HERE.parent.parent
 
 @dataclass(frozen=True)
 class Target:
-    """``share``: of the time; ``inputs``: of a million; ``longest``: bytes of an input."""
+    """``share``: of the time; ``inputs``: of each million; ``longest``: largest input in bytes."""
 
     name: str
     share: float
@@ -59,14 +58,14 @@ def library(name: str) -> str:
 
 
 def environment(built: Path, target: Target) -> dict[str, str]:
-    """The sanitizers' libraries have to be there before Python, which is not built with them."""
+    """Preloads the sanitizers' libraries, because Python is not built with them."""
     preload = [str(built / "coverage.so"), library("libasan.so"), library("libubsan.so")]
     return {
         **os.environ,
         "LD_PRELOAD": " ".join(preload),
-        # Nothing here needs 64 MiB: code that asks for more believes a size from the wire. Without
-        # intercept_tls_get_addr=0, gcc 12's LeakSanitizer crashes where a thread-local variable lies 16
-        # bytes into a page: it takes what is in front of it for a header. No thread-local here is a pointer.
+        # Nothing here needs 64 MiB: code that allocates more trusts a size from the wire. Without
+        # intercept_tls_get_addr=0, gcc 12's LeakSanitizer crashes if a thread-local variable is 16 bytes into
+        # a page: it reads the bytes before it as a header. No thread-local variable here is a pointer.
         "ASAN_OPTIONS": "verify_asan_link_order=0:max_allocation_size_mb=64:allocator_may_return_null=0:"
         "quarantine_size_mb=16:detect_leaks=1:malloc_context_size=2:intercept_tls_get_addr=0",
         "LSAN_OPTIONS": f"suppressions={HERE / 'python_leaks.txt'}:print_suppressions=0",
@@ -74,7 +73,7 @@ def environment(built: Path, target: Target) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(
             [str(built / "lib"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         ),
-        # Objects of Python's own, too, are to be noticed where they are used after they were freed.
+        # Makes AddressSanitizer detect uses of freed Python objects as well.
         **({"PYTHONMALLOC": "malloc"} if target.name == "arguments" else {}),
         "PYTHONSAFEPATH": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -82,7 +81,7 @@ def environment(built: Path, target: Target) -> dict[str, str]:
 
 
 def engine(built: Path, target: Target, options: list[str]) -> tuple[int, str]:
-    """Runs one target to its end; its exit status and all it said."""
+    """Runs one target to its end; returns its exit status and output."""
     again = built / f"{target.name}.sh"
     again.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "engine.py"} {target.name} "$@"\n')
     again.chmod(0o755)
@@ -100,19 +99,19 @@ def engine(built: Path, target: Target, options: list[str]) -> tuple[int, str]:
 def fuzz(
     built: Path, target: Target, seed: int, seconds: float | None, inputs: int | None
 ) -> tuple[bool, int]:
-    """Fuzzes one target; whether it found nothing, and how many inputs it tried."""
+    """Fuzzes one target; returns whether it found nothing, and how many inputs it tried."""
     found = built / "found" / target.name
     found.mkdir(parents=True, exist_ok=True)
     options = [
         f"-seed={seed}",
         f"-max_len={target.longest}",
-        # Where an input takes long, there is no time to begin with short ones.
+        # If an input takes long, there is no time to begin with short ones.
         f"-len_control={0 if target.inputs < 30_000 else 100}",
-        # A target takes well below a millisecond; the rig, some. An endless loop is a finding.
+        # An input takes well below a millisecond; for the rig, a few. An endless loop is a finding.
         "-timeout=20",
         "-rss_limit_mb=1500",
         "-print_final_stats=1",
-        # Leaks are looked for once, at the end; after each input would be much slower.
+        # Leaks are checked once, at the end; a check after each input would be much slower.
         "-detect_leaks=0",
         f"-artifact_prefix={built / 'found'}/{target.name}-",
     ]
@@ -144,7 +143,7 @@ def fuzz(
 
 
 def merge(built: Path, target: Target) -> None:
-    """Replaces the kept corpus by the fewest inputs that reach all that it and the last runs have reached."""
+    """Replaces the corpus by the fewest inputs with the coverage of the corpus and the last runs."""
     with tempfile.TemporaryDirectory(prefix="cyproducer-fuzz-") as place:
         kept, fewest = Path(place, "kept"), Path(place, "fewest")
         kept.mkdir()
@@ -165,10 +164,10 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "fuzz", help="where to build")
     parser.add_argument("--target", choices=[target.name for target in TARGETS], action="append")
-    parser.add_argument("--seconds", type=float, help="in all, with every processor at work")
-    parser.add_argument("--inputs", type=int, help="in all")
+    parser.add_argument("--seconds", type=float, help="in total, on all processors")
+    parser.add_argument("--inputs", type=int, help="in total")
     parser.add_argument("--seed", type=int, default=random.randrange(1, 2**31))
-    parser.add_argument("--input", help="a file: plays this one input")
+    parser.add_argument("--input", help="a file: play only this input")
     parser.add_argument("--merge", action="store_true")
     options = parser.parse_args(arguments)
     built = options.build.resolve()

@@ -1,8 +1,8 @@
-"""What a corpus begins with: valid messages of every version, from codecs that are not the package's.
+"""Generates the seeds of a corpus: valid messages of every version, from codecs that are not the package's.
 
-    python -m tests.fuzz.seeds      puts them into corpus/, in place of the seeds there
+    python -m tests.fuzz.seeds      replaces the seeds in corpus/
 
-Only for when a target's input has changed its form. Merging keeps them: each line has a comment.
+Needed only if the input format of a target has changed. Merging keeps the seeds: each line has a comment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOWEST = [0, 1, 0]
 
 
 def produce() -> Iterator[bytes]:
-    """Byte 0 is the version, byte 1 how many topics were asked for; the correlation id is left out."""
+    """Byte 0 is the version, byte 1 how many topics the request has; the correlation id is left out."""
     for version in range(3, 14):
         for count in (1, 3):
             rich = PartitionResponse(2, 6, 7, 8, 9)
@@ -58,7 +58,7 @@ def frames() -> Iterator[bytes]:
 
 
 def compression() -> Iterator[bytes]:
-    """Byte 0 is the codec (with 7 after division by 8: compress first), byte 1 the bound."""
+    """Byte 0 is the codec (if byte 0 modulo 8 is 7: compress first), byte 1 the limit."""
     for codec, name in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
         for data in (b"", b"a", b"abc" * 50, bytes(range(100))):
             for bound in (2, 4):
@@ -66,7 +66,7 @@ def compression() -> Iterator[bytes]:
 
 
 def rig() -> Iterator[bytes]:
-    """Anything is a valid input; these are long ones."""
+    """Any bytes are a valid input; these are long ones."""
     chosen = random.Random(5)
     for _ in range(20):
         yield chosen.randbytes(chosen.randrange(20, 250))

@@ -1,6 +1,6 @@
-"""Every input that fuzzing has kept, played against the package as it is installed, without sanitizers.
+"""Plays every kept fuzzing input against the installed package, without sanitizers.
 
-What a target checks in C is checked here where it can be seen from Python.
+Repeats the checks of the C targets as far as Python can observe them.
 """
 
 import struct
@@ -33,11 +33,11 @@ def two_byte_inputs(target: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("target", ["produce", "frames", "messages", "compression", "rig", "arguments"])
-def test_inputs_are_kept(target: str) -> None:
+def test_each_corpus_has_inputs(target: str) -> None:
     assert len(corpus.inputs(target)) >= 10
 
 
-def test_a_produce_response_is_taken_or_ends_the_connection_and_the_batches_go_again() -> None:
+def test_a_produce_response_is_accepted_or_ends_the_connection_and_the_batches_are_sent_again() -> None:
     taken = refused = 0
     for data in two_byte_inputs("produce"):
         names = NAMES[: 1 + data[1] % len(NAMES)]
@@ -58,7 +58,7 @@ def test_a_produce_response_is_taken_or_ends_the_connection_and_the_batches_go_a
                 assert not any(future.is_done for future in futures)
             else:
                 taken += 1
-            # Past the backoff, and past any time the answer may have asked to be left alone.
+            # Past the backoff, and past any throttle time in the response.
             rig.clock.advance_ms(60_100)
             for again in rig.requests():
                 acknowledge(rig, again)
@@ -81,7 +81,7 @@ def test_a_stream_gives_its_frames_or_ends_the_connection(limit: int) -> None:
             length = int.from_bytes(data[2:6], "big", signed=True)
             waits = len(data) < 6 or (4 <= length <= limit and len(data) - 6 < length)
             assert bool(rig.control.broken) is not waits
-            # No answer to the request is among them; in time the connection ends in any case.
+            # No frame is a response to the request, so the connection ends at the latest by a timeout.
             rig.advance_ms(31_000)
             ((node, cause),) = rig.control.broken
             assert node == 1
@@ -89,7 +89,7 @@ def test_a_stream_gives_its_frames_or_ends_the_connection(limit: int) -> None:
             assert not future.is_done
 
 
-def test_messages_give_a_result_or_an_error_that_says_where() -> None:
+def test_messages_give_a_result_or_an_error_with_the_offset() -> None:
     read = refused = 0
     for data in two_byte_inputs("messages"):
         decode, lowest, versions = DECODERS[data[0] % 3]
@@ -105,7 +105,7 @@ def test_messages_give_a_result_or_an_error_that_says_where() -> None:
     assert refused >= 10
 
 
-def test_compressed_data_gives_a_result_within_the_bound_or_an_error() -> None:
+def test_compressed_data_gives_a_result_within_the_limit_or_an_error() -> None:
     names = ("none", "gzip", "snappy", "lz4", "zstd")
     for data in two_byte_inputs("compression"):
         codec, bound = data[0] % 5, BOUNDS[data[1] % len(BOUNDS)]
@@ -115,23 +115,23 @@ def test_compressed_data_gives_a_result_within_the_bound_or_an_error() -> None:
             assert len(decompress(codec, data[2:], bound)) <= bound
 
 
-def test_a_broker_that_answers_anything_loses_its_connection_and_no_record() -> None:
+def test_invalid_responses_end_connections_but_lose_no_record() -> None:
     assert sum(fuzz_rig.play(data) for data in corpus.inputs("rig")) > 10
 
 
 @settings(max_examples=150)
 @given(data=st.binary(min_size=3, max_size=200))
-def test_nothing_a_broker_answers_loses_a_record(data: bytes) -> None:
+def test_no_response_of_a_broker_loses_a_record(data: bytes) -> None:
     fuzz_rig.play(data)
 
 
 @pytest.mark.parametrize("kind", [0, 1])
-def test_what_a_caller_hands_over_arrives_or_is_refused(kind: int) -> None:
+def test_arguments_of_a_caller_arrive_or_are_refused(kind: int) -> None:
     played = [fuzz_arguments.play(data) for data in corpus.inputs("arguments") if data[0] % 2 == kind]
     assert sum(played) > 0
 
 
 @settings(max_examples=150)
 @given(data=st.binary(min_size=30, max_size=300))
-def test_nothing_a_caller_hands_over_is_believed(data: bytes) -> None:
+def test_no_arguments_of_a_caller_are_trusted(data: bytes) -> None:
     fuzz_arguments.play(data)

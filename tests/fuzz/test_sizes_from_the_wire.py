@@ -1,6 +1,6 @@
-"""Sizes that a broker states are never trusted: lengths and counts are checked before memory is taken.
+"""Sizes stated by a broker are never trusted: lengths and counts are checked before memory is allocated.
 
-Memory is measured, in two ways: Python's by ``tracemalloc``, everything else by what malloc says of itself.
+Memory is measured in two ways: Python's with ``tracemalloc``, all other memory with malloc's own statistics.
 """
 
 import struct
@@ -43,7 +43,7 @@ def metadata_until_brokers(version: int) -> bytes:
 
 
 def metadata_until_topics(version: int) -> bytes:
-    """No brokers, a cluster id of null, no controller."""
+    """A response up to its topics, with no brokers, a null cluster id and no controller."""
     flexible = version >= 9
     null = (b"\x00" if flexible else b"\xff\xff") if version >= 2 else b""
     return metadata_until_brokers(version) + count_of(0, flexible) + null + b"\xff" * 4
@@ -59,7 +59,7 @@ def metadata_until_partitions(version: int) -> bytes:
 @pytest.mark.parametrize("claimed", [2**31 - 1, 2**30, 10_000_000])
 @pytest.mark.parametrize("until", [metadata_until_brokers, metadata_until_topics, metadata_until_partitions])
 @pytest.mark.parametrize("version", range(1, 14))
-def test_a_metadata_response_takes_no_memory_for_what_it_only_claims(
+def test_a_metadata_response_allocates_no_memory_for_claimed_counts(
     version: int, until: Callable[[int], bytes], claimed: int
 ) -> None:
     frame = until(version) + count_of(claimed, version >= 9) + bytes(1000)
@@ -69,7 +69,7 @@ def test_a_metadata_response_takes_no_memory_for_what_it_only_claims(
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_an_api_versions_response_takes_no_memory_for_what_it_only_claims(version: int) -> None:
+def test_an_api_versions_response_allocates_no_memory_for_claimed_counts(version: int) -> None:
     frame = bytes(6) + count_of(2**31 - 1, version >= 3) + bytes(1000)
     with pytest.raises(errors.KafkaProtocolError, match="claims 2147483647 elements"):
         protocol.decode_api_versions(version, frame)
@@ -77,7 +77,7 @@ def test_an_api_versions_response_takes_no_memory_for_what_it_only_claims(versio
 
 
 def dense_metadata(version: int, what: str, count: int) -> bytes:
-    """A valid response with as many brokers, topics or partitions as fit: each as short as one can be."""
+    """A valid response with ``count`` brokers, topics or partitions, each as short as possible."""
     flexible = version >= 9
     end = bytes(4 * (8 <= version <= 10)) + bytes(2 * (version >= 13)) + bytes(flexible)
     empty, tags = count_of(0, flexible), bytes(flexible)
@@ -101,14 +101,14 @@ def dense_metadata(version: int, what: str, count: int) -> bytes:
 
 @pytest.mark.parametrize("what", ["brokers", "topics", "partitions"])
 @pytest.mark.parametrize("version", range(1, 14))
-def test_what_a_response_takes_is_in_proportion_to_its_bytes(version: int, what: str) -> None:
+def test_the_memory_of_a_response_is_in_proportion_to_its_bytes(version: int, what: str) -> None:
     frame = dense_metadata(version, what, 5000)
     response = protocol.decode_metadata(version, frame)
     found: dict[str, Sized] = {"brokers": response.brokers, "topics": response.topics}
     if what == "partitions":
         found[what] = response.topics[0].partitions
     assert len(found[what]) == 5000
-    # An empty topic is 9 bytes there and 184 in Python: nothing takes more than that.
+    # An empty topic has 9 bytes there and 184 in Python: nothing has a higher ratio.
     assert peak_of(protocol.decode_metadata, version, frame) < 25 * len(frame)
 
 
@@ -125,7 +125,7 @@ def started(rig: Rig) -> Seen:
 
 @needs_glibc
 @pytest.mark.parametrize("length", [100 * MIB, 2**31 - 1])
-def test_a_frame_takes_memory_as_it_arrives_not_as_it_is_announced(length: int) -> None:
+def test_memory_for_a_frame_grows_with_the_received_bytes(length: int) -> None:
     with Rig({"t": [1]}, linger_ms=1, receive_max=2**31 - 1) as rig:
         seen = started(rig)
         respond(rig, seen, struct.pack(">i", length) + bytes(1000))
@@ -143,7 +143,7 @@ def test_a_frame_takes_memory_as_it_arrives_not_as_it_is_announced(length: int) 
 def test_no_frame_may_be_longer_than_receive_message_max_bytes(limit: int) -> None:
     with Rig({"t": [1]}, linger_ms=1, receive_max=limit) as rig:
         seen = started(rig)
-        # Its head alone: nobody waits for the rest of what can't be taken anyway.
+        # Only its header: the sender does not wait for the rest of a frame that it refuses anyway.
         respond(rig, seen, struct.pack(">i", limit + 1))
         ((node, cause),) = rig.control.broken
         assert (node, type(cause)) == (1, errors.BrokerProtocolError)
@@ -163,7 +163,7 @@ def test_a_frame_of_receive_message_max_bytes_is_read(limit: int) -> None:
         respond(rig, seen, struct.pack(">i", limit) + filler.ljust(limit, b"\xff"))
         while not rig.control.broken:
             rig.step()
-        # It was read whole, and is no answer to a Produce request.
+        # It was read completely, and is not a response to a Produce request.
         ((_, cause),) = rig.control.broken
         assert f"{limit} bytes, is malformed" in str(cause)
 
@@ -182,7 +182,7 @@ def test_no_frame_may_be_shorter_than_its_header(length: int) -> None:
 @needs_glibc
 @pytest.mark.parametrize("claimed", [2**31 - 1, 10_000_000])
 @pytest.mark.parametrize("version", range(3, 14))
-def test_a_produce_response_takes_no_memory_for_what_it_only_claims(version: int, claimed: int) -> None:
+def test_a_produce_response_allocates_no_memory_for_claimed_counts(version: int, claimed: int) -> None:
     flexible = version >= 9
     with Rig({"t": [1]}, linger_ms=1, produce_version=version) as rig:
         seen = started(rig)

@@ -214,10 +214,10 @@ def test_nulls_and_empty_ones_in_every_column(
 BAD = {
     1: ("headers", "a header has no key"),
     2: ("headers", "a header has no key"),
-    4: ("timestamp", "is no timestamp: must be at or after the epoch"),
+    4: ("timestamp", "is not a valid timestamp: must be at or after the epoch"),
     5: ("value", "and so is the key"),
-    7: ("partition", "7 is no partition of the topic, which has 3"),
-    8: ("partition", "-1 is no partition of the topic"),
+    7: ("partition", "7 is not a partition of the topic, which has 3"),
+    8: ("partition", "-1 is not a partition of the topic"),
 }
 
 

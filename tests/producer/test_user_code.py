@@ -402,7 +402,7 @@ def is_refused_in_a_finalizer(call: Callable[[], object], collect: Callable[[], 
     collect()
     (outcome,) = outcomes
     assert isinstance(outcome, IllegalStateError), outcome
-    assert "the thread that sends" in str(outcome)
+    assert "the sender thread" in str(outcome)
 
 
 def test_a_finalizer_on_a_sender_thread_may_read_a_done_future() -> None:

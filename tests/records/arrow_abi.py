@@ -1,4 +1,4 @@
-"""Arrow's C structures through ctypes: batches that count their releases and may say what is wrong."""
+"""Arrow's C structures through ctypes: batches that count their releases and may hold invalid data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    # What fuzzes does without.
+    # Fuzzing runs without pyarrow.
     import pyarrow as pa
 
 
@@ -35,7 +35,7 @@ _pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class Counted:
-    """A batch that counts how often its array is released; ``change`` may spoil what it says before."""
+    """A batch that counts how often its array is released; ``change`` may damage its fields first."""
 
     def __init__(self, batch: pa.RecordBatch, change: Callable[[Any], object] | None = None) -> None:
         self.released = 0
@@ -55,7 +55,7 @@ class Counted:
 
         def release(pointer: Any) -> None:
             self.released += 1
-            # As it was, so that its owner can free it.
+            # Restored, so that its owner can free it.
             ctypes.memmove(pointer, true, len(true))
             for i, child in enumerate(children):
                 ctypes.memmove(pointer.contents.children[i], child, len(child))
@@ -74,7 +74,7 @@ def int32s(*values: int) -> Any:
     return (ctypes.c_int32 * len(values))(*values)
 
 
-# Made from nothing
+# Structures made without pyarrow
 
 
 class ArrowSchema(ctypes.Structure):
@@ -112,7 +112,7 @@ _capsule = ctypes.pythonapi.PyCapsule_New
 _capsule.restype = ctypes.py_object
 _capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
-#: Callbacks, to which structures keep no references.
+#: Keeps callbacks alive: structures hold no references to them.
 _KEPT: list[Any] = []
 
 
@@ -140,7 +140,7 @@ def _pointers(kind: Any, things: Any) -> Any:
 
 
 def made_schema(form: str | None, name: str = "", children: Any = (), dictionary: Any = None) -> Any:
-    """A schema of that format; None among the children is a NULL pointer."""
+    """A schema with that format; a child that is None becomes a NULL pointer."""
     schema = ArrowSchema()
     schema.format = None if form is None else form.encode()
     schema.name = name.encode()
@@ -155,7 +155,7 @@ def made_schema(form: str | None, name: str = "", children: Any = (), dictionary
 def made_array(
     length: int, *buffers: bytes | None, children: Any = (), dictionary: Any = None, **fields: int
 ) -> Any:
-    """An array over copies of those buffers; None is a NULL pointer."""
+    """An array over copies of those buffers; None becomes a NULL pointer."""
     array = ArrowArray()
     array.length = length
     array.n_buffers = len(buffers)

@@ -1,4 +1,5 @@
-"""The checksums, key hashes and placement rules once more, slow and in plain Python, to check the C code."""
+"""A slow reference of the checksums, key hashes and partitioning rules in plain Python, to check the C
+code."""
 
 MASK = 0xFFFFFFFF
 
@@ -64,7 +65,7 @@ def signed(h: int) -> int:
 
 
 def partition_for_key(kind: str, key: bytes | None, partitions: int) -> int:
-    """-1: as a record without a key."""
+    """Returns -1 if the record counts as keyless."""
     if kind in ("consistent", "murmur2", "fnv1a"):
         key = key or b""
     elif kind == "consistent_random":

@@ -1,4 +1,4 @@
-/* A stream of Arrow data that runs no Python code, and on the way of which Ctrl-C comes. */
+/* An Arrow stream that runs no Python code, and raises SIGINT (Ctrl-C) while it is read. */
 #include <errno.h>
 #include <signal.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 enum { BATCHES = 1000, INTERRUPTED_AT = 10 };
 
 int batches_read = 0;
-int fails = 0;  /* whether it fails when the signal comes, as what waits in the kernel does */
+int fails = 0;  /* whether it fails with EINTR at the signal, as an interrupted system call does */
 
 static struct ArrowArray column, *columns[] = {&column};
 static const void *buffers[3];

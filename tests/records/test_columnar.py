@@ -1,4 +1,4 @@
-"""Columns on their way into records: every type, slice and dictionary, beside what pyarrow says is there."""
+"""Columns become records: every type, slice and dictionary, compared with the values that pyarrow reads."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -75,7 +75,7 @@ def test_every_type_of_bytes_arrives_sliced_or_not(
 
 @pytest.mark.parametrize("kind", BYTES_TYPES[:4], ids=str)
 @pytest.mark.parametrize("index", INDEX_TYPES, ids=str)
-def test_a_dictionary_of_any_index_arrives_as_what_it_stands_for(
+def test_a_dictionary_with_any_index_type_arrives_as_its_values(
     rig: Rig, kind: pa.DataType, index: pa.DataType
 ) -> None:
     words = column([b"skipped", b"a", b"bc", None, b""], kind).slice(1)
@@ -93,7 +93,7 @@ def test_a_struct_array_with_an_offset_is_read_from_its_first_row(rig: Rig) -> N
         "place": pa.array([0, 0, 1, 2], pa.int8()),
         "headers": pa.array([[{"key": "n", "value": b"%d" % i}] for i in range(4)], pa.list_(PAIR)),
     }
-    # The struct's own offset comes on top of each column's.
+    # The struct's own offset is added to each column's.
     parts = [each.slice(1) for each in columns.values()]
     array = pa.StructArray.from_arrays(parts, list(columns)).slice(1, 2)
     assert array.offset == 1
@@ -105,7 +105,7 @@ def test_a_struct_array_with_an_offset_is_read_from_its_first_row(rig: Rig) -> N
     ]
 
 
-def test_a_key_without_values_is_a_tombstone_and_a_column_of_nulls_no_key(rig: Rig) -> None:
+def test_a_key_without_a_value_is_a_tombstone_and_a_null_column_means_no_key(rig: Rig) -> None:
     data = pa.table({"k": [b"1", b"2"], "none": pa.nulls(2), "v": [b"x", b"y"]})
     rig.path.send_arrow("t", data, key="k", value=None, partition=0)
     rig.path.send_arrow("t", data, key="none", value="v", partition=1)
@@ -137,7 +137,7 @@ LISTS: list[Callable[[pa.DataType], pa.DataType]] = [pa.list_, pa.large_list]
     st.sampled_from(["s", "ms", "us", "ns"]),
     st.integers(0, 5),
 )
-def test_what_arrives_is_what_python_reads_from_the_table(
+def test_records_have_the_values_that_python_reads_from_the_table(
     batches: list[Any], keys: Any, values: Any, lists: Any, whole: Any, unit: str, start: int
 ) -> None:
     divisor = {"s": 1000, "ms": 1, "us": 1, "ns": 1}[unit]
@@ -213,7 +213,7 @@ def test_headers_come_from_lists_of_pairs(rig: Rig, lists: pa.DataType) -> None:
     assert [list(r.headers) for r in arrived(rig, 1)] == [row or [] for row in pairs]
 
 
-def test_headers_fields_go_by_name_where_they_are_named_the_other_way_round(rig: Rig) -> None:
+def test_header_fields_go_by_name_if_they_are_in_reverse_order(rig: Rig) -> None:
     kind = pa.list_(pa.struct([("value", pa.string()), ("key", pa.string())]))
     data = pa.table({"value": [b"x"], "h": pa.array([[{"value": "v", "key": "k"}]], kind)})
     rig.path.send_arrow("t", data, headers="h", partition=0)
@@ -256,7 +256,7 @@ def test_timestamps_of_every_unit_become_milliseconds_and_null_is_now(
     assert [r.timestamp for r in arrived(rig)] == [ms, NOW, ms, ms]
 
 
-# What is refused, before anything is sent
+# Data that is refused before anything is sent
 
 
 def table(**columns: Any) -> pa.Table:
@@ -289,9 +289,9 @@ def bad_headers(rows: list[Any]) -> pa.Array:
             table(p=[0, 1, 3]),
             {"partition": "p"},
             errors.UnknownTopicOrPartitionError,
-            "'p', row 2: 3 is no part",
+            "'p', row 2: 3 is not a part",
         ),
-        (table(p=[0, -1, 1]), {"partition": "p"}, ValueError, "column 'p', row 1: -1 is no partition"),
+        (table(p=[0, -1, 1]), {"partition": "p"}, ValueError, "column 'p', row 1: -1 is not a partition"),
         (
             table(p=pa.array([0, 1, 2**64 - 1], pa.uint64())),
             {"partition": "p"},
@@ -301,7 +301,12 @@ def bad_headers(rows: list[Any]) -> pa.Array:
         (table(), {"partition": 3}, errors.UnknownTopicOrPartitionError, "partition=3: topic 't' has 3"),
         (table(), {"partition": -1}, ValueError, "partition=-1"),
         (table(), {"timestamp": -1}, ValueError, "timestamp=-1"),
-        (table(t=[0, 1, -2]), {"timestamp": "t"}, ValueError, "column 't', row 2: -2 is no timestamp"),
+        (
+            table(t=[0, 1, -2]),
+            {"timestamp": "t"},
+            ValueError,
+            "column 't', row 2: -2 is not a valid timestamp",
+        ),
         (
             table(t=pa.array([0, 2**62, 1], pa.timestamp("s"))),
             {"timestamp": "t"},
@@ -354,7 +359,7 @@ def bad_headers(rows: list[Any]) -> pa.Array:
         ),
     ],
 )
-def test_what_can_not_be_sent_is_named_and_nothing_is_sent(
+def test_the_error_names_the_invalid_data_and_nothing_is_sent(
     rig: Rig, data: Any, options: dict[str, Any], error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):
@@ -363,7 +368,7 @@ def test_what_can_not_be_sent_is_named_and_nothing_is_sent(
     assert (rig.pool.used_bytes, rig.requests()) == (0, [])
 
 
-def test_header_keys_that_are_no_utf8_are_named_by_row_and_key(rig: Rig) -> None:
+def test_header_keys_that_are_not_utf8_are_named_by_row_and_key(rig: Rig) -> None:
     def headers(*names: bytes, kind: pa.DataType = BINARY_PAIR) -> pa.Array:
         rows: list[Any] = [
             None,
@@ -373,17 +378,17 @@ def test_header_keys_that_are_no_utf8_are_named_by_row_and_key(rig: Rig) -> None
         return pa.array(rows, pa.list_(kind))
 
     bad = headers(b"also fine", b"\xc3(", b"\xff")
-    # Two batches: rows are counted over both.
+    # Two batches: rows are counted across both.
     data = pa.concat_tables([table(h=headers(b"x")), table(h=bad)])
-    with pytest.raises(ValueError, match=r"^column 'h', row 5: the header key b'\\xc3\(' is no UTF-8$"):
+    with pytest.raises(ValueError, match=r"^column 'h', row 5: the header key b'\\xc3\(' is not UTF-8$"):
         rig.path.send_arrow("t", data, headers="h")
     words = pa.DictionaryArray.from_arrays(pa.array([0, 1, 1], pa.int8()), pa.array([b"\xff", b"ok"]))
     pairs = pa.StructArray.from_arrays([words, pa.nulls(3)], ["key", "value"])
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), pairs)
-    with pytest.raises(ValueError, match=r"^column 'h', row 0: the header key b'\\xff' is no UTF-8$"):
+    with pytest.raises(ValueError, match=r"^column 'h', row 0: the header key b'\\xff' is not UTF-8$"):
         rig.path.send_arrow("t", table(h=lists), headers="h")
     assert rig.accumulator.counters()["records_appended"] == 0
-    # What is not sent may be anything: a row that is not among these, and what lies under a null.
+    # Bytes that are not sent may be anything: other rows of the column, and values under a null.
     rig.path.send_arrow("t", table(h=lists).slice(1), headers="h", partition=0)
     hidden = pa.ListArray.from_arrays(
         pa.array([0, 1, 2, 3], pa.int32()), pairs, mask=pa.array([True, False, True])
@@ -424,7 +429,7 @@ NO_UTF8_PARTS = [
 
 @given(st.lists(st.sampled_from(UTF8_PARTS + NO_UTF8_PARTS) | st.binary(max_size=4), max_size=5))
 @example([*UTF8_PARTS])
-def test_utf8_is_what_python_takes_for_it(parts: list[bytes]) -> None:
+def test_utf8_validation_agrees_with_python(parts: list[bytes]) -> None:
     key = b"".join(parts)
     try:
         key.decode()
@@ -434,7 +439,7 @@ def test_utf8_is_what_python_takes_for_it(parts: list[bytes]) -> None:
     data = pa.table({"value": [b"v"], "h": pa.array([[{"key": key, "value": b""}]], pa.list_(BINARY_PAIR))})
     with Rig({"t": [1]}) as rig:
         if not valid:
-            with pytest.raises(ValueError, match=r"row 0: the header key .* is no UTF-8"):
+            with pytest.raises(ValueError, match=r"row 0: the header key .* is not UTF-8"):
                 rig.path.send_arrow("t", data, headers="h")
         else:
             rig.path.send_arrow("t", data, headers="h")
@@ -442,16 +447,16 @@ def test_utf8_is_what_python_takes_for_it(parts: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("part", NO_UTF8_PARTS, ids=repr)
-def test_each_way_to_be_no_utf8_is_noticed(rig: Rig, part: bytes) -> None:
+def test_each_kind_of_invalid_utf8_is_refused(rig: Rig, part: bytes) -> None:
     data = pa.table(
         {"value": [b"v"], "h": pa.array([[{"key": b"ab" + part, "value": b""}]], pa.list_(BINARY_PAIR))}
     )
-    with pytest.raises(ValueError, match=r"row 0: the header key .* is no UTF-8"):
+    with pytest.raises(ValueError, match=r"row 0: the header key .* is not UTF-8"):
         rig.path.send_arrow("t", data, headers="h")
 
 
-def test_only_what_is_sent_counts_for_memory() -> None:
-    """Neither bytes under a null, nor words that no row uses, nor a key and a value of different rows."""
+def test_only_bytes_that_are_sent_count_for_memory() -> None:
+    """Bytes under a null, words that no row uses, and a key and a value of different rows do not count."""
     large = b"x" * 30_000
     under_null = pa.Array.from_buffers(
         pa.binary(), 2, [pa.py_buffer(b"\x01"), *pa.array([b"v", large]).buffers()[1:]]
@@ -463,7 +468,7 @@ def test_only_what_is_sent_counts_for_memory() -> None:
         rig.path.send_arrow("t", pa.table({"value": under_null, "k": keys}), key="k")
         rig.path.send_arrow("t", pa.table({"value": words, "k": keys}), key="k")
         assert [r.value for r in arrived(rig)] == [b"v", None, b"v", b"v"]
-        # The first is accepted, and then there is no memory left for the other.
+        # The first is accepted, which leaves no memory for the other.
         with pytest.raises(errors.BufferExhaustedError) as failed:
             rig.path.send_arrow("t", pa.table({"value": [half, b"v"], "k": [b"k", half]}), key="k")
         assert failed.value.accepted == 1
@@ -481,7 +486,7 @@ def test_only_what_is_sent_counts_for_memory() -> None:
     [pa.list_(BINARY_PAIR), pa.large_list(BINARY_PAIR), pa.list_(BINARY_PAIR, 1), pa.list_view(BINARY_PAIR)],
     ids=str,
 )
-def test_headers_that_no_memory_holds_are_refused_with_what_their_row_needs(kind: pa.DataType) -> None:
+def test_headers_larger_than_the_memory_are_refused_with_their_size(kind: pa.DataType) -> None:
     headers = pa.array([[{"key": b"k", "value": b"x" * 30_000}]], kind)
     with (
         Rig({"t": [1]}, buffer_memory=20_000, batch_size=4096, max_block_ms=1) as rig,
@@ -490,7 +495,9 @@ def test_headers_that_no_memory_holds_are_refused_with_what_their_row_needs(kind
         rig.path.send_arrow("t", pa.table({"value": [b"v"], "h": headers}), headers="h")
 
 
-def test_a_row_of_a_later_batch_is_numbered_from_the_first_one_and_stops_all(rig: Rig) -> None:
+def test_an_invalid_row_of_a_later_batch_is_counted_from_the_first_batch_and_nothing_is_sent(
+    rig: Rig,
+) -> None:
     batches = [pa.record_batch({"value": [b"x"] * 5}), pa.record_batch({"value": [b"x", None]})]
     reader = pa.RecordBatchReader.from_batches(batches[0].schema, iter(batches))
     with pytest.raises(ValueError, match="column 'value', row 6: is null"):
@@ -498,7 +505,7 @@ def test_a_row_of_a_later_batch_is_numbered_from_the_first_one_and_stops_all(rig
     assert rig.accumulator.counters()["records_appended"] == 0
 
 
-def test_a_record_of_just_the_allowed_size_is_sent() -> None:
+def test_a_record_of_exactly_the_allowed_size_is_sent() -> None:
     size = 1 << 20
     with Rig({"t": [1]}, max_request_size=size, batch_size=size) as rig:
         # Batch header, then length and value's length of 3 bytes each, and 5 bytes.
@@ -518,7 +525,7 @@ def test_a_stream_that_fails_sends_nothing(rig: Rig) -> None:
     with pytest.raises(OSError, match=r"its Arrow stream failed: .*the source broke"):
         rig.path.send_arrow("t", reader)
     assert rig.accumulator.counters()["records_appended"] == 0
-    # A capsule is read once.
+    # A capsule can be read only once.
     capsule = pa.table({"value": [b"x"]}).__arrow_c_stream__()
 
     class Once:
@@ -526,5 +533,5 @@ def test_a_stream_that_fails_sends_nothing(rig: Rig) -> None:
             return capsule
 
     rig.path.send_arrow("t", Once())
-    with pytest.raises(ValueError, match="its Arrow stream was read before"):
+    with pytest.raises(ValueError, match="its Arrow stream was already read"):
         rig.path.send_arrow("t", Once())

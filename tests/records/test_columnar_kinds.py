@@ -1,4 +1,5 @@
-"""Kinds of columns beside the common ones: what arrives is what pyarrow reads and ``send()`` would send."""
+"""Less common kinds of columns: the records are those that ``send()`` of the values pyarrow reads would
+give."""
 
 import math
 import time
@@ -27,7 +28,7 @@ def rig() -> Iterator[Rig]:
 
 
 def sent_singly(table: pa.Table, **columns: str) -> dict[Any, Any]:
-    """The log after ``send()`` of what pyarrow reads from each row."""
+    """The log after ``send()`` of the values that pyarrow reads from each row."""
     with Rig({"t": [1, 1, 1]}, seed=3) as rig:
         for row in table.to_pylist():
             headers = row[columns["headers"]] if "headers" in columns else None
@@ -67,7 +68,7 @@ header_lists = st.lists(st.none() | st.lists(header, max_size=3), min_size=1, ma
 
 
 def viewed(rows: list[Any], kind: Any, order: list[int]) -> pa.Array:
-    """A list_view with these rows, whose elements lie in another order, a null row's somewhere."""
+    """A list_view with these rows, whose elements are stored in another order; a null row points anywhere."""
     elements: list[Any] = [{"key": "before", "value": None}]
     offsets, sizes = [0] * len(rows), [7] * len(rows)
     for at in order:
@@ -107,7 +108,7 @@ def test_headers_come_from_lists_of_a_fixed_size(size: int, data: Any, start: in
     array = pa.array(rows, pa.list_(PAIR, size))
     table = valued(h=array).slice(start)
     assert sent_at_once(table, headers="h") == sent_singly(table, headers="h")
-    # Behind the offset of a struct, which comes on top.
+    # With the offset of a struct, which is added.
     whole = pa.StructArray.from_arrays([valued(h=array)["value"].combine_chunks(), array], ["value", "h"])
     part = whole.slice(inner)
     of_part = pa.Table.from_struct_array(part)
@@ -125,13 +126,13 @@ def test_headers_come_from_lists_of_a_fixed_size(size: int, data: Any, start: in
     ],
     ids=str,
 )
-def test_columns_of_no_headers_at_all_are_taken(rig: Rig, kind: pa.DataType) -> None:
+def test_columns_with_only_empty_headers_are_accepted(rig: Rig, kind: pa.DataType) -> None:
     rows: list[Any] = [None, None] if kind == pa.null() else [[], None]
     table = valued(h=pa.array(rows, kind))
     assert sent_at_once(table, headers="h") == sent_singly(table)
 
 
-def test_a_header_that_is_null_is_refused_in_a_list_of_nulls_too(rig: Rig) -> None:
+def test_a_null_header_is_refused_in_a_list_of_nulls_too(rig: Rig) -> None:
     with pytest.raises(ValueError, match="column 'h', row 1: a header has no key"):
         rig.path.send_arrow("t", valued(h=pa.array([[], [None]], pa.list_(pa.null()))), headers="h")
 
@@ -140,7 +141,7 @@ def test_a_header_that_is_null_is_refused_in_a_list_of_nulls_too(rig: Rig) -> No
 
 
 @given(st.lists(st.none() | st.sampled_from([0.0, -0.0, 1.0, 2.0, math.nan]), max_size=30), st.integers(0, 9))
-def test_partitions_may_be_floats_with_nan_for_those_to_be_chosen(
+def test_partitions_may_be_floats_with_nan_for_the_partitioners_choice(
     partitions: list[float | None], start: int
 ) -> None:
     table = valued(p=pa.array(partitions, pa.float64())).slice(start)
@@ -161,31 +162,27 @@ def test_partitions_may_be_floats_with_nan_for_those_to_be_chosen(
         (2.0**32 + 1, errors.UnknownTopicOrPartitionError),
     ],
 )
-def test_a_number_that_is_no_partition_is_refused_by_row(
-    rig: Rig, value: float, error: type[Exception]
-) -> None:
+def test_an_invalid_partition_is_refused_with_its_row(rig: Rig, value: float, error: type[Exception]) -> None:
     table = valued(p=pa.array([0.0, math.nan, value]))
-    with pytest.raises(error, match=r"column 'p', row 2: .* is no partition of the topic, which has 3"):
+    with pytest.raises(error, match=r"column 'p', row 2: .* is not a partition of the topic, which has 3"):
         rig.path.send_arrow("t", table, partition="p")
     assert rig.accumulator.counters()["records_appended"] == 0
 
 
-def test_a_column_of_nulls_leaves_partition_and_time_to_be_chosen() -> None:
+def test_null_columns_mean_a_chosen_partition_and_the_current_time() -> None:
     table = valued(none=pa.nulls(40))
     assert sent_at_once(table, partition="none", timestamp="none") == sent_singly(table)
 
 
 @pytest.mark.parametrize("column", [pa.nulls(2), pa.array([math.nan, 0.0]), pa.array([None, 0])], ids=str)
-def test_a_partitioner_of_the_users_is_not_asked_for_rows_without_a_partition(
-    rig: Rig, column: pa.Array
-) -> None:
+def test_rows_without_a_partition_are_refused_with_a_custom_partitioner(rig: Rig, column: pa.Array) -> None:
     class Partitioned(BulkPath):
         def _before_bulk(self, method: str, keyed: bool, valued: bool) -> bool:
             return True
 
     path = Partitioned()
     path._open_path(rig.accumulator, 1 << 20, 60_000, rig.path.send)
-    with pytest.raises(ValueError, match="column 'p', row 0: is null, and a partitioner of your own"):
+    with pytest.raises(ValueError, match="column 'p', row 0: is null, and a custom partitioner"):
         path.send_arrow("t", valued(p=column), partition="p")
     path.send_arrow("t", valued(p=pa.array([1.0, 0.0])), partition="p")
     path.send_arrow("t", valued(p=pa.nulls(0)), partition="p")
@@ -205,13 +202,13 @@ def test_unsigned_numbers_are_milliseconds_below_2_to_63(rig: Rig) -> None:
     table = valued(at=pa.array([0, None, 2**53], pa.uint64()))
     assert sent_at_once(table, timestamp="at") == sent_singly(table, timestamp="at")
     for wrong in (2**63, 2**64 - 1):
-        with pytest.raises(ValueError, match=f"column 'at', row 1: {wrong} is no timestamp"):
+        with pytest.raises(ValueError, match=f"column 'at', row 1: {wrong} is not a valid timestamp"):
             rig.path.send_arrow("t", valued(at=pa.array([0, wrong], pa.uint64())), timestamp="at")
-    with pytest.raises(ValueError, match="column 'at', row 0: -1 is no timestamp"):
+    with pytest.raises(ValueError, match="column 'at', row 0: -1 is not a valid timestamp"):
         rig.path.send_arrow("t", valued(at=pa.array([-1], pa.int32()).cast(pa.date32())), timestamp="at")
 
 
-# What is not taken says what to do
+# Errors for unsupported types say what to do
 
 RUNS = pc.run_end_encode(pa.array([b"a", b"a"]))
 
@@ -233,7 +230,7 @@ RUNS = pc.run_end_encode(pa.array([b"a", b"a"]))
     ],
     ids=str,
 )  # fmt: skip
-def test_a_type_that_is_not_taken_is_named_with_what_to_do(
+def test_the_error_for_an_unsupported_type_says_what_to_do(
     rig: Rig, column: pa.Array, argument: str, said: str
 ) -> None:
     data = pa.table({"v": [b"x", b"y"], "c": column})
@@ -256,7 +253,7 @@ def test_views_beyond_the_elements_are_refused(
     elements = pa.array([{"key": "k", "value": b"v"}] * 3, PAIR)
     width = 8 if large else 4
     if large and offsets == [0, 3]:
-        # Their sum is beyond 64 bits.
+        # Their sum exceeds 64 bits.
         offsets, sizes = [0, 2**63 - 1], [1, 2**63 - 1]
     buffers = [
         pa.py_buffer(b"".join(n.to_bytes(width, "little", signed=True) for n in each))
@@ -268,15 +265,15 @@ def test_views_beyond_the_elements_are_refused(
         rig.path.send_arrow("t", valued(h=array), headers="h")
 
 
-# What of a column is looked at
+# Which parts of a column are checked
 
 
 def offsets(*numbers: int) -> pa.Buffer:
     return pa.py_buffer(b"".join(n.to_bytes(4, "little", signed=True) for n in numbers))
 
 
-def test_of_headers_only_those_of_the_rows_are_looked_at(rig: Rig) -> None:
-    # Elsewhere the keys point outside: who looked at them would refuse the column.
+def test_only_headers_of_the_rows_are_checked(rig: Rig) -> None:
+    # The other keys point outside: a check of them would refuse the column.
     keys = pa.Array.from_buffers(pa.string(), 5, [None, offsets(0, -5, 0, 1, -7, 1), pa.py_buffer(b"k")])
     elements = pa.StructArray.from_arrays([keys, pa.array([b"v"] * 5)], ["key", "value"])
     lists = pa.Array.from_buffers(
@@ -291,7 +288,7 @@ def test_of_headers_only_those_of_the_rows_are_looked_at(rig: Rig) -> None:
             rig.path.send_arrow("t", table.slice(start, 1), headers="h")
 
 
-def test_of_a_large_dictionary_only_the_words_of_the_rows_are_looked_at(rig: Rig) -> None:
+def test_only_the_used_words_of_a_large_dictionary_are_checked(rig: Rig) -> None:
     words = pa.Array.from_buffers(pa.string(), 5, [None, offsets(0, -9, 0, 1, -5, 1), pa.py_buffer(b"w")])
     indices = pa.array([2, 2, 3, 2, 2], pa.int8())
     table = pa.table({"value": pa.DictionaryArray.from_arrays(indices, words, safe=False)})
@@ -304,11 +301,11 @@ def test_of_a_large_dictionary_only_the_words_of_the_rows_are_looked_at(rig: Rig
         rig.path.send_arrow("t", table)
 
 
-def test_a_slice_costs_by_its_rows_and_not_by_the_whole() -> None:
-    # Without a fault there is nothing to see but the time, that of the fastest of many calls: 64 times the
-    # column may take twice as long at most.
+def test_the_cost_of_a_slice_depends_on_its_rows_only() -> None:
+    # Only the time can show it, that of the fastest of many calls: a column 64 times as large may take at
+    # most twice as long.
     def column(rows: int) -> pa.Table:
-        # The null at the end has the bitmaps of all elements come along.
+        # Because of the null at the end, the bitmaps of all elements are present.
         headers = [[("a", b"1"), ("b", b"2"), ("c", b"3")]] * (rows - 1) + [[("a", None)]]
         words = pa.array([b"%d" % i for i in range(rows)]).dictionary_encode()
         return pa.table(

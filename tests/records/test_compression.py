@@ -1,4 +1,4 @@
-"""Each codec's bytes, by decoders that are not the package's; its levels, bounds, threads and errors."""
+"""Each codec's output, checked with other decoders; its levels, limits, threads and errors."""
 
 import gzip
 import random
@@ -43,7 +43,7 @@ JSON = b"".join(
 
 
 def snappy_block(block: bytes) -> bytes:
-    """A raw snappy block decoded by the letter of its format description: literals and copies."""
+    """Decodes a raw snappy block exactly as its format description says: literals and copies."""
     at = shift = length = 0
     while True:
         byte = block[at]
@@ -101,7 +101,7 @@ INPUTS = {
 
 @pytest.mark.parametrize("name", INPUTS)
 @pytest.mark.parametrize("codec", NAMES)
-def test_another_decoder_gives_the_input_back(codec: str | None, name: str) -> None:
+def test_another_decoder_restores_the_input(codec: str | None, name: str) -> None:
     data = INPUTS[name]
     compressor = compressor_for(codec)
     packed = compressor.compress(data)
@@ -110,17 +110,17 @@ def test_another_decoder_gives_the_input_back(codec: str | None, name: str) -> N
 
 
 @pytest.mark.parametrize(("codec", "level"), LEVELS)
-def test_every_level_gives_the_input_back(codec: str | None, level: int | None) -> None:
+def test_every_level_restores_the_input(codec: str | None, level: int | None) -> None:
     data = JSON[: 100 * KIB]
     packed = compressor_for(codec, level).compress(data)
     assert DECODERS[codec](packed) == data
-    # zstd hurrying that much hardly looks for anything to save.
+    # At such a fast level zstd saves almost nothing.
     saves = codec is not None and (level is None or level > -100)
     assert len(packed) < (0.8 if saves else 1.01) * len(data)
 
 
 @pytest.mark.parametrize("codec", NAMES)
-def test_eight_megabytes_are_given_back(codec: str | None) -> None:
+def test_eight_megabytes_are_restored(codec: str | None) -> None:
     data = (JSON * 40)[: 8 * MIB]
     compressor = compressor_for(codec)
     packed = compressor.compress(data)
@@ -128,7 +128,7 @@ def test_eight_megabytes_are_given_back(codec: str | None) -> None:
     assert decompress(compressor.codec_id, packed, 8 * MIB) == data
 
 
-def test_snappy_is_readable_by_the_letter_of_its_format() -> None:
+def test_snappy_is_readable_by_its_format_description() -> None:
     data = (JSON * 8)[: MIB + 70_000] + bytes(500)
     blocks = [snappy_block(block) for block in xerial_blocks(compressor_for("snappy").compress(data))]
     assert [len(block) for block in blocks] == [MIB, 70_500]
@@ -137,12 +137,12 @@ def test_snappy_is_readable_by_the_letter_of_its_format() -> None:
 
 @pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview, lambda data: memoryview(bytearray(data))])
 @pytest.mark.parametrize("codec", NAMES)
-def test_any_buffer_is_taken_and_none_is_kept(codec: str | None, wrap: Callable[[bytes], bytes]) -> None:
+def test_any_buffer_is_accepted_and_none_is_kept(codec: str | None, wrap: Callable[[bytes], bytes]) -> None:
     data = wrap(JSON[: 40 * KIB])
     packed = compressor_for(codec).compress(data)
     if isinstance(data, memoryview):
         under = data.obj
-        data.release()  # BufferError here would mean that somebody still looks at it
+        data.release()  # raises BufferError if the buffer is still in use
         if isinstance(under, bytearray):
             under[:] = b"gone"
     elif isinstance(data, bytearray):
@@ -161,17 +161,19 @@ def test_any_buffer_is_taken_and_none_is_kept(codec: str | None, wrap: Callable[
         ("zstd", 4, "zstd", 3),
     ],
 )
-def test_a_compressor_says_what_it_is(codec: str | None, codec_id: int, name: str, level: int | None) -> None:
+def test_a_compressor_has_id_name_and_level(
+    codec: str | None, codec_id: int, name: str, level: int | None
+) -> None:
     compressor = compressor_for(codec)
     assert (compressor.codec_id, compressor.name, compressor.level) == (codec_id, name, level)
     assert repr(compressor) == f"Compressor(name={name!r}, level={level!r})"
 
 
-def test_a_level_that_was_asked_for_is_told() -> None:
+def test_a_compressor_has_the_level_that_was_passed() -> None:
     assert compressor_for("zstd", -7).level == -7
 
 
-def test_gzip_starts_with_a_header_that_does_not_change() -> None:
+def test_gzip_starts_with_a_fixed_header() -> None:
     packed = compressor_for("gzip").compress(b"a")
     # deflate, no flags, no time; then the extra flags and the system, which zlib chooses
     assert packed[:8] == bytes.fromhex("1f8b0800 00000000")
@@ -184,7 +186,7 @@ def test_snappy_starts_with_the_xerial_header() -> None:
     assert packed == bytes.fromhex("82534e4150505900 00000001 00000001 00000005 03 08") + b"abc"
 
 
-def test_lz4_starts_with_a_header_every_reader_takes() -> None:
+def test_lz4_starts_with_a_header_that_every_reader_accepts() -> None:
     packed = compressor_for("lz4").compress(JSON)
     # magic; version 1, independent blocks, no checksums, no size; 64 KiB; the header's checksum
     assert packed[:7] == bytes.fromhex("04224d18 60 40 82")
@@ -238,7 +240,7 @@ def test_eight_threads_share_a_compressor(codec: str | None) -> None:
     assert wrong == []
 
 
-def test_zstd_contexts_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zstd_contexts_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     make = zstandard.ZstdCompressor
 
@@ -271,12 +273,14 @@ def test_zstd_contexts_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
         ("zstd", 3.0, TypeError, r"zstd must be an int or None, not 3\.0"),
     ],
 )
-def test_a_wrong_codec_or_level_is_named(codec: str, level: int, error: type[Exception], says: str) -> None:
+def test_the_error_names_a_wrong_codec_or_level(
+    codec: str, level: int, error: type[Exception], says: str
+) -> None:
     with pytest.raises(error, match=says):
         compressor_for(codec, level)
 
 
-def test_a_compressor_takes_no_attribute_by_mistake() -> None:
+def test_a_compressor_refuses_unknown_attributes() -> None:
     with pytest.raises(AttributeError):
         compressor_for(None).levle = 3  # type: ignore[attr-defined]
     assert isinstance(compressor_for(None), Compressor)
@@ -284,7 +288,7 @@ def test_a_compressor_takes_no_attribute_by_mistake() -> None:
 
 @pytest.mark.parametrize("size", [1, 5000, 3 * MIB])
 @pytest.mark.parametrize("codec", NAMES)
-def test_one_byte_over_the_bound_is_refused(codec: str | None, size: int) -> None:
+def test_one_byte_over_the_limit_is_refused(codec: str | None, size: int) -> None:
     compressor = compressor_for(codec)
     packed = compressor.compress(bytes(size))
     assert len(decompress(compressor.codec_id, packed, size)) == size
@@ -292,7 +296,7 @@ def test_one_byte_over_the_bound_is_refused(codec: str | None, size: int) -> Non
         decompress(compressor.codec_id, packed, size - 1)
 
 
-# What states no size, and what states a false one: gigabytes that never come.
+# Data that states no size, and data that states a false one: gigabytes that never come.
 BOMBS = {
     "gzip": (1, gzip.compress(bytes(64 * MIB), 9)),
     "snappy": (2, XERIAL_HEADER + struct.pack(">I", 6) + bytes.fromhex("ffffffff0f 00")),
@@ -304,7 +308,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_stops_at_the_bound(name: str) -> None:
+def test_a_decompression_bomb_stops_at_the_limit(name: str) -> None:
     codec_id, bomb = BOMBS[name]
     tracemalloc.start()
     try:
@@ -313,17 +317,17 @@ def test_a_bomb_stops_at_the_bound(name: str) -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    # Twice the bound, because lz4 copies its result; the snappy library's memory is not seen here.
+    # Twice the limit, because lz4 copies its result; the snappy library's memory is not measured here.
     assert peak < 250_000 + len(bomb)
 
 
-def test_a_false_size_of_a_snappy_block_is_found_before_memory_is_taken_for_it() -> None:
+def test_a_false_size_of_a_snappy_block_is_detected_before_allocation() -> None:
     codec_id, bomb = BOMBS["snappy"]
     with pytest.raises(DecompressionError, match="decompresses to 4294967295 bytes; at most 1000 are"):
         decompress(codec_id, bomb, 1000)
 
 
-def test_a_large_bound_takes_no_memory_for_a_small_lz4_frame() -> None:
+def test_a_large_limit_allocates_no_memory_for_a_small_lz4_frame() -> None:
     packed = compressor_for("lz4").compress(b"small")
     tracemalloc.start()
     try:
@@ -336,11 +340,11 @@ def test_a_large_bound_takes_no_memory_for_a_small_lz4_frame() -> None:
 
 @pytest.mark.parametrize("data", [b"some records, " * 30, noise.randbytes(700)])
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_is_cut_short_or_too_long_is_refused(codec: str, data: bytes) -> None:
+def test_truncated_data_and_surplus_bytes_are_refused(codec: str, data: bytes) -> None:
     compressor = compressor_for(codec)
     packed = compressor.compress(data)
     for size in range(len(packed)):
-        # The xerial framing has no end mark: its bare header is a whole, empty stream.
+        # The xerial framing has no end mark: a header alone is a complete, empty stream.
         if codec != "snappy" or size != 16:
             with pytest.raises(DecompressionError, match=codec):
                 decompress(compressor.codec_id, packed[:size], 10_000)
@@ -350,7 +354,7 @@ def test_what_is_cut_short_or_too_long_is_refused(codec: str, data: bytes) -> No
 
 
 @pytest.mark.parametrize("wrong", ["00000005", "00000005 0308616263"[:-2], "000000", "ffffffff 0308616263"])
-def test_a_snappy_block_shorter_than_stated_is_named(wrong: str) -> None:
+def test_the_error_names_a_snappy_block_shorter_than_stated(wrong: str) -> None:
     with pytest.raises(DecompressionError, match="snappy block at byte 16 ends before its stated length"):
         decompress(2, XERIAL_HEADER + bytes.fromhex(wrong), 10_000)
 
@@ -360,19 +364,19 @@ def test_a_damaged_snappy_block_is_refused() -> None:
         decompress(2, XERIAL_HEADER + bytes.fromhex("00000005 03 0a 616263"), 10_000)
 
 
-def test_an_empty_zstd_frame_without_its_size_fits_a_bound_of_nothing() -> None:
+def test_an_empty_zstd_frame_without_its_size_fits_a_limit_of_zero() -> None:
     empty = zstandard.ZstdCompressor(write_content_size=False).compress(b"")
     assert zstandard.frame_content_size(empty) == -1
     assert decompress(4, empty, 0) == b""
 
 
-def test_a_zstd_frame_that_asks_for_a_window_of_128_mib_gets_none() -> None:
+def test_a_zstd_frame_with_a_window_of_128_mib_is_refused() -> None:
     with pytest.raises(DecompressionError, match="requires too much memory"):
         decompress(4, bytes.fromhex("28b52ffd008894ecff0404"), MIB)
 
 
 @pytest.mark.parametrize("codec", NAMES)
-def test_decompressing_keeps_nothing_of_its_input(codec: str | None) -> None:
+def test_decompressing_keeps_no_reference_to_its_input(codec: str | None) -> None:
     compressor = compressor_for(codec)
     packed = bytearray(compressor.compress(JSON))
     with memoryview(packed) as view:
@@ -383,7 +387,7 @@ def test_decompressing_keeps_nothing_of_its_input(codec: str | None) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_noise_is_refused(codec: str) -> None:
+def test_random_bytes_are_refused(codec: str) -> None:
     compressor = compressor_for(codec)
     for length in (1, 20, 1000):
         with pytest.raises(DecompressionError, match=codec):
@@ -396,11 +400,11 @@ def test_noise_is_refused(codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec_id", [-1, 5, 7])
-def test_a_codec_id_that_does_not_exist_is_named(codec_id: int) -> None:
+def test_the_error_names_an_unknown_codec_id(codec_id: int) -> None:
     with pytest.raises(ValueError, match=re.escape(f"0 (none) to 4 (zstd), not {codec_id}")):
         decompress(codec_id, b"", 10)
 
 
-def test_a_negative_bound_is_named() -> None:
+def test_the_error_names_a_negative_limit() -> None:
     with pytest.raises(ValueError, match="max_size must be 0 or more, not -1"):
         decompress(0, b"", -1)

@@ -23,7 +23,7 @@ Checksum = Callable[..., int]
 
 kernels = pytest.mark.parametrize("checksum", [crc32c, _crc32c_table], ids=[IMPLEMENTATION, "tables"])
 
-# What the hardware kernel takes in one go: three long lanes, three short ones, a word.
+# The block sizes of the hardware kernel: three long lanes, three short ones, a word.
 LONG, SHORT, WORD = 3 * 4096, 3 * 256, 8
 
 
@@ -95,7 +95,7 @@ def test_agrees_with_the_plain_reference(checksum: Checksum, data: bytes, start:
 
 
 @kernels
-def test_any_contiguous_buffer_is_summed_and_given_back(checksum: Checksum) -> None:
+def test_any_contiguous_buffer_is_accepted_and_released(checksum: Checksum) -> None:
     words = array.array("I", [1, 2**31, 77])
     expected = oracle.crc32c(words.tobytes())
     assert checksum(words) == checksum(memoryview(words)) == expected
@@ -106,7 +106,7 @@ def test_any_contiguous_buffer_is_summed_and_given_back(checksum: Checksum) -> N
 
 
 @kernels
-def test_what_is_no_contiguous_buffer_or_no_checksum_is_refused(checksum: Checksum) -> None:
+def test_other_objects_and_invalid_checksums_are_refused(checksum: Checksum) -> None:
     with pytest.raises(TypeError, match="str"):
         checksum("text")
     with pytest.raises(BufferError):
@@ -120,7 +120,7 @@ def test_what_is_no_contiguous_buffer_or_no_checksum_is_refused(checksum: Checks
     not Path("/proc/cpuinfo").exists() or platform.machine() not in ("x86_64", "aarch64"),
     reason="needs /proc/cpuinfo to know what the processor has",
 )
-def test_the_processors_instruction_is_used_where_it_has_one() -> None:
+def test_the_processors_crc_instruction_is_used_if_present() -> None:
     flag, name = {"x86_64": ("sse4_2", "sse4.2"), "aarch64": ("crc32", "armv8-crc")}[platform.machine()]
     flags = Path("/proc/cpuinfo").read_text().split()
     expected = name if flag in flags else "table"
@@ -135,7 +135,7 @@ def no_forced_switches() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-def test_the_gil_is_given_away_during_a_large_buffer(no_forced_switches: None) -> None:
+def test_the_gil_is_released_during_a_large_buffer(no_forced_switches: None) -> None:
     started, go, ran = threading.Event(), threading.Lock(), threading.Event()
     go.acquire()
 
@@ -148,7 +148,7 @@ def test_the_gil_is_given_away_during_a_large_buffer(no_forced_switches: None) -
     thread.start()
     assert started.wait(10)
     buffer = bytes(16_000_000)
-    # The other thread can take the GIL only where this one gives it away; once may be too short for it.
+    # The other thread gets the GIL only if this one releases it; a single time may be too short.
     go.release()
     for _ in range(2000):
         crc32c(buffer)
@@ -160,7 +160,7 @@ def test_the_gil_is_given_away_during_a_large_buffer(no_forced_switches: None) -
 
 
 def c_function() -> Any:
-    """The function of the .pxd, called as Cython callers call it."""
+    """The function of the .pxd, called as from Cython."""
     capsule = module.__pyx_capi__["crc32c"]  # type: ignore[attr-defined]
     name_of = ctypes.pythonapi.PyCapsule_GetName
     name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
@@ -170,7 +170,7 @@ def c_function() -> Any:
     return prototype(pointer_of(capsule, name_of(capsule)))
 
 
-def test_the_c_function_continues_a_checksum_and_takes_null_for_nothing() -> None:
+def test_the_c_function_continues_a_checksum_and_accepts_null_with_no_bytes() -> None:
     function = c_function()
     assert function(0, b"123456789", 9) == 0xE3069283
     assert function(function(0, b"1234", 4), b"56789", 5) == 0xE3069283

@@ -1,4 +1,5 @@
-"""Key hashes and placement against the clients' own test vectors, their real code and a plain reference."""
+"""Key hashes and partitions, compared with the clients' test vectors, their real code and a plain
+reference."""
 
 import array
 import ctypes
@@ -30,7 +31,7 @@ def golden(name: str) -> Any:
     return json.loads((GOLDEN / name).read_text())
 
 
-# --- the hashes -------------------------------------------------------------------------------------------
+# --- hashes -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def golden(name: str) -> Any:
         (b"abc", 479470107),
     ],
 )
-def test_murmur2_gives_what_kafkas_own_test_states(key: bytes, expected: int) -> None:
+def test_murmur2_matches_kafkas_own_test(key: bytes, expected: int) -> None:
     assert reference.signed(murmur2(key)) == expected
 
 
@@ -66,9 +67,7 @@ def test_murmur2_gives_what_kafkas_own_test_states(key: bytes, expected: int) ->
         (b"", 0x106E08D9, 0x7EE3623B),
     ],
 )
-def test_hashes_give_what_librdkafkas_unit_tests_state(
-    key: bytes, murmur2_hash: int, fnv1a_magnitude: int
-) -> None:
+def test_hashes_match_librdkafkas_unit_tests(key: bytes, murmur2_hash: int, fnv1a_magnitude: int) -> None:
     assert murmur2(key) == murmur2_hash
     assert abs(reference.signed(fnv1a(key))) == fnv1a_magnitude
 
@@ -113,7 +112,7 @@ def test_any_contiguous_buffer_is_hashed_and_nothing_else(function: Any) -> None
 @pytest.mark.parametrize(
     "function", [murmur2, crc32, fnv1a, murmur3, lambda b: partition_for_key("java", b, 3)]
 )
-def test_a_hash_gives_the_buffer_back(function: Any) -> None:
+def test_a_hash_releases_the_buffer(function: Any) -> None:
     buffer = bytearray(b"key")
     function(buffer)
     buffer.append(0)  # BufferError while a view is held
@@ -129,7 +128,7 @@ def test_a_murmur3_seed_has_32_bits() -> None:
 # --- from key to partition --------------------------------------------------------------------------------
 
 
-def test_java_partitions_are_those_of_the_java_client() -> None:
+def test_java_partitions_match_the_java_client() -> None:
     document = golden("murmur2_java.json")
     for vector in document["vectors"]:
         key = bytes.fromhex(vector["key"])
@@ -139,7 +138,7 @@ def test_java_partitions_are_those_of_the_java_client() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sarama", "sarama_reference", "consistent"])
-def test_sarama_partitions_are_those_of_sarama(kind: str) -> None:
+def test_sarama_partitions_match_sarama(kind: str) -> None:
     document = golden("sarama.json")
     assert "31343638353039353732323234" in {vector["key"] for vector in document["vectors"]}  # hash 2**31
     for vector in document["vectors"]:
@@ -174,9 +173,7 @@ PARTITIONER_KEYS = [None, b"", b"23456", b"this is another string with more leng
         ("fnv1a_random", [-1, 0x7EE3623B, 0x27E6F469, 0x155E3E5F, 0x17B1E27A]),
     ],
 )
-def test_partitions_are_those_librdkafkas_test_states(
-    kind: str, expected: list[int], partitions: int
-) -> None:
+def test_partitions_match_librdkafkas_test(kind: str, expected: list[int], partitions: int) -> None:
     got = [partition_for_key(kind, key, partitions) for key in PARTITIONER_KEYS]
     assert got == [-1 if value == -1 else value % partitions for value in expected]
 
@@ -189,11 +186,11 @@ def test_partitions_agree_with_the_plain_reference(kind: str, key: bytes | None,
 
 
 @given(keys, partition_counts)
-def test_murmur3_places_as_programs_with_mmh3_do(key: bytes, partitions: int) -> None:
+def test_murmur3_partitions_match_programs_that_use_mmh3(key: bytes, partitions: int) -> None:
     assert partition_for_key("murmur3", key, partitions) == (mmh3.hash(key) & 0x7FFFFFFF) % partitions
 
 
-def test_an_unknown_rule_is_named_with_those_that_are_allowed() -> None:
+def test_the_error_names_an_unknown_rule_and_the_allowed_ones() -> None:
     with pytest.raises(ValueError, match=r"unknown key hash 'md5': allowed are none, java, .*, murmur3"):
         partition_for_key("md5", b"", 1)
 
@@ -204,13 +201,13 @@ def test_a_partition_count_must_be_a_positive_int32(partitions: int) -> None:
         partition_for_key("java", b"", partitions)
 
 
-def test_a_key_that_is_no_buffer_is_refused() -> None:
+def test_a_key_that_is_not_a_buffer_is_refused() -> None:
     with pytest.raises(TypeError, match="str"):
         partition_for_key("java", "key", 3)  # type: ignore[arg-type]
 
 
 def c_function(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of the .pxd, called as Cython callers call it."""
+    """A function of the .pxd, called as from Cython."""
     capsule = hashing.__pyx_capi__[name]  # type: ignore[attr-defined]
     name_of = ctypes.pythonapi.PyCapsule_GetName
     name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
@@ -219,7 +216,7 @@ def c_function(name: str, result: Any, *arguments: Any) -> Any:
     return ctypes.CFUNCTYPE(result, *arguments)(pointer_of(capsule, name_of(capsule)))
 
 
-def test_the_c_function_takes_null_for_nothing_and_survives_a_topic_without_partitions() -> None:
+def test_the_c_function_accepts_null_with_no_bytes_and_a_topic_without_partitions() -> None:
     bytes_and_size = (ctypes.c_char_p, ctypes.c_ssize_t)
     place = c_function("partition_of", ctypes.c_int32, ctypes.c_int32, *bytes_and_size, ctypes.c_int32)
     assert place(RULES.index("java"), b"kafka", 5, 7) == partition_for_key("java", b"kafka", 7)

@@ -1,4 +1,5 @@
-"""Placement against the real librdkafka: its partitioner functions, and a producer on its mock cluster."""
+"""Partitions compared with the real librdkafka: its partitioner functions, and a producer on its mock
+cluster."""
 
 import ctypes
 import random
@@ -11,10 +12,10 @@ import pytest
 from cyproducer.records.hashing import partition_for_key
 
 TOPIC = "keys"
-# No power of two, or the sign of a hash would not show in its remainder.
+# Not a power of two, because then the sign of a hash would not affect its remainder.
 PARTITIONS = 7
 KINDS = ["consistent", "consistent_random", "murmur2", "murmur2_random", "fnv1a", "fnv1a_random"]
-# The lookup of a symbol in the extension goes on to the library it is linked to.
+# The lookup of a symbol in the extension continues in the library it is linked to.
 LIBRDKAFKA = ctypes.CDLL(confluent_kafka.cimpl.__file__)
 
 
@@ -24,7 +25,7 @@ def random_keys(count: int, seed: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_key_is_placed_as_by_librdkafkas_function(kind: str) -> None:
+def test_every_key_gets_the_partition_of_librdkafkas_function(kind: str) -> None:
     function = getattr(LIBRDKAFKA, f"rd_kafka_msg_partitioner_{kind}")
     function.restype = ctypes.c_int32
     function.argtypes = [
@@ -85,7 +86,7 @@ def delivered_partitions(servers: str, partitioner: str, keys: list[bytes | None
         {
             "bootstrap.servers": servers,
             "partitioner": partitioner,
-            # 0: each keyless record draws its own partition, so that it can be told from a hashed one.
+            # 0: each keyless record gets its own random partition, which distinguishes it from a hashed one.
             "sticky.partitioning.linger.ms": 0,
         }
     )
@@ -105,7 +106,7 @@ def delivered_partitions(servers: str, partitioner: str, keys: list[bytes | None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_records_land_where_a_real_librdkafka_producer_puts_them(kind: str, bootstrap_servers: str) -> None:
+def test_records_get_the_partitions_of_a_real_librdkafka_producer(kind: str, bootstrap_servers: str) -> None:
     keys = random_keys(300, seed=2)
     delivered = delivered_partitions(bootstrap_servers, kind, [*keys])
     assert delivered == [partition_for_key(kind, key, PARTITIONS) for key in keys]
@@ -114,7 +115,7 @@ def test_records_land_where_a_real_librdkafka_producer_puts_them(kind: str, boot
 
 @pytest.mark.parametrize("key", [None, b""])
 @pytest.mark.parametrize("kind", KINDS)
-def test_missing_and_empty_keys_are_hashed_exactly_where_librdkafka_hashes_them(
+def test_missing_and_empty_keys_are_hashed_exactly_if_librdkafka_hashes_them(
     kind: str, key: bytes | None, bootstrap_servers: str
 ) -> None:
     delivered = set(delivered_partitions(bootstrap_servers, kind, [key] * 200))
@@ -122,6 +123,6 @@ def test_missing_and_empty_keys_are_hashed_exactly_where_librdkafka_hashes_them(
     assert delivered == (set(range(PARTITIONS)) if expected == -1 else {expected})
 
 
-def test_random_ignores_keys_as_the_kind_none_does(bootstrap_servers: str) -> None:
+def test_random_ignores_keys_like_the_rule_none(bootstrap_servers: str) -> None:
     assert set(delivered_partitions(bootstrap_servers, "random", [b"key"] * 200)) == set(range(PARTITIONS))
     assert partition_for_key("none", b"key", PARTITIONS) == -1

@@ -19,7 +19,7 @@ from tests.rig import Rig
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
-# Sizes and differences around which a varint of seven bits a byte grows, after zigzag.
+# Sizes and differences at which a varint (seven bits per byte, after zigzag) becomes longer.
 EDGES = [0, 1, 62, 63, 64, 65, 127, 128, 8191, 8192, 8193, 1 << 20, (1 << 20) + 1]
 NOW = 1_700_000_000_000
 HEADER = 61
@@ -48,8 +48,8 @@ def record(
 
 def test_golden_bytes_of_two_records_with_every_feature() -> None:
     golden = bytes.fromhex(
-        "0000000000000000"  # base offset: the broker's to give
-        "00000047"  # length behind this field: 71
+        "0000000000000000"  # base offset: the broker assigns it
+        "00000047"  # length after this field: 71
         "ffffffff"  # partition leader epoch: unknown
         "02"  # magic
         "4b4db84e"  # CRC-32C of what follows
@@ -85,7 +85,7 @@ def test_headers_keep_their_order_and_names_may_repeat() -> None:
 
 
 @pytest.mark.parametrize("size", EDGES)
-def test_sizes_around_the_edges_of_a_varint(size: int) -> None:
+def test_sizes_where_a_varint_becomes_longer(size: int) -> None:
     data = bytes(range(256)) * (size // 256 + 1)
     data = data[:size]
     for one in (record(value=data), record(key=data), record(headers=(("h", data),))):
@@ -95,7 +95,7 @@ def test_sizes_around_the_edges_of_a_varint(size: int) -> None:
 
 
 @pytest.mark.parametrize("delta", [d * sign for d in [*EDGES, 2**31, 2**48, NOW] for sign in (1, -1)])
-def test_timestamps_around_the_edges_of_a_varint(delta: int) -> None:
+def test_timestamps_where_a_varint_becomes_longer(delta: int) -> None:
     records = [record(timestamp=NOW), record(1, timestamp=max(0, NOW + delta))]
     (batch,) = decode_batches(encoded(records))
     assert batch.records == tuple(records)
@@ -103,13 +103,13 @@ def test_timestamps_around_the_edges_of_a_varint(delta: int) -> None:
 
 
 @pytest.mark.parametrize("timestamp", [0, 2**63 - 1])
-def test_the_first_and_the_last_timestamp_there_can_be(timestamp: int) -> None:
+def test_the_smallest_and_the_largest_timestamp(timestamp: int) -> None:
     records = [record(timestamp=timestamp), record(1, timestamp=2**63 - 1 - timestamp)]
     (batch,) = decode_batches(encoded(records))
     assert [r.timestamp for r in batch.records] == [timestamp, 2**63 - 1 - timestamp]
 
 
-def test_offset_deltas_count_up_past_the_edges_of_a_varint() -> None:
+def test_offset_deltas_increase_as_their_varints_become_longer() -> None:
     records = [record(i, b"") for i in range(8200)]
     written = encoded(records)
     assert written == reference.encode_batch(batch_of(records))
@@ -121,13 +121,13 @@ def test_the_checksum_covers_everything_from_the_attributes_on() -> None:
     assert int.from_bytes(written[17:21], "big") != zlib.crc32(written[21:])
 
 
-def test_the_fields_that_are_given_stand_in_the_header() -> None:
+def test_the_given_fields_are_in_the_header() -> None:
     options: dict[str, Any] = {"producer_id": 2**62, "producer_epoch": 32767, "base_sequence": 2**31 - 1}
     (batch,) = decode_batches(encoded([record()], attributes=16, **options))
     assert batch == batch_of([record()], transactional=True, **options)
 
 
-def test_a_batch_has_at_least_one_record() -> None:
+def test_a_batch_needs_at_least_one_record() -> None:
     with pytest.raises(ValueError, match="at least one record"):
         encode_batch([])
 
@@ -142,7 +142,7 @@ record_lists = st.lists(
 
 
 @given(record_lists, st.integers(-1, 2**63 - 1), st.integers(-1, 2**15 - 1), st.integers(-1, 2**31 - 1))
-def test_random_batches_are_the_references(records: list[Record], pid: int, epoch: int, seq: int) -> None:
+def test_random_batches_match_the_reference(records: list[Record], pid: int, epoch: int, seq: int) -> None:
     fields: dict[str, Any] = {"producer_id": pid, "producer_epoch": epoch, "base_sequence": seq}
     written = encoded(records, **fields)
     assert written == reference.encode_batch(batch_of(records, **fields))
@@ -155,7 +155,7 @@ CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 @pytest.mark.parametrize("codec", CODECS)
 @given(rows=record_lists, batch_size=st.integers(100, 4000))
 @settings(max_examples=30)
-def test_what_send_writes_is_what_a_consumer_reads(
+def test_a_consumer_reads_the_records_that_send_wrote(
     codec: str | None, rows: list[Record], batch_size: int
 ) -> None:
     rows = [r for r in rows if r.key is not None or r.value is not None]
@@ -173,7 +173,7 @@ def test_what_send_writes_is_what_a_consumer_reads(
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
-def test_a_compressed_batch_says_so_and_is_shorter(codec: str) -> None:
+def test_a_compressed_batch_has_its_codec_and_is_shorter(codec: str) -> None:
     compressor = compressor_for(codec)
     with Rig({"t": [1]}, compressor=compressor) as rig:
         rig.send("t", b"x" * 5000)
@@ -184,7 +184,7 @@ def test_a_compressed_batch_says_so_and_is_shorter(codec: str) -> None:
         assert batch.records[0].value == b"x" * 5000
 
 
-def test_a_batch_that_compression_would_lengthen_goes_as_it_is() -> None:
+def test_a_batch_that_compression_would_lengthen_is_sent_uncompressed() -> None:
     with Rig({"t": [1]}, compressor=compressor_for("gzip")) as rig:
         rig.send("t", b"x")
         (seen,) = rig.requests()
@@ -192,7 +192,7 @@ def test_a_batch_that_compression_would_lengthen_goes_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("limit", [1000, 70_000, 1 << 20])
-def test_values_go_up_to_the_largest_request_and_no_further(limit: int) -> None:
+def test_values_may_fill_the_largest_request_and_no_more(limit: int) -> None:
     around = len(reference.encode_batch(batch_of([record(value=bytes(limit - 100))]))) - (limit - 100)
     with Rig({"t": [1]}, max_request_size=limit) as rig:
         for size in (0, 1, limit - around):
