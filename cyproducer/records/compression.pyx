@@ -93,7 +93,7 @@ cdef class Compressor:
         return f"Compressor(name={self.name!r}, level={self.level!r})"
 
 
-cdef class Gzip(Compressor):
+cdef class _Gzip(Compressor):
     def compress(self, data):
         # 31: a window of 32 KiB and a gzip wrapper, in which zlib leaves the time 0.
         return zlib.compress(data, self.level, wbits=31)
@@ -108,7 +108,7 @@ cdef class Gzip(Compressor):
         return result
 
 
-cdef class Snappy(Compressor):
+cdef class _Snappy(Compressor):
     def compress(self, data):
         cdef list parts = [XERIAL_HEADER]
         cdef Py_ssize_t start
@@ -144,7 +144,7 @@ cdef class Snappy(Compressor):
         return b"".join(parts)
 
 
-cdef class Lz4(Compressor):
+cdef class _Lz4(Compressor):
     def compress(self, data):
         # The library keeps the fast compressor's state on the stack: reusing a context would gain nothing.
         # Java's level for its fast compressor means a slow one to the library, whose own fast level is 0.
@@ -168,7 +168,7 @@ cdef class Lz4(Compressor):
         return result
 
 
-cdef class Zstd(Compressor):
+cdef class _Zstd(Compressor):
     # A new context costs 20 us, as much as compressing 4 KB, and a context serves one thread at a time. So
     # idle contexts are kept here: at most as many as were ever in use at once. A context in use is not in
     # here, so a forked child finds only consistent ones.
@@ -201,7 +201,7 @@ cdef class Zstd(Compressor):
         return frame.decompress(data, max_output_size=bound, allow_extra_data=False)
 
 
-cdef dict COMPRESSORS = {"none": Compressor, "gzip": Gzip, "snappy": Snappy, "lz4": Lz4, "zstd": Zstd}
+cdef dict COMPRESSORS = {"none": Compressor, "gzip": _Gzip, "snappy": _Snappy, "lz4": _Lz4, "zstd": _Zstd}
 
 
 def compressor_for(str name, level=None):
