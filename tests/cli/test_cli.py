@@ -1,4 +1,4 @@
-"""The command line: options, account and exit codes, with a producer that only notes what it is told."""
+"""The command line: options, counts and exit codes, with a fake producer that records its calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Future:
 
 
 class Producer:
-    """kafka-python's calls; ``on_send`` decides what becomes of a record."""
+    """kafka-python's methods. ``on_send`` decides the outcome of a record."""
 
     made: list[Producer]
     on_send: Callable[[dict[str, Any]], Future] = staticmethod(lambda record: Future())
@@ -245,7 +245,7 @@ def test_an_error_that_every_record_would_meet_ends_the_reading(
     assert len(calls) == 2
     assert told.err.splitlines() == [
         "stdin:2: KafkaTimeoutError: no leader",
-        "cyproducer: stopped reading there: the next records would have failed the same way",
+        "cyproducer: stopped reading at this line: the next records would have failed the same way",
     ]
     assert told.out.startswith("1 records delivered")
 
@@ -291,15 +291,15 @@ def test_an_unreachable_broker_is_one_line(
         ([], "required: COMMAND"),
         (["produce", "-t", "topic"], "required: -b/--bootstrap-server"),
         ([*REQUIRED, "--json", "-K", ":"], "not allowed with"),
-        ([*REQUIRED, "-K", ""], "must be text of one line"),
-        ([*REQUIRED, "--acks", "2"], "'2' is none of 0, 1, all"),
-        ([*REQUIRED, "--linger-ms", "-1"], "'-1' is not a whole number of at least 0"),
-        ([*REQUIRED, "-p", "x"], "'x' is not a whole number of at least 0"),
+        ([*REQUIRED, "-K", ""], "must be text without line breaks"),
+        ([*REQUIRED, "--acks", "2"], "'2' is not one of 0, 1, all"),
+        ([*REQUIRED, "--linger-ms", "-1"], "'-1' is not a whole number >= 0"),
+        ([*REQUIRED, "-p", "x"], "'x' is not a whole number >= 0"),
         ([*REQUIRED, "-H", "name"], "'name' is not NAME=VALUE"),
         ([*REQUIRED, "-o", "=1"], "'=1' is not NAME=VALUE"),
         ([*REQUIRED, "-o", "unknown=1"], "unknown is not an option"),
-        ([*REQUIRED, "/does/not/exist"], "/does/not/exist: not a file that can be read"),
-        ([*REQUIRED, "/"], "/: not a file that can be read"),
+        ([*REQUIRED, "/does/not/exist"], "/does/not/exist: not a readable file"),
+        ([*REQUIRED, "/"], "/: not a readable file"),
     ],
 )
 def test_wrong_usage_is_exit_code_two(
@@ -313,7 +313,7 @@ def test_wrong_usage_is_exit_code_two(
 
 
 class Endless(io.RawIOBase):
-    """Standard input that gives two lines and then interrupts, as a Ctrl-C would a read that waits."""
+    """Standard input that returns two lines and then sends SIGINT, like Ctrl-C during a waiting read."""
 
     def __init__(self) -> None:
         self.reads = 0
@@ -339,7 +339,7 @@ def test_an_interrupt_of_a_waiting_read_sends_what_was_read(
     told = capsys.readouterr()
     assert values(fake) == [b"1", b"2"]
     assert told.out.startswith("2 records delivered")
-    assert "interrupted: what was read before has been sent" in told.err
+    assert "interrupted: the lines read so far were sent" in told.err
     assert signal.getsignal(signal.SIGINT) is handler
 
 

@@ -100,12 +100,12 @@ def test_an_interrupt_sends_what_was_typed(broker: EmbeddedBroker) -> None:
         assert typing.stdin is not None
         typing.stdin.write(b"typed\n")
         typing.stdin.flush()
-        # It has arrived, so the process is back in its read.
+        # The record has arrived, so the process is waiting in its read again.
         assert [record.value for record in read_all(broker.bootstrap_servers, "typed", expected=1)] == [
             b"typed"
         ]
         typing.send_signal(signal.SIGINT)
-        # The pipe stays open: only the interrupt can have ended it.
+        # The pipe is still open: only the interrupt can have ended the process.
         assert typing.wait(30) == 130
         assert typing.stdout is not None
         assert typing.stdout.read().startswith(b"1 records delivered")

@@ -1,4 +1,4 @@
-"""Progress, tables and amounts as a person sees them."""
+"""Progress, tables and amounts as they appear on the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
         return True
 
     def screen(self) -> str:
-        """The line as it stands after everything written, each part over the one before."""
+        """The visible line after all writes, each part written over the previous one."""
         line = ""
         for part in self.getvalue().split("\r"):
             line = part + line[len(part) :]

@@ -1,4 +1,4 @@
-"""The demo, with a library of our own in place of Python's."""
+"""The demo, with a small library in place of Python's."""
 
 from __future__ import annotations
 

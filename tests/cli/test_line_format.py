@@ -1,4 +1,4 @@
-"""What a line means in each of the command line's formats."""
+"""How a line is parsed in each of the command line's formats."""
 
 from __future__ import annotations
 
@@ -69,17 +69,17 @@ def test_a_blank_line_of_json_is_no_record(line: bytes) -> None:
         (b"[1]", r"not a JSON object: '\[1\]'"),
         (b"{}", 'no "value": use null for a tombstone'),
         (b'{"key": "k"}', 'no "value"'),
-        (b'{"value": null}', "neither key nor value"),
+        (b'{"value": null}', "no key and no value"),
         (
             b'{"value": 1, "Key": 2}',
             "unknown name 'Key': allowed are key, value, headers, partition, timestamp_ms",
         ),
         (b'{"value": 1, "headers": [["a", "b"]]}', r"headers must be an object .*, not \[\[\"a\", \"b\"\]\]"),
         (b'{"value": 1, "headers": {"a": null}}', "header 'a' is null"),
-        (b'{"value": 1, "partition": -1}', "partition must be a whole number of at least 0, not -1"),
-        (b'{"value": 1, "partition": true}', "partition must be a whole number of at least 0, not true"),
-        (b'{"value": 1, "timestamp_ms": 1.5}', "timestamp_ms must be a whole number of at least 0, not 1.5"),
-        (b'{"value": "\\ud800"}', "half a surrogate pair"),
+        (b'{"value": 1, "partition": -1}', "partition must be a whole number >= 0, not -1"),
+        (b'{"value": 1, "partition": true}', "partition must be a whole number >= 0, not true"),
+        (b'{"value": 1, "timestamp_ms": 1.5}', "timestamp_ms must be a whole number >= 0, not 1.5"),
+        (b'{"value": "\\ud800"}', "unpaired surrogate"),
     ],
 )
 def test_json_that_says_no_record_is_refused_in_one_line(line: bytes, reason: str) -> None:
