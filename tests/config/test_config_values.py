@@ -210,7 +210,9 @@ def test_value_that_is_not_allowed_is_refused_with_the_reason(name: str, value: 
         ("sasl_ssl://[::1]:1", "SASL_SSL", ("::1", 1)),
     ],
 )
-def test_server_is_taken_apart(entry: str, protocol: str | None, address: tuple[str, int]) -> None:
+def test_a_server_is_split_into_protocol_and_address(
+    entry: str, protocol: str | None, address: tuple[str, int]
+) -> None:
     assert split_server(entry) == (protocol, address)
 
 
@@ -242,7 +244,7 @@ def test_server_is_taken_apart(entry: str, protocol: str | None, address: tuple[
         ("://host:9092", "has the prefix ''"),
     ],
 )
-def test_server_that_is_no_address_is_refused_by_name(entry: str, reason: str) -> None:
+def test_an_invalid_server_is_refused_by_name(entry: str, reason: str) -> None:
     with pytest.raises(Refused, match=f"^{re.escape(repr(entry))} has .*") as caught:
         split_server(entry)
     assert reason in str(caught.value)
@@ -261,7 +263,7 @@ def written(address: tuple[str, int]) -> str:
 
 
 @given(st.lists(ADDRESSES, min_size=1, max_size=5, unique=True))
-def test_any_list_of_servers_comes_back_as_its_addresses(addresses: list[tuple[str, int]]) -> None:
+def test_any_list_of_servers_yields_its_addresses(addresses: list[tuple[str, int]]) -> None:
     entries = [written(address) for address in addresses]
     for given_as in (entries, ",".join(entries), tuple(entries)):
         config = ProducerConfig(bootstrap_servers=given_as)
@@ -283,7 +285,7 @@ def test_any_text_is_an_address_or_is_refused(entry: str) -> None:
 
 
 @given(st.one_of(st.integers(), st.floats(allow_nan=False)))
-def test_number_and_its_text_are_the_same(value: float) -> None:
+def test_a_number_and_its_text_give_the_same_value(value: float) -> None:
     assert number(repr(value)) == number(value) == value
     whole = math.isfinite(value) and value == int(value)
     assert isinstance(number(value), int) is whole
@@ -294,7 +296,7 @@ def test_number_and_its_text_are_the_same(value: float) -> None:
         st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.lists(st.integers())
     )
 )
-def test_any_value_is_read_into_a_form_that_is_read_again_or_refused(value: Any) -> None:
+def test_any_value_is_refused_or_has_a_normal_form_that_is_accepted(value: Any) -> None:
     for name in ProducerConfig().as_dict():
         if name in ("compression_level", "transactional_id", "enable_idempotence"):
             continue  # these depend on other options
