@@ -224,8 +224,8 @@ class ProducerOptions:
     max_in_flight_requests_per_connection = Option(
         5,
         kind.whole(1, kind.INT32_MAX),
-        "Maximum number of requests without a response per connection. Above 1 without idempotence, retries "
-        "may reorder records",
+        "Maximum number of requests without a response per connection. Without idempotence a partition has "
+        "one batch in flight at a time all the same, unless acks=0",
     )
 
     # Batches and memory.
