@@ -505,7 +505,9 @@ MUTANTS = [
         "cyproducer/observability/definitions.py",
         'size = r.recent("raw_bytes") - HEADER_BYTES',
         'size = r.recent("batch_bytes") - HEADER_BYTES',
-        ("tests/observability/test_values.py::test_a_compression_rate_is_bytes_sent_by_bytes_before",),
+        (
+            "tests/observability/test_values.py::test_the_compression_rate_is_bytes_sent_divided_by_uncompressed_bytes",
+        ),
     ),
 ]
 

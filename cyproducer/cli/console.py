@@ -1,4 +1,4 @@
-"""What the commands show people: progress, tables, amounts. Writes only to the streams it is given."""
+"""Console output of the commands: progress, tables, amounts. Writes only to the given streams."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ BAR_WIDTH = 30
 
 
 class Progress:
-    """A line that is redrawn while something goes on; silent where ``stream`` is not a terminal.
+    """A progress line that is redrawn in place. Silent if ``stream`` is not a terminal.
 
     Args:
         stream: Usually stderr.
-        total: What `update`'s ``done`` will be at the end; 0 where nobody knows, for a line without a bar.
+        total: The value of `update`'s ``done`` at the end; 0 if it is unknown, for a line without a bar.
     """
 
     def __init__(self, stream: TextIO, total: int = 0) -> None:
@@ -24,17 +24,17 @@ class Progress:
         self._shown = stream.isatty()
         self._next_s = 0.0
         self._width = 0
-        # Not every terminal's encoding has the blocks.
+        # Not every terminal's encoding has the block characters.
         self._full, self._empty = ("█", "░") if "utf" in (stream.encoding or "").lower() else ("#", ".")
 
     def update(self, done: int, text: str) -> None:
-        """Redraw, but no more than ten times a second."""
+        """Redraw the line, at most ten times a second."""
         if self._shown and (now := time.monotonic()) >= self._next_s:
             self._next_s = now + DRAW_EVERY_S
             self._draw(f"{self._bar(done)}{text}")
 
     def close(self) -> None:
-        """Take the line away, so that what follows has it."""
+        """Clear the line for further output."""
         if self._width:
             self._draw("")
             self._stream.write("\r")
@@ -49,14 +49,14 @@ class Progress:
         return f"{self._full * full}{self._empty * (BAR_WIDTH - full)} {share:4.0%}  "
 
     def _draw(self, line: str) -> None:
-        # Blanks cover what a longer line left behind.
+        # Blanks overwrite the rest of a longer previous line.
         self._stream.write(f"\r{line:<{self._width}}")
         self._stream.flush()
         self._width = len(line)
 
 
 def amount(size: float) -> str:
-    """Bytes for people: ``12.3 MB`` (powers of ten)."""
+    """Human-readable size in bytes: ``12.3 MB`` (powers of ten)."""
     if size < 1000:
         return f"{size:.0f} B"
     units = ["kB", "MB", "GB", "TB"]
@@ -66,14 +66,14 @@ def amount(size: float) -> str:
 
 
 def table(rows: Sequence[tuple[str, str]]) -> str:
-    """Names on the left, what they stand for on the right, in two columns."""
+    """Two columns: names on the left, values on the right."""
     name_width = max(len(name) for name, _ in rows)
     value_width = max(len(value) for _, value in rows)
     return "\n".join(f"  {name:<{name_width}}  {value:>{value_width}}" for name, value in rows)
 
 
 def one_line(error: BaseException) -> str:
-    """An exception as one line, which names its class where its text alone would not say what happened."""
+    """An exception as one line. The class name is added if the text does not contain it."""
     text = " ".join(str(error).split())
     kind = type(error).__name__
     if not text:

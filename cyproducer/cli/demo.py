@@ -1,7 +1,7 @@
-"""``python -m cyproducer demo``: Python's standard library, line by line, into an embedded broker.
+"""``python -m cyproducer demo``: sends Python's standard library, line by line, to an embedded broker.
 
-Owns the whole show: the broker, the records, the table and the reading back. Runs on the main thread, except
-that latencies are taken on the thread that completes records.
+Owns the broker, the records, the table and the read-back. Runs on the main thread, except that latencies are
+measured on the callback thread.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 TOPIC = "standard-library"
 SAMPLE_EVERY = 997
-"""Every how many records one's latency is taken: often enough for a p99, and too rare to slow anything down.
-A prime, so that the samples fall into no step with files or batches."""
+"""Records per latency sample: enough samples for a p99, too few to slow down the run. A prime, so that the
+samples do not align with files or batches."""
 FLUSH_TIMEOUT_S = 60.0
 READ_TIMEOUT_S = 15.0
 SHOWN = 5
 
 
 class Totals(NamedTuple):
-    """What was handed to the producer, and how long it took until all of it was acknowledged."""
+    """The data passed to the producer, and the time until all of it was acknowledged."""
 
     records: int
     payload_bytes: int
@@ -42,7 +42,7 @@ class Totals(NamedTuple):
 
 
 def demo(options: argparse.Namespace) -> int:
-    """Run the demo; returns the exit code: 0 where the broker holds as many records as were sent."""
+    """Run the demo; returns the exit code: 0 if the broker holds as many records as were sent."""
     root = Path(sysconfig.get_path("stdlib"))
     files = sorted(source_files(root))
     print(
@@ -72,7 +72,7 @@ def demo(options: argparse.Namespace) -> int:
 
 
 def source_files(root: Path) -> Iterator[Path]:
-    """The ``.py`` files below ``root``, without the packages that were installed beside the library."""
+    """The ``.py`` files below ``root``, without packages that are installed in the same directory."""
     for path in root.rglob("*.py"):
         if not {"site-packages", "dist-packages"} & set(path.relative_to(root).parts):
             yield path
@@ -81,8 +81,8 @@ def source_files(root: Path) -> Iterator[Path]:
 def send_lines(producer: KafkaProducer, root: Path, files: list[Path]) -> Totals:
     """Send each line as a record with its file as key; returns when all are acknowledged.
 
-    A latency is the time from just before `send` to the callback of the record's future, so it holds the
-    waiting for a batch to fill, the broker, and what the callback itself waits for the GIL.
+    A latency is the time from just before `send` to the callback of the record's future. It includes the time
+    that the batch fills, the broker, and the callback's own wait for the GIL.
     """
     progress = Progress(sys.stderr, sum(path.stat().st_size for path in files))
     latencies_ms: list[float] = []
@@ -115,7 +115,7 @@ def send_lines(producer: KafkaProducer, root: Path, files: list[Path]) -> Totals
 
 
 def rows(totals: Totals, metrics: dict[str, float]) -> list[tuple[str, str]]:
-    """The table: totals as counted here, batches and compression from the producer's metrics."""
+    """The rows of the table: totals counted here, batches and compression from the producer's metrics."""
 
     def metric(name: str, form: str, scale: float = 1.0) -> str:
         value = metrics.get(name)
@@ -139,7 +139,7 @@ def rows(totals: Totals, metrics: dict[str, float]) -> list[tuple[str, str]]:
 
 
 def quantile(ordered: list[float], share: float) -> float:
-    """The smallest value that at least ``share`` of them do not exceed; NaN of none."""
+    """The smallest value that at least ``share`` of the values do not exceed; NaN if there are none."""
     if not ordered:
         return float("nan")
     rank = -int(-share * len(ordered) // 1)
@@ -147,7 +147,7 @@ def quantile(ordered: list[float], share: float) -> float:
 
 
 def read_back(bootstrap_servers: str) -> int:
-    """Show a few records as librdkafka's consumer reads them; returns how many the broker was given."""
+    """Print a few records as read by librdkafka's consumer; returns the number of records in the broker."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer(
@@ -160,7 +160,7 @@ def read_back(bootstrap_servers: str) -> int:
             for number in partitions
         }
         fullest = max(ends, key=lambda number: ends[number])
-        # The mock keeps the end of each partition, so that is where to look.
+        # The mock broker keeps only the end of each partition, so read there.
         consumer.assign([TopicPartition(TOPIC, fullest, max(0, ends[fullest] - 200))])
         print(f"\nRead back by confluent_kafka.Consumer, from partition {fullest}:")
         for message in _some(consumer):
@@ -172,7 +172,7 @@ def read_back(bootstrap_servers: str) -> int:
 
 
 def _some(consumer: Consumer) -> Iterator[Message]:
-    """The next records that are more than blanks."""
+    """The next records that are not blank."""
     deadline_s = time.monotonic() + READ_TIMEOUT_S
     shown = 0
     while shown < SHOWN and (left_s := deadline_s - time.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""Lines of text to records, for the command line. Pure: reads no file and sends nothing."""
+"""Converts lines of text to records, for the command line. Pure: reads no file and sends nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Header = tuple[str, bytes]
 
 
 class Record(NamedTuple):
-    """What one line says is to be sent; ``None`` where it leaves the choice to the producer."""
+    """The record described by one line. ``None`` leaves the choice to the producer."""
 
     value: bytes | None
     key: bytes | None = None
@@ -20,23 +20,23 @@ class Record(NamedTuple):
 
 
 class LineError(ValueError):
-    """A line is not what the chosen format allows; the message is one line, without the line's number."""
+    """A line does not match the chosen format. The message is one line, without the line number."""
 
 
 Format = Callable[[bytes], Record | None]
-"""Takes a line without its end; ``None`` is a line that holds no record."""
+"""Takes a line without its line ending. ``None``: the line contains no record."""
 
 
 def whole_line(line: bytes) -> Record:
-    """The line is the value, be it empty."""
+    """The line is the value, even if it is empty."""
     return Record(line)
 
 
 def keyed_line(separator: str) -> Format:
-    """What is before the first ``separator`` is the key, what is after it the value.
+    """The text before the first ``separator`` is the key, the rest is the value.
 
     Raises (the format returned):
-        LineError: The line does not hold the separator.
+        LineError: The line does not contain the separator.
     """
     mark = separator.encode()
 
@@ -53,13 +53,13 @@ JSON_NAMES = ("key", "value", "headers", "partition", "timestamp_ms")
 
 
 def json_line(line: bytes) -> Record | None:
-    """The line is a JSON object with any of `JSON_NAMES`; a blank one is no record.
+    """The line is a JSON object with any of `JSON_NAMES`. A blank line contains no record.
 
-    Key, value and header values: text is sent as it is in UTF-8, any other JSON as compact JSON. A value of
-    ``null`` is a tombstone, which needs a key.
+    Key, value and header values: a string is sent as its UTF-8 bytes, any other JSON as compact JSON. A value
+    of ``null`` is a tombstone, which needs a key.
 
     Raises:
-        LineError: Not a JSON object, a name or type that is not allowed, or neither key nor value.
+        LineError: Not a JSON object, a name or type that is not allowed, or no key and no value.
     """
     if not line.strip():
         return None
@@ -82,7 +82,7 @@ def json_line(line: bytes) -> Record | None:
         _whole_number("timestamp_ms", said.get("timestamp_ms")),
     )
     if record.key is None and record.value is None:
-        raise LineError("neither key nor value: a tombstone needs a key")
+        raise LineError("no key and no value: a tombstone needs a key")
     return record
 
 
@@ -93,14 +93,14 @@ def _bytes(said: Any) -> bytes | None:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise LineError(f"half a surrogate pair, which UTF-8 cannot hold: {text!a}") from None
+        raise LineError(f"unpaired surrogate, which UTF-8 cannot encode: {text!a}") from None
 
 
 def _headers(said: Any) -> tuple[Header, ...]:
     if said is None:
         return ()
     if not isinstance(said, dict):
-        raise LineError(f"headers must be an object of name and value, not {json.dumps(said)}")
+        raise LineError(f"headers must be an object of names and values, not {json.dumps(said)}")
     headers = []
     for name, value in said.items():
         encoded = _bytes(value)
@@ -113,13 +113,13 @@ def _headers(said: Any) -> tuple[Header, ...]:
 def _whole_number(name: str, said: Any) -> int | None:
     if said is None:
         return None
-    # JSON's true is an int to Python.
+    # bool is a subclass of int: JSON's true would pass as 1.
     if isinstance(said, bool) or not isinstance(said, int) or said < 0:
-        raise LineError(f"{name} must be a whole number of at least 0, not {json.dumps(said)}")
+        raise LineError(f"{name} must be a whole number >= 0, not {json.dumps(said)}")
     return said
 
 
 def _shown(line: bytes) -> str:
-    """The line as far as an error message should quote it."""
+    """The line as quoted in error messages: at most 60 characters."""
     text = line.decode(errors="replace")
     return repr(text if len(text) <= 60 else text[:57] + "...")

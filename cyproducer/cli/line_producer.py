@@ -1,7 +1,7 @@
-"""The work of ``python -m cyproducer produce``: read lines, send records, keep account of every one.
+"""Implements ``python -m cyproducer produce``: reads lines, sends records, counts the outcome of each.
 
-Owns the reading, the account and what a Ctrl-C does. What a line means is `line_format`'s; options, exit
-codes and words are `cli`'s. Runs on the main thread, where Python delivers signals.
+Owns reading, counting and the handling of Ctrl-C. Does not parse lines (`line_format`). Does not own options,
+exit codes or messages (`main`). Runs on the main thread, where Python delivers signals.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CHUNK = 256 * 1024
 CONNECT_TIMEOUT_S = 15
 SETTLE_EVERY = 1_000
-"""Records between two looks at which of the oldest futures are done: a compromise of memory and time."""
+"""Records between two checks of the oldest futures: a compromise between memory and time."""
 ERRORS_KEPT = 10
 
 RECORD_ERRORS = (
@@ -40,15 +40,15 @@ RECORD_ERRORS = (
     TypeError,
     ValueError,
 )
-"""What `send` raises because of the one record; anything else would befall the next record too."""
+"""Errors that `send` raises because of one record. Any other error would also affect the next record."""
 
 
 def connect(settings: dict[str, Any], timeout_s: float = CONNECT_TIMEOUT_S) -> KafkaProducer:
-    """A producer that has reached a broker.
+    """Creates a producer and waits until it has reached a broker.
 
     Raises:
         KafkaConfigurationError: An option is unknown or its value is not allowed.
-        KafkaError: No broker answered within ``timeout_s``.
+        KafkaError: No broker responded within ``timeout_s``.
     """
     import cyproducer
 
@@ -62,9 +62,10 @@ def connect(settings: dict[str, Any], timeout_s: float = CONNECT_TIMEOUT_S) -> K
 
 
 class Interrupts:
-    """Ctrl-C for a program that must not stop in the middle of `send`. A context manager.
+    """Handles Ctrl-C for a program that must not stop in the middle of `send`. A context manager.
 
-    The first one is noted; it interrupts only what runs in `breaking`. The second raises KeyboardInterrupt.
+    The first Ctrl-C is recorded and interrupts only code inside `breaking`. The second raises
+    KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
@@ -85,10 +86,10 @@ class Interrupts:
 
     @contextlib.contextmanager
     def breaking(self) -> Iterator[None]:
-        """A block that waits for something that may never come, and that it is safe to leave anywhere."""
+        """A block that may wait forever, and that is safe to interrupt at any point."""
         self._breaking = True
         try:
-            # After the line above, so that an interrupt before it is seen here, and one after it raises.
+            # After the line above: an interrupt before that line is noticed here, and one after it raises.
             if self.requested:
                 raise KeyboardInterrupt
             yield
@@ -102,15 +103,15 @@ class Interrupts:
 
 
 class LineProducer:
-    """Sends the lines of files and knows at the end what became of each. Not thread-safe.
+    """Sends the lines of files and counts the outcome of each. Not thread-safe.
 
     Args:
         producer: Used, not closed.
-        topic: Where everything goes.
-        parse: What a line means.
-        headers: Put before each record's own.
-        partition: For records that name none themselves.
-        progress: Told about records and bytes read.
+        topic: The topic of all records.
+        parse: Converts a line to a record.
+        headers: Put before each record's own headers.
+        partition: For records that do not specify one.
+        progress: Shows the records and bytes read.
     """
 
     def __init__(
@@ -134,17 +135,17 @@ class LineProducer:
         self.delivered = 0
         self.failed = 0
         self.unknown = 0
-        """Records whose fate was open when the time to drain ran out."""
+        """Records without an outcome when the drain timed out."""
         self.bytes_sent = 0
-        """Keys and values handed to the producer, without headers and framing."""
+        """Bytes of keys and values passed to the producer, without headers and framing."""
         self.errors: list[str] = []
-        """The first `ERRORS_KEPT`, each with its file and line."""
+        """The first `ERRORS_KEPT` errors, each with its file and line."""
 
     def run(self, sources: Iterable[tuple[str, BinaryIO]], interrupts: Interrupts) -> None:
-        """Send every line of ``sources``; returns at the end of the last, or after an interrupt.
+        """Send every line of ``sources``; returns after the last one, or after an interrupt.
 
         Raises:
-            KafkaError: The cluster cannot be reached or refuses; what was sent before is still to be drained.
+            KafkaError: The cluster is unreachable or refuses. Records sent before must still be drained.
         """
         try:
             for name, stream in sources:
@@ -159,9 +160,9 @@ class LineProducer:
                 raise
 
     def drain(self, timeout_s: float, interrupted_timeout_s: float, interrupts: Interrupts) -> None:
-        """Wait for what was sent, and complete the account.
+        """Wait for the records that were sent, and count their outcomes.
 
-        Waits ``timeout_s`` seconds at most, or ``interrupted_timeout_s`` from an interrupt on.
+        Waits at most ``timeout_s`` seconds, or ``interrupted_timeout_s`` after an interrupt.
         """
         deadline_s = time.monotonic() + timeout_s
         hurried = False
@@ -171,7 +172,7 @@ class LineProducer:
                 deadline_s = min(deadline_s, time.monotonic() + interrupted_timeout_s)
                 continue
             try:
-                # In slices, to notice an interrupt: flush itself would see its whole time through.
+                # In slices, to notice an interrupt: flush() itself would wait for its whole timeout.
                 self._producer.flush(min(left_s, 0.5))
                 break
             except KafkaTimeoutError:
@@ -181,9 +182,9 @@ class LineProducer:
         self._progress.close()
 
     def _lines(self, stream: BinaryIO, interrupts: Interrupts) -> Iterator[bytes]:
-        """The lines of a stream, without their ``\\n`` or ``\\r\\n``, as soon as they are there.
+        """The lines of a stream, without their ``\\n`` or ``\\r\\n``, as soon as they are available.
 
-        Reads by the chunk: a million lines would otherwise enter and leave `breaking` a million times.
+        Reads in chunks: otherwise a million lines would enter and leave `breaking` a million times.
         """
         read = getattr(stream, "read1", stream.read)
         unfinished: list[bytes] = []
@@ -231,7 +232,7 @@ class LineProducer:
         self._pending.append((name, number, future))
 
     def _settle(self, *, wait: bool) -> None:
-        """Account for the oldest records up to the first that is open; with ``wait`` for all there are."""
+        """Count outcomes up to the first pending record. With ``wait``, count pending records as unknown."""
         pending = self._pending
         while pending:
             name, number, future = pending[0]

@@ -1,6 +1,6 @@
-"""``python -m cyproducer``, also installed as ``cyproducer``: send lines to Kafka, or see a demo.
+"""``python -m cyproducer``, also installed as ``cyproducer``: sends lines to Kafka, or runs a demo.
 
-Owns options, exit codes and words; the work is `line_producer`'s and `demo`'s. Exit codes: 0 all records were
+Owns options, exit codes and messages. `line_producer` and `demo` do the work. Exit codes: 0 all records were
 delivered, 1 some were not or no broker could be reached, 2 wrong usage, 130 after Ctrl-C.
 """
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 COMPRESSIONS = tuple(codec.name for codec in CODECS)
 DRAIN_TIMEOUT_S = 150.0
-"""More than the default delivery_timeout_ms, within which every record's fate is known."""
+"""Longer than the default delivery_timeout_ms, within which every record has its outcome."""
 INTERRUPTED_DRAIN_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code (wrong usage raises SystemExit, as argparse does)."""
+    """Run the command line; returns the exit code. Wrong usage raises SystemExit, as in argparse."""
     parser, produce_parser = _parsers()
     options = parser.parse_args(arguments)
     try:
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KafkaConfigurationError as error:
         produce_parser.error(str(error))
     except ModuleNotFoundError as error:
-        # The extra that the demo needs; the message says how to install it.
+        # The demo needs an extra. The message says how to install it.
         return _complain(str(error))
     except KafkaError as error:
         return _complain(one_line(error))
@@ -52,12 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def produce(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """``produce``: what the options say; returns the exit code."""
+    """Run ``produce`` with the given options; returns the exit code."""
     for name in options.files:
         if name != "-" and not (
             os.path.exists(name) and os.access(name, os.R_OK) and not os.path.isdir(name)
         ):
-            parser.error(f"{name}: not a file that can be read")
+            parser.error(f"{name}: not a readable file")
     settings = producer_settings(options)
     with Interrupts() as interrupts:
         with interrupts.breaking():
@@ -94,9 +94,9 @@ def _produce(options: argparse.Namespace, producer: KafkaProducer, interrupts: I
     if lines.failed > len(lines.errors):
         print(f"... and {lines.failed - len(lines.errors):,} more", file=sys.stderr)
     if stopped:
-        _complain("stopped reading there: the next records would have failed the same way")
+        _complain("stopped reading at this line: the next records would have failed the same way")
     if interrupts.requested:
-        _complain("interrupted: what was read before has been sent, the rest has not")
+        _complain("interrupted: the lines read so far were sent, the others were not")
     rate = lines.delivered / elapsed_s if elapsed_s > 0 else 0.0
     unknown = f", {lines.unknown:,} unknown" if lines.unknown else ""
     print(
@@ -109,7 +109,7 @@ def _produce(options: argparse.Namespace, producer: KafkaProducer, interrupts: I
 
 
 def producer_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """`KafkaProducer`'s arguments; ``-o`` is the more specific word and wins over the other options."""
+    """`KafkaProducer`'s arguments. ``-o`` is more specific and overrides the other options."""
     settings: dict[str, Any] = {"bootstrap_servers": options.bootstrap_servers}
     if options.compression not in (None, "none"):
         settings["compression_type"] = options.compression
@@ -139,7 +139,7 @@ def _sources(names: Sequence[str]) -> Iterator[tuple[str, BinaryIO]]:
 
 
 def _total_size(names: Sequence[str]) -> int:
-    """0 where stdin is among them, or something else whose size nobody knows."""
+    """The size in bytes; 0 if the sources include stdin or anything else of unknown size."""
     if "-" in names or not all(os.path.isfile(name) for name in names):
         return 0
     return sum(os.path.getsize(name) for name in names)
@@ -151,7 +151,7 @@ def _complain(text: str, status: int = 1) -> int:
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """``NAME=VALUE``; a value that is JSON (a number, true, "text", a list) is taken as such."""
+    """Parses ``NAME=VALUE``. A value that is JSON (a number, true, "text", a list) is decoded."""
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -169,10 +169,10 @@ def _header(text: str) -> Header:
 
 
 def _separator(text: str) -> str:
-    # So that a tab can be written in any shell.
+    # Allows a tab to be written in any shell.
     separator = text.replace("\\t", "\t")
     if not separator or "\n" in separator:
-        raise argparse.ArgumentTypeError("must be text of one line, such as ':' or '\\t'")
+        raise argparse.ArgumentTypeError("must be text without line breaks, such as ':' or '\\t'")
     return separator
 
 
@@ -183,7 +183,7 @@ def _at_least(lowest: int) -> Any:
         except ValueError:
             value = lowest - 1
         if value < lowest:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {lowest}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= {lowest}")
         return value
 
     return number
@@ -194,24 +194,24 @@ def _acks(text: str) -> int | str:
         return int(text)
     if text == "all":
         return text
-    raise argparse.ArgumentTypeError(f"{text!r} is none of 0, 1, all")
+    raise argparse.ArgumentTypeError(f"{text!r} is not one of 0, 1, all")
 
 
 def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     parser = argparse.ArgumentParser(
-        prog="cyproducer", description="A Kafka producer whose work per record is done in C."
+        prog="cyproducer", description="A Kafka producer that does all work per record in C."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     produce = commands.add_parser(
         "produce",
         help="send the lines of files to a topic",
         description="Send each line of the files, or of standard input, as a record.",
-        epilog="Exit status: 0 all delivered, 1 some not, 2 wrong usage, 130 interrupted (what was read is "
-        "sent first, for at most 10 seconds; a second Ctrl-C stops at once).",
+        epilog="Exit status: 0 all delivered, 1 some not, 2 wrong usage, 130 interrupted (the lines read so "
+        "far are sent first, for at most 10 seconds; a second Ctrl-C stops at once).",
     )
     add = produce.add_argument
     add(
-        "files", nargs="*", default=["-"], metavar="FILE", help="files to read, - is standard input (default)"
+        "files", nargs="*", default=["-"], metavar="FILE", help="files to read; - is standard input (default)"
     )
     add("-b", "--bootstrap-server", dest="bootstrap_servers", required=True, metavar="HOST:PORT[,...]")
     add("-t", "--topic", required=True)
@@ -221,18 +221,18 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
         "--key-separator",
         type=_separator,
         metavar="SEP",
-        help="the key is what stands before the first SEP of a line (\\t is a tab)",
+        help="the text before the first SEP of a line is the key (\\t is a tab)",
     )
     formats.add_argument(
         "--json",
         action="store_true",
         help='each line is {"key": ..., "value": ..., "headers": {...}, "partition": N, "timestamp_ms": N}; '
-        "text is sent as it is, other JSON as compact JSON, a null value is a tombstone",
+        "strings are sent as UTF-8, other JSON as compact JSON, a null value is a tombstone",
     )
     add("-z", "--compression", choices=COMPRESSIONS)
     add("--acks", type=_acks, help="0, 1 or all (default)")
     add("--linger-ms", type=_at_least(0), metavar="MS", help="wait this long for a batch to fill")
-    add("-p", "--partition", type=_at_least(0), help="for lines that name none (default: by key)")
+    add("-p", "--partition", type=_at_least(0), help="for lines without a partition (default: by key)")
     add(
         "-H",
         "--header",
@@ -250,20 +250,20 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
         default=[],
         metavar="NAME=VALUE",
         help="any other option of KafkaProducer, e.g. batch_size=65536; may be repeated. A VALUE that is "
-        "JSON is read as JSON: write '\"1234\"' for a password of digits",
+        "JSON is decoded: write '\"1234\"' for a password of digits",
     )
     add(
         "--connect-timeout",
         type=_at_least(1),
         default=CONNECT_TIMEOUT_S,
         metavar="S",
-        help="give up where no broker answers within S seconds (default: %(default)s)",
+        help="give up if no broker responds within S seconds (default: %(default)s)",
     )
     demonstration = commands.add_parser(
         "demo",
         help="send Python's standard library to an embedded broker",
-        description="Start a broker in memory, send it every line of Python's standard library and show what "
-        "that took. Needs the extra: pip install 'cyproducer[testing]'.",
+        description="Start a broker in memory, send it every line of Python's standard library and print "
+        "statistics. Needs the extra: pip install 'cyproducer[testing]'.",
     )
     demonstration.add_argument("-z", "--compression", choices=COMPRESSIONS, default="lz4")
     demonstration.add_argument("--partitions", type=_at_least(1), default=3)

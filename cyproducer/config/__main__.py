@@ -1,4 +1,4 @@
-"""``python -m cyproducer.config``: the table of all options, as Markdown."""
+"""``python -m cyproducer.config`` prints the table of all options as Markdown."""
 
 from cyproducer.config import options_as_markdown
 

@@ -1,12 +1,12 @@
-"""The table of all options: name, default, kind of value, meaning. Documentation is made from it.
+"""Defines all options: name, default, kind of value, meaning. The documentation is generated from this table.
 
-Owns: one row for each option, as an attribute of ``ProducerOptions``, so that type checkers know
-every option and its type. Does not own: how values are read (``config.values``), the rules between
-options and the object users meet (``config``). Immutable after import; any thread may read it.
+Owns one row per option, as an attribute of ``ProducerOptions``, so that type checkers know every option and
+its type. Does not read values (``config.values``). Does not own the rules between options or the public
+configuration class (``config``). Immutable after import; any thread may read it.
 
-Names and defaults are kafka-python's, and for what it lacks those of Kafka's Java client in Python's
-spelling. Where the Java name is not the Python name with dots, the row says ``java=``; ``java=None``
-marks an option that Java does not have.
+Names and defaults are kafka-python's. For options that kafka-python lacks, they are those of Kafka's Java
+client in Python's spelling. ``java=`` gives the Java name if it is not the Python name with dots;
+``java=None`` marks an option that Java does not have.
 """
 
 import socket
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 SAME = "same"
 
-_IGNORED = "Accepted for kafka-python's sake, without effect: "
+_IGNORED = "Accepted for compatibility with kafka-python, without effect: "
 
 
 def _level_of(codec: str) -> Kind[int]:
@@ -34,7 +34,7 @@ def _any_level() -> Kind[int]:
 
 
 class Option(Generic[T]):
-    """One row of the table, and the read-only attribute through which its value is read."""
+    """One row of the table, and the read-only attribute that returns its value."""
 
     __slots__ = (
         "default",
@@ -75,7 +75,7 @@ class Option(Generic[T]):
 
     @property
     def dotted_name(self) -> str:
-        """The name with dots: accepted as a key even where Java has no such option."""
+        """The name with dots. It is accepted as a key even if Java has no such option."""
         return self.name.replace("_", ".")
 
     @overload
@@ -90,11 +90,11 @@ class Option(Generic[T]):
 
     def __set__(self, config: "ProducerOptions", value: Never) -> NoReturn:
         raise AttributeError(
-            f"options can't be changed: use replace({self.name}=...), which makes another one"
+            f"options can't be changed: use replace({self.name}=...), which returns a new configuration"
         )
 
     def shown(self, value: Any) -> str:
-        """The value as messages and ``repr()`` show it: without passwords, and of bounded length."""
+        """The value as shown in messages and ``repr()``: without passwords, cut to 200 characters."""
         if self.secret:
             return "'***'"
         text = repr(value)
@@ -105,206 +105,212 @@ class Option(Generic[T]):
 
 
 class ProducerOptions:
-    """All options, each with its value for one producer."""
+    """All options with their values for one producer."""
 
     __slots__ = ("_values",)
     _values: dict[str, Any]
 
-    # Where to connect to, and what to send.
+    # Connection and record types.
     bootstrap_servers = Option(
         ("localhost",),
         kind.servers(),
-        "The brokers to ask first, of which one that answers is enough. The port is 9092 by default; IPv6 "
-        "addresses stand in brackets where a port follows",
+        "The brokers to contact first; one that responds is enough. The default port is 9092. An IPv6 "
+        "address with a port must be in brackets",
         shown_default="'localhost'",
     )
     client_id = Option(
         "",
         kind.text(),
-        "The name brokers log and apply quotas by. None: numbered within the process",
+        "The client name that brokers use for logs and quotas. None: numbered within the process",
         shown_default="'cyproducer-N'",
         none_is_unset=True,
     )
     key_serializer = Option(
         None,
         kind.optional(kind.callable_or_with("serialize")),
-        "Turns a key into bytes. None: keys are bytes",
+        "Converts a key to bytes. None: keys must be bytes",
     )
     value_serializer = Option(
         None,
         kind.optional(kind.callable_or_with("serialize")),
-        "Turns a value into bytes. None: values are bytes",
+        "Converts a value to bytes. None: values must be bytes",
     )
     interceptors = Option(
         (),
         kind.plugins("interceptor objects or classes"),
-        "They see every record before its serialisation and every outcome",
+        "Called with every record before its serialisation, and with every outcome",
         java="interceptor.classes",
         shown_default="[]",
     )
 
-    # Which partition.
+    # Partitioning.
     partitioner = Option(
         None,
         kind.optional(kind.callable_or_with("partition", names=True), ""),
-        "Chooses the partition. None: by the key's murmur2 hash as Java does; without a key by load",
+        "Chooses the partition. None: by the key's murmur2 hash, as in Java; without a key, by load",
         java="partitioner.class",
     )
     partitioner_ignore_keys = Option(
-        False, kind.boolean(), "Choose by load for records with a key too. Only without a partitioner"
+        False,
+        kind.boolean(),
+        "Choose the partition by load also for records with a key. Applies only without a partitioner",
     )
     partitioner_adaptive_partitioning_enable = Option(
-        True, kind.boolean(), "Give slow brokers fewer of the records without a key (KIP-794)"
+        True, kind.boolean(), "Send fewer of the records without a key to slow brokers (KIP-794)"
     )
     partitioner_availability_timeout_ms = Option(
         0,
         kind.milliseconds(),
-        "Choose no partition whose broker has taken nothing for so long although there was something. 0: off",
+        "Choose no partition whose broker has accepted no batch for this long although batches were waiting. "
+        "0: off",
     )
     partitioner_single_broker_ms = Option(
         30000,
         kind.milliseconds(),
-        "How long records without a key may keep to the partitions of one broker. 0: not at all",
+        "How long records without a key may stay on the partitions of one broker. 0: not at all",
         java=None,
     )
 
-    # What counts as delivered.
+    # Delivery.
     acks = Option(
         -1,
         kind.acks(),
-        "Who must have the record: 0 nobody (offsets are unknown then), 1 the leader, "
-        "-1 or 'all' every replica in sync",
+        "Which replicas must have the record: 0 none (offsets are unknown then), 1 the leader, "
+        "-1 or 'all' every in-sync replica",
     )
     enable_idempotence = Option(
         False,
         kind.boolean(),
-        "No duplicates and no reordering by retries. Needs acks=all, retries above 0 and at most "
-        "5 requests in flight: otherwise it is off where it was not asked for, and an error where it was",
+        "Prevents retries from duplicating or reordering records. Needs acks=all, retries above 0 and at "
+        "most 5 requests in flight. Otherwise it is switched off, or is an error if it was set explicitly",
         none_is_unset=True,
     )
     transactional_id = Option(
         None,
         kind.optional(kind.text()),
-        "Makes transactions possible, and implies idempotence. A newer producer with the same id fences "
-        "this one",
+        "Enables transactions, and implies idempotence. A newer producer with the same id fences this one",
     )
     transaction_timeout_ms = Option(
         60000,
         kind.whole_milliseconds(),
-        "The coordinator aborts a transaction that is open for longer",
+        "The coordinator aborts a transaction that is open longer than this",
     )
     delivery_timeout_ms = Option(
         120000,
         kind.milliseconds(),
-        "From send() to success or failure, at most. At least linger_ms + request_timeout_ms: where it "
-        "is not given, it is raised to that",
+        "Maximum time from send() to success or failure. Must be at least linger_ms + request_timeout_ms; "
+        "if it is not given, it is raised to that sum",
     )
     retries = Option(
         float("inf"),
         kind.count_or_endless(),
-        "How often a batch is sent again, within delivery_timeout_ms",
+        "Maximum number of times that a batch is sent again, within delivery_timeout_ms",
         shown_default="float('inf')",
     )
     retry_backoff_ms = Option(
-        100, kind.milliseconds(), "The wait before the first retry; it doubles with each"
+        100, kind.milliseconds(), "Backoff before the first retry. It doubles with each retry"
     )
     retry_backoff_max_ms = Option(
         1000,
         kind.milliseconds(),
-        "The longest wait between retries. Where it is not given, at least retry_backoff_ms",
+        "Maximum backoff between retries. If it is not given, it is at least retry_backoff_ms",
     )
     request_timeout_ms = Option(
         30000,
         kind.whole_milliseconds(),
-        "A request not answered for so long counts as failed, and its connection is closed. At most 24 days, "
-        "which is what inf means",
+        "A request without a response for this long fails, and its connection is closed. inf means the "
+        "maximum of 24 days",
     )
     max_in_flight_requests_per_connection = Option(
         5,
         kind.whole(1, kind.INT32_MAX),
-        "Requests a connection may have unanswered. Above 1 without idempotence, retries may reorder records",
+        "Maximum number of requests without a response per connection. Without idempotence a partition has "
+        "one batch in flight at a time all the same, unless acks=0",
     )
 
     # Batches and memory.
     batch_size = Option(
         131072,
         kind.whole(0, kind.INT32_MAX, "bytes"),
-        "The most bytes of a batch; a single record may exceed it. Memory is taken as a batch fills",
+        "Maximum size of a batch. A single record may exceed it. Memory is allocated as a batch fills",
     )
     linger_ms = Option(
         0,
         kind.milliseconds(),
-        "How long a batch that is not full waits for more records; up to a quarter less where another goes",
+        "How long a batch that is not full waits for more records. Up to a quarter less if another batch is "
+        "sent",
     )
     buffer_memory = Option(
         33554432,
         kind.whole(1, kind.INT64_MAX, "bytes"),
-        "The most bytes of records not acknowledged yet; send() blocks beyond it",
+        "Maximum memory for records that are not acknowledged yet. send() blocks if it is exhausted",
     )
     max_block_ms = Option(
         60000,
         kind.milliseconds(),
-        "How long send() may wait for metadata and memory together, and other calls for their answer",
+        "How long send() may wait for metadata and memory together, and other calls for their response",
     )
     max_pending_callbacks = Option(
         100000,
         kind.whole(1, kind.INT32_MAX),
-        "The most records whose outcome is known and whose callbacks, interceptors' included, have not run; "
-        "send() blocks beyond it",
+        "Maximum number of completed records whose callbacks, including those of interceptors, have not run. "
+        "send() blocks if it is reached",
         java=None,
     )
     max_request_size = Option(
-        1048576, kind.whole(1, kind.INT32_MAX, "bytes"), "The most bytes of a request, and so of a record"
+        1048576,
+        kind.whole(1, kind.INT32_MAX, "bytes"),
+        "Maximum size of a request, and therefore of a record",
     )
     compression_type = Option(
         None,
         kind.optional(kind.choice(*(codec.name for codec in CODECS if codec.codec_id)), "none", ""),
-        "The codec for batches",
+        "The compression codec for batches",
     )
     compression_level = Option(
         None,
         kind.optional(_any_level(), ""),
-        "The codec's level, in the range of the codec's own option below. None: the codec's default",
+        "The compression level, in the range of the codec's own option below. None: the codec's default",
         java=None,
     )
     compression_gzip_level = Option(
         None,
         kind.optional(_level_of("gzip")),
-        "The level where gzip is the codec (KIP-390); -1: zlib's",
+        "The level if the codec is gzip (KIP-390). -1: zlib's default",
     )
     compression_lz4_level = Option(
         None,
         kind.optional(_level_of("lz4")),
-        "The level where lz4 is the codec (KIP-390). None: lz4's fast compressor, which Java means by 9",
+        "The level if the codec is lz4 (KIP-390). None: lz4's fast compressor, which is 9 in Java",
     )
     compression_zstd_level = Option(
-        None, kind.optional(_level_of("zstd")), "The level where zstd is the codec (KIP-390). None: 3"
+        None, kind.optional(_level_of("zstd")), "The level if the codec is zstd (KIP-390). None: 3"
     )
     close_timeout_ms = Option(
         30000,
         kind.milliseconds(),
-        "How long the end of the process waits for records not sent yet. close(timeout) says so itself",
+        "How long the end of the process waits for unsent records. close(timeout) has its own timeout",
         java=None,
     )
 
     # Metadata.
     bootstrap_timeout_ms = Option(
-        30000, kind.milliseconds(), "How long to look for a bootstrap server that answers", java=None
+        30000, kind.milliseconds(), "How long to look for a bootstrap server that responds", java=None
     )
     allow_auto_create_topics = Option(
         True, kind.boolean(), "Let brokers create topics that do not exist", java=None
     )
     metadata_max_age_ms = Option(300000, kind.milliseconds(), "Metadata older than this is fetched again")
     metadata_max_idle_ms = Option(
-        300000, kind.milliseconds(1), "A topic nothing was sent to for so long is forgotten"
+        300000, kind.milliseconds(1), "A topic to which nothing was sent for this long is forgotten"
     )
     metadata_recovery_strategy = Option(
         "rebootstrap",
         kind.choice("rebootstrap", "none"),
-        "Where no known broker can be reached: start again from bootstrap_servers (KIP-899), or keep trying",
+        "If no known broker can be reached: start again from bootstrap_servers (KIP-899), or keep trying",
     )
     metadata_recovery_rebootstrap_trigger_ms = Option(
-        300000, kind.milliseconds(), "Start again also where metadata could not be had for so long (KIP-1102)"
+        300000, kind.milliseconds(), "Also start again if no metadata arrived for this long (KIP-1102)"
     )
     client_dns_lookup = Option(
         "use_all_dns_ips",
@@ -313,50 +319,56 @@ class ProducerOptions:
             "resolve_canonical_bootstrap_servers_only",
             also={"default": "use_all_dns_ips"},
         ),
-        "Try every address of a name, or resolve bootstrap servers to their canonical names first "
-        "(Kerberos). 'default', which Java knew before 3.0, means the former",
+        "Try every address of a host name, or first resolve bootstrap servers to their canonical names "
+        "(Kerberos). 'default', a value of Java clients before 3.0, means the former",
     )
 
     # Connections.
     connections_max_idle_ms = Option(
-        540000, kind.milliseconds(never=-1), "A connection not used for so long, 100 ms at least, is closed"
+        540000,
+        kind.milliseconds(never=-1),
+        "A connection that is idle for this long, at least 100 ms, is closed",
     )
     reconnect_backoff_ms = Option(
         50,
         kind.milliseconds(),
-        "The wait before the first reconnection to a broker; it doubles with each failure",
+        "Backoff before the first reconnection to a broker. It doubles with each failure",
     )
     reconnect_backoff_max_ms = Option(
         30000,
         kind.milliseconds(),
-        "The longest wait between reconnections. Where it is not given, at least reconnect_backoff_ms",
+        "Maximum backoff between reconnections. If it is not given, it is at least reconnect_backoff_ms",
     )
     socket_connection_setup_timeout_ms = Option(
         10000,
         kind.milliseconds(1),
-        "How long a connection may take to be made, TLS and SASL included; it doubles with each failure",
+        "Timeout for setting up a connection, including TLS and SASL. It doubles with each failure",
     )
     socket_connection_setup_timeout_max_ms = Option(
         30000,
         kind.milliseconds(1),
-        "The most it grows to. Where it is not given, at least socket_connection_setup_timeout_ms",
+        "Maximum of this timeout. If it is not given, it is at least socket_connection_setup_timeout_ms",
     )
     receive_message_max_bytes = Option(
         100000000,
         kind.whole(1, kind.INT32_MAX, "bytes"),
-        "A larger response is taken for a broken one",
+        "A larger response is treated as invalid",
         java=None,
     )
     receive_buffer_bytes = Option(
-        None, kind.optional(kind.whole(1, kind.INT32_MAX, "bytes"), -1, "-1"), "SO_RCVBUF. None: the system's"
+        None,
+        kind.optional(kind.whole(1, kind.INT32_MAX, "bytes"), -1, "-1"),
+        "SO_RCVBUF. None: the system default",
     )
     send_buffer_bytes = Option(
-        None, kind.optional(kind.whole(1, kind.INT32_MAX, "bytes"), -1, "-1"), "SO_SNDBUF. None: the system's"
+        None,
+        kind.optional(kind.whole(1, kind.INT32_MAX, "bytes"), -1, "-1"),
+        "SO_SNDBUF. None: the system default",
     )
     socket_options = Option(
         ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),),
         kind.socket_options(),
-        "What to set on every socket",
+        "Options to set on every socket",
         java=None,
         shown_default="[(IPPROTO_TCP, TCP_NODELAY, 1)]",
     )
@@ -372,7 +384,7 @@ class ProducerOptions:
     selector = Option(
         None,
         kind.optional(kind.callable_or_with("select")),
-        "The class of selectors.BaseSelector to wait with",
+        "The subclass of selectors.BaseSelector to wait with",
         java=None,
         shown_default="selectors.DefaultSelector",
     )
@@ -384,19 +396,19 @@ class ProducerOptions:
     ssl_context = Option(
         None,
         kind.optional(kind.ssl_context()),
-        "A context made beforehand; the other ssl_* options are not looked at then",
+        "An existing context. The other ssl_* options are then ignored",
         java=None,
     )
     ssl_check_hostname = Option(
         True,
         kind.boolean({"https": True, "": False}),
-        "Whether the broker's certificate must be for the host's name",
+        "Whether the broker's certificate must match its host name",
         java="ssl.endpoint.identification.algorithm",
     )
     ssl_cafile = Option(
         None,
         kind.optional(kind.path(), ""),
-        "CA certificates, PEM. None: the system's",
+        "CA certificates, PEM. None: the system default",
         java="ssl.truststore.location",
     )
     ssl_certfile = Option(
@@ -431,7 +443,7 @@ class ProducerOptions:
         kind.optional(
             kind.choice("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM")
         ),
-        "How to authenticate where security_protocol begins with SASL",
+        "The authentication mechanism if security_protocol begins with SASL",
     )
     sasl_plain_username = Option(None, kind.optional(kind.text()), "The user, for PLAIN and SCRAM", java=None)
     sasl_plain_password = Option(
@@ -440,11 +452,11 @@ class ProducerOptions:
     sasl_kerberos_name = Option(
         None, kind.optional(kind.anything("a string or a gssapi.Name")), "The broker's principal", java=None
     )
-    sasl_kerberos_service_name = Option("kafka", kind.text(), "The service's name in the broker's principal")
+    sasl_kerberos_service_name = Option("kafka", kind.text(), "The service name in the broker's principal")
     sasl_kerberos_domain_name = Option(
         None,
         kind.optional(kind.text()),
-        "The host's name in the broker's principal. None: as connected to",
+        "The host name in the broker's principal. None: the host of the connection",
         java=None,
     )
     sasl_oauth_token_provider = Option(
@@ -456,28 +468,30 @@ class ProducerOptions:
 
     # Metrics.
     metric_reporters = Option(
-        (), kind.plugins("reporter classes or objects"), "They are told of metrics", shown_default="[]"
+        (), kind.plugins("reporter classes or objects"), "Notified of metrics", shown_default="[]"
     )
     metrics_enabled = Option(
-        True, kind.boolean(), "Whether metrics() tells anything, and reporters are told", java=None
+        True, kind.boolean(), "Whether metrics() returns values and reporters are notified", java=None
     )
     metrics_recording_level = Option(
         "INFO",
         kind.choice("INFO", "DEBUG", "TRACE"),
-        "What of the metrics is recorded: all, at each level, as none of a producer's are above INFO",
+        "The level of the metrics to record. Every level records all: each producer metric has level INFO",
     )
-    metrics_num_samples = Option(2, kind.whole(1, kind.INT32_MAX), "The samples a rate is made of")
-    metrics_sample_window_ms = Option(30000, kind.milliseconds(1), "The time a sample spans")
+    metrics_num_samples = Option(
+        2, kind.whole(1, kind.INT32_MAX), "The number of samples (windows) of a rate"
+    )
+    metrics_sample_window_ms = Option(30000, kind.milliseconds(1), "The duration of a sample (window)")
 
     api_version = Option(
         None,
         kind.optional(kind.api_version(), "auto"),
-        "The Kafka release to assume for a broker that closes the connection on a version request. All other "
-        "brokers are asked for their versions",
+        "The Kafka release to assume for a broker that closes the connection after an ApiVersions request. "
+        "All other brokers report their versions",
         java=None,
     )
 
-    # Accepted, without effect.
+    # Accepted without effect.
     api_version_auto_timeout_ms = Option(
         None, kind.optional(kind.milliseconds()), _IGNORED + "see bootstrap_timeout_ms", java=None
     )

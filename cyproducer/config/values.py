@@ -1,9 +1,9 @@
-"""What a value of an option may look like, and how it is read.
+"""Reads and checks the values of options.
 
-Owns: the kinds of values (a number in a range, a list of servers, ...). Each takes what a Python
-program passes and what a Java properties file holds (strings: ``"5"``, ``"true"``) and returns one
-normal form. Does not own: which option has which kind (``config.options``), nor rules between
-options (``config``). Pure functions; any thread may call them.
+Owns the kinds of values (a number in a range, a list of servers, ...). Each kind accepts values as a Python
+program passes them and as a Java properties file contains them (strings: ``"5"``, ``"true"``), and returns
+one normal form. Does not assign kinds to options (``config.options``) or own the rules between options
+(``config``). Pure functions; any thread may call them.
 """
 
 import math
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
-# About 292 years: the most that still fits an int64 when it is turned into nanoseconds.
+# About 292 years: the maximum that fits an int64 after conversion to nanoseconds.
 FOREVER_MS = INT64_MAX // 1_000_000
 
 Address = tuple[str, int]
@@ -26,13 +26,13 @@ SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class Refused(Exception):
-    """A value is not allowed. The text, where there is one, says what is wrong beyond the kind."""
+    """A value is not allowed. The text, if there is one, gives a reason in addition to ``Kind.allowed``."""
 
 
 class Kind(Generic[T]):
-    """A kind of value: called with a value it returns its normal form, or raises ``Refused``.
+    """A kind of value. Called with a value, it returns the normal form or raises ``Refused``.
 
-    ``allowed`` completes the sentence "must be ..."; normal forms are accepted in their turn.
+    ``allowed`` completes the sentence "must be ...". A normal form is itself an accepted value.
     """
 
     __slots__ = ("_read", "allowed")
@@ -46,7 +46,7 @@ class Kind(Generic[T]):
 
 
 def boolean(also: Mapping[str, bool] | None = None) -> Kind[bool]:
-    """True, False, or these as text; ``also`` adds other texts."""
+    """True or False, also as text; ``also`` adds other texts."""
     texts = {"true": True, "false": False, **(also or {})}
 
     def read(value: Any) -> bool:
@@ -60,12 +60,12 @@ def boolean(also: Mapping[str, bool] | None = None) -> Kind[bool]:
 
 
 def number(value: Any) -> int | float:
-    """A number that is not a NaN, from a number or its text; an ``int`` where it is whole."""
+    """Converts a number or its text to a number; an ``int`` if it is whole. Refuses NaN."""
     if isinstance(value, bool | bytes | bytearray):
         raise Refused
     if isinstance(value, str):
         text = value.strip()
-        # Python also reads "1_000" and digits of every script, which no properties file means.
+        # Python also accepts "1_000" and digits of other scripts, which no properties file intends.
         if not text.isascii() or "_" in text:
             raise Refused
         try:
@@ -102,7 +102,7 @@ def whole(minimum: int, maximum: int, unit: str = "", *, also: int | None = None
 
 
 def milliseconds(minimum: int = 0, *, never: int | None = None) -> Kind[float]:
-    """A duration. ``inf``, ``never`` and whatever exceeds 292 years become ``FOREVER_MS``."""
+    """A duration. ``inf``, ``never`` and durations above 292 years become ``FOREVER_MS``."""
     allowed = f"a number of milliseconds >= {minimum}"
 
     def read(value: Any) -> float:
@@ -117,7 +117,7 @@ def milliseconds(minimum: int = 0, *, never: int | None = None) -> Kind[float]:
 
 
 def whole_milliseconds() -> Kind[int]:
-    """A duration of whole milliseconds that requests carry as an int32: 1 to 24 days; more becomes that."""
+    """A duration that requests carry as an int32: 1 ms to 24 days, in whole ms; more becomes 24 days."""
 
     def read(value: Any) -> int:
         found = number(value)
@@ -141,7 +141,7 @@ def count_or_endless() -> Kind[float]:
 
 
 def optional(kind: Kind[T], *nothing: Any) -> Kind[T | None]:
-    """The kind, or None; the values in ``nothing`` mean None too."""
+    """The kind, or None. The values in ``nothing`` also mean None."""
 
     def read(value: Any) -> T | None:
         if value is None:
@@ -180,7 +180,7 @@ def acks() -> Kind[int]:
 
 
 def text() -> Kind[str]:
-    """A string that is not empty and fits Kafka's strings: 32767 bytes of UTF-8."""
+    """A non-empty string within Kafka's limit: 32767 bytes of UTF-8."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str):
@@ -209,30 +209,30 @@ def path() -> Kind[str]:
 
 
 def anything(allowed: str) -> Kind[Any]:
-    """A value nobody looks at here."""
+    """A value that is not checked here."""
     return Kind(allowed, lambda value: value)
 
 
 def callable_or_with(method: str, *, names: bool = False) -> Kind[Any]:
-    """A callable or an object with the method; with ``names``, also a string that is not empty."""
+    """A callable or an object with the method. With ``names``, also a non-empty string."""
 
     def read(value: Any) -> Any:
         if callable(value) or callable(getattr(value, method, None)) or (names and value and is_text(value)):
             return value
         if is_text(value) and "." in value:
-            raise Refused("names of Java classes mean nothing here")
+            raise Refused("names of Java classes are not supported")
         raise Refused
 
-    return Kind(f"{'a name, ' if names else ''}a callable, an object with a method {method}()", read)
+    return Kind(f"{'a name, ' if names else ''}a callable, an object with a {method}() method", read)
 
 
 def is_text(value: Any) -> bool:
-    """Whether it is a string, which is iterable but never meant as a list of letters."""
+    """Whether the value is a string, which is iterable but never means a list of characters."""
     return isinstance(value, str)
 
 
 def plugins(what: str) -> Kind[tuple[Any, ...]]:
-    """A list of objects or classes; None and '' are the empty list."""
+    """A list of objects or classes. None and '' mean the empty list."""
 
     def read(value: Any) -> tuple[Any, ...]:
         if value is None or value == "":
@@ -240,7 +240,7 @@ def plugins(what: str) -> Kind[tuple[Any, ...]]:
         found = value if isinstance(value, Iterable) and not is_text(value) else (value,)
         items = tuple(found)
         if any(is_text(item) for item in items):
-            raise Refused("names of Java classes mean nothing here")
+            raise Refused("names of Java classes are not supported")
         return items
 
     return Kind(f"a list of {what}", read)
@@ -271,11 +271,11 @@ def socket_options() -> Kind[tuple[tuple[Any, ...], ...]]:
         options = []
         for entry in value:
             if not isinstance(entry, list | tuple) or not _fits_setsockopt(tuple(entry)):
-                raise Refused(f"{entry!r} is no such tuple")
+                raise Refused(f"{entry!r} is not such a tuple")
             options.append(tuple(entry))
         return tuple(options)
 
-    return Kind("a list of (level, option, value) tuples as socket.setsockopt() takes them", read)
+    return Kind("a list of (level, option, value) tuples for socket.setsockopt()", read)
 
 
 def _fits_setsockopt(entry: tuple[Any, ...]) -> bool:
@@ -289,7 +289,7 @@ def ssl_context() -> Kind[Any]:
     """An ``ssl.SSLContext``."""
 
     def read(value: Any) -> Any:
-        import ssl  # here, because it takes longer to import than everything else in this package
+        import ssl  # here, because it takes longer to import than the rest of this package
 
         if not isinstance(value, ssl.SSLContext):
             raise Refused
@@ -299,7 +299,7 @@ def ssl_context() -> Kind[Any]:
 
 
 def servers() -> Kind[tuple[str, ...]]:
-    """Bootstrap servers: a list, or one string with commas. The entries stay as they were written."""
+    """Bootstrap servers: a list, or one string with commas. The entries stay as they are written."""
 
     def read(value: Any) -> tuple[str, ...]:
         entries = value.split(",") if is_text(value) else value
@@ -314,24 +314,22 @@ def servers() -> Kind[tuple[str, ...]]:
                     split_server(part)
                     found.append(part.strip())
         if not found:
-            raise Refused("there is no server in it")
+            raise Refused("it contains no server")
         return tuple(found)
 
-    return Kind("'host[:port]', several of them with commas between, or a list of them", read)
+    return Kind("'host[:port]', several of them separated by commas, or a list of them", read)
 
 
 def split_server(entry: str) -> tuple[str | None, Address]:
-    """Take ``[PROTOCOL://]host[:port]`` apart into protocol and address.
+    """Splits ``[PROTOCOL://]host[:port]`` into protocol and address.
 
-    IPv6 addresses stand in brackets where a port follows. The port is 9092 by default. Raises
-    ``Refused`` naming the entry.
+    An IPv6 address with a port must be in brackets. The default port is 9092. Raises ``Refused`` with the
+    entry in its text.
     """
     entry = entry.strip()
     prefix, mark, rest = entry.rpartition("://")
     if mark and prefix.upper() not in SECURITY_PROTOCOLS:
-        raise Refused(
-            f"{entry!r} has the prefix {prefix!r}, where only {'/'.join(SECURITY_PROTOCOLS)} may be"
-        )
+        raise Refused(f"{entry!r} has the prefix {prefix!r}; allowed are only {'/'.join(SECURITY_PROTOCOLS)}")
     if rest.startswith("["):
         host, _, port_part = rest[1:].partition("]")
         if "]" not in rest or (port_part and not port_part.startswith(":")) or not _is_ipv6(host):
@@ -339,7 +337,7 @@ def split_server(entry: str) -> tuple[str | None, Address]:
         port = port_part.removeprefix(":") if port_part else str(DEFAULT_PORT)
     elif rest.count(":") > 1:
         if not _is_ipv6(rest):
-            raise Refused(f"{entry!r} has too many colons for host:port and is no IPv6 address")
+            raise Refused(f"{entry!r} has too many colons for host:port and is not an IPv6 address")
         host, port = rest, str(DEFAULT_PORT)
     else:
         host, colon, port_part = rest.partition(":")
@@ -347,7 +345,7 @@ def split_server(entry: str) -> tuple[str | None, Address]:
     if not host or len(host) > 255 or any(letter.isspace() or letter in "/@[]#?" for letter in host):
         raise Refused(f"{entry!r} has no valid host name")
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
-        raise Refused(f"{entry!r} has no valid port, which is a number from 1 to 65535")
+        raise Refused(f"{entry!r} has no valid port: a port is a number from 1 to 65535")
     return (prefix.upper() if mark else None), (host, int(port))
 
 

@@ -1,1 +1,1 @@
-"""What ``metrics()`` tells and ``metric_reporters`` are told of: names, units, meanings. C counts."""
+"""Metrics for ``metrics()`` and ``metric_reporters``: names, units, meanings. C code does the counting."""

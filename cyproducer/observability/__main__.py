@@ -1,4 +1,4 @@
-"""``python -m cyproducer.observability``: the tables of ``docs/metrics.md``."""
+"""``python -m cyproducer.observability`` prints the tables of ``docs/metrics.md``."""
 
 from cyproducer.observability.definitions import metrics_as_markdown
 

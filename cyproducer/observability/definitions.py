@@ -1,10 +1,11 @@
-"""The table of all metrics: name, group, unit, meaning, and how each comes out of what C has counted.
+"""Defines all metrics: name, group, unit, meaning, and how to compute each from the C counters.
 
-Owns: one ``Definition`` for each metric. ``docs/metrics.md`` and ``metrics()`` are made from it, and a test
-compares them. Does not own: counting (``base/meters``) and reading (``accumulator/metric_snapshot``).
+Owns one ``Definition`` per metric. ``metrics()`` and the tables of ``docs/metrics.md`` are generated from
+these, and a test compares the two. Does not count (``base/meters``) or read counters
+(``accumulator/metric_snapshot``).
 
-Names are Kafka's where it has one. *Latest* is said of the latest ``metrics_num_samples`` windows of
-``metrics_sample_window_ms`` each, the current one included.
+A metric has Kafka's name if Kafka has that metric. *Recent* means the latest ``metrics_num_samples`` windows
+of ``metrics_sample_window_ms`` each, the current one included.
 """
 
 import math
@@ -26,7 +27,7 @@ _MS = 1e-6
 
 
 class Host(Protocol):
-    """Where a metric is read that is no counter."""
+    """Provides the metrics that are not counters."""
 
     @property
     def accumulator(self) -> RecordAccumulator: ...
@@ -37,7 +38,7 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One metric. ``group`` holds ``{id}`` or ``{topic}`` where there is one for each of them."""
+    """One metric. ``group`` contains ``{id}`` or ``{topic}`` if there is one per broker or per topic."""
 
     group: str
     name: str
@@ -45,7 +46,7 @@ class Definition:
     meaning: str
     value: Callable[[Reading, Host], float]
     kafkas: bool = True
-    """Whether Kafka has it by this name, else it is ours."""
+    """Whether Kafka has a metric of this name. If not, only cyproducer has it."""
 
 
 def _total(group: str, name: str, sum: str, unit: str, meaning: str, kafkas: bool = True) -> Definition:
@@ -56,7 +57,7 @@ def _rated(
     group: str, name: str, sum: str, unit: str, meaning: str, kafkas: bool = True
 ) -> Iterator[Definition]:
     yield Definition(
-        group, f"{name}-rate", f"{unit}/s", f"{meaning}, a second, latest", lambda r, h: r.rate(sum), kafkas
+        group, f"{name}-rate", f"{unit}/s", f"{meaning}, per second, recent", lambda r, h: r.rate(sum), kafkas
     )
     yield _total(group, f"{name}-total", sum, unit, meaning, kafkas)
 
@@ -72,7 +73,7 @@ def _average(
     kafkas: bool = True,
 ) -> Definition:
     return Definition(
-        group, name, unit, f"{meaning}, average, latest", lambda r, h: r.average(sum, count) * scale, kafkas
+        group, name, unit, f"{meaning}, average, recent", lambda r, h: r.average(sum, count) * scale, kafkas
     )
 
 
@@ -80,7 +81,7 @@ def _greatest(
     group: str, name: str, peak: str, unit: str, meaning: str, scale: float = 1, kafkas: bool = True
 ) -> Definition:
     return Definition(
-        group, name, unit, f"{meaning}, the greatest, latest", lambda r, h: r.peak(peak) * scale, kafkas
+        group, name, unit, f"{meaning}, maximum, recent", lambda r, h: r.peak(peak) * scale, kafkas
     )
 
 
@@ -90,14 +91,14 @@ def _percentiles(name: str, timed: str, meaning: str) -> Iterator[Definition]:
             PRODUCER,
             f"{name}-{suffix}",
             "ms",
-            f"{meaning}: what {share * 100:g} % do not exceed, within 1.6 %, latest",
+            f"{meaning}, {share * 100:g}th percentile, within 1.6 %, recent",
             lambda r, h, share=share: r.percentile(timed, share) * _MS,  # type: ignore[misc]
             False,
         )
 
 
 def _not_yet(name: str, unit: str, meaning: str) -> Definition:
-    return Definition(PRODUCER, name, unit, f"{meaning}. Always 0: there is none of it yet", lambda r, h: 0)
+    return Definition(PRODUCER, name, unit, f"{meaning}. Always 0: not supported yet", lambda r, h: 0)
 
 
 def _record_size(r: Reading, h: Host) -> float:
@@ -112,26 +113,26 @@ def _producer() -> Iterator[Definition]:
         PRODUCER, "record-error", "records_failed", "records", "Records that were accepted and then failed"
     )
     yield from _rated(
-        PRODUCER, "record-retry", "records_retried", "records", "Records put back to be sent again, each time"
+        PRODUCER, "record-retry", "records_retried", "records", "Records requeued to be sent again, each time"
     )
     yield Definition(
-        PRODUCER, "record-size-avg", "bytes", "A record in its batch before compression, average, latest",
+        PRODUCER, "record-size-avg", "bytes", "Record size in its batch before compression, average, recent",
         _record_size,
     )  # fmt: skip
     yield _greatest(
-        PRODUCER, "record-size-max", "record_bytes", "bytes", "A record in its batch before compression"
+        PRODUCER, "record-size-max", "record_bytes", "bytes", "Record size in its batch before compression"
     )
     yield _average(
         PRODUCER, "records-per-request-avg", "records_requested", "produce_requests", "records",
-        "Records in a Produce request",
+        "Records per Produce request",
     )  # fmt: skip
-    queue = "From a batch's beginning to its first request"
+    queue = "Time from a batch's creation to its first request"
     yield _average(
         PRODUCER, "record-queue-time-avg", "queue_ns", "batches_queued", "ms", queue, _MS
     )  # fmt: skip
     yield _greatest(PRODUCER, "record-queue-time-max", "queue_ns", "ms", queue, _MS)
     yield from _percentiles("record-queue-time", "queue_ns", queue)
-    acknowledgement = "From a batch's beginning to its acknowledgement"
+    acknowledgement = "Time from a batch's creation to its acknowledgement"
     yield _average(
         PRODUCER, "acknowledgement-latency-avg", "acknowledged_ns", "batches_sent", "ms", acknowledgement,
         _MS, False,
@@ -142,44 +143,44 @@ def _producer() -> Iterator[Definition]:
     yield from _percentiles("acknowledgement-latency", "acknowledged_ns", acknowledgement)
 
     yield _average(
-        PRODUCER, "batch-size-avg", "batch_bytes", "batches_sent", "bytes", "An acknowledged batch as it went"
+        PRODUCER, "batch-size-avg", "batch_bytes", "batches_sent", "bytes", "Acknowledged batch size as sent"
     )
-    yield _greatest(PRODUCER, "batch-size-max", "batch_bytes", "bytes", "An acknowledged batch as it went")
+    yield _greatest(PRODUCER, "batch-size-max", "batch_bytes", "bytes", "Acknowledged batch size as sent")
     yield from _rated(
-        PRODUCER, "batch-split", "batches_split", "batches", "Batches that were too large and were cut"
+        PRODUCER, "batch-split", "batches_split", "batches", "Batches that were too large and were split"
     )
     yield _total(PRODUCER, "batch-total", "batches_sent", "batches", "Batches acknowledged", False)
     yield _average(
         PRODUCER, "records-per-batch-avg", "records_sent", "batches_sent", "records",
-        "Records in an acknowledged batch", kafkas=False,
+        "Records per acknowledged batch", kafkas=False,
     )  # fmt: skip
-    yield from _rated(PRODUCER, "byte", "batch_bytes", "bytes", "Bytes of acknowledged batches as they went")
+    yield from _rated(PRODUCER, "byte", "batch_bytes", "bytes", "Bytes of acknowledged batches as sent")
     yield _average(
         PRODUCER, "compression-rate-avg", "batch_bytes", "raw_bytes", "",
-        "Bytes of acknowledged batches as they went, by their bytes before compression",
+        "Bytes of acknowledged batches as sent, divided by their bytes before compression",
     )  # fmt: skip
 
     yield from _rated(
-        PRODUCER, "request", "requests", "requests", "Requests of every kind that were written whole"
+        PRODUCER, "request", "requests", "requests", "Requests of every kind, completely written"
     )
     yield from _rated(
-        PRODUCER, "produce-request", "produce_requests", "requests", "Produce requests made", False
+        PRODUCER, "produce-request", "produce_requests", "requests", "Produce requests created", False
     )
     yield from _rated(PRODUCER, "response", "responses", "responses", "Responses of every kind")
-    yield _average(PRODUCER, "request-size-avg", "request_bytes", "requests", "bytes", "A request")
-    yield _greatest(PRODUCER, "request-size-max", "request_bytes", "bytes", "A request")
-    latency = "From a Produce request's making to its answer"
+    yield _average(PRODUCER, "request-size-avg", "request_bytes", "requests", "bytes", "Size of a request")
+    yield _greatest(PRODUCER, "request-size-max", "request_bytes", "bytes", "Size of a request")
+    latency = "Time from a Produce request's creation to its response"
     yield _average(PRODUCER, "request-latency-avg", "latency_ns", "produce_responses", "ms", latency, _MS)
     yield _greatest(PRODUCER, "request-latency-max", "latency_ns", "ms", latency, _MS)
     yield from _percentiles("request-latency", "latency_ns", latency)
     yield Definition(
-        PRODUCER, "requests-in-flight", "requests", "Produce requests without an answer, now",
+        PRODUCER, "requests-in-flight", "requests", "Produce requests without a response, now",
         lambda r, h: h.sender.counters()["in_flight"],
     )  # fmt: skip
-    throttle = "What brokers asked to wait, by their answers to Produce requests"
+    throttle = "Throttle time in the brokers' responses to Produce requests"
     yield _average(PRODUCER, "produce-throttle-time-avg", "throttle_ms", "produce_responses", "ms", throttle)
     yield _greatest(PRODUCER, "produce-throttle-time-max", "throttle_ms", "ms", throttle)
-    # kafka-python's names for the same.
+    # The same under kafka-python's names.
     yield _average(
         PRODUCER, "throttle-time-avg", "throttle_ms", "produce_responses", "ms", throttle, kafkas=False
     )
@@ -187,7 +188,7 @@ def _producer() -> Iterator[Definition]:
     yield from _rated(PRODUCER, "outgoing-byte", "out_bytes", "bytes", "Bytes written to sockets")
     yield from _rated(PRODUCER, "incoming-byte", "in_bytes", "bytes", "Bytes read from sockets")
     yield Definition(
-        PRODUCER, "network-io-rate", "messages/s", "Requests and responses, a second, latest",
+        PRODUCER, "network-io-rate", "messages/s", "Requests and responses, per second, recent",
         lambda r, h: r.rate("requests") + r.rate("responses"),
     )  # fmt: skip
     yield Definition(
@@ -196,30 +197,30 @@ def _producer() -> Iterator[Definition]:
     )  # fmt: skip
 
     yield Definition(
-        PRODUCER, "connection-count", "connections", "Connections, those being made included, now",
+        PRODUCER, "connection-count", "connections", "Connections, including those being established, now",
         lambda r, h: h.sender.counters()["connections"],
     )  # fmt: skip
-    yield from _rated(PRODUCER, "connection-creation", "connected", "connections", "Connections made")
+    yield from _rated(PRODUCER, "connection-creation", "connected", "connections", "Connections established")
     yield from _rated(
-        PRODUCER, "connection-close", "disconnected", "connections", "Connections that were made and ended"
+        PRODUCER, "connection-close", "disconnected", "connections", "Established connections that ended"
     )
     yield _not_yet("failed-authentication-rate", "connections/s", "Connections whose authentication failed")
     yield _not_yet("failed-authentication-total", "connections", "Connections whose authentication failed")
     yield Definition(
-        PRODUCER, "metadata-age", "s", "Since all metadata in use were last fetched, now",
+        PRODUCER, "metadata-age", "s", "Time since all metadata in use was last fetched, now",
         lambda r, h: h.metadata_age_s(),
     )  # fmt: skip
     yield Definition(
-        PRODUCER, "wakeup-total", "", "Times the sender was woken from waiting, since the start",
+        PRODUCER, "wakeup-total", "", "Times that the waiting sender was woken up, since the start",
         lambda r, h: h.sender.counters()["wakeups"], False,
     )  # fmt: skip
 
     yield Definition(
-        PRODUCER, "buffer-total-bytes", "bytes", "buffer_memory",
+        PRODUCER, "buffer-total-bytes", "bytes", "The option buffer_memory",
         lambda r, h: h.accumulator.pool.total_bytes,
     )  # fmt: skip
     yield Definition(
-        PRODUCER, "buffer-available-bytes", "bytes", "What of it is not used, now",
+        PRODUCER, "buffer-available-bytes", "bytes", "Unused buffer memory, now",
         lambda r, h: h.accumulator.pool.available_bytes,
     )  # fmt: skip
     yield from _rated(
@@ -227,50 +228,57 @@ def _producer() -> Iterator[Definition]:
         "buffer-exhausted",
         "exhausted",
         "records",
-        "Records for which no memory became free in time",
+        "Records for which no buffer memory became free in time",
     )
     yield Definition(
-        PRODUCER, "waiting-threads", "threads", "Threads that wait for memory, now",
+        PRODUCER, "waiting-threads", "threads", "Threads that wait for buffer memory, now",
         lambda r, h: h.accumulator.pool.waiting_threads,
     )  # fmt: skip
     yield Definition(
-        PRODUCER, "bufferpool-wait-ratio", "", "Time that threads waited for memory, by time, latest",
+        PRODUCER, "bufferpool-wait-ratio", "",
+        "Time that threads waited for buffer memory, divided by elapsed time, recent",
         lambda r, h: r.rate("memory_wait_ns") / 1e9,
     )  # fmt: skip
     yield _total(
-        PRODUCER, "bufferpool-wait-time-ns-total", "memory_wait_ns", "ns", "Time threads waited for memory"
+        PRODUCER,
+        "bufferpool-wait-time-ns-total",
+        "memory_wait_ns",
+        "ns",
+        "Time that threads waited for buffer memory",
     )
     yield Definition(
-        PRODUCER, "callback-queue-size", "records", "Records whose callbacks are due and have not run, now",
+        PRODUCER, "callback-queue-size", "records", "Records whose callbacks are due but have not run, now",
         lambda r, h: h.accumulator.completions.backlog, False,
     )  # fmt: skip
     yield Definition(
-        PRODUCER, "callback-queue-lag", "ms", "Since when the oldest of these callbacks are due, now",
+        PRODUCER, "callback-queue-lag", "ms", "Time since the oldest of these callbacks became due, now",
         lambda r, h: h.accumulator.completions.lag_ns * _MS, False,
     )  # fmt: skip
     yield Definition(
         PRODUCER, "callback-wait-time-ns-total", "ns",
-        "Time threads waited in send() for slow callbacks, since the start",
+        "Time that threads waited in send() for slow callbacks, since the start",
         lambda r, h: h.accumulator.completions.wait_time_ns, False,
     )  # fmt: skip
-    yield _total(PRODUCER, "flush-time-ns-total", "flush_ns", "ns", "Time threads spent in flush()")
+    yield _total(PRODUCER, "flush-time-ns-total", "flush_ns", "ns", "Time that threads spent in flush()")
     yield _total(
         PRODUCER, "metadata-wait-time-ns-total", "metadata_wait_ns", "ns",
-        "Time threads waited for a topic's metadata",
+        "Time that threads waited for a topic's metadata",
     )  # fmt: skip
     for step in ("init", "begin", "send-offsets", "commit", "abort"):
-        yield _not_yet(f"txn-{step}-time-ns-total", "ns", f"Time threads spent in a transaction's {step}")
+        yield _not_yet(
+            f"txn-{step}-time-ns-total", "ns", f"Time that threads spent in a transaction's {step}"
+        )
 
 
 def _node() -> Iterator[Definition]:
-    yield from _rated(NODE, "request", "requests", "requests", "Requests of every kind, written whole")
+    yield from _rated(NODE, "request", "requests", "requests", "Requests of every kind, completely written")
     yield from _rated(NODE, "response", "responses", "responses", "Responses of every kind")
-    yield _average(NODE, "request-size-avg", "request_bytes", "requests", "bytes", "A request")
-    yield _greatest(NODE, "request-size-max", "request_bytes", "bytes", "A request")
-    latency = "From a Produce request's making to its answer"
+    yield _average(NODE, "request-size-avg", "request_bytes", "requests", "bytes", "Size of a request")
+    yield _greatest(NODE, "request-size-max", "request_bytes", "bytes", "Size of a request")
+    latency = "Time from a Produce request's creation to its response"
     yield _average(NODE, "request-latency-avg", "latency_ns", "produce_responses", "ms", latency, _MS)
     yield _greatest(NODE, "request-latency-max", "latency_ns", "ms", latency, _MS)
-    throttle = "What the broker asked to wait, by its answers to Produce requests"
+    throttle = "Throttle time in the broker's responses to Produce requests"
     yield _average(NODE, "throttle-time-avg", "throttle_ms", "produce_responses", "ms", throttle)
     yield _greatest(NODE, "throttle-time-max", "throttle_ms", "ms", throttle)
     yield from _rated(NODE, "outgoing-byte", "out_bytes", "bytes", "Bytes written to its sockets")
@@ -283,27 +291,27 @@ def _topic() -> Iterator[Definition]:
         TOPIC, "record-error", "records_failed", "records", "Records that were accepted and then failed"
     )
     yield from _rated(
-        TOPIC, "record-retry", "records_retried", "records", "Records put back to be sent again, each time"
+        TOPIC, "record-retry", "records_retried", "records", "Records requeued to be sent again, each time"
     )
     yield _average(
         TOPIC, "records-per-batch-avg", "records_sent", "batches_sent", "records",
-        "Records in an acknowledged batch", kafkas=False,
+        "Records per acknowledged batch", kafkas=False,
     )  # fmt: skip
-    yield from _rated(TOPIC, "byte", "batch_bytes", "bytes", "Bytes of acknowledged batches as they went")
+    yield from _rated(TOPIC, "byte", "batch_bytes", "bytes", "Bytes of acknowledged batches as sent")
     yield _average(
         TOPIC, "compression-rate", "batch_bytes", "raw_bytes", "",
-        "Bytes of acknowledged batches as they went, by their bytes before compression",
+        "Bytes of acknowledged batches as sent, divided by their bytes before compression",
     )  # fmt: skip
 
 
 OF_PRODUCER = tuple(_producer())
 OF_NODE = tuple(_node())
 OF_TOPIC = tuple(_topic())
-COUNT_NAME, COUNT_MEANING = "count", "How many metrics there are, itself included"
+COUNT_NAME, COUNT_MEANING = "count", "Number of metrics, including this one"
 
 
 def metrics_as_markdown() -> str:
-    """A table for each group: name, unit, meaning, and whether Kafka has it."""
+    """One markdown table per group: name, unit, meaning, and whether Kafka has the metric."""
     text = ""
     for definitions in (OF_PRODUCER, OF_NODE, OF_TOPIC):
         text += f"### `{definitions[0].group}`\n\n| Metric | Unit | Meaning |\n| --- | --- | --- |\n"

@@ -1,9 +1,11 @@
-"""A producer's metrics as users meet them: ``metrics()``, metric objects, and reporters that hear of them.
+"""The public view of a producer's metrics: ``metrics()``, metric objects, and calls to reporters.
 
-Owns: which metrics there are right now (topics and brokers come up), and calling reporters. Does not own:
-what a metric means (``definitions``) or counts, nor the thread on which reporters hear of what the sender has
-met, and of the end (``user_thread``). Any thread, and no lock: readings take the accumulator's for a moment,
-and reporters are called with none held.
+Owns the list of current metrics, which grows with new topics and brokers, and the calls to reporters.
+Does not define metrics (``definitions``) or count. Does not own the thread that notifies reporters of new
+metrics from the sender, and of the end (``user_thread``).
+
+Any thread may call. There is no lock here: reading takes the accumulator's lock for a moment, and reporters
+are called with no lock held.
 """
 
 import logging
@@ -37,7 +39,7 @@ log = logging.getLogger("cyproducer")
 
 
 class MetricName:
-    """What a metric is called; kafka-python's ``MetricName``. Equal where group, name and tags are."""
+    """Name of a metric; kafka-python's ``MetricName``. Equal if group, name and tags are equal."""
 
     __slots__ = ("description", "group", "name", "tags")
 
@@ -60,7 +62,7 @@ class MetricName:
 
 
 class Metric:
-    """One metric, to be read any time, from any thread, also after close; kafka-python's ``KafkaMetric``."""
+    """One metric, readable at any time, from any thread, also after close; kafka-python's ``KafkaMetric``."""
 
     __slots__ = ("_read", "metric_name")
 
@@ -69,7 +71,7 @@ class Metric:
         self._read = read
 
     def value(self, time_ms: float | None = None) -> float:
-        """What it is now; ``time_ms`` is not looked at."""
+        """The current value. ``time_ms`` is ignored."""
         return self._read()
 
     def __repr__(self) -> str:
@@ -77,7 +79,7 @@ class Metric:
 
 
 class Registry:
-    """All metrics of a producer, and who reports them. ``client_id`` is the tag that each has."""
+    """All metrics of a producer and its reporters. Each metric has the tag ``client_id``."""
 
     def __init__(
         self,
@@ -91,14 +93,14 @@ class Registry:
         self.sender = sender
         self.metadata_age_s = metadata_age_s
         self._tags = {"client-id": client_id}
-        #: A group -> its metrics.
+        #: Group -> its metrics.
         self._made: dict[str, list[Metric]] = {}
         self._reporters: list[Any] = []
-        # Whether a refresh() is on its way: one is enough for all that has come up before it.
+        # Whether a refresh() is scheduled. One is enough for all metrics that appear before it runs.
         self._due = False
 
     def _groups(self) -> Iterable[tuple[str, tuple[Definition, ...], Callable[[], Reading]]]:
-        """Each group by its name, with its definitions and what its values are read from."""
+        """Each group as (name, definitions, function that reads its values)."""
         accumulator = self.accumulator
         yield OF_PRODUCER[0].group, OF_PRODUCER, partial(read_producer, accumulator)
         for node_id in node_ids(accumulator):
@@ -109,20 +111,20 @@ class Registry:
             yield group, OF_TOPIC, partial(read_topic, accumulator, topic)
 
     def snapshot(self) -> dict[str, dict[str, float]]:
-        """All values as {group: {name: value}}; those of one group are of one instant."""
+        """All values as {group: {name: value}}. The values of one group are read at one instant."""
         found: dict[str, dict[str, float]] = {}
         for group, definitions, read in self._groups():
             try:
                 reading = read()
             except KeyError:
-                # The topic was forgotten meanwhile.
+                # The topic was forgotten in the meantime.
                 continue
             found[group] = {metric.name: metric.value(reading, self) for metric in definitions}
         found[COUNT] = {COUNT_NAME: sum(map(len, found.values())) + 1}
         return found
 
     def metrics(self) -> dict[MetricName, Metric]:
-        """All metrics there are now."""
+        """All current metrics."""
         self.refresh()
         return {metric.metric_name: metric for group in list(self._made.values()) for metric in group}
 
@@ -130,7 +132,7 @@ class Registry:
         return sum(len(definitions) for _, definitions, _ in self._groups()) + 1
 
     def _make(self) -> tuple[list[Metric], list[Metric]]:
-        """Makes the metrics of what has come up, drops those of forgotten topics; returns both."""
+        """Creates metrics for new groups and drops those of forgotten topics; returns (new, dropped)."""
         new: list[Metric] = []
         gone: list[Metric] = []
         groups = list(self._groups())
@@ -139,7 +141,7 @@ class Registry:
         for group, definitions, read in groups:
             if group not in self._made:
                 metrics = [self._metric(group, definition, read) for definition in definitions]
-                # Where two threads come here at once, it is one of them that tells the reporters.
+                # If two threads get here at once, only one of them notifies the reporters.
                 if self._made.setdefault(group, metrics) is metrics:
                     new += metrics
         if COUNT not in self._made:
@@ -156,7 +158,7 @@ class Registry:
             try:
                 return definition.value(read(), host)
             except KeyError:
-                # A topic that was forgotten.
+                # The topic was forgotten.
                 return math.nan
 
         return Metric(MetricName(definition.name, group, definition.meaning, self._tags), value)
@@ -164,20 +166,20 @@ class Registry:
     # Reporters
 
     def report_to(self, reporters: Iterable[Any], configs: Mapping[str, Any]) -> None:
-        """Sets reporters up, classes and objects: ``configure(configs)``, ``init(metrics)``. Once."""
+        """Sets up reporters (classes or objects): ``configure(configs)``, ``init(metrics)``. Call once."""
         metrics = list(self.metrics().values())
         for given in reporters:
             try:
                 reporter = given() if isinstance(given, type) else given
             except Exception:
-                log.exception("metric reporter %r could not be made; it reports nothing", given)
+                log.exception("metric reporter %r could not be created and reports nothing", given)
                 continue
             _call(reporter, "configure", dict(configs))
             _call(reporter, "init", list(metrics))
             self._reporters.append(reporter)
 
     def refresh(self) -> None:
-        """Tells reporters of metrics that have come up, and that are no more: those of topics and brokers."""
+        """Notifies reporters of new and removed metrics, that is, those of topics and brokers."""
         new, gone = self._make()
         for method, metrics in (("metric_change", new), ("metric_removal", gone)):
             for metric in metrics:
@@ -185,7 +187,7 @@ class Registry:
                     _call(reporter, method, metric)
 
     def refresh_soon(self) -> None:
-        """``refresh()`` on the thread for users' code; does not wait for it. For the sender's thread."""
+        """Schedules ``refresh()`` on the thread for users' code without waiting. For the sender thread."""
         if not self._due:
             self._due = True
             user_thread.put(self._refresh_due)
@@ -195,9 +197,9 @@ class Registry:
         self.refresh()
 
     def close(self, timeout_s: float) -> None:
-        """Ends the reporters, once, after what they are still to be told; waits up to ``timeout_s`` seconds.
+        """Closes the reporters, once, after their pending notifications; waits up to ``timeout_s`` seconds.
 
-        A reporter that takes longer is left to itself. Values can be read as before.
+        A reporter that takes longer continues without being waited for. Values stay readable.
         """
         if self._reporters:
             user_thread.put(self._close_reporters)
@@ -209,7 +211,7 @@ class Registry:
 
 
 def _call(reporter: Any, method: str, *arguments: Any) -> None:
-    """Calls a reporter, which may lack the method, and may do whatever it likes but stop the producer."""
+    """Calls a reporter's method if it has one. Logs what it raises, so that it can't stop the producer."""
     try:
         called = getattr(reporter, method, None)
         if called is not None:

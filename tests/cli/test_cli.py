@@ -1,4 +1,4 @@
-"""The command line: options, account and exit codes, with a producer that only notes what it is told."""
+"""The command line: options, counts and exit codes, with a fake producer that records its calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Future:
 
 
 class Producer:
-    """kafka-python's calls; ``on_send`` decides what becomes of a record."""
+    """kafka-python's methods. ``on_send`` decides the outcome of a record."""
 
     made: list[Producer]
     on_send: Callable[[dict[str, Any]], Future] = staticmethod(lambda record: Future())
@@ -87,7 +87,7 @@ def values(fake: type[Producer]) -> list[bytes]:
     return [record["value"] for record in fake.made[0].sent]
 
 
-def test_each_line_is_a_record_whatever_ends_it(
+def test_each_line_is_a_record_with_any_line_ending(
     fake: type[Producer], stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     stdin(b"one\ntwo\r\n\nlast")
@@ -106,7 +106,9 @@ def test_each_line_is_a_record_whatever_ends_it(
     assert capsys.readouterr().out.startswith("4 records delivered (10 B) in ")
 
 
-def test_lines_longer_than_a_read_stay_whole(fake: type[Producer], stdin: Callable[[bytes], None]) -> None:
+def test_lines_longer_than_one_read_are_not_split(
+    fake: type[Producer], stdin: Callable[[bytes], None]
+) -> None:
     lines = [b"x" * 700_000, b"y", b"z" * 300_000]
     stdin(b"\n".join(lines))
 
@@ -154,7 +156,7 @@ def test_options_become_the_producers_settings(fake: type[Producer], stdin: Call
     assert fake.made[0].waited == 7
 
 
-def test_what_is_not_asked_for_is_left_to_the_producer(
+def test_unset_options_keep_the_producer_s_defaults(
     fake: type[Producer], stdin: Callable[[bytes], None]
 ) -> None:
     stdin(b"")
@@ -164,7 +166,7 @@ def test_what_is_not_asked_for_is_left_to_the_producer(
     assert fake.made[0].settings == {"bootstrap_servers": "broker:9092"}
 
 
-def test_partition_and_headers_are_for_records_that_bring_none_or_more(
+def test_a_record_s_own_partition_overrides_the_option_and_headers_are_combined(
     fake: type[Producer], stdin: Callable[[bytes], None]
 ) -> None:
     stdin(b'{"value": "a"}\n{"value": "b", "partition": 0, "headers": {"own": "2"}, "timestamp_ms": 9}')
@@ -185,7 +187,7 @@ def test_a_tab_can_be_written_as_backslash_t(fake: type[Producer], stdin: Callab
     assert (fake.made[0].sent[0]["key"], values(fake)) == (b"k", [b"v"])
 
 
-def test_bad_lines_are_told_by_number_and_the_others_sent(
+def test_bad_lines_are_reported_by_number_and_the_others_are_sent(
     fake: type[Producer],
     stdin: Callable[[bytes], None],
     tmp_path: Path,
@@ -204,7 +206,7 @@ def test_bad_lines_are_told_by_number_and_the_others_sent(
     assert told.out.endswith("; 13 failed\n")
 
 
-def test_a_record_the_producer_refuses_or_cannot_deliver_is_told_by_line(
+def test_a_record_that_is_refused_or_not_delivered_is_reported_by_line(
     fake: type[Producer], stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def on_send(record: dict[str, Any]) -> Future:
@@ -225,7 +227,7 @@ def test_a_record_the_producer_refuses_or_cannot_deliver_is_told_by_line(
     assert told.out.endswith("; 2 failed\n")
 
 
-def test_an_error_that_every_record_would_meet_ends_the_reading(
+def test_an_error_that_would_affect_every_record_stops_reading(
     fake: type[Producer], stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls = []
@@ -245,12 +247,12 @@ def test_an_error_that_every_record_would_meet_ends_the_reading(
     assert len(calls) == 2
     assert told.err.splitlines() == [
         "stdin:2: KafkaTimeoutError: no leader",
-        "cyproducer: stopped reading there: the next records would have failed the same way",
+        "cyproducer: stopped reading at this line: the next records would have failed the same way",
     ]
     assert told.out.startswith("1 records delivered")
 
 
-def test_records_still_open_when_time_runs_out_are_unknown(
+def test_records_without_an_outcome_at_the_timeout_are_unknown(
     fake: type[Producer],
     stdin: Callable[[bytes], None],
     capsys: pytest.CaptureFixture[str],
@@ -271,7 +273,7 @@ def test_records_still_open_when_time_runs_out_are_unknown(
     assert out.endswith("0 failed, 2 unknown\n")
 
 
-def test_an_unreachable_broker_is_one_line(
+def test_an_unreachable_broker_is_reported_in_one_line(
     fake: type[Producer], stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake.ready = NoBrokersAvailable("broker:9092 refused")
@@ -291,15 +293,15 @@ def test_an_unreachable_broker_is_one_line(
         ([], "required: COMMAND"),
         (["produce", "-t", "topic"], "required: -b/--bootstrap-server"),
         ([*REQUIRED, "--json", "-K", ":"], "not allowed with"),
-        ([*REQUIRED, "-K", ""], "must be text of one line"),
-        ([*REQUIRED, "--acks", "2"], "'2' is none of 0, 1, all"),
-        ([*REQUIRED, "--linger-ms", "-1"], "'-1' is not a whole number of at least 0"),
-        ([*REQUIRED, "-p", "x"], "'x' is not a whole number of at least 0"),
+        ([*REQUIRED, "-K", ""], "must be text without line breaks"),
+        ([*REQUIRED, "--acks", "2"], "'2' is not one of 0, 1, all"),
+        ([*REQUIRED, "--linger-ms", "-1"], "'-1' is not a whole number >= 0"),
+        ([*REQUIRED, "-p", "x"], "'x' is not a whole number >= 0"),
         ([*REQUIRED, "-H", "name"], "'name' is not NAME=VALUE"),
         ([*REQUIRED, "-o", "=1"], "'=1' is not NAME=VALUE"),
         ([*REQUIRED, "-o", "unknown=1"], "unknown is not an option"),
-        ([*REQUIRED, "/does/not/exist"], "/does/not/exist: not a file that can be read"),
-        ([*REQUIRED, "/"], "/: not a file that can be read"),
+        ([*REQUIRED, "/does/not/exist"], "/does/not/exist: not a readable file"),
+        ([*REQUIRED, "/"], "/: not a readable file"),
     ],
 )
 def test_wrong_usage_is_exit_code_two(
@@ -313,7 +315,7 @@ def test_wrong_usage_is_exit_code_two(
 
 
 class Endless(io.RawIOBase):
-    """Standard input that gives two lines and then interrupts, as a Ctrl-C would a read that waits."""
+    """Standard input that returns two lines and then sends SIGINT, like Ctrl-C during a waiting read."""
 
     def __init__(self) -> None:
         self.reads = 0
@@ -328,7 +330,7 @@ class Endless(io.RawIOBase):
         return b"1\n2\n"
 
 
-def test_an_interrupt_of_a_waiting_read_sends_what_was_read(
+def test_an_interrupt_during_a_waiting_read_sends_the_lines_read_so_far(
     fake: type[Producer], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     handler = signal.getsignal(signal.SIGINT)
@@ -339,11 +341,11 @@ def test_an_interrupt_of_a_waiting_read_sends_what_was_read(
     told = capsys.readouterr()
     assert values(fake) == [b"1", b"2"]
     assert told.out.startswith("2 records delivered")
-    assert "interrupted: what was read before has been sent" in told.err
+    assert "interrupted: the lines read so far were sent" in told.err
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_an_interrupt_during_send_does_not_break_into_it(
+def test_an_interrupt_during_send_does_not_abort_it(
     fake: type[Producer], stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(record: dict[str, Any]) -> Future:

@@ -29,7 +29,7 @@ def run(
     return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
 
 
-def test_json_lines_arrive_with_all_they_say(broker: EmbeddedBroker) -> None:
+def test_json_lines_arrive_with_all_their_fields(broker: EmbeddedBroker) -> None:
     broker.create_topic("json")
     lines = (
         b'{"key": "k", "value": {"a": 1}, "headers": {"h": "1"}, "partition": 1, "timestamp_ms": 17000000}\n'
@@ -46,7 +46,7 @@ def test_json_lines_arrive_with_all_they_say(broker: EmbeddedBroker) -> None:
     assert (second.key, second.value) == (b"gone", None)
 
 
-def test_many_lines_arrive_once_each_and_in_the_order_of_their_key(broker: EmbeddedBroker) -> None:
+def test_many_lines_arrive_exactly_once_and_in_order_per_key(broker: EmbeddedBroker) -> None:
     broker.create_topic("many")
     lines = b"".join(b"%d:%d\n" % (number % 7, number) for number in range(20_000))
 
@@ -67,7 +67,7 @@ def test_an_unknown_option_is_wrong_usage(broker: EmbeddedBroker) -> None:
     assert b"Traceback" not in sent.stderr
 
 
-def test_a_partition_that_does_not_exist_is_told_by_line(broker: EmbeddedBroker) -> None:
+def test_a_missing_partition_is_reported_by_line(broker: EmbeddedBroker) -> None:
     broker.create_topic("two")
 
     sent = run(broker, "two", "-p", "9", "-o", "max_block_ms=2000", stdin=b"x\n")
@@ -77,7 +77,7 @@ def test_a_partition_that_does_not_exist_is_told_by_line(broker: EmbeddedBroker)
     assert b"Traceback" not in sent.stderr
 
 
-def test_an_unreachable_broker_is_told_in_a_line_without_a_traceback() -> None:
+def test_an_unreachable_broker_is_reported_in_one_line_without_a_traceback() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
@@ -91,7 +91,7 @@ def test_an_unreachable_broker_is_told_in_a_line_without_a_traceback() -> None:
     assert b"Traceback" not in sent.stderr
 
 
-def test_an_interrupt_sends_what_was_typed(broker: EmbeddedBroker) -> None:
+def test_an_interrupt_sends_the_lines_typed_so_far(broker: EmbeddedBroker) -> None:
     broker.create_topic("typed", 1)
     command = [*COMMAND, "-b", broker.bootstrap_servers, "-t", "typed"]
     with subprocess.Popen(
@@ -100,12 +100,12 @@ def test_an_interrupt_sends_what_was_typed(broker: EmbeddedBroker) -> None:
         assert typing.stdin is not None
         typing.stdin.write(b"typed\n")
         typing.stdin.flush()
-        # It has arrived, so the process is back in its read.
+        # The record has arrived, so the process is waiting in its read again.
         assert [record.value for record in read_all(broker.bootstrap_servers, "typed", expected=1)] == [
             b"typed"
         ]
         typing.send_signal(signal.SIGINT)
-        # The pipe stays open: only the interrupt can have ended it.
+        # The pipe is still open: only the interrupt can have ended the process.
         assert typing.wait(30) == 130
         assert typing.stdout is not None
         assert typing.stdout.read().startswith(b"1 records delivered")

@@ -1,4 +1,4 @@
-"""Progress, tables and amounts as a person sees them."""
+"""Progress, tables and amounts as they appear on the terminal."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Terminal(io.StringIO):
         return True
 
     def screen(self) -> str:
-        """The line as it stands after everything written, each part over the one before."""
+        """The visible line after all writes, each part written over the previous one."""
         line = ""
         for part in self.getvalue().split("\r"):
             line = part + line[len(part) :]
         return line.rstrip()
 
 
-def test_progress_draws_a_bar_of_what_is_done() -> None:
+def test_progress_draws_a_bar_of_the_finished_share() -> None:
     terminal = Terminal()
 
     Progress(terminal, total=200).update(100, "half")
@@ -32,7 +32,7 @@ def test_progress_draws_a_bar_of_what_is_done() -> None:
     assert terminal.screen() == "#" * 15 + "." * 15 + "  50%  half"
 
 
-def test_progress_without_a_total_draws_the_text_alone() -> None:
+def test_progress_without_a_total_draws_only_the_text() -> None:
     terminal = Terminal()
 
     Progress(terminal).update(100, "some")
@@ -40,7 +40,7 @@ def test_progress_without_a_total_draws_the_text_alone() -> None:
     assert terminal.screen() == "some"
 
 
-def test_progress_leaves_nothing_behind() -> None:
+def test_close_clears_the_progress_line() -> None:
     terminal = Terminal()
     progress = Progress(terminal, total=2)
     progress.update(1, "a text")
@@ -61,7 +61,7 @@ def test_progress_redraws_at_most_ten_times_a_second() -> None:
     assert terminal.screen() == "0"
 
 
-def test_progress_is_silent_where_nobody_looks() -> None:
+def test_progress_is_silent_if_the_stream_is_not_a_terminal() -> None:
     file = io.StringIO()
     progress = Progress(file, total=1)
 
@@ -82,7 +82,7 @@ def test_progress_is_silent_where_nobody_looks() -> None:
         (5e15, "5000.0 TB"),
     ],
 )
-def test_amounts_have_the_unit_that_keeps_them_short(size: float, text: str) -> None:
+def test_amounts_use_the_unit_that_keeps_them_short(size: float, text: str) -> None:
     assert amount(size) == text
 
 
@@ -98,5 +98,5 @@ def test_a_table_aligns_names_left_and_values_right() -> None:
         (OSError("OSError: disk"), "OSError: disk"),
     ],
 )
-def test_an_error_is_told_in_one_line_that_names_it(error: Exception, text: str) -> None:
+def test_an_error_becomes_one_line_with_its_class(error: Exception, text: str) -> None:
     assert one_line(error) == text

@@ -1,4 +1,4 @@
-"""The demo, with a library of our own in place of Python's."""
+"""The demo, with a small library in place of Python's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cyproducer.cli.demo import Totals, quantile, rows, source_files
 from cyproducer.cli.main import main
 
 
-def test_the_demo_sends_every_line_and_shows_what_the_broker_holds(
+def test_the_demo_sends_every_line_and_shows_records_of_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "package").mkdir()
@@ -59,7 +59,7 @@ def test_the_quantile_of_nothing_is_not_a_number() -> None:
     assert math.isnan(quantile([], 0.5))
 
 
-def test_a_metric_the_producer_lacks_is_a_dash() -> None:
+def test_a_missing_metric_is_shown_as_a_dash() -> None:
     shown = dict(rows(Totals(10, 1_000, 2.0, [1.0]), {}))
 
     assert shown["records/s"] == "5"

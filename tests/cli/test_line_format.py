@@ -1,4 +1,4 @@
-"""What a line means in each of the command line's formats."""
+"""How a line is parsed in each of the command line's formats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_whole_line_is_the_value(line: bytes) -> None:
         ("é", "aéb".encode(), b"a", b"b"),
     ],
 )
-def test_the_key_is_what_stands_before_the_first_separator(
+def test_the_text_before_the_first_separator_is_the_key(
     separator: str, line: bytes, key: bytes, value: bytes
 ) -> None:
     assert keyed_line(separator)(line) == Record(value, key)
@@ -52,12 +52,12 @@ def test_a_line_without_the_separator_is_refused_and_quoted_in_part() -> None:
         ('{"value": "v", "partition": 0, "timestamp_ms": 99}', Record(b"v", partition=0, timestamp_ms=99)),
     ],
 )
-def test_json_says_what_is_sent(line: str, record: Record) -> None:
+def test_a_json_line_is_parsed_to_a_record(line: str, record: Record) -> None:
     assert json_line(line.encode()) == record
 
 
 @pytest.mark.parametrize("line", [b"", b"  \t"])
-def test_a_blank_line_of_json_is_no_record(line: bytes) -> None:
+def test_a_blank_json_line_is_not_a_record(line: bytes) -> None:
     assert json_line(line) is None
 
 
@@ -69,20 +69,20 @@ def test_a_blank_line_of_json_is_no_record(line: bytes) -> None:
         (b"[1]", r"not a JSON object: '\[1\]'"),
         (b"{}", 'no "value": use null for a tombstone'),
         (b'{"key": "k"}', 'no "value"'),
-        (b'{"value": null}', "neither key nor value"),
+        (b'{"value": null}', "no key and no value"),
         (
             b'{"value": 1, "Key": 2}',
             "unknown name 'Key': allowed are key, value, headers, partition, timestamp_ms",
         ),
         (b'{"value": 1, "headers": [["a", "b"]]}', r"headers must be an object .*, not \[\[\"a\", \"b\"\]\]"),
         (b'{"value": 1, "headers": {"a": null}}', "header 'a' is null"),
-        (b'{"value": 1, "partition": -1}', "partition must be a whole number of at least 0, not -1"),
-        (b'{"value": 1, "partition": true}', "partition must be a whole number of at least 0, not true"),
-        (b'{"value": 1, "timestamp_ms": 1.5}', "timestamp_ms must be a whole number of at least 0, not 1.5"),
-        (b'{"value": "\\ud800"}', "half a surrogate pair"),
+        (b'{"value": 1, "partition": -1}', "partition must be a whole number >= 0, not -1"),
+        (b'{"value": 1, "partition": true}', "partition must be a whole number >= 0, not true"),
+        (b'{"value": 1, "timestamp_ms": 1.5}', "timestamp_ms must be a whole number >= 0, not 1.5"),
+        (b'{"value": "\\ud800"}', "unpaired surrogate"),
     ],
 )
-def test_json_that_says_no_record_is_refused_in_one_line(line: bytes, reason: str) -> None:
+def test_an_invalid_json_line_is_refused_in_one_line(line: bytes, reason: str) -> None:
     with pytest.raises(LineError, match=reason) as refusal:
         json_line(line)
 

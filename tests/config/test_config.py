@@ -1,4 +1,4 @@
-"""What a configuration takes, what it refuses and says, and the rules between options."""
+"""What a configuration accepts, what it refuses, and its messages."""
 
 import os
 import pickle
@@ -17,8 +17,8 @@ from cyproducer.config import ProducerConfig, options_as_markdown
 from cyproducer.config.options import OPTIONS
 from cyproducer.errors import KafkaConfigurationError
 
-# kafka-python 3.0.12's KafkaProducer.DEFAULT_CONFIG, but for what is an object of its own there
-# (partitioner, selector, kafka_client), idempotence (the constant decides) and the type of lists.
+# kafka-python 3.0.12's KafkaProducer.DEFAULT_CONFIG, except options whose default is an object there
+# (partitioner, selector, kafka_client), idempotence (a constant decides) and the type of lists.
 KAFKA_PYTHON_DEFAULTS = {
     "bootstrap_servers": ("localhost",),
     "key_serializer": None,
@@ -72,7 +72,7 @@ KAFKA_PYTHON_DEFAULTS = {
 }
 OWN_DEFAULTS = {
     "metrics_recording_level": "INFO",
-    # kafka-python's is 16384: half the throughput, and it would save an idle partition nothing here.
+    # kafka-python's is 16384: half the throughput, and it would save no memory for an idle partition here.
     "batch_size": 131072,
     "buffer_memory": 33554432,
     "max_pending_callbacks": 100000,
@@ -134,7 +134,7 @@ def test_every_default_is_in_the_normal_form_of_its_kind() -> None:
             assert option.kind(option.default) == option.default, option.name
 
 
-def test_no_key_means_two_options() -> None:
+def test_no_key_names_two_options() -> None:
     for option in OPTIONS:
         for key in (option.name, option.dotted_name, option.java_name):
             assert key is None or config_module._BY_KEY[key] is option
@@ -186,7 +186,7 @@ def test_java_names_and_textual_values_give_the_same_configuration() -> None:
     assert java == python
 
 
-def test_option_java_lacks_may_be_spelled_with_dots_all_the_same() -> None:
+def test_an_option_that_java_lacks_may_be_spelled_with_dots() -> None:
     assert ProducerConfig.from_kwargs({"close.timeout.ms": "7"}).close_timeout_ms == 7
 
 
@@ -207,7 +207,7 @@ def test_one_option_under_two_spellings_is_an_error_that_names_both() -> None:
         ("closed.timeout.ms", "close.timeout.ms"),
     ],
 )
-def test_unknown_option_gets_the_nearest_name_suggested(key: str, near: str) -> None:
+def test_the_nearest_name_is_suggested_for_an_unknown_option(key: str, near: str) -> None:
     assert problem(**{key: 1}) == f"unknown option {key!r}: did you mean {near!r}?"
 
 
@@ -220,12 +220,12 @@ def test_javas_own_option_is_refused_with_what_to_do_instead(key: str) -> None:
     assert problem(**{key: "x"}) == f"option {key!r} is for Java only: {config_module._JAVA_ONLY[key]}"
 
 
-def test_option_name_that_is_no_string_is_refused() -> None:
+def test_an_option_name_that_is_not_a_string_is_refused() -> None:
     with pytest.raises(KafkaConfigurationError, match="option 5: must be a string"):
         ProducerConfig.from_kwargs({5: 1})  # type: ignore[dict-item]
 
 
-def test_refused_value_is_named_with_the_key_as_it_was_spelled_and_what_is_allowed() -> None:
+def test_a_refused_value_is_reported_with_the_key_as_spelled_and_the_allowed_values() -> None:
     assert problem(linger_ms=-1) == "linger_ms=-1: must be a number of milliseconds >= 0"
     assert problem(**{"linger.ms": "soon"}) == "linger.ms='soon': must be a number of milliseconds >= 0"
     assert problem(batch_size=1 << 40).startswith(f"batch_size={1 << 40}: it is above 2147483647; must be")
@@ -249,7 +249,7 @@ def test_options_cannot_be_changed_deleted_or_added() -> None:
     assert config.linger_ms == 1
 
 
-def test_class_shows_the_row_of_the_table_behind_an_option() -> None:
+def test_the_class_attribute_of_an_option_is_its_row_of_the_table() -> None:
     assert ProducerConfig.linger_ms in OPTIONS
     assert ProducerConfig.linger_ms.name == "linger_ms"
 
@@ -262,7 +262,7 @@ def test_given_and_as_dict_are_copies() -> None:
     assert config.replace().linger_ms == 1
 
 
-def test_replace_keeps_what_was_given_and_settles_the_rest_anew() -> None:
+def test_replace_keeps_given_options_and_resolves_the_others_again() -> None:
     config = ProducerConfig(acks=1, retry_backoff_ms=5000, client_id="a")
     assert config.retry_backoff_max_ms == 5000
     other = config.replace(**{"retry.backoff.ms": 100, "linger_ms": 7})
@@ -290,7 +290,7 @@ def test_as_dict_and_given_make_an_equal_configuration() -> None:
     assert set(config.as_dict()) == {option.name for option in OPTIONS}
 
 
-def test_pickled_configuration_is_equal_and_numbers_its_client_id_anew() -> None:
+def test_an_unpickled_configuration_is_equal_and_gets_a_new_client_id_number() -> None:
     config = ProducerConfig(linger_ms=5, key_serializer=str.encode)
     again = pickle.loads(pickle.dumps(config))
     assert again == config
@@ -300,7 +300,7 @@ def test_pickled_configuration_is_equal_and_numbers_its_client_id_anew() -> None
     assert pickle.loads(pickle.dumps(named)).client_id == "a"
 
 
-def test_text_shows_what_was_given_without_secrets() -> None:
+def test_repr_shows_the_given_options_without_secrets() -> None:
     config = ProducerConfig(
         client_id="a",
         linger_ms=5,
@@ -329,7 +329,7 @@ def test_refused_secret_is_not_in_the_message() -> None:
 # --- client id --------------------------------------------------------------------------------------
 
 
-def test_client_ids_are_numbered_each_number_once_across_threads() -> None:
+def test_client_id_numbers_are_unique_across_threads() -> None:
     names: list[str] = []
 
     def make() -> None:
@@ -346,7 +346,7 @@ def test_client_ids_are_numbered_each_number_once_across_threads() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_child_of_a_fork_is_not_held_up_by_a_lock_of_its_parent() -> None:
+def test_a_forked_child_is_not_blocked_by_a_lock_of_its_parent() -> None:
     with config_module._client_numbers_lock:
         pid = os.fork()
         if pid == 0:
@@ -377,13 +377,13 @@ def test_table_shows_that_idempotence_is_on() -> None:
     assert "| `enable_idempotence` | `enable.idempotence` | `True` |" in options_as_markdown()
 
 
-def test_importing_the_package_pulls_in_nothing_slow() -> None:
+def test_importing_the_package_imports_no_slow_module() -> None:
     program = (
         "import sys; import cyproducer;"
         "slow = 'inspect dataclasses ssl asyncio difflib concurrent.futures lz4 zstandard cramjam';"
         "print([name for name in slow.split() if name in sys.modules])"
     )
-    # -S leaves site-packages out, this package with it.
+    # -S excludes site-packages, and with it this package.
     environment = {**os.environ, "PYTHONPATH": str(Path(cyproducer.__file__).parents[1])}
     done = subprocess.run(
         [sys.executable, "-S", "-c", program], capture_output=True, check=True, env=environment

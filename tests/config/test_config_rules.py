@@ -1,4 +1,4 @@
-"""The rules between options, and what is refused because it is not built yet."""
+"""The rules between options, and options that are refused because they are not supported yet."""
 
 import logging
 from typing import Any
@@ -31,11 +31,11 @@ each_obstacle = pytest.mark.parametrize(("options", "text"), OBSTACLES)
 
 
 @pytest.mark.parametrize("asked", [{}, {"enable_idempotence": None}])
-def test_idempotence_not_asked_for_is_on(asked: dict[str, Any]) -> None:
+def test_idempotence_is_on_by_default(asked: dict[str, Any]) -> None:
     assert ProducerConfig(**asked).enable_idempotence is True
 
 
-def test_idempotence_asked_for_is_on_and_refused_is_off(caplog: pytest.LogCaptureFixture) -> None:
+def test_idempotence_can_be_switched_on_and_off(caplog: pytest.LogCaptureFixture) -> None:
     assert ProducerConfig(enable_idempotence=True).enable_idempotence is True
     assert ProducerConfig(enable_idempotence=False, acks=1).enable_idempotence is False
     assert ProducerConfig(transactional_id="t").enable_idempotence is True
@@ -47,7 +47,7 @@ def test_idempotence_asked_for_is_on_and_refused_is_off(caplog: pytest.LogCaptur
 
 
 @each_obstacle
-def test_obstacle_switches_defaulted_idempotence_off_with_a_warning(
+def test_a_conflicting_option_switches_default_idempotence_off_with_a_warning(
     caplog: pytest.LogCaptureFixture, options: dict[str, Any], text: str
 ) -> None:
     assert ProducerConfig(**options).enable_idempotence is False
@@ -58,7 +58,9 @@ def test_obstacle_switches_defaulted_idempotence_off_with_a_warning(
 
 
 @each_obstacle
-def test_obstacle_to_idempotence_that_was_asked_for_is_an_error(options: dict[str, Any], text: str) -> None:
+def test_an_option_that_conflicts_with_requested_idempotence_is_an_error(
+    options: dict[str, Any], text: str
+) -> None:
     assert problem(enable_idempotence=True, **options) == f"enable_idempotence=True contradicts {text}"
     assert problem(transactional_id="t", **options) == f"transactional_id='t' contradicts {text}"
 
@@ -68,7 +70,7 @@ def test_transactions_without_idempotence_are_an_error() -> None:
     assert problem(transactional_id="t", enable_idempotence=False) == text
 
 
-def test_all_obstacles_are_named_together() -> None:
+def test_all_conflicting_options_are_reported_together() -> None:
     text = problem(enable_idempotence=True, acks=0, retries=0, max_in_flight_requests_per_connection=9)
     assert all(part in text for part in ("acks=0", "retries=0", "connection=9"))
 
@@ -95,7 +97,7 @@ def test_default_delivery_timeout_is_raised_to_one_attempt_with_a_warning(
 
 
 @pytest.mark.parametrize(("first", "longest"), config_module._GROWING)
-def test_longest_wait_follows_the_first_unless_it_was_given(first: str, longest: str) -> None:
+def test_the_longest_wait_is_raised_to_the_first_unless_it_was_given(first: str, longest: str) -> None:
     config = ProducerConfig(**{first: 50_000})
     assert config.as_dict()[longest] == 50_000
     assert problem(**{first: 50_000, longest: 40_000}) == f"{longest}=40000: must be at least {first}=50000"
@@ -103,7 +105,7 @@ def test_longest_wait_follows_the_first_unless_it_was_given(first: str, longest:
 
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
-def test_compression_level_of_the_codec_in_use_counts(codec: str) -> None:
+def test_the_compression_level_of_the_codec_in_use_applies(codec: str) -> None:
     assert ProducerConfig(compression_type=codec).effective_compression_level is None
     assert ProducerConfig(compression_type=codec, compression_level=4).effective_compression_level == 4
     levels: dict[str, Any] = {
@@ -115,7 +117,7 @@ def test_compression_level_of_the_codec_in_use_counts(codec: str) -> None:
     assert config.effective_compression_level == levels[f"compression_{codec}_level"]
 
 
-def test_levels_of_other_codecs_do_not_count() -> None:
+def test_levels_of_other_codecs_are_ignored() -> None:
     assert (
         ProducerConfig(compression_type="snappy", compression_zstd_level=3).effective_compression_level
         is None
@@ -149,7 +151,7 @@ def test_two_different_levels_for_one_codec_are_an_error() -> None:
     assert same.effective_compression_level == 2
 
 
-def test_protocol_before_a_server_must_be_that_of_the_connection() -> None:
+def test_the_protocol_before_a_server_must_match_security_protocol() -> None:
     assert ProducerConfig(bootstrap_servers="PLAINTEXT://a:1").bootstrap_addresses == (("a", 1),)
     config = ProducerConfig(bootstrap_servers="a:1,ssl://b:2", security_protocol="SSL")
     assert config.bootstrap_addresses == (("a", 1), ("b", 2))
@@ -163,7 +165,7 @@ def test_bootstrap_addresses_are_unique_and_in_order() -> None:
     assert config.bootstrap_addresses == (("b", 9092), ("a", 9092), ("a", 9093))
 
 
-# --- what is not built yet --------------------------------------------------------------------------
+# --- not supported yet ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -182,7 +184,9 @@ def test_bootstrap_addresses_are_unique_and_in_order() -> None:
         ({"socks5_proxy": "socks5://h:1"}, "socks5_proxy='socks5://h:1'"),
     ],
 )
-def test_what_is_not_built_yet_is_taken_and_then_refused_by_name(options: dict[str, Any], text: str) -> None:
+def test_unsupported_options_are_accepted_and_then_refused_by_name(
+    options: dict[str, Any], text: str
+) -> None:
     config = ProducerConfig(**options)
     with pytest.raises(KafkaConfigurationError) as caught:
         config.reject_unsupported()

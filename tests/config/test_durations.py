@@ -1,8 +1,8 @@
-"""Every duration that can be given, at its ends: endless, huge, 0, and what is none.
+"""Every duration of the API at its extremes: endless, huge, 0, and invalid.
 
-Options are found by their names' ending and the calls stand in a table, so that a new option is tested by
-itself. Endless and huge mean as long as it takes, 0 means at once where it is allowed, and NaN, negative
-numbers and texts are refused before anything happens.
+Options are found by the ending of their names, so that a new option is tested automatically; calls are in a
+table. Endless and huge durations mean no limit, 0 means at once if it is allowed, and NaN, negative numbers
+and texts are refused before anything happens.
 """
 
 import math
@@ -37,10 +37,10 @@ from tests.until import until, until_blocked
 pytestmark = pytest.mark.timeout(60)
 
 ENDLESS = [math.inf, 2**63 - 1, 2**31 - 1, 10**400]
-#: What a properties file may hold, too.
+#: Also possible in a properties file.
 ENDLESS_TEXTS = ["inf", str(2**63 - 1)]
 DURATIONS = [option.name for option in OPTIONS if option.name.endswith("_ms")]
-#: Options of which 0 would leave no time for anything, and what they need at least.
+#: Options that can't be 0, and the part of the message that gives their minimum.
 NOT_ZERO = {
     "delivery_timeout_ms": "at least linger_ms",
     "metadata_max_idle_ms": ">= 1",
@@ -56,14 +56,14 @@ NOT_ZERO = {
 
 
 def deliver(producer: KafkaProducer) -> None:
-    """Has a record acknowledged, and one that the broker sent back once, where it may be sent again."""
+    """Sends a record and waits for its acknowledgement, then sends one with a callback."""
     producer.wait_ready(WAIT_S)
 
     def acknowledged() -> bool:
         future = producer.send("orders", b"1")
         producer.flush(WAIT_S)
         if producer.config.max_block_ms == 0 and isinstance(future.exception, KafkaTimeoutError):
-            # The topic's metadata were not there yet, and are asked for.
+            # The topic's metadata is missing and is being requested.
             return False
         assert future.get(0).topic == "orders"
         return True
@@ -78,7 +78,7 @@ def deliver(producer: KafkaProducer) -> None:
 
 @pytest.mark.parametrize("value", [*ENDLESS, *ENDLESS_TEXTS, 0], ids=lambda value: f"{value!r:.20}")
 @pytest.mark.parametrize("name", DURATIONS)
-def test_a_producer_works_with_every_duration_at_its_ends(name: str, value: Any) -> None:
+def test_a_producer_works_with_the_extremes_of_every_duration(name: str, value: Any) -> None:
     with ScriptedCluster(orders=1) as cluster:
         given = options(cluster, **{name: value})
         for first in ("retry_backoff_ms", "reconnect_backoff_ms"):
@@ -103,18 +103,18 @@ def test_a_producer_works_with_every_duration_at_its_ends(name: str, value: Any)
 
 @pytest.mark.parametrize("value", [math.nan, "nan", -2, -math.inf, "soon", b"1"], ids=repr)
 @pytest.mark.parametrize("name", DURATIONS)
-def test_an_option_refuses_what_is_no_duration(name: str, value: Any) -> None:
+def test_an_option_refuses_a_value_that_is_not_a_duration(name: str, value: Any) -> None:
     with pytest.raises(KafkaConfigurationError, match=rf"{name}=.*must be a (whole )?number of milliseconds"):
         ProducerConfig(**{name: value})
 
 
-def test_there_are_durations() -> None:
+def test_durations_are_found_by_name() -> None:
     assert {"max_block_ms", "linger_ms", "close_timeout_ms", "request_timeout_ms"} < set(DURATIONS)
     assert set(NOT_ZERO) < set(DURATIONS)
 
 
 @pytest.mark.parametrize("value", ENDLESS, ids=lambda value: f"{value!r:.20}")
-def test_waiting_for_memory_takes_as_long_as_it_takes(value: Any) -> None:
+def test_waiting_for_memory_with_an_endless_max_block_ms_has_no_limit(value: Any) -> None:
     with Rig({"t": [1]}, buffer_memory=1024, batch_size=512, max_block_ms=min(value, FOREVER_MS)) as rig:
         rig.send("t", bytes(300))
         rig.send("t", bytes(300))
@@ -129,7 +129,7 @@ def test_waiting_for_memory_takes_as_long_as_it_takes(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [*ENDLESS, *ENDLESS_TEXTS], ids=lambda value: f"{value!r:.20}")
-def test_a_record_is_parked_for_as_long_as_it_takes_and_fails_when_the_producer_is_closed(value: Any) -> None:
+def test_a_record_is_parked_without_limit_and_fails_when_the_producer_is_closed(value: Any) -> None:
     hold = threading.Event()
     with ScriptedCluster(orders=1) as cluster:
         cluster.act(METADATA, Act(hold=hold))
@@ -144,8 +144,8 @@ def test_a_record_is_parked_for_as_long_as_it_takes_and_fails_when_the_producer_
 
 
 @pytest.mark.parametrize("value", [math.inf, FOREVER_MS])
-def test_endless_times_never_run_out(value: float) -> None:
-    """By a clock that goes on for a hundred years."""
+def test_endless_timeouts_never_expire(value: float) -> None:
+    """Advances the clock by a hundred years."""
     given: dict[str, Any] = {
         "linger_ms": value,
         "delivery_timeout_ms": value,
@@ -177,7 +177,7 @@ def test_endless_times_never_run_out(value: float) -> None:
 
 
 class Calls:
-    """A producer with a record under way, whose answer is held back, and each call that waits for it."""
+    """A producer with a record in flight, whose response is held back, and every call that waits for it."""
 
     def __init__(self, cluster: ScriptedCluster, producer: KafkaProducer) -> None:
         self.hold = threading.Event()
@@ -204,7 +204,7 @@ WAITING = ["get", "rows", "result", "exception", "rows' result", "flush", "accum
 
 @pytest.mark.parametrize("value", [None, *ENDLESS, Fraction(10**12)], ids=lambda value: f"{value!r:.20}")
 @pytest.mark.parametrize("call", WAITING)
-def test_a_call_waits_as_long_as_it_takes(call: str, value: Any) -> None:
+def test_a_call_with_an_endless_timeout_waits_without_limit(call: str, value: Any) -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         waited = Calls(cluster, producer)
         raised: list[BaseException] = []
@@ -228,7 +228,7 @@ def test_a_call_waits_as_long_as_it_takes(call: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("call", WAITING)
-def test_a_call_with_0_looks_and_returns(call: str) -> None:
+def test_a_call_with_timeout_0_returns_at_once(call: str) -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         waited = Calls(cluster, producer)
         try:
@@ -258,9 +258,7 @@ def test_a_call_with_0_looks_and_returns(call: str) -> None:
     ],
     ids=lambda value: f"{value!r:.20}",
 )
-def test_a_call_refuses_what_is_no_duration_before_anything_happens(
-    value: Any, kind: type[Exception]
-) -> None:
+def test_a_call_refuses_an_invalid_timeout_before_it_does_anything(value: Any, kind: type[Exception]) -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         waited = Calls(cluster, producer)
         runtime = producer._runtime
@@ -279,14 +277,14 @@ def test_a_call_refuses_what_is_no_duration_before_anything_happens(
         finally:
             waited.hold.set()
         assert waited.record.get(WAIT_S).offset == 0
-        # An outcome that is known changes nothing: it depends on no race whether a mistake is noticed.
+        # A known outcome changes nothing: no race decides whether an invalid timeout is noticed.
         for name in ("get", "rows", "result", "exception", "rows' result"):
             with pytest.raises(kind):
                 waited.calls[name](value)
 
 
 @pytest.mark.parametrize("value", ENDLESS, ids=lambda value: f"{value!r:.20}")
-def test_what_runs_below_the_producer_waits_as_long_as_it_takes(value: Any) -> None:
+def test_internal_calls_with_an_endless_timeout_wait_without_limit(value: Any) -> None:
     pool = BufferPool(1024)
     lease = pool.acquire(1024)
     assert lease is not None
@@ -320,7 +318,7 @@ def test_what_runs_below_the_producer_waits_as_long_as_it_takes(value: Any) -> N
         assert results == {"run_next": None, "run_once": None}
 
 
-def test_with_0_what_runs_below_the_producer_returns_at_once() -> None:
+def test_internal_calls_with_timeout_0_return_at_once() -> None:
     pool = BufferPool(512)
     lease = pool.acquire(512, 0)
     assert lease is not None
@@ -341,7 +339,7 @@ def test_with_0_what_runs_below_the_producer_returns_at_once() -> None:
 
 
 @pytest.mark.parametrize("value", ENDLESS, ids=lambda value: f"{value!r:.20}")
-def test_wait_ready_waits_as_long_as_it_takes(value: Any) -> None:
+def test_wait_ready_with_an_endless_timeout_waits_without_limit(value: Any) -> None:
     hold = threading.Event()
     with ScriptedCluster(orders=1) as cluster:
         cluster.act(METADATA, Act(hold=hold))
@@ -398,7 +396,7 @@ def test_an_endless_close_timeout_loses_nothing_at_exit(close_timeout_ms: str) -
         assert sorted(map(str, cluster.topics["orders"].partitions[0].values)) == ["b'first'", "b'second'"]
 
 
-def test_a_producer_that_cannot_be_closed_at_exit_keeps_no_other_from_draining() -> None:
+def test_a_producer_that_cannot_be_closed_at_exit_does_not_stop_others_from_draining() -> None:
     with ScriptedCluster(orders=1) as cluster:
         ended = run_to_exit(AT_EXIT, cluster.bootstrap_servers[0], "30000", "fail")
         assert ended.returncode == 0
@@ -408,7 +406,7 @@ def test_a_producer_that_cannot_be_closed_at_exit_keeps_no_other_from_draining()
 
 
 @pytest.mark.parametrize("timeout", [math.inf, 1e10, 2**63])
-def test_of_two_threads_that_close_neither_waits_too_long_for_a_lock(timeout: float) -> None:
+def test_two_threads_can_close_with_timeouts_longer_than_a_lock_takes(timeout: float) -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         waited = Calls(cluster, producer)
         closing = [threading.Thread(daemon=True, target=producer.close, args=(timeout,)) for _ in range(2)]
@@ -423,10 +421,10 @@ def test_of_two_threads_that_close_neither_waits_too_long_for_a_lock(timeout: fl
         assert waited.record.get(0).offset == 0
 
 
-# The pieces
+# The helper functions
 
 
-def test_a_duration_is_any_number_from_0_on() -> None:
+def test_a_duration_is_any_number_of_at_least_0() -> None:
     assert duration("t", None) == math.inf
     assert duration("t", 0) == 0
     assert duration("t", Fraction(1, 2)) == 0.5
@@ -437,7 +435,7 @@ def test_a_duration_is_any_number_from_0_on() -> None:
         duration("t", "1", "hours")
 
 
-def test_locks_take_what_is_waitable() -> None:
+def test_locks_accept_waitable_times() -> None:
     lock = threading.Lock()
     assert lock.acquire(timeout=waitable(math.inf))
     assert waitable(1.5) == 1.5
@@ -453,6 +451,6 @@ def test_a_manual_clock_stops_at_the_end_of_time() -> None:
     assert clock.monotonic_ns() == 2**63 - 1
 
 
-def test_whole_milliseconds_become_the_most_that_a_request_can_carry() -> None:
+def test_an_endless_request_timeout_becomes_the_largest_int32() -> None:
     config = ProducerConfig(request_timeout_ms=math.inf)
     assert config.request_timeout_ms == INT32_MAX

@@ -1,4 +1,4 @@
-"""Metrics of a ``Rig``, by their short names."""
+"""Reads the metrics of a ``Rig`` by their short names."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from cyproducer.observability.registry import Registry
 from tests.rig import Rig, Seen
 
 WINDOW_MS = 30_000.0
-"""As long as a window is by default; two are kept."""
+"""The default length of a window. Two windows are kept."""
 
 
 def registry(rig: Rig) -> Registry:
@@ -31,7 +31,7 @@ def one(rig: Rig) -> Seen:
 
 
 def sent(rig: Rig, values: list[bytes], name: str = "t", then: Callable[[], object] = lambda: None) -> None:
-    """Sends values as one batch, does ``then`` while they are at the broker, and has them acknowledged."""
+    """Sends values as one batch, calls ``then`` while the batch is in flight, and acknowledges it."""
     for value in values:
         rig.send(name, value, partition=0)
     seen = one(rig)

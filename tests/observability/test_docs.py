@@ -1,4 +1,4 @@
-"""``docs/metrics.md`` against what ``metrics()`` gives and what the definitions say."""
+"""Compares ``docs/metrics.md`` with the result of ``metrics()`` and with the definitions."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 def documented() -> dict[str, dict[str, tuple[str, str]]]:
-    """Group -> metric -> unit and meaning, read from the page."""
+    """Group -> metric -> (unit, meaning), parsed from the page."""
     found: dict[str, dict[str, tuple[str, str]]] = {}
     for line in DOCS.read_text().splitlines():
         if heading := re.fullmatch(r"### `(.+)`", line):
@@ -22,7 +22,7 @@ def documented() -> dict[str, dict[str, tuple[str, str]]]:
     return found
 
 
-def test_the_page_has_each_metric_that_metrics_gives_and_no_other() -> None:
+def test_the_page_documents_exactly_the_metrics_that_metrics_returns() -> None:
     with Rig({"orders": [7]}) as rig:
         sent(rig, [b"x"], "orders")
         snapshot = registry(rig).snapshot()
@@ -32,7 +32,7 @@ def test_the_page_has_each_metric_that_metrics_gives_and_no_other() -> None:
     assert len(page) == 4
 
 
-def test_each_metric_has_a_meaning_and_a_unit_where_it_can_have_one() -> None:
+def test_each_metric_has_a_meaning_and_a_unit_if_it_can_have_one() -> None:
     without_unit = set()
     for metrics in documented().values():
         for name, (unit, meaning) in metrics.items():
@@ -47,7 +47,7 @@ def test_each_metric_has_a_meaning_and_a_unit_where_it_can_have_one() -> None:
     }
 
 
-def test_the_page_s_tables_are_those_of_the_definitions() -> None:
+def test_the_page_s_tables_match_the_definitions() -> None:
     assert DOCS.read_text().endswith(metrics_as_markdown())
 
 

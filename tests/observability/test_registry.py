@@ -1,4 +1,4 @@
-"""``metrics()`` of whole producers, metric objects, and reporters that misbehave."""
+"""``metrics()`` of whole producers, metric objects, and misbehaving reporters."""
 
 import json
 import logging
@@ -34,14 +34,14 @@ def known(snapshot: Snapshot) -> set[tuple[str, str]]:
 
 
 def counted(producer: KafkaProducer) -> None:
-    """A future may have its outcome a moment before the batch is counted; flush() returns after that."""
+    """Waits until all batches are counted, which may happen a moment after their futures are done."""
     producer.flush(WAIT_S)
 
 
 # metrics()
 
 
-def test_a_producer_that_has_sent_nothing_has_every_value_of_its_own() -> None:
+def test_a_producer_that_has_sent_nothing_has_every_producer_metric() -> None:
     with producing(bootstrap_servers=["127.0.0.1:1"]) as producer:
         found = producer.metrics()
         assert set(found) == {"producer-metrics", "kafka-metrics-count"}
@@ -53,8 +53,8 @@ def test_a_producer_that_has_sent_nothing_has_every_value_of_its_own() -> None:
                 assert value == 0, name
 
 
-def test_every_name_of_kafka_python_s_is_there() -> None:
-    """Its sensors are made as its producer makes them."""
+def test_every_metric_name_of_kafka_python_exists() -> None:
+    """Creates kafka-python's sensors as its producer does."""
 
     class Client:
         def in_flight_request_count(self) -> int:
@@ -71,7 +71,7 @@ def test_every_name_of_kafka_python_s_is_there() -> None:
     assert len(theirs.metrics) > 40
 
 
-def test_a_run_against_a_cluster_shows_as_it_was() -> None:
+def test_metrics_match_a_run_against_a_cluster() -> None:
     with ScriptedCluster(2, orders=2) as cluster, producing(cluster, client_id="shop") as producer:
         for partition in (0, 1):
             for _ in range(3):
@@ -81,7 +81,7 @@ def test_a_run_against_a_cluster_shows_as_it_was() -> None:
         produced = len(cluster.received(PRODUCE))
         own = found["producer-metrics"]
         assert own["produce-request-total"] == produced == 6
-        # Each request was answered but those whose answers are on their way.
+        # Each request has its response, except those whose responses are still in transit.
         assert produced + 2 < own["request-total"] <= len(cluster.requests)
         assert own["record-send-total"] == found["producer-topic-metrics.orders"]["record-send-total"] == 6
         leaders = [partition.leader for partition in cluster.topics["orders"].partitions]
@@ -97,7 +97,7 @@ def test_a_run_against_a_cluster_shows_as_it_was() -> None:
         assert own["metadata-wait-time-ns-total"] == 0
 
 
-def test_waiting_for_metadata_is_counted_where_a_thread_waits() -> None:
+def test_waiting_for_metadata_is_counted_if_a_thread_waits() -> None:
     with ScriptedCluster(orders=1, other=1) as cluster, producing(cluster) as producer:
         producer.send("orders", b"1").get(WAIT_S)
         assert producer.metrics()["producer-metrics"]["metadata-wait-time-ns-total"] == 0
@@ -112,7 +112,7 @@ def test_waiting_for_metadata_is_counted_where_a_thread_waits() -> None:
         assert len(cluster.received(METADATA)) >= 2
 
 
-def test_metrics_can_be_asked_for_in_callbacks_and_after_close() -> None:
+def test_metrics_can_be_read_in_callbacks_and_after_close() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         seen: list[Snapshot] = []
         producer.send("orders", b"1").add_callback(lambda _: seen.append(producer.metrics()))
@@ -126,7 +126,7 @@ def test_metrics_can_be_asked_for_in_callbacks_and_after_close() -> None:
         assert metric.value() >= 0
 
 
-def test_threads_may_ask_while_others_send() -> None:
+def test_threads_may_read_metrics_while_others_send() -> None:
     with ScriptedCluster(orders=2) as cluster, producing(cluster, metrics_sample_window_ms=1) as producer:
         failures: list[BaseException] = []
         ended = threading.Event()
@@ -179,7 +179,7 @@ def test_a_forked_child_starts_from_zero_and_so_do_its_reporters() -> None:
         assert producer.metrics()["producer-metrics"]["record-send-total"] == 1
 
 
-def test_raw_gives_objects_that_are_read_when_they_are_asked() -> None:
+def test_raw_returns_objects_that_read_the_current_value() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster, client_id="shop") as producer:
         producer.send("orders", b"1")
         counted(producer)
@@ -204,7 +204,7 @@ def test_raw_gives_objects_that_are_read_when_they_are_asked() -> None:
                     assert told == value, (group, short)
 
 
-def test_without_metrics_there_are_none() -> None:
+def test_disabled_metrics_are_empty() -> None:
     given: dict[str, Any] = {"metrics_enabled": False, "metric_reporters": [Noting]}
     Noting.made.clear()
     with ScriptedCluster(orders=1) as cluster, producing(cluster, **given) as producer:
@@ -214,7 +214,7 @@ def test_without_metrics_there_are_none() -> None:
     assert Noting.made == []
 
 
-def test_every_recording_level_records_all() -> None:
+def test_every_recording_level_records_all_metrics() -> None:
     with (
         ScriptedCluster(orders=1) as cluster,
         producing(cluster, **{"metrics.recording.level": "TRACE"}) as more,
@@ -225,7 +225,7 @@ def test_every_recording_level_records_all() -> None:
         KafkaProducer(**options(metrics_recording_level="LOUD", bootstrap_servers="127.0.0.1:1"))
 
 
-def test_windows_are_as_the_options_say() -> None:
+def test_windows_follow_the_options() -> None:
     given = {"metrics.num.samples": 1, "metrics.sample.window.ms": 1}
     with ScriptedCluster(orders=1) as cluster, producing(cluster, **given) as producer:
         producer.send("orders", b"1").get(WAIT_S)
@@ -237,7 +237,7 @@ def test_windows_are_as_the_options_say() -> None:
 
 
 class Noting:
-    """A reporter with kafka-python's interface that notes what it is told."""
+    """A reporter with kafka-python's interface that records its calls."""
 
     made: list["Noting"] = []  # noqa: RUF012
 
@@ -269,7 +269,7 @@ class Noting:
         return {metric.metric_name.group for metric in list(self.metrics)}
 
 
-def test_a_reporter_hears_of_each_metric_once_and_of_the_end() -> None:
+def test_a_reporter_is_notified_of_each_metric_once_and_of_the_close() -> None:
     one = Noting()
     Noting.made.clear()
     with ScriptedCluster(orders=1) as cluster:
@@ -281,7 +281,7 @@ def test_a_reporter_hears_of_each_metric_once_and_of_the_end() -> None:
                 assert reporter.configs["linger_ms"] == 0
                 assert {"producer-metrics", "kafka-metrics-count"} <= reporter.groups()
             producer.send("orders", b"1").get(WAIT_S)
-            # Nobody has asked for metrics(): they are told when the topic's metadata comes.
+            # Nothing has called metrics(): reporters are notified when the topic's metadata arrives.
             until(lambda: "producer-topic-metrics.orders" in other.groups(), "the topic's metrics")
             shown = known(producer.metrics())
             for reporter in (one, other):
@@ -294,7 +294,7 @@ def test_a_reporter_hears_of_each_metric_once_and_of_the_end() -> None:
         assert total.value() == 1
 
 
-def test_a_reporter_hears_of_a_topic_that_was_forgotten_and_of_its_return() -> None:
+def test_a_reporter_is_notified_when_a_topic_is_forgotten_and_when_it_returns() -> None:
     reporter, group = Noting(), "producer-topic-metrics.orders"
     given: dict[str, Any] = {"metadata_max_age_ms": 20, "metadata_max_idle_ms": 100}
     with (
@@ -323,7 +323,7 @@ def test_a_reporter_of_kafka_python_s_works() -> None:
 
 
 class Raising(Noting):
-    """Does nothing right."""
+    """Raises in every method."""
 
     def configure(self, configs: Mapping[str, Any]) -> None:
         raise RuntimeError("in configure")
@@ -359,7 +359,7 @@ def test_reporters_that_raise_are_logged_and_stop_nothing(caplog: pytest.LogCapt
     assert said == {f"in {what}" for what in ("__init__", "configure", "init", "metric_change", "close")}
 
 
-def test_a_reporter_may_ask_for_metrics_while_it_is_told() -> None:
+def test_a_reporter_may_read_metrics_during_a_notification() -> None:
     class Asking(Noting):
         def metric_change(self, metric: Any) -> None:
             super().metric_change(metric)
@@ -372,7 +372,7 @@ def test_a_reporter_may_ask_for_metrics_while_it_is_told() -> None:
         until(lambda: "producer-topic-metrics.orders" in asking.groups(), "the topic's metrics")
 
 
-def test_two_threads_that_look_at_once_tell_of_each_metric_once() -> None:
+def test_concurrent_refreshes_report_each_metric_once() -> None:
     with Rig({"t": [1]}) as rig:
         found = registry(rig)
         reporter = Noting()
@@ -399,7 +399,7 @@ def test_a_producer_with_reporters_can_be_pickled() -> None:
         copy.close(0)
 
 
-def test_metadata_that_were_never_fetched_have_no_age() -> None:
+def test_metadata_that_was_never_fetched_has_no_age() -> None:
     with Rig() as rig:
         assert math.isnan(registry(rig).snapshot()["producer-metrics"]["metadata-age"])
         aged = Registry(rig.accumulator, rig.sender, metadata_age_s=lambda: 12.5)

@@ -1,4 +1,4 @@
-"""What each metric counts, by runs in which everything that happens is known."""
+"""What each metric counts, tested with runs in which every event is known."""
 
 import math
 import random
@@ -18,7 +18,7 @@ from tests.rig import Rig
 TOO_LARGE, NOT_ENOUGH_REPLICAS, NOT_ALLOWED = 10, 19, 29
 
 
-def test_records_that_are_acknowledged_fail_and_go_again_are_counted_by_topic() -> None:
+def test_acknowledged_failed_and_retried_records_are_counted_by_topic() -> None:
     with Rig({"a": [1], "b": [1]}) as rig:
         sent(rig, [b"x"] * 3, "a")
         for name, code in (("a", NOT_ENOUGH_REPLICAS), ("b", NOT_ALLOWED)):
@@ -38,7 +38,7 @@ def test_records_that_are_acknowledged_fail_and_go_again_are_counted_by_topic() 
         assert math.isnan(topic(rig, "b")["records-per-batch-avg"])
 
 
-def test_records_that_find_no_place_or_no_time_are_counted_as_errors_of_their_topic() -> None:
+def test_expired_records_and_records_without_a_partition_are_counted_as_errors_of_their_topic() -> None:
     with Rig({"t": [1]}, max_block_ms=100, delivery_timeout_ms=500, auto_connect=False) as rig:
         rig.send("nowhere", b"x")
         rig.send("small", b"x", partition=7)
@@ -53,7 +53,7 @@ def test_records_that_find_no_place_or_no_time_are_counted_as_errors_of_their_to
         assert producer(rig)["record-error-total"] == 3
 
 
-def test_a_batch_that_runs_out_of_time_on_the_wire_fails_once() -> None:
+def test_a_batch_that_expires_in_flight_is_counted_as_failed_once() -> None:
     with Rig({"t": [1]}, delivery_timeout_ms=500, request_timeout_ms=10_000) as rig:
         rig.send("t", b"x")
         seen = one(rig)
@@ -97,7 +97,7 @@ def test_rows_sent_together_count_as_records(keys: list[bytes | None] | None) ->
         assert found["record-size-max"] == 2 + 1 + 1 + 1 + 1 + 2 + 300 + 1
 
 
-def test_a_compression_rate_is_bytes_sent_by_bytes_before() -> None:
+def test_the_compression_rate_is_bytes_sent_divided_by_uncompressed_bytes() -> None:
     values = [bytes(1000)] * 5
     with Rig({"t": [1]}) as rig:
         sent(rig, values)
@@ -109,12 +109,12 @@ def test_a_compression_rate_is_bytes_sent_by_bytes_before() -> None:
             found["compression-rate-avg"] == topic(rig)["compression-rate"] == found["batch-size-avg"] / raw
         )
         assert found["compression-rate-avg"] < 0.1
-        # That of records is the one before.
+        # Record sizes are those before compression.
         assert found["record-size-avg"] == pytest.approx((raw - 61) / 5)
         assert found["record-size-max"] > 1000
 
 
-def test_parts_of_a_batch_know_their_largest_record() -> None:
+def test_parts_of_a_split_batch_know_their_largest_record() -> None:
     with Rig({"t": [1]}, linger_ms=10) as rig:
         for size in (10, 300, 20, 30):
             rig.send("t", bytes(size))
@@ -158,9 +158,9 @@ def test_bytes_and_requests_are_those_of_each_broker_s_sockets() -> None:
         assert found["network-io-rate"] == pytest.approx(8 / 30, rel=1e-3)
 
 
-def test_answers_that_come_in_one_read_are_counted_each() -> None:
+def test_responses_that_arrive_in_one_read_are_each_counted() -> None:
     with Rig({"t": [1]}, batch_size=0) as rig:
-        # The third leaves its predecessors full, and waits until they are answered.
+        # The third record fills the batches before it, and is sent after their responses.
         for _ in range(3):
             rig.send("t", b"x")
         first, second = rig.requests()
@@ -173,7 +173,7 @@ def test_answers_that_come_in_one_read_are_counted_each() -> None:
         rig.answer_all()
 
 
-def test_latency_and_throttling_are_by_broker() -> None:
+def test_latency_and_throttling_are_counted_by_broker() -> None:
     with Rig({"t": [1, 2]}) as rig:
         for number in (1, 2):
             rig.send("t", b"x", partition=number - 1)
@@ -187,7 +187,7 @@ def test_latency_and_throttling_are_by_broker() -> None:
         assert (producer(rig)["request-latency-avg"], producer(rig)["request-latency-max"]) == (15, 20)
 
 
-def test_a_request_counts_once_it_is_written_whole() -> None:
+def test_a_request_counts_when_it_is_completely_written() -> None:
     with Rig({"t": [1]}, max_request_size=1 << 20, batch_size=1 << 20) as rig:
         rig.send("t", b"x")
         rig.answer(one(rig))
@@ -206,7 +206,7 @@ def test_a_request_counts_once_it_is_written_whole() -> None:
         assert found["outgoing-byte-total"] == 2 * found["request-size-avg"]
 
 
-def test_without_acknowledgements_what_was_written_is_counted_when_the_future_is_done() -> None:
+def test_with_acks_0_written_records_are_counted_when_the_future_is_done() -> None:
     with Rig({"t": [1]}, acks=0) as rig:
         seen = []
         future = rig.send("t", b"x").add_callback(lambda _: seen.append(producer(rig)["request-total"]))
@@ -219,7 +219,7 @@ def test_without_acknowledgements_what_was_written_is_counted_when_the_future_is
         assert math.isnan(found["request-latency-avg"])
 
 
-def test_connections_are_counted_when_they_are_made_and_when_they_end() -> None:
+def test_connections_are_counted_when_they_are_established_and_when_they_end() -> None:
     with Rig({"t": [1, 2]}) as rig:
         rig.send("t", b"x", partition=0)
         rig.answer(one(rig))
@@ -239,7 +239,7 @@ def test_connections_are_counted_when_they_are_made_and_when_they_end() -> None:
         assert found["connection-creation-rate"] > found["connection-close-rate"] > 0
 
 
-def test_a_connection_that_was_never_made_does_not_end() -> None:
+def test_a_connection_that_was_never_established_is_not_counted_as_closed() -> None:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     with theirs, Rig({"t": [1]}, auto_connect=False) as rig:
@@ -255,7 +255,7 @@ def test_a_connection_that_was_never_made_does_not_end() -> None:
         ]
 
 
-def test_memory_that_does_not_become_free_is_counted() -> None:
+def test_records_that_get_no_memory_in_time_are_counted() -> None:
     with Rig({"t": [1]}, buffer_memory=4096, max_block_ms=20) as rig:
         rig.send("t", bytes(3000))
         with pytest.raises(BufferExhaustedError):
@@ -273,12 +273,12 @@ def test_memory_that_does_not_become_free_is_counted() -> None:
         rig.answer_all()
 
 
-def test_memory_that_did_not_become_free_is_forgotten_with_its_window() -> None:
+def test_records_that_got_no_memory_are_forgotten_with_their_window() -> None:
     with Rig({"t": [1]}, buffer_memory=4096, max_block_ms=1) as rig:
         rig.send("t", bytes(3000))
         with pytest.raises(BufferExhaustedError):
             rig.send("t", bytes(3000))
-        # Nobody looks before: the pool's counts are taken over where windows begin.
+        # Nothing reads in between: the pool's counts are copied when a window begins.
         rig.clock.advance_ms(WINDOW_MS)
         rig.answer_all()
         rig.clock.advance_ms(WINDOW_MS)
@@ -286,7 +286,7 @@ def test_memory_that_did_not_become_free_is_forgotten_with_its_window() -> None:
         assert (found["buffer-exhausted-total"], found["buffer-exhausted-rate"]) == (1, 0)
 
 
-def test_what_a_connection_carried_before_it_was_ready_counts() -> None:
+def test_bytes_of_a_connection_that_never_became_ready_are_counted() -> None:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     with theirs, Rig({"t": [1]}, auto_connect=False) as rig:
@@ -301,7 +301,7 @@ def test_what_a_connection_carried_before_it_was_ready_counts() -> None:
 
 
 def accounts(rig: Rig) -> None:
-    """What topics and brokers have together is what there is."""
+    """Checks that the values of topics and of brokers add up to the producer's."""
     snapshot = registry(rig).snapshot()
     for group, names in (
         (TOPIC, ("record-send-total", "record-error-total", "record-retry-total", "byte-total", "byte-rate")),

@@ -1,4 +1,4 @@
-"""Rates, averages, maxima and percentiles of runs whose true values are known: the clock is the test's."""
+"""Rates, averages, maxima and percentiles of runs with known true values: the test controls the clock."""
 
 import math
 import random
@@ -13,7 +13,7 @@ APPROXIMATELY = 1 / 64 + 1e-9
 """The relative error of percentiles."""
 
 
-def test_a_rate_is_over_the_windows_that_are_kept_and_a_total_is_forever() -> None:
+def test_a_rate_covers_the_kept_windows_and_a_total_never_expires() -> None:
     with Rig({"t": [1]}) as rig:
         sent(rig, [b"x"] * 10)
         # All windows but the current one count as full from the start, as in Kafka.
@@ -25,7 +25,7 @@ def test_a_rate_is_over_the_windows_that_are_kept_and_a_total_is_forever() -> No
         assert producer(rig)["record-send-rate"] == pytest.approx(15 / 35)
         rig.advance_ms(24_999)
         assert producer(rig)["record-send-rate"] == pytest.approx(15 / 59.999)
-        # The window of the first ten is not kept any more.
+        # The window of the first ten records has been dropped.
         rig.advance_ms(1)
         assert producer(rig)["record-send-rate"] == pytest.approx(5 / 30, rel=1e-3)
         assert topic(rig)["record-send-rate"] == pytest.approx(5 / 30, rel=1e-3)
@@ -35,8 +35,8 @@ def test_a_rate_is_over_the_windows_that_are_kept_and_a_total_is_forever() -> No
             assert of["record-send-total"] == 15
 
 
-def test_what_happens_after_long_rest_is_counted_where_it_happens() -> None:
-    """Nobody looks meanwhile, so that the event itself must turn the windows."""
+def test_an_event_after_long_idleness_is_counted_in_its_own_window() -> None:
+    """Nothing reads in between, so the event itself must advance the windows."""
     with Rig({"t": [1]}, request_timeout_ms=1e9, delivery_timeout_ms=1e9) as rig:
         sent(rig, [b"x"] * 10)
         rig.clock.advance_ms(10 * WINDOW_MS)
@@ -58,7 +58,7 @@ def test_what_happens_after_long_rest_is_counted_where_it_happens() -> None:
         assert topic(rig)["record-error-rate"] == pytest.approx(1 / 30, rel=1e-3)
 
 
-def test_what_is_written_after_long_rest_is_counted_where_it_is_written() -> None:
+def test_bytes_written_after_long_idleness_are_counted_in_their_own_window() -> None:
     with Rig({"t": [1]}) as rig:
         sent(rig, [b"x"])
         before = node(rig, 1)["outgoing-byte-total"]
@@ -72,7 +72,7 @@ def test_what_is_written_after_long_rest_is_counted_where_it_is_written() -> Non
             assert of["request-size-max"] == of["outgoing-byte-total"] - before
 
 
-def test_a_maximum_and_an_average_are_of_the_windows_that_are_kept() -> None:
+def test_a_maximum_and_an_average_cover_the_kept_windows() -> None:
     with Rig({"t": [1]}) as rig:
         large, small = [bytes(1000)], [bytes(100)]
         sizes = []
@@ -104,7 +104,7 @@ def test_the_number_and_the_length_of_windows_are_options(samples: int) -> None:
         assert producer(rig)["record-send-rate"] == 0
 
 
-def test_times_are_from_the_batch_s_beginning_to_its_request_and_to_its_acknowledgement() -> None:
+def test_times_run_from_the_batch_s_creation_to_its_request_and_to_its_acknowledgement() -> None:
     with Rig({"t": [1]}, linger_ms=50) as rig:
         rig.send("t", b"x")
         rig.advance_ms(50)
@@ -122,7 +122,7 @@ def test_times_are_from_the_batch_s_beginning_to_its_request_and_to_its_acknowle
                 assert true * (1 - APPROXIMATELY) <= found[f"{name}-{percentile}"] <= true
 
 
-def test_a_batch_that_is_sent_again_has_waited_once_and_is_acknowledged_once() -> None:
+def test_a_batch_that_is_sent_again_counts_its_queue_time_and_acknowledgement_once() -> None:
     with Rig({"t": [1]}, linger_ms=50) as rig:
         rig.send("t", b"x")
         rig.advance_ms(50)
@@ -141,7 +141,7 @@ def nearest_rank(values: list[float], share: float) -> float:
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
-def test_percentiles_are_those_of_the_values_within_their_error() -> None:
+def test_percentiles_are_within_their_stated_error() -> None:
     rng = random.Random(1)
     latencies = [rng.lognormvariate(3, 2) for _ in range(2000)]
     with Rig({"t": [1]}, sample_window_ms=1e9, request_timeout_ms=1e9, delivery_timeout_ms=1e9) as rig:
@@ -156,10 +156,10 @@ def test_percentiles_are_those_of_the_values_within_their_error() -> None:
 
 
 @pytest.mark.parametrize("ms", [0, 0.0005, 0.001, 0.03, 0.033, 0.0656, 1, 31.9, 32.1, 1e3, 1e5, 4.3e6, 1e8])
-def test_a_time_of_any_size_is_told_within_the_error_and_what_is_too_long_at_the_end(ms: float) -> None:
+def test_any_time_is_reported_within_the_error_and_too_long_times_as_the_maximum(ms: float) -> None:
     last_ms = 2**42 / 1e6
     with Rig({"t": [1]}, request_timeout_ms=1e12, delivery_timeout_ms=9e12) as rig:
-        # A longer one beside it, so that no maximum helps.
+        # A longer time as well, so that the maximum does not bound the percentile.
         sent(rig, [b"x"], then=lambda: rig.clock.advance_ms(ms * 2))
         rig.clock.advance_ms(2 * WINDOW_MS)
         for _ in range(2):
@@ -182,7 +182,7 @@ def test_percentiles_forget_what_the_windows_forget() -> None:
         assert producer(rig)["request-latency-p999"] == pytest.approx(10, rel=APPROXIMATELY)
 
 
-def test_a_reading_has_what_its_meter_has() -> None:
+def test_a_reading_has_the_counters_of_its_meter() -> None:
     with Rig({"t": [1]}) as rig:
         sent(rig, [b"x"])
         whole = read_producer(rig.accumulator)
@@ -206,6 +206,6 @@ def test_a_reading_has_what_its_meter_has() -> None:
             read_node(rig.accumulator, 9)
 
 
-def test_more_samples_than_there_is_memory_for_are_refused() -> None:
+def test_more_samples_than_fit_into_memory_are_refused() -> None:
     with pytest.raises(MemoryError, match="metrics_num_samples"):
         Rig(samples=2**31 - 1)

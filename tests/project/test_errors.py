@@ -1,4 +1,4 @@
-"""The exception tree: kafka-python's names and hierarchy, Kafka's codes, and what an error can do."""
+"""The exception tree: kafka-python's names and hierarchy, Kafka's codes, and the behaviour of errors."""
 
 import copy
 import inspect
@@ -63,7 +63,7 @@ NAMES = {
 }
 KNOWN_CODES = range(-1, 134)
 
-# Class -> the classes an ``except`` may name instead.
+# Class -> base classes that also catch it in an ``except``.
 CLIENT_TREE = {
     "Cancelled": ("RetriableError",),
     "CommitFailedError": ("KafkaError",),
@@ -94,7 +94,7 @@ CLIENT_TREE = {
     "BrokerProtocolError": ("KafkaConnectionError",),
     "NameResolutionError": ("KafkaConnectionError",),
 }
-# Only a consumer can raise them.
+# Raised only by consumers.
 CONSUMER_ONLY = {"NoOffsetForPartitionError", "LogTruncationError"}
 
 
@@ -103,19 +103,19 @@ def every_class() -> list[type[KafkaError]]:
 
 
 @pytest.mark.parametrize("name", CLIENT_TREE)
-def test_client_error_is_caught_by_the_classes_kafka_python_puts_above_it(name: str) -> None:
+def test_a_client_error_has_kafka_pythons_base_classes(name: str) -> None:
     for parent in CLIENT_TREE[name]:
         assert issubclass(getattr(errors, name), getattr(errors, parent))
 
 
-def test_an_error_is_retriable_exactly_where_its_class_says_so() -> None:
+def test_an_error_is_retriable_exactly_if_its_class_is() -> None:
     for cls in every_class():
         if cls not in error_base.kafka_errors.values():
             assert cls.retriable is issubclass(cls, RetriableError), cls
             assert cls.invalid_metadata is issubclass(cls, InvalidMetadataError), cls
 
 
-def test_configuration_error_is_a_value_error_too() -> None:
+def test_a_configuration_error_is_also_a_value_error() -> None:
     with pytest.raises(ValueError, match="no such option"):
         raise errors.KafkaConfigurationError("no such option")
 
@@ -142,12 +142,12 @@ def test_retriable_codes_are_those_of_the_protocol_guide() -> None:
     assert {code for code in KNOWN_CODES if issubclass(for_code(code), RetriableError)} == PROTOCOL_RETRIABLE
 
 
-def test_codes_that_need_fresh_metadata_say_so() -> None:
+def test_codes_that_need_fresh_metadata_are_marked() -> None:
     assert {code for code in KNOWN_CODES if for_code(code).invalid_metadata} == NEEDS_METADATA
     assert {c for c in KNOWN_CODES if issubclass(for_code(c), InvalidMetadataError)} == NEEDS_METADATA
 
 
-def test_authorization_codes_have_a_class_in_common() -> None:
+def test_authorization_codes_have_a_common_base_class() -> None:
     assert {c for c in KNOWN_CODES if issubclass(for_code(c), errors.AuthorizationError)} == AUTHORIZATION
 
 
@@ -167,7 +167,7 @@ def test_one_code_cannot_have_two_classes() -> None:
         type("Another", (BrokerResponseError,), {}, code=6)
 
 
-def test_unknown_code_gets_a_class_that_is_kept() -> None:
+def test_an_unknown_code_gets_one_permanent_class() -> None:
     cls = for_code(7001)
     assert for_code(7001) is cls
     assert issubclass(cls, UnrecognizedBrokerError)
@@ -176,7 +176,7 @@ def test_unknown_code_gets_a_class_that_is_kept() -> None:
     assert str(cls()).startswith("[Error 7001] UnrecognizedBrokerError: ")
 
 
-def test_threads_that_meet_an_unknown_code_together_get_one_class() -> None:
+def test_threads_that_look_up_an_unknown_code_at_once_get_one_class() -> None:
     codes = range(8000, 8200)
     seen: list[list[type[BrokerResponseError]]] = []
     barrier = threading.Barrier(4)
@@ -205,7 +205,7 @@ def test_text_of_a_broker_error_has_the_code_and_the_reason() -> None:
     assert str(BrokerResponseError()) == "[Error None] BrokerResponseError"
 
 
-def test_errors_are_equal_by_class_and_arguments_and_hashable_whatever_these_are() -> None:
+def test_errors_are_equal_by_class_and_arguments_and_hashable_with_any_arguments() -> None:
     error = errors.KafkaTimeoutError([1])
     assert error == errors.KafkaTimeoutError([1])
     assert error != errors.KafkaTimeoutError([2])
@@ -224,7 +224,7 @@ def test_every_error_survives_pickling_with_its_attributes(protocol: int) -> Non
         assert again.partition == 7
 
 
-def test_error_of_an_unknown_code_survives_pickling_into_a_fresh_process() -> None:
+def test_an_error_of_an_unknown_code_survives_pickling_into_another_process() -> None:
     error = for_code(7003)("the broker said so")
     error.partition = 7  # type: ignore[attr-defined]
     program = "import pickle, sys; e = pickle.load(sys.stdin.buffer); print(e, e.partition)"
@@ -246,6 +246,6 @@ def test_record_too_large_names_both_sizes_and_the_option() -> None:
     assert for_code(10) is errors.MessageSizeTooLargeError
 
 
-def test_commit_failed_has_a_reason_of_its_own_unless_given_one() -> None:
+def test_commit_failed_has_a_default_reason() -> None:
     assert "another member" in str(errors.CommitFailedError())
     assert str(errors.CommitFailedError("late")) == "CommitFailedError: late"

@@ -1,7 +1,7 @@
 """The layers: which folder may import which.
 
-The rules stand in MAY_IMPORT and BANNED; they are checked by reading the sources, so that an import inside a
-function, under a condition or in Cython counts too.
+MAY_IMPORT and BANNED contain the rules. The tests parse the sources, so that they also find an import inside
+a function, under a condition or in Cython.
 """
 
 import ast
@@ -28,7 +28,7 @@ MAY_IMPORT = {
     ),
     "observability": ("accumulator", "base", "records", "user_thread"),
 }  # fmt: skip
-"""Layer -> the folders and modules of this package that it may import, besides itself."""
+"""Layer -> the folders and modules of this package that it may import, in addition to itself."""
 
 IO = ("socket", "ssl", "select", "selectors")
 THREADS_AND_CLOCKS = ("asyncio", "threading", "_thread", "concurrent", "multiprocessing", "time")
@@ -40,7 +40,7 @@ BANNED = {
     "accumulator": (*IO, "asyncio"),
     "callers": (*IO, "asyncio"),
 }
-"""Layer -> the modules of the standard library that none of its own may import, nor anything below them."""
+"""Layer -> the standard library modules that it may not import, including their submodules."""
 
 SOURCES = (".py", ".pyx", ".pxd", ".pyi")
 _CYTHON_STRINGS = re.compile(r'"""(?:.|\n)*?"""|' + r"'''(?:.|\n)*?'''|#[^\n]*|\\\n")
@@ -50,9 +50,9 @@ _CYTHON_FILE = re.compile(r"""^[ \t]*(?:include|cdef\s+extern\s+from)\s+["']([^"
 
 
 def imported(module: str, source: str, suffix: str) -> set[str]:
-    """Every name that ``source`` may import, absolute: for ``from a import b`` both ``a`` and ``a.b``.
+    """Every absolute name that ``source`` may import: for ``from a import b`` both ``a`` and ``a.b``.
 
-    ``module`` is its own name; a package's ends in ``.__init__``.
+    ``module`` is the source's own module name; that of a package ends in ``.__init__``.
     """
     pairs: list[tuple[str, list[str]]] = []
     if suffix in (".pyx", ".pxd"):
@@ -83,7 +83,7 @@ def _names(text: str) -> list[str]:
 
 
 def forbidden(layer: str, module: str, source: str, suffix: str) -> list[str]:
-    """What ``module`` imports and its layer may not."""
+    """The imports of ``module`` that its layer does not allow."""
     broken = []
     for name in sorted(imported(module, source, suffix)):
         top, _, rest = name.partition(".")
@@ -93,7 +93,7 @@ def forbidden(layer: str, module: str, source: str, suffix: str) -> list[str]:
         elif any(name == rule or name.startswith(rule + ".") for rule in BANNED.get(layer, ())):
             broken.append(name)
     if suffix in (".pyx", ".pxd"):
-        # C headers and included text are another way round the layers.
+        # C headers and included files can also bypass the layers.
         files = _CYTHON_FILE.findall(source)
         broken += [name for name in files if "network" in name or name == "sys/socket.h"]
     return broken
@@ -108,9 +108,9 @@ def module_name(path: Path) -> str:
 
 
 @pytest.mark.parametrize("layer", MAY_IMPORT)
-def test_a_layer_imports_only_what_it_may(layer: str) -> None:
+def test_a_layer_imports_only_allowed_modules(layer: str) -> None:
     paths = sources(PACKAGE / layer)
-    assert paths, f"the layer {layer} is gone"
+    assert paths, f"the layer {layer} has no sources"
     broken = {
         str(path.relative_to(ROOT)): names
         for path in paths
@@ -119,7 +119,7 @@ def test_a_layer_imports_only_what_it_may(layer: str) -> None:
     assert broken == {}
 
 
-def test_only_the_spark_side_knows_of_spark() -> None:
+def test_only_the_spark_package_imports_spark() -> None:
     others = [path for path in sources(PACKAGE) if path.relative_to(PACKAGE).parts[0] != "spark"]
     knowing = [
         str(path.relative_to(ROOT))
@@ -136,7 +136,7 @@ def test_control_is_pure_python() -> None:
     assert [path for path in sources(PACKAGE / "control") if path.suffix in (".pyx", ".pxd")] == []
 
 
-def test_no_cython_source_includes_the_text_of_another() -> None:
+def test_no_cython_source_includes_another() -> None:
     pattern = re.compile(r"^[ \t]*include\s+[\"']", re.MULTILINE)
     assert [
         path for path in sources(PACKAGE) if path.suffix != ".py" and pattern.search(path.read_text())
@@ -174,11 +174,11 @@ def test_no_cython_source_includes_the_text_of_another() -> None:
         (".pyx", 'cdef extern from "varint.h":', []),
     ],
 )  # fmt: skip
-def test_an_import_is_seen_however_it_is_written(suffix: str, source: str, found: list[str]) -> None:
+def test_every_form_of_import_is_detected(suffix: str, source: str, found: list[str]) -> None:
     assert forbidden("control", "cyproducer.control.metadata", source, suffix) == found
 
 
-def test_relative_imports_of_a_package_start_at_the_package() -> None:
+def test_relative_imports_of_a_package_are_resolved_from_the_package() -> None:
     assert imported("cyproducer.control.__init__", "from .retry import x", ".py") == {
         "cyproducer.control.retry",
         "cyproducer.control.retry.x",
@@ -190,6 +190,6 @@ def test_relative_imports_of_a_package_start_at_the_package() -> None:
 
 
 @pytest.mark.parametrize("layer", BANNED)
-def test_every_layer_without_io_is_kept_from_the_network_and_sockets(layer: str) -> None:
+def test_no_layer_without_io_may_import_the_network_or_sockets(layer: str) -> None:
     source = "import socket\nimport cyproducer.network"
     assert forbidden(layer, f"cyproducer.{layer}.x", source, ".py") == ["cyproducer.network", "socket"]

@@ -1,4 +1,4 @@
-"""The table of ``tools/mutants.py`` still fits the product: whoever changes a line in it is told here."""
+"""Checks that the table of ``tools/mutants.py`` still matches the product's lines and tests."""
 
 import ast
 import sys
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-# At the end: an installed package comes before the sources.
+# Appended: an installed package takes precedence over the sources.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from tools.mutants import MUTANTS, ROOT, Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mutant_changes_one_place_and_names_tests_that_are_there(mutant: Mutant) -> None:
+def test_a_mutant_changes_one_place_and_names_existing_tests(mutant: Mutant) -> None:
     assert (ROOT / mutant.path).read_text().count(mutant.old) == 1
     assert mutant.new != mutant.old
     assert mutant.tests
@@ -27,5 +27,5 @@ def functions(path: Path) -> set[str]:
     return {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
 
 
-def test_each_mutant_has_a_name_of_its_own() -> None:
+def test_mutant_names_are_unique() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)

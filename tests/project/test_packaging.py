@@ -1,4 +1,4 @@
-"""What tox tests is the wheel, and the wheel holds what users need."""
+"""Checks that tox tests the wheel, and that the wheel contains the files that users need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_package_under_test_is_the_installed_one() -> None:
 
 
 def test_child_processes_import_the_installed_package_too() -> None:
-    # `python -m` and `python -c` put the working directory first unless told not to.
+    # `python -m` and `python -c` put the working directory first unless this is set.
     assert os.environ["PYTHONSAFEPATH"] == "1"
     assert Path.cwd() != SOURCES.parent
 

@@ -1,4 +1,4 @@
-"""The Produce reference against kio, golden bytes, and the mistakes it must refuse."""
+"""The Produce reference compared with kio and golden bytes, and the errors it must detect."""
 
 import datetime
 import importlib
@@ -28,7 +28,7 @@ I32 = st.integers(-(2**31), 2**31 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(max_size=40)
 TOPIC_ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
-# kio has no way to say the zero id.
+# kio can't represent the zero id.
 TOPIC_IDS = st.uuids().filter(lambda topic_id: topic_id.int != 0)
 
 
@@ -87,7 +87,7 @@ def encode_with_kio(request: ProduceRequest) -> bytes:
 
 
 @given(requests())
-def test_requests_that_kio_encodes_are_decoded(request: ProduceRequest) -> None:
+def test_requests_encoded_by_kio_are_decoded(request: ProduceRequest) -> None:
     assert decode_produce_request(encode_with_kio(request)) == request
 
 
@@ -101,7 +101,7 @@ def test_requests_that_kio_encodes_are_decoded(request: ProduceRequest) -> None:
             + "02 00000002 03 abcd 00 00 00"),
     ],
 )  # fmt: skip
-def test_requests_in_golden_bytes_are_decoded(version: int, frame: str) -> None:
+def test_golden_requests_are_decoded(version: int, frame: str) -> None:
     topic: Topic = TOPIC_ID if version == 13 else "t"
     expected = ProduceRequest(7, version, "c", None, -1, 5000, [(topic, [(2, b"\xab\xcd")])])
     assert decode_produce_request(bytes.fromhex(frame)) == expected
@@ -115,7 +115,7 @@ def reframed(frame: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_no_request_with_a_byte_more_or_less_is_decoded(version: int) -> None:
+def test_a_request_with_a_byte_more_or_less_is_refused(version: int) -> None:
     topic: Topic = TOPIC_ID if version == 13 else "t"
     frame = encode_with_kio(replace(ONE, api_version=version, topics=[(topic, [(2, b"\xab\xcd")])]))
     for wrong in (frame + b"\x00", frame[:-1]):
@@ -162,7 +162,7 @@ def partition_responses(draw: st.DrawFn, version: int) -> PartitionResponse:
 
 
 def show(partition: Any, version: int) -> PartitionResponse:
-    """What kio read, with the fields the version has and the defaults of those it has not."""
+    """The response as read by kio: the fields that the version has, and defaults for the others."""
     append = partition.log_append_time
     epoch = datetime.datetime.fromtimestamp(0, datetime.UTC)
     leader = getattr(partition, "current_leader", None)
@@ -191,7 +191,7 @@ def expected(answer: PartitionResponse, version: int) -> PartitionResponse:
 @pytest.mark.parametrize("version", VERSIONS)
 @settings(max_examples=40)
 @given(data=st.data())
-def test_kio_decodes_every_response_that_is_encoded(version: int, data: st.DataObject) -> None:
+def test_kio_decodes_every_encoded_response(version: int, data: st.DataObject) -> None:
     answers = data.draw(topics(version, partition_responses(version)))
     correlation_id, throttle_ms = data.draw(I32), data.draw(st.integers(0, 2**31 - 1))
     nodes = st.lists(st.tuples(I32, TEXT, I32, st.none() | TEXT), max_size=3)
@@ -218,7 +218,7 @@ def test_kio_decodes_every_response_that_is_encoded(version: int, data: st.DataO
         assert [(one.node_id, one.host, one.port, one.rack) for one in body.node_endpoints] == endpoints
 
 
-def test_a_moved_leader_is_encoded_in_golden_bytes() -> None:
+def test_a_response_with_a_moved_leader_matches_golden_bytes() -> None:
     answer = PartitionResponse(2, int(ErrorCode.not_leader_or_follower), current_leader=(5, 9))
     frame = encode_produce_response(13, 7, [(TOPIC_ID, [answer])], 3, [(5, "h", 9092, None)])
     assert frame == bytes.fromhex(
@@ -227,7 +227,7 @@ def test_a_moved_leader_is_encoded_in_golden_bytes() -> None:
     )
 
 
-def test_plain_tuples_stand_for_partitions() -> None:
+def test_plain_tuples_are_accepted_as_partitions() -> None:
     plain: Any = (2, 0, 41)
     named = PartitionResponse(partition=2, error_code=0, base_offset=41)
     encoded = encode_produce_response(8, 1, [("t", [named])])
@@ -244,13 +244,13 @@ def test_plain_tuples_stand_for_partitions() -> None:
         (9, "t", {"node_endpoints": [(1, "h", 1, None)]}, "no node_endpoints"),
     ],
 )
-def test_a_response_the_version_cannot_carry_is_refused(
+def test_a_response_that_the_version_does_not_support_is_refused(
     version: int, topic: Topic, more: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(ValueError, match=says):
         encode_produce_response(version, 1, [(topic, [PartitionResponse(0)])], **more)
 
 
-def test_a_leader_the_version_cannot_carry_is_refused() -> None:
+def test_a_leader_that_the_version_does_not_support_is_refused() -> None:
     with pytest.raises(ValueError, match="version 9 has no current_leader"):
         encode_produce_response(9, 1, [("t", [PartitionResponse(0, current_leader=(1, 1))])])

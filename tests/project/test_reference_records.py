@@ -1,4 +1,4 @@
-"""The reference against three other projects' codecs, golden bytes, and the mistakes it must refuse."""
+"""The reference compared with three other codecs and golden bytes, and the errors it must detect."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -28,12 +28,12 @@ from tests import reference_records as reference
 from tests.reference_records import Batch, MalformedError, Record, batch_of, decode_batches, encode_batch
 
 CODECS = [reference.NONE, reference.GZIP, reference.SNAPPY, reference.LZ4, reference.ZSTD]
-# kafka-python's snappy needs a library of its own.
+# kafka-python's snappy needs an additional library.
 CODECS_OF_KAFKA_PYTHON = [reference.NONE, reference.GZIP, reference.LZ4, reference.ZSTD]
 I64 = st.integers(-(2**63), 2**63 - 1)
 MAYBE_BYTES = st.none() | st.binary(max_size=300)
 HEADERS = st.lists(st.tuples(st.text(max_size=20), MAYBE_BYTES), max_size=4).map(tuple)
-# Far apart, so that deltas take every length, but never so far that a delta leaves 64 bits.
+# Far apart, so that deltas take every length, but not so far that a delta exceeds 64 bits.
 TIMES = st.integers(-(2**62), 2**62 - 1) | st.integers(1_700_000_000_000, 1_800_000_000_000)
 
 ONE = Record(0, 1_700_000_000_000, b"k", b"v")
@@ -56,7 +56,7 @@ def batches(draw: st.DrawFn, codecs: Sequence[int] = CODECS) -> Batch:
 
 
 def plain(batch: Batch) -> list[tuple[Any, ...]]:
-    """The records as every project here can show them: offset, time, key, value, headers."""
+    """The records in a form that every project here provides: offset, time, key, value, headers."""
     return [
         (batch.base_offset + one.offset_delta, one.timestamp, one.key, one.value, list(one.headers))
         for one in batch.records
@@ -84,18 +84,18 @@ def header_of_ours(batch: Batch) -> tuple[int, ...]:
 
 
 def repaired(data: bytearray) -> bytes:
-    """The length and the CRC set right, so that only the damage itself is left to be found."""
+    """Corrects the length and the CRC, so that only the damage itself can be detected."""
     struct.pack_into(">i", data, 8, len(data) - 12)
     struct.pack_into(">I", data, 17, crc32c.crc32c(bytes(data[21:])))
     return bytes(data)
 
 
 @given(st.lists(batches(), max_size=3))
-def test_what_is_encoded_is_decoded(several: list[Batch]) -> None:
+def test_encoded_batches_are_decoded(several: list[Batch]) -> None:
     assert decode_batches(b"".join(encode_batch(one) for one in several)) == several
 
 
-def test_bytes_of_one_batch_are_those_worked_out_by_hand() -> None:
+def test_an_encoded_batch_matches_golden_bytes() -> None:
     batch = batch_of([ONE, TWO], producer_id=7, producer_epoch=3, base_sequence=41, base_offset=9)
     records = bytes.fromhex(
         "10 00 00 00 02 6b 02 76 00"  # 8 bytes: attributes, time, offset, k, v, no headers
@@ -109,7 +109,7 @@ def test_bytes_of_one_batch_are_those_worked_out_by_hand() -> None:
 
 
 @given(batches(CODECS_OF_KAFKA_PYTHON))
-def test_kafka_python_reads_what_is_encoded(batch: Batch) -> None:
+def test_kafka_python_reads_an_encoded_batch(batch: Batch) -> None:
     data = encode_batch(batch)
     theirs = KafkaPythonBatch(data)
     assert theirs.validate_crc()
@@ -120,7 +120,7 @@ def test_kafka_python_reads_what_is_encoded(batch: Batch) -> None:
 
 
 @given(batches())
-def test_aiokafka_reads_what_is_encoded(batch: Batch) -> None:
+def test_aiokafka_reads_an_encoded_batch(batch: Batch) -> None:
     data = encode_batch(batch)
     theirs = AiokafkaBatch(data)
     assert theirs.validate_crc()
@@ -130,8 +130,8 @@ def test_aiokafka_reads_what_is_encoded(batch: Batch) -> None:
 
 
 @given(batches([reference.NONE]))
-def test_kio_reads_what_is_encoded(batch: Batch) -> None:
-    # kio shows a time as a date, cut to whole seconds.
+def test_kio_reads_an_encoded_batch(batch: Batch) -> None:
+    # kio returns a time as a datetime, cut to whole seconds.
     times = [1000 * (1_700_000_000 + one.timestamp % 10**6) for one in batch.records]
     near = [replace(one, timestamp=time) for one, time in zip(batch.records, times, strict=True)]
     batch = replace(batch, records=tuple(near), base_timestamp=times[0], max_timestamp=max(times))
@@ -160,10 +160,11 @@ def test_kio_reads_what_is_encoded(batch: Batch) -> None:
 @pytest.mark.parametrize("builder", [KafkaPythonBuilder, AiokafkaBuilder])
 @settings(max_examples=50)
 @given(batch=batches([reference.NONE]))
-def test_what_other_projects_build_is_decoded(builder: Callable[..., Any], batch: Batch) -> None:
-    # To aiokafka's builder a first time of -1 is none yet, so that the second record's replaces it.
+def test_batches_built_by_other_projects_are_decoded(builder: Callable[..., Any], batch: Batch) -> None:
+    # aiokafka's builder takes a first time of -1 as unset, and the second record's time replaces it.
     assume(batch.base_timestamp != -1)
-    # Uncompressed, because their lz4 blocks are linked or not by version; codecs are compared above.
+    # Uncompressed, because it depends on the version whether their lz4 blocks are linked; codecs are tested
+    # above.
     batch = replace(batch, base_offset=0, partition_leader_epoch=0)
     build = builder(
         magic=2,
@@ -218,7 +219,7 @@ def test_a_wrong_batch_is_refused(data: bytes, says: str) -> None:
         decode_batches(data)
 
 
-# Where each byte of a batch of ONE stands after the header: length 0x10, then the record.
+# ``at`` counts bytes after the batch header of a batch of ONE: length 0x10, then the record.
 @pytest.mark.parametrize(
     ("at", "new", "says"),
     [
@@ -256,10 +257,10 @@ def test_a_wrong_header_is_refused(header: str, says: str) -> None:
 
 
 @pytest.mark.parametrize("at", [*range(12, 17), *range(17, 70)])
-def test_no_changed_bit_under_the_crc_goes_unseen(at: int) -> None:
+def test_every_changed_byte_under_the_crc_is_detected(at: int) -> None:
     data = bytearray(encode_batch(batch_of([ONE])))
     data[at] ^= 1
-    if at < 16:  # the leader epoch is not covered: the broker sets it
+    if at < 16:  # the CRC does not cover the leader epoch, which the broker sets
         assert decode_batches(bytes(data))[0].partition_leader_epoch != -1
     else:
         with pytest.raises(MalformedError, match="crc is" if at > 16 else "magic is 3"):
@@ -268,7 +269,9 @@ def test_no_changed_bit_under_the_crc_goes_unseen(at: int) -> None:
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 @pytest.mark.parametrize("change", [lambda packed: packed[:-1], lambda packed: packed + b"\x00"])
-def test_compressed_records_end_where_the_codec_ends(codec: int, change: Callable[[bytes], bytes]) -> None:
+def test_compressed_data_with_a_byte_more_or_less_is_refused(
+    codec: int, change: Callable[[bytes], bytes]
+) -> None:
     packed = reference.compress(codec, b"some records " * 50)
     with pytest.raises(MalformedError):
         reference.decompress(codec, change(packed))
