@@ -225,7 +225,8 @@ def decompress(codec_id, data, max_size):
     if max_size < 0:
         raise ValueError(f"max_size must be 0 or more, not {max_size}")
     if not 0 <= codec_id < len(_codecs.CODECS):
-        raise ValueError(f"codec id must be 0 (none) to {_codecs.LAST.codec_id} ({_codecs.LAST.name}), not {codec_id}")
+        last = _codecs.LAST
+        raise ValueError(f"codec id must be 0 (none) to {last.codec_id} ({last.name}), not {codec_id}")
     name = _codecs.CODECS[codec_id].name
     try:
         result = COMPRESSORS[name].decompress(data, max_size)
