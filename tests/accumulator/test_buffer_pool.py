@@ -72,7 +72,7 @@ def test_a_buffer_goes_back_once() -> None:
     pool = BufferPool(4096)
     lease = borrow(pool, 512)
     lease.release()
-    with pytest.raises(ValueError, match="released before"):
+    with pytest.raises(ValueError, match="already been released"):
         lease.release()
     assert pool.used_bytes == 0
 
