@@ -415,7 +415,7 @@ cdef class Ticket:
         return self.waiter.need
 
     def cancel(self):
-        """Leaves the queue, or returns the granted bytes to the pool. No effect on a ticket that is closed."""
+        """Leaves the queue, or returns the granted bytes to the pool. No effect on a closed ticket."""
         cdef int64_t unused
         if not self.open:
             return
