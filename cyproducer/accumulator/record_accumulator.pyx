@@ -378,8 +378,8 @@ cdef class RecordAccumulator(Incomplete):
         return b
 
     cdef int64_t _first_capacity(self, const Partition* p, int64_t least, int64_t floor) noexcept nogil:
-        """The size of a new batch's buffer: for a batch of the partition's usual size, at least ``floor`` bytes,
-        within the batch limit. Never below ``least``.
+        """The size of a new batch's buffer: for a batch of the partition's usual size, at least ``floor``
+        bytes, within the batch limit. Never below ``least``.
         """
         cdef int64_t total = self.pool.total_bytes
         cdef int64_t limit = raw_limit(&self.c, p.topic, sent_limit(&self.c, p.topic), total)
