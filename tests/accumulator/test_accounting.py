@@ -155,7 +155,7 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_random_history_ends_with_every_byte_back_and_every_future_done(seed: int) -> None:
+def test_after_a_random_history_all_memory_is_released_and_all_futures_are_done(seed: int) -> None:
     history = History(seed)
     try:
         for _ in range(400):
@@ -168,7 +168,7 @@ def test_a_random_history_ends_with_every_byte_back_and_every_future_done(seed: 
         history.rig.close()
 
 
-def test_threads_send_while_everything_fails_and_no_byte_is_lost() -> None:
+def test_concurrent_sends_leak_no_memory_while_requests_fail() -> None:
     """Four threads send and wait for memory; the sender meets errors, cuts and timeouts meanwhile."""
     rng = random.Random(3)
     with Rig(
@@ -217,7 +217,7 @@ def test_threads_send_while_everything_fails_and_no_byte_is_lost() -> None:
 
 
 @pytest.mark.parametrize("partitions", [1, 31, 32, 33, 100])
-def test_one_answer_for_many_partitions_settles_every_batch(partitions: int) -> None:
+def test_one_response_completes_the_batches_of_many_partitions(partitions: int) -> None:
     with Rig({"t": [1] * partitions}, linger_ms=5) as rig:
         futures = [rig.send("t", b"v" * 600, partition=partition) for partition in range(partitions)]
         rig.clock.advance_ms(5)

@@ -48,7 +48,7 @@ def refusals(rig: Rig) -> int:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_limit_that_was_there_for_a_moment_is_forgotten_within_a_minute(codec: str | None) -> None:
+def test_a_temporary_limit_is_lifted_within_a_minute(codec: str | None) -> None:
     with rigged(codec) as rig:
         send_batches(rig, 2000, 3)
         assert limit_of(rig) <= 2000
@@ -61,7 +61,7 @@ def test_a_limit_that_was_there_for_a_moment_is_forgotten_within_a_minute(codec:
         assert_nothing_left(rig)
 
 
-def test_it_rises_by_steps_each_after_a_batch_has_shown_that_it_may() -> None:
+def test_the_limit_rises_one_step_per_acknowledged_probe() -> None:
 
     with rigged(None) as rig:
         send_batches(rig, 2000, 3)
@@ -81,7 +81,7 @@ def test_it_rises_by_steps_each_after_a_batch_has_shown_that_it_may() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("limit", [3000, 12_345, BATCH_SIZE - 500])
-def test_a_limit_that_is_still_there_costs_a_refusal_now_and_then(codec: str | None, limit: int) -> None:
+def test_a_permanent_limit_costs_a_refusal_now_and_then(codec: str | None, limit: int) -> None:
     with rigged(codec) as rig:
         send_batches(rig, limit, 40 if codec else 3)
         found_out = refusals(rig)
@@ -97,7 +97,7 @@ def test_a_limit_that_is_still_there_costs_a_refusal_now_and_then(codec: str | N
         assert_nothing_left(rig)
 
 
-def test_a_limit_that_falls_again_is_followed() -> None:
+def test_the_limit_follows_when_the_broker_lowers_it_again() -> None:
     with rigged(None) as rig:
         send_batches(rig, 20_000, 3)
         rig.advance_ms(60_000)
@@ -107,7 +107,7 @@ def test_a_limit_that_falls_again_is_followed() -> None:
         assert limit_of(rig) <= 3000
 
 
-def test_a_batch_that_stays_small_proves_nothing() -> None:
+def test_a_small_probe_does_not_raise_the_limit() -> None:
     with rigged(None) as rig:
         send_batches(rig, 2000, 3)
         before = limit_of(rig)

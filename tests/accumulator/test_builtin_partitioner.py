@@ -90,7 +90,7 @@ def test_adaptive_sticky_prefers_short_queues() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 29, 7])
-def test_adaptive_sticky_counts_no_batch_that_is_over(code: int) -> None:
+def test_adaptive_sticky_ignores_finished_batches(code: int) -> None:
     """Acknowledged, failed or sent again: partition 0 is as good as the others afterwards."""
     with Rig({"t": [1] * 4}, spec=STICKY, batch_size=0) as rig:
         for _ in range(50):
@@ -103,7 +103,7 @@ def test_adaptive_sticky_counts_no_batch_that_is_over(code: int) -> None:
         assert 60 < counts[0] < 140
 
 
-def test_a_broker_that_takes_nothing_for_too_long_is_left_out() -> None:
+def test_a_broker_that_is_sent_nothing_for_too_long_is_skipped() -> None:
     """partitioner_availability_timeout_ms; the broker is back as soon as it takes something."""
     with Rig({"t": [1, 2]}, spec=STICKY, batch_size=0, max_in_flight=1, availability_timeout_ms=100) as rig:
         for partition in (1, 1):
@@ -131,7 +131,7 @@ def test_a_broker_that_takes_nothing_for_too_long_is_left_out() -> None:
         assert places(40) == {0, 1}
 
 
-def test_where_every_broker_is_left_out_none_is() -> None:
+def test_no_broker_is_skipped_if_all_are_unavailable() -> None:
     with Rig({"t": [1, 2]}, spec=STICKY, batch_size=0, max_in_flight=1, availability_timeout_ms=100) as rig:
         for partition in (0, 0, 1, 1):
             rig.send("t", b"v", partition=partition)
@@ -158,7 +158,7 @@ def test_partitions_without_a_leader_are_avoided(policy: PartitionerSpec, adapti
 @pytest.mark.parametrize(
     "policy", [STICKY, RANDOM, ROUND_ROBIN, SINGLE_BROKER], ids=lambda spec: spec.keyless
 )
-def test_without_any_leader_every_partition_is_as_good(policy: PartitionerSpec) -> None:
+def test_without_any_leader_all_partitions_are_used(policy: PartitionerSpec) -> None:
     with Rig({"t": [-1] * 3}, spec=policy, batch_size=0, single_broker_ms=0) as rig:
         futures = [rig.send("t", b"v") for _ in range(100)]
         assert rig.requests() == []
@@ -167,7 +167,7 @@ def test_without_any_leader_every_partition_is_as_good(policy: PartitionerSpec) 
         assert {f.get(0).partition for f in futures} == {0, 1, 2}
 
 
-def test_leaders_change_all_at_once() -> None:
+def test_leaders_change_atomically() -> None:
     """1. A partition loses its leader.  2. While the next one's is read, a record is sent: it finds what was
     before, and goes.  Half the change would have it wait where no broker is."""
     reached: list[int] = []
@@ -185,7 +185,7 @@ def test_leaders_change_all_at_once() -> None:
         assert set(placed(rig, 4)) == {1}
 
 
-def test_round_robin_is_even_and_in_turn() -> None:
+def test_round_robin_uses_the_partitions_in_turn() -> None:
     with Rig({"t": [1] * 5}, spec=ROUND_ROBIN) as rig:
         assert placed(rig, 13) == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2]
 
@@ -198,7 +198,7 @@ def test_random_covers_all_partitions_about_evenly() -> None:
         assert all(820 < count < 1180 for count in counts.values())
 
 
-def test_the_seed_decides() -> None:
+def test_the_seed_determines_the_choices() -> None:
     def draw(seed: int) -> list[int]:
         with Rig({"t": [1] * 8}, spec=RANDOM, seed=seed) as rig:
             return placed(rig, 50)
@@ -207,7 +207,7 @@ def test_the_seed_decides() -> None:
     assert draw(5) != draw(7)
 
 
-def test_a_single_broker_gets_everything_until_its_time_is_over() -> None:
+def test_a_single_broker_gets_all_records_until_its_time_is_over() -> None:
     leaders = [1, 2, 3] * 4
     with Rig({"t": leaders}, spec=SINGLE_BROKER, batch_size=0, single_broker_ms=1000) as rig:
         chosen = []
@@ -224,7 +224,7 @@ def test_a_single_broker_gets_everything_until_its_time_is_over() -> None:
         assert len(set(placed(rig, 100))) == 4
 
 
-def test_a_topic_that_the_single_broker_does_not_lead_goes_elsewhere() -> None:
+def test_a_topic_that_the_single_broker_does_not_lead_uses_another_broker() -> None:
     with Rig({"t": [1, 1], "u": [2]}, spec=SINGLE_BROKER, batch_size=0) as rig:
         placed(rig, 1)
         future = rig.send("u", b"v")
@@ -233,7 +233,7 @@ def test_a_topic_that_the_single_broker_does_not_lead_goes_elsewhere() -> None:
         assert placed(rig, 1)[0] in (0, 1)
 
 
-def test_a_key_decides_where_the_partitioner_hashes_keys() -> None:
+def test_a_key_determines_the_partition_if_the_partitioner_hashes_keys() -> None:
     for name in ("default", "consistent_random", "fnv1a_random"):
         spec = BUILT_IN[name]
         with Rig({"t": [1, -1, 1, -1, 1]}, spec=spec) as rig:
@@ -245,12 +245,12 @@ def test_a_key_decides_where_the_partitioner_hashes_keys() -> None:
                 assert future.get(0).partition == partition_for_key(spec.key_hash, key, 5)
 
 
-def test_a_key_does_not_decide_where_the_partitioner_ignores_keys() -> None:
+def test_a_key_has_no_effect_if_the_partitioner_ignores_keys() -> None:
     with Rig({"t": [1] * 5}, spec=ROUND_ROBIN) as rig:
         assert placed(rig, 5, key=b"same") == [0, 1, 2, 3, 4]
 
 
-def test_records_with_a_partition_of_their_own_do_not_move_the_others() -> None:
+def test_records_with_an_explicit_partition_do_not_move_the_sticky_one() -> None:
     with Rig({"t": [1] * 20}, spec=STICKY, batch_size=1000) as rig:
         (sticky,) = placed(rig, 1, 10)
         for partition in range(20):

@@ -19,7 +19,7 @@ from tests.until import PATIENCE_S, until_blocked
 NOT_ENOUGH_REPLICAS = 19
 
 
-def test_a_topic_that_never_was_is_forgotten_with_all_it_took() -> None:
+def test_a_missing_topic_is_forgotten_completely() -> None:
     with Rig({"good": [1]}) as rig:
         for _ in range(3):
             future = rig.send("missing", b"v")
@@ -36,7 +36,7 @@ def test_a_topic_that_never_was_is_forgotten_with_all_it_took() -> None:
         assert rig.values("missing") == [b"v"]
 
 
-def test_a_thread_that_has_a_forgotten_topic_in_hand_looks_it_up_again() -> None:
+def test_a_thread_that_uses_a_forgotten_topic_looks_it_up_again() -> None:
     """1. It waits for memory.  2. The topic is forgotten.  3. It has memory, and parks with the new topic."""
     with Rig(buffer_memory=64 * KIB) as rig:
         leases = [rig.pool.acquire(32 * KIB), rig.pool.acquire(32 * KIB)]
@@ -53,7 +53,7 @@ def test_a_thread_that_has_a_forgotten_topic_in_hand_looks_it_up_again() -> None
         assert flood.futures[0].succeeded()
 
 
-def test_a_call_of_many_rows_keeps_its_topic() -> None:
+def test_a_bulk_call_pins_its_topic() -> None:
     """1. It waits for the metadata.  2. They are dropped, with what waits for nothing.  3. They come."""
     with Rig() as rig:
         sent: list[Any] = []
@@ -67,7 +67,7 @@ def test_a_call_of_many_rows_keeps_its_topic() -> None:
         assert sent[0].succeeded()
 
 
-def test_a_topic_that_was_forgotten_is_not_taken_for_the_last_one_of_many_rows() -> None:
+def test_a_bulk_call_does_not_use_a_cached_pointer_to_a_forgotten_topic() -> None:
     """1. Rows go to a topic.  2. It is forgotten, and its memory is another's.  3. Rows go to it again."""
     topic = "forgotten"
     with Rig(buffer_memory=1024 * KIB) as rig:
@@ -85,7 +85,7 @@ def test_a_topic_that_was_forgotten_is_not_taken_for_the_last_one_of_many_rows()
 # Sequences
 
 
-def test_sequences_go_on_where_a_forgotten_topic_ended() -> None:
+def test_sequences_continue_where_a_forgotten_topic_ended() -> None:
     with Rig({"t": [1, 1, 1]}, idempotent=True) as rig:
         grant(rig, epoch=4)
         for partition, count in ((0, 3), (2, 5)):
@@ -114,7 +114,7 @@ def test_sequences_go_on_where_a_forgotten_topic_ended() -> None:
         assert on_wire(rig, 2) == [(4, 7)]
 
 
-def test_sequences_of_a_forgotten_topic_start_over_with_another_identity() -> None:
+def test_sequences_of_a_forgotten_topic_start_over_with_a_new_identity() -> None:
     with Rig({"t": [1]}, idempotent=True) as rig:
         grant(rig)
         rig.send("t", b"1")
@@ -126,7 +126,7 @@ def test_sequences_of_a_forgotten_topic_start_over_with_another_identity() -> No
         assert on_wire(rig) == [(1, 0)]
 
 
-def test_the_first_batch_after_a_topic_was_forgotten_goes_alone() -> None:
+def test_the_first_batch_after_a_topic_was_forgotten_is_sent_alone() -> None:
     """Brokers may have forgotten the producer meanwhile, and take any first sequence then."""
     with Rig({"t": [1]}, idempotent=True, batch_size=0) as rig:
         grant(rig)
@@ -183,7 +183,7 @@ def expire_on_the_wire(rig: Rig) -> None:
     ],
 )
 @pytest.mark.parametrize("idempotent", [False, True])
-def test_a_topic_stays_while_something_of_it_is_under_way(
+def test_a_topic_with_batches_under_way_is_not_forgotten(
     idempotent: bool, under_way: Callable[[Rig], None]
 ) -> None:
     with Rig({"t": [1]}, idempotent=idempotent, delivery_timeout_ms=1000, request_timeout_ms=5000) as rig:
@@ -199,7 +199,7 @@ def test_a_topic_stays_while_something_of_it_is_under_way(
         assert topic_names(rig.accumulator) == []
 
 
-def test_a_topic_stays_while_the_control_plane_holds_a_partition_back() -> None:
+def test_a_topic_is_not_forgotten_while_the_control_plane_holds_a_partition_back() -> None:
     with Rig({"t": [1, 1]}, idempotent=True, delivery_timeout_ms=1000) as rig:
         rig.sender.set_identity(7, 0)
         orders: list[list[Order]] = [[], [Order(Action.RELEASE)]]
@@ -221,7 +221,7 @@ def test_a_topic_stays_while_the_control_plane_holds_a_partition_back() -> None:
 
 @needs_glibc
 @pytest.mark.parametrize("idempotent", [False, True])
-def test_little_is_left_of_a_topic_that_was_forgotten(idempotent: bool) -> None:
+def test_a_forgotten_topic_leaves_little_memory_behind(idempotent: bool) -> None:
     rounds, count = 3, 2000
     with Rig(idempotent=idempotent, buffer_memory=32 * 1024 * KIB) as rig:
         if idempotent:

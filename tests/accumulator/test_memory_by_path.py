@@ -137,7 +137,7 @@ def columns(rig: Rig) -> None:
     ],
     ids=lambda path: path.__name__,
 )  # fmt: skip
-def test_a_path_leaves_no_memory_behind(path: Callable[[Rig], None], codec: str | None) -> None:
+def test_no_path_of_a_record_leaks_memory(path: Callable[[Rig], None], codec: str | None) -> None:
     options: dict[str, Any] = {"delivery_timeout_ms": 1000, "max_block_ms": 1000, "batch_size": 20_000}
     compressor = compressor_for(codec) if codec else None
     with Rig({"t": [1]}, compressor=compressor, **options) as rig:

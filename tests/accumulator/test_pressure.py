@@ -48,7 +48,7 @@ def sizes_under_pressure(rig: Rig, send: Callable[[Rig, int], None], count: int)
 @pytest.mark.parametrize("send", [send_each, send_many])
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("codec", [None, "lz4", "gzip", "zstd", "snappy"])
-def test_batches_stay_full_where_memory_is_always_lacking(
+def test_batches_stay_full_under_constant_memory_pressure(
     codec: str | None, partitions: int, send: Callable[[Rig, int], None]
 ) -> None:
     compressor = compressor_for(codec) if codec else None
@@ -65,7 +65,7 @@ def test_batches_stay_full_where_memory_is_always_lacking(
         assert rig.pool.peak_bytes <= rig.pool.total_bytes
 
 
-def test_a_batch_that_memory_kept_small_does_not_keep_the_next_ones_small() -> None:
+def test_a_batch_kept_small_by_memory_pressure_does_not_keep_the_next_ones_small() -> None:
     """1. Others have most of the memory, and a batch can't grow.  2. They give it back.  3. The next one is
     as large from the start as the first would have become."""
     with Rig({"t": [1]}, buffer_memory=512 * KIB, batch_size=128 * KIB, linger_ms=1e6) as rig:
@@ -98,7 +98,7 @@ def spread(rig: Rig, count: int, partitions: int) -> None:
 
 
 @pytest.mark.parametrize("path", [send_each, send_many])
-def test_raw_batches_of_very_compressible_records_are_eight_times_batch_size_at_most(
+def test_raw_batches_of_very_compressible_records_are_at_most_eight_times_batch_size(
     path: Callable[[Rig, int], None],
 ) -> None:
     class Measuring:

@@ -24,7 +24,7 @@ def sizes(requests: list[Seen]) -> list[int]:
 # Growing
 
 
-def test_a_large_batch_size_costs_nothing_on_idle_partitions() -> None:
+def test_a_large_batch_size_takes_no_memory_on_idle_partitions() -> None:
     with Rig({"t": [1] * 100}, batch_size=1 << 20, linger_ms=1000) as rig:
         for partition in range(100):
             rig.send("t", b"v", partition=partition)
@@ -77,7 +77,7 @@ def test_a_batch_is_sent_when_it_is_full_and_is_not_larger_than_batch_size(batch
             assert counters["batches_sent"] == acknowledged
 
 
-def test_a_record_larger_than_batch_size_goes_in_a_batch_of_its_own() -> None:
+def test_a_record_larger_than_batch_size_gets_a_batch_of_its_own() -> None:
     with Rig({"t": [1]}, batch_size=1000, linger_ms=1000) as rig:
         for value in (b"a", bytes(5000), b"b"):
             rig.send("t", value)
@@ -87,7 +87,7 @@ def test_a_record_larger_than_batch_size_goes_in_a_batch_of_its_own() -> None:
         assert rig.accumulator.counters()["batches_sent"] == 3
 
 
-def test_where_memory_is_short_a_batch_is_sent_instead_of_growing() -> None:
+def test_a_batch_is_sent_instead_of_growing_if_memory_is_short() -> None:
     with Rig({"t": [1, 1]}, buffer_memory=16 * KIB, batch_size=64 * KIB, linger_ms=1e6) as rig:
         # 4 KiB are left.
         leases = [rig.pool.acquire(size * KIB) for size in (8, 4)]
@@ -110,7 +110,7 @@ def test_where_memory_is_short_a_batch_is_sent_instead_of_growing() -> None:
 # Lingering
 
 
-def test_a_batch_lingers_as_long_as_it_should_and_no_longer() -> None:
+def test_a_batch_lingers_for_linger_ms_and_no_longer() -> None:
     with Rig({"t": [1]}, linger_ms=50) as rig:
         rig.send("t", b"1")
         rig.clock.advance_ms(49)
@@ -137,7 +137,7 @@ def test_each_partition_lingers_by_itself() -> None:
             assert seen.places == [("t", partition)]
 
 
-def test_a_batch_at_the_end_of_its_linger_goes_along_with_another() -> None:
+def test_a_batch_at_the_end_of_its_linger_is_sent_along_with_another() -> None:
     with Rig({"t": [1, 1, 1]}, linger_ms=40) as rig:
         for partition, later_ms in ((0, 9.9), (1, 0.2), (2, 0)):
             rig.send("t", b"v", partition=partition)
@@ -201,7 +201,7 @@ def test_the_sender_sleeps_through_a_linger_and_wakes_at_its_end() -> None:
 # Gathering: linger 0
 
 
-def test_a_lone_record_goes_at_once() -> None:
+def test_a_lone_record_is_sent_at_once() -> None:
     with Rig({"t": [1]}) as rig:
         rig.send("t", b"v")
         assert len(rig.requests()) == 1
@@ -246,7 +246,7 @@ def test_gathering_ends_when_the_connection_breaks() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 7])
-def test_the_requests_in_flight_are_no_more_than_allowed(code: int) -> None:
+def test_the_number_of_requests_in_flight_is_limited(code: int) -> None:
     # Of ten partitions one each: a partition whose batch comes back waits for its others in flight.
     with Rig({"t": [1] * 10}, batch_size=0, max_in_flight=3, max_request_size=110) as rig:
         for i in range(10):
@@ -268,7 +268,7 @@ def flushing(rig: Rig, results: "queue.Queue[bool]", timeout_s: float = PATIENCE
     return thread
 
 
-def test_flush_sends_what_lingers_and_returns_when_it_is_acknowledged() -> None:
+def test_flush_sends_lingering_batches_and_returns_when_they_are_acknowledged() -> None:
     results: queue.Queue[bool] = queue.Queue()
     with Rig({"t": [1, 1]}, linger_ms=1e6) as rig:
         futures = [rig.send("t", b"v", partition=i) for i in range(2)]
@@ -289,7 +289,7 @@ def test_flush_sends_what_lingers_and_returns_when_it_is_acknowledged() -> None:
         assert rig.requests() == []
 
 
-def test_flush_sends_what_gathers() -> None:
+def test_flush_sends_gathering_batches() -> None:
     results: queue.Queue[bool] = queue.Queue()
     with Rig({"t": [1]}) as rig:
         rig.send("t", b"1")
@@ -318,7 +318,7 @@ def test_flush_waits_for_records_without_metadata_too() -> None:
         assert future.succeeded()
 
 
-def test_flush_ends_with_its_time_and_with_nothing_to_do_at_once() -> None:
+def test_flush_times_out_and_returns_at_once_if_there_is_nothing_to_do() -> None:
     with Rig({"t": [1]}) as rig:
         assert rig.accumulator.flush(0) is True
         rig.send("t", b"v")
@@ -339,7 +339,7 @@ def test_a_failed_batch_ends_a_flush() -> None:
         assert future.failed()
 
 
-def test_close_sends_what_lingers() -> None:
+def test_close_sends_lingering_batches() -> None:
     with Rig({"t": [1]}, linger_ms=1e6) as rig:
         rig.send("t", b"v")
         rig.accumulator.close()
@@ -351,7 +351,7 @@ def test_close_sends_what_lingers() -> None:
         assert len(rig.requests()) == 1
 
 
-def test_after_close_nothing_lingers_that_could_not_go_before() -> None:
+def test_after_close_records_that_could_not_be_sent_before_do_not_linger() -> None:
     with Rig({"t": [-1]}, linger_ms=1e6) as rig:
         rig.send("t", b"leaderless")
         rig.send("u", b"parked")
@@ -363,7 +363,7 @@ def test_after_close_nothing_lingers_that_could_not_go_before() -> None:
         assert sorted(seen.places) == [("t", 0), ("u", 0)]
 
 
-def test_a_shortage_of_memory_sends_what_lingers() -> None:
+def test_a_shortage_of_memory_sends_lingering_batches() -> None:
     with Rig({"t": [1, 1]}, buffer_memory=2 * KIB, linger_ms=1e6) as rig:
         rig.send("t", bytes(900), partition=0)
         rig.send("t", b"v", partition=1)

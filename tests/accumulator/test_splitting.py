@@ -45,7 +45,7 @@ shapes = st.tuples(
     st.sampled_from([TOO_LARGE, LIST_TOO_LARGE]),
 )
 @settings(max_examples=150)
-def test_what_fits_arrives_once_in_order_and_unchanged_and_the_rest_fails_alone(
+def test_records_that_fit_arrive_once_in_order_and_unchanged_and_only_the_others_fail(
     records: list[Any], limit: int, codec: str | None, batch_size: int, in_flight: int, code: int
 ) -> None:
     with rigged(codec, batch_size=batch_size, max_in_flight=in_flight) as rig:
@@ -69,7 +69,7 @@ def test_what_fits_arrives_once_in_order_and_unchanged_and_the_rest_fails_alone(
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("packs", [True, False])
-def test_parts_are_compressed_as_the_batch_was(codec: str | None, packs: bool) -> None:
+def test_parts_are_compressed_like_the_batch(codec: str | None, packs: bool) -> None:
     values = (
         [b"%05d" % i + bytes(500) for i in range(400)] if packs else [os.urandom(30_000) for _ in range(4)]
     )
@@ -86,7 +86,7 @@ def test_parts_are_compressed_as_the_batch_was(codec: str | None, packs: bool) -
         assert_nothing_left(rig)
 
 
-def test_records_that_did_not_pack_together_may_pack_apart() -> None:
+def test_parts_of_a_batch_that_could_not_be_compressed_may_be_compressed() -> None:
     """Compression is tried again: it may have failed for a reason that is over."""
     failing = [MemoryError("none left")]
 
@@ -126,7 +126,7 @@ def test_a_part_has_the_timestamps_of_its_own_records() -> None:
 # How it is cut
 
 
-def test_a_batch_of_two_becomes_two_of_one() -> None:
+def test_a_batch_of_two_records_becomes_two_batches_of_one() -> None:
     with rigged() as rig:
         fill(rig, [b"a", b"b"])
         assert [len(batch.records) for batch in serve(rig, 70)] == [2, 1, 1]
@@ -135,7 +135,7 @@ def test_a_batch_of_two_becomes_two_of_one() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 7, 19])
-def test_a_large_record_is_told_from_its_small_neighbours_in_few_requests(place: int) -> None:
+def test_a_large_record_is_separated_from_small_ones_in_few_requests(place: int) -> None:
     values = [b"%d" % i for i in range(20)]
     values[place] = bytes(300_000)
     with rigged() as rig:
@@ -148,7 +148,7 @@ def test_a_large_record_is_told_from_its_small_neighbours_in_few_requests(place:
         assert_nothing_left(rig)
 
 
-def test_batches_that_waited_are_cut_into_as_many_parts_as_it_takes() -> None:
+def test_queued_batches_are_cut_into_as_many_parts_as_needed() -> None:
     """The first ones find the limit out by halves; each of the others costs one request for nothing."""
     with rigged(batch_size=16_000) as rig:
         fill(rig, [b"%06d" % i + bytes(94) for i in range(3000)])
@@ -160,7 +160,7 @@ def test_batches_that_waited_are_cut_into_as_many_parts_as_it_takes() -> None:
         assert [int((v or b"")[:6]) for v in rig.values("t")] == list(range(3000))
 
 
-def test_the_next_batches_of_the_topic_are_smaller_and_those_of_others_are_not() -> None:
+def test_the_next_batches_of_only_this_topic_are_smaller() -> None:
     with rigged(batch_size=16_000) as rig:
         rig.sender.apply_topic("other", b"", [1])
         assert topic_estimates(rig.accumulator, "t") == {"compression_ratio": 1.0, "batch_limit": 16_000}
@@ -194,7 +194,7 @@ def test_the_next_batches_of_the_topic_are_smaller_and_those_of_others_are_not()
 # Order
 
 
-def test_a_first_part_that_comes_back_goes_before_the_second_that_still_waits() -> None:
+def test_a_retried_first_part_is_sent_before_the_queued_second_one() -> None:
     with rigged() as rig:
         fill(rig, [bytes([i]) * 100 for i in range(4)])
         refuse_large(rig, rig.requests()[0], 300)
@@ -226,7 +226,7 @@ def half_written(rig: Rig, values: list[bytes]) -> Batch:
     return first.batches["t", 0]
 
 
-def test_a_part_that_was_not_written_goes_behind_the_one_that_was() -> None:
+def test_an_unwritten_part_is_queued_behind_the_written_one() -> None:
     """A closing connection hands back what was not written first."""
     values = [b"first", *[b"second" * 120_000] * 2]
     with rigged(idempotent=True) as rig:
@@ -253,7 +253,7 @@ def test_a_part_that_may_be_in_the_log_keeps_its_sequence_when_the_next_is_certa
         assert rig.values("t") == [b"zeroth", b"first"]
 
 
-def test_a_batch_that_was_split_is_unsettled_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_split_batch_is_no_longer_unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
     unsettled: list[int] = []
     with rigged(idempotent=True) as rig:
         progress = rig.fates.progress
@@ -269,7 +269,7 @@ def test_a_batch_that_was_split_is_unsettled_no_more(monkeypatch: pytest.MonkeyP
         assert set(unsettled) == {0}
 
 
-def test_parts_are_told_apart_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_have_different_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """By which the control plane says from where on sequences are to be given up."""
     numbers: list[int] = []
     with rigged(batch_size=1000) as rig:

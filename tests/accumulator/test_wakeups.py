@@ -45,7 +45,7 @@ def quickest(wait: Callable[[], object], event: Callable[[], object], ready: Cal
     return min(times)
 
 
-def test_a_future_wakes_who_waits_for_it() -> None:
+def test_a_future_wakes_its_waiting_thread() -> None:
     with Rig({"t": [1]}) as rig:
         futures = [rig.send("t", b"v")]
 
@@ -81,7 +81,7 @@ def test_a_flush_ends_with_the_last_parked_record() -> None:
     assert took < SLICE_S / 3
 
 
-def test_memory_that_comes_back_wakes_who_waits_for_it() -> None:
+def test_released_memory_wakes_its_waiting_thread() -> None:
     pool = BufferPool(512)
     held = [pool.acquire(512)]
 
@@ -96,7 +96,7 @@ def test_memory_that_comes_back_wakes_who_waits_for_it() -> None:
     assert took < SLICE_S / 3
 
 
-def test_the_thread_for_callbacks_is_woken_by_a_completion() -> None:
+def test_a_completion_wakes_the_callback_thread() -> None:
     with Rig({"t": [1]}) as rig:
         rig.send("t", b"v").add_callback(str)
 
@@ -108,7 +108,7 @@ def test_the_thread_for_callbacks_is_woken_by_a_completion() -> None:
         assert took < SLICE_S / 3
 
 
-def test_the_end_of_the_callbacks_wakes_who_waits_for_it() -> None:
+def test_the_end_of_the_callbacks_wakes_a_waiting_thread() -> None:
     with Rig({"t": [1]}) as rig:
 
         def wait() -> None:
@@ -175,7 +175,7 @@ class Same:
 
 
 @pytest.mark.parametrize("compressor", [None, Same()])
-def test_a_full_batch_wakes_a_sender_that_sleeps(compressor: object) -> None:
+def test_a_full_batch_wakes_a_sleeping_sender(compressor: object) -> None:
     """With a codec that is so when the batch is compressed. Neither it nor the next one ends a linger."""
     selector = Sleeper()
     with Rig({"t": [1]}, batch_size=200, linger_ms=1e6, compressor=compressor, selector=selector) as rig:
@@ -198,7 +198,7 @@ def test_a_full_batch_wakes_a_sender_that_sleeps(compressor: object) -> None:
         assert len(rig.requests()) == 1
 
 
-def test_who_sees_nothing_incomplete_sees_every_future_failed() -> None:
+def test_futures_have_failed_when_no_batch_is_incomplete() -> None:
     """A flush ends when a failed batch is off the books; its futures have to be done before.
 
     No Python code runs between the two. But a thread that lets the GIL go on its way hands it over to one
@@ -242,7 +242,7 @@ def test_who_sees_nothing_incomplete_sees_every_future_failed() -> None:
     assert (False, False) in looks
 
 
-def test_the_sender_sleeps_no_longer_than_the_oldest_lingers() -> None:
+def test_the_sender_sleeps_no_longer_than_the_oldest_batch_lingers() -> None:
     """It would wake each 20 ms anyway, to look for batches whose time is over."""
 
     class Noting(selectors.DefaultSelector):

@@ -38,7 +38,7 @@ def test_rows_are_found_in_any_of_many_partitions(step: int) -> None:
             ].to_pylist()
 
 
-def test_rows_that_fail_are_found_in_any_of_many_partitions() -> None:
+def test_failed_rows_are_found_in_any_of_many_partitions() -> None:
     with Rig({"t": [1] * MANY}, buffer_memory=256 << 20) as rig:
         places = [1024 * (i % 9) for i in range(600)]
         table = pa.table({"value": [b"x"] * 600, "p": pa.array(places)})
@@ -54,7 +54,7 @@ def test_rows_that_fail_are_found_in_any_of_many_partitions() -> None:
         }
 
 
-def test_a_future_takes_memory_by_its_rows_not_by_the_partitions() -> None:
+def test_the_memory_of_a_future_depends_on_its_rows_not_on_the_partitions() -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
@@ -80,7 +80,7 @@ def fastest(call: Callable[..., object], *arguments: Any) -> float:
 
 
 @pytest.mark.parametrize("partitions", [3, MANY])
-def test_one_row_costs_some_times_what_send_does(partitions: int) -> None:
+def test_one_row_costs_only_a_few_times_as_much_as_send(partitions: int) -> None:
     # The fastest of many rounds, taken in turn. 5 and 8 times are measured; 15 and 45 were before.
     batch = pa.record_batch({"value": [b"x" * 100]})
     value = b"x" * 100
@@ -129,7 +129,7 @@ class Neighbour:
     [lambda: [b"x"] * 3_000_000, lambda: [bytearray(b"x")] * 700_000, lambda: deque([b"x"] * 2_000_000)],
     ids=["bytes", "buffers", "no list"],
 )
-def test_other_threads_run_while_many_values_are_looked_at(make: Callable[[], Any]) -> None:
+def test_other_threads_run_while_many_values_are_read(make: Callable[[], Any]) -> None:
     values = make()
     with Rig({"t": [1]}, buffer_memory=1 << 20, max_block_ms=1, batch_size=1024) as rig:
         shares = []
@@ -146,7 +146,7 @@ def test_other_threads_run_while_many_values_are_looked_at(make: Callable[[], An
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="a buffer can't be written in Python")
-def test_a_list_that_changes_meanwhile_is_read_as_by_a_loop() -> None:
+def test_a_list_that_changes_during_the_call_is_read_as_by_a_for_loop() -> None:
     class Item:
         """Changes the list when it is looked at."""
 
@@ -185,7 +185,7 @@ def test_a_list_that_changes_meanwhile_is_read_as_by_a_loop() -> None:
             rig.path.send_many("t", values, keys)
 
 
-def test_rows_leave_memory_to_others_while_answers_come() -> None:
+def test_rows_leave_memory_to_others_while_responses_arrive() -> None:
     total = 1 << 20
     table = pa.table({"value": [b"x" * 1000] * 8000})
     peaks = []
@@ -202,7 +202,7 @@ def test_rows_leave_memory_to_others_while_answers_come() -> None:
     assert min(peaks) <= total * 7 // 8 + (1 << 16)
 
 
-def test_without_answers_rows_take_what_memory_there_is() -> None:
+def test_without_responses_rows_take_all_memory() -> None:
     with Rig({"t": [1]}, buffer_memory=1 << 20, max_block_ms=80) as rig:
         table = pa.table({"value": [b"x" * 1000] * 8000})
         with pytest.raises(errors.BufferExhaustedError):

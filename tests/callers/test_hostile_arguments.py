@@ -43,7 +43,7 @@ class Odd(list[Any]):
         return self.make(place)
 
 
-def test_a_header_that_makes_its_items_is_held_until_it_is_copied() -> None:
+def test_items_that_a_header_creates_are_kept_alive_until_they_are_copied() -> None:
     filler: list[str | bytes] = []
 
     class Reusing(bytearray):
@@ -86,7 +86,7 @@ def test_a_header_that_shrinks_while_it_is_read_is_refused() -> None:
 
 
 @pytest.mark.parametrize("place", ["headers", "partition", "timestamp_ms"])
-def test_no_buffer_is_held_while_the_callers_code_runs(place: str) -> None:
+def test_no_buffer_is_borrowed_while_the_callers_code_runs(place: str) -> None:
     """Code of a header, say, may resize the value: what is sent is what it has become."""
     value = bytearray(b"value")
 
@@ -117,7 +117,7 @@ def test_no_buffer_is_held_while_the_callers_code_runs(place: str) -> None:
         assert sent(rig).value == (b"value and more" if place == "headers" else b"value")
 
 
-def test_a_name_that_has_no_utf8_is_refused() -> None:
+def test_a_header_name_that_utf8_cannot_encode_is_refused() -> None:
     with Rig({"t": [1]}) as rig, pytest.raises(ValueError, match=r"headers: the name '\\ud800' can't be"):
         rig.send("t", b"v", headers=[("\ud800", b"1")])
 
@@ -169,7 +169,7 @@ class Pretender:
         ({"headers": [(Pretender(str), b"1")]}, TYPE, "headers: each must be a"),
     ],
 )
-def test_what_an_argument_says_of_itself_counts_for_nothing(
+def test_methods_that_an_argument_overrides_are_ignored(
     arguments: dict[str, Any], kind: type[Exception], text: str
 ) -> None:
     with Rig({"t": [1]}) as rig:
@@ -183,7 +183,7 @@ def test_what_an_argument_says_of_itself_counts_for_nothing(
         assert sent(rig).timestamp == 7
 
 
-def test_the_text_of_a_topic_counts_not_what_its_class_makes_of_it() -> None:
+def test_the_text_of_a_topic_counts_not_the_methods_of_its_class() -> None:
     class Topic(str, enum.Enum):  # noqa: UP042 - what programs have, and what str() tells apart
         ORDERS = "t"
 
@@ -214,7 +214,7 @@ class Fields(ctypes.Structure):
 
 
 @pytest.mark.parametrize("place", ["value", "key", "header", "values", "keys"])
-def test_a_scalar_of_numpys_is_refused_and_raw_memory_is_not(place: str) -> None:
+def test_a_numpy_scalar_is_refused_and_raw_memory_is_not(place: str) -> None:
     numpy = pytest.importorskip("numpy")
 
     def send(data: Any) -> None:
