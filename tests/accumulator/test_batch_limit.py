@@ -1,4 +1,4 @@
-"""What a topic's batches may have after one was too large: it falls, it is probed, and it rises again."""
+"""The batch limit of a topic after a batch was too large: it falls, it is probed, and it rises again."""
 
 import random
 
@@ -12,7 +12,7 @@ from tests.rig import Rig
 BATCH_SIZE = 32_000
 STEP = BATCH_SIZE // 16
 LARGE = 1 << 30
-"""What a broker takes that refuses nothing."""
+"""The limit of a broker that refuses nothing."""
 CODECS = [None, "lz4"]
 TEXT = random.Random(4)
 VALUES = [TEXT.randbytes(300).hex().encode() for _ in range(200)]
@@ -33,7 +33,7 @@ def limit_of(rig: Rig) -> float:
 
 
 def send_batches(rig: Rig, limit: int, rounds: int = 1) -> list[int]:
-    """Sends some full batches to a broker that takes ``limit`` bytes; returns the sizes that it took."""
+    """Sends some full batches to a broker that accepts ``limit`` bytes; returns the accepted sizes."""
     taken: list[int] = []
     for _ in range(rounds):
         for number in range(200):
@@ -88,9 +88,9 @@ def test_a_permanent_limit_costs_a_refusal_now_and_then(codec: str | None, limit
         for _ in range(150):
             rig.advance_ms(2000)
             taken = send_batches(rig, limit)
-        # Five minutes: one every 20 s, and the first ones sooner.
+        # Five minutes: one refusal every 20 s, and the first ones sooner.
         assert refusals(rig) - found_out <= 5 * 60 / 20 + 3
-        # It has found the largest size that the topic takes, to a step. With a codec it may stay below.
+        # It has found the largest size that the topic accepts, within steps. With a codec it may be lower.
         assert max(taken) > 0.85 * limit - 2 * STEP
         if codec is None:
             assert limit - 2 * STEP <= limit_of(rig) <= limit

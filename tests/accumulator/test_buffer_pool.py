@@ -1,4 +1,4 @@
-"""The pool: every byte is accounted for, whoever waits longest is served first, and waits end in time."""
+"""The pool: every byte is accounted for, waiters are served in FIFO order, and waits time out."""
 
 import gc
 import queue
@@ -15,7 +15,7 @@ from tests.until import PATIENCE_S, until
 
 
 class Borrower(threading.Thread):
-    """Asks for a buffer on a thread of its own, and tells the queue when it got an answer."""
+    """Acquires a buffer on a thread of its own, and puts itself into a queue when the call returns."""
 
     def __init__(
         self, pool: BufferPool, size: int, answered: "queue.Queue[Borrower]", timeout_s: float = PATIENCE_S
@@ -25,7 +25,7 @@ class Borrower(threading.Thread):
         self.lease: Lease | None = None
         waiting = pool.waiting_threads
         self.start()
-        until(lambda: pool.waiting_threads > waiting or not self.is_alive(), "the borrower's place in line")
+        until(lambda: pool.waiting_threads > waiting or not self.is_alive(), "the borrower in the queue")
 
     def run(self) -> None:
         self.lease = self.pool.acquire(self.size, self.timeout_s)
@@ -121,7 +121,7 @@ def test_small_buffers_are_kept_up_to_one_mebibyte_in_total() -> None:
 
 @pytest.mark.parametrize("large", [32_768, 131_072, 196_608, 262_144])
 def test_cached_buffers_are_freed_to_make_room(large: int) -> None:
-    """What lies in free lists and what is lent stay below the total together: it is the process's memory."""
+    """Cached and lent buffers together stay below the total, since both are memory of the process."""
     pool = BufferPool(262_144)
     leases = [borrow(pool, 512) for _ in range(512)]
     for lease in leases:
@@ -130,7 +130,7 @@ def test_cached_buffers_are_freed_to_make_room(large: int) -> None:
     lease = borrow(pool, large)
     assert pool.used_bytes == large
     assert pool.used_bytes + pool.cached_bytes <= pool.total_bytes
-    # No more than needed is given up.
+    # No more buffers than needed are freed.
     assert pool.cached_bytes == 262_144 - large
     lease.release()
 
@@ -149,7 +149,7 @@ def test_waiters_are_served_in_fifo_order() -> None:
     for lease, waiter in zip(held, line, strict=True):
         lease.release()
         assert answered.get(timeout=PATIENCE_S) is waiter
-        # One buffer came back, so one waiter was served.
+        # One buffer was released, so one waiter was served.
         assert pool.used_bytes == pool.total_bytes
     assert pool.waiting_threads == 0
     for waiter in line:
@@ -167,7 +167,7 @@ def test_a_small_request_does_not_overtake_a_large_one() -> None:
     small = Borrower(pool, 512, answered)
     for lease in held[:3]:
         lease.release()
-        # Neither the one behind nor a newcomer gets what the first in line waits for.
+        # Neither the second waiter nor a new one gets the bytes that the first waits for.
         assert pool.acquire(1) is None
         assert (pool.waiting_threads, answered.empty()) == (2, True)
     held[3].release()
@@ -198,7 +198,7 @@ def test_a_waiter_that_gives_up_does_not_change_the_order_of_the_others(place: i
 
 
 def test_a_waiter_that_gives_up_lets_the_next_one_have_the_available_memory() -> None:
-    """The first waits for more than came back; once its time is over, the second is served at once."""
+    """The first waits for more than was released. When it times out, the second is served at once."""
     pool = BufferPool(4 * 512)
     held = [borrow(pool, 512) for _ in range(4)]
     answered: queue.Queue[Borrower] = queue.Queue()
@@ -237,7 +237,7 @@ class InterruptedWaitError(Exception):
 
 @pytest.mark.parametrize("granting", [False, True])
 def test_a_signal_ends_the_wait_and_leaks_no_memory(granting: bool) -> None:
-    """``granting``: the handler gives the memory back as well: the wait is granted and interrupted."""
+    """``granting``: the handler also releases the memory, so the wait is both granted and interrupted."""
     pool = BufferPool(1024)
     held = [borrow(pool, 1024)]
 
@@ -305,5 +305,5 @@ def test_thousands_of_random_operations_leak_no_memory() -> None:
     assert (pool.used_bytes, pool.waiting_threads, pool.available_bytes) == (0, 0, 64 * 1024)
     assert 0 < pool.cached_bytes <= pool.total_bytes
     assert pool.peak_bytes <= pool.total_bytes
-    # The whole of it can still be had at once.
+    # The whole pool can still be lent at once.
     assert borrow(pool, 64 * 1024).capacity == 64 * 1024

@@ -1,4 +1,4 @@
-"""Where records without a key go: sticky, adaptive, round robin, random, one broker at a time."""
+"""Partitions of records without a key: sticky, adaptive, round robin, random, one broker at a time."""
 
 from collections import Counter
 from typing import Any
@@ -22,14 +22,14 @@ STICKY, RANDOM, ROUND_ROBIN, SINGLE_BROKER = KEYLESS.values()
 
 
 def placed(rig: Rig, count: int, size: int = 0, key: bytes | None = None) -> list[int]:
-    """The partitions that records of topic t went to, one after the other, all acknowledged."""
+    """Sends records to topic t, acknowledges them, and returns their partitions in order."""
     futures = [rig.send("t", bytes(size), key) for _ in range(count)]
     rig.answer_all()
     return [future.get(0).partition for future in futures]
 
 
 def runs(partitions: list[int]) -> list[tuple[int, int]]:
-    """(partition, how many in a row) for each change."""
+    """(partition, number of consecutive records) for each run."""
     found: list[tuple[int, int]] = []
     for partition in partitions:
         if found and found[-1][0] == partition:
@@ -42,7 +42,7 @@ def runs(partitions: list[int]) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_sticky_stays_until_a_batch_is_full_and_then_may_change(adaptive: bool) -> None:
     with Rig({"t": [1] * 10}, spec=STICKY, adaptive=adaptive, batch_size=1000) as rig:
-        # A value of 94 bytes makes a record of about 100.
+        # A value of 94 bytes makes a record of about 100 bytes.
         partitions = placed(rig, 2000, 94)
         assert all(count % 10 == 0 for _, count in runs(partitions)[:-1])
         assert len(runs(partitions)) > 150
@@ -66,7 +66,7 @@ def test_each_topic_has_a_sticky_partition_of_its_own() -> None:
 
 
 def test_adaptive_sticky_prefers_short_queues() -> None:
-    """Broker 2 answers nothing: its partitions fill up and get less and less."""
+    """Broker 2 does not answer: its queues grow, and its partitions get fewer and fewer records."""
     leaders = [1, 2] * 4
 
     def shares(adaptive: bool) -> tuple[int, int]:
@@ -91,7 +91,7 @@ def test_adaptive_sticky_prefers_short_queues() -> None:
 
 @pytest.mark.parametrize("code", [0, 29, 7])
 def test_adaptive_sticky_ignores_finished_batches(code: int) -> None:
-    """Acknowledged, failed or sent again: partition 0 is as good as the others afterwards."""
+    """After batches were acknowledged, failed or retried, partition 0 is chosen as often as the others."""
     with Rig({"t": [1] * 4}, spec=STICKY, batch_size=0) as rig:
         for _ in range(50):
             rig.send("t", b"v", partition=0)
@@ -104,7 +104,7 @@ def test_adaptive_sticky_ignores_finished_batches(code: int) -> None:
 
 
 def test_a_broker_that_is_sent_nothing_for_too_long_is_skipped() -> None:
-    """partitioner_availability_timeout_ms; the broker is back as soon as it takes something."""
+    """partitioner_availability_timeout_ms. The broker is used again as soon as it is sent something."""
     with Rig({"t": [1, 2]}, spec=STICKY, batch_size=0, max_in_flight=1, availability_timeout_ms=100) as rig:
         for partition in (1, 1):
             rig.send("t", b"v", partition=partition)
@@ -150,7 +150,7 @@ def test_partitions_without_a_leader_are_avoided(policy: PartitionerSpec, adapti
     leaders = [-1] * 20 + [1] + [-1] * 20
     with Rig({"t": leaders}, spec=policy, batch_size=0, adaptive=adaptive) as rig:
         assert set(placed(rig, 200)) == {20}
-        # And left, where it is lost.
+        # And a partition that loses its leader is no longer used.
         rig.sender.apply_topic("t", b"", [1] + [-1] * 40)
         assert set(placed(rig, 50)) == {0}
 
@@ -168,8 +168,11 @@ def test_without_any_leader_all_partitions_are_used(policy: PartitionerSpec) -> 
 
 
 def test_leaders_change_atomically() -> None:
-    """1. A partition loses its leader.  2. While the next one's is read, a record is sent: it finds what was
-    before, and goes.  Half the change would have it wait where no broker is."""
+    """1. Partition 0 loses its leader.
+    2. While the leader of partition 1 is read, a record is sent: it sees the old leaders and goes at once.
+
+    With half of the change visible, it would go to a partition without a leader, and wait.
+    """
     reached: list[int] = []
 
     class Leader:
@@ -220,7 +223,7 @@ def test_a_single_broker_gets_all_records_until_its_time_is_over() -> None:
             rig.clock.advance_ms(100)
         assert set(chosen) == {1, 2, 3}
         rig.clock.advance_ms(1000)
-        # All of its partitions are used.
+        # All partitions of the broker are used.
         assert len(set(placed(rig, 100))) == 4
 
 
@@ -241,7 +244,7 @@ def test_a_key_determines_the_partition_if_the_partitioner_hashes_keys() -> None
             rig.sender.apply_topic("t", b"", [1] * 5)
             rig.answer_all()
             for key, future in futures.items():
-                # Whether the partition has a leader does not matter: the order of the key's records does.
+                # Even if the partition has no leader, since the key's records must keep their order.
                 assert future.get(0).partition == partition_for_key(spec.key_hash, key, 5)
 
 

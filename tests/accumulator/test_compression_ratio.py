@@ -1,4 +1,4 @@
-"""How large batches may grow before compression: by what compression gave for the topic so far."""
+"""The raw size limit of batches, which follows the topic's past compression ratio."""
 
 import json
 from typing import Any
@@ -13,11 +13,11 @@ from tests.rig import Rig
 HEADER = 61
 BATCH_SIZE = 20_000
 SLACK = 150
-"""More than one of the records here can take."""
+"""More bytes than one of the records here takes."""
 
 
 class Packing:
-    """Makes of each batch whatever it is told, and notes what it got. What comes out can't be read."""
+    """Compresses each batch to a given ratio, and notes its raw size. The output is not readable."""
 
     codec_id = 4
 
@@ -39,7 +39,7 @@ def estimate(rig: Rig) -> float:
 
 
 def close_batches(rig: Rig, packing: Packing, count: int) -> list[float]:
-    """Fills batches until that many more are compressed; the estimate after each."""
+    """Fills batches until ``count`` more are compressed; returns the estimate after each."""
     found = []
     for _ in range(count):
         before = len(packing.sizes)
@@ -99,13 +99,13 @@ def test_the_raw_limit_of_a_batch_aims_at_batch_size_with_a_margin_of_five_perce
     with rigged(packing) as rig:
         estimates = [1.0, 1.0, *close_batches(rig, packing, batches)]
         close_batches(rig, packing, 1)
-        # Begun before the batch ahead of it was compressed, hence by the estimate before the last.
+        # The last batch was created before the one ahead of it was compressed: with the estimate before that.
         allowed = BATCH_SIZE / (estimates[-2] * 1.05)
         assert allowed - SLACK < HEADER + packing.sizes[-1] <= allowed
 
 
 def test_raw_batches_grow_until_they_compress_to_batch_size_and_count_in_full() -> None:
-    """With a real codec and text; what goes stays below batch_size all the while."""
+    """With a real codec and text. The sent batches always stay below batch_size."""
     text = (json.dumps({"user": n * 7919 % 1000, "path": "/a/b", "status": 200}) for n in range(10**9))
     size = 5000
     sizes: list[int] = []
@@ -142,7 +142,7 @@ def test_a_split_resets_the_estimate_to_one() -> None:
 
 
 def test_a_batch_larger_than_batch_size_does_not_raise_the_limit() -> None:
-    """It was packed worse than expected. Its parts are no larger than batches may be."""
+    """It compressed worse than expected. Its parts are no larger than the batch limit."""
     gzip = compressor_for("gzip")
 
     class Turning:

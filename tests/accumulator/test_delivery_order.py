@@ -1,4 +1,4 @@
-"""From the queue to the outcome: turns, order, retries, expiry, and what close leaves."""
+"""From the queue to the outcome: turns, order, retries, expiry, and close."""
 
 import logging
 import threading
@@ -30,7 +30,7 @@ def numbered(values: list[bytes | None]) -> list[int]:
 
 @pytest.mark.parametrize("max_in_flight", [1, 5])
 def test_a_quiet_partition_gets_its_turn_beside_a_busy_one(max_in_flight: int) -> None:
-    """Every request with the hot partition's batch takes the lukewarm one's along."""
+    """Each request with a batch of the busy partition also has the batch of the quiet one."""
     with Rig({"t": [1, 1]}, batch_size=200, max_in_flight=max_in_flight) as rig:
         for _ in range(max_in_flight):
             rig.send("t", bytes(150), partition=0)
@@ -40,7 +40,7 @@ def test_a_quiet_partition_gets_its_turn_beside_a_busy_one(max_in_flight: int) -
         rig.send("t", b"lukewarm", partition=1)
         answered = 0
         while ("t", 1) not in rig.pending[-1].batches:
-            assert answered <= max_in_flight, "the lukewarm record waits behind the hot ones"
+            assert answered <= max_in_flight, "the quiet partition's record waits behind the busy one's"
             rig.answer(rig.pending[0])
             rig.requests()
             answered += 1
@@ -116,10 +116,10 @@ def test_several_retried_batches_are_sent_in_order_before_younger_ones() -> None
     with Rig({"t": [1]}, batch_size=0) as rig:
         for i in range(5):
             rig.send("t", b"%d" % i)
-        # The last one is open, and gathers more while the others are in flight.
+        # The last batch is open, and gathers more records while the others are in flight.
         assert len(rig.requests()) == 4
         rig.answer(rig.pending[0], NOT_LEADER)
-        # What is in flight ends first: sent now, 0 would arrive behind those of 1 to 3 that are taken.
+        # The requests in flight end first: if 0 were sent now, it would arrive behind an accepted 1, 2 or 3.
         rig.clock.advance_ms(1000)
         assert [seen.values() for seen in rig.requests()] == []
         while rig.pending:
@@ -131,7 +131,7 @@ def test_several_retried_batches_are_sent_in_order_before_younger_ones() -> None
 
 
 def test_without_sequences_a_partition_has_one_batch_in_flight() -> None:
-    """Two, of which the first comes back and the second is taken, would change places."""
+    """With two in flight, a failed first batch would be retried behind an accepted second one."""
     with Rig({"t": [1, 1]}, batch_size=0, ordered=True) as rig:
         for i in range(6):
             rig.send("t", b"%d" % i, partition=i % 2)
@@ -167,7 +167,7 @@ def test_a_queue_moves_to_the_new_leader() -> None:
         (seen,) = rig.requests()
         rig.send("t", b"1")
         rig.sender.apply_topic("t", b"", [2])
-        # What the old leader has may come back, and goes first then.
+        # Batches in flight to the old leader may fail, and are retried first then.
         assert rig.requests() == []
         rig.answer(seen)
         (moved,) = rig.requests()
@@ -232,12 +232,12 @@ def test_a_request_without_a_response_times_out() -> None:
 
 @pytest.mark.parametrize("leader", [-1, 1])
 def test_records_that_are_not_delivered_in_time_fail(leader: int) -> None:
-    """In the queue, for want of a leader or of a connection: ``delivery_timeout_ms`` from ``send()`` on."""
+    """Queued without a leader or a connection: they fail ``delivery_timeout_ms`` after ``send()``."""
     with Rig({"t": [leader]}, delivery_timeout_ms=1000, auto_connect=False) as rig:
         old = rig.send("t", b"v")
         rig.clock.advance_ms(500)
         rig.step()
-        rig.accumulator.flush(0)  # closes nothing, hurries all
+        rig.accumulator.flush(0)  # closes nothing, makes all batches sendable
         young = rig.send("t", bytes(20_000))
         rig.advance_ms(499)
         assert not old.is_done
@@ -287,7 +287,7 @@ def test_a_batch_in_flight_fails_at_its_deadline_and_keeps_its_memory_until_the_
 
 
 class Slow:
-    """Compresses when it is told to."""
+    """A compressor that waits until the test lets it run."""
 
     codec_id = 1
 
@@ -301,8 +301,8 @@ class Slow:
 
 
 def test_an_expiring_batch_takes_no_more_records() -> None:
-    """While the sender makes out the error, another thread fills the partition and compresses what it filled:
-    that must not be the batch which is failed, and freed, now."""
+    """While the sender creates the error, another thread fills the partition's batch and compresses it: that
+    must not be the batch that is failed and freed now."""
     slow = Slow()
     with Rig({"t": [-1]}, batch_size=1000, delivery_timeout_ms=1000, compressor=slow) as rig:
         old = rig.send("t", b"old")
@@ -335,7 +335,7 @@ def test_an_expiring_batch_takes_no_more_records() -> None:
 
 @pytest.mark.parametrize("batch_size", [1000, 100_000])
 def test_a_failing_compressor_loses_no_record(batch_size: int, caplog: pytest.LogCaptureFixture) -> None:
-    """The batch goes uncompressed, be it filled by ``send()`` or taken by the sender."""
+    """The batch is sent uncompressed, whether ``send()`` filled it or the sender drained it."""
 
     class Broken:
         codec_id = 1
@@ -364,7 +364,7 @@ def test_ctrl_c_while_compressing_loses_no_record() -> None:
         rig.send("t", b"2" * 300)
         with pytest.raises(KeyboardInterrupt):
             rig.send("t", b"3" * 500)
-        # The batch that was being compressed goes as it is; so does what the interrupted call had accepted.
+        # The batch that was being compressed is sent uncompressed. So is the interrupted call's record.
         rig.accumulator.flush(0)
         (seen,) = rig.requests()[:1]
         assert seen.values() == [b"1" * 500, b"2" * 300]
@@ -409,7 +409,7 @@ def test_the_buffer_that_a_compressor_returns_is_released() -> None:
         assert rig.values("t") == [bytes(100)] * 20
     assert len(returned) > 3
     for each in returned:
-        # Raises BufferError while somebody holds its buffer.
+        # Raises BufferError while the buffer is still exported.
         each.clear()
 
 

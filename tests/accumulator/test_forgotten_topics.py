@@ -1,4 +1,4 @@
-"""Topics whose metadata were dropped: what is left of them, and how they go on when they are used again."""
+"""Topics whose metadata was dropped: what remains of them, and how they continue when used again."""
 
 import threading
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def test_a_missing_topic_is_forgotten_completely() -> None:
         for _ in range(3):
             future = rig.send("missing", b"v")
             rig.sender.forget_topic("missing")
-            # Something waits: it stays.
+            # A record waits, so the topic is not forgotten.
             assert "missing" in topic_names(rig.accumulator)
             rig.sender.fail_parked("missing", KafkaTimeoutError("no metadata"))
             rig.sender.forget_topic("missing")
@@ -37,7 +37,10 @@ def test_a_missing_topic_is_forgotten_completely() -> None:
 
 
 def test_a_thread_that_uses_a_forgotten_topic_looks_it_up_again() -> None:
-    """1. It waits for memory.  2. The topic is forgotten.  3. It has memory, and parks with the new topic."""
+    """1. The thread waits for memory.
+    2. The topic is forgotten.
+    3. The thread gets memory, and parks its record with the new topic.
+    """
     with Rig(buffer_memory=64 * KIB) as rig:
         leases = [rig.pool.acquire(32 * KIB), rig.pool.acquire(32 * KIB)]
         flood = Flood(rig, "t", 1)
@@ -54,7 +57,10 @@ def test_a_thread_that_uses_a_forgotten_topic_looks_it_up_again() -> None:
 
 
 def test_a_bulk_call_pins_its_topic() -> None:
-    """1. It waits for the metadata.  2. They are dropped, with what waits for nothing.  3. They come."""
+    """1. The call waits for metadata.
+    2. The metadata is dropped, and idle topics are forgotten.
+    3. The metadata arrives.
+    """
     with Rig() as rig:
         sent: list[Any] = []
         thread = threading.Thread(target=lambda: sent.append(rig.path.send_many("t", [b"1", b"2"])))
@@ -68,7 +74,10 @@ def test_a_bulk_call_pins_its_topic() -> None:
 
 
 def test_a_bulk_call_does_not_use_a_cached_pointer_to_a_forgotten_topic() -> None:
-    """1. Rows go to a topic.  2. It is forgotten, and its memory is another's.  3. Rows go to it again."""
+    """1. Rows are sent to a topic.
+    2. The topic is forgotten, and its memory is reused.
+    3. Rows are sent to it again.
+    """
     topic = "forgotten"
     with Rig(buffer_memory=1024 * KIB) as rig:
         for _ in range(20):
@@ -94,19 +103,19 @@ def test_sequences_continue_where_a_forgotten_topic_ended() -> None:
         rig.answer_all()
         rig.sender.forget_topic("t")
         assert topic_names(rig.accumulator) == []
-        # For a while it seems to have one partition.
+        # For a while the topic seems to have only one partition.
         rig.sender.apply_topic("t", b"", [1])
         rig.sender.apply_topic("t", b"", [1, 1, 1])
         for partition in range(3):
             rig.send("t", b"after", partition=partition)
         assert [on_wire(rig, partition) for partition in range(3)] == [[(4, 3)], [(4, 0)], [(4, 5)]]
         rig.answer_all()
-        # What was noted is used up.
+        # The kept sequences are used up.
         rig.sender.apply_topic("t", b"", [1, 1, 1])
         rig.send("t", b"again", partition=2)
         assert on_wire(rig, 2) == [(4, 6)]
         rig.answer_all()
-        # Twice, and not used in between.
+        # Forgotten twice, without being used in between.
         for _ in range(2):
             rig.sender.forget_topic("t")
             rig.sender.apply_topic("t", b"", [1, 1, 1])
@@ -127,7 +136,7 @@ def test_sequences_of_a_forgotten_topic_start_over_with_a_new_identity() -> None
 
 
 def test_the_first_batch_after_a_topic_was_forgotten_is_sent_alone() -> None:
-    """Brokers may have forgotten the producer meanwhile, and take any first sequence then."""
+    """Brokers may have forgotten the producer meanwhile, and would accept any first sequence then."""
     with Rig({"t": [1]}, idempotent=True, batch_size=0) as rig:
         grant(rig)
         rig.send("t", b"1")
@@ -159,7 +168,7 @@ def wait_for_a_retry(rig: Rig) -> None:
 
 
 def back_off_with_nothing_queued(rig: Rig) -> None:
-    """The sender has the partition in its heap of those that back off."""
+    """The partition is in the sender's heap of partitions that back off."""
     wait_for_a_retry(rig)
     assert not rig.sender.fail_beyond("t", 0)
 
@@ -237,5 +246,5 @@ def test_a_forgotten_topic_leaves_little_memory_behind(idempotent: bool) -> None
             for topic in topics:
                 rig.sender.forget_topic(topic)
         assert topic_names(rig.accumulator) == []
-        # Each took 1.2 kB. What the rig itself holds after the first round is among what is left.
+        # Each topic took 1.2 kB. The remaining memory includes memory that the rig itself keeps.
         assert lent_bytes() - before < 300 * rounds * count

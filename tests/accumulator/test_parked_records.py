@@ -1,4 +1,4 @@
-"""Records whose topic has no metadata yet: they wait in order, follow to their partitions, or expire."""
+"""Records whose topic has no metadata yet: they are parked in order, move to their partitions, or expire."""
 
 import contextlib
 import math
@@ -74,7 +74,7 @@ def test_records_keep_their_order_across_the_arrival_of_metadata(codec: str | No
 
 
 def test_a_record_sent_while_parked_ones_are_moved_comes_behind_them() -> None:
-    """The hundredth parked record fills a batch, whose compressor sends another record of the topic."""
+    """The hundredth parked record fills a batch, whose compressor sends another record to the topic."""
     sent: list[Any] = []
 
     class Sending:
@@ -113,7 +113,7 @@ def test_a_flush_waits_for_a_parked_record_until_it_has_its_outcome(monkeypatch:
     looks: list[tuple[bool, bool]] = []
 
     class Error(UnknownTopicOrPartitionError):
-        # Made when the record is on its way from the queue to its outcome.
+        # Created while the record is between its queue and its outcome.
         def __init__(self, *args: object) -> None:
             looks.append((rig.accumulator.flush(0), future.is_done))
             super().__init__(*args)
@@ -157,7 +157,7 @@ def test_a_parked_record_expires_after_max_block_ms() -> None:
 
 
 def test_the_control_plane_is_called_in_time_for_the_first_record_to_expire() -> None:
-    """It asked to be left alone for long; a parked record's end comes before."""
+    """The control plane's own next call is far away; the parked record expires before that."""
     with Rig(max_block_ms=1000) as rig:
         rig.control.delay_ms = 1e6
         future = rig.send("t", b"v")
@@ -255,7 +255,7 @@ def test_memory_of_parked_records_goes_to_waiting_threads() -> None:
 
 
 def test_memory_beyond_the_total_is_not_kept() -> None:
-    """Records that were accepted take what they need when they move to their partitions; it is given back."""
+    """Accepted records take the memory that they need to move to their partitions; it is freed afterwards."""
     with Rig(buffer_memory=16 * 1024, batch_size=600) as rig:
         rig.send("t", bytes(12_000))
         rig.sender.apply_topic("t", b"", [1])
@@ -266,7 +266,7 @@ def test_memory_beyond_the_total_is_not_kept() -> None:
 
 
 def test_parked_records_that_hold_all_memory_fill_batches() -> None:
-    """Their batches may not have what they need: it is theirs already, in another place."""
+    """Their batches take memory beyond the budget, since the records are already accounted for."""
     with Rig(buffer_memory=64 * 1024, batch_size=4096, max_block_ms=0) as rig:
         record = bytes(100)
         with contextlib.suppress(BufferExhaustedError):
@@ -275,7 +275,7 @@ def test_parked_records_that_hold_all_memory_fill_batches() -> None:
         sent = rig.accumulator.parked_records
         rig.sender.apply_topic("t", b"", [1])
         assert rig.accumulator.incomplete_batches == math.ceil(sent / (4096 // 110))
-        # Each record gave its first place back when it had its second.
+        # The memory of each parked record was released when the record was in its batch.
         assert rig.pool.used_bytes < rig.pool.total_bytes
         assert rig.pool.peak_bytes < rig.pool.total_bytes + 2 * 4096
         rig.answer_all()
@@ -283,8 +283,12 @@ def test_parked_records_that_hold_all_memory_fill_batches() -> None:
 
 
 def test_callbacks_keep_the_records_order_when_the_batch_completes_while_they_run() -> None:
-    """1. Three records are parked, with callbacks.  2. They are moved.  3. The first callback due is run.
-    4. The batch completes.  5. The rest is run: nothing may have come before the first record's."""
+    """1. Three records are parked, with callbacks.
+    2. They are moved.
+    3. The first callback that is due runs.
+    4. The batch completes.
+    5. The other callbacks run: none may have run before the first record's.
+    """
     called: list[int] = []
     with Rig() as rig:
         for i in range(3):
@@ -304,7 +308,7 @@ KIB = 1024
 
 
 class Flood:
-    """A thread that sends to a topic until it has to wait."""
+    """A thread that sends records to a topic. The constructor returns when the thread has to wait."""
 
     def __init__(self, rig: Rig, topic: str, records: int = 1000) -> None:
         self.futures: list[Any] = []
@@ -342,7 +346,7 @@ def test_floods_of_many_missing_topics_take_a_quarter_of_memory_together() -> No
     with Rig({"good": [1]}, buffer_memory=64 * KIB) as rig:
         floods = [Flood(rig, f"missing-{number}") for number in range(5)]
         assert 12 * KIB < rig.pool.used_bytes <= 16 * KIB
-        # Each of the first two had its half.
+        # Each of the first two topics took half of the limit.
         assert [len(flood.futures) > 4 for flood in floods] == [True, True, False, False, False]
         rig.accumulator.close()
         for flood in floods:
@@ -366,7 +370,7 @@ def test_a_flood_continues_when_its_records_leave(way: str) -> None:
         waited = len(flood.futures)
         failed = 0
         if way == "failure":
-            # The flood goes on meanwhile, and some of what comes then may fail as well.
+            # The flood continues meanwhile, and some of its new records may fail as well.
             failed = rig.sender.fail_parked("t", KafkaTimeoutError("no metadata"))
             assert failed >= waited
             until(lambda: len(flood.futures) > waited, "more records")
@@ -405,7 +409,7 @@ def test_overdue_records_fail_in_deadline_order_with_one_error_per_topic() -> No
         assert rig.sender.fail_overdue(error_of, now_ms) == []
         failed = rig.sender.fail_overdue(error_of, now_ms + 61)
         assert [(name, count) for name, count, _ in failed] == [("a", 1)]
-        # Its second record is older than those of the others.
+        # The second record of topic a is older than those of the other topics.
         assert rig.sender.parked_topics() == ["a", "b", "c"]
         failed = rig.sender.fail_overdue(error_of, now_ms + 81)
         assert [(name, count) for name, count, _ in failed] == [("a", 1), ("b", 1)]
@@ -416,8 +420,8 @@ def test_overdue_records_fail_in_deadline_order_with_one_error_per_topic() -> No
 
 @pytest.mark.parametrize("made", ["ab", "ba"])
 def test_the_first_parked_record_of_several_topics_expires_first(made: str) -> None:
-    """The control plane asked to be left alone for long: only the earliest deadline of all wakes it, in
-    whichever order the topics came to be known."""
+    """The control plane's own next call is far away: only the earliest deadline of all topics wakes it, no
+    matter in which order the topics were created."""
     with Rig(max_block_ms=1000) as rig:
         rig.control.delay_ms = 1e6
         for topic in made:

@@ -1,4 +1,4 @@
-"""Batches: how they grow, fill, linger, gather and hurry, and whose turn it is."""
+"""Batches: growing, filling, lingering, gathering, and being sent early by flush, close or lack of memory."""
 
 import queue
 import selectors
@@ -17,7 +17,7 @@ KIB = 1024
 
 
 def sizes(requests: list[Seen]) -> list[int]:
-    """The whole size of each batch of each request."""
+    """The size, including all headers, of each batch of each request."""
     return [12 + batch.batch_length for seen in requests for batch in seen.batches.values()]
 
 
@@ -59,7 +59,7 @@ def test_the_next_batch_starts_at_the_size_of_the_last() -> None:
 
 @pytest.mark.parametrize("batch_size", [0, 61, 500, 4000, 16384])
 def test_a_batch_is_sent_when_it_is_full_and_is_not_larger_than_batch_size(batch_size: int) -> None:
-    """Lone records are sent whatever their size; others share a batch up to ``batch_size``."""
+    """A lone record is sent whatever its size; other records share a batch of up to ``batch_size``."""
     with Rig({"t": [1]}, batch_size=batch_size, linger_ms=1e6) as rig:
         for _ in range(1000):
             rig.send("t", bytes(50))
@@ -68,10 +68,10 @@ def test_a_batch_is_sent_when_it_is_full_and_is_not_larger_than_batch_size(batch
         counters = rig.accumulator.counters()
         lone = len(encode_batch(batch_of([Record(0, 0, None, bytes(50))])))
         assert read_producer(rig.accumulator).peak("batch_bytes") <= max(batch_size, lone)
-        # What is left lingers: less than a batch.
+        # The rest, less than a batch, lingers.
         assert (1000 - acknowledged) * 58 <= max(batch_size, 120)
         if batch_size >= 500:
-            # Sealed where the next record of this size might not have fitted, no earlier.
+            # Sealed when another record of this size might not have fitted, no earlier.
             assert counters["batch_bytes"] / counters["batches_sent"] > batch_size - 61 - 100
         else:
             assert counters["batches_sent"] == acknowledged
@@ -89,12 +89,12 @@ def test_a_record_larger_than_batch_size_gets_a_batch_of_its_own() -> None:
 
 def test_a_batch_is_sent_instead_of_growing_if_memory_is_short() -> None:
     with Rig({"t": [1, 1]}, buffer_memory=16 * KIB, batch_size=64 * KIB, linger_ms=1e6) as rig:
-        # 4 KiB are left.
+        # 4 KiB of memory are left.
         leases = [rig.pool.acquire(size * KIB) for size in (8, 4)]
         rig.send("t", bytes(900), partition=0)
         rig.send("t", bytes(1900), partition=1)
         rig.send("t", bytes(900), partition=0)
-        # It has become 2 KiB, and nothing is left.
+        # The batch has grown to 2 KiB, and no memory is left.
         assert rig.pool.available_bytes == 0
         thread = threading.Thread(target=rig.send, args=("t", bytes(900)), kwargs={"partition": 0})
         thread.start()
@@ -128,7 +128,7 @@ def test_each_partition_lingers_by_itself() -> None:
         for partition in (2, 0, 1):
             rig.send("t", b"v", partition=partition)
             rig.clock.advance_ms(13)
-        # Now it is 39; they are due at 50, 63 and 76.
+        # It is 39 ms now; the batches are due at 50, 63 and 76 ms.
         for partition, ms in ((2, 11), (0, 13), (1, 13)):
             rig.clock.advance_ms(ms - 0.5)
             assert rig.requests() == []
@@ -153,7 +153,7 @@ def test_a_batch_at_the_end_of_its_linger_is_sent_along_with_another() -> None:
 
 
 def test_a_batch_that_waited_for_its_leader_lingers_no_longer_than_the_others() -> None:
-    """Its linger began with its first record, also where another partition's batch began to linger before
+    """Its linger starts with its first record, even if a batch of another partition started to linger before
     the leader was known."""
     with Rig({"t": [-1, 1]}, linger_ms=50) as rig:
         rig.send("t", b"old", partition=0)
@@ -170,7 +170,7 @@ def test_a_batch_that_waited_for_its_leader_lingers_no_longer_than_the_others() 
 
 
 def test_the_sender_sleeps_through_a_linger_and_wakes_at_its_end() -> None:
-    """With the sender waiting on its selector: a first record wakes it, its companions do not."""
+    """The sender waits on its selector: the first record of a batch wakes it, the next ones do not."""
     asleep = threading.Event()
 
     class Telling(selectors.DefaultSelector):
@@ -220,12 +220,12 @@ def test_records_gather_while_a_request_is_in_flight() -> None:
 
 
 def test_gathering_ends_with_the_requests_that_were_in_flight_when_it_began() -> None:
-    """Later requests do not prolong it: each record waits for one round trip at most."""
+    """Later requests do not prolong gathering: each record waits for at most one round trip."""
     with Rig({"t": [1, 1]}, batch_size=200) as rig:
         rig.send("t", b"1", partition=0)
         (first,) = rig.requests()
         rig.send("t", b"lone", partition=1)
-        # A full batch goes at once, gathering or not.
+        # A full batch is sent at once, even while gathering.
         for _ in range(4):
             rig.send("t", bytes(100), partition=0)
         (second, *_) = rig.requests()
@@ -247,7 +247,7 @@ def test_gathering_ends_when_the_connection_breaks() -> None:
 
 @pytest.mark.parametrize("code", [0, 7])
 def test_the_number_of_requests_in_flight_is_limited(code: int) -> None:
-    # Of ten partitions one each: a partition whose batch comes back waits for its others in flight.
+    # One batch for each of ten partitions: a retried batch would wait for its partition's other batches.
     with Rig({"t": [1] * 10}, batch_size=0, max_in_flight=3, max_request_size=110) as rig:
         for i in range(10):
             rig.send("t", b"%d" % i, partition=i)
@@ -259,7 +259,7 @@ def test_the_number_of_requests_in_flight_is_limited(code: int) -> None:
         assert rig.sender.counters()["in_flight"] == 3
 
 
-# Hurrying
+# Sending early
 
 
 def flushing(rig: Rig, results: "queue.Queue[bool]", timeout_s: float = PATIENCE_S) -> threading.Thread:
@@ -276,7 +276,7 @@ def test_flush_sends_lingering_batches_and_returns_when_they_are_acknowledged() 
         thread = flushing(rig, results)
         until(rig.requests, "the flushed batches")
         assert results.empty()
-        # What comes while a flush is under way does not linger either, but the flush does not wait for it.
+        # A record sent during a flush does not linger either, but the flush does not wait for it.
         rig.send("t", b"late")
         (late,) = rig.requests()
         rig.answer(rig.pending[0])

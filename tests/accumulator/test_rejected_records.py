@@ -1,4 +1,4 @@
-"""Records that a broker refuses by name (KIP-467): they fail, and the others of their batch do not."""
+"""Records that a broker refuses individually (KIP-467): only they fail, not the others of their batch."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def rigged(codec: str | None = None, **options: Any) -> Rig:
 
 
 def refuse_bad(rig: Rig, seen: Seen, code: int = INVALID_RECORD) -> int:
-    """Answers a request as a broker that refuses values that begin with BAD; returns how many there were."""
+    """Answers a request like a broker that refuses values that start with BAD; returns their number."""
     named = {
         place: [
             (number, f"{record.value!r} is refused")
@@ -127,7 +127,11 @@ def test_a_refused_timestamp_fails_only_its_record() -> None:
 
 
 def test_a_batch_that_may_be_in_the_log_is_not_sent_with_other_sequences() -> None:
-    """1. No answer comes.  2. Sent again, the batch is refused. The first request may still arrive."""
+    """1. A request times out.
+    2. The batch is sent again and refused.
+
+    The first request may still be appended to the log.
+    """
     with rigged(idempotent=True, ordered=False) as rig:
         grant(rig)
         futures = send(rig, [b"good", b"bad"])
@@ -153,7 +157,7 @@ def test_sequences_have_no_gap_behind_a_refused_record() -> None:
         rig.answer(behind, OUT_OF_ORDER)
         rig.advance_ms(200)
         first, second = rig.requests()
-        # A new epoch, whose sequences begin at 0.
+        # A new epoch, whose sequences start at 0.
         sequences = [
             (seen.batches["t", 0].producer_epoch, seen.batches["t", 0].base_sequence, seen.values())
             for seen in (first, second)

@@ -1,4 +1,4 @@
-"""Batches that are too large for a topic: what arrives, in which order, and what is left of them."""
+"""Batches that are too large for a topic: which records arrive, in which order, and what remains."""
 
 import os
 from typing import Any
@@ -20,13 +20,13 @@ NOW = 1_700_000_000_000
 
 
 def rigged(codec: str | None = None, **options: Any) -> Rig:
-    """A topic "t" of two partitions, which keep their order without sequences."""
+    """A rig with a topic "t" of two partitions, which keep their order without sequences."""
     compressor = compressor_for(codec) if codec else None
     options = {"linger_ms": 1, "ordered": True, "batch_size": 1 << 20, **options}
     return Rig({"t": [1, 1]}, compressor=compressor, **options)
 
 
-# What arrives
+# Arriving records
 
 shapes = st.tuples(
     st.none() | st.binary(max_size=20),
@@ -87,7 +87,7 @@ def test_parts_are_compressed_like_the_batch(codec: str | None, packs: bool) -> 
 
 
 def test_parts_of_a_batch_that_could_not_be_compressed_may_be_compressed() -> None:
-    """Compression is tried again: it may have failed for a reason that is over."""
+    """Each part is compressed again: the reason why compressing the batch failed may be gone."""
     failing = [MemoryError("none left")]
 
     class Sometimes:
@@ -108,7 +108,7 @@ def test_parts_of_a_batch_that_could_not_be_compressed_may_be_compressed() -> No
 
 
 def test_a_part_has_the_timestamps_of_its_own_records() -> None:
-    """Also where all are before the first of the batch, and where their deltas take more bytes now."""
+    """Even if all are older than the batch's first timestamp, or their new deltas take more bytes."""
     times = [NOW, NOW - 5, 3, 2, 4, 1]
     with rigged() as rig:
         for at in times:
@@ -123,7 +123,7 @@ def test_a_part_has_the_timestamps_of_its_own_records() -> None:
         assert [record.timestamp for record in rig.log["t", 0]] == times
 
 
-# How it is cut
+# Cutting
 
 
 def test_a_batch_of_two_records_becomes_two_batches_of_one() -> None:
@@ -149,7 +149,7 @@ def test_a_large_record_is_separated_from_small_ones_in_few_requests(place: int)
 
 
 def test_queued_batches_are_cut_into_as_many_parts_as_needed() -> None:
-    """The first ones find the limit out by halves; each of the others costs one request for nothing."""
+    """The first batches find the limit by halving; each of the others costs one refused request."""
     with rigged(batch_size=16_000) as rig:
         fill(rig, [b"%06d" % i + bytes(94) for i in range(3000)])
         waiting = rig.accumulator.incomplete_batches
@@ -205,9 +205,9 @@ def test_a_retried_first_part_is_sent_before_the_queued_second_one() -> None:
 
 
 def half_written(rig: Rig, values: list[bytes]) -> Batch:
-    """Splits a batch in two and cuts the connection when the broker has read the first part alone.
+    """Splits a batch in two, and cuts the connection when the broker has read only the first part.
 
-    Returns the first part as it went.
+    Returns the first part as it was sent.
     """
     rig.fates.idempotence.want()
     rig.fates.idempotence.granted(7, 0)
@@ -227,7 +227,7 @@ def half_written(rig: Rig, values: list[bytes]) -> Batch:
 
 
 def test_an_unwritten_part_is_queued_behind_the_written_one() -> None:
-    """A closing connection hands back what was not written first."""
+    """A closing connection returns its unwritten requests first."""
     values = [b"first", *[b"second" * 120_000] * 2]
     with rigged(idempotent=True) as rig:
         half_written(rig, values)
@@ -270,7 +270,7 @@ def test_a_split_batch_is_no_longer_unsettled(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_parts_have_different_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By which the control plane says from where on sequences are to be given up."""
+    """The control plane uses them to name the first batch whose sequences are removed."""
     numbers: list[int] = []
     with rigged(batch_size=1000) as rig:
         decide = rig.fates.decide

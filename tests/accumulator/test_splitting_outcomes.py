@@ -1,4 +1,4 @@
-"""What becomes of futures, callbacks, deadlines, flush and close when a batch is split."""
+"""Futures, callbacks, deadlines, flush and close when a batch is split."""
 
 import asyncio
 import gc
@@ -109,7 +109,7 @@ def test_parked_records_can_be_forwarded_twice() -> None:
 
 
 def test_a_split_batch_leaks_no_references() -> None:
-    """Neither what callbacks hold, nor a part's error, whether futures are asked or thrown away."""
+    """Neither to callbacks nor to the error of a part, whether futures are used or dropped."""
 
     class Held:
         def called(self, outcome: object) -> None:
@@ -174,7 +174,7 @@ def test_flush_does_not_wait_for_records_that_are_sent_after_a_split() -> None:
         rig.send("t", b"older", partition=1)
         thread = threading.Thread(target=lambda: done.append(rig.accumulator.flush(PATIENCE_S)))
         thread.start()
-        # No time passes here: it goes because of the flush, which has begun then.
+        # The clock stands still, so the record is sent because the flush has started.
         until(lambda: any(("t", 1) in seen.batches for seen in rig.requests()), "the older record")
         while len(rig.log.get(("t", 0), [])) == 0 or len(rig.pending) > 1:
             rig.answer(rig.pending[0])
@@ -199,7 +199,7 @@ def test_closing_fails_the_parts() -> None:
 
 
 def test_splitting_needs_no_free_memory() -> None:
-    """The budget is exceeded rather than waited for, by the thread that frees it."""
+    """The thread that frees memory exceeds the budget instead of waiting for memory."""
     with rigged(buffer_memory=8192, batch_size=8192) as rig:
         fill(rig, VALUES)
         assert rig.pool.available_bytes == 0

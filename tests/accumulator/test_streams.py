@@ -1,4 +1,4 @@
-"""Where records stream in, a batch lingers a while though linger_ms is 0; else it does not."""
+"""With linger_ms=0, a batch lingers for a while if records stream in, and not otherwise."""
 
 import selectors
 import threading
@@ -11,9 +11,9 @@ from tests.until import PATIENCE_S, until, until_blocked
 
 LINGER_MS = 0.5
 FLOW = 256
-"""From how many records on it is a stream."""
+"""This many records are a stream."""
 FULL_FLOW = 2048
-"""From how many on it lingers for LINGER_MS; fewer linger for less."""
+"""This many records linger for LINGER_MS; fewer linger for a shorter time."""
 FADES_MS = 4.0
 
 
@@ -31,7 +31,7 @@ def stream(rig: Rig, records: int = FULL_FLOW, partition: int = 0) -> None:
 
 
 def lingers(rig: Rig, topic: str = "t", partition: int = 0, least_ms: float = 0.9 * LINGER_MS) -> bool:
-    """Whether a record, the only one there is, waits before it goes; it is acknowledged at the end."""
+    """Whether a single record lingers before it is sent. Acknowledges it in the end."""
     future = rig.send(topic, b"v", partition=partition)
     at_once = len(rig.requests())
     rig.clock.advance_ms(least_ms)
@@ -59,7 +59,7 @@ def test_a_few_records_are_not_a_stream(rig: Rig) -> None:
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
 def test_a_slower_stream_lingers_for_a_shorter_time(rig: Rig, share: float) -> None:
-    """What it would gather is not worth the latency."""
+    """It would gather too few records to be worth the latency."""
     stream(rig, int(FULL_FLOW * share))
     rig.send("t", b"v", partition=0)
     assert rig.requests() == []

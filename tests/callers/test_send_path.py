@@ -1,4 +1,4 @@
-"""``send()`` up to the accumulator: its arguments, buffers of every kind, sizes, and the wait for memory."""
+"""``send()`` up to the accumulator: arguments, buffers of every kind, sizes, and waiting for memory."""
 
 import array
 import ctypes
@@ -32,7 +32,7 @@ TYPE, VALUE = TypeError, ValueError
 
 
 def sent(rig: Rig) -> Record:
-    """The one record that is on its way, as the broker reads it; acknowledged."""
+    """Acknowledges the only record in flight, and returns it as the broker reads it."""
     (seen,) = rig.requests()
     ((record,),) = [batch.records for batch in seen.batches.values()]
     rig.answer(seen)
@@ -153,7 +153,7 @@ def test_headers_of_every_form_arrive() -> None:
 
 
 def test_the_header_count_is_that_of_the_written_headers() -> None:
-    """Whatever a header's value does while it is read, the record stays whole."""
+    """A header's value may change the list while it is read: the record stays valid."""
 
     class Growing(list[Any]):
         def __len__(self) -> int:
@@ -220,7 +220,7 @@ def test_a_mutable_buffer_is_copied_and_released_before_send_returns() -> None:
             rig.send("t", value, key, headers=[("h", header)])
             for buffer in (value, key, header):
                 buffer[:] = bytes(len(buffer))
-                # Somebody who still looked at it would forbid this.
+                # Raises BufferError if the buffer is still borrowed.
                 buffer.append(0)
                 buffer.pop()
             rig.sender.apply_topic("t", b"", [1])
@@ -253,7 +253,7 @@ def test_a_record_that_is_too_large_fails_its_future_and_the_error_has_both_size
         assert "max_request_size is 1000" in str(error)
         assert future.failed()
         assert (rig.pool.used_bytes, rig.requests()) == (0, [])
-        # The next one goes.
+        # The next record is sent.
         assert rig.send("t", b"small").is_done is False
 
 
@@ -305,7 +305,7 @@ KIB = 1024
 
 
 def full(rig: Rig) -> list[RecordFuture]:
-    """Sends until another record would have to wait."""
+    """Sends records until another one would have to wait."""
     futures = []
     while rig.pool.available_bytes >= KIB:
         futures.append(rig.send("t", bytes(900)))
