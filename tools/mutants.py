@@ -51,14 +51,14 @@ MUTANTS = [
         "cyproducer/accumulator/record_accumulator.pyx",
         "        PyBuffer_Release(&packed)\n",
         "",
-        ("tests/accumulator/test_delivery_order.py::test_what_a_compressor_returns_is_let_go",),
+        ("tests/accumulator/test_delivery_order.py::test_the_buffer_that_a_compressor_returns_is_released",),
     ),
     Mutant(
         "sealed-without-wake-up",
         "cyproducer/accumulator/record_accumulator.pyx",
         "            if wake:\n                self.wake()\n        return 0\n",
         "        return 0\n",
-        ("tests/accumulator/test_wakeups.py::test_a_full_batch_wakes_a_sender_that_sleeps",),
+        ("tests/accumulator/test_wakeups.py::test_a_full_batch_wakes_a_sleeping_sender",),
     ),
     Mutant(
         "accounted-before-failed",
@@ -95,7 +95,7 @@ MUTANTS = [
         if not b.abandoned:
             delivery_fail(b.delivery, error)
 """,
-        ("tests/accumulator/test_wakeups.py::test_who_sees_nothing_incomplete_sees_every_future_failed",),
+        ("tests/accumulator/test_wakeups.py::test_futures_have_failed_when_no_batch_is_incomplete",),
     ),
     Mutant(
         "interest-before-state",
@@ -112,7 +112,7 @@ MUTANTS = [
         "        break\n",
         (
             "tests/accumulator/test_parked_records.py::"
-            "test_what_is_overdue_fails_in_the_order_of_deadlines_with_an_error_for_each_topic",
+            "test_overdue_records_fail_in_deadline_order_with_one_error_per_topic",
         ),
     ),
     Mutant(
@@ -134,14 +134,14 @@ MUTANTS = [
         "cyproducer/callers/send_path.pyx",
         "payload[0] += name_size + max(value.size, 0)",
         "payload[0] += name_size",
-        ("tests/accumulator/test_parked_records.py::test_parked_records_keep_everything_they_had",),
+        ("tests/accumulator/test_parked_records.py::test_parked_records_keep_all_their_fields",),
     ),
     Mutant(
         "value-kept-where-key-is-wrong",
         "cyproducer/callers/send_path.pyx",
         "            let_go(&held_value)\n            let_go(&held_key)\n",
         "            let_go(&held_key)\n",
-        ("tests/callers/test_send_path.py::test_a_buffer_is_let_go_where_another_argument_is_wrong",),
+        ("tests/callers/test_send_path.py::test_a_buffer_is_released_if_another_argument_is_invalid",),
     ),
     Mutant(
         "lingers-end-one-by-one",
@@ -149,7 +149,8 @@ MUTANTS = [
         "    until += a.stream_linger_ns // LINGER_PARTS\n",
         "",
         (
-            "tests/accumulator/test_record_accumulator.py::test_a_batch_at_the_end_of_its_linger_goes_along_with_another",
+            "tests/accumulator/test_record_accumulator.py::"
+            "test_a_batch_at_the_end_of_its_linger_is_sent_along_with_another",
         ),
     ),
     Mutant(
@@ -171,7 +172,7 @@ MUTANTS = [
         "cyproducer/accumulator/builtin_partitioner.pyx",
         "        t.turn += 1\n",
         "        t.turn += 2\n",
-        ("tests/accumulator/test_builtin_partitioner.py::test_round_robin_is_even_and_in_turn",),
+        ("tests/accumulator/test_builtin_partitioner.py::test_round_robin_uses_the_partitions_in_turn",),
     ),
     Mutant(
         "sticky-bytes-go-on",
@@ -185,7 +186,7 @@ MUTANTS = [
         "cyproducer/accumulator/topology.pyx",
         "    p.recovering = p.in_flight > 0\n",
         "",
-        ("tests/accumulator/test_delivery_order.py::test_what_the_old_leader_has_comes_first",),
+        ("tests/accumulator/test_delivery_order.py::test_batches_in_flight_to_the_old_leader_come_first",),
     ),
     Mutant(
         "known-to-the-new-topic",
@@ -245,18 +246,14 @@ MUTANTS = [
         "cyproducer/accumulator/topology.pyx",
         "    return p.first == NULL and p.in_flight == 0",
         "    return p.in_flight == 0",
-        (
-            "tests/accumulator/test_forgotten_topics.py::test_a_topic_stays_while_something_of_it_is_under_way",
-        ),
+        ("tests/accumulator/test_forgotten_topics.py::test_a_topic_with_batches_under_way_is_not_forgotten",),
     ),
     Mutant(
         "forgotten-while-backing-off",
         "cyproducer/accumulator/topology.pyx",
         " and p.retry_at_ns == 0 and p.gate == GATE_OPEN",
         " and p.gate == GATE_OPEN",
-        (
-            "tests/accumulator/test_forgotten_topics.py::test_a_topic_stays_while_something_of_it_is_under_way",
-        ),
+        ("tests/accumulator/test_forgotten_topics.py::test_a_topic_with_batches_under_way_is_not_forgotten",),
     ),
     Mutant(
         "forgotten-while-held-back",
@@ -265,7 +262,7 @@ MUTANTS = [
         "",
         (
             "tests/accumulator/test_forgotten_topics.py::"
-            "test_a_topic_stays_while_the_control_plane_holds_a_partition_back",
+            "test_a_topic_is_not_forgotten_while_the_control_plane_holds_a_partition_back",
         ),
     ),
     Mutant(
@@ -273,7 +270,10 @@ MUTANTS = [
         "cyproducer/accumulator/parked_records.pyx",
         "        del acc.sequences[state.name]\n",
         "        pass\n",
-        ("tests/accumulator/test_forgotten_topics.py::test_sequences_go_on_where_a_forgotten_topic_ended",),
+        (
+            "tests/accumulator/test_forgotten_topics.py::"
+            "test_sequences_continue_where_a_forgotten_topic_ended",
+        ),
     ),
     Mutant(
         "one-deadline-for-all-rows",
@@ -367,7 +367,10 @@ MUTANTS = [
         "cyproducer/network/sender.pyx",
         "            until = min(until, cyp_after(a.lingering.first.first.created_ns, a.stream_linger_ns))\n",
         "            pass\n",
-        ("tests/accumulator/test_wakeups.py::test_the_sender_sleeps_no_longer_than_the_oldest_lingers",),
+        (
+            "tests/accumulator/test_wakeups.py::"
+            "test_the_sender_sleeps_no_longer_than_the_oldest_batch_lingers",
+        ),
     ),
     Mutant(
         "gathers-for-the-dead",

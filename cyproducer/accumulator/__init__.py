@@ -1,1 +1,1 @@
-"""Where records wait: the buffer pool, and one queue of batches per partition. No I/O."""
+"""Holds records until they are sent: the buffer pool and one batch queue per partition. Does no I/O."""

@@ -1,22 +1,22 @@
-"""How large a topic's batches may be after a broker has refused one as too large, and how that ends.
+"""Limits a topic's batch size after a broker has refused a batch as too large, and lifts the limit again.
 
-Owns: the limit's fall, its rise, and the probes between them. Does not own: cutting what was refused
-(``splitting``), nor how many records give so many bytes (``record_accumulator``). All under the accumulator's
-lock.
+Owns lowering and raising the limit, and the probes that raise it. Does not own cutting refused batches
+(``splitting``) or the estimate of how many records fit (``record_accumulator``). Everything runs under the
+accumulator's lock.
 
-The limit falls by halves (``splitting``), and rises by one step of ``batch_size`` / 16 at a time. A *probe*
-is a batch that may be one step larger than the limit. There is one at a time in a topic:
+Each refusal halves the limit (``splitting``). It rises in steps of ``batch_size`` / 16. A *probe* is a batch
+that may be one step larger than the limit. A topic has one probe at a time:
 
-    refused          it is cut into parts that fit. The limit stays; the next probe waits for 5, 10, 20, 20 s
-    acknowledged     the limit rises by a step, and the next batch is a probe
-    not that large   it has shown nothing: the next probe is due after the same wait
+    refused          it is cut into parts that fit. The limit stays; the next probe waits 5, 10, 20, 20 s
+    acknowledged     the limit rises by one step, and the next batch is a probe
+    not that large   nothing was learned: the next probe is due after the same wait
 
-So a limit that is gone is forgotten after 20 s and 16 batches, and one that is still there costs a refusal
-every 20 s.
+So a limit that the broker no longer has is lifted after 20 s and 16 batches. A limit that it still has costs
+one refusal every 20 s.
 """
 
 cdef enum:
-    STEPS = 16                # from nothing to batch_size
+    STEPS = 16                # from zero to batch_size
 
 cdef int64_t FIRST_WAIT_NS = 5_000_000_000
 cdef int64_t LONGEST_WAIT_NS = 20_000_000_000
@@ -27,20 +27,20 @@ cdef inline int64_t step(const Accumulator* a) noexcept nogil:
 
 
 cdef void lower_limit(Topic* t, int64_t limit, int64_t now) noexcept nogil:
-    """A batch was refused that was no larger than the limit."""
+    """Sets a new limit: a batch that was no larger than the old one was refused."""
     t.batch_limit = limit
     t.probe_wait_ns = FIRST_WAIT_NS
     t.probe_at_ns = now + FIRST_WAIT_NS
 
 
 cdef int64_t probe(const Accumulator* a, Topic* t, int64_t now) noexcept nogil:
-    """Makes the batch that is begun now a probe; returns how large it may be."""
+    """Schedules the probe after this one, and returns how large the new batch, a probe, may be."""
     t.probe_at_ns = now + t.probe_wait_ns
     return min(t.batch_limit + step(a), a.batch_size)
 
 
 cdef bint was_probe(const Batch* b) noexcept nogil:
-    """Whether a batch is larger than the topic's limit because it was to be."""
+    """Whether the batch is a probe that did get larger than the topic's limit."""
     return b.probes and b.partition.topic.batch_limit > 0 and b.size > b.partition.topic.batch_limit
 
 
@@ -50,7 +50,7 @@ cdef void probe_refused(Topic* t, int64_t now) noexcept nogil:
 
 
 cdef void probe_acknowledged(const Accumulator* a, const Batch* b) noexcept nogil:
-    """A probe of any size was acknowledged."""
+    """Raises the limit by one step if the acknowledged probe was larger than the limit."""
     cdef Topic* t = b.partition.topic
     if not was_probe(b):
         return

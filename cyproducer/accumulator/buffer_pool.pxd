@@ -6,31 +6,31 @@ cdef enum:
     CLASSES = 24          # size classes: 2**MIN_SHIFT .. 2**(MIN_SHIFT + CLASSES - 1)
     MIN_SHIFT = 9         # the smallest buffer has 512 bytes
 
-# A buffer that lies in a free list, or is on its way there: its first bytes hold the link.
+# A buffer that is in a free list, or is being released: its first bytes hold the link.
 cdef struct FreeBuffer:
     FreeBuffer* next
-    int64_t size          # meaningless once it lies in the list of its size
+    int64_t size          # meaningless once the buffer is in the free list of its size
 
-# Who waits for memory: a thread, on whose stack this lives, or a Ticket.
+# A waiter for memory: a thread, which has this on its stack, or a Ticket.
 cdef struct Waiter:
     Waiter* next
-    int64_t need          # bytes asked for
-    bint granted          # set by the thread that released the memory, with the bytes already taken
-    int notify_fd         # a ticket's: written to when it is granted; -1: `ready` is signalled
+    int64_t need          # requested bytes
+    bint granted          # set by the thread that released the memory; the bytes are already reserved
+    int notify_fd         # of a ticket: written to when it is granted; -1: `ready` is signalled
     pthread_cond_t ready
 
 
 cdef class BufferPool:
     cdef pthread_mutex_t lock         # guards everything below
     cdef readonly int64_t total_bytes     # buffer_memory
-    cdef int64_t in_use               # bytes handed out; above total_bytes only by take_now()
+    cdef int64_t in_use               # reserved bytes; above total_bytes only by reserve_now()
     cdef int64_t cached               # bytes in the free lists
     cdef FreeBuffer* free_lists[CLASSES]
     cdef Waiter* first_waiter
     cdef Waiter* last_waiter
-    cdef int32_t waiting              # threads that wait; read without the lock
-    cdef int64_t exhausted            # waits that ran out of time
-    cdef int64_t waited_ns            # time spent in waits
+    cdef int32_t waiting              # waiting threads and open tickets; read without the lock
+    cdef int64_t exhausted            # waits that timed out
+    cdef int64_t waited_ns            # total time spent waiting
     cdef int64_t peak                 # highest in_use
 
     cdef bint try_reserve(self, int64_t size) noexcept nogil
@@ -48,11 +48,11 @@ cdef class BufferPool:
     cdef void _grant(self) noexcept nogil
     cdef void _trim(self) noexcept nogil
 
-# A place in the line of those that wait for memory which no thread waits at.
+# A place in the pool's queue of waiters that no thread blocks on.
 cdef class Ticket:
     cdef BufferPool pool
     cdef Waiter waiter
-    cdef bint open        # it is in the line, or has bytes that are its own
+    cdef bint open        # it is in the queue, or owns granted bytes
     cdef int64_t take(self) noexcept
 
 

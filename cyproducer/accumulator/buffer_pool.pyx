@@ -1,20 +1,21 @@
-"""The bound on memory: ``buffer_memory`` bytes, lent out and taken back.
+"""Bounds the memory for records to ``buffer_memory`` bytes, and hands out buffers within that budget.
 
-Owns: the count of bytes in use, the free lists, and the queue of threads that wait for memory.
-Does not own: what is written into a buffer, nor when a batch is done with it.
+Owns the count of bytes in use, the free lists, and the queue of waiters for memory. Does not own the contents
+of a buffer or the decision when to release it.
 
-Two things are kept apart. A *reservation* is a number: bytes taken from the budget. A *buffer* is
-memory of exactly that many bytes, from a free list or from malloc. So a thread waits for numbers,
-first come first served, and memory itself is touched outside the wait.
+Reservations and buffers are separate. A *reservation* is a number of bytes taken from the budget. A *buffer*
+is memory of exactly that many bytes, from a free list or from malloc. A thread waits for a reservation only,
+in FIFO order, and allocates the buffer after the wait.
 
-Every buffer's size is a power of two from 512 bytes up (``buffer_capacity``), so that a returned
-buffer fits the next batch of its class. Bytes in free lists count as available: a reservation
-trims them when the total would pass the budget.
+Up to 64 KiB a buffer's size is a power of two, at least 512 bytes (``buffer_capacity``), so that a released
+buffer fits the next batch of its size class. Bytes in free lists count as available: ``allocate`` frees them
+when the total would exceed the budget.
 
-Small buffers are no better kept here than with malloc, which may give their pages back: one record for each
-of ten thousand partitions must not leave as many buffers.
+A small buffer (up to 8 KiB) is kept only while the free lists hold no more than 1 MiB. malloc caches small
+buffers just as well and may return their pages to the system: one record for each of ten thousand partitions
+must not leave ten thousand buffers behind.
 
-Any thread may call anything here, with or without the GIL.
+All functions can be called by any thread, with or without the GIL.
 """
 
 from libc.stdint cimport uint64_t
@@ -45,7 +46,7 @@ cdef extern from "<unistd.h>" nogil:
 
 
 cdef int check_signals() noexcept nogil:
-    """Runs pending signal handlers; nonzero, and the exception is set, where one raised."""
+    """Runs pending signal handlers. Nonzero if one raised; the exception is set then."""
     with gil:
         return PyErr_CheckSignals()
 
@@ -56,7 +57,7 @@ cdef enum:
 
 
 cdef inline int size_class(int64_t capacity) noexcept nogil:
-    """The free list of a capacity, or -1 where it is too large to be kept."""
+    """The index of the free list for a capacity; -1 if buffers of that size are not kept."""
     cdef int k = 0
     while (<int64_t>1 << (MIN_SHIFT + k)) < capacity:
         k += 1
@@ -66,7 +67,7 @@ cdef inline int size_class(int64_t capacity) noexcept nogil:
 
 
 cdef int64_t buffer_capacity(int64_t size) noexcept nogil:
-    """The size of the buffer that holds ``size`` bytes: the next power of two, at least 512.
+    """The size of the buffer for ``size`` bytes: the next power of two, at least 512.
 
     Above 64 KiB, the next multiple of 64 KiB: doubling a large record would waste the budget.
     """
@@ -79,7 +80,7 @@ cdef int64_t buffer_capacity(int64_t size) noexcept nogil:
 
 
 cdef FreeBuffer* chained(FreeBuffer* rest, uint8_t* data, int64_t size) noexcept nogil:
-    """A buffer in front of others that are to be released with it."""
+    """Puts a buffer in front of a chain of buffers that are released together; returns the new chain."""
     cdef FreeBuffer* item = <FreeBuffer*>data
     item.next = rest
     item.size = size
@@ -87,9 +88,9 @@ cdef FreeBuffer* chained(FreeBuffer* rest, uint8_t* data, int64_t size) noexcept
 
 
 cdef class BufferPool:
-    """``total_bytes`` of memory for records that were accepted and are not yet acknowledged.
+    """A pool of ``total_bytes`` for records that are accepted and not yet acknowledged.
 
-    Thread-safe. Counted in bytes of buffers, that is with the unused rest of open batches.
+    Thread-safe. Counts whole buffers, including the unused space of open batches.
     """
 
     def __cinit__(self, int64_t total_bytes):
@@ -108,7 +109,7 @@ cdef class BufferPool:
         pthread_mutex_destroy(&self.lock)
 
     cdef bint try_reserve(self, int64_t size) noexcept nogil:
-        """Takes ``size`` bytes from the budget if they are there and nobody waits; never blocks."""
+        """Reserves ``size`` bytes if they are available and nobody is waiting; never blocks."""
         cdef bint ok = False
         pthread_mutex_lock(&self.lock)
         if self.first_waiter == NULL and self.in_use + size <= self.total_bytes:
@@ -120,10 +121,10 @@ cdef class BufferPool:
         return ok
 
     cdef void reserve_now(self, int64_t size) noexcept nogil:
-        """Takes ``size`` bytes even beyond the budget.
+        """Reserves ``size`` bytes, beyond the budget if need be.
 
-        For bytes that change their place, not their amount: a parked record that moves into a
-        batch, a batch that is split. Waiting there would be waiting on oneself.
+        For records that are already accounted for and only move: a parked record that is appended to a
+        batch, or a batch that is split. The thread that moves them would otherwise wait for itself.
         """
         pthread_mutex_lock(&self.lock)
         self.in_use += size
@@ -132,13 +133,13 @@ cdef class BufferPool:
         pthread_mutex_unlock(&self.lock)
 
     cdef int reserve(self, int64_t size, int64_t deadline_ns) except -1 nogil:
-        """Takes ``size`` bytes, waiting in line until ``deadline_ns``; 0 when the time ran out.
+        """Reserves ``size`` bytes, waiting in the queue until ``deadline_ns``; returns 0 on timeout.
 
-        Ctrl-C ends the wait with its exception, on the main thread.
+        On the main thread, Ctrl-C ends the wait with its exception.
 
-        A race that the hand-over settles: the waiter's time runs out while another thread is
-        granting it. Both happen under the lock, so either ``granted`` is set when the waiter wakes
-        and the bytes are its own, or it has left the queue and is never granted.
+        The wait can time out while another thread grants it. Both happen under the lock: either ``granted``
+        is set when the waiter wakes up, and the bytes are reserved for it, or the waiter has left the queue
+        and is never granted.
         """
         cdef Waiter me
         cdef bint granted
@@ -158,7 +159,7 @@ cdef class BufferPool:
             if now >= deadline_ns:
                 break
             if cyp_cond_wait_until(&me.ready, &self.lock, min(deadline_ns, now + SIGNAL_SLICE_NS)):
-                # The place in line is kept: only the lock is given up while signals are looked at.
+                # Signal handlers run without the lock. The waiter keeps its place in the queue.
                 pthread_mutex_unlock(&self.lock)
                 interrupted = check_signals() != 0
                 pthread_mutex_lock(&self.lock)
@@ -176,7 +177,7 @@ cdef class BufferPool:
         return -1 if interrupted else granted
 
     cdef void _join(self, Waiter* me) noexcept nogil:
-        """Puts a waiter at the end of the line, and gives it what it needs if it can. The lock is held."""
+        """Appends a waiter to the queue, and grants its bytes if they are available. The lock is held."""
         me.next = NULL
         me.granted = False
         if self.last_waiter == NULL:
@@ -188,14 +189,14 @@ cdef class BufferPool:
         self._grant()
 
     cdef void _leave(self, Waiter* me) noexcept nogil:
-        """Takes a waiter that was not granted anything out of the line. The lock is held."""
+        """Removes a waiter that was not granted from the queue. The lock is held."""
         cdef Waiter* at = self.first_waiter
         if at == me:
             self.first_waiter = me.next
             if me.next == NULL:
                 self.last_waiter = NULL
         else:
-            # NULL only in a forked child, whose line is the parent's.
+            # NULL only in a forked child, whose queue is a copy of the parent's.
             while at != NULL and at.next != me:
                 at = at.next
             if at == NULL:
@@ -203,11 +204,11 @@ cdef class BufferPool:
             at.next = me.next
             if self.last_waiter == me:
                 self.last_waiter = at
-        # The next in line may ask for less than this one did.
+        # The next waiter may need fewer bytes than this one did.
         self._grant()
 
     cdef void _grant(self) noexcept nogil:
-        """Gives what is available to the threads that wait longest. The lock is held."""
+        """Grants available bytes to waiters, in FIFO order. The lock is held."""
         cdef Waiter* first
         cdef uint64_t one = 1
         while self.first_waiter != NULL:
@@ -227,14 +228,14 @@ cdef class BufferPool:
                 pthread_cond_signal(&first.ready)
 
     cdef void unreserve(self, int64_t size) noexcept nogil:
-        """Gives ``size`` bytes back to the budget, and to whoever waits for them."""
+        """Returns ``size`` bytes to the budget and grants waiters."""
         pthread_mutex_lock(&self.lock)
         self.in_use -= size
         self._grant()
         pthread_mutex_unlock(&self.lock)
 
     cdef void _trim(self) noexcept nogil:
-        """Frees cached buffers, large ones first, until all fits the total. The lock is held."""
+        """Frees cached buffers, large ones first, until the total fits the budget. The lock is held."""
         cdef int k
         cdef FreeBuffer* item
         for k in range(CLASSES - 1, -1, -1):
@@ -245,13 +246,13 @@ cdef class BufferPool:
                 free(item)
 
     cdef void make_room(self) noexcept nogil:
-        """Frees cached buffers for a reservation whose memory does not come from ``allocate``."""
+        """Frees cached buffers if the budget requires it, for memory that does not come from ``allocate``."""
         pthread_mutex_lock(&self.lock)
         self._trim()
         pthread_mutex_unlock(&self.lock)
 
     cdef uint8_t* allocate(self, int64_t size) noexcept nogil:
-        """Memory of ``size`` bytes that were reserved before; NULL where the machine has none left."""
+        """Allocates a buffer of ``size`` bytes, which the caller has reserved; NULL if malloc fails."""
         cdef int k = size_class(size)
         cdef FreeBuffer* item = NULL
         pthread_mutex_lock(&self.lock)
@@ -261,7 +262,7 @@ cdef class BufferPool:
             self.free_lists[k] = item.next
             self.cached -= size
         else:
-            # The reservation counted what lies in free lists as available: now it is needed.
+            # The reservation counted cached buffers as available. Free them if they exceed the budget now.
             self._trim()
         pthread_mutex_unlock(&self.lock)
         if item != NULL:
@@ -269,11 +270,11 @@ cdef class BufferPool:
         return <uint8_t*>malloc(size)
 
     cdef void release(self, uint8_t* data, int64_t size) noexcept nogil:
-        """Takes a buffer of ``size`` bytes back, and its reservation with it."""
+        """Takes back a buffer of ``size`` bytes and its reservation."""
         self.release_all(chained(NULL, data, size))
 
     cdef void release_all(self, FreeBuffer* first) noexcept nogil:
-        """Takes buffers back that are ``chained``, and their reservations with them."""
+        """Takes back a chain of buffers (``chained``) and their reservations."""
         cdef FreeBuffer* item
         cdef FreeBuffer* useless = NULL
         pthread_mutex_lock(&self.lock)
@@ -290,9 +291,9 @@ cdef class BufferPool:
             free(item)
 
     cdef FreeBuffer* _keep(self, FreeBuffer* item, FreeBuffer* useless) noexcept nogil:
-        """Puts a buffer into the free list of its size, or in front of the useless ones, which it returns.
+        """Puts a buffer into the free list of its size, or in front of ``useless``, the chain to be freed.
 
-        The lock is held, and the buffer's bytes are not in use any more.
+        Returns that chain. The lock is held, and ``in_use`` no longer counts the buffer.
         """
         cdef int64_t size = item.size
         cdef int k = size_class(size)
@@ -310,55 +311,55 @@ cdef class BufferPool:
         return item
 
     cdef void take_back(self, uint8_t* data, int64_t size) noexcept nogil:
-        """Takes a buffer back whose bytes moved into another one; its reservation goes on for that one."""
+        """Takes back a buffer whose contents moved to another buffer, which keeps the reservation."""
         cdef FreeBuffer* useless
         pthread_mutex_lock(&self.lock)
         useless = self._keep(chained(NULL, data, size), NULL)
         pthread_mutex_unlock(&self.lock)
         free(useless)
 
-    # What tests and metrics see.
+    # For tests and metrics.
 
     @property
     def used_bytes(self):
-        """Bytes that are lent out."""
+        """Reserved bytes."""
         return self.in_use
 
     @property
     def available_bytes(self):
-        """Bytes that a new record could have."""
+        """Bytes that new records can use."""
         return max(0, self.total_bytes - self.in_use)
 
     @property
     def cached_bytes(self):
-        """Bytes of the available ones that lie ready in free lists."""
+        """Bytes in free lists; they are part of ``available_bytes``."""
         return self.cached
 
     @property
     def peak_bytes(self):
-        """The most that was ever lent out at once."""
+        """The highest number of bytes that were ever reserved at once."""
         return self.peak
 
     @property
     def waiting_threads(self):
-        """Threads that wait for memory now."""
+        """Threads and tickets that wait for memory now."""
         return cyp_load32(&self.waiting)
 
     @property
     def exhausted_total(self):
-        """Waits for memory that ended with their time."""
+        """Waits for memory that timed out."""
         return self.exhausted
 
     @property
     def wait_time_ns(self):
-        """Time that threads have spent waiting for memory, added up."""
+        """Total time that threads have spent waiting for memory."""
         return self.waited_ns
 
     def acquire(self, int64_t size, timeout_s=0.0):
-        """Lends a buffer of at least ``size`` bytes, waiting in line up to ``timeout_s`` seconds.
+        """Allocates a buffer of at least ``size`` bytes, waiting for memory up to ``timeout_s`` seconds.
 
-        Returns a ``Lease``, or None when the time ran out. For tests and tools: the producer's own
-        path calls the C functions.
+        Returns a ``Lease``, or None on timeout. For tests and tools: the producer itself calls the C
+        functions.
         """
         cdef Lease lease
         cdef int64_t capacity = buffer_capacity(size)
@@ -379,15 +380,19 @@ cdef class BufferPool:
 
 
 cdef class Ticket:
-    """A place in the line for ``size`` bytes of a pool, without a thread that waits there.
+    """A place in a pool's queue for ``size`` bytes, without a blocked thread.
 
-    ``notify_fd``, an eventfd or the end of a pipe, is written to once the bytes are the ticket's. It may be
-    closed once the ticket was cancelled, or its bytes were taken. For any one thread with the GIL.
+    When the bytes are granted, 8 bytes are written to ``notify_fd``, an eventfd or the write end of a pipe.
+    ``notify_fd`` may be closed after ``cancel()``, or after the bytes were taken. May be used from any
+    thread, one at a time, with the GIL.
     """
 
     def __cinit__(self, BufferPool pool not None, int64_t size, int notify_fd):
         if size > pool.total_bytes or notify_fd < 0:
-            raise ValueError(f"size={size}, notify_fd={notify_fd}: a pool of {pool.total_bytes} bytes")
+            raise ValueError(
+                f"size={size}, notify_fd={notify_fd}: size must be <= {pool.total_bytes} (total_bytes of the"
+                " pool), and notify_fd >= 0"
+            )
         self.pool = pool
         self.waiter.need = size
         self.waiter.notify_fd = notify_fd
@@ -398,11 +403,11 @@ cdef class Ticket:
 
     @property
     def granted(self):
-        """Whether the bytes are the ticket's."""
+        """Whether the bytes are reserved for the ticket."""
         return self.open and self.waiter.granted
 
     cdef int64_t take(self) noexcept:
-        """Hands the bytes over, whose reservation is the caller's then; 0 where they are not there."""
+        """Passes the reservation to the caller; returns its bytes, or 0 if they are not granted."""
         if not self.granted:
             return 0
         self.open = False
@@ -410,7 +415,7 @@ cdef class Ticket:
         return self.waiter.need
 
     def cancel(self):
-        """Gives the place, or the bytes, to whoever is next. A ticket that is over is left as it is."""
+        """Leaves the queue, or returns the granted bytes to the pool. No effect on a closed ticket."""
         cdef int64_t unused
         if not self.open:
             return
@@ -431,16 +436,16 @@ cdef class Ticket:
 
 
 cdef class Lease:
-    """A buffer on loan; ``release()`` gives it back, once."""
+    """A buffer that a pool has allocated; ``release()`` returns it, once."""
 
     cdef BufferPool pool
     cdef uint8_t* data
     cdef readonly int64_t capacity
 
     def release(self):
-        """Gives the buffer back. A second call is an error: the bytes may be another's by then."""
+        """Returns the buffer to the pool. A second call raises ValueError: the buffer may be in use again."""
         if self.data == NULL:
-            raise ValueError("this buffer was released before")
+            raise ValueError("this buffer has already been released")
         cdef uint8_t* data = self.data
         self.data = NULL
         self.pool.release(data, self.capacity)

@@ -3,13 +3,13 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from cyproducer.base.clock cimport Clock
 from cyproducer.accumulator.structures cimport Accumulator, RecordView, Topic
 
-# Where records go that have no key, or whose key the partitioner ignores. `PartitionerSpec.keyless` has their
-# names in lower case.
+# Policies for records that have no key, or whose key the partitioner ignores. `PartitionerSpec.keyless` uses
+# their names in lower case.
 cpdef enum Keyless:
-    STICKY                    # one partition for a batch's worth of bytes, then another (KIP-480, KIP-794)
-    RANDOM                    # a partition drawn for each record
+    STICKY                    # one partition until it has batch_size bytes, then another (KIP-480, KIP-794)
+    RANDOM                    # a random partition for each record
     ROUND_ROBIN               # the partitions in turn, one record each
-    SINGLE_BROKER             # partitions of one broker only, so that keyless records share its connection
+    SINGLE_BROKER             # only partitions of one broker, so that keyless records share its connection
 
 cdef int32_t keyless_number(str name) except -1
 

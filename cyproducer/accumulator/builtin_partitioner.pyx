@@ -1,14 +1,14 @@
-"""Which partition a record goes to, where neither the caller nor the key's hash says it.
+"""Chooses a record's partition if the caller has not set one: by the key's hash, or by a keyless policy.
 
-Owns: the keyless policies that need the accumulator's state: sticky, random, round robin, one broker
-at a time. Does not own: hashing (``records/hashing``), nor names (``control/partitioners.py``).
+Owns the keyless policies, which need the accumulator's state: sticky, random, round robin, single broker.
+Does not own key hashing (``records/hashing``) or the names of partitioners (``control/partitioners.py``).
 Runs in ``send()``, under the accumulator's lock.
 
-Sticky: records without a key stay with one partition until it got ``batch_size`` bytes, so that
-batches fill. The next partition is drawn with weights: the shorter a partition's queue, the likelier,
-so that a slow broker gets what it can take and no more (KIP-480, KIP-794). Instead of a table over
-all partitions, kept up to date at each drain, up to ``CANDIDATES`` are drawn and weighed when a choice
-is due: the cost does not grow with the number of partitions.
+Sticky: records without a key go to one partition until it has received ``batch_size`` bytes, so that batches
+fill. The next partition is drawn at random, weighted by queue length: the shorter its queue, the more likely
+a partition is drawn, so that a slow broker gets no more than it can handle (KIP-480, KIP-794). Up to
+``CANDIDATES`` partitions are drawn and weighted when a choice is due, instead of updating a table of all
+partitions at each drain: the cost does not grow with the number of partitions.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint64_t
@@ -22,15 +22,15 @@ cdef enum:
 
 
 cdef int32_t keyless_number(str name) except -1:
-    """The ``Keyless`` with this name, in lower case; raises ValueError where there is none."""
+    """The ``Keyless`` with this name, in lower case; raises ValueError if there is none."""
     if name.upper() not in Keyless.__members__:
         allowed = ", ".join(Keyless.__members__).lower()
-        raise ValueError(f"unknown policy {name!r} for records without a key: allowed are {allowed}")
+        raise ValueError(f"unknown policy {name!r} for records without a key: allowed: {allowed}")
     return Keyless.__members__[name.upper()]
 
 
 cdef uint64_t next_random(uint64_t* state) noexcept nogil:
-    """The next number of a xorshift64* generator (Vigna 2016). Its state is never 0."""
+    """The next number of an xorshift64* generator (Vigna 2016). Its state is never 0."""
     cdef uint64_t x = state[0]
     x ^= x >> 12
     x ^= x << 25
@@ -44,7 +44,7 @@ cdef inline int32_t below(Accumulator* a, int32_t bound) noexcept nogil:
 
 
 cdef inline bint answers(Accumulator* a, Partition* p, int64_t now) noexcept nogil:
-    """Whether the partition's broker took something lately (partitioner_availability_timeout_ms)."""
+    """Whether the partition's broker is available (partitioner_availability_timeout_ms)."""
     return (
         p.node != NULL
         and (
@@ -62,7 +62,7 @@ cdef int32_t random_partition(Accumulator* a, Topic* t) noexcept nogil:
 
 
 cdef int32_t weighed_partition(Accumulator* a, Topic* t, int64_t now) noexcept nogil:
-    """One of up to CANDIDATES partitions that answer, the shorter its queue the likelier."""
+    """Draws one of up to CANDIDATES available partitions: the shorter its queue, the more likely."""
     cdef int32_t drawn[CANDIDATES]
     cdef int32_t queued[CANDIDATES]
     cdef int32_t n = 0
@@ -95,7 +95,7 @@ cdef int32_t weighed_partition(Accumulator* a, Topic* t, int64_t now) noexcept n
 
 
 cdef int32_t on_single_broker(Accumulator* a, Topic* t, int64_t now) noexcept nogil:
-    """A partition that the broker of the hour leads; any other where it leads none of this topic."""
+    """A partition of the currently chosen broker; any partition if that broker leads none of this topic."""
     cdef int32_t i
     cdef int32_t index
     cdef int32_t found = -1
@@ -106,7 +106,7 @@ cdef int32_t on_single_broker(Accumulator* a, Topic* t, int64_t now) noexcept no
     for i in range(t.available_count):
         index = t.available[i]
         if t.partitions[index].node != NULL and t.partitions[index].node.id == a.single_broker_id:
-            # Each of the k seen so far is kept with probability 1/k: one pass, no list.
+            # Reservoir sampling: the k-th candidate is taken with probability 1/k. One pass, no list.
             seen += 1
             if below(a, seen) == 0:
                 found = index
@@ -140,7 +140,7 @@ cdef int32_t keyless_partition(Accumulator* a, Clock clock, Topic* t) noexcept n
 
 
 cdef int32_t place(Accumulator* a, Clock clock, Topic* t, const RecordView* r) noexcept nogil:
-    """The record's partition. The topic has metadata; the accumulator's lock is held."""
+    """Chooses the record's partition. The topic has metadata; the accumulator's lock is held."""
     cdef int32_t index = partition_of(t.key_hash, r.key, r.key_size, t.partition_count)
     if index >= 0:
         return index

@@ -5,7 +5,7 @@ from cyproducer.base.clock cimport Clock
 from cyproducer.futures.completion cimport CompletionQueue
 from cyproducer.accumulator.structures cimport Accumulator, Batch
 
-# How the accumulator wakes the sender: it knows no sockets itself.
+# Wakes the sender. A function pointer, since the accumulator knows no sockets.
 ctypedef void (*WakeFunction)(void* context) noexcept nogil
 
 

@@ -1,11 +1,11 @@
-"""Everything that was accepted and has no outcome yet, and how it gets one.
+"""Tracks incomplete batches, those without an outcome, and gives them their outcome.
 
-Owns: the accumulator's state, completing, failing, abandoning and re-queueing batches, and waiting until all
-of them are done. Does not own: how records get into batches (``record_accumulator``), nor who decides on an
-outcome (``network/batch_errors``).
+Owns the accumulator's state; completing, failing, abandoning and re-enqueueing batches; and waiting until all
+of them are complete. Does not own appending records (``record_accumulator``) or the decision on an outcome
+(``control/batch_fate``).
 
 Threads: ``flush`` and ``close`` run on application threads, the rest on the sender. The accumulator's mutex
-guards it all; see ``record_accumulator``.
+guards all state; see ``record_accumulator``.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -35,11 +35,11 @@ from cyproducer.base.sync cimport (
 
 
 cdef enum:
-    BLOCK = 32                # batches between two looks of others at the accumulator
+    BLOCK = 32                # batches accounted for under one hold of the lock
 
 
 cdef class Incomplete:
-    """What ``RecordAccumulator`` inherits: batches from their last record to their outcome. Thread-safe."""
+    """Base class of ``RecordAccumulator``: batches from their last record to their outcome. Thread-safe."""
 
     cdef void wake(self) noexcept nogil:
         if self.wake_function != NULL:
@@ -48,7 +48,7 @@ cdef class Incomplete:
     # Completing
 
     cdef void _forget(self, Batch* b) noexcept nogil:
-        """Takes a batch out of the list of the incomplete ones. The lock is held."""
+        """Removes a batch from the list of incomplete batches. The lock is held."""
         cdef Accumulator* a = &self.c
         if b.older != NULL:
             b.older.newer = b.newer
@@ -65,27 +65,27 @@ cdef class Incomplete:
             pthread_cond_broadcast(&a.progress)
 
     cdef void _free(self, Batch* b) noexcept nogil:
-        """Gives a batch's memory back. No lock is held, no queue, request or list knows it any more."""
+        """Frees a batch and releases its buffer. No lock is held; no queue, request or list contains it."""
         self.pool.release(b.data, b.capacity)
         delivery_release(b.delivery, b.held)
         free(b)
 
     cdef void complete(self, Batch* b, int64_t base_offset, int64_t log_append_ms) noexcept nogil:
-        """The broker acknowledged a batch that was in a request; without the GIL."""
+        """Completes an acknowledged batch that was in a request. Runs without the GIL."""
         self.acknowledge(b, base_offset, log_append_ms)
         self.account(&b, 1)
 
     cdef void acknowledge(self, Batch* b, int64_t base_offset, int64_t log_append_ms) noexcept nogil:
-        """Gives the records of an acknowledged batch their outcome. ``account`` follows: a flush that returns
-        finds every future done.
+        """Completes the futures of an acknowledged batch. Call ``account`` afterwards, not before: when a
+        flush returns, every future must be done.
         """
         if not b.abandoned:
             delivery_acknowledge(b.delivery, base_offset, log_append_ms)
 
     cdef void account(self, Batch** batches, int32_t count) noexcept nogil:
-        """Takes acknowledged batches off the books, and frees them.
+        """Removes acknowledged batches from the accumulator's state, and frees them.
 
-        Many at a time: a lock taken for each of a hundred batches meets each ``send()`` of another thread.
+        Takes the lock once per BLOCK batches: locking once per batch would contend with every ``send()``.
         """
         cdef Accumulator* a = &self.c
         cdef Batch* b
@@ -119,11 +119,11 @@ cdef class Incomplete:
             free(batches[i])
 
     cdef void _count(self, Batch* b, int which) noexcept nogil:
-        """Counts a batch's records as failed or sent again. The lock is held."""
+        """Counts a batch's records in the meter ``which`` (failed or retried). The lock is held."""
         count_records(&self.c.meters, &b.partition.topic.meter, which, b.count, self.clock.now_ns())
 
     cdef int fail(self, Batch* b, object error) except -1:
-        """A batch fails for good: it was in a request that is over, or waits in its queue."""
+        """Fails a batch that was in a request that is over, or that waits in its queue."""
         cdef Accumulator* a = &self.c
         if not b.abandoned:
             delivery_fail(b.delivery, error)
@@ -143,9 +143,9 @@ cdef class Incomplete:
         return 0
 
     cdef int abandon(self, Batch* b, object error) except -1:
-        """A batch on the wire runs out of time: its records fail now, its memory stays till the request ends.
+        """Fails the records of an in-flight batch that timed out; its memory stays until the request ends.
 
-        Its sequences stay taken; the answer, if one comes, says what became of them.
+        Its sequences stay in use: the response, if one comes, says whether they are in the log.
         """
         delivery_fail(b.delivery, error)
         pthread_mutex_lock(&self.c.lock)
@@ -156,12 +156,12 @@ cdef class Incomplete:
         return 0
 
     cdef int requeue(self, Batch* b, int64_t retry_at_ns) except -1:
-        """A batch goes back to the front of its partition's queue, to be sent again at ``retry_at_ns``."""
+        """Puts a batch back to the front of its partition's queue, to be sent again at ``retry_at_ns``."""
         cdef Accumulator* a = &self.c
         cdef Partition* p = b.partition
         pthread_mutex_lock(&a.lock)
-        # What else is on the wire ends first: younger batches that were written must not be followed by this
-        # one, and those that were not come back and go behind it.
+        # The partition's other in-flight requests end first: a younger batch that the broker appends now must
+        # not be followed by this one, and a younger batch that fails is re-enqueued behind this one.
         p.recovering = 1
         take_off_wire(a, b)
         withdraw(a, p)
@@ -174,11 +174,11 @@ cdef class Incomplete:
         return 0
 
     cdef Batch* overdue(self, int64_t created_before_ns) noexcept nogil:
-        """The oldest batch from before that time, on the wire or not; NULL where there is none.
+        """The oldest batch created at or before that time, in flight or not; NULL if there is none.
 
-        It is closed here, in the section that finds it: left open, an append could fill it and hand it to
-        its thread to be compressed while the caller fails and frees it. One that is being compressed
-        is passed over until that is done.
+        Closes the batch in the critical section that finds it. If it stayed open, an append could fill it,
+        and its thread would compress it while the caller fails and frees it. A batch that is being compressed
+        is skipped until that is done.
         """
         cdef Batch* b
         cdef Batch* found = NULL
@@ -197,7 +197,7 @@ cdef class Incomplete:
     # Flushing and closing
 
     def flush(self, timeout_s):
-        """Waits until everything accepted before the call is complete; False when the time ran out first."""
+        """Waits until all records accepted before the call are complete; returns False on timeout."""
         cdef Accumulator* a = &self.c
         cdef int64_t deadline = deadline_in("timeout_s", timeout_s)
         cdef int64_t until
@@ -219,7 +219,7 @@ cdef class Incomplete:
                     pthread_mutex_lock(&a.lock)
                     while True:
                         if not placed and not self._parked_before(target):
-                            # What was parked is in batches now, with later numbers than its own.
+                            # The parked records are in batches now, with higher ids than their own.
                             placed = True
                             target = a.next_id
                         done = placed and (a.oldest == NULL or a.oldest.id >= target)
@@ -235,7 +235,7 @@ cdef class Incomplete:
         return done
 
     cdef bint _parked_before(self, int64_t id) noexcept nogil:
-        """Whether a record with a number below ``id`` is still parked. The lock is held."""
+        """Whether a record with an id below ``id`` is still parked. The lock is held."""
         cdef Topic* t = self.c.first_waiting
         while t != NULL:
             if t.first_parked.id < id:
@@ -244,11 +244,11 @@ cdef class Incomplete:
         return False
 
     def close(self):
-        """Takes no more records and hurries those that are there. Idempotent."""
+        """Stops accepting records and makes all batches sendable. Idempotent."""
         pthread_mutex_lock(&self.c.lock)
         self.c.closed = 1
         hurry(&self.c)
-        # Whoever waits for a topic waits in vain.
+        # Threads in await_parking() give up.
         pthread_cond_broadcast(&self.c.progress)
         pthread_mutex_unlock(&self.c.lock)
         self.wake()
@@ -260,15 +260,15 @@ cdef class Incomplete:
 
     @property
     def incomplete_batches(self):
-        """Batches that are queued or in flight."""
+        """Number of batches that are queued or in flight."""
         return self.c.incomplete
 
     @property
     def parking_bytes(self):
-        """Bytes that records of a topic without metadata may still take, whichever topic that is."""
+        """Bytes that records of any one topic without metadata may still take."""
         return max(0, self.c.most_parked_bytes // 2 - self.c.parked_bytes)
 
     @property
     def parked_records(self):
-        """Records whose topic has no metadata yet."""
+        """Number of records whose topic has no metadata yet."""
         return self.c.parked

@@ -1,10 +1,10 @@
-"""Reading the meters: what ``metrics()`` is made from. Any thread, with the GIL, which is kept.
+"""Takes snapshots of the meters, from which ``metrics()`` is computed. Any thread; needs and keeps the GIL.
 
-Owns: copies of a meter, taken in one critical section, and rates, averages, maxima and percentiles of them.
-Does not own: Kafka's names, nor what is read elsewhere (``observability``).
+Owns the copy of a meter, taken in one critical section, and its rates, averages, maxima and percentiles.
+Does not own Kafka's metric names or values that are read elsewhere (``observability``).
 
-Names of sums: those of the sums in ``meters.pxd``, in lower case. Values are as counted there: nanoseconds,
-bytes, and milliseconds only for ``throttle_ms``.
+Sums are named as in ``meters.pxd``, in lower case. Units are those of ``meters.pxd``: nanoseconds, bytes, and
+milliseconds only for ``throttle_ms``.
 """
 
 from libc.math cimport NAN
@@ -33,7 +33,7 @@ from cyproducer.base import meters
 
 
 def _names_of(str suffix, int count):
-    """The constants of ``meters.pxd`` that end in ``suffix``, by number; in lower case, without the suffix."""
+    """The names of the ``meters.pxd`` constants with this suffix, by value, in lower case without it."""
     found = {
         number: name
         for name, number in vars(meters).items()
@@ -53,17 +53,17 @@ cdef dict TIMED_OF = dict(zip(TIMED_NAMES, range(HISTOGRAMS)))
 
 
 cdef class Reading:
-    """What a meter said at one instant. Sums and peaks that it does not have are KeyErrors."""
+    """A snapshot of one meter. Raises KeyError for sums and peaks that the meter does not have."""
 
     cdef int64_t totals[SUMS]
-    cdef int64_t before[SUMS]         # what the sums were when the oldest window began
+    cdef int64_t before[SUMS]         # the sums when the oldest window began
     cdef int64_t peaks[PEAKS]         # -1: none
-    cdef Histogram* times             # [2 * HISTOGRAMS], now and then; NULL: it has none
+    cdef Histogram* times             # [2 * HISTOGRAMS]: now, and when the oldest window began; NULL: none
     cdef int32_t first
     cdef int32_t end
     cdef int32_t first_peak
     cdef int32_t end_peak
-    cdef readonly double seconds      # what rates are divided by
+    cdef readonly double seconds      # length of the latest windows: the divisor of rates
 
     def __dealloc__(self):
         free(self.times)
@@ -75,34 +75,34 @@ cdef class Reading:
         return which
 
     def total(self, str name not None):
-        """A sum since the start."""
+        """The value of a sum since the start."""
         return self.totals[self._sum(name)]
 
     def recent(self, str name not None):
-        """What a sum has grown by in the latest windows."""
+        """The increase of a sum over the latest windows."""
         cdef int which = self._sum(name)
         return self.totals[which] - self.before[which]
 
     def rate(self, str name not None):
-        """What a sum grows by in a second, over the latest windows."""
+        """The increase of a sum per second, over the latest windows."""
         return self.recent(name) / self.seconds
 
     def average(self, str name not None, str count not None):
-        """One sum by another, over the latest windows; NaN where the other has not grown."""
+        """One sum divided by another, over the latest windows; NaN if ``count`` has not increased."""
         cdef double counted = self.recent(count)
         return self.recent(name) / counted if counted else NAN
 
     def peak(self, str name not None):
-        """The greatest value in the latest windows; NaN: there is none."""
+        """The maximum in the latest windows; NaN if there is none."""
         cdef int which = PEAK_OF[name]
         if not self.first_peak <= which < self.end_peak:
             raise KeyError(f"{name}: this meter has {PEAK_NAMES[self.first_peak:self.end_peak]}")
         return <double>self.peaks[which] if self.peaks[which] >= 0 else NAN
 
     def percentile(self, str name not None, double share):
-        """The value that a ``share`` of those in the latest windows does not exceed, within 1.6 %.
+        """The percentile (``share``: 0 to 1) of the values in the latest windows, accurate to 1.6 %.
 
-        The nearest rank, and no more than the peak. NaN: there are none.
+        Nearest-rank method; never above the peak. NaN if there are no values.
         """
         cdef int which = TIMED_OF[name]
         cdef const uint32_t* now
@@ -131,7 +131,7 @@ cdef class Reading:
 
 
 cdef void copy(Reading r, const Meters* ms, Meter* m, int64_t now) noexcept:
-    """Fills a reading. The lock is held; nothing here makes a Python object."""
+    """Copies a meter into ``r``. The lock is held; creates no Python objects."""
     cdef int64_t oldest = max(<int64_t>0, ms.window - ms.samples + 1)
     cdef int64_t window
     cdef int64_t value
@@ -151,8 +151,8 @@ cdef void copy(Reading r, const Meters* ms, Meter* m, int64_t now) noexcept:
             value = m.peak[(window % ms.samples) * m.peaks + i]
             if value > r.peaks[m.first_peak + i]:
                 r.peaks[m.first_peak + i] = value
-    # As in Kafka: all windows but the current one count as full, also before there were so many. A producer
-    # that has just begun would show enormous rates otherwise.
+    # As in Kafka: all windows but the current one count as full, even before that many have passed. Otherwise
+    # a producer that has just started would report huge rates.
     r.seconds = (
         (ms.samples - 1) * <double>ms.length_ns
         + max(now - ms.began_ns - ms.window * ms.length_ns, <int64_t>1_000_000)
@@ -166,7 +166,7 @@ cdef void copy(Reading r, const Meters* ms, Meter* m, int64_t now) noexcept:
 
 
 def read_producer(RecordAccumulator accumulator not None):
-    """What there is of all records, batches, requests and connections together."""
+    """A snapshot of the producer's meter: all records, batches, requests and connections."""
     cdef Reading r = Reading.__new__(Reading)
     cdef Meters* ms = &accumulator.c.meters
     cdef int64_t now = accumulator.clock.now_ns()
@@ -183,7 +183,7 @@ def read_producer(RecordAccumulator accumulator not None):
 
 
 def read_topic(RecordAccumulator accumulator not None, str name not None):
-    """What there is of a topic's records and batches; raises ``KeyError`` where it is unknown."""
+    """A snapshot of a topic's meter: its records and batches. Raises ``KeyError`` if the topic is unknown."""
     cdef Reading r = Reading.__new__(Reading)
     cdef TopicInfo topic = accumulator.topics[name]
     cdef int64_t now = accumulator.clock.now_ns()
@@ -195,7 +195,7 @@ def read_topic(RecordAccumulator accumulator not None, str name not None):
 
 
 def read_node(RecordAccumulator accumulator not None, int32_t node_id):
-    """What there is of a broker's requests; raises ``KeyError`` where it is unknown."""
+    """A snapshot of a broker's meter: its requests. Raises ``KeyError`` if the broker is unknown."""
     cdef Reading r = Reading.__new__(Reading)
     cdef Node* node
     cdef int64_t now = accumulator.clock.now_ns()
@@ -206,23 +206,24 @@ def read_node(RecordAccumulator accumulator not None, int32_t node_id):
         copy(r, &accumulator.c.meters, &node.meter, now)
     pthread_mutex_unlock(&accumulator.c.lock)
     if node == NULL:
-        raise KeyError(f"node {node_id}: unknown")
+        raise KeyError(f"node {node_id}: unknown broker")
     return r
 
 
 def topic_names(RecordAccumulator accumulator not None):
-    """The topics that records were sent to or that were asked about, oldest first."""
+    """The topics that records were sent to or whose partitions were requested, oldest first."""
     return list(accumulator.topics)
 
 
 def node_ids(RecordAccumulator accumulator not None):
-    """The brokers met so far, oldest first; bootstrap addresses have ids below 0."""
+    """The ids of all brokers known so far, oldest first; bootstrap addresses have negative ids."""
     cdef Accumulator* a = &accumulator.c
     cdef Node* n
     pthread_mutex_lock(&a.lock)
     n = a.nodes
     pthread_mutex_unlock(&a.lock)
-    # Nodes are put at the front and stay as long as the accumulator: from here on nobody changes the list.
+    # New nodes are inserted at the front, and none is freed before the accumulator: the list from ``n`` on
+    # does not change.
     ids = []
     while n != NULL:
         ids.append(n.id)

@@ -1,15 +1,16 @@
-"""The "-1" queue of a topic: into it, and on to a partition when the topic's metadata comes.
+"""Parks records in a queue of their topic until its metadata arrives, then appends them to partitions.
 
-Owns: parking records whose topic has no metadata, applying a topic's partitions and leaders to the
-accumulator, and moving or failing the records that waited for them. Does not own: metadata itself.
-``park`` runs in ``send()``, everything else on the sender thread, with the GIL.
+Owns parking records whose topic has no metadata, applying a topic's partitions and leaders to the
+accumulator, and appending or failing parked records. Does not own the metadata (``control/metadata``).
+``park``, ``may_park`` and ``await_parking`` run in ``send()``, everything else on the sender thread, with the
+GIL.
 
-A record that was parked has a future on a delivery of its own. Designation writes the record into its
-partition's batch and forwards that delivery there, so that the future follows by itself.
+The future of a parked record has a delivery of its own. ``designate`` appends the record to its partition's
+batch and forwards that delivery to the batch's, so the future needs no update.
 
-The order that has to hold: a record sent after a parked one, to the same partition, must not overtake it.
-While records are parked, the topic shows no partitions to ``append``, so later records park behind
-them; the partitions are shown in the same critical section that finds the queue empty.
+A record must not overtake a parked one that was sent before it to the same partition. So while records are
+parked, ``append`` sees no partitions of the topic, and later records park behind them. The partitions become
+visible in the same critical section that finds the queue empty.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -63,7 +64,7 @@ from cyproducer.errors import UnknownTopicOrPartitionError
 
 
 cdef int64_t parked_size(const RecordView* r) noexcept nogil:
-    """What a parked record counts for in the pool: its bytes and what surrounds them."""
+    """The bytes that a parked record reserves in the pool: its data and its structures."""
     return (
         <int64_t>(sizeof(Parked) + sizeof(Delivery))
         + (r.key_size if r.key_size > 0 else 0)
@@ -76,10 +77,10 @@ cdef int park(
     RecordAccumulator acc, Topic* t, int32_t partition, const RecordView* r, int64_t reserved,
     int64_t deadline_ns, Delivery** out
 ) noexcept nogil:
-    """Puts a record into its topic's own queue, the "-1" queue, until the topic has partitions.
+    """Puts a record into its topic's queue of parked records until the topic has partitions.
 
-    An ``AppendResult``: APPENDED also where it was parked. ``reserved`` bytes, ``parked_size`` of it,
-    were taken from the pool by the caller.
+    Returns an ``AppendResult``; APPENDED means parked. The caller has reserved ``reserved`` bytes in the
+    pool, which is the record's ``parked_size``.
     """
     cdef Accumulator* a = &acc.c
     cdef Parked* k
@@ -116,12 +117,12 @@ cdef int park(
     elif t.gone:
         result = TOPIC_GONE
     elif t.partition_count > 0:
-        # The metadata came between append() and here; the caller appends again.
+        # The metadata arrived between append() and here: the caller appends again.
         result = TOPIC_UNKNOWN
     elif crowded(a, t, reserved):
         result = TOO_MANY_PARKED
     else:
-        # The sender may sleep until a time it took from other things.
+        # A sleeping sender does not know the deadline of the first parked record: wake it up.
         first = a.parked == 0
         if first:
             a.parked_anew = 1
@@ -149,10 +150,10 @@ cdef int park(
 
 
 cdef inline bint crowded(const Accumulator* a, const Topic* t, int64_t size) noexcept nogil:
-    """Whether ``size`` more bytes without metadata would be too many. The lock is held.
+    """Whether parking ``size`` more bytes would exceed the limits of parked bytes. The lock is held.
 
-    Else a thread that floods a topic which is not there would take all memory, and those that send to other
-    topics would wait for it. One record may be parked in any case.
+    Without limits, a thread that floods a missing topic would take all memory, and threads that send to other
+    topics would wait for it. One record may always be parked.
     """
     return (t.first_parked != NULL and t.parked_bytes + size > a.most_parked_bytes // 2) or (
         a.parked > 0 and a.parked_bytes + size > a.most_parked_bytes
@@ -160,7 +161,7 @@ cdef inline bint crowded(const Accumulator* a, const Topic* t, int64_t size) noe
 
 
 cdef bint may_park(RecordAccumulator acc, Topic* t, int64_t size) noexcept nogil:
-    """Whether a record may be parked, or need not be any more."""
+    """Whether a record may be parked, or no longer needs to be."""
     cdef bint may
     pthread_mutex_lock(&acc.c.lock)
     may = acc.c.closed or t.gone or t.partition_count > 0 or not crowded(&acc.c, t, size)
@@ -169,7 +170,7 @@ cdef bint may_park(RecordAccumulator acc, Topic* t, int64_t size) noexcept nogil
 
 
 cdef bint await_parking(RecordAccumulator acc, Topic* t, int64_t size, int64_t deadline_ns) noexcept nogil:
-    """Waits until ``may_park`` holds, or the monotonic ``deadline_ns``; whether it does."""
+    """Waits for ``may_park`` until the monotonic ``deadline_ns``; returns ``may_park``."""
     cdef bint may
     pthread_mutex_lock(&acc.c.lock)
     acc.c.crowded += 1
@@ -183,10 +184,10 @@ cdef bint await_parking(RecordAccumulator acc, Topic* t, int64_t size, int64_t d
 
 
 cdef int apply_topic(RecordAccumulator acc, TopicInfo state, bytes topic_id, list leaders) except -1:
-    """Tells the accumulator a topic's partitions: ``leaders[i]`` is the broker of partition i, or -1.
+    """Sets a topic's partitions and leaders: ``leaders[i]`` is the broker id for partition i, or -1.
 
-    ``topic_id``: 16 bytes, or empty where the cluster has none. Raises MemoryError, having changed
-    nothing that matters.
+    ``topic_id``: 16 bytes, or empty if the cluster has none. Raises MemoryError; nothing has changed then
+    apart from allocated structures.
     """
     cdef Topic* t = &state.c
     cdef int count = len(leaders)
@@ -204,9 +205,10 @@ cdef int apply_topic(RecordAccumulator acc, TopicInfo state, bytes topic_id, lis
             leader = leaders[i]
             if leader >= 0:
                 nodes[i] = make_node(&acc.c, leader)
-        # One critical section: whoever places a record takes it that available partitions have a leader.
+        # One critical section: the partitioner relies on available partitions having a leader.
         pthread_mutex_lock(&acc.c.lock)
-        # As many as it had: where it has fewer now, they may all be back with the next metadata.
+        # At least as many as before it was forgotten: if there are fewer now, the next metadata may bring
+        # them back.
         failed = widen(&acc.c, t, max(count, kept_count))
         if not failed:
             if kept is not None:
@@ -234,7 +236,7 @@ cdef int apply_topic(RecordAccumulator acc, TopicInfo state, bytes topic_id, lis
 
 
 cdef int designate(RecordAccumulator acc, TopicInfo state, int count) except -1:
-    """Moves every parked record of a topic into its partition's batch, then shows the partitions."""
+    """Appends every parked record of a topic to its partition's batch, then makes the partitions visible."""
     cdef Topic* t = &state.c
     cdef Parked* k
     cdef Appended out
@@ -255,7 +257,8 @@ cdef int designate(RecordAccumulator acc, TopicInfo state, int count) except -1:
         pthread_mutex_unlock(&acc.c.lock)
         out.sealing = NULL
         result = OUT_OF_MEMORY
-        # Before the record is in a batch: from there on nothing may fail, or it would be sent as well.
+        # Allocate before the append: once the record is in a batch nothing may fail, or the record would
+        # fail and be sent as well.
         target = <Forward*>calloc(1, sizeof(Forward))
         if target != NULL:
             grant = 0
@@ -271,13 +274,13 @@ cdef int designate(RecordAccumulator acc, TopicInfo state, int count) except -1:
             pthread_mutex_unlock(&acc.c.lock)
             delivery_fail(k.delivery, why_not_placed(result, state, k.partition, count))
         discard(acc, t)
-        # Also where the record that made room for itself then found no memory.
+        # Even if the append failed: it may have closed the full batch and then found no memory for a new one.
         if out.sealing != NULL:
             acc.seal(out.sealing)
 
 
 cdef object why_not_placed(int result, TopicInfo state, int partition, int count):
-    """The error of a parked record that no batch took. Raises nothing: some error the record must have."""
+    """The error of a parked record that could not be appended. Never raises: the record needs some error."""
     try:
         if result == NO_SUCH_PARTITION:
             error = UnknownTopicOrPartitionError(
@@ -292,9 +295,9 @@ cdef object why_not_placed(int result, TopicInfo state, int partition, int count
 
 
 cdef int discard(RecordAccumulator acc, Topic* t) except -1:
-    """Frees a topic's oldest parked record, which is in a batch now or has failed.
+    """Frees a topic's oldest parked record, after it was appended to a batch or has failed.
 
-    Not before: a flush that looks meanwhile would find it neither parked nor in a batch, and return.
+    Not earlier: a concurrent flush would find the record neither parked nor in a batch, and return.
     """
     cdef Parked* k = t.first_parked
     pthread_mutex_lock(&acc.c.lock)
@@ -307,13 +310,13 @@ cdef int discard(RecordAccumulator acc, Topic* t) except -1:
 
 
 cdef int forget_topic(RecordAccumulator acc, TopicInfo state) except -1:
-    """The metadata of an idle topic was dropped: the next record parks and asks for it anew.
+    """Forgets an idle topic whose metadata was dropped: the next record parks and requests it again.
 
-    Only the sequences of its partitions stay: for a topic of three partitions some 150 bytes of 1,200.
+    Only the sequences of its partitions are kept: about 150 of 1,200 bytes for a topic of three partitions.
     """
     cdef bint dropped
     cdef bint sequenced = False
-    # Nobody else sees it before it is filled.
+    # Filled in below, before any other code sees it.
     cdef bytes kept = PyBytes_FromStringAndSize(
         NULL, sizeof(Sequences) + max(0, state.c.partition_room - 1) * sizeof(int32_t)
     )
@@ -324,7 +327,7 @@ cdef int forget_topic(RecordAccumulator acc, TopicInfo state) except -1:
         sequenced = copy_sequences(&acc.c, &state.c, <Sequences*><char*>kept)
     pthread_mutex_unlock(&acc.c.lock)
     if dropped:
-        # Whoever has it in hand keeps it alive, and finds it gone.
+        # A thread that still uses the TopicInfo keeps it alive, and sees that it is gone.
         acc.topics.pop(state.name, None)
         acc.topics_forgotten += 1
         if sequenced:
@@ -333,14 +336,14 @@ cdef int forget_topic(RecordAccumulator acc, TopicInfo state) except -1:
 
 
 cdef int sequences_in(bytes kept) except -1:
-    """How many partitions' sequences there are."""
+    """The number of partitions whose sequences are kept."""
     return 1 + (<int>len(kept) - <int>sizeof(Sequences)) // <int>sizeof(int32_t)
 
 
 cdef list fail_overdue(RecordAccumulator acc, object error_of, int64_t before_ns):
-    """Fails all parked records whose deadline is at or before ``before_ns``, with ``error_of(topic's name)``.
+    """Fails all parked records whose deadline is at or before ``before_ns``, with ``error_of(topic_name)``.
 
-    Returns (name, records, error) for each topic that lost some.
+    Returns (name, records, error) for each topic with failed records.
     """
     cdef Topic* t
     cdef TopicInfo state
@@ -350,8 +353,8 @@ cdef list fail_overdue(RecordAccumulator acc, object error_of, int64_t before_ns
         pthread_mutex_lock(&acc.c.lock)
         t = acc.c.first_waiting
         if t != NULL and t.first_parked.deadline_ns <= before_ns:
-            # Its name outlives the lock: topics with parked records are not forgotten, and this thread alone
-            # takes records off their queues.
+            # The name stays valid without the lock: topics with parked records are not forgotten, and only
+            # this thread removes parked records.
             pthread_mutex_unlock(&acc.c.lock)
             name = t.name[:t.name_size].decode()
         else:
@@ -364,13 +367,13 @@ cdef list fail_overdue(RecordAccumulator acc, object error_of, int64_t before_ns
 
 
 cdef list waiting_topics(RecordAccumulator acc):
-    """The names of the topics that records wait for."""
+    """The names of the topics that have parked records."""
     cdef Topic* t
     cdef list names = []
     pthread_mutex_lock(&acc.c.lock)
     t = acc.c.first_waiting
     pthread_mutex_unlock(&acc.c.lock)
-    # Others only add to the list, behind: this thread alone takes topics out of it.
+    # Other threads only insert into the list: only this thread removes topics from it.
     while t != NULL:
         names.append(t.name[:t.name_size].decode())
         pthread_mutex_lock(&acc.c.lock)
@@ -400,7 +403,7 @@ cdef int fail_parked(RecordAccumulator acc, TopicInfo state, object error, int64
 
 
 cdef int64_t next_parked_deadline(RecordAccumulator acc) noexcept nogil:
-    """When the first parked record's time runs out; the far future where none is parked."""
+    """The earliest deadline of a parked record; ``FAR_NS`` if none is parked."""
     cdef int64_t first = FAR_NS
     pthread_mutex_lock(&acc.c.lock)
     if acc.c.first_waiting != NULL:

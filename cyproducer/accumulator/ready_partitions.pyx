@@ -1,30 +1,32 @@
-"""Which partitions have something to send, and what the next request to a broker takes along.
+"""Keeps track of the partitions that have a batch to send, and drains batches for the next request.
 
-Owns: the lists a partition moves through. Does not own: time's coming (the sender asks), or sending.
-Every function runs under the accumulator's lock, with or without the GIL, in ``send()`` or the sender.
+Owns the lists that a partition moves through. Does not read the clock (the sender passes the time) and does
+not send. All functions run under the accumulator's lock, with or without the GIL, in ``send()`` or on the
+sender.
 
-A partition is in one list at most, so finding work never means scanning partitions:
+A partition is in at most one list, so finding work never requires a scan of all partitions:
 
-    NOWHERE     nothing queued, no leader, backing off, its oldest batch is being compressed, or order and
-                sequences forbid it to go now (may_send)
+    NOWHERE     nothing is queued, it has no leader or is backing off, its oldest batch is being compressed,
+                or order and sequences do not allow sending now (may_send)
     LINGERING   linger_ms > 0, or records stream in, and its only batch is open and young. Sorted by the
                 batches' age: the linger is the same for all
-    GATHERING   linger_ms = 0 and its only batch is open. It goes when the requests that were in flight
-                to its broker at its beginning are answered: at once on an idle connection, while under
-                load records gather meanwhile. First in, first out
-    SENDABLE    its oldest batch is full, or lingered, or somebody flushes, closes or waits for memory
+    GATHERING   linger_ms = 0 and its only batch is open. The batch is sent when the requests that were in
+                flight to its broker when it was created are answered: at once on an idle connection; under
+                load it gathers records until then. FIFO
+    SENDABLE    its oldest batch is full or has lingered, or a thread flushes, closes or waits for memory
 
-A request takes one batch of each partition from the head of SENDABLE; a partition with more goes to
-the tail. So each has its turn, however much its neighbours have.
+A request takes one batch of each partition from the head of SENDABLE; a partition with more batches goes to
+the tail. So every partition gets its turn, no matter how much the others have.
 
-A broker that answers within microseconds would get a request for every few records, which costs both sides
-more than the records do. So with linger_ms = 0 an open batch lingers too where records stream: STREAM_FLOW of
-them went to the broker in the last FLOW_NS or so, and no thread was in ``get()`` for one that its partition
-sent last. It lingers for up to three quarters of a millisecond, in proportion to the flow up to FULL_FLOW:
-what a slower stream would gather is not worth that much latency.
+A broker that answers within microseconds would get a request for every few records, and the requests would
+cost both sides more than the records. So with linger_ms = 0 an open batch also lingers if records stream:
+about STREAM_FLOW of them went to the broker in the last FLOW_NS, and no thread was in ``get()`` for a record
+of the batch that was acknowledged last. It lingers for up to three quarters of a millisecond, in proportion
+to the flow up to FULL_FLOW: a slower stream would gather too few records to be worth that latency.
 
-Batches of many partitions begin at many times, and would end at as many: each with a request, and a sender
-woken for it. So when one has lingered, those in the last quarter of their linger go along.
+Batches of many partitions are created at different times. Without coordination each would end its linger at
+a different time, with a wake-up of the sender and a request of its own. So when one batch has lingered,
+batches in the last quarter of their linger are sent with it.
 """
 
 from libc.stdint cimport uint32_t
@@ -50,8 +52,8 @@ from cyproducer.accumulator.structures cimport (
 )
 
 
-# Brokers forget idle producers after producer.id.expiration.ms, a day by default. To suppose it early costs
-# one round trip after such a pause.
+# Brokers forget idle producers after producer.id.expiration.ms, one day by default. Assuming it earlier costs
+# one round trip after a pause.
 cdef int64_t FORGOTTEN_NS = 60_000_000_000
 
 
@@ -59,7 +61,7 @@ cdef enum:
     FLOW_NS = 4_000_000
     STREAM_FLOW = 256
     FULL_FLOW = 2048
-    LINGER_PARTS = 4              # in the last of them a batch goes along with another
+    LINGER_PARTS = 4              # in the last part of its linger a batch is sent along with another
 
 
 cdef inline PartitionList* list_of(Accumulator* a, Partition* p) noexcept nogil:
@@ -71,7 +73,7 @@ cdef inline PartitionList* list_of(Accumulator* a, Partition* p) noexcept nogil:
 
 
 cdef void withdraw(Accumulator* a, Partition* p) noexcept nogil:
-    """Takes the partition out of whatever list it is in."""
+    """Removes the partition from the list it is in, if any."""
     cdef PartitionList* members
     if p.membership == NOWHERE:
         return
@@ -97,7 +99,7 @@ cdef void join(Accumulator* a, Partition* p, int membership) noexcept nogil:
     members = list_of(a, p)
     before = members.last
     if membership == LINGERING:
-        # A batch that waited behind another one, or for a leader, is older than what came to linger since.
+        # A batch that waited behind another batch or for a leader is older than the last ones in the list.
         while before != NULL and before.first.created_ns > p.first.created_ns:
             before = before.prev
     p.prev = before
@@ -115,7 +117,7 @@ cdef void join(Accumulator* a, Partition* p, int membership) noexcept nogil:
 
 
 cdef inline bint may_send(Accumulator* a, Partition* p) noexcept nogil:
-    """Whether order and sequences let the partition's oldest batch go now."""
+    """Whether order and sequences allow sending the partition's oldest batch now."""
     cdef Batch* b = p.first
     if p.in_flight > 0 and (p.recovering or a.one_in_flight):
         return False
@@ -126,7 +128,7 @@ cdef inline bint may_send(Accumulator* a, Partition* p) noexcept nogil:
     if p.gate != GATE_OPEN or p.unsettled_count == MOST_UNSETTLED:
         return False
     if a.producer_id < 0:
-        # It counts as ready while there is no connection, so that one is made before the id is there.
+        # Ready while there is no connection, so that the connection is made before the id is known.
         return p.node.transport == NULL
     return p.unsettled_count == 0 or (
         p.known and p.producer_id == a.producer_id and p.producer_epoch == a.producer_epoch
@@ -134,7 +136,7 @@ cdef inline bint may_send(Accumulator* a, Partition* p) noexcept nogil:
 
 
 cdef inline bint streams(const Accumulator* a, const Partition* p) noexcept nogil:
-    """Whether so much comes in that the partition's open batch is worth waiting for."""
+    """Whether enough records stream in that the partition's open batch should linger."""
     return (
         a.stream_linger_ns > 0
         and p.node.flow >= STREAM_FLOW
@@ -144,7 +146,7 @@ cdef inline bint streams(const Accumulator* a, const Partition* p) noexcept nogi
 
 
 cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
-    """Puts the partition where its queue says; returns whether a sleeping sender should be woken."""
+    """Moves the partition to the right list for its queue; returns whether to wake a sleeping sender."""
     cdef Batch* b = p.first
     cdef int want = NOWHERE
     if b != NULL and p.retry_at_ns == 0 and p.node != NULL and b.state != SEALING and may_send(a, p):
@@ -154,7 +156,7 @@ cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
             want = LINGERING
         else:
             want = GATHERING
-    # Whoever was hurried stays so: a batch that was made sendable does not linger again.
+    # A batch that was made sendable does not linger again.
     if p.membership == want or (p.membership == SENDABLE and want != NOWHERE):
         return False
     withdraw(a, p)
@@ -168,9 +170,9 @@ cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
 
 
 cdef bint note_work(Accumulator* a) noexcept nogil:
-    """Notes that there is new work; returns whether the sender has to be woken for it.
+    """Notes that there is new work; returns whether the sender must be woken.
 
-    One wake-up is enough for all that is appended until it looks again.
+    One wake-up is enough for everything that is appended until the sender looks for work again.
     """
     cdef int32_t sleep = cyp_load32(&a.sleeping)
     cyp_store32(&a.sleeping, LEFT_ALONE if sleep == STANDING_BY else AWAKE)
@@ -178,7 +180,7 @@ cdef bint note_work(Accumulator* a) noexcept nogil:
 
 
 cdef void hurry(Accumulator* a) noexcept nogil:
-    """Makes everything that lingers or gathers sendable: somebody flushes, closes, or lacks memory."""
+    """Makes all lingering and gathering partitions sendable, for a flush, a close, or a lack of memory."""
     cdef Node* n
     cdef Partition* p
     while a.lingering.first != NULL:
@@ -195,7 +197,7 @@ cdef void hurry(Accumulator* a) noexcept nogil:
 
 
 cdef void expire_linger(Accumulator* a, int64_t now) noexcept nogil:
-    """Moves on what lingered long enough, and with it what soon will have."""
+    """Moves on the partitions whose batch has lingered, and those whose linger is about to end."""
     cdef Partition* p = a.lingering.first
     cdef int64_t until = now - a.stream_linger_ns
     if p == NULL or p.first.created_ns > until:
@@ -218,21 +220,21 @@ cdef void promote(Accumulator* a, Node* n) noexcept nogil:
 
 
 cdef bint has_work(Node* n) noexcept nogil:
-    """Whether a request to the broker could be made now."""
+    """Whether the broker has a sendable batch."""
     return n.sendable.first != NULL or (
         n.gathering.first != NULL and n.gathering.first.mark <= n.answered
     )
 
 
 cdef void close_batch(Accumulator* a, Batch* b) noexcept nogil:
-    """The batch takes no more records; with a codec, somebody has to compress it now."""
+    """Closes a batch for appends. With a codec it is SEALING then, and the caller must have it compressed."""
     b.state = SEALED if a.codec == 0 else SEALING
     b.raw_size = b.size
     b.partition.hint = b.size
 
 
 cdef void enqueue(Partition* p, Batch* b) noexcept nogil:
-    """Puts a new batch at the end of its partition's queue."""
+    """Appends a new batch to its partition's queue."""
     b.next = NULL
     if p.last != NULL:
         p.last.next = b
@@ -243,7 +245,7 @@ cdef void enqueue(Partition* p, Batch* b) noexcept nogil:
 
 
 cdef void enqueue_sorted(Partition* p, Batch* b) noexcept nogil:
-    """Puts a batch that comes back, or a part of one, before everything that was sent after it."""
+    """Inserts a batch that comes back, or a part of one, before all younger batches."""
     cdef Batch* at = p.first
     if at == NULL or at.first_record > b.first_record:
         b.next = at
@@ -261,7 +263,7 @@ cdef void enqueue_sorted(Partition* p, Batch* b) noexcept nogil:
 
 
 cdef bint dequeue(Partition* p, Batch* b) noexcept nogil:
-    """Takes a batch out of its partition's queue; False where it is not in it."""
+    """Removes a batch from its partition's queue; returns False if it is not in the queue."""
     cdef Batch* before = NULL
     cdef Batch* at = p.first
     while at != NULL and at != b:
@@ -281,11 +283,16 @@ cdef bint dequeue(Partition* p, Batch* b) noexcept nogil:
 
 
 cdef inline void give_sequence(Accumulator* a, Partition* p, Batch* b, int64_t now) noexcept nogil:
-    """Gives a batch the next sequences of its partition, from 0 where the identity is a new one.
+    """Gives a batch the next sequences of its partition, from 0 if the producer id or epoch is new.
 
-    A broker that knows nothing of a producer id takes any first sequence:
-    1. Batches 0 and 1 are on the wire.  2. The broker refuses 0, its replicas are too few.  3. They are back,
-    and it takes 1.  4. 0, sent again, is out of order.  So the first goes alone till it is acknowledged.
+    A broker that does not know a producer id accepts any first sequence:
+
+    1. Batches 0 and 1 are in flight.
+    2. The broker refuses batch 0: it has too few in-sync replicas.
+    3. The replicas are back, and the broker accepts batch 1.
+    4. Batch 0 is sent again and is out of order.
+
+    So the first batch is sent alone until it is acknowledged.
     """
     if p.producer_id != a.producer_id or (p.unsettled_count == 0 and now - p.sequenced_ns > FORGOTTEN_NS):
         p.known = 0
@@ -297,7 +304,7 @@ cdef inline void give_sequence(Accumulator* a, Partition* p, Batch* b, int64_t n
     b.producer_id = p.producer_id
     b.producer_epoch = p.producer_epoch
     b.base_sequence = p.next_sequence
-    # 31 bits: behind 2147483647 comes 0, inside a batch too.
+    # 31 bits: 2147483647 is followed by 0, also within a batch.
     p.next_sequence = <int32_t>((<uint32_t>p.next_sequence + <uint32_t>b.count) & 0x7FFFFFFF)
     p.unsettled[p.unsettled_count] = b
     p.unsettled_count += 1
@@ -306,10 +313,10 @@ cdef inline void give_sequence(Accumulator* a, Partition* p, Batch* b, int64_t n
 cdef int32_t drain(
     Accumulator* a, Node* n, int64_t max_bytes, Batch** out, int32_t room, int64_t now
 ) noexcept nogil:
-    """Takes the oldest batch of each sendable partition of a broker, up to ``max_bytes`` in all.
+    """Takes the oldest batch of each sendable partition of a broker, up to ``max_bytes`` in total.
 
-    One batch goes in any case, however large. Returns how many were written to ``out``. A batch that
-    was still open comes out SEALING where there is a codec: the caller compresses it.
+    Takes at least one batch, however large. Returns the number of batches written to ``out``. With a codec,
+    a batch that was still open is SEALING: the caller compresses it.
     """
     cdef int32_t count = 0
     cdef int64_t total = 0
@@ -350,7 +357,7 @@ cdef int32_t drain(
         a.meters.all.total[PRODUCE_REQUESTS] += 1
         a.meters.all.total[RECORDS_REQUESTED] += records
         n.waiting_since_ns = 0
-        # Fades in a straight line: no more than that is needed.
+        # Linear decay is good enough.
         n.flow = records + n.flow * max(0, FLOW_NS - (now - n.flow_ns)) // FLOW_NS
         n.flow_ns = now
         if a.linger_ns == 0:

@@ -7,29 +7,29 @@ from cyproducer.accumulator.topology cimport TopicInfo
 
 cdef enum AppendResult:
     APPENDED = 0
-    NEED_MEMORY = 1       # Appended.need bytes are to be reserved, then append again with them
+    NEED_MEMORY = 1       # reserve Appended.need bytes, then append again with them
     TOPIC_UNKNOWN = 2     # no metadata yet: park the record
     NO_SUCH_PARTITION = 3
     IS_CLOSED = 4
     OUT_OF_MEMORY = 5     # malloc failed
-    TOO_MANY_PARKED = 6   # so many records wait for this topic's metadata, or for any, that no more may
-    TOPIC_GONE = 7        # forgotten meanwhile: look it up again
+    TOO_MANY_PARKED = 6   # parked records have reached the limit of this topic, or of all topics
+    TOPIC_GONE = 7        # the topic was forgotten meanwhile: look it up again
 
 cdef enum:
-    TICK_MS = 20          # more than the kernel's clock may be behind between two ticks
-    LEAST_WAIT = 16384    # what a thread waits for where no batch of the partition was ever that large
+    TICK_MS = 20          # more than the coarse clock can be behind between two ticks of the kernel
+    LEAST_WAIT = 16384    # bytes that a thread waits for, even if the partition's batches were smaller
 
 cdef struct Appended:
     Delivery* delivery    # a reference for the caller's future
-    int32_t index         # the record's place in the batch
-    int64_t timestamp_ms  # the record's
-    int64_t need          # NEED_MEMORY: bytes
+    int32_t index         # the record's index in the batch
+    int64_t timestamp_ms  # the record's timestamp
+    int64_t need          # NEED_MEMORY: bytes to reserve
     Batch* sealing        # NULL, or a batch that the caller must pass to seal()
-    bint wake             # whether the sender sleeps and should not
+    bint wake             # whether the caller must wake the sender
 
 cdef inline int64_t dated(Batch* b, int64_t now_ms) noexcept nogil:
-    """A timestamp for a record that has none: now, but not before the records in front of it, whose clock may
-    have been the exact one. The lock is held."""
+    """A timestamp for a record that has none: ``now_ms`` of the coarse clock, but not before the records in
+    front of it, whose timestamps may come from the exact clock. The lock is held."""
     if b.clock_ms - TICK_MS < now_ms < b.clock_ms:
         return b.clock_ms
     b.clock_ms = now_ms
@@ -39,12 +39,12 @@ cdef inline int64_t dated(Batch* b, int64_t now_ms) noexcept nogil:
 cdef class RecordAccumulator(Incomplete):
     cdef readonly object compressor
     cdef dict topics                # name -> TopicInfo
-    cdef dict sequences             # of topics that were forgotten: name -> Sequences, as bytes
-    cdef list unused_topics         # TopicStates that are in the list of all and not in the dict
-    cdef int64_t topics_forgotten   # ever: borrowed pointers to topics are good while it stays the same
-    cdef int32_t key_hash           # what topics are made with: the number of a rule
-    cdef int32_t keyless            # and a Keyless
-    cdef public object refusal      # None, or why no record is taken any more
+    cdef dict sequences             # of forgotten topics: name -> Sequences, as bytes
+    cdef list unused_topics         # TopicInfos that are in the list of all topics but not in the dict
+    cdef int64_t topics_forgotten   # ever: borrowed pointers to topics stay valid while it does not change
+    cdef int32_t key_hash           # of new topics: number of the rule that hashes keys
+    cdef int32_t keyless            # of new topics: a Keyless
+    cdef public object refusal      # None, or the reason why no more records are accepted
     cdef public object on_topic_needed   # called with the name of a topic that has no metadata
 
     cdef TopicInfo topic(self, str name)

@@ -1,12 +1,13 @@
-"""Where records gather into batches: a queue of batches a partition, and one a topic before that.
+"""Appends records to batches: one batch queue per partition.
 
-Owns: appending, sealing (compression), completing, failing and re-queueing batches, and the bytes they
-take from the pool. Does not own: which partition is ready (``ready_partitions``), where a keyless record goes
-(``builtin_partitioner``), what the cluster looks like (``topology``), nor sending.
+Owns appending, sealing (compression), and the bytes that batches reserve in the pool. Completing, failing and
+re-enqueueing batches is inherited (``incomplete_batches``). Does not own the records of topics without
+metadata (``parked_records``), the lists of ready partitions (``ready_partitions``), the choice of a partition
+(``builtin_partitioner``), topics and brokers (``topology``), or sending.
 
 Threads: ``append`` runs on any application thread, usually with the GIL; the rest on the sender. One mutex
-guards it all. It is held for the tens of nanoseconds of an append, never while compressing, sending,
-waiting or asking for the GIL.
+guards everything. It is held for the tens of nanoseconds of an append, never while compressing, sending,
+waiting or acquiring the GIL.
 """
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -65,32 +66,32 @@ from cyproducer.user_thread import Log
 
 log = Log("cyproducer")
 
-cdef double RATIO_MARGIN = 1.05   # the estimate is an average: most batches are to fit
+cdef double RATIO_MARGIN = 1.05   # the estimate is an average: with this margin most batches fit
 
 cdef enum:
-    FIRST_CAPACITY = 512      # a partition's first batch; later ones start at the size of the last
-    # Before compression a batch has at most so many times the bytes that it may have on the wire. Very
-    # compressible records would otherwise make raw batches of megabytes: a few fill the pool, and the thread
-    # that fills one compresses all of it in one send().
+    FIRST_CAPACITY = 512      # of a partition's first batch; later ones start at the size of the last batch
+    # The maximum ratio of a batch's raw size to its size limit on the wire. Highly compressible records would
+    # otherwise make raw batches of megabytes: a few would fill the pool, and the thread that fills one would
+    # compress all of it in one send().
     MOST_RAW = 8
-    PARKED_PART = 4           # of buffer_memory, what records without metadata may take
-    # References that a batch takes to its delivery at the start. It hands one to each record under the lock
-    # it has anyway, and gives back what is left: an atomic operation a batch instead of one a record.
+    PARKED_PART = 4           # records without metadata may take 1 / PARKED_PART of buffer_memory
+    # A new batch takes this many references to its delivery. It hands out one per record, under the lock that
+    # is held anyway, and drops the rest at the end: one atomic operation per batch, not per record.
     MOST_HELD = 1 << 30
 
 
 cdef inline int64_t sent_limit(const Accumulator* a, const Topic* t) noexcept nogil:
-    """How many bytes a topic's next batch may have on the wire."""
+    """The maximum size of a topic's next batch on the wire, in bytes."""
     return t.batch_limit if t.batch_limit > 0 else a.batch_size
 
 
 cdef inline int64_t raw_limit(
     const Accumulator* a, const Topic* t, int64_t limit, int64_t buffer_memory
 ) noexcept nogil:
-    """How many bytes a batch may take before compression that may have ``limit`` on the wire.
+    """The maximum size before compression of a batch that may have ``limit`` bytes on the wire.
 
-    No more than a quarter of the pool: a batch that fills all of it is filled, sent and acknowledged in turn,
-    never one while another is on its way.
+    At most a quarter of the pool. If one batch could fill the pool, batches would be filled, sent and
+    acknowledged one after the other, never one filled while another is in flight.
     """
     if a.codec != 0:
         limit = <int64_t>(limit / max(t.compression_ratio * RATIO_MARGIN, 1.0 / MOST_RAW))
@@ -98,9 +99,9 @@ cdef inline int64_t raw_limit(
 
 
 cdef void learn_ratio(Accumulator* a, Topic* t, double actual) noexcept nogil:
-    """Moves the topic's estimate towards what compression gave, slowly down and faster up.
+    """Moves the topic's estimate towards the actual compression ratio, slowly down and faster up.
 
-    Too high an estimate costs some batching, too low a one a batch that the broker refuses.
+    An estimate that is too high makes batches smaller; with one that is too low, the broker refuses a batch.
     """
     pthread_mutex_lock(&a.lock)
     if actual > t.compression_ratio:
@@ -113,14 +114,14 @@ cdef void learn_ratio(Accumulator* a, Topic* t, double actual) noexcept nogil:
 @cython.final
 @cython.no_gc_clear
 cdef class RecordAccumulator(Incomplete):
-    """Records that were accepted and are not yet acknowledged. Thread-safe.
+    """Records that are accepted and not yet acknowledged. Thread-safe.
 
     ``options``: a ``ProducerConfig``, or any object with the attributes that are read below.
-    ``ordered``: without idempotence a partition has one batch in flight, so that a retry changes no order.
-    ``stream_linger_ms``: how long a partition lingers instead where ``linger_ms`` is 0 and records stream in.
-    ``compressor``: a ``Compressor`` or None. ``spec``: a ``PartitionerSpec``, which says how keys hash and
-    where keyless records go, or None: the default partitioner's. ``seed`` of the choices among partitions;
-    None: the system's randomness.
+    ``ordered``: without idempotence, at most one batch per partition is in flight, so that a retry does not
+    change the order. ``stream_linger_ms``: the longest linger if ``linger_ms`` is 0 and records stream in.
+    ``compressor``: a ``Compressor`` or None. ``spec``: a ``PartitionerSpec``, which sets key hashing and the
+    policy for keyless records; None: those of the default partitioner. ``seed``: seeds the random choice of
+    partitions; None: seeded by the system.
     """
 
     def __cinit__(
@@ -176,7 +177,7 @@ cdef class RecordAccumulator(Incomplete):
             )
 
     def __dealloc__(self):
-        # Whoever holds futures of these batches has given up on the producer without closing it.
+        # Batches are left only if the producer was dropped without being closed.
         cdef Batch* b = self.c.oldest
         cdef Batch* newer
         cdef Node* n = self.c.nodes
@@ -195,15 +196,15 @@ cdef class RecordAccumulator(Incomplete):
         pthread_mutex_destroy(&self.c.lock)
 
     cdef TopicInfo topic(self, str name):
-        """The topic of that name, made without partitions where it is new. Called with the GIL."""
+        """The topic of that name; a new topic is created without partitions. Called with the GIL."""
         cdef TopicInfo state = self.topics.get(name)
         cdef TopicInfo made
         if state is None:
             made = make_topic(&self.c, name, self.key_hash, self.keyless)
-            # setdefault, not assignment: two threads may meet a new topic at once.
+            # setdefault, not assignment: two threads may use a new topic at once.
             state = self.topics.setdefault(name, made)
             if state is not made:
-                # It is in the accumulator's list already, and stays there.
+                # It is already in the accumulator's list of topics, and stays there.
                 self.unused_topics.append(made)
         return state
 
@@ -212,19 +213,20 @@ cdef class RecordAccumulator(Incomplete):
     cdef int append(
         self, Topic* t, int32_t partition, const RecordView* r, int64_t* grant, bint force, Appended* out
     ) noexcept nogil:
-        """Writes a record into its partition's open batch; an ``AppendResult``.
+        """Appends a record to its partition's open batch; returns an ``AppendResult``.
 
-        ``partition`` -1: to be chosen. ``grant``: bytes reserved by the caller for a new batch, set to 0
-        when used. ``force``: takes memory beyond the budget, for records that were accounted for before.
+        ``partition``: -1 to choose one. ``grant``: bytes that the caller has reserved for a new batch; set
+        to 0 when used. ``force``: reserves memory beyond the budget, for a parked record, whose memory is
+        already accounted for.
         """
         cdef Accumulator* a = &self.c
         cdef int result
         out.sealing = NULL
         out.wake = False
-        # Whoever sends one record has the GIL.
+        # A thread that sends one record holds the GIL: bulk calls give way to it.
         cyp_lock_queued(&a.lock, &a.queued)
         if force:
-            # A parked record: it was accepted before any close, and only it sees the partitions yet.
+            # A parked record: it was accepted before any close(), and the partitions are visible to it only.
             t.partition_count = t.designating
             result = self._append(t, partition, r, grant, True, out)
             t.partition_count = 0
@@ -260,16 +262,17 @@ cdef class RecordAccumulator(Incomplete):
             return NO_SUCH_PARTITION
         p = t.partitions[partition]
         b = p.last
-        # Not the capacity alone: that is a power of two, and may be well above batch_size.
+        # The limit is checked too: the capacity is a power of two and may be well above batch_size.
         if b != NULL and b.state == OPEN and b.size + bound > min(b.capacity, b.limit):
             hint = 0
             if b.size + bound <= b.limit:
                 hint = buffer_capacity(min(max(b.size + bound, b.capacity * 2), b.limit))
             if hint == 0 or not self._grow(b, hint, b.size + bound, force):
                 close_batch(a, b)
-                # A batch that is closed because memory is lacking says nothing about the size of the next
-                # one: 1. The pool is full, and batches close early.  2. The next ones begin as small as
-                # these, and can't grow either.  3. Requests carry less and less, and the pool stays full.
+                # A batch that is closed for lack of memory must not lower the hint:
+                # 1. The pool is full, and batches close early.
+                # 2. The next batches start as small as these, and can't grow either.
+                # 3. Requests carry fewer and fewer records, and the pool stays full.
                 p.hint = max(p.hint, hint)
                 if b.state == SEALING:
                     out.sealing = b
@@ -303,8 +306,8 @@ cdef class RecordAccumulator(Incomplete):
             if refresh(a, p):
                 out.wake = True
         if timestamp < 0:
-            # Reading the exact time would be a tenth of what a record costs. A batch begins with it, and what
-            # comes soon behind is not older.
+            # Reading the exact clock would be a tenth of the cost of a record. Only the first record of a
+            # batch has the exact time; ``dated`` makes sure that the next records are not older.
             timestamp = dated(b, self.clock.ticked_wall_ms())
         at = b.data + b.size
         written = put_record(
@@ -329,9 +332,10 @@ cdef class RecordAccumulator(Incomplete):
     cdef Batch* _new_batch(
         self, Partition* p, int64_t capacity, int64_t least, int64_t now
     ) noexcept nogil:
-        """An open batch over a buffer whose bytes are reserved, entered as incomplete; NULL: no memory.
+        """Creates an open batch and adds it to the incomplete batches; NULL if malloc fails.
 
-        It takes ``least`` bytes in any case, however small ``batch_size`` is.
+        The caller has reserved ``capacity`` bytes. The batch takes at least ``least`` bytes, however small
+        ``batch_size`` is.
         """
         cdef Accumulator* a = &self.c
         cdef int64_t limit
@@ -352,7 +356,8 @@ cdef class RecordAccumulator(Incomplete):
         b.size = BATCH_HEADER
         limit = sent_limit(a, p.topic)
         if p.topic.batch_limit > 0 and now >= p.topic.probe_at_ns:
-            # Without the margin: where that is larger than a step, no probe would pass the limit.
+            # Undoes the margin of raw_limit: if the margin is larger than a step, no probe would exceed the
+            # limit.
             limit = <int64_t>(probe(a, p.topic, now) * (RATIO_MARGIN if a.codec else 1.0))
             b.probes = 1
         b.limit = max(raw_limit(a, p.topic, limit, self.pool.total_bytes), least)
@@ -373,9 +378,8 @@ cdef class RecordAccumulator(Incomplete):
         return b
 
     cdef int64_t _first_capacity(self, const Partition* p, int64_t least, int64_t floor) noexcept nogil:
-        """The size of a new batch's buffer: what the partition's batches reach, and ``floor``, if they may.
-
-        At least ``least``.
+        """The size of a new batch's buffer: for a batch of the partition's usual size, at least ``floor``
+        bytes, within the batch limit. Never below ``least``.
         """
         cdef int64_t total = self.pool.total_bytes
         cdef int64_t limit = raw_limit(&self.c, p.topic, sent_limit(&self.c, p.topic), total)
@@ -383,8 +387,8 @@ cdef class RecordAccumulator(Incomplete):
         return least if capacity < least or capacity > total // 2 else capacity
 
     cdef bint _grow(self, Batch* b, int64_t capacity, int64_t size, bint force) noexcept nogil:
-        """Moves an open batch into a buffer of ``capacity``; False where the pool has none, or it is below
-        ``size``. ``force``: beyond the budget if need be, see ``append``."""
+        """Moves an open batch to a buffer of ``capacity`` bytes. Returns False if the pool has no memory, or
+        if ``capacity`` is below ``size``. ``force``: reserves memory beyond the budget, see ``append``."""
         cdef int64_t more = capacity - b.capacity
         cdef uint8_t* data
         if capacity < size:
@@ -406,13 +410,13 @@ cdef class RecordAccumulator(Incomplete):
     # Sealing
 
     cdef int seal(self, Batch* b) except -1:
-        """Compresses a batch that an append has filled and lets the sender have it. Called with the GIL,
+        """Compresses a batch that an append has filled, and passes it to the sender. Called with the GIL,
         which the compressor releases while it works."""
         cdef bint wake
         try:
             self.compress(b)
         finally:
-            # Whatever happened, Ctrl-C included: a batch that stays SEALING is never sent nor failed.
+            # After any exception, including Ctrl-C: a batch that stays SEALING would never be sent or failed.
             pthread_mutex_lock(&self.c.lock)
             b.state = SEALED
             wake = refresh(&self.c, b.partition) and note_work(&self.c)
@@ -422,9 +426,9 @@ cdef class RecordAccumulator(Incomplete):
         return 0
 
     cdef int compress(self, Batch* b) except -1:
-        """Replaces a closed batch's records by their compressed form, where that is shorter.
+        """Replaces a closed batch's records with their compressed form, if that is smaller.
 
-        Where compressing fails, the batch goes as it is: its records were accepted.
+        If compression fails, the batch is sent uncompressed, since its records are already accepted.
         """
         cdef Py_buffer packed
         try:
@@ -445,8 +449,8 @@ cdef class RecordAccumulator(Incomplete):
         return 0
 
     cdef void _shrink(self, Batch* b, int64_t size) noexcept nogil:
-        """Gives a batch whose records are about to be replaced a buffer for ``size`` bytes, if that is
-        smaller."""
+        """Replaces the buffer of a batch with one for ``size`` bytes, if that is smaller. Does not copy the
+        records: the caller replaces them."""
         cdef int64_t capacity = buffer_capacity(size)
         cdef int64_t less = b.capacity - capacity
         cdef uint8_t* data
@@ -461,7 +465,7 @@ cdef class RecordAccumulator(Incomplete):
         b.capacity = capacity
 
     def opens_batch(self, str name not None, int32_t partition, int64_t bound):
-        """Whether a record of at most ``bound`` bytes would begin a new batch: none is open, or has room."""
+        """Whether a record of at most ``bound`` bytes needs a new batch: no batch is open and has room."""
         cdef TopicInfo state = self.topics.get(name)
         cdef Batch* last = NULL
         if state is None:
@@ -474,7 +478,7 @@ cdef class RecordAccumulator(Incomplete):
         return opens
 
     def counters(self):
-        """What became of records and batches since the start, as a dict; ``metric_snapshot`` has more."""
+        """Counts of records, batches and bytes since the start, as a dict; ``metric_snapshot`` has more."""
         cdef const int64_t* total = self.c.meters.all.total
         return {
             "records_sent": total[RECORDS_SENT],
@@ -488,11 +492,11 @@ cdef class RecordAccumulator(Incomplete):
         }
 
     def add_flush_time(self, int64_t ns):
-        """Counts time that an application thread has spent in ``flush()``."""
+        """Adds time that an application thread has spent in ``flush()``."""
         self._add(FLUSH_NS, ns)
 
     def add_metadata_wait_time(self, int64_t ns):
-        """Counts time that an application thread has waited for a topic's metadata."""
+        """Adds time that an application thread has spent waiting for a topic's metadata."""
         self._add(METADATA_WAIT_NS, ns)
 
     cdef void _add(self, int which, int64_t ns) noexcept:

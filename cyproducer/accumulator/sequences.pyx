@@ -1,9 +1,9 @@
-"""What idempotence keeps in C: the unsettled batches of a partition, its gate, and the producer's identity.
+"""Updates the C state of idempotence: a partition's unsettled batches, its gate, and the producer's identity.
 
-Owns: how these change when a batch leaves the wire or gets its outcome, and when the control plane
-(``control/idempotence``, which has the rules) says so. Does not own: giving sequences and holding batches
-back, which is part of draining (``ready_partitions``). On the sender; ``take_off_wire`` and ``settle`` run
-under the accumulator's lock, the others take it.
+Owns the changes when a request ends, when a batch gets its outcome, and when the control plane orders them
+(``control/idempotence`` has the rules). Does not own assigning sequences and holding batches back, which are
+part of draining (``ready_partitions``). Runs on the sender; ``take_off_wire`` and ``settle`` run under the
+accumulator's lock, the others take it.
 """
 
 from cyproducer.accumulator.ready_partitions cimport refresh
@@ -12,7 +12,9 @@ from cyproducer.base.sync cimport pthread_mutex_lock, pthread_mutex_unlock
 
 
 cdef void take_off_wire(Accumulator* a, Batch* b) noexcept nogil:
-    """A batch's request is over. Its partition may send on: refresh it once the batch has its new place."""
+    """Notes that a batch's request is over. Its partition may send again: call ``refresh`` once the batch is
+    in its new place.
+    """
     cdef Partition* p = b.partition
     if b.in_request:
         b.in_request = 0
@@ -22,7 +24,7 @@ cdef void take_off_wire(Accumulator* a, Batch* b) noexcept nogil:
 
 
 cdef void settle(Batch* b) noexcept nogil:
-    """A batch has its outcome, or is given up: it is unsettled no more."""
+    """Removes a batch that has its outcome, or is given up, from the unsettled batches."""
     cdef Partition* p = b.partition
     cdef int32_t i = 0
     if b.base_sequence < 0:
@@ -38,9 +40,9 @@ cdef void settle(Batch* b) noexcept nogil:
 
 
 cdef int32_t strip_sequences(Accumulator* a, Partition* p, int64_t from_record) noexcept nogil:
-    """Takes their sequences from the batches from ``from_record`` on, which are certainly not in the log.
+    """Removes the sequences of the batches from ``from_record`` on, which are certainly not in the log.
 
-    None of them is on the wire. Returns how many unsettled batches remain.
+    None of them is in flight. Returns the number of remaining unsettled batches.
     """
     cdef int32_t kept = 0
     cdef int32_t i
@@ -61,7 +63,7 @@ cdef int32_t strip_sequences(Accumulator* a, Partition* p, int64_t from_record) 
 
 
 cdef void set_gate(Accumulator* a, Partition* p, int gate) noexcept nogil:
-    """Says what of a partition may go: a ``Gate``."""
+    """Sets which batches of a partition may be sent: a ``Gate``."""
     pthread_mutex_lock(&a.lock)
     p.gate = <signed char>gate
     refresh(a, p)
@@ -69,7 +71,9 @@ cdef void set_gate(Accumulator* a, Partition* p, int gate) noexcept nogil:
 
 
 cdef void set_identity(Accumulator* a, int64_t producer_id, int16_t producer_epoch) noexcept nogil:
-    """Says whose sequences new batches get; -1: nobody's, they wait. Partitions follow when they can."""
+    """Sets the producer id and epoch of new sequences; with -1 new batches wait. Each partition switches when
+    its unsettled batches allow it.
+    """
     cdef Topic* t
     cdef int32_t i
     pthread_mutex_lock(&a.lock)

@@ -1,13 +1,14 @@
-"""Batches that turn out too large for a topic: each is cut into parts, with order and futures kept.
+"""Splits batches that the broker refuses as too large, and removes refused records from batches.
 
-Owns: cutting, and what a topic learns from it. Does not own: how large batches may grow otherwise, and the
-estimate of compression (``record_accumulator``), nor the decision to split (``network/deliveries``). On the
-sender, with the GIL, which a compressed batch needs anyway.
+Owns splitting and excluding, which keep the order and the futures of the records, and lowering the topic's
+limit. Does not own the limit of new batches or the compression estimate otherwise (``record_accumulator``),
+or the decision to split (``control/batch_fate``). Runs on the sender, with the GIL, which a compressed batch
+needs anyway.
 
-Halves, not ``batch_size``: that is what the batch was allowed to have, and it was too large. Every cut makes
-progress, and the topic's next batches start from what is left (``batch_limit``). Batches that were filled
-before the topic was known to take less are cut into as many parts as it takes. So a small limit costs a few
-requests once, one for each batch that waited then, and a probe now and then.
+A refused batch is cut in half, not into parts of ``batch_size``: that was its limit, and it was too large.
+Each split makes progress, and the topic's next batches are limited to the size of the halves
+(``batch_limit``). Batches that were filled before the limit was known are cut into as many parts as needed.
+So a small limit costs a few requests once, one for each batch that was queued then, and a probe now and then.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -37,17 +38,17 @@ from cyproducer.accumulator.topology cimport TopicInfo
 from cyproducer.records.record_batch cimport BATCH_HEADER
 from cyproducer.records.varint cimport put_varint, varint_size
 
-# One record of an encoded batch, by the places of what splitting must know or change.
+# One record of an encoded batch: the parts that splitting reads or changes.
 cdef struct Encoded:
     const uint8_t* start
-    const uint8_t* rest       # what follows the offset delta
+    const uint8_t* rest       # the bytes after the offset delta
     const uint8_t* end
     int64_t timestamp_delta
     int64_t offset_delta
 
 
 cdef const uint8_t* read_varint(const uint8_t* p, int64_t* v) noexcept nogil:
-    """Reads a varint that this producer wrote."""
+    """Reads a varint that this producer has written."""
     cdef uint64_t raw = 0
     cdef int shift = 0
     while p[0] >= 0x80:
@@ -71,14 +72,14 @@ cdef void read_record(const uint8_t* p, Encoded* r) noexcept nogil:
 cdef inline int64_t moved_size(
     const Encoded* r, int64_t timestamp_delta, int32_t offset_delta
 ) noexcept nogil:
-    """What follows the length of a record that gets other deltas."""
+    """The length field of a record with new deltas: its size without the length field itself."""
     return 1 + varint_size(timestamp_delta) + varint_size(offset_delta) + (r.end - r.rest)
 
 
 cdef uint8_t* put_moved(
     uint8_t* to, const Encoded* r, int64_t timestamp_delta, int32_t offset_delta
 ) noexcept nogil:
-    """Writes a record again, with other deltas."""
+    """Copies a record with new deltas; returns the end."""
     cdef int64_t rest = r.end - r.rest
     to = put_varint(to, moved_size(r, timestamp_delta, offset_delta))
     to[0] = 0
@@ -89,12 +90,12 @@ cdef uint8_t* put_moved(
 
 
 cdef Batch* new_part(RecordAccumulator acc, const Batch* b, int64_t size) noexcept nogil:
-    """An empty closed batch in the place of ``b``, with room for ``size`` bytes; NULL: no memory."""
+    """An empty closed batch that replaces ``b``, with room for ``size`` bytes; NULL if malloc fails."""
     cdef Batch* part = <Batch*>calloc(1, sizeof(Batch))
     if part == NULL:
         return NULL
     part.capacity = buffer_capacity(size)
-    # Not to be waited for: the sender, which makes memory free, is who asks.
+    # Don't wait for memory: this is the sender, which releases it.
     acc.pool.reserve_now(part.capacity)
     part.data = acc.pool.allocate(part.capacity)
     part.delivery = delivery_new(b.partition.index, acc.c.completions)
@@ -119,9 +120,9 @@ cdef Batch* new_part(RecordAccumulator acc, const Batch* b, int64_t size) noexce
 cdef Batch* cut_off(
     RecordAccumulator acc, const Batch* b, const uint8_t** at, int32_t most, int64_t target
 ) noexcept nogil:
-    """The next part of ``b``, from ``at`` on, which moves behind it; NULL: no memory.
+    """The next part of ``b``, from ``at`` on, which is moved behind the part; NULL if malloc fails.
 
-    It ends with the record that makes ``target`` bytes full, or with its ``most``-th.
+    The part ends with the record that reaches ``target`` bytes, or with its ``most``-th record.
     """
     cdef const uint8_t* p = at[0]
     cdef int64_t size = BATCH_HEADER
@@ -137,7 +138,7 @@ cdef Batch* cut_off(
         timestamp = b.base_timestamp + r.timestamp_delta
         if count == 0:
             base = timestamp
-        # Measured, for a delta to another base may take more bytes than the one before.
+        # Measured, since a delta to a new base may take more bytes than the old delta.
         body = moved_size(&r, timestamp - base, count)
         size += varint_size(body) + body
         p = r.end
@@ -164,18 +165,18 @@ cdef Batch* cut_off(
 
 
 cdef int64_t smaller_limit(const Accumulator* a, const Batch* b) noexcept nogil:
-    """How large a topic's batches may be, now that this one was too large."""
+    """The new limit of a topic's batches, after this batch was refused as too large."""
     cdef int64_t limit = b.partition.topic.batch_limit
     if was_probe(b):
         return limit
     if limit == 0:
-        # A batch may have outgrown it, packed worse than expected: half of that is no limit.
+        # A batch that compressed worse than expected may be larger than batch_size; its half may be too.
         limit = a.batch_size
     return min(limit, max((b.size + 1) // 2, BATCH_HEADER + 1))
 
 
 cdef void learn(RecordAccumulator acc, const Batch* b, int64_t limit) noexcept nogil:
-    """The topic takes smaller batches than this one. The lock is held."""
+    """Lowers the topic's limit after this batch was refused as too large. The lock is held."""
     cdef Topic* t = b.partition.topic
     cdef int64_t now = acc.clock.now_ns()
     if was_probe(b):
@@ -191,7 +192,7 @@ cdef void learn(RecordAccumulator acc, const Batch* b, int64_t limit) noexcept n
 
 
 cdef bytes unpacked(const Batch* b):
-    """The records of a batch that is compressed, as they were before; None of one that is not."""
+    """The decompressed records of a compressed batch; None if the batch is not compressed."""
     if b.codec == 0:
         return None
     from cyproducer.records.compression import decompress
@@ -201,7 +202,7 @@ cdef bytes unpacked(const Batch* b):
 
 
 cdef Batch* cut(RecordAccumulator acc, const Batch* b, int64_t limit) except NULL:
-    """The parts of a batch, at least two, closed and compressed, the first first, chained by ``next``."""
+    """Cuts a batch into at least two parts, closed and compressed, in order, chained by ``next``."""
     cdef const uint8_t* at = b.data + BATCH_HEADER
     cdef int64_t size = b.size - BATCH_HEADER
     cdef int64_t parts = max(2, (b.size + limit - 1) // limit)
@@ -234,7 +235,7 @@ cdef Batch* cut(RecordAccumulator acc, const Batch* b, int64_t limit) except NUL
 
 
 cdef void drop(RecordAccumulator acc, Batch* part) noexcept:
-    """Frees parts that nobody knows of."""
+    """Frees parts that no queue, list or delivery refers to yet."""
     cdef Batch* following
     while part != NULL:
         following = part.next
@@ -243,7 +244,7 @@ cdef void drop(RecordAccumulator acc, Batch* part) noexcept:
 
 
 cdef int forward(const Batch* b, Batch* part) except -1:
-    """Points the outcome of a batch's records to its parts."""
+    """Forwards the delivery of a batch, record by record, to the deliveries of its parts."""
     cdef Forward* targets = <Forward*>calloc(b.count, sizeof(Forward))
     cdef int32_t done = 0
     cdef int32_t i
@@ -261,11 +262,11 @@ cdef int forward(const Batch* b, Batch* part) except -1:
 
 
 cdef int split(RecordAccumulator acc, Batch* b) except -1:
-    """Puts the parts of a batch that is in a request in its place, without sequences; frees it.
+    """Replaces a batch that is in a request with its parts, without sequences, and frees it.
 
-    They go before everything younger. Their records' futures and callbacks follow. What is raised
-    (MemoryError, or what decompression raises, which is out of memory too in its words) leaves the batch
-    as it was. The batch has at least two records.
+    The parts are queued before all younger batches. The records' futures and callbacks follow them. On an
+    exception (MemoryError, or an exception of decompression, which is a lack of memory too in its own words)
+    the batch is unchanged. The batch must have at least two records.
     """
     cdef Accumulator* a = &acc.c
     cdef int64_t limit = smaller_limit(a, b)
@@ -284,7 +285,7 @@ cdef int split(RecordAccumulator acc, Batch* b) except -1:
 
 
 cdef void replace(RecordAccumulator acc, Batch* b, Batch* part) noexcept nogil:
-    """Puts batches, chained by ``next``, in the place of one that is in a request. The lock is held."""
+    """Replaces a batch that is in a request with a chain of batches (``next``). The lock is held."""
     cdef Accumulator* a = &acc.c
     cdef Partition* p = b.partition
     cdef Batch* following
@@ -308,11 +309,11 @@ cdef void replace(RecordAccumulator acc, Batch* b, Batch* part) noexcept nogil:
     refresh(a, p)
 
 
-# Records that a broker refuses
+# Excluding refused records
 
 
 cdef Batch* without(RecordAccumulator acc, const Batch* b, const uint8_t* records, dict errors) except NULL:
-    """A closed batch of those records of ``b`` that have no error, one at least; compressed with a codec."""
+    """A closed batch of the records of ``b`` that have no error, at least one; compressed with a codec."""
     cdef int64_t size = BATCH_HEADER
     cdef int64_t base = 0
     cdef int64_t body
@@ -335,7 +336,7 @@ cdef Batch* without(RecordAccumulator acc, const Batch* b, const uint8_t* record
         count += 1
     rest = new_part(acc, b, size)
     if rest == NULL:
-        raise MemoryError(f"no memory for the {count} records of a batch that are not refused")
+        raise MemoryError(f"no memory for the {count} records of a batch that were not refused")
     rest.base_timestamp = base
     rest.max_timestamp = base
     p = records
@@ -371,10 +372,10 @@ cdef void unref_all(Forward* targets, int32_t count) noexcept:
 
 
 cdef int exclude(RecordAccumulator acc, Batch* b, dict errors) except -1:
-    """Fails some records of a batch that is in a request, and puts one of the others in its place; frees it.
+    """Fails some records of a batch that is in a request, and replaces it with a batch of the others.
 
-    ``errors``: the error of each record that fails, by its place in the batch. What is raised (MemoryError,
-    or what decompression raises) leaves the batch as it was.
+    Frees the old batch. ``errors``: record index in the batch -> error. On an exception (MemoryError, or an
+    exception of decompression) the batch is unchanged.
     """
     cdef Accumulator* a = &acc.c
     cdef Batch* rest = NULL
@@ -402,7 +403,7 @@ cdef int exclude(RecordAccumulator acc, Batch* b, dict errors) except -1:
                 drop(acc, rest)
                 raise MemoryError(f"no memory to take records out of a batch of {b.count}")
             targets[i].to.count = 1
-            # Its own: the batch's references go with the batch.
+            # A reference of our own: the batch's references are dropped with the batch.
             delivery_ref(targets[i].to)
             failed.append((<size_t>targets[i].to, errors[i]))
         else:
@@ -411,7 +412,7 @@ cdef int exclude(RecordAccumulator acc, Batch* b, dict errors) except -1:
             delivery_ref(rest.delivery)
             kept += 1
     delivery_forward(b.delivery, targets)
-    # Before the batch is off the books: whoever flushes must find them done.
+    # Before the batch is removed from the incomplete ones: when a flush returns, the futures must be done.
     for address, error in failed:
         delivery_fail(<Delivery*><size_t>address, error)
         delivery_unref(<Delivery*><size_t>address)
@@ -424,10 +425,10 @@ cdef int exclude(RecordAccumulator acc, Batch* b, dict errors) except -1:
 
 
 def topic_estimates(RecordAccumulator accumulator not None, str name not None):
-    """What a topic's new batches are cut by; any thread.
+    """The estimates that limit a topic's new batches. Thread-safe.
 
-    ``compression_ratio``: compressed to raw size, as expected. ``batch_limit``: bytes one may have as it
-    goes. A topic that is new starts with 1.0 and ``batch_size``.
+    ``compression_ratio``: expected compressed / raw size. ``batch_limit``: maximum batch size on the wire, in
+    bytes. A new topic starts with 1.0 and ``batch_size``.
     """
     cdef TopicInfo state = accumulator.topic(name)
     pthread_mutex_lock(&accumulator.c.lock)

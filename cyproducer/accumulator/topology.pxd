@@ -5,15 +5,15 @@ from cyproducer.accumulator.structures cimport Accumulator, Node, Parked, Partit
 
 cdef class TopicInfo:
     cdef Topic c
-    cdef int32_t pins         # calls of many rows that have it in hand: it is not forgotten; under the GIL
+    cdef int32_t pins         # bulk calls that use it now: a pinned topic is not forgotten. Under the GIL
     cdef readonly str name
-    cdef bytes utf8               # what c.name points to
+    cdef bytes utf8               # the memory of c.name
 
-# What is left of a topic that was forgotten: where the sequences of its partitions go on.
+# Kept of a forgotten topic: the next sequence of each partition.
 cdef struct Sequences:
     int64_t producer_id
     int16_t producer_epoch
-    int32_t next[1]           # one for each partition, in fact
+    int32_t next[1]           # variable length: one per partition
 
 cdef TopicInfo make_topic(Accumulator* a, str name, int32_t key_hash, int32_t keyless)
 cdef Node* find_node(Accumulator* a, int32_t node_id) noexcept nogil

@@ -1,7 +1,7 @@
-"""Topics, partitions and brokers as the accumulator knows them.
+"""Manages the accumulator's structures of topics, partitions and brokers.
 
-Owns: the structures' life, and which broker a partition's queue belongs to. Does not own: metadata
-(``control/metadata``), which says what to write here. All under the accumulator's lock, on the sender.
+Owns the lifetime of the structures and the assignment of partitions to brokers. Does not own the metadata
+that determines them (``control/metadata``). Runs under the accumulator's lock, on the sender.
 """
 
 from libc.stdlib cimport calloc, free, realloc
@@ -15,7 +15,7 @@ from cyproducer.base.sync cimport pthread_cond_broadcast, pthread_mutex_lock, pt
 
 
 cdef class TopicInfo:
-    """A topic's C structure and what keeps it alive; made by the accumulator only."""
+    """Owns a topic's C structure and keeps it alive. Only the accumulator creates it."""
 
     def __dealloc__(self):
         cdef int32_t i
@@ -33,7 +33,7 @@ cdef class TopicInfo:
 
 
 cdef TopicInfo make_topic(Accumulator* a, str name, int32_t key_hash, int32_t keyless):
-    """A topic without partitions, listed in the accumulator."""
+    """Creates a topic without partitions and adds it to the accumulator's list."""
     cdef TopicInfo state = TopicInfo.__new__(TopicInfo)
     cdef char* text
     cdef int failed
@@ -60,7 +60,7 @@ cdef TopicInfo make_topic(Accumulator* a, str name, int32_t key_hash, int32_t ke
 
 
 cdef Node* find_node(Accumulator* a, int32_t node_id) noexcept nogil:
-    """The broker of that id, or NULL. The lock is held, or the sender's thread asks."""
+    """The broker with that id, or NULL. Called with the lock held, or on the sender thread."""
     cdef Node* n = a.nodes
     while n != NULL and n.id != node_id:
         n = n.next
@@ -68,7 +68,7 @@ cdef Node* find_node(Accumulator* a, int32_t node_id) noexcept nogil:
 
 
 cdef Node* make_node(Accumulator* a, int32_t node_id) except NULL:
-    """The broker of that id, made where it is new."""
+    """The broker with that id; creates it if it is new."""
     cdef Node* n
     pthread_mutex_lock(&a.lock)
     n = find_node(a, node_id)
@@ -79,7 +79,7 @@ cdef Node* make_node(Accumulator* a, int32_t node_id) except NULL:
             n = NULL
         if n != NULL:
             n.id = node_id
-            n.takes = 1   # its first batch is news: somebody has to connect
+            n.takes = 1   # its first batch must wake the sender, which has the broker connected
             n.next = a.nodes
             a.nodes = n
     pthread_mutex_unlock(&a.lock)
@@ -89,9 +89,9 @@ cdef Node* make_node(Accumulator* a, int32_t node_id) except NULL:
 
 
 cdef int widen(Accumulator* a, Topic* t, int32_t count) noexcept nogil:
-    """Gives a topic room for ``count`` partitions; -1 where there is no memory. The lock is held.
+    """Gives a topic room for ``count`` partitions; returns -1 if malloc fails. The lock is held.
 
-    Partitions are never freed before the topic: a batch on its way points to its own.
+    Partitions are never freed before the topic: batches in flight point to them.
     """
     cdef Partition** grown
     cdef int32_t* available
@@ -117,22 +117,22 @@ cdef int widen(Accumulator* a, Topic* t, int32_t count) noexcept nogil:
 
 
 cdef int assign_leader(Accumulator* a, Topic* t, int32_t index, Node* node) noexcept nogil:
-    """Moves a partition's queue, as a whole, to its leader (NULL: none). The lock is held."""
+    """Assigns a partition, with its whole queue, to its leader (NULL: none). The lock is held."""
     cdef Partition* p = t.partitions[index]
     if p.node == node:
         return 0
     withdraw(a, p)
     p.node = node
-    # What the old leader has not answered comes first: it may have to be sent again.
+    # Batches that the old leader has not answered come first: they may have to be sent again.
     p.recovering = p.in_flight > 0
     return refresh(a, p)
 
 
 cdef void take_id(Accumulator* a, Topic* t, const uint8_t* topic_id) noexcept nogil:
-    """Gives a topic its id, 16 bytes. The lock is held.
+    """Sets a topic's id, 16 bytes. The lock is held.
 
-    With another id it is another topic: what is on the wire will be refused and go again, and until then
-    nothing may overtake it.
+    A different id means that the topic was created again: the batches in flight will be refused and sent
+    again, and no other batch may overtake them.
     """
     cdef int32_t i
     if memcmp(t.id, topic_id, 16) == 0:
@@ -146,14 +146,14 @@ cdef void take_id(Accumulator* a, Topic* t, const uint8_t* topic_id) noexcept no
 
 
 cdef void orphan(Accumulator* a, Topic* t, int32_t count) noexcept nogil:
-    """Takes their leaders from the partitions from ``count`` on: the topic has no more. The lock is held."""
+    """Removes the leaders of all partitions from ``count`` on, which no longer exist. The lock is held."""
     cdef int32_t i
     for i in range(count, t.partition_room):
         assign_leader(a, t, i, NULL)
 
 
 cdef int list_available(Topic* t, int32_t count) noexcept nogil:
-    """Lists which of the first ``count`` partitions have a leader. The lock is held."""
+    """Lists those of the first ``count`` partitions that have a leader. The lock is held."""
     cdef int32_t i
     t.available_count = 0
     for i in range(count):
@@ -164,8 +164,8 @@ cdef int list_available(Topic* t, int32_t count) noexcept nogil:
 
 
 cdef void unpark(Accumulator* a, Topic* t) noexcept nogil:
-    """Takes the oldest parked record of a topic off its queue, in a batch or failed by now: a flush that no
-    longer finds it here finds it there. The lock is held."""
+    """Removes the oldest parked record of a topic from its queue. The record must be in a batch or failed by
+    now, so that a concurrent flush finds it in one place or the other. The lock is held."""
     cdef Parked* k = t.first_parked
     leave_waiting(a, t)
     t.first_parked = k.next
@@ -181,9 +181,10 @@ cdef void unpark(Accumulator* a, Topic* t) noexcept nogil:
 
 
 cdef void join_waiting(Accumulator* a, Topic* t) noexcept nogil:
-    """Lists a topic that has parked records. The lock is held.
+    """Inserts a topic into the list of topics with parked records. The lock is held.
 
-    By the deadline of its first record, from the end on: where all may wait equally long, it is the last.
+    Sorted by the deadline of the first record. The search starts at the end: with equal timeouts the new
+    topic is the last.
     """
     cdef Topic* before = a.last_waiting
     while before != NULL and before.first_parked.deadline_ns > t.first_parked.deadline_ns:
@@ -215,15 +216,15 @@ cdef void leave_waiting(Accumulator* a, Topic* t) noexcept nogil:
 
 
 cdef inline bint at_rest(const Partition* p) noexcept nogil:
-    """Whether nothing refers to a partition: no batch, which would be queued or on the wire, nor the sender's
-    heap of those that back off. The control plane has orders only for what is held back."""
+    """Whether nothing refers to a partition: no queued or in-flight batch, and not the sender's heap of
+    partitions that back off. With an open gate the control plane has no orders for it."""
     return p.first == NULL and p.in_flight == 0 and p.retry_at_ns == 0 and p.gate == GATE_OPEN
 
 
 cdef bint drop_topic(Accumulator* a, Topic* t) noexcept nogil:
-    """Takes a topic off the list of all, unless there is something under way of it; whether it was.
+    """Removes a topic from the list of all topics, unless it has records under way; returns whether it did.
 
-    The lock is held. Its sequences are still to be had from it, see ``copy_sequences``.
+    The lock is held. Its sequences can still be read, see ``copy_sequences``.
     """
     cdef int32_t i
     if t.first_parked != NULL or t.gone:
@@ -242,10 +243,10 @@ cdef bint drop_topic(Accumulator* a, Topic* t) noexcept nogil:
 
 
 cdef bint copy_sequences(const Accumulator* a, const Topic* t, Sequences* out) noexcept nogil:
-    """Notes the next sequences of a topic that was dropped; whether it has any. The lock is held.
+    """Copies the next sequences of a dropped topic; returns whether any differs from 0. The lock is held.
 
-    ``out`` has room for ``partition_room`` of them. Brokers remember the last ones: if a partition began with
-    0 again, they would take its next batch for one they have, or for one that comes too early.
+    ``out`` has room for ``partition_room`` sequences. Brokers remember the last sequences: if a partition
+    started at 0 again, they would treat its next batch as a duplicate or as out of order.
     """
     cdef const Partition* p
     cdef bint any = False
@@ -262,7 +263,7 @@ cdef bint copy_sequences(const Accumulator* a, const Topic* t, Sequences* out) n
 
 
 cdef void restore_sequences(Topic* t, const Sequences* kept, int32_t count) noexcept nogil:
-    """Has a topic's new partitions go on where the dropped ones ended. The lock is held."""
+    """Makes a topic's new partitions continue the sequences of the dropped ones. The lock is held."""
     cdef int32_t i
     for i in range(count):
         t.partitions[i].producer_id = kept.producer_id

@@ -1,1 +1,1 @@
-"""What runs on threads that call ``send()``, ``send_many()``, ``send_arrow()``: from arguments to batches."""
+"""Implements ``send()``, ``send_many()`` and ``send_arrow()``, which run on the calling thread."""

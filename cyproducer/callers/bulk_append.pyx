@@ -1,12 +1,12 @@
-"""Appending many rows at once: the loop behind ``send_arrow()`` and ``send_many()``.
+"""Appends many rows to batches: the loop of ``send_arrow()`` and ``send_many()``.
 
-Owns: writing rows into batches, a block of them under one hold of the accumulator's lock. Does not own:
-opening and closing batches, which is the accumulator's, nor waiting for memory (``bulk_path``). Runs on
-application threads, without the GIL.
+Owns writing rows to batches, one block of rows per hold of the accumulator's lock. Does not own opening and
+closing batches (``record_accumulator``) or waiting for memory (``bulk_path``). Runs on application threads,
+without the GIL unless there are few rows.
 
-A block is bounded in rows and bytes, so that neither the sender nor another thread's ``send()`` waits longer
-than some ten microseconds for the lock. Columns are read and keys hashed before it is taken; values alone,
-the common and the fastest case, are written from their column.
+A block is limited in rows and bytes, so that the sender and ``send()`` on other threads wait no longer than
+about ten microseconds for the lock. Columns are read and keys are hashed before the lock is taken. Rows that
+have only values, the common and fastest case, are written directly from their column.
 """
 
 from libc.string cimport memcpy
@@ -56,18 +56,18 @@ from cyproducer.records.record_batch cimport BATCH_HEADER, USUAL_SLACK, put_reco
 from cyproducer.records.varint cimport put_varint, varint_size
 
 cdef enum:
-    BLOCK_ROWS = 512          # at most, and below: room for segments is made for as many
-    BLOCK_BYTES = 65536
-    GIVEN_MOMENTS = 4         # of some 70 us, timer slack included
+    BLOCK_ROWS = 512          # most rows of a block; segments are allocated for as many
+    BLOCK_BYTES = 65536       # most bytes of a block
+    GIVEN_MOMENTS = 4         # sleeps of about 70 us each, including timer slack
 
 cdef uint8_t NO_HEADERS = 0
 
 
 cdef int append_rows(RecordAccumulator acc, Topic* t, Segments segments, Sending* s) noexcept nogil:
-    """Appends the rows of a batch from ``s.row`` on.
+    """Appends the rows of a batch of rows from ``s.row`` on.
 
-    Returns APPENDED when all are, else why not: an ``AppendResult`` or ``BulkResult``. A batch to be sealed
-    may be in ``s.out.sealing`` either way.
+    Returns APPENDED if all were appended, otherwise the reason: an ``AppendResult`` or ``BulkResult``. In
+    either case ``s.out.sealing`` may be a batch to be sealed.
     """
     cdef int64_t pause_ns = 0
     cdef int64_t now_ns
@@ -77,7 +77,7 @@ cdef int append_rows(RecordAccumulator acc, Topic* t, Segments segments, Sending
         more = <int32_t>min(BLOCK_ROWS, s.rows.count - s.row)
         if not segments.make_room(more) or not segments.make_chains(min(more, s.partitions)):
             return OUT_OF_MEMORY
-        # Of few rows it is the time that send() gives.
+        # For few rows, the coarse clock, as in send().
         s.now_ms = acc.clock.ticked_wall_ms() if s.rows.count <= FEW_ROWS else acc.clock.wall_ms()
         result = append_block(acc, t, segments, s)
         if s.out.wake:
@@ -101,7 +101,7 @@ cdef int append_block(RecordAccumulator acc, Topic* t, Segments segments, Sendin
     if not plain:
         read_rows(t, s)
     if s.rows.count <= FEW_ROWS:
-        # With the GIL: others give way.
+        # This thread holds the GIL: bulk calls give way to it.
         cyp_lock_queued(&a.lock, &a.queued)
     else:
         pthread_mutex_lock(&a.lock)
@@ -125,10 +125,10 @@ cdef int append_block(RecordAccumulator acc, Topic* t, Segments segments, Sendin
 
 
 cdef void give_way(const int32_t* queued) noexcept nogil:
-    """Lets whoever waits for the lock have it, for a fraction of a millisecond at most.
+    """Waits until threads that wait for the lock have taken it, for a fraction of a millisecond at most.
 
-    A thread that slept has to get a CPU first, maybe that of this thread, and finds the lock taken again if
-    that takes longer than the turns of ``cyp_give_way``.
+    A thread that slept needs a CPU first, maybe the one of this thread. If that takes longer than the yields
+    of ``cyp_give_way``, it would find the lock taken again: sleep, too.
     """
     cdef timespec moment
     cdef int _i
@@ -141,10 +141,10 @@ cdef void give_way(const int32_t* queued) noexcept nogil:
         nanosleep(&moment, NULL)
 
 
-# Rows of any kind
+# Rows in general
 
 cdef inline int64_t read_row(const Sending* s, int64_t row, RecordView* r, uint8_t* headers) noexcept nogil:
-    """Fills ``r``; returns how many bytes of ``headers`` that took."""
+    """Fills ``r``; returns the number of bytes written to ``headers``."""
     cdef const Rows* rows = s.rows
     cdef int64_t used = 0
     r.key_size = cell(&rows.key, row, &r.key)
@@ -162,7 +162,7 @@ cdef inline int64_t read_row(const Sending* s, int64_t row, RecordView* r, uint8
 
 
 cdef void read_rows(const Topic* t, Sending* s) noexcept nogil:
-    """Reads the next rows, and hashes their keys, before the lock is taken."""
+    """Reads the next rows and hashes their keys. Called before the lock is taken."""
     cdef const Rows* rows = s.rows
     cdef int64_t end = min(rows.count, s.row + s.ready_room)
     cdef int64_t headers_used = 0
@@ -204,7 +204,7 @@ cdef void read_rows(const Topic* t, Sending* s) noexcept nogil:
 cdef int append_ready(
     RecordAccumulator acc, Topic* t, Segments segments, Sending* s, bint* wake
 ) noexcept nogil:
-    """Appends the rows that were read. The lock is held."""
+    """Appends the rows read by ``read_rows``. The lock is held."""
     cdef Accumulator* a = &acc.c
     cdef int64_t bytes_left = BLOCK_BYTES
     cdef int64_t bound
@@ -263,11 +263,11 @@ cdef int append_slowly(
     RecordAccumulator acc, Topic* t, Segments segments, Sending* s, int32_t partition, const RecordView* r,
     bint* wake,
 ) noexcept nogil:
-    """One row by the accumulator's own way, which opens, enlarges and closes batches."""
+    """Appends one row with the accumulator's ``_append``, which opens, enlarges and closes batches."""
     cdef int64_t least
     cdef int result
     s.out.wake = False
-    # Unlocked: it matters little when it is some buffers more.
+    # Read without the pool's lock: a few buffers too many do no harm.
     if s.grant == 0 and s.left_over > 0 and acc.pool.in_use > acc.pool.total_bytes - s.left_over:
         least = buffer_capacity(record_bound(r.key_size, r.value_size, r.headers_size) + BATCH_HEADER)
         s.out.need = acc._first_capacity(t.partitions[partition], least, LEAST_WAIT)
@@ -279,10 +279,10 @@ cdef int append_slowly(
     return result
 
 
-# Values alone, one behind the other in one partition
+# Rows that have only values and go to one partition
 
 cdef inline bint is_plain(const Topic* t, const Sending* s) noexcept nogil:
-    """Whether the rows have values only, none of them null, and go to one partition for a while."""
+    """Whether the rows have only values, none of them null, and consecutive rows go to one partition."""
     cdef const Rows* rows = s.rows
     return (
         rows.key.layout == ABSENT
@@ -302,7 +302,7 @@ cdef inline bint is_plain(const Topic* t, const Sending* s) noexcept nogil:
 cdef int append_plain(
     RecordAccumulator acc, Topic* t, Segments segments, Sending* s, bint* wake
 ) noexcept nogil:
-    """A block of rows for which ``is_plain`` holds. The lock is held."""
+    """Appends a block of rows for which ``is_plain`` holds. The lock is held."""
     cdef Accumulator* a = &acc.c
     cdef int64_t end = min(s.rows.count, s.row + BLOCK_ROWS)
     cdef int64_t bytes_left = BLOCK_BYTES
@@ -317,7 +317,7 @@ cdef int append_plain(
     cdef Partition* p
     cdef Batch* b
     while s.row < end and bytes_left > 0 and s.out.sealing == NULL:
-        # The first row by itself: it chooses the partition, and may need a new batch.
+        # The first row is handled separately: it chooses the partition, and may need a new batch.
         read_row(s, s.row, &r, NULL)
         bound = record_bound(-1, r.value_size, 1)
         partition = s.partition
@@ -354,11 +354,12 @@ cdef inline int32_t put_rows(
     Batch* b, const Cells* values, int64_t row, int64_t end, int64_t limit, int64_t timestamp_ms,
     int64_t* taken,
 ) noexcept nogil:
-    """Writes rows into a batch that has room for the first: up to ``end``, its size, or ``limit`` bytes.
+    """Writes rows to a batch that has room for the first one, until row ``end``, the batch's limit or
+    ``limit`` bytes.
 
-    Returns how many; ``taken``: their bytes, as sticky placement counts them.
+    Returns the number of rows. Sets ``taken`` to their bytes, as the sticky policy counts them.
     """
-    # A loop for each layout: what is known when it is compiled is not asked a row.
+    # One loop per layout: the layout is a compile-time constant, not checked per row.
     if values.layout == OFFSETS32:
         return put_rows_of(OFFSETS32, b, values, row, end, limit, timestamp_ms, taken)
     if values.layout == OFFSETS64:
@@ -388,7 +389,7 @@ cdef inline int32_t put_rows_of(
         size = cell_of(layout, values, row, &at)
         if p + record_bound(-1, size, 1) > full:
             break
-        # As put_record does, for what all these rows have in common.
+        # Like put_record, specialized for what all these rows have in common.
         start = p
         p = put_varint(p, fixed + varint_size(index) + varint_size(size) + size)
         p[0] = 0

@@ -1,9 +1,9 @@
-"""``send_arrow()`` and ``send_many()``: from a caller's columns or sequences to batches and one future.
+"""Implements ``send_arrow()`` and ``send_many()``: appends many rows to batches and returns one future.
 
-Owns: the calls' arguments, the order of looking through everything before anything is sent, and what is in
-an append's way: no metadata, no memory, batches to be compressed. Does not own: columns
-(``records/columnar``), the loop over rows (``bulk_append``), the future (``bulk_future``). Runs on the
-caller's thread; the GIL is let go but for what needs it, a few times a megabyte.
+Owns checking the arguments and all rows before any row is sent, and the interruptions of appending: waiting
+for metadata, waiting for memory, compressing batches. Does not own columns (``records/columnar``), the loop
+over rows (``bulk_append``) or the future (``bulk_future``). Runs on the calling thread. The GIL is released
+most of the time, and taken again a few times per megabyte.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -51,34 +51,36 @@ cdef extern from "<Python.h>":
 
 
 cdef enum:
-    HEADERS_ROOM = 65536      # for as many rows' headers as fit into it
+    HEADERS_ROOM = 65536      # bytes for the headers of as many rows as fit
 
 
 cdef class BulkPath(SendPath):
-    """What ``KafkaProducer`` inherits ``send_arrow()`` and ``send_many()`` from. Thread-safe."""
+    """The base class of ``KafkaProducer`` that implements ``send_arrow()`` and ``send_many()``. Thread-safe.
+    """
 
     def send_arrow(
         self, topic, data, *, key=None, value="value", headers=None, partition=None, timestamp=None
     ):
         """Accepts the rows of a table and returns one future for all of them; see docs/columnar.md.
 
-        ``data``: whatever has ``__arrow_c_stream__`` or ``__arrow_c_array__``, such as tables of pyarrow,
-        polars, pandas, DuckDB and DataFusion. A stream is read to its end, and held, before anything is sent:
-        call this for each batch of one that does not fit into memory.
+        ``data``: any object with ``__arrow_c_stream__`` or ``__arrow_c_array__``, such as tables of pyarrow,
+        polars, pandas, DuckDB and DataFusion. A stream is read to its end and kept in memory before any row
+        is sent: if it does not fit into memory, call this method for each of its batches.
 
         ``value``, ``key``, ``headers``: names of columns, or None. Values and keys are binary or string
-        columns, large, view, fixed-size and dictionary variants too; headers are lists of (key, value)
-        structs. ``partition``: a number for all rows, or the name of a column of whole numbers, in which null
-        (of float64 also NaN) is to be chosen. ``timestamp``: milliseconds for all, or the name of a column of
-        timestamps, dates, or of int64 or uint64 as milliseconds, in which null is now.
+        columns, including large, view, fixed-size and dictionary variants; headers are lists of (key, value)
+        structs. ``partition``: a number for all rows, or the name of a column of whole numbers; for null (for
+        float64 also NaN) the partitioner chooses. ``timestamp``: milliseconds for all rows, or the name of a
+        column of timestamps, dates, or int64 or uint64 milliseconds; null is now.
 
-        Blocks while the topic's metadata is not there, or is asked for anew because a partition is not among
-        them, and while ``buffer_memory`` is full: each time up to ``max_block_ms``.
+        Blocks while the topic's metadata is missing, while it is refreshed because a partition is missing,
+        and while ``buffer_memory`` is full: each time up to ``max_block_ms``.
 
-        Raises, before anything is sent, ``TypeError`` and ``ValueError`` for columns and rows that can't be
-        right, ``RecordTooLargeError``, ``UnknownTopicOrPartitionError``, ``InvalidTopicError``,
-        ``KafkaTimeoutError`` without metadata, ``ProducerClosedError``. What is raised later, such as
-        ``BufferExhaustedError``, has ``accepted``, the number of rows that were, and ``future``, theirs.
+        Raises, before any row is sent, ``TypeError`` and ``ValueError`` for invalid columns and rows,
+        ``RecordTooLargeError``, ``UnknownTopicOrPartitionError``, ``InvalidTopicError``,
+        ``KafkaTimeoutError`` without metadata, ``ProducerClosedError``. Errors that are raised later, such as
+        ``BufferExhaustedError``, have the attributes ``accepted``, the number of accepted rows, and
+        ``future``, the future of those rows.
         """
         cdef RowSource source
         cdef TopicInfo state = topic_of(self, topic)
@@ -99,11 +101,12 @@ cdef class BulkPath(SendPath):
         return self._pinned(state, source, given and wanted < 0)
 
     def send_many(self, topic, values, keys=None, *, partition=None, timestamp_ms=None):
-        """Accepts many records and returns one future for all of them; what ``send_arrow`` is for sequences.
+        """Accepts many records and returns one future for all of them; like ``send_arrow``, for sequences.
 
-        ``values``, ``keys``: as many bytes, other contiguous buffers or None each; errors name them by their
-        place. Other threads run meanwhile: a list that they change is read as by a ``for`` loop.
-        ``partition``, ``timestamp_ms``: of all of them. For the rest, errors too, see ``send_arrow``.
+        ``values``, ``keys``: sequences of the same length, of bytes, other contiguous buffers or None; errors
+        name items by their index. Other threads run meanwhile: a list that they change is read as by a
+        ``for`` loop. ``partition``, ``timestamp_ms``: for all records. See ``send_arrow`` for the rest,
+        including errors.
         """
         cdef RowSource source
         cdef TopicInfo state = topic_of(self, topic)
@@ -123,12 +126,13 @@ cdef class BulkPath(SendPath):
         let_go_of(source)
         return future
 
-    # For whoever inherits from this
+    # For subclasses
 
     def _before_bulk(self, str method, bint keyed, bint valued):
-        """Refuses what can't be done for whole columns; returns whether each row must name its partition.
+        """Raises if the producer is closed or its configuration does not allow bulk calls.
 
-        Not asked by a ``plain`` path that is open, for which there is nothing to refuse.
+        Returns whether each row must name its partition. Not called if the path is ``plain`` and open: there
+        is nothing to check then.
         """
         return False
 
@@ -139,7 +143,7 @@ cdef class BulkPath(SendPath):
     # Sending
 
     cdef BulkFuture _pinned(self, TopicInfo state, RowSource source, bint given):
-        """``_send_rows`` with a topic that is not forgotten meanwhile."""
+        """Calls ``_send_rows`` with the topic pinned, so that it is not forgotten meanwhile."""
         if state.c.gone:
             state = self._topic(state.name)
         state.pins += 1
@@ -155,9 +159,9 @@ cdef class BulkPath(SendPath):
         cdef Sending s
         cdef Ready few[FEW_ROWS]
         cdef int64_t least
-        # 0: nothing was waited for yet.
+        # 0: the call has not waited yet.
         cdef int64_t deadline = 0
-        # Rows are only appended while it is still that many.
+        # Rows are only appended while the topic has this many partitions.
         cdef int32_t partitions
         if cyp_load64(&acc.c.completions.backlog) >= acc.c.completions.most:
             deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
@@ -170,7 +174,7 @@ cdef class BulkPath(SendPath):
         try:
             self._check(state, source, partitions, given)
         except UnknownTopicOrPartitionError:
-            # It may have come since the metadata.
+            # The partition may be newer than the metadata.
             if deadline == 0:
                 deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
             self._refresh_topic(state.name, max(0.0, (deadline - cyp_monotonic_ns()) / 1e9))
@@ -216,12 +220,12 @@ cdef class BulkPath(SendPath):
         return future
 
     cdef int _check(self, TopicInfo state, RowSource source, int32_t partitions, bint given) except -1:
-        """Raises for what can't be sent to a topic of so many partitions."""
+        """Raises if a row can't be sent to a topic with this many partitions."""
         if source.partition >= partitions:
             raise UnknownTopicOrPartitionError(no_partition(state, source.partition, partitions))
         if given and source.partition_name is None and source.count > 0:
             raise ValueError(
-                "partition: must be given: a partitioner of your own is not asked for single rows"
+                "partition: must be given: a custom partitioner is not called for the rows of a bulk call"
             )
         return check_rows(source, partitions, self.max_request_size, given)
 
@@ -239,7 +243,7 @@ cdef class BulkPath(SendPath):
             while s.row < s.rows.count:
                 before = s.row
                 if s.rows.count <= FEW_ROWS:
-                    # As send() does it: to let go of the GIL would cost more than the rows.
+                    # As in send(): releasing the GIL would cost more than appending these rows.
                     result = append_rows(acc, &state.c, segments, s)
                 else:
                     with nogil:
@@ -249,7 +253,7 @@ cdef class BulkPath(SendPath):
                     s.out.sealing = NULL
                     acc.seal(sealing)
                 if result != APPENDED and result != PAUSE:
-                    # The time is that of one wait: whoever gets on is not too slow.
+                    # Each wait has its own deadline, as long as rows were appended in between.
                     if s.row > before or deadline == 0:
                         deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
                     self._cope(result, state, segments, s, deadline)
@@ -259,7 +263,7 @@ cdef class BulkPath(SendPath):
     cdef int _cope(
         self, int result, TopicInfo state, Segments segments, Sending* s, int64_t deadline
     ) except -1:
-        """Does something about what kept rows from being appended, or raises."""
+        """Handles a result that interrupted appending, by waiting for what is missing, or raises."""
         cdef RecordAccumulator acc = self.accumulator
         if result == NEED_MEMORY:
             acc.wake()
@@ -278,7 +282,7 @@ cdef class BulkPath(SendPath):
             raise ProducerClosedError("the producer was closed: not all rows were accepted")
         elif result == NO_SUCH_PARTITION:
             raise UnknownTopicOrPartitionError(
-                f"topic {state.name!r} has lost partitions meanwhile, it has {state.c.partition_count} now: "
+                f"topic {state.name!r} has fewer partitions than before ({state.c.partition_count} now): "
                 "not all rows were accepted"
             )
         else:
@@ -286,10 +290,10 @@ cdef class BulkPath(SendPath):
         return 0
 
     cdef bint _wait_for_others(self, int64_t size, int64_t deadline) except -1:
-        """Waits for a moment until ``size`` bytes are free, without a place in line; whether they are.
+        """Waits for at most SIGNAL_SLICE_NS until ``size`` bytes are free, without joining the pool's queue.
 
-        Whoever stands in line gets every byte that comes back, and then fills it: another thread's send()
-        would stand behind many rows of this call each time it needs a buffer.
+        Returns whether they are free. In the queue this call would get every released byte and fill it:
+        another thread's ``send()`` would wait behind many rows of this call each time it needs a buffer.
         """
         cdef RecordAccumulator acc = self.accumulator
         cdef timespec moment
@@ -301,7 +305,7 @@ cdef class BulkPath(SendPath):
         pthread_mutex_unlock(&acc.c.lock)
         acc.wake()
         with nogil:
-            # Unlocked: it is reserved afterwards, or waited for.
+            # Read without the lock: the caller reserves the bytes afterwards, or waits for them.
             while acc.pool.in_use > most and cyp_monotonic_ns() < until and not acc.c.closed:
                 moment.tv_sec = 0
                 moment.tv_nsec = 50_000
@@ -313,7 +317,7 @@ cdef class BulkPath(SendPath):
         return acc.pool.in_use <= most
 
     cdef int32_t _known_partitions(self, TopicInfo state, int64_t deadline) except -1:
-        """How many partitions the topic has, waiting for its metadata until ``deadline``."""
+        """The topic's partition count; waits for its metadata until ``deadline``."""
         cdef RecordAccumulator acc = self.accumulator
         cdef int64_t now
         cdef int64_t until
@@ -323,8 +327,8 @@ cdef class BulkPath(SendPath):
             now = cyp_monotonic_ns()
             if state.c.partition_count == 0:
                 self._wait_for_topic(state.name, max(0.0, (deadline - now) / 1e9))
-            # The metadata may be there, and records that wait for it not yet be in their partitions; or an
-            # idle topic is being dropped.
+            # Even with metadata the count may be 0: parked records are still being appended to their
+            # partitions, or the topic was idle and is being dropped.
             if state.c.partition_count == 0 and acc.on_topic_needed is not None:
                 acc.on_topic_needed(state.name)
             until = min(deadline, now + SIGNAL_SLICE_NS)

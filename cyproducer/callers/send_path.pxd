@@ -9,16 +9,16 @@ from cyproducer.accumulator.topology cimport TopicInfo
 
 cdef class SendPath:
     cdef RecordAccumulator accumulator
-    # Of the last send: most programs write one topic in a row. Borrowed, the accumulator keeps it until a
-    # topic is forgotten: a counted reference, stored by two threads at once without a GIL, would be counted
-    # wrongly.
+    # The topic of the last send(): most programs send many records in a row to one topic. Borrowed: the
+    # accumulator keeps topics alive until one is forgotten. A counted reference, stored by two threads at
+    # once without a GIL, would corrupt the reference count.
     cdef void* last_topic
-    cdef int64_t forgotten          # the accumulator's topics_forgotten at that time
-    cdef bint forked                # the accumulator is the parent process's
-    cdef bint plain                 # no serializer, interceptor or partitioner of the user's
+    cdef int64_t forgotten          # topics_forgotten of the accumulator when last_topic was set
+    cdef bint forked                # the accumulator belongs to the parent process
+    cdef bint plain                 # the user configured no serializer, interceptor or partitioner
     cdef int64_t max_request_size
     cdef int64_t max_block_ns
-    cdef object extension           # what _send_extended calls; None where plain
+    cdef object extension           # send() calls it unless plain; None if plain
 
     cdef RecordFuture _send(self, object topic, object value, object key, object headers, object partition,
                             object timestamp_ms, Ticket ticket, bint blocks)
@@ -36,7 +36,7 @@ cdef class SendPath:
 
 
 cdef inline TopicInfo topic_of(SendPath path, object name):
-    """The topic of that name: without a look into the table where it is that of the last call."""
+    """The topic of that name; skips the lookup if it is the topic of the last call."""
     cdef void* last = path.last_topic
     if (
         last != NULL

@@ -1,8 +1,8 @@
-"""``send()``: from a caller's arguments to bytes in a batch, with no Python object left but the future.
+"""Implements ``send()``: appends a record to a batch; the only Python object left is the record's future.
 
-Owns: looking at the arguments, refusing what is wrong with them, appending, and waiting for memory.
-Does not own: serializers, interceptors and custom partitioners (``producer.py`` passes an extension for
-them), nor the accumulator. Runs on the caller's thread, with the GIL, which is released only in waits.
+Owns checking the arguments, appending, and waiting for memory. Does not own serializers, interceptors and
+custom partitioners (``producer.py`` passes an extension for them) or the accumulator. Runs on the calling
+thread, with the GIL, which is released only while waiting.
 """
 
 from cpython.buffer cimport PyBuffer_Release
@@ -56,13 +56,13 @@ cdef extern from "<Python.h>":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
     long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
 
-# Source: Apache Kafka's rule for topic names (249 characters, of these).
+# Source: Apache Kafka's rule for topic names (at most 249 of these characters).
 LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 cdef uint8_t NO_HEADERS = 0
 
 
-# A caller's bytes, held while they are copied.
+# The caller's bytes, borrowed while they are copied.
 cdef struct Held:
     const uint8_t* data
     int64_t size
@@ -71,9 +71,9 @@ cdef struct Held:
 
 
 cdef int hold(object data, Held* held, str what) except -1:
-    """Borrows the bytes of any contiguous buffer; -1 as the size of None.
+    """Borrows the bytes of any contiguous buffer; the size of None is -1.
 
-    Exact bytes are only pointed to: the caller keeps ``data`` until they are copied.
+    For an exact ``bytes`` only the pointer is taken: the caller keeps ``data`` alive until it is copied.
     """
     held.viewed = False
     held.data = NULL
@@ -85,7 +85,7 @@ cdef int hold(object data, Held* held, str what) except -1:
     else:
         advice = ""
         if what in ("key", "value"):
-            advice = f"; give the producer a {what}_serializer for other types"
+            advice = f"; set {what}_serializer for other types"
         take_buffer(data, &held.view, what, advice)
         held.viewed = True
         held.data = <const uint8_t*>held.view.buf
@@ -99,9 +99,9 @@ cdef inline void let_go(Held* held) noexcept:
 
 
 cdef uint8_t* encode_headers(object headers, int64_t* size, int64_t* payload) except NULL:
-    """A list of (str, bytes or None) as a record has it, count first; the caller frees it.
+    """Encodes a list of (str, bytes or None) as in a record, count first; the caller frees the result.
 
-    ``payload`` gets the bytes of names and values alone, which the metadata tells.
+    ``payload`` is set to the number of bytes of names and values alone, for the record's metadata.
     """
     cdef int64_t room = 256
     cdef uint8_t* start = <uint8_t*>malloc(room)
@@ -111,7 +111,7 @@ cdef uint8_t* encode_headers(object headers, int64_t* size, int64_t* payload) ex
     cdef const char* name
     cdef Held value
     cdef tuple pairs
-    # What a header's own __getitem__ makes lives as long as these refer to it: until it is copied.
+    # A header's own __getitem__ may create the objects: these references keep them alive until the copy.
     cdef object text
     cdef object data
     if start == NULL:
@@ -129,7 +129,7 @@ cdef uint8_t* encode_headers(object headers, int64_t* size, int64_t* payload) ex
         for header in pairs:
             if not isinstance(header, (tuple, list)) or len(header) != 2:
                 raise TypeError(f"headers: each must be a (str, bytes or None) pair, not {header!r}")
-            # With bounds checks: the code of one item may change the list before the other is taken.
+            # With bounds checks: code that runs for one item may change the list before the next is read.
             text = PySequence_GetItem(header, 0)
             data = PySequence_GetItem(header, 1)
             if not PyUnicode_Check(text):
@@ -166,7 +166,7 @@ cdef uint8_t* encode_headers(object headers, int64_t* size, int64_t* payload) ex
 cdef int32_t wanted_partition(object partition) except -1:
     cdef int too_large = 0
     cdef int64_t number
-    # Read as C does: a subclass's own comparisons could let any number through.
+    # Converted before it is compared: comparison methods of a subclass could let any number pass.
     if not PyLong_Check(partition):
         raise TypeError(f"partition: must be an int or None, not {type(partition).__name__}")
     number = PyLong_AsLongLongAndOverflow(partition, &too_large)
@@ -176,7 +176,7 @@ cdef int32_t wanted_partition(object partition) except -1:
 
 
 cdef int64_t given_timestamp(object timestamp_ms, str name) except? -1:
-    """An argument of that name as milliseconds."""
+    """Converts a timestamp argument to milliseconds; ``name`` is the argument's name."""
     cdef int too_large = 0
     cdef int64_t number
     if not PyLong_Check(timestamp_ms):
@@ -188,14 +188,14 @@ cdef int64_t given_timestamp(object timestamp_ms, str name) except? -1:
 
 
 cdef str digits(object number):
-    """An int for an error's text: without a subclass's own code, and however long it is."""
+    """Formats an int of any length for an error message, without calling methods of a subclass."""
     bits = int.bit_length(number)
     return int.__repr__(number) if bits < 1000 else f"an int of {bits} bits"
 
 
 class WouldBlock(Exception):
-    """``send()`` would wait: for "memory" of ``size`` bytes, for "callbacks", for the "metadata" that records
-    of the topic already wait for, or to hear of a "partition"."""
+    """``send()`` would block. ``what`` is the reason: "memory" (of ``size`` bytes), "callbacks", "metadata"
+    (too many records already wait for it), or "partition" (the metadata must be refreshed)."""
 
     def __init__(self, what, size=0):
         super().__init__(what)
@@ -204,10 +204,10 @@ class WouldBlock(Exception):
 
 
 cdef class SendPath:
-    """What ``KafkaProducer`` inherits its ``send()`` from. Thread-safe."""
+    """The base class of ``KafkaProducer`` that implements ``send()``. Thread-safe."""
 
     def __cinit__(self):
-        # Until the path is opened, so that a send() before that is told what is wrong.
+        # Until the path is opened, so that an early send() raises ProducerClosedError.
         self.plain = True
 
     def _open_path(
@@ -226,57 +226,56 @@ cdef class SendPath:
         self.forked = False
 
     def _forget_path(self):
-        """In a forked child: no record may go the parent's way; the next one calls ``_reopen()`` first."""
-        # The accumulator stays: whoever forked in the middle of a send() goes on with it, and finds it
+        """In a forked child: abandons the parent's accumulator; the next ``send()`` calls ``_reopen()``."""
+        # The accumulator stays: a thread that forked in the middle of a send() still uses it, and finds it
         # closed.
         self.last_topic = NULL
         self.forked = True
 
     def _reopen(self):
-        """Calls ``_open_path`` anew, in a forked child; for whoever inherits from this."""
+        """In a forked child: calls ``_open_path`` again. Subclasses override this."""
         raise NotImplementedError("a SendPath in a forked child needs a new accumulator")
 
     def send(self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None):
         """Accepts a record and returns its future; the record is sent in the background.
 
-        ``value`` and ``key``: bytes, any contiguous buffer but numpy's scalars (copied before the call
-        returns), or None; of any type where a serializer is configured. A record has at least one of the
-        two: a key without a value is a tombstone. ``headers``: a list of (str, bytes or None); names may
-        repeat. ``partition``: chosen by the partitioner where None. ``timestamp_ms``: milliseconds since the
-        epoch, now by default; for records that share a batch now is the kernel's last tick, up to 4 ms ago
-        on most systems.
+        ``value`` and ``key``: bytes, any contiguous buffer except numpy scalars (copied before the call
+        returns), or None; any type if a serializer is configured. A record needs at least one of the two: a
+        key without a value is a tombstone. ``headers``: a list of (str, bytes or None); names may repeat.
+        ``partition``: None lets the partitioner choose. ``timestamp_ms``: milliseconds since the epoch;
+        default: now. Within a batch, now is the last tick of the kernel, up to 4 ms ago on most systems.
 
         Blocks up to ``max_block_ms`` while ``buffer_memory`` is full, and while ``max_pending_callbacks``
-        records wait for their callbacks (but not in a callback). A topic whose metadata is not there
-        yet does not block: the record waits with those of its topic, up to ``max_block_ms`` likewise. A
-        ``partition`` that the metadata do not have is refused when a broker, asked anew, does not have it
-        either; ``KafkaTimeoutError`` where none answers in that time.
+        records wait for their callbacks (but not in a callback). Missing metadata does not block: the record
+        is parked with other records of its topic, also up to ``max_block_ms``. If the metadata does not have
+        ``partition``, it is refreshed once, and the record is refused if a broker does not have the
+        partition either; ``KafkaTimeoutError`` if no broker answers in that time.
 
-        Raises ``TypeError`` or ``ValueError`` for arguments that can't be right, ``InvalidTopicError``,
-        ``BufferExhaustedError`` (a ``KafkaTimeoutError``) and ``ProducerClosedError``. What turns out
-        later comes through the future, and so does ``RecordTooLargeError``. Thread-safe.
+        Raises ``TypeError`` or ``ValueError`` for invalid arguments, ``InvalidTopicError``,
+        ``BufferExhaustedError`` (a ``KafkaTimeoutError``) and ``ProducerClosedError``. Later errors, and
+        ``RecordTooLargeError``, are reported by the future. Thread-safe.
         """
         if self.plain:
             return self._send(topic, value, key, headers, partition, timestamp_ms, None, True)
         return self.extension(topic, value, key, headers, partition, timestamp_ms)
 
     def _send_serialized(self, topic, value, key, headers, partition, timestamp_ms):
-        """``send()`` behind the serializers, interceptors and partitioners."""
+        """The part of ``send()`` after serializers, interceptors and custom partitioners."""
         return self._send(topic, value, key, headers, partition, timestamp_ms, None, True)
 
     def _send_at_once(self, topic, value, key, headers, partition, timestamp_ms, Ticket ticket):
-        """The same, but where it would wait it raises ``WouldBlock``.
+        """Like ``_send_serialized``, but raises ``WouldBlock`` instead of waiting.
 
-        ``ticket``: None, or memory that was waited for.
+        ``ticket``: None, or a ticket whose memory was granted.
         """
         return self._send(topic, value, key, headers, partition, timestamp_ms, ticket, False)
 
     def _refresh_topic(self, str name, double timeout_s):
-        """Asks for a topic's metadata anew and waits for the answer, or raises."""
+        """Refreshes a topic's metadata and waits for the response, or raises."""
         return None
 
     def _opens_batch(self, topic, value, headers, partition):
-        """Whether a record without a key would begin a new batch in its partition (KIP-480)."""
+        """Whether a record without a key would start a new batch in its partition (KIP-480)."""
         cdef Held held
         cdef int64_t headers_size = 1
         cdef int64_t payload
@@ -298,14 +297,14 @@ cdef class SendPath:
             self._reopen()
         if not PyUnicode_Check(name):
             raise TypeError(f"topic: must be a str, not {type(name).__name__}")
-        # What a subclass's text is, not what its __str__, __eq__ or __hash__ say: an enum's members differ.
+        # A plain str of the same text: a subclass may override __str__, __eq__ or __hash__, as enums do.
         name = PyUnicode_FromObject(name)
         state = self.accumulator.topics.get(name)
         if state is None:
             if not LEGAL_NAME.fullmatch(name) or name in (".", ".."):
                 raise InvalidTopicError(
-                    f"topic {name!r}: a name has 1 to 249 of the characters a-z A-Z 0-9 . _ -, "
-                    "and is neither '.' nor '..'"
+                    f"topic {name!r}: a name must have 1 to 249 of the characters a-z A-Z 0-9 . _ -, "
+                    "and must not be '.' or '..'"
                 )
             state = self.accumulator.topic(name)
         self.last_topic = <void*>state
@@ -328,7 +327,7 @@ cdef class SendPath:
         r.headers = &NO_HEADERS
         r.headers_size = 1
         r.timestamp_ms = -1
-        # Before any buffer is held: what runs here may be the caller's code, which could change one.
+        # Before any buffer is borrowed: this may run the caller's code, which could change a buffer.
         if partition is not None:
             wanted = wanted_partition(partition)
         if timestamp_ms is not None:
@@ -370,7 +369,7 @@ cdef class SendPath:
         return future
 
     cdef object _too_large(self, TopicInfo state, const RecordView* r):
-        """The error for a record that can't be sent, or None where only the estimate was too high."""
+        """The error for a record that is too large, or None if only the estimate was too high."""
         cdef int64_t size = BATCH_HEADER + record_size(r)
         if size > self.max_request_size:
             return RecordTooLargeError(
@@ -385,7 +384,7 @@ cdef class SendPath:
         self, TopicInfo state, int32_t partition, const RecordView* r, Appended* out, Ticket ticket,
         bint blocks,
     ) except -1:
-        """Appends or parks the record, waiting for memory where there is none.
+        """Appends or parks the record, and waits for memory if necessary.
 
         ``blocks`` false: raises ``WouldBlock`` instead of waiting.
         """
@@ -411,7 +410,7 @@ cdef class SendPath:
                     return 0
                 if deadline == 0:
                     deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
-                    # A parked record expires by the clock that the sender goes by.
+                    # A parked record expires by the clock that the sender uses.
                     expiry = cyp_after(acc.clock.now_ns(), self.max_block_ns)
                 if out.sealing != NULL:
                     acc.seal(out.sealing)
@@ -443,7 +442,7 @@ cdef class SendPath:
                     elif blocks:
                         self._reserve(parked, deadline, state.name)
                     out.index = 0
-                    # It is as old as this call, not as the metadata.
+                    # The timestamp is that of this call, not of the metadata's arrival.
                     dated = r[0]
                     if dated.timestamp_ms < 0:
                         dated.timestamp_ms = acc.clock.wall_ms()
@@ -466,7 +465,7 @@ cdef class SendPath:
                         raise self._no_partition(state.name, partition)
                     if not blocks:
                         raise WouldBlock("partition")
-                    # It may have come since the metadata, which Kafka's own client waits for, too.
+                    # The partition may be newer than the metadata. Kafka's own client waits for it, too.
                     refreshed = True
                     self._refresh_topic(state.name, max(0.0, (deadline - cyp_monotonic_ns()) / 1e9))
                     continue
@@ -477,31 +476,31 @@ cdef class SendPath:
                 acc.pool.unreserve(grant)
 
     def _wait_for_callbacks(self, str topic not None, double timeout_s):
-        """Waits until callbacks have caught up; raises as ``send()`` does after ``timeout_s`` seconds."""
+        """Waits until callbacks have caught up; raises like ``send()`` after ``timeout_s`` seconds."""
         self._await_callbacks(cyp_after(cyp_monotonic_ns(), cyp_s_ns(timeout_s)), topic)
 
     cdef int _await_callbacks(self, int64_t deadline, object what) except -1:
-        """Waits until callbacks have caught up with the records whose outcome is known."""
+        """Waits until fewer than ``max_pending_callbacks`` records wait for their callbacks."""
         cdef RecordAccumulator acc = self.accumulator
         refuse_on_sender("send(), which waits for callbacks,")
         if acc.completions.wait_for_room(deadline, &acc.c.closed):
             return 0
         raise BufferExhaustedError(
-            f"callbacks are slow: {acc.completions.backlog} records wait for theirs, the first of them for "
-            f"{acc.completions.lag_ns / 1e9:.1f} s, and they did not become fewer than "
+            f"callbacks are slow: {acc.completions.backlog} records wait for their callbacks, the oldest for "
+            f"{acc.completions.lag_ns / 1e9:.1f} s, and their number did not fall below "
             f"max_pending_callbacks={acc.c.completions.most} within "
             f"max_block_ms={self.max_block_ns // 1_000_000}; a record for topic {what!r} was not accepted. "
-            "Let callbacks return sooner, or hand their work to another thread"
+            "Make callbacks return sooner, or move their work to another thread"
         )
 
     cdef int _reserve(self, int64_t size, int64_t deadline, object what) except -1:
-        """Takes bytes from the pool, waiting for them with everything that is queued on its way."""
+        """Reserves bytes in the pool, waiting for them if necessary, after making all batches sendable."""
         cdef RecordAccumulator acc = self.accumulator
         cdef int granted
         if acc.pool.try_reserve(size):
             return 0
         self._check_possible(size, what)
-        refuse_on_sender("send(), which lacks memory,")
+        refuse_on_sender("send(), which waits for memory,")
         self._hurry()
         with nogil:
             granted = acc.pool.reserve(size, deadline)
@@ -510,19 +509,19 @@ cdef class SendPath:
         return 0
 
     def _wait_for_parking(self, str topic not None, int64_t size, double timeout_s):
-        """Waits until ``size`` more bytes may wait for the topic's metadata; raises as ``send()`` does."""
+        """Waits until ``size`` more bytes may be parked for the topic; raises like ``send()``."""
         self._await_parking(self._topic(topic), size, cyp_after(cyp_monotonic_ns(), cyp_s_ns(timeout_s)))
 
     def _why_no_metadata(self, str topic not None, str within not None):
-        """What ends a wait for a topic's metadata, in words."""
+        """The error text when a topic's metadata does not arrive in time."""
         return f"no metadata of topic {topic!r} within {within}"
 
     cdef int _await_parking(self, TopicInfo state, int64_t size, int64_t deadline) except -1:
-        """Waits until fewer records wait for the topic's metadata, or for any."""
+        """Waits until ``size`` more bytes may be parked for the topic, or no longer need to be."""
         cdef RecordAccumulator acc = self.accumulator
         cdef int64_t until
         cdef bint may
-        refuse_on_sender("send(), whose topic has no metadata,")
+        refuse_on_sender("send(), which waits for metadata,")
         while True:
             until = min(deadline, cyp_monotonic_ns() + SIGNAL_SLICE_NS)
             with nogil:
@@ -532,13 +531,13 @@ cdef class SendPath:
             if cyp_monotonic_ns() >= deadline:
                 raise BufferExhaustedError(
                     f"{self._why_no_metadata(state.name, f'max_block_ms={self.max_block_ns // 1_000_000}')}; "
-                    f"{state.c.parked_bytes} bytes of records wait for it and {acc.c.parked_bytes} for any "
-                    f"topic, of {acc.c.most_parked_bytes} that may"
+                    f"{state.c.parked_bytes} bytes of records wait for it, and {acc.c.parked_bytes} for all "
+                    f"topics; allowed: {acc.c.most_parked_bytes}, and half of that for one topic"
                 )
             PyErr_CheckSignals()
 
     cdef int _check_possible(self, int64_t size, object what) except -1:
-        """Raises where there can never be so much memory."""
+        """Raises if the pool can never have that much memory."""
         cdef int64_t total = self.accumulator.pool.total_bytes
         if size > total:
             raise BufferExhaustedError(
@@ -547,7 +546,7 @@ cdef class SendPath:
         return 0
 
     cdef int _hurry(self) except -1:
-        """Sends everything that lingers: somebody lacks memory."""
+        """Makes all batches sendable, because a thread needs memory."""
         cdef RecordAccumulator acc = self.accumulator
         pthread_mutex_lock(&acc.c.lock)
         hurry(&acc.c)
@@ -556,25 +555,24 @@ cdef class SendPath:
         return 0
 
     def _no_partition(self, str topic not None, partition):
-        """The error of a record for a partition that the topic does not have."""
+        """The error for a partition that the topic does not have."""
         cdef int32_t count = self._topic(topic).c.partition_count
         return UnknownTopicOrPartitionError(
             f"partition={partition}: topic {topic!r} has {count} partitions, 0 to {count - 1}"
         )
 
     def _exhausted(self, int64_t size, str topic not None):
-        """The error of a record for which no memory became free in time."""
+        """The error of a record that timed out waiting for memory."""
         cdef RecordAccumulator acc = self.accumulator
         return BufferExhaustedError(
-            f"no {size} bytes for a record of topic {topic!r} became free within max_block_ms="
+            f"{size} bytes for a record of topic {topic!r} did not become free within max_block_ms="
             f"{self.max_block_ns // 1_000_000}: buffer_memory={acc.pool.total_bytes} is held by "
-            f"{acc.c.incomplete} batches and {acc.c.parked} records without metadata that are "
-            "not acknowledged yet"
+            f"{acc.c.incomplete} unacknowledged batches and {acc.c.parked} records without metadata"
         )
 
 
 cdef int64_t record_size(const RecordView* r) noexcept nogil:
-    """The bytes of the record as the first of its batch."""
+    """The size of the record as the first of its batch, in bytes."""
     cdef uint8_t* end
     cdef uint8_t scratch[16]
     cdef int64_t body = 3 + r.headers_size + max(r.key_size, 0) + max(r.value_size, 0)

@@ -1,6 +1,6 @@
-/* Preloaded, it refuses allocations that cyproducer's extensions ask for, when told to. glibc only.
+/* When preloaded, lets allocations of cyproducer's extensions fail on request. glibc only.
  *
- * The interpreter's own allocations are left alone: what it does without memory is not what is tested.
+ * Allocations of the interpreter always succeed: its behaviour without memory is not under test.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -12,9 +12,10 @@ extern void *__libc_calloc(size_t count, size_t size);
 extern void *__libc_realloc(void *data, size_t size);
 
 static long to_pass;  /* allocations that still succeed */
-static long to_refuse;  /* refused after those; 0: nothing is counted */
+static long to_refuse;  /* allocations that fail after those; 0: nothing is counted */
 
-/* The next `pass` allocations succeed, the `refuse` after them don't; returns how many were left to refuse. */
+/* The next `pass` allocations succeed, and the `refuse` allocations after them fail. Returns how many of the
+ * previous call had not failed yet. */
 long refuse_memory(long pass, long refuse)
 {
     long left = to_refuse;

@@ -1,4 +1,4 @@
-"""Thousands of random events: at the end every byte is back in the pool and every future has its outcome."""
+"""Thousands of random events: in the end all memory is back in the pool and every future is done."""
 
 import random
 import threading
@@ -21,12 +21,12 @@ from cyproducer.records.compression import compressor_for
 from tests.rig import Rig
 from tests.until import PATIENCE_S
 
-# Retriable and final ones: leader moved, timed out, not enough replicas, not authorized, too large, corrupt.
+# Retriable and final: leader moved, timed out, not enough replicas, not authorized, too large, corrupt.
 CODES = [6, 7, 19, 29, 10, 2]
 
 
 class History:
-    """One random history, from one seed."""
+    """One random history, generated from a seed."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
@@ -80,7 +80,7 @@ class History:
         elif draw < 0.70:
             rig.requests()
         elif draw < 0.86 and rig.pending:
-            # Each connection's oldest request is the one to answer.
+            # Requests of a connection are answered in order.
             node = rng.choice([seen.node for seen in rig.pending])
             seen = next(seen for seen in rig.pending if seen.node == node)
             if seen.request.acks == 0:
@@ -108,14 +108,14 @@ class History:
             rig.run_callbacks()
 
     def drop_pending_of_closed(self) -> None:
-        """Requests that time took: their connections are closed, nobody waits for the answers."""
+        """Drops requests that timed out: their connections are closed, and nothing waits for responses."""
         rig = self.rig
         rig.pending = [seen for seen in rig.pending if rig.peers.get(seen.node) is seen.peer]
 
     def finish(self) -> None:
         rig = self.rig
         if self.rng.random() < 0.5:
-            # Everything still possible is delivered.
+            # Deliver all records that can still be delivered.
             rig.fates.retry.retries = 0
             for topic in "abcdef":
                 rig.sender.apply_topic(topic, b"", [1])
@@ -147,7 +147,7 @@ class History:
                 | RecordTooLargeError,
             ), repr(error)
         assert len(self.called) == self.expected
-        # The counters tell the same as the futures; records that were too large were never counted.
+        # The counters match the futures. Records that were too large were never counted.
         counters = rig.accumulator.counters()
         too_large = sum(isinstance(error, RecordTooLargeError) for error in errors)
         assert counters["records_sent"] == sum(future.succeeded() for future in self.futures)
@@ -155,7 +155,7 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_random_history_ends_with_every_byte_back_and_every_future_done(seed: int) -> None:
+def test_after_a_random_history_all_memory_is_released_and_all_futures_are_done(seed: int) -> None:
     history = History(seed)
     try:
         for _ in range(400):
@@ -168,8 +168,8 @@ def test_a_random_history_ends_with_every_byte_back_and_every_future_done(seed: 
         history.rig.close()
 
 
-def test_threads_send_while_everything_fails_and_no_byte_is_lost() -> None:
-    """Four threads send and wait for memory; the sender meets errors, cuts and timeouts meanwhile."""
+def test_concurrent_sends_leak_no_memory_while_requests_fail() -> None:
+    """Four threads send and wait for memory, while the sender gets errors, cut connections and timeouts."""
     rng = random.Random(3)
     with Rig(
         {"t": [1, 2, 3]},
@@ -198,7 +198,7 @@ def test_threads_send_while_everything_fails_and_no_byte_is_lost() -> None:
             rig.requests()
             for seen in list(rig.pending):
                 if seen in rig.pending:
-                    # Not 10: splitting may exceed the budget, and here nothing should.
+                    # Not 10 (too large): a split may exceed the budget, which this test forbids.
                     rig.answer(seen, rng.choice([0, 0, 0, 6, 7, 19, 29, 2]))
             if rng.random() < 0.05 and rig.peers:
                 rig.cut(rng.choice(list(rig.peers)))
@@ -217,7 +217,7 @@ def test_threads_send_while_everything_fails_and_no_byte_is_lost() -> None:
 
 
 @pytest.mark.parametrize("partitions", [1, 31, 32, 33, 100])
-def test_one_answer_for_many_partitions_settles_every_batch(partitions: int) -> None:
+def test_one_response_completes_the_batches_of_many_partitions(partitions: int) -> None:
     with Rig({"t": [1] * partitions}, linger_ms=5) as rig:
         futures = [rig.send("t", b"v" * 600, partition=partition) for partition in range(partitions)]
         rig.clock.advance_ms(5)

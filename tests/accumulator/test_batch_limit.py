@@ -1,4 +1,4 @@
-"""What a topic's batches may have after one was too large: it falls, it is probed, and it rises again."""
+"""The batch limit of a topic after a batch was too large: it falls, it is probed, and it rises again."""
 
 import random
 
@@ -12,7 +12,7 @@ from tests.rig import Rig
 BATCH_SIZE = 32_000
 STEP = BATCH_SIZE // 16
 LARGE = 1 << 30
-"""What a broker takes that refuses nothing."""
+"""The limit of a broker that refuses nothing."""
 CODECS = [None, "lz4"]
 TEXT = random.Random(4)
 VALUES = [TEXT.randbytes(300).hex().encode() for _ in range(200)]
@@ -33,7 +33,7 @@ def limit_of(rig: Rig) -> float:
 
 
 def send_batches(rig: Rig, limit: int, rounds: int = 1) -> list[int]:
-    """Sends some full batches to a broker that takes ``limit`` bytes; returns the sizes that it took."""
+    """Sends some full batches to a broker that accepts ``limit`` bytes; returns the accepted sizes."""
     taken: list[int] = []
     for _ in range(rounds):
         for number in range(200):
@@ -48,7 +48,7 @@ def refusals(rig: Rig) -> int:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_limit_that_was_there_for_a_moment_is_forgotten_within_a_minute(codec: str | None) -> None:
+def test_a_temporary_limit_is_lifted_within_a_minute(codec: str | None) -> None:
     with rigged(codec) as rig:
         send_batches(rig, 2000, 3)
         assert limit_of(rig) <= 2000
@@ -61,7 +61,7 @@ def test_a_limit_that_was_there_for_a_moment_is_forgotten_within_a_minute(codec:
         assert_nothing_left(rig)
 
 
-def test_it_rises_by_steps_each_after_a_batch_has_shown_that_it_may() -> None:
+def test_the_limit_rises_one_step_per_acknowledged_probe() -> None:
 
     with rigged(None) as rig:
         send_batches(rig, 2000, 3)
@@ -81,23 +81,23 @@ def test_it_rises_by_steps_each_after_a_batch_has_shown_that_it_may() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("limit", [3000, 12_345, BATCH_SIZE - 500])
-def test_a_limit_that_is_still_there_costs_a_refusal_now_and_then(codec: str | None, limit: int) -> None:
+def test_a_permanent_limit_costs_a_refusal_now_and_then(codec: str | None, limit: int) -> None:
     with rigged(codec) as rig:
         send_batches(rig, limit, 40 if codec else 3)
         found_out = refusals(rig)
         for _ in range(150):
             rig.advance_ms(2000)
             taken = send_batches(rig, limit)
-        # Five minutes: one every 20 s, and the first ones sooner.
+        # Five minutes: one refusal every 20 s, and the first ones sooner.
         assert refusals(rig) - found_out <= 5 * 60 / 20 + 3
-        # It has found the largest size that the topic takes, to a step. With a codec it may stay below.
+        # It has found the largest size that the topic accepts, within steps. With a codec it may be lower.
         assert max(taken) > 0.85 * limit - 2 * STEP
         if codec is None:
             assert limit - 2 * STEP <= limit_of(rig) <= limit
         assert_nothing_left(rig)
 
 
-def test_a_limit_that_falls_again_is_followed() -> None:
+def test_the_limit_follows_when_the_broker_lowers_it_again() -> None:
     with rigged(None) as rig:
         send_batches(rig, 20_000, 3)
         rig.advance_ms(60_000)
@@ -107,7 +107,7 @@ def test_a_limit_that_falls_again_is_followed() -> None:
         assert limit_of(rig) <= 3000
 
 
-def test_a_batch_that_stays_small_proves_nothing() -> None:
+def test_a_small_probe_does_not_raise_the_limit() -> None:
     with rigged(None) as rig:
         send_batches(rig, 2000, 3)
         before = limit_of(rig)

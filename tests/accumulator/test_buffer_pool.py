@@ -1,4 +1,4 @@
-"""The pool: every byte is accounted for, whoever waits longest is served first, and waits end in time."""
+"""The pool: every byte is accounted for, waiters are served in FIFO order, and waits time out."""
 
 import gc
 import queue
@@ -15,7 +15,7 @@ from tests.until import PATIENCE_S, until
 
 
 class Borrower(threading.Thread):
-    """Asks for a buffer on a thread of its own, and tells the queue when it got an answer."""
+    """Acquires a buffer on a thread of its own, and puts itself into a queue when the call returns."""
 
     def __init__(
         self, pool: BufferPool, size: int, answered: "queue.Queue[Borrower]", timeout_s: float = PATIENCE_S
@@ -25,7 +25,7 @@ class Borrower(threading.Thread):
         self.lease: Lease | None = None
         waiting = pool.waiting_threads
         self.start()
-        until(lambda: pool.waiting_threads > waiting or not self.is_alive(), "the borrower's place in line")
+        until(lambda: pool.waiting_threads > waiting or not self.is_alive(), "the borrower in the queue")
 
     def run(self) -> None:
         self.lease = self.pool.acquire(self.size, self.timeout_s)
@@ -52,7 +52,7 @@ def borrow(pool: BufferPool, size: int) -> Lease:
         (1_000_000, 1_048_576),
     ],
 )
-def test_a_buffer_is_lent_in_whole_classes_and_all_of_it_counts(size: int, capacity: int) -> None:
+def test_buffers_have_class_sizes_and_count_in_full(size: int, capacity: int) -> None:
     pool = BufferPool(1 << 21)
     lease = borrow(pool, size)
     assert lease.capacity == capacity
@@ -63,21 +63,21 @@ def test_a_buffer_is_lent_in_whole_classes_and_all_of_it_counts(size: int, capac
     assert pool.peak_bytes == capacity
 
 
-def test_a_total_below_zero_is_refused_by_name() -> None:
+def test_a_negative_total_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="total_bytes=-1"):
         BufferPool(-1)
 
 
-def test_a_buffer_goes_back_once() -> None:
+def test_a_buffer_can_be_released_only_once() -> None:
     pool = BufferPool(4096)
     lease = borrow(pool, 512)
     lease.release()
-    with pytest.raises(ValueError, match="released before"):
+    with pytest.raises(ValueError, match="already been released"):
         lease.release()
     assert pool.used_bytes == 0
 
 
-def test_a_lease_that_is_dropped_gives_its_bytes_back() -> None:
+def test_a_dropped_lease_releases_its_bytes() -> None:
     pool = BufferPool(4096)
     lease = borrow(pool, 512)
     del lease
@@ -85,7 +85,7 @@ def test_a_lease_that_is_dropped_gives_its_bytes_back() -> None:
     assert pool.used_bytes == 0
 
 
-def test_the_last_byte_can_be_had_and_not_one_more() -> None:
+def test_the_pool_lends_its_last_byte_and_no_more() -> None:
     pool = BufferPool(1024)
     leases = [borrow(pool, 512), borrow(pool, 512)]
     assert pool.available_bytes == 0
@@ -94,7 +94,7 @@ def test_the_last_byte_can_be_had_and_not_one_more() -> None:
     assert borrow(pool, 1).capacity == 512
 
 
-def test_a_returned_buffer_serves_the_next_of_its_size() -> None:
+def test_a_released_buffer_is_reused_for_its_size() -> None:
     pool = BufferPool(1 << 20)
     borrow(pool, 4096).release()
     assert pool.cached_bytes == 4096
@@ -108,7 +108,7 @@ def test_a_returned_buffer_serves_the_next_of_its_size() -> None:
     assert pool.used_bytes == 0
 
 
-def test_small_buffers_are_kept_up_to_a_mebibyte_in_all() -> None:
+def test_small_buffers_are_kept_up_to_one_mebibyte_in_total() -> None:
     pool = BufferPool(1 << 26)
     for size, kept in ((512, 1 << 20), (8192, 1 << 20), (16384, (1 << 20) + 300 * 16384)):
         leases = [pool.acquire(size) for _ in range(300 if size > 512 else 3000)]
@@ -120,8 +120,8 @@ def test_small_buffers_are_kept_up_to_a_mebibyte_in_all() -> None:
 
 
 @pytest.mark.parametrize("large", [32_768, 131_072, 196_608, 262_144])
-def test_cached_buffers_make_room_for_others(large: int) -> None:
-    """What lies in free lists and what is lent stay below the total together: it is the process's memory."""
+def test_cached_buffers_are_freed_to_make_room(large: int) -> None:
+    """Cached and lent buffers together stay below the total, since both are memory of the process."""
     pool = BufferPool(262_144)
     leases = [borrow(pool, 512) for _ in range(512)]
     for lease in leases:
@@ -130,18 +130,18 @@ def test_cached_buffers_make_room_for_others(large: int) -> None:
     lease = borrow(pool, large)
     assert pool.used_bytes == large
     assert pool.used_bytes + pool.cached_bytes <= pool.total_bytes
-    # No more than needed is given up.
+    # No more buffers than needed are freed.
     assert pool.cached_bytes == 262_144 - large
     lease.release()
 
 
-def test_a_buffer_of_no_class_is_not_kept() -> None:
+def test_a_buffer_without_a_size_class_is_not_kept() -> None:
     pool = BufferPool(1 << 20)
     borrow(pool, 196_608).release()
     assert pool.cached_bytes == 0
 
 
-def test_waiters_are_served_in_the_order_they_came() -> None:
+def test_waiters_are_served_in_fifo_order() -> None:
     pool = BufferPool(8 * 512)
     held = [borrow(pool, 512) for _ in range(8)]
     answered: queue.Queue[Borrower] = queue.Queue()
@@ -149,7 +149,7 @@ def test_waiters_are_served_in_the_order_they_came() -> None:
     for lease, waiter in zip(held, line, strict=True):
         lease.release()
         assert answered.get(timeout=PATIENCE_S) is waiter
-        # One buffer came back, so one waiter was served.
+        # One buffer was released, so one waiter was served.
         assert pool.used_bytes == pool.total_bytes
     assert pool.waiting_threads == 0
     for waiter in line:
@@ -167,7 +167,7 @@ def test_a_small_request_does_not_overtake_a_large_one() -> None:
     small = Borrower(pool, 512, answered)
     for lease in held[:3]:
         lease.release()
-        # Neither the one behind nor a newcomer gets what the first in line waits for.
+        # Neither the second waiter nor a new one gets the bytes that the first waits for.
         assert pool.acquire(1) is None
         assert (pool.waiting_threads, answered.empty()) == (2, True)
     held[3].release()
@@ -179,7 +179,7 @@ def test_a_small_request_does_not_overtake_a_large_one() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_whoever_gives_up_leaves_the_line_as_it_was(place: int) -> None:
+def test_a_waiter_that_gives_up_does_not_change_the_order_of_the_others(place: int) -> None:
     pool = BufferPool(4 * 512)
     held = [borrow(pool, 512) for _ in range(4)]
     answered: queue.Queue[Borrower] = queue.Queue()
@@ -197,8 +197,8 @@ def test_whoever_gives_up_leaves_the_line_as_it_was(place: int) -> None:
     assert pool.waiting_threads == 0
 
 
-def test_whoever_gives_up_lets_the_next_have_what_is_there() -> None:
-    """The first waits for more than came back; once its time is over, the second is served at once."""
+def test_a_waiter_that_gives_up_lets_the_next_one_have_the_available_memory() -> None:
+    """The first waits for more than was released. When it times out, the second is served at once."""
     pool = BufferPool(4 * 512)
     held = [borrow(pool, 512) for _ in range(4)]
     answered: queue.Queue[Borrower] = queue.Queue()
@@ -212,7 +212,7 @@ def test_whoever_gives_up_lets_the_next_have_what_is_there() -> None:
     assert pool.used_bytes == 4 * 512
 
 
-def test_a_wait_ends_with_its_time() -> None:
+def test_a_wait_times_out() -> None:
     pool = BufferPool(512)
     lease = borrow(pool, 512)
     began = time.monotonic()
@@ -224,7 +224,7 @@ def test_a_wait_ends_with_its_time() -> None:
     lease.release()
 
 
-def test_more_than_there_will_ever_be_is_refused_when_the_time_is_over() -> None:
+def test_a_request_larger_than_the_pool_times_out() -> None:
     pool = BufferPool(1024)
     assert pool.acquire(1025, 0.01) is None
     assert (pool.used_bytes, pool.waiting_threads) == (0, 0)
@@ -236,8 +236,8 @@ class InterruptedWaitError(Exception):
 
 
 @pytest.mark.parametrize("granting", [False, True])
-def test_a_signal_ends_the_wait_and_costs_no_byte(granting: bool) -> None:
-    """``granting``: the handler gives the memory back as well: the wait is granted and interrupted."""
+def test_a_signal_ends_the_wait_and_leaks_no_memory(granting: bool) -> None:
+    """``granting``: the handler also releases the memory, so the wait is both granted and interrupted."""
     pool = BufferPool(1024)
     held = [borrow(pool, 1024)]
 
@@ -268,7 +268,7 @@ def test_a_signal_ends_the_wait_and_costs_no_byte(granting: bool) -> None:
     assert pool.used_bytes == (0 if granting else 1024)
 
 
-def test_thousands_of_random_operations_end_with_every_byte_back() -> None:
+def test_thousands_of_random_operations_leak_no_memory() -> None:
     pool = BufferPool(64 * 1024)
     counts: list[int] = []
     failures: list[BaseException] = []
@@ -305,5 +305,5 @@ def test_thousands_of_random_operations_end_with_every_byte_back() -> None:
     assert (pool.used_bytes, pool.waiting_threads, pool.available_bytes) == (0, 0, 64 * 1024)
     assert 0 < pool.cached_bytes <= pool.total_bytes
     assert pool.peak_bytes <= pool.total_bytes
-    # The whole of it can still be had at once.
+    # The whole pool can still be lent at once.
     assert borrow(pool, 64 * 1024).capacity == 64 * 1024

@@ -1,4 +1,4 @@
-"""Where records without a key go: sticky, adaptive, round robin, random, one broker at a time."""
+"""Partitions of records without a key: sticky, adaptive, round robin, random, one broker at a time."""
 
 from collections import Counter
 from typing import Any
@@ -22,14 +22,14 @@ STICKY, RANDOM, ROUND_ROBIN, SINGLE_BROKER = KEYLESS.values()
 
 
 def placed(rig: Rig, count: int, size: int = 0, key: bytes | None = None) -> list[int]:
-    """The partitions that records of topic t went to, one after the other, all acknowledged."""
+    """Sends records to topic t, acknowledges them, and returns their partitions in order."""
     futures = [rig.send("t", bytes(size), key) for _ in range(count)]
     rig.answer_all()
     return [future.get(0).partition for future in futures]
 
 
 def runs(partitions: list[int]) -> list[tuple[int, int]]:
-    """(partition, how many in a row) for each change."""
+    """(partition, number of consecutive records) for each run."""
     found: list[tuple[int, int]] = []
     for partition in partitions:
         if found and found[-1][0] == partition:
@@ -42,7 +42,7 @@ def runs(partitions: list[int]) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_sticky_stays_until_a_batch_is_full_and_then_may_change(adaptive: bool) -> None:
     with Rig({"t": [1] * 10}, spec=STICKY, adaptive=adaptive, batch_size=1000) as rig:
-        # A value of 94 bytes makes a record of about 100.
+        # A value of 94 bytes makes a record of about 100 bytes.
         partitions = placed(rig, 2000, 94)
         assert all(count % 10 == 0 for _, count in runs(partitions)[:-1])
         assert len(runs(partitions)) > 150
@@ -66,7 +66,7 @@ def test_each_topic_has_a_sticky_partition_of_its_own() -> None:
 
 
 def test_adaptive_sticky_prefers_short_queues() -> None:
-    """Broker 2 answers nothing: its partitions fill up and get less and less."""
+    """Broker 2 does not answer: its queues grow, and its partitions get fewer and fewer records."""
     leaders = [1, 2] * 4
 
     def shares(adaptive: bool) -> tuple[int, int]:
@@ -90,8 +90,8 @@ def test_adaptive_sticky_prefers_short_queues() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 29, 7])
-def test_adaptive_sticky_counts_no_batch_that_is_over(code: int) -> None:
-    """Acknowledged, failed or sent again: partition 0 is as good as the others afterwards."""
+def test_adaptive_sticky_ignores_finished_batches(code: int) -> None:
+    """After batches were acknowledged, failed or retried, partition 0 is chosen as often as the others."""
     with Rig({"t": [1] * 4}, spec=STICKY, batch_size=0) as rig:
         for _ in range(50):
             rig.send("t", b"v", partition=0)
@@ -103,8 +103,8 @@ def test_adaptive_sticky_counts_no_batch_that_is_over(code: int) -> None:
         assert 60 < counts[0] < 140
 
 
-def test_a_broker_that_takes_nothing_for_too_long_is_left_out() -> None:
-    """partitioner_availability_timeout_ms; the broker is back as soon as it takes something."""
+def test_a_broker_that_is_sent_nothing_for_too_long_is_skipped() -> None:
+    """partitioner_availability_timeout_ms. The broker is used again as soon as it is sent something."""
     with Rig({"t": [1, 2]}, spec=STICKY, batch_size=0, max_in_flight=1, availability_timeout_ms=100) as rig:
         for partition in (1, 1):
             rig.send("t", b"v", partition=partition)
@@ -131,7 +131,7 @@ def test_a_broker_that_takes_nothing_for_too_long_is_left_out() -> None:
         assert places(40) == {0, 1}
 
 
-def test_where_every_broker_is_left_out_none_is() -> None:
+def test_no_broker_is_skipped_if_all_are_unavailable() -> None:
     with Rig({"t": [1, 2]}, spec=STICKY, batch_size=0, max_in_flight=1, availability_timeout_ms=100) as rig:
         for partition in (0, 0, 1, 1):
             rig.send("t", b"v", partition=partition)
@@ -150,7 +150,7 @@ def test_partitions_without_a_leader_are_avoided(policy: PartitionerSpec, adapti
     leaders = [-1] * 20 + [1] + [-1] * 20
     with Rig({"t": leaders}, spec=policy, batch_size=0, adaptive=adaptive) as rig:
         assert set(placed(rig, 200)) == {20}
-        # And left, where it is lost.
+        # And a partition that loses its leader is no longer used.
         rig.sender.apply_topic("t", b"", [1] + [-1] * 40)
         assert set(placed(rig, 50)) == {0}
 
@@ -158,7 +158,7 @@ def test_partitions_without_a_leader_are_avoided(policy: PartitionerSpec, adapti
 @pytest.mark.parametrize(
     "policy", [STICKY, RANDOM, ROUND_ROBIN, SINGLE_BROKER], ids=lambda spec: spec.keyless
 )
-def test_without_any_leader_every_partition_is_as_good(policy: PartitionerSpec) -> None:
+def test_without_any_leader_all_partitions_are_used(policy: PartitionerSpec) -> None:
     with Rig({"t": [-1] * 3}, spec=policy, batch_size=0, single_broker_ms=0) as rig:
         futures = [rig.send("t", b"v") for _ in range(100)]
         assert rig.requests() == []
@@ -167,9 +167,12 @@ def test_without_any_leader_every_partition_is_as_good(policy: PartitionerSpec) 
         assert {f.get(0).partition for f in futures} == {0, 1, 2}
 
 
-def test_leaders_change_all_at_once() -> None:
-    """1. A partition loses its leader.  2. While the next one's is read, a record is sent: it finds what was
-    before, and goes.  Half the change would have it wait where no broker is."""
+def test_leaders_change_atomically() -> None:
+    """1. Partition 0 loses its leader.
+    2. While the leader of partition 1 is read, a record is sent: it sees the old leaders and goes at once.
+
+    With half of the change visible, it would go to a partition without a leader, and wait.
+    """
     reached: list[int] = []
 
     class Leader:
@@ -185,7 +188,7 @@ def test_leaders_change_all_at_once() -> None:
         assert set(placed(rig, 4)) == {1}
 
 
-def test_round_robin_is_even_and_in_turn() -> None:
+def test_round_robin_uses_the_partitions_in_turn() -> None:
     with Rig({"t": [1] * 5}, spec=ROUND_ROBIN) as rig:
         assert placed(rig, 13) == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2]
 
@@ -198,7 +201,7 @@ def test_random_covers_all_partitions_about_evenly() -> None:
         assert all(820 < count < 1180 for count in counts.values())
 
 
-def test_the_seed_decides() -> None:
+def test_the_seed_determines_the_choices() -> None:
     def draw(seed: int) -> list[int]:
         with Rig({"t": [1] * 8}, spec=RANDOM, seed=seed) as rig:
             return placed(rig, 50)
@@ -207,7 +210,7 @@ def test_the_seed_decides() -> None:
     assert draw(5) != draw(7)
 
 
-def test_a_single_broker_gets_everything_until_its_time_is_over() -> None:
+def test_a_single_broker_gets_all_records_until_its_time_is_over() -> None:
     leaders = [1, 2, 3] * 4
     with Rig({"t": leaders}, spec=SINGLE_BROKER, batch_size=0, single_broker_ms=1000) as rig:
         chosen = []
@@ -220,11 +223,11 @@ def test_a_single_broker_gets_everything_until_its_time_is_over() -> None:
             rig.clock.advance_ms(100)
         assert set(chosen) == {1, 2, 3}
         rig.clock.advance_ms(1000)
-        # All of its partitions are used.
+        # All partitions of the broker are used.
         assert len(set(placed(rig, 100))) == 4
 
 
-def test_a_topic_that_the_single_broker_does_not_lead_goes_elsewhere() -> None:
+def test_a_topic_that_the_single_broker_does_not_lead_uses_another_broker() -> None:
     with Rig({"t": [1, 1], "u": [2]}, spec=SINGLE_BROKER, batch_size=0) as rig:
         placed(rig, 1)
         future = rig.send("u", b"v")
@@ -233,7 +236,7 @@ def test_a_topic_that_the_single_broker_does_not_lead_goes_elsewhere() -> None:
         assert placed(rig, 1)[0] in (0, 1)
 
 
-def test_a_key_decides_where_the_partitioner_hashes_keys() -> None:
+def test_a_key_determines_the_partition_if_the_partitioner_hashes_keys() -> None:
     for name in ("default", "consistent_random", "fnv1a_random"):
         spec = BUILT_IN[name]
         with Rig({"t": [1, -1, 1, -1, 1]}, spec=spec) as rig:
@@ -241,16 +244,16 @@ def test_a_key_decides_where_the_partitioner_hashes_keys() -> None:
             rig.sender.apply_topic("t", b"", [1] * 5)
             rig.answer_all()
             for key, future in futures.items():
-                # Whether the partition has a leader does not matter: the order of the key's records does.
+                # Even if the partition has no leader, since the key's records must keep their order.
                 assert future.get(0).partition == partition_for_key(spec.key_hash, key, 5)
 
 
-def test_a_key_does_not_decide_where_the_partitioner_ignores_keys() -> None:
+def test_a_key_has_no_effect_if_the_partitioner_ignores_keys() -> None:
     with Rig({"t": [1] * 5}, spec=ROUND_ROBIN) as rig:
         assert placed(rig, 5, key=b"same") == [0, 1, 2, 3, 4]
 
 
-def test_records_with_a_partition_of_their_own_do_not_move_the_others() -> None:
+def test_records_with_an_explicit_partition_do_not_move_the_sticky_one() -> None:
     with Rig({"t": [1] * 20}, spec=STICKY, batch_size=1000) as rig:
         (sticky,) = placed(rig, 1, 10)
         for partition in range(20):

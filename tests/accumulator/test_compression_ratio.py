@@ -1,4 +1,4 @@
-"""How large batches may grow before compression: by what compression gave for the topic so far."""
+"""The raw size limit of batches, which follows the topic's past compression ratio."""
 
 import json
 from typing import Any
@@ -13,11 +13,11 @@ from tests.rig import Rig
 HEADER = 61
 BATCH_SIZE = 20_000
 SLACK = 150
-"""More than one of the records here can take."""
+"""More bytes than one of the records here takes."""
 
 
 class Packing:
-    """Makes of each batch whatever it is told, and notes what it got. What comes out can't be read."""
+    """Compresses each batch to a given ratio, and notes its raw size. The output is not readable."""
 
     codec_id = 4
 
@@ -39,7 +39,7 @@ def estimate(rig: Rig) -> float:
 
 
 def close_batches(rig: Rig, packing: Packing, count: int) -> list[float]:
-    """Fills batches until that many more are compressed; the estimate after each."""
+    """Fills batches until ``count`` more are compressed; returns the estimate after each."""
     found = []
     for _ in range(count):
         before = len(packing.sizes)
@@ -49,13 +49,13 @@ def close_batches(rig: Rig, packing: Packing, count: int) -> list[float]:
     return found
 
 
-def test_the_estimate_begins_at_one() -> None:
+def test_the_estimate_starts_at_one() -> None:
     with rigged(Packing(0.5)) as rig:
         rig.send("t", b"x", partition=0)
         assert estimate(rig) == 1.0
 
 
-def test_the_estimate_falls_by_five_thousandths_a_batch_at_most() -> None:
+def test_the_estimate_falls_by_at_most_five_thousandths_per_batch() -> None:
     packing = Packing(0.9)
     with rigged(packing) as rig:
         falling = close_batches(rig, packing, 24)
@@ -63,7 +63,7 @@ def test_the_estimate_falls_by_five_thousandths_a_batch_at_most() -> None:
         assert falling[20:] == pytest.approx([0.9] * 4, abs=1e-4)
 
 
-def test_the_estimate_rises_by_five_hundredths_a_batch_at_most() -> None:
+def test_the_estimate_rises_by_at_most_five_hundredths_per_batch() -> None:
     packing = Packing(0.5)
     with rigged(packing) as rig:
         close_batches(rig, packing, 60)
@@ -71,7 +71,7 @@ def test_the_estimate_rises_by_five_hundredths_a_batch_at_most() -> None:
         assert close_batches(rig, packing, 5) == pytest.approx([0.75, 0.8, 0.85, 0.88, 0.88], abs=1e-4)
 
 
-def test_a_batch_that_does_not_pack_counts_as_its_raw_size() -> None:
+def test_an_incompressible_batch_counts_with_its_raw_size() -> None:
     packing = Packing(0.5)
     with rigged(packing) as rig:
         close_batches(rig, packing, 20)
@@ -92,20 +92,20 @@ def test_each_topic_has_an_estimate_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("batches", [0, 1, 60])
-def test_batches_are_filled_up_to_what_should_give_batch_size_with_a_margin_of_five_percent(
+def test_the_raw_limit_of_a_batch_aims_at_batch_size_with_a_margin_of_five_percent(
     batches: int,
 ) -> None:
     packing = Packing(0.4)
     with rigged(packing) as rig:
         estimates = [1.0, 1.0, *close_batches(rig, packing, batches)]
         close_batches(rig, packing, 1)
-        # Begun before the batch ahead of it was compressed, hence by the estimate before the last.
+        # The last batch was created before the one ahead of it was compressed: with the estimate before that.
         allowed = BATCH_SIZE / (estimates[-2] * 1.05)
         assert allowed - SLACK < HEADER + packing.sizes[-1] <= allowed
 
 
-def test_raw_batches_grow_until_they_give_batch_size_and_are_accounted_for_as_they_are() -> None:
-    """With a real codec and text; what goes stays below batch_size all the while."""
+def test_raw_batches_grow_until_they_compress_to_batch_size_and_count_in_full() -> None:
+    """With a real codec and text. The sent batches always stay below batch_size."""
     text = (json.dumps({"user": n * 7919 % 1000, "path": "/a/b", "status": 200}) for n in range(10**9))
     size = 5000
     sizes: list[int] = []
@@ -127,7 +127,7 @@ def test_raw_batches_grow_until_they_give_batch_size_and_are_accounted_for_as_th
         assert_nothing_left(rig)
 
 
-def test_a_split_puts_the_estimate_back_to_one() -> None:
+def test_a_split_resets_the_estimate_to_one() -> None:
     with rigged(compressor_for("gzip"), ordered=True) as rig:
         for _ in range(30):
             fill(rig, [bytes(90)] * 50)
@@ -141,8 +141,8 @@ def test_a_split_puts_the_estimate_back_to_one() -> None:
         rig.answer_all()
 
 
-def test_a_batch_that_outgrew_batch_size_does_not_raise_it() -> None:
-    """It was packed worse than expected. Its parts are no larger than batches may be."""
+def test_a_batch_larger_than_batch_size_does_not_raise_the_limit() -> None:
+    """It compressed worse than expected. Its parts are no larger than the batch limit."""
     gzip = compressor_for("gzip")
 
     class Turning:

@@ -1,4 +1,4 @@
-"""From the queue to the outcome: turns, order, retries, expiry, and what close leaves."""
+"""From the queue to the outcome: turns, order, retries, expiry, and close."""
 
 import logging
 import threading
@@ -29,8 +29,8 @@ def numbered(values: list[bytes | None]) -> list[int]:
 
 
 @pytest.mark.parametrize("max_in_flight", [1, 5])
-def test_a_lukewarm_partition_has_its_turn_beside_a_hot_one(max_in_flight: int) -> None:
-    """Every request with the hot partition's batch takes the lukewarm one's along."""
+def test_a_quiet_partition_gets_its_turn_beside_a_busy_one(max_in_flight: int) -> None:
+    """Each request with a batch of the busy partition also has the batch of the quiet one."""
     with Rig({"t": [1, 1]}, batch_size=200, max_in_flight=max_in_flight) as rig:
         for _ in range(max_in_flight):
             rig.send("t", bytes(150), partition=0)
@@ -40,13 +40,13 @@ def test_a_lukewarm_partition_has_its_turn_beside_a_hot_one(max_in_flight: int) 
         rig.send("t", b"lukewarm", partition=1)
         answered = 0
         while ("t", 1) not in rig.pending[-1].batches:
-            assert answered <= max_in_flight, "the lukewarm record waits behind the hot ones"
+            assert answered <= max_in_flight, "the quiet partition's record waits behind the busy one's"
             rig.answer(rig.pending[0])
             rig.requests()
             answered += 1
 
 
-def test_partitions_take_turns_where_a_request_has_no_room_for_all() -> None:
+def test_partitions_take_turns_if_a_request_has_no_room_for_all() -> None:
     with Rig({"t": [1] * 4}, batch_size=600, max_request_size=1400, max_in_flight=1) as rig:
         for i in range(40):
             rig.send("t", bytes(500), partition=i % 4)
@@ -60,7 +60,7 @@ def test_partitions_take_turns_where_a_request_has_no_room_for_all() -> None:
             assert sorted(flat[at : at + 4]) == [0, 1, 2, 3]
 
 
-def test_a_request_is_no_larger_than_max_request_size_but_takes_one_batch_at_least() -> None:
+def test_a_request_is_no_larger_than_max_request_size_but_has_at_least_one_batch() -> None:
     with Rig({"t": [1] * 10}, batch_size=4000, max_request_size=5000, linger_ms=1) as rig:
         for partition in range(10):
             rig.send("t", bytes(1000 if partition else 4900), partition=partition)
@@ -96,7 +96,7 @@ def test_records_of_a_partition_arrive_in_the_order_of_send(codec: str | None) -
             assert numbered(rig.values("t", partition)) == list(range(partition, 600, 3))
 
 
-def test_a_batch_that_comes_back_goes_before_the_younger_ones() -> None:
+def test_a_retried_batch_is_sent_before_younger_ones() -> None:
     with Rig({"t": [1]}, batch_size=0, max_in_flight=1) as rig:
         for i in range(5):
             rig.send("t", b"%d" % i)
@@ -112,14 +112,14 @@ def test_a_batch_that_comes_back_goes_before_the_younger_ones() -> None:
         assert rig.fates.failures == [(("t", 0), TIMED_OUT, 1)]
 
 
-def test_several_batches_that_come_back_are_sent_in_their_order_before_younger_ones() -> None:
+def test_several_retried_batches_are_sent_in_order_before_younger_ones() -> None:
     with Rig({"t": [1]}, batch_size=0) as rig:
         for i in range(5):
             rig.send("t", b"%d" % i)
-        # The last one is open, and gathers more while the others are in flight.
+        # The last batch is open, and gathers more records while the others are in flight.
         assert len(rig.requests()) == 4
         rig.answer(rig.pending[0], NOT_LEADER)
-        # What is in flight ends first: sent now, 0 would arrive behind those of 1 to 3 that are taken.
+        # The requests in flight end first: if 0 were sent now, it would arrive behind an accepted 1, 2 or 3.
         rig.clock.advance_ms(1000)
         assert [seen.values() for seen in rig.requests()] == []
         while rig.pending:
@@ -130,8 +130,8 @@ def test_several_batches_that_come_back_are_sent_in_their_order_before_younger_o
         assert numbered(rig.values("t")) == list(range(5))
 
 
-def test_without_sequences_one_batch_of_a_partition_is_in_flight() -> None:
-    """Two, of which the first comes back and the second is taken, would change places."""
+def test_without_sequences_a_partition_has_one_batch_in_flight() -> None:
+    """With two in flight, a failed first batch would be retried behind an accepted second one."""
     with Rig({"t": [1, 1]}, batch_size=0, ordered=True) as rig:
         for i in range(6):
             rig.send("t", b"%d" % i, partition=i % 2)
@@ -144,7 +144,7 @@ def test_without_sequences_one_batch_of_a_partition_is_in_flight() -> None:
         assert sent == [[("t", 0), ("t", 1)]] * 3
 
 
-def test_other_partitions_go_on_while_one_backs_off() -> None:
+def test_other_partitions_are_sent_while_one_backs_off() -> None:
     with Rig({"t": [1, 1]}) as rig:
         for partition in (0, 1):
             rig.send("t", b"v", partition=partition)
@@ -159,7 +159,7 @@ def test_other_partitions_go_on_while_one_backs_off() -> None:
         assert (retry.places, retry.values()) == ([("t", 0)], [b"v"])
 
 
-def test_a_queue_follows_its_leader() -> None:
+def test_a_queue_moves_to_the_new_leader() -> None:
     with Rig({"t": [-1]}) as rig:
         rig.send("t", b"0")
         assert rig.requests() == []
@@ -167,7 +167,7 @@ def test_a_queue_follows_its_leader() -> None:
         (seen,) = rig.requests()
         rig.send("t", b"1")
         rig.sender.apply_topic("t", b"", [2])
-        # What the old leader has may come back, and goes first then.
+        # Batches in flight to the old leader may fail, and are retried first then.
         assert rig.requests() == []
         rig.answer(seen)
         (moved,) = rig.requests()
@@ -177,7 +177,7 @@ def test_a_queue_follows_its_leader() -> None:
 # Failing
 
 
-def test_a_broken_connection_gives_every_batch_back() -> None:
+def test_a_broken_connection_requeues_every_batch() -> None:
     with Rig({"t": [1, 1]}, batch_size=0, max_in_flight=3) as rig:
         futures = [rig.send("t", b"%d" % i, partition=i % 2) for i in range(8)]
         rig.requests()
@@ -192,7 +192,7 @@ def test_a_broken_connection_gives_every_batch_back() -> None:
         assert [numbered(rig.values("t", p)) for p in (0, 1)] == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
-def test_an_error_that_is_final_fails_its_batch_alone() -> None:
+def test_a_final_error_fails_only_its_batch() -> None:
     with Rig({"t": [1, 1]}) as rig:
         futures = [rig.send("t", b"v", partition=partition) for partition in (0, 1)]
         (seen,) = rig.requests()
@@ -216,7 +216,7 @@ def test_retries_end_with_the_last_error() -> None:
         assert [attempts for *_, attempts in rig.fates.failures] == [1, 2, 3]
 
 
-def test_a_request_without_an_answer_ends_with_its_time() -> None:
+def test_a_request_without_a_response_times_out() -> None:
     with Rig({"t": [1]}, request_timeout_ms=1000) as rig:
         rig.fates.retry.retries = 0
         future = rig.send("t", b"v")
@@ -231,13 +231,13 @@ def test_a_request_without_an_answer_ends_with_its_time() -> None:
 
 
 @pytest.mark.parametrize("leader", [-1, 1])
-def test_what_is_not_delivered_in_time_fails(leader: int) -> None:
-    """In the queue, for want of a leader or of a connection: ``delivery_timeout_ms`` from ``send()`` on."""
+def test_records_that_are_not_delivered_in_time_fail(leader: int) -> None:
+    """Queued without a leader or a connection: they fail ``delivery_timeout_ms`` after ``send()``."""
     with Rig({"t": [leader]}, delivery_timeout_ms=1000, auto_connect=False) as rig:
         old = rig.send("t", b"v")
         rig.clock.advance_ms(500)
         rig.step()
-        rig.accumulator.flush(0)  # closes nothing, hurries all
+        rig.accumulator.flush(0)  # closes nothing, makes all batches sendable
         young = rig.send("t", bytes(20_000))
         rig.advance_ms(499)
         assert not old.is_done
@@ -249,7 +249,7 @@ def test_what_is_not_delivered_in_time_fails(leader: int) -> None:
         assert (rig.pool.used_bytes, rig.accumulator.incomplete_batches) == (0, 0)
 
 
-def test_younger_batches_go_on_when_an_older_one_expires() -> None:
+def test_younger_batches_are_sent_when_an_older_one_expires() -> None:
     with Rig({"t": [1]}, batch_size=0, delivery_timeout_ms=1000, auto_connect=False) as rig:
         old = rig.send("t", b"old")
         rig.clock.advance_ms(500)
@@ -287,7 +287,7 @@ def test_a_batch_in_flight_fails_at_its_deadline_and_keeps_its_memory_until_the_
 
 
 class Slow:
-    """Compresses when it is told to."""
+    """A compressor that waits until the test lets it run."""
 
     codec_id = 1
 
@@ -300,9 +300,9 @@ class Slow:
         return bytes(compressor_for("gzip").compress(data))
 
 
-def test_a_batch_that_expires_takes_no_more_records() -> None:
-    """While the sender makes out the error, another thread fills the partition and compresses what it filled:
-    that must not be the batch which is failed, and freed, now."""
+def test_an_expiring_batch_takes_no_more_records() -> None:
+    """While the sender creates the error, another thread fills the partition's batch and compresses it: that
+    must not be the batch that is failed and freed now."""
     slow = Slow()
     with Rig({"t": [-1]}, batch_size=1000, delivery_timeout_ms=1000, compressor=slow) as rig:
         old = rig.send("t", b"old")
@@ -334,8 +334,8 @@ def test_a_batch_that_expires_takes_no_more_records() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1000, 100_000])
-def test_a_compressor_that_fails_costs_no_record(batch_size: int, caplog: pytest.LogCaptureFixture) -> None:
-    """The batch goes uncompressed, be it filled by ``send()`` or taken by the sender."""
+def test_a_failing_compressor_loses_no_record(batch_size: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The batch is sent uncompressed, whether ``send()`` filled it or the sender drained it."""
 
     class Broken:
         codec_id = 1
@@ -352,7 +352,7 @@ def test_a_compressor_that_fails_costs_no_record(batch_size: int, caplog: pytest
         assert "compressing a batch" in caplog.text
 
 
-def test_ctrl_c_while_compressing_costs_no_record_either() -> None:
+def test_ctrl_c_while_compressing_loses_no_record() -> None:
     class Interrupted:
         codec_id = 1
 
@@ -364,7 +364,7 @@ def test_ctrl_c_while_compressing_costs_no_record_either() -> None:
         rig.send("t", b"2" * 300)
         with pytest.raises(KeyboardInterrupt):
             rig.send("t", b"3" * 500)
-        # The batch that was being compressed goes as it is; so does what the interrupted call had accepted.
+        # The batch that was being compressed is sent uncompressed. So is the interrupted call's record.
         rig.accumulator.flush(0)
         (seen,) = rig.requests()[:1]
         assert seen.values() == [b"1" * 500, b"2" * 300]
@@ -373,7 +373,7 @@ def test_ctrl_c_while_compressing_costs_no_record_either() -> None:
 # The end
 
 
-def test_close_fails_what_was_not_acknowledged_wherever_it_is() -> None:
+def test_close_fails_unacknowledged_records_wherever_they_are() -> None:
     with Rig({"t": [1, -1]}, batch_size=0, max_in_flight=1) as rig:
         delivered = rig.send("t", b"v", partition=0)
         rig.answer_all()
@@ -392,7 +392,7 @@ def test_close_fails_what_was_not_acknowledged_wherever_it_is() -> None:
         assert (rig.pool.used_bytes, rig.accumulator.parked_records, rig.peers) == (0, 0, {})
 
 
-def test_what_a_compressor_returns_is_let_go() -> None:
+def test_the_buffer_that_a_compressor_returns_is_released() -> None:
     returned: list[bytearray] = []
 
     class Returning:
@@ -409,11 +409,11 @@ def test_what_a_compressor_returns_is_let_go() -> None:
         assert rig.values("t") == [bytes(100)] * 20
     assert len(returned) > 3
     for each in returned:
-        # Raises BufferError while somebody holds its buffer.
+        # Raises BufferError while the buffer is still exported.
         each.clear()
 
 
-def test_what_the_old_leader_has_comes_first() -> None:
+def test_batches_in_flight_to_the_old_leader_come_first() -> None:
     with Rig({"t": [1]}, batch_size=0) as rig:
         rig.send("t", b"1")
         (seen,) = rig.requests()

@@ -1,4 +1,4 @@
-"""Topics whose metadata were dropped: what is left of them, and how they go on when they are used again."""
+"""Topics whose metadata was dropped: what remains of them, and how they continue when used again."""
 
 import threading
 from collections.abc import Callable
@@ -19,12 +19,12 @@ from tests.until import PATIENCE_S, until_blocked
 NOT_ENOUGH_REPLICAS = 19
 
 
-def test_a_topic_that_never_was_is_forgotten_with_all_it_took() -> None:
+def test_a_missing_topic_is_forgotten_completely() -> None:
     with Rig({"good": [1]}) as rig:
         for _ in range(3):
             future = rig.send("missing", b"v")
             rig.sender.forget_topic("missing")
-            # Something waits: it stays.
+            # A record waits, so the topic is not forgotten.
             assert "missing" in topic_names(rig.accumulator)
             rig.sender.fail_parked("missing", KafkaTimeoutError("no metadata"))
             rig.sender.forget_topic("missing")
@@ -36,8 +36,11 @@ def test_a_topic_that_never_was_is_forgotten_with_all_it_took() -> None:
         assert rig.values("missing") == [b"v"]
 
 
-def test_a_thread_that_has_a_forgotten_topic_in_hand_looks_it_up_again() -> None:
-    """1. It waits for memory.  2. The topic is forgotten.  3. It has memory, and parks with the new topic."""
+def test_a_thread_that_uses_a_forgotten_topic_looks_it_up_again() -> None:
+    """1. The thread waits for memory.
+    2. The topic is forgotten.
+    3. The thread gets memory, and parks its record with the new topic.
+    """
     with Rig(buffer_memory=64 * KIB) as rig:
         leases = [rig.pool.acquire(32 * KIB), rig.pool.acquire(32 * KIB)]
         flood = Flood(rig, "t", 1)
@@ -53,8 +56,11 @@ def test_a_thread_that_has_a_forgotten_topic_in_hand_looks_it_up_again() -> None
         assert flood.futures[0].succeeded()
 
 
-def test_a_call_of_many_rows_keeps_its_topic() -> None:
-    """1. It waits for the metadata.  2. They are dropped, with what waits for nothing.  3. They come."""
+def test_a_bulk_call_pins_its_topic() -> None:
+    """1. The call waits for metadata.
+    2. The metadata is dropped, and idle topics are forgotten.
+    3. The metadata arrives.
+    """
     with Rig() as rig:
         sent: list[Any] = []
         thread = threading.Thread(target=lambda: sent.append(rig.path.send_many("t", [b"1", b"2"])))
@@ -67,8 +73,11 @@ def test_a_call_of_many_rows_keeps_its_topic() -> None:
         assert sent[0].succeeded()
 
 
-def test_a_topic_that_was_forgotten_is_not_taken_for_the_last_one_of_many_rows() -> None:
-    """1. Rows go to a topic.  2. It is forgotten, and its memory is another's.  3. Rows go to it again."""
+def test_a_bulk_call_does_not_use_a_cached_pointer_to_a_forgotten_topic() -> None:
+    """1. Rows are sent to a topic.
+    2. The topic is forgotten, and its memory is reused.
+    3. Rows are sent to it again.
+    """
     topic = "forgotten"
     with Rig(buffer_memory=1024 * KIB) as rig:
         for _ in range(20):
@@ -85,7 +94,7 @@ def test_a_topic_that_was_forgotten_is_not_taken_for_the_last_one_of_many_rows()
 # Sequences
 
 
-def test_sequences_go_on_where_a_forgotten_topic_ended() -> None:
+def test_sequences_continue_where_a_forgotten_topic_ended() -> None:
     with Rig({"t": [1, 1, 1]}, idempotent=True) as rig:
         grant(rig, epoch=4)
         for partition, count in ((0, 3), (2, 5)):
@@ -94,19 +103,19 @@ def test_sequences_go_on_where_a_forgotten_topic_ended() -> None:
         rig.answer_all()
         rig.sender.forget_topic("t")
         assert topic_names(rig.accumulator) == []
-        # For a while it seems to have one partition.
+        # For a while the topic seems to have only one partition.
         rig.sender.apply_topic("t", b"", [1])
         rig.sender.apply_topic("t", b"", [1, 1, 1])
         for partition in range(3):
             rig.send("t", b"after", partition=partition)
         assert [on_wire(rig, partition) for partition in range(3)] == [[(4, 3)], [(4, 0)], [(4, 5)]]
         rig.answer_all()
-        # What was noted is used up.
+        # The kept sequences are used up.
         rig.sender.apply_topic("t", b"", [1, 1, 1])
         rig.send("t", b"again", partition=2)
         assert on_wire(rig, 2) == [(4, 6)]
         rig.answer_all()
-        # Twice, and not used in between.
+        # Forgotten twice, without being used in between.
         for _ in range(2):
             rig.sender.forget_topic("t")
             rig.sender.apply_topic("t", b"", [1, 1, 1])
@@ -114,7 +123,7 @@ def test_sequences_go_on_where_a_forgotten_topic_ended() -> None:
         assert on_wire(rig, 2) == [(4, 7)]
 
 
-def test_sequences_of_a_forgotten_topic_start_over_with_another_identity() -> None:
+def test_sequences_of_a_forgotten_topic_start_over_with_a_new_identity() -> None:
     with Rig({"t": [1]}, idempotent=True) as rig:
         grant(rig)
         rig.send("t", b"1")
@@ -126,8 +135,8 @@ def test_sequences_of_a_forgotten_topic_start_over_with_another_identity() -> No
         assert on_wire(rig) == [(1, 0)]
 
 
-def test_the_first_batch_after_a_topic_was_forgotten_goes_alone() -> None:
-    """Brokers may have forgotten the producer meanwhile, and take any first sequence then."""
+def test_the_first_batch_after_a_topic_was_forgotten_is_sent_alone() -> None:
+    """Brokers may have forgotten the producer meanwhile, and would accept any first sequence then."""
     with Rig({"t": [1]}, idempotent=True, batch_size=0) as rig:
         grant(rig)
         rig.send("t", b"1")
@@ -159,7 +168,7 @@ def wait_for_a_retry(rig: Rig) -> None:
 
 
 def back_off_with_nothing_queued(rig: Rig) -> None:
-    """The sender has the partition in its heap of those that back off."""
+    """The partition is in the sender's heap of partitions that back off."""
     wait_for_a_retry(rig)
     assert not rig.sender.fail_beyond("t", 0)
 
@@ -183,7 +192,7 @@ def expire_on_the_wire(rig: Rig) -> None:
     ],
 )
 @pytest.mark.parametrize("idempotent", [False, True])
-def test_a_topic_stays_while_something_of_it_is_under_way(
+def test_a_topic_with_batches_under_way_is_not_forgotten(
     idempotent: bool, under_way: Callable[[Rig], None]
 ) -> None:
     with Rig({"t": [1]}, idempotent=idempotent, delivery_timeout_ms=1000, request_timeout_ms=5000) as rig:
@@ -199,7 +208,7 @@ def test_a_topic_stays_while_something_of_it_is_under_way(
         assert topic_names(rig.accumulator) == []
 
 
-def test_a_topic_stays_while_the_control_plane_holds_a_partition_back() -> None:
+def test_a_topic_is_not_forgotten_while_the_control_plane_holds_a_partition_back() -> None:
     with Rig({"t": [1, 1]}, idempotent=True, delivery_timeout_ms=1000) as rig:
         rig.sender.set_identity(7, 0)
         orders: list[list[Order]] = [[], [Order(Action.RELEASE)]]
@@ -221,7 +230,7 @@ def test_a_topic_stays_while_the_control_plane_holds_a_partition_back() -> None:
 
 @needs_glibc
 @pytest.mark.parametrize("idempotent", [False, True])
-def test_little_is_left_of_a_topic_that_was_forgotten(idempotent: bool) -> None:
+def test_a_forgotten_topic_leaves_little_memory_behind(idempotent: bool) -> None:
     rounds, count = 3, 2000
     with Rig(idempotent=idempotent, buffer_memory=32 * 1024 * KIB) as rig:
         if idempotent:
@@ -237,5 +246,5 @@ def test_little_is_left_of_a_topic_that_was_forgotten(idempotent: bool) -> None:
             for topic in topics:
                 rig.sender.forget_topic(topic)
         assert topic_names(rig.accumulator) == []
-        # Each took 1.2 kB. What the rig itself holds after the first round is among what is left.
+        # Each topic took 1.2 kB. The remaining memory includes memory that the rig itself keeps.
         assert lent_bytes() - before < 300 * rounds * count

@@ -1,7 +1,7 @@
-"""Nothing is left of records of several kilobytes, whichever way their batches end.
+"""Records of several kilobytes leak no memory, whichever way their batches end.
 
-Small ones are ``test_delivery``'s. Here a record is a hundred times as large as all that surrounds it, so
-that a single buffer of a batch, of what a compressor returns, or of a parked record shows.
+``test_delivery`` tests small records. Here a record is a hundred times as large as the structures around it,
+so that a single leaked buffer of a batch, of a compressor's output, or of a parked record shows.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ pytestmark = needs_glibc
 VALUE = bytes(range(256)) * 16
 ROUNDS = 150
 MOST_LEFT = ROUNDS * len(VALUE) // 8
-"""Of what 150 rounds leave; one record a round would be eight times as much."""
+"""The most bytes that 150 rounds may leave; one leaked record per round would be eight times as much."""
 REQUEST_TIMED_OUT, TOO_LARGE = 7, 10
 
 
@@ -31,7 +31,7 @@ def acknowledged(rig: Rig) -> None:
 
 
 def filled(rig: Rig) -> None:
-    """Batches that the appending thread compresses, and one that the sender does."""
+    """Batches that the appending thread compresses, and one that the sender compresses."""
     futures = [rig.send("t", VALUE) for _ in range(9)]
     rig.answer_all()
     assert all(future.succeeded() for future in futures)
@@ -56,7 +56,7 @@ def cut(rig: Rig) -> None:
 
 
 def split(rig: Rig) -> None:
-    """Into halves, and one of these again. Another rig: later batches of a topic are smaller then."""
+    """A batch is split in half, and one half again. Needs a rig of its own: later batches are smaller."""
     with Rig({"t": [1]}, compressor=rig.accumulator.compressor, batch_size=20_000) as other:
         futures = [other.send("t", VALUE) for _ in range(4)]
         for _ in range(2):
@@ -77,7 +77,7 @@ def expired_in_its_queue(rig: Rig) -> None:
 
 
 def expired_on_the_wire(rig: Rig) -> None:
-    """Its memory stays until the request is over."""
+    """The batch's memory stays until the request is over."""
     future = rig.send("t", VALUE)
     (seen,) = rig.requests()
     rig.advance_ms(1100)
@@ -103,7 +103,7 @@ def expired_while_parked(rig: Rig) -> None:
 
 
 def refused(rig: Rig) -> None:
-    """Arguments that are wrong behind headers that were encoded already."""
+    """Invalid arguments that are found after the headers were encoded."""
     with pytest.raises(TypeError, match="header"):
         rig.send("t", VALUE, headers=[("h", VALUE), ("h", 1)])
 
@@ -137,7 +137,7 @@ def columns(rig: Rig) -> None:
     ],
     ids=lambda path: path.__name__,
 )  # fmt: skip
-def test_a_path_leaves_no_memory_behind(path: Callable[[Rig], None], codec: str | None) -> None:
+def test_no_path_of_a_record_leaks_memory(path: Callable[[Rig], None], codec: str | None) -> None:
     options: dict[str, Any] = {"delivery_timeout_ms": 1000, "max_block_ms": 1000, "batch_size": 20_000}
     compressor = compressor_for(codec) if codec else None
     with Rig({"t": [1]}, compressor=compressor, **options) as rig:
@@ -152,9 +152,9 @@ def test_a_path_leaves_no_memory_behind(path: Callable[[Rig], None], codec: str 
 
         rounds(30)
         left = 0
-        # What is lost is lost each time; what Python or Arrow keep for later comes once.
+        # A leak grows with each round; memory that Python or Arrow keep for later is allocated once.
         for _ in range(3):
-            # The pool keeps buffers for the next batches, which grow as compression turns out well.
+            # The pool caches buffers for the next batches, which grow as the compression estimate falls.
             before = lent_bytes() - rig.pool.cached_bytes
             rounds(ROUNDS)
             left = lent_bytes() - rig.pool.cached_bytes - before

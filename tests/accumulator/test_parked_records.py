@@ -1,4 +1,4 @@
-"""Records whose topic has no metadata yet: they wait in order, follow to their partitions, or expire."""
+"""Records whose topic has no metadata yet: they are parked in order, move to their partitions, or expire."""
 
 import contextlib
 import math
@@ -19,7 +19,7 @@ from tests.rig import Rig
 from tests.until import PATIENCE_S, until, until_blocked
 
 
-def test_a_topic_without_metadata_is_asked_for_and_its_records_wait() -> None:
+def test_missing_metadata_is_requested_and_records_are_parked() -> None:
     asked: list[str] = []
     with Rig() as rig:
         rig.accumulator.on_topic_needed = asked.append
@@ -35,7 +35,7 @@ def test_a_topic_without_metadata_is_asked_for_and_its_records_wait() -> None:
         assert (rig.accumulator.parked_records, rig.sender.parked_topics()) == (1, ["b"])
 
 
-def test_parked_records_keep_everything_they_had() -> None:
+def test_parked_records_keep_all_their_fields() -> None:
     with Rig() as rig:
         future = rig.send("t", b"v", b"k", headers=[("h", b"1"), ("h", None)], timestamp_ms=7)
         tombstone = rig.send("t", None, b"k", timestamp_ms=8)
@@ -49,7 +49,7 @@ def test_parked_records_keep_everything_they_had() -> None:
         assert tombstone.get(0)[3:] == (1, 8, None, 1, -1, -1)
 
 
-def test_parked_records_are_as_old_as_their_send() -> None:
+def test_parked_records_have_the_timestamp_of_their_send() -> None:
     with Rig() as rig:
         rig.clock.set_unix_ms(1_000_000)
         future = rig.send("t", b"v")
@@ -73,8 +73,8 @@ def test_records_keep_their_order_across_the_arrival_of_metadata(codec: str | No
             assert rig.values("t", partition) == [b"%d" % i for i in range(partition, 200, 3)]
 
 
-def test_a_record_that_is_sent_while_others_are_moved_comes_behind_them() -> None:
-    """The hundredth parked record fills a batch, whose compressor sends another record of the topic."""
+def test_a_record_sent_while_parked_ones_are_moved_comes_behind_them() -> None:
+    """The hundredth parked record fills a batch, whose compressor sends another record to the topic."""
     sent: list[Any] = []
 
     class Sending:
@@ -94,7 +94,7 @@ def test_a_record_that_is_sent_while_others_are_moved_comes_behind_them() -> Non
         assert rig.values("t") == [b"%d" % i for i in range(101)]
 
 
-def test_keys_and_partitions_are_respected_as_ever() -> None:
+def test_keys_and_partitions_of_parked_records_are_respected() -> None:
     with Rig({"known": [1] * 7}) as rig:
         keys = [b"key %d" % i for i in range(50)]
         for topic in ("known", "unknown"):
@@ -109,11 +109,11 @@ def test_keys_and_partitions_are_respected_as_ever() -> None:
         assert any(r.value == b"mine" for r in rig.log["unknown", 5])
 
 
-def test_a_flush_finds_a_parked_record_until_it_has_its_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_waits_for_a_parked_record_until_it_has_its_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[tuple[bool, bool]] = []
 
     class Error(UnknownTopicOrPartitionError):
-        # Made when the record is on its way from the queue to its outcome.
+        # Created while the record is between its queue and its outcome.
         def __init__(self, *args: object) -> None:
             looks.append((rig.accumulator.flush(0), future.is_done))
             super().__init__(*args)
@@ -127,7 +127,7 @@ def test_a_flush_finds_a_parked_record_until_it_has_its_outcome(monkeypatch: pyt
         assert rig.accumulator.flush(0)
 
 
-def test_a_partition_that_turns_out_not_to_exist_fails_its_record_alone() -> None:
+def test_a_missing_partition_fails_only_its_record() -> None:
     with Rig() as rig:
         futures = [rig.send("t", b"v", partition=partition) for partition in (0, 3, 1)]
         rig.sender.apply_topic("t", b"", [1, 1])
@@ -157,7 +157,7 @@ def test_a_parked_record_expires_after_max_block_ms() -> None:
 
 
 def test_the_control_plane_is_called_in_time_for_the_first_record_to_expire() -> None:
-    """It asked to be left alone for long; a parked record's end comes before."""
+    """The control plane's own next call is far away; the parked record expires before that."""
     with Rig(max_block_ms=1000) as rig:
         rig.control.delay_ms = 1e6
         future = rig.send("t", b"v")
@@ -169,7 +169,7 @@ def test_the_control_plane_is_called_in_time_for_the_first_record_to_expire() ->
         assert future.failed()
 
 
-def test_the_brokers_final_word_on_a_topic_fails_its_records() -> None:
+def test_a_final_metadata_error_fails_the_records_of_its_topic() -> None:
     with Rig() as rig:
         refused, other = rig.send("t", b"v"), rig.send("u", b"v")
         assert rig.sender.fail_parked("t", TopicAuthorizationFailedError("t")) == 1
@@ -178,7 +178,7 @@ def test_the_brokers_final_word_on_a_topic_fails_its_records() -> None:
         assert rig.sender.fail_parked("t", TopicAuthorizationFailedError("t")) == 0
 
 
-def test_a_topic_that_was_forgotten_is_asked_for_again() -> None:
+def test_a_forgotten_topic_is_requested_again() -> None:
     asked: list[str] = []
     with Rig({"t": [1, 1]}) as rig:
         rig.accumulator.on_topic_needed = asked.append
@@ -191,7 +191,7 @@ def test_a_topic_that_was_forgotten_is_asked_for_again() -> None:
         assert rig.values("t", 1) == [b"1", b"2"]
 
 
-def test_partitions_that_are_added_are_used() -> None:
+def test_added_partitions_are_used() -> None:
     with Rig({"t": [1]}) as rig:
         with pytest.raises(UnknownTopicOrPartitionError):
             rig.send("t", b"v", partition=2)
@@ -236,7 +236,7 @@ def test_parked_records_and_cached_buffers_stay_below_the_total_together() -> No
         assert rig.pool.used_bytes + rig.pool.cached_bytes <= rig.pool.total_bytes
 
 
-def test_memory_of_parked_records_serves_who_waits_for_it() -> None:
+def test_memory_of_parked_records_goes_to_waiting_threads() -> None:
     with Rig({"t": [1]}, buffer_memory=16 * 1024) as rig:
         rig.send("unknown", bytes(6000))
         lease = rig.pool.acquire(8 * 1024)
@@ -255,7 +255,7 @@ def test_memory_of_parked_records_serves_who_waits_for_it() -> None:
 
 
 def test_memory_beyond_the_total_is_not_kept() -> None:
-    """Records that were accepted take what they need when they move to their partitions; it is given back."""
+    """Accepted records take the memory that they need to move to their partitions; it is freed afterwards."""
     with Rig(buffer_memory=16 * 1024, batch_size=600) as rig:
         rig.send("t", bytes(12_000))
         rig.sender.apply_topic("t", b"", [1])
@@ -266,7 +266,7 @@ def test_memory_beyond_the_total_is_not_kept() -> None:
 
 
 def test_parked_records_that_hold_all_memory_fill_batches() -> None:
-    """Their batches may not have what they need: it is theirs already, in another place."""
+    """Their batches take memory beyond the budget, since the records are already accounted for."""
     with Rig(buffer_memory=64 * 1024, batch_size=4096, max_block_ms=0) as rig:
         record = bytes(100)
         with contextlib.suppress(BufferExhaustedError):
@@ -275,16 +275,20 @@ def test_parked_records_that_hold_all_memory_fill_batches() -> None:
         sent = rig.accumulator.parked_records
         rig.sender.apply_topic("t", b"", [1])
         assert rig.accumulator.incomplete_batches == math.ceil(sent / (4096 // 110))
-        # Each record gave its first place back when it had its second.
+        # The memory of each parked record was released when the record was in its batch.
         assert rig.pool.used_bytes < rig.pool.total_bytes
         assert rig.pool.peak_bytes < rig.pool.total_bytes + 2 * 4096
         rig.answer_all()
         assert (len(rig.values("t")), rig.pool.used_bytes) == (sent, 0)
 
 
-def test_callbacks_keep_the_records_order_when_the_batch_completes_while_they_follow() -> None:
-    """1. Three records are parked, with callbacks.  2. They are moved.  3. The first callback due is run.
-    4. The batch completes.  5. The rest is run: nothing may have come before the first record's."""
+def test_callbacks_keep_the_records_order_when_the_batch_completes_while_they_run() -> None:
+    """1. Three records are parked, with callbacks.
+    2. They are moved.
+    3. The first callback that is due runs.
+    4. The batch completes.
+    5. The other callbacks run: none may have run before the first record's.
+    """
     called: list[int] = []
     with Rig() as rig:
         for i in range(3):
@@ -304,7 +308,7 @@ KIB = 1024
 
 
 class Flood:
-    """A thread that sends to a topic until it has to wait."""
+    """A thread that sends records to a topic. The constructor returns when the thread has to wait."""
 
     def __init__(self, rig: Rig, topic: str, records: int = 1000) -> None:
         self.futures: list[Any] = []
@@ -325,7 +329,7 @@ class Flood:
         assert not self.thread.is_alive()
 
 
-def test_a_flood_of_a_missing_topic_leaves_memory_for_the_others() -> None:
+def test_a_flood_of_a_missing_topic_leaves_memory_for_other_topics() -> None:
     with Rig({"good": [1]}, buffer_memory=64 * KIB) as rig:
         flood = Flood(rig, "missing")
         assert 5 * KIB < rig.pool.used_bytes <= 8 * KIB
@@ -338,18 +342,18 @@ def test_a_flood_of_a_missing_topic_leaves_memory_for_the_others() -> None:
         assert isinstance(flood.error, ProducerClosedError)
 
 
-def test_floods_of_many_missing_topics_have_a_quarter_of_memory_together() -> None:
+def test_floods_of_many_missing_topics_take_a_quarter_of_memory_together() -> None:
     with Rig({"good": [1]}, buffer_memory=64 * KIB) as rig:
         floods = [Flood(rig, f"missing-{number}") for number in range(5)]
         assert 12 * KIB < rig.pool.used_bytes <= 16 * KIB
-        # Each of the first two had its half.
+        # Each of the first two topics took half of the limit.
         assert [len(flood.futures) > 4 for flood in floods] == [True, True, False, False, False]
         rig.accumulator.close()
         for flood in floods:
             flood.join()
 
 
-def test_one_record_may_always_wait_however_large() -> None:
+def test_one_record_may_always_be_parked_however_large() -> None:
     with Rig(buffer_memory=64 * KIB) as rig:
         assert not rig.send("missing", bytes(20 * KIB)).is_done
         flood = Flood(rig, "another", 1)
@@ -360,13 +364,13 @@ def test_one_record_may_always_wait_however_large() -> None:
 
 
 @pytest.mark.parametrize("way", ["metadata", "failure"])
-def test_a_flood_goes_on_when_its_records_do(way: str) -> None:
+def test_a_flood_continues_when_its_records_leave(way: str) -> None:
     with Rig(buffer_memory=64 * KIB) as rig:
         flood = Flood(rig, "t", 40)
         waited = len(flood.futures)
         failed = 0
         if way == "failure":
-            # The flood goes on meanwhile, and some of what comes then may fail as well.
+            # The flood continues meanwhile, and some of its new records may fail as well.
             failed = rig.sender.fail_parked("t", KafkaTimeoutError("no metadata"))
             assert failed >= waited
             until(lambda: len(flood.futures) > waited, "more records")
@@ -385,11 +389,11 @@ def test_the_error_names_the_topic_that_has_no_metadata() -> None:
         flood = Flood(rig, "missing")
         flood.join()
         assert isinstance(flood.error, BufferExhaustedError)
-        for part in ("no metadata of topic 'missing' within max_block_ms=30", "of 16384 that may"):
+        for part in ("no metadata of topic 'missing' within max_block_ms=30", "allowed: 16384"):
             assert part in str(flood.error)
 
 
-def test_what_is_overdue_fails_in_the_order_of_deadlines_with_an_error_for_each_topic() -> None:
+def test_overdue_records_fail_in_deadline_order_with_one_error_per_topic() -> None:
     with Rig(max_block_ms=100) as rig:
         futures: dict[str, list[Any]] = {"a": [], "b": [], "c": []}
         for topic in "aabc":
@@ -405,7 +409,7 @@ def test_what_is_overdue_fails_in_the_order_of_deadlines_with_an_error_for_each_
         assert rig.sender.fail_overdue(error_of, now_ms) == []
         failed = rig.sender.fail_overdue(error_of, now_ms + 61)
         assert [(name, count) for name, count, _ in failed] == [("a", 1)]
-        # Its second record is older than those of the others.
+        # The second record of topic a is older than those of the other topics.
         assert rig.sender.parked_topics() == ["a", "b", "c"]
         failed = rig.sender.fail_overdue(error_of, now_ms + 81)
         assert [(name, count) for name, count, _ in failed] == [("a", 1), ("b", 1)]
@@ -415,9 +419,9 @@ def test_what_is_overdue_fails_in_the_order_of_deadlines_with_an_error_for_each_
 
 
 @pytest.mark.parametrize("made", ["ab", "ba"])
-def test_the_record_that_was_parked_first_expires_first_of_several_topics(made: str) -> None:
-    """The control plane asked to be left alone for long: only the earliest deadline of all wakes it, in
-    whichever order the topics came to be known."""
+def test_the_first_parked_record_of_several_topics_expires_first(made: str) -> None:
+    """The control plane's own next call is far away: only the earliest deadline of all topics wakes it, no
+    matter in which order the topics were created."""
     with Rig(max_block_ms=1000) as rig:
         rig.control.delay_ms = 1e6
         for topic in made:

@@ -1,4 +1,4 @@
-"""A pool that is always full: batches keep their size, and memory its bound."""
+"""A pool that is always full: batches keep their size, and memory stays within its limit."""
 
 import random
 import threading
@@ -30,7 +30,7 @@ def send_many(rig: Rig, count: int) -> None:
 
 
 def sizes_under_pressure(rig: Rig, send: Callable[[Rig, int], None], count: int) -> list[int]:
-    """The sizes of all batches, where the broker answers a request only when ``send`` waits for memory."""
+    """The sizes of all batches if the broker answers a request only when ``send`` waits for memory."""
     sizes: list[int] = []
     thread = threading.Thread(target=send, args=(rig, count))
     thread.start()
@@ -48,7 +48,7 @@ def sizes_under_pressure(rig: Rig, send: Callable[[Rig, int], None], count: int)
 @pytest.mark.parametrize("send", [send_each, send_many])
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("codec", [None, "lz4", "gzip", "zstd", "snappy"])
-def test_batches_stay_full_where_memory_is_always_lacking(
+def test_batches_stay_full_under_constant_memory_pressure(
     codec: str | None, partitions: int, send: Callable[[Rig, int], None]
 ) -> None:
     compressor = compressor_for(codec) if codec else None
@@ -60,19 +60,21 @@ def test_batches_stay_full_where_memory_is_always_lacking(
         quarter = len(sizes) // 4
         assert quarter >= 20
         assert fmean(sizes[-quarter:]) >= 0.95 * fmean(sizes[quarter : 2 * quarter])
-        # With several partitions the open batch of one goes early now and then: somebody waits for memory.
+        # With several partitions an open batch is sent early now and then, since a thread waits for memory.
         assert fmean(sizes[-quarter:]) >= (0.85 if partitions == 1 else 0.7) * BATCH_SIZE
         assert rig.pool.peak_bytes <= rig.pool.total_bytes
 
 
-def test_a_batch_that_memory_kept_small_does_not_keep_the_next_ones_small() -> None:
-    """1. Others have most of the memory, and a batch can't grow.  2. They give it back.  3. The next one is
-    as large from the start as the first would have become."""
+def test_a_batch_kept_small_by_memory_pressure_does_not_keep_the_next_ones_small() -> None:
+    """1. Other users hold most of the memory, and a batch can't grow.
+    2. They release it.
+    3. The next batch starts with the size that the first one would have grown to.
+    """
     with Rig({"t": [1]}, buffer_memory=512 * KIB, batch_size=128 * KIB, linger_ms=1e6) as rig:
         leases = [rig.pool.acquire(size * KIB) for size in (256, 128, 64, 32)]
         thread = threading.Thread(target=send_each, args=(rig, 33))
         thread.start()
-        # 32 KiB are left: they hold 32 records.
+        # 32 KiB are left, for 32 records.
         until(lambda: rig.pool.waiting_threads == 1, "the wait for memory")
         assert rig.pool.available_bytes == 0
         for lease in leases:
@@ -98,7 +100,7 @@ def spread(rig: Rig, count: int, partitions: int) -> None:
 
 
 @pytest.mark.parametrize("path", [send_each, send_many])
-def test_raw_batches_of_very_compressible_records_are_eight_times_batch_size_at_most(
+def test_raw_batches_of_very_compressible_records_are_at_most_eight_times_batch_size(
     path: Callable[[Rig, int], None],
 ) -> None:
     class Measuring:
@@ -113,7 +115,7 @@ def test_raw_batches_of_very_compressible_records_are_eight_times_batch_size_at_
 
     measuring = Measuring()
     with Rig({"t": [1]}, compressor=measuring, batch_size=8 * KIB, linger_ms=1e6) as rig:
-        # The estimate falls by half a per cent with each batch: after two hundred it is at its least.
+        # The estimate falls by 0.005 per batch: after two hundred batches it is at its minimum.
         path(rig, 15_000)
         assert 0.9 * 8 * 8 * KIB < measuring.largest <= 8 * 8 * KIB
 
@@ -126,8 +128,8 @@ def test_a_compressed_batch_holds_no_more_memory_than_it_needs() -> None:
             return bytes(len(data) // 10)
 
     with Rig({"t": [1]}, compressor=Packing(), batch_size=32 * KIB, linger_ms=1e6) as rig:
-        # One full batch, and the first record of the next.
+        # One full batch, and the first record of the next one.
         while rig.accumulator.incomplete_batches < 2:
             rig.send("t", RECORDS[0], partition=0)
-        # 32 KiB packed into 3.2 take a buffer of 4; the next batch begins with what the last one had.
+        # 32 KiB, compressed to 3.2 KiB, take a buffer of 4 KiB; the next batch starts with the last raw size.
         assert rig.pool.used_bytes == 4 * KIB + 32 * KIB

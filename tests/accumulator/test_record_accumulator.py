@@ -1,4 +1,4 @@
-"""Batches: how they grow, fill, linger, gather and hurry, and whose turn it is."""
+"""Batches: growing, filling, lingering, gathering, and being sent early by flush, close or lack of memory."""
 
 import queue
 import selectors
@@ -17,14 +17,14 @@ KIB = 1024
 
 
 def sizes(requests: list[Seen]) -> list[int]:
-    """The whole size of each batch of each request."""
+    """The size, including all headers, of each batch of each request."""
     return [12 + batch.batch_length for seen in requests for batch in seen.batches.values()]
 
 
 # Growing
 
 
-def test_a_large_batch_size_costs_nothing_on_idle_partitions() -> None:
+def test_a_large_batch_size_takes_no_memory_on_idle_partitions() -> None:
     with Rig({"t": [1] * 100}, batch_size=1 << 20, linger_ms=1000) as rig:
         for partition in range(100):
             rig.send("t", b"v", partition=partition)
@@ -59,7 +59,7 @@ def test_the_next_batch_starts_at_the_size_of_the_last() -> None:
 
 @pytest.mark.parametrize("batch_size", [0, 61, 500, 4000, 16384])
 def test_a_batch_is_sent_when_it_is_full_and_is_not_larger_than_batch_size(batch_size: int) -> None:
-    """Lone records are sent whatever their size; others share a batch up to ``batch_size``."""
+    """A lone record is sent whatever its size; other records share a batch of up to ``batch_size``."""
     with Rig({"t": [1]}, batch_size=batch_size, linger_ms=1e6) as rig:
         for _ in range(1000):
             rig.send("t", bytes(50))
@@ -68,16 +68,16 @@ def test_a_batch_is_sent_when_it_is_full_and_is_not_larger_than_batch_size(batch
         counters = rig.accumulator.counters()
         lone = len(encode_batch(batch_of([Record(0, 0, None, bytes(50))])))
         assert read_producer(rig.accumulator).peak("batch_bytes") <= max(batch_size, lone)
-        # What is left lingers: less than a batch.
+        # The rest, less than a batch, lingers.
         assert (1000 - acknowledged) * 58 <= max(batch_size, 120)
         if batch_size >= 500:
-            # Sealed where the next record of this size might not have fitted, no earlier.
+            # Sealed when another record of this size might not have fitted, no earlier.
             assert counters["batch_bytes"] / counters["batches_sent"] > batch_size - 61 - 100
         else:
             assert counters["batches_sent"] == acknowledged
 
 
-def test_a_record_larger_than_batch_size_goes_in_a_batch_of_its_own() -> None:
+def test_a_record_larger_than_batch_size_gets_a_batch_of_its_own() -> None:
     with Rig({"t": [1]}, batch_size=1000, linger_ms=1000) as rig:
         for value in (b"a", bytes(5000), b"b"):
             rig.send("t", value)
@@ -87,14 +87,14 @@ def test_a_record_larger_than_batch_size_goes_in_a_batch_of_its_own() -> None:
         assert rig.accumulator.counters()["batches_sent"] == 3
 
 
-def test_where_memory_is_short_a_batch_is_sent_instead_of_growing() -> None:
+def test_a_batch_is_sent_instead_of_growing_if_memory_is_short() -> None:
     with Rig({"t": [1, 1]}, buffer_memory=16 * KIB, batch_size=64 * KIB, linger_ms=1e6) as rig:
-        # 4 KiB are left.
+        # 4 KiB of memory are left.
         leases = [rig.pool.acquire(size * KIB) for size in (8, 4)]
         rig.send("t", bytes(900), partition=0)
         rig.send("t", bytes(1900), partition=1)
         rig.send("t", bytes(900), partition=0)
-        # It has become 2 KiB, and nothing is left.
+        # The batch has grown to 2 KiB, and no memory is left.
         assert rig.pool.available_bytes == 0
         thread = threading.Thread(target=rig.send, args=("t", bytes(900)), kwargs={"partition": 0})
         thread.start()
@@ -110,7 +110,7 @@ def test_where_memory_is_short_a_batch_is_sent_instead_of_growing() -> None:
 # Lingering
 
 
-def test_a_batch_lingers_as_long_as_it_should_and_no_longer() -> None:
+def test_a_batch_lingers_for_linger_ms_and_no_longer() -> None:
     with Rig({"t": [1]}, linger_ms=50) as rig:
         rig.send("t", b"1")
         rig.clock.advance_ms(49)
@@ -128,7 +128,7 @@ def test_each_partition_lingers_by_itself() -> None:
         for partition in (2, 0, 1):
             rig.send("t", b"v", partition=partition)
             rig.clock.advance_ms(13)
-        # Now it is 39; they are due at 50, 63 and 76.
+        # It is 39 ms now; the batches are due at 50, 63 and 76 ms.
         for partition, ms in ((2, 11), (0, 13), (1, 13)):
             rig.clock.advance_ms(ms - 0.5)
             assert rig.requests() == []
@@ -137,7 +137,7 @@ def test_each_partition_lingers_by_itself() -> None:
             assert seen.places == [("t", partition)]
 
 
-def test_a_batch_at_the_end_of_its_linger_goes_along_with_another() -> None:
+def test_a_batch_at_the_end_of_its_linger_is_sent_along_with_another() -> None:
     with Rig({"t": [1, 1, 1]}, linger_ms=40) as rig:
         for partition, later_ms in ((0, 9.9), (1, 0.2), (2, 0)):
             rig.send("t", b"v", partition=partition)
@@ -153,7 +153,7 @@ def test_a_batch_at_the_end_of_its_linger_goes_along_with_another() -> None:
 
 
 def test_a_batch_that_waited_for_its_leader_lingers_no_longer_than_the_others() -> None:
-    """Its linger began with its first record, also where another partition's batch began to linger before
+    """Its linger starts with its first record, even if a batch of another partition started to linger before
     the leader was known."""
     with Rig({"t": [-1, 1]}, linger_ms=50) as rig:
         rig.send("t", b"old", partition=0)
@@ -170,7 +170,7 @@ def test_a_batch_that_waited_for_its_leader_lingers_no_longer_than_the_others() 
 
 
 def test_the_sender_sleeps_through_a_linger_and_wakes_at_its_end() -> None:
-    """With the sender waiting on its selector: a first record wakes it, its companions do not."""
+    """The sender waits on its selector: the first record of a batch wakes it, the next ones do not."""
     asleep = threading.Event()
 
     class Telling(selectors.DefaultSelector):
@@ -201,7 +201,7 @@ def test_the_sender_sleeps_through_a_linger_and_wakes_at_its_end() -> None:
 # Gathering: linger 0
 
 
-def test_a_lone_record_goes_at_once() -> None:
+def test_a_lone_record_is_sent_at_once() -> None:
     with Rig({"t": [1]}) as rig:
         rig.send("t", b"v")
         assert len(rig.requests()) == 1
@@ -220,12 +220,12 @@ def test_records_gather_while_a_request_is_in_flight() -> None:
 
 
 def test_gathering_ends_with_the_requests_that_were_in_flight_when_it_began() -> None:
-    """Later requests do not prolong it: each record waits for one round trip at most."""
+    """Later requests do not prolong gathering: each record waits for at most one round trip."""
     with Rig({"t": [1, 1]}, batch_size=200) as rig:
         rig.send("t", b"1", partition=0)
         (first,) = rig.requests()
         rig.send("t", b"lone", partition=1)
-        # A full batch goes at once, gathering or not.
+        # A full batch is sent at once, even while gathering.
         for _ in range(4):
             rig.send("t", bytes(100), partition=0)
         (second, *_) = rig.requests()
@@ -246,8 +246,8 @@ def test_gathering_ends_when_the_connection_breaks() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 7])
-def test_the_requests_in_flight_are_no_more_than_allowed(code: int) -> None:
-    # Of ten partitions one each: a partition whose batch comes back waits for its others in flight.
+def test_the_number_of_requests_in_flight_is_limited(code: int) -> None:
+    # One batch for each of ten partitions: a retried batch would wait for its partition's other batches.
     with Rig({"t": [1] * 10}, batch_size=0, max_in_flight=3, max_request_size=110) as rig:
         for i in range(10):
             rig.send("t", b"%d" % i, partition=i)
@@ -259,7 +259,7 @@ def test_the_requests_in_flight_are_no_more_than_allowed(code: int) -> None:
         assert rig.sender.counters()["in_flight"] == 3
 
 
-# Hurrying
+# Sending early
 
 
 def flushing(rig: Rig, results: "queue.Queue[bool]", timeout_s: float = PATIENCE_S) -> threading.Thread:
@@ -268,7 +268,7 @@ def flushing(rig: Rig, results: "queue.Queue[bool]", timeout_s: float = PATIENCE
     return thread
 
 
-def test_flush_sends_what_lingers_and_returns_when_it_is_acknowledged() -> None:
+def test_flush_sends_lingering_batches_and_returns_when_they_are_acknowledged() -> None:
     results: queue.Queue[bool] = queue.Queue()
     with Rig({"t": [1, 1]}, linger_ms=1e6) as rig:
         futures = [rig.send("t", b"v", partition=i) for i in range(2)]
@@ -276,7 +276,7 @@ def test_flush_sends_what_lingers_and_returns_when_it_is_acknowledged() -> None:
         thread = flushing(rig, results)
         until(rig.requests, "the flushed batches")
         assert results.empty()
-        # What comes while a flush is under way does not linger either, but the flush does not wait for it.
+        # A record sent during a flush does not linger either, but the flush does not wait for it.
         rig.send("t", b"late")
         (late,) = rig.requests()
         rig.answer(rig.pending[0])
@@ -289,7 +289,7 @@ def test_flush_sends_what_lingers_and_returns_when_it_is_acknowledged() -> None:
         assert rig.requests() == []
 
 
-def test_flush_sends_what_gathers() -> None:
+def test_flush_sends_gathering_batches() -> None:
     results: queue.Queue[bool] = queue.Queue()
     with Rig({"t": [1]}) as rig:
         rig.send("t", b"1")
@@ -318,7 +318,7 @@ def test_flush_waits_for_records_without_metadata_too() -> None:
         assert future.succeeded()
 
 
-def test_flush_ends_with_its_time_and_with_nothing_to_do_at_once() -> None:
+def test_flush_times_out_and_returns_at_once_if_there_is_nothing_to_do() -> None:
     with Rig({"t": [1]}) as rig:
         assert rig.accumulator.flush(0) is True
         rig.send("t", b"v")
@@ -339,7 +339,7 @@ def test_a_failed_batch_ends_a_flush() -> None:
         assert future.failed()
 
 
-def test_close_sends_what_lingers() -> None:
+def test_close_sends_lingering_batches() -> None:
     with Rig({"t": [1]}, linger_ms=1e6) as rig:
         rig.send("t", b"v")
         rig.accumulator.close()
@@ -351,7 +351,7 @@ def test_close_sends_what_lingers() -> None:
         assert len(rig.requests()) == 1
 
 
-def test_after_close_nothing_lingers_that_could_not_go_before() -> None:
+def test_after_close_records_that_could_not_be_sent_before_do_not_linger() -> None:
     with Rig({"t": [-1]}, linger_ms=1e6) as rig:
         rig.send("t", b"leaderless")
         rig.send("u", b"parked")
@@ -363,7 +363,7 @@ def test_after_close_nothing_lingers_that_could_not_go_before() -> None:
         assert sorted(seen.places) == [("t", 0), ("u", 0)]
 
 
-def test_a_shortage_of_memory_sends_what_lingers() -> None:
+def test_a_shortage_of_memory_sends_lingering_batches() -> None:
     with Rig({"t": [1, 1]}, buffer_memory=2 * KIB, linger_ms=1e6) as rig:
         rig.send("t", bytes(900), partition=0)
         rig.send("t", b"v", partition=1)

@@ -1,4 +1,4 @@
-"""Records that a broker refuses by name (KIP-467): they fail, and the others of their batch do not."""
+"""Records that a broker refuses individually (KIP-467): only they fail, not the others of their batch."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def rigged(codec: str | None = None, **options: Any) -> Rig:
 
 
 def refuse_bad(rig: Rig, seen: Seen, code: int = INVALID_RECORD) -> int:
-    """Answers a request as a broker that refuses values that begin with BAD; returns how many there were."""
+    """Answers a request like a broker that refuses values that start with BAD; returns their number."""
     named = {
         place: [
             (number, f"{record.value!r} is refused")
@@ -54,7 +54,7 @@ def send(rig: Rig, values: list[bytes], partition: int = 0) -> list[Any]:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("idempotent", [False, True])
 @pytest.mark.parametrize("bad", [{0}, {5}, {2}, {0, 5}, {1, 2, 4}])
-def test_the_culprits_fail_with_their_own_message_and_the_others_arrive_in_order(
+def test_refused_records_fail_with_their_own_message_and_the_others_arrive_in_order(
     bad: set[int], idempotent: bool, codec: str | None
 ) -> None:
     values = [(BAD if i in bad else b"good") + b"-%d" % i for i in range(6)]
@@ -82,7 +82,7 @@ def test_the_culprits_fail_with_their_own_message_and_the_others_arrive_in_order
 
 
 @pytest.mark.parametrize("values", [[b"bad"], [b"bad-0", b"bad-1"]])
-def test_where_all_are_culprits_nothing_is_sent_again(values: list[bytes]) -> None:
+def test_nothing_is_sent_again_if_all_records_are_refused(values: list[bytes]) -> None:
     with rigged() as rig:
         futures = send(rig, values)
         assert serve(rig) == 1
@@ -91,7 +91,7 @@ def test_where_all_are_culprits_nothing_is_sent_again(values: list[bytes]) -> No
         assert_nothing_left(rig)
 
 
-def test_a_broker_that_names_one_at_a_time_is_asked_as_often() -> None:
+def test_a_broker_that_names_one_record_at_a_time_gets_one_request_for_each() -> None:
     values = [b"bad-0", b"good-1", b"bad-2", b"bad-3"]
     with rigged() as rig:
         futures = send(rig, values)
@@ -106,7 +106,7 @@ def test_a_broker_that_names_one_at_a_time_is_asked_as_often() -> None:
 
 
 @pytest.mark.parametrize("named", [[], [(-1, "x")], [(3, "x"), (2**31 - 1, "y")]])
-def test_where_none_of_them_is_named_all_fail(named: list[tuple[int, str]]) -> None:
+def test_all_records_fail_if_the_broker_names_none_of_them(named: list[tuple[int, str]]) -> None:
     with rigged(idempotent=True, ordered=False) as rig:
         grant(rig)
         futures = send(rig, [b"1", b"2", b"3"])
@@ -116,7 +116,7 @@ def test_where_none_of_them_is_named_all_fail(named: list[tuple[int, str]]) -> N
         assert_nothing_left(rig)
 
 
-def test_a_timestamp_that_is_refused_names_its_record_too() -> None:
+def test_a_refused_timestamp_fails_only_its_record() -> None:
     with rigged() as rig:
         futures = send(rig, [b"good", b"bad"])
         (seen,) = rig.requests()
@@ -126,8 +126,12 @@ def test_a_timestamp_that_is_refused_names_its_record_too() -> None:
         assert isinstance(futures[1].exception, InvalidTimestampError)
 
 
-def test_what_may_be_in_the_log_is_not_sent_under_other_sequences() -> None:
-    """1. No answer comes.  2. Sent again, the batch is refused. The first request may still arrive."""
+def test_a_batch_that_may_be_in_the_log_is_not_sent_with_other_sequences() -> None:
+    """1. A request times out.
+    2. The batch is sent again and refused.
+
+    The first request may still be appended to the log.
+    """
     with rigged(idempotent=True, ordered=False) as rig:
         grant(rig)
         futures = send(rig, [b"good", b"bad"])
@@ -140,7 +144,7 @@ def test_what_may_be_in_the_log_is_not_sent_under_other_sequences() -> None:
         assert [future.exception.maybe_written for future in futures] == [True, True]
 
 
-def test_sequences_have_no_gap_behind_it() -> None:
+def test_sequences_have_no_gap_behind_a_refused_record() -> None:
     with rigged(idempotent=True, ordered=False) as rig:
         grant(rig)
         send(rig, [b"first"])
@@ -153,7 +157,7 @@ def test_sequences_have_no_gap_behind_it() -> None:
         rig.answer(behind, OUT_OF_ORDER)
         rig.advance_ms(200)
         first, second = rig.requests()
-        # A new epoch, whose sequences begin at 0.
+        # A new epoch, whose sequences start at 0.
         sequences = [
             (seen.batches["t", 0].producer_epoch, seen.batches["t", 0].base_sequence, seen.values())
             for seen in (first, second)
@@ -163,7 +167,7 @@ def test_sequences_have_no_gap_behind_it() -> None:
         assert rig.values("t") == [b"first", b"good", b"good", b"behind"]
 
 
-def test_rows_of_one_call_are_told_apart() -> None:
+def test_a_bulk_future_names_the_refused_rows() -> None:
     with rigged() as rig:
         future = rig.path.send_many("t", [b"good-0", b"bad-1", b"good-2"], partition=0)
         rig.advance_ms(1)
@@ -178,7 +182,7 @@ def test_rows_of_one_call_are_told_apart() -> None:
         assert caught.value.metadata.rows().offsets.tolist() == [0, -1, 1]
 
 
-def test_callbacks_of_all_of_them_run() -> None:
+def test_callbacks_of_refused_and_other_records_run() -> None:
     queue = CompletionQueue()
     called: list[tuple[int, bool]] = []
     with rigged(completions=queue) as rig:
@@ -190,7 +194,7 @@ def test_callbacks_of_all_of_them_run() -> None:
     assert sorted(called) == [(0, True), (1, False), (2, True)]
 
 
-def test_whoever_flushes_finds_the_culprits_failed() -> None:
+def test_refused_records_have_failed_when_a_flush_returns() -> None:
     with rigged() as rig:
         futures = send(rig, [b"bad", b"bad"])
         done: list[bool] = []

@@ -1,4 +1,4 @@
-"""Batches that are too large for a topic: what arrives, in which order, and what is left of them."""
+"""Batches that are too large for a topic: which records arrive, in which order, and what remains."""
 
 import os
 from typing import Any
@@ -20,13 +20,13 @@ NOW = 1_700_000_000_000
 
 
 def rigged(codec: str | None = None, **options: Any) -> Rig:
-    """A topic "t" of two partitions, which keep their order without sequences."""
+    """A rig with a topic "t" of two partitions, which keep their order without sequences."""
     compressor = compressor_for(codec) if codec else None
     options = {"linger_ms": 1, "ordered": True, "batch_size": 1 << 20, **options}
     return Rig({"t": [1, 1]}, compressor=compressor, **options)
 
 
-# What arrives
+# Arriving records
 
 shapes = st.tuples(
     st.none() | st.binary(max_size=20),
@@ -45,7 +45,7 @@ shapes = st.tuples(
     st.sampled_from([TOO_LARGE, LIST_TOO_LARGE]),
 )
 @settings(max_examples=150)
-def test_what_fits_arrives_once_in_order_and_unchanged_and_the_rest_fails_alone(
+def test_records_that_fit_arrive_once_in_order_and_unchanged_and_only_the_others_fail(
     records: list[Any], limit: int, codec: str | None, batch_size: int, in_flight: int, code: int
 ) -> None:
     with rigged(codec, batch_size=batch_size, max_in_flight=in_flight) as rig:
@@ -69,7 +69,7 @@ def test_what_fits_arrives_once_in_order_and_unchanged_and_the_rest_fails_alone(
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("packs", [True, False])
-def test_parts_are_compressed_as_the_batch_was(codec: str | None, packs: bool) -> None:
+def test_parts_are_compressed_like_the_batch(codec: str | None, packs: bool) -> None:
     values = (
         [b"%05d" % i + bytes(500) for i in range(400)] if packs else [os.urandom(30_000) for _ in range(4)]
     )
@@ -86,8 +86,8 @@ def test_parts_are_compressed_as_the_batch_was(codec: str | None, packs: bool) -
         assert_nothing_left(rig)
 
 
-def test_records_that_did_not_pack_together_may_pack_apart() -> None:
-    """Compression is tried again: it may have failed for a reason that is over."""
+def test_parts_of_a_batch_that_could_not_be_compressed_may_be_compressed() -> None:
+    """Each part is compressed again: the reason why compressing the batch failed may be gone."""
     failing = [MemoryError("none left")]
 
     class Sometimes:
@@ -108,7 +108,7 @@ def test_records_that_did_not_pack_together_may_pack_apart() -> None:
 
 
 def test_a_part_has_the_timestamps_of_its_own_records() -> None:
-    """Also where all are before the first of the batch, and where their deltas take more bytes now."""
+    """Even if all are older than the batch's first timestamp, or their new deltas take more bytes."""
     times = [NOW, NOW - 5, 3, 2, 4, 1]
     with rigged() as rig:
         for at in times:
@@ -123,10 +123,10 @@ def test_a_part_has_the_timestamps_of_its_own_records() -> None:
         assert [record.timestamp for record in rig.log["t", 0]] == times
 
 
-# How it is cut
+# Cutting
 
 
-def test_a_batch_of_two_becomes_two_of_one() -> None:
+def test_a_batch_of_two_records_becomes_two_batches_of_one() -> None:
     with rigged() as rig:
         fill(rig, [b"a", b"b"])
         assert [len(batch.records) for batch in serve(rig, 70)] == [2, 1, 1]
@@ -135,7 +135,7 @@ def test_a_batch_of_two_becomes_two_of_one() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 7, 19])
-def test_a_large_record_is_told_from_its_small_neighbours_in_few_requests(place: int) -> None:
+def test_a_large_record_is_separated_from_small_ones_in_few_requests(place: int) -> None:
     values = [b"%d" % i for i in range(20)]
     values[place] = bytes(300_000)
     with rigged() as rig:
@@ -148,8 +148,8 @@ def test_a_large_record_is_told_from_its_small_neighbours_in_few_requests(place:
         assert_nothing_left(rig)
 
 
-def test_batches_that_waited_are_cut_into_as_many_parts_as_it_takes() -> None:
-    """The first ones find the limit out by halves; each of the others costs one request for nothing."""
+def test_queued_batches_are_cut_into_as_many_parts_as_needed() -> None:
+    """The first batches find the limit by halving; each of the others costs one refused request."""
     with rigged(batch_size=16_000) as rig:
         fill(rig, [b"%06d" % i + bytes(94) for i in range(3000)])
         waiting = rig.accumulator.incomplete_batches
@@ -160,7 +160,7 @@ def test_batches_that_waited_are_cut_into_as_many_parts_as_it_takes() -> None:
         assert [int((v or b"")[:6]) for v in rig.values("t")] == list(range(3000))
 
 
-def test_the_next_batches_of_the_topic_are_smaller_and_those_of_others_are_not() -> None:
+def test_the_next_batches_of_only_this_topic_are_smaller() -> None:
     with rigged(batch_size=16_000) as rig:
         rig.sender.apply_topic("other", b"", [1])
         assert topic_estimates(rig.accumulator, "t") == {"compression_ratio": 1.0, "batch_limit": 16_000}
@@ -194,7 +194,7 @@ def test_the_next_batches_of_the_topic_are_smaller_and_those_of_others_are_not()
 # Order
 
 
-def test_a_first_part_that_comes_back_goes_before_the_second_that_still_waits() -> None:
+def test_a_retried_first_part_is_sent_before_the_queued_second_one() -> None:
     with rigged() as rig:
         fill(rig, [bytes([i]) * 100 for i in range(4)])
         refuse_large(rig, rig.requests()[0], 300)
@@ -205,9 +205,9 @@ def test_a_first_part_that_comes_back_goes_before_the_second_that_still_waits() 
 
 
 def half_written(rig: Rig, values: list[bytes]) -> Batch:
-    """Splits a batch in two and cuts the connection when the broker has read the first part alone.
+    """Splits a batch in two, and cuts the connection when the broker has read only the first part.
 
-    Returns the first part as it went.
+    Returns the first part as it was sent.
     """
     rig.fates.idempotence.want()
     rig.fates.idempotence.granted(7, 0)
@@ -226,8 +226,8 @@ def half_written(rig: Rig, values: list[bytes]) -> Batch:
     return first.batches["t", 0]
 
 
-def test_a_part_that_was_not_written_goes_behind_the_one_that_was() -> None:
-    """A closing connection hands back what was not written first."""
+def test_an_unwritten_part_is_queued_behind_the_written_one() -> None:
+    """A closing connection returns its unwritten requests first."""
     values = [b"first", *[b"second" * 120_000] * 2]
     with rigged(idempotent=True) as rig:
         half_written(rig, values)
@@ -253,7 +253,7 @@ def test_a_part_that_may_be_in_the_log_keeps_its_sequence_when_the_next_is_certa
         assert rig.values("t") == [b"zeroth", b"first"]
 
 
-def test_a_batch_that_was_split_is_unsettled_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_split_batch_is_no_longer_unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
     unsettled: list[int] = []
     with rigged(idempotent=True) as rig:
         progress = rig.fates.progress
@@ -269,8 +269,8 @@ def test_a_batch_that_was_split_is_unsettled_no_more(monkeypatch: pytest.MonkeyP
         assert set(unsettled) == {0}
 
 
-def test_parts_are_told_apart_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By which the control plane says from where on sequences are to be given up."""
+def test_parts_have_different_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control plane uses them to name the first batch whose sequences are removed."""
     numbers: list[int] = []
     with rigged(batch_size=1000) as rig:
         decide = rig.fates.decide

@@ -1,4 +1,4 @@
-"""What becomes of futures, callbacks, deadlines, flush and close when a batch is split."""
+"""Futures, callbacks, deadlines, flush and close when a batch is split."""
 
 import asyncio
 import gc
@@ -49,7 +49,7 @@ def test_callbacks_run_in_order_whenever_they_were_added() -> None:
         assert [offset for _, offset in called] == sorted(offset for _, offset in called)
 
 
-def test_whoever_waits_is_told_where_the_record_went() -> None:
+def test_all_kinds_of_waiters_get_the_offset_of_their_record() -> None:
     told: list[int] = []
 
     async def waited(future: Any) -> int:
@@ -75,7 +75,7 @@ def test_whoever_waits_is_told_where_the_record_went() -> None:
         assert [future.result().offset for future in concurrent] == list(range(64))
 
 
-def test_errbacks_follow_to_the_part_that_fails() -> None:
+def test_errbacks_run_for_the_part_that_fails() -> None:
     failed: list[int] = []
     with rigged() as rig:
         futures = fill(rig, VALUES)
@@ -90,7 +90,7 @@ def test_errbacks_follow_to_the_part_that_fails() -> None:
         assert_nothing_left(rig)
 
 
-def test_records_that_were_parked_follow_twice() -> None:
+def test_parked_records_can_be_forwarded_twice() -> None:
     called: list[int] = []
     with Rig(linger_ms=1, ordered=True) as rig:
         futures = [rig.send("t", value, partition=0) for value in VALUES]
@@ -108,8 +108,8 @@ def test_records_that_were_parked_follow_twice() -> None:
         assert_nothing_left(rig)
 
 
-def test_nothing_of_a_split_batch_outlives_it() -> None:
-    """Neither what callbacks hold, nor a part's error, whether futures are asked or thrown away."""
+def test_a_split_batch_leaks_no_references() -> None:
+    """Neither to callbacks nor to the error of a part, whether futures are used or dropped."""
 
     class Held:
         def called(self, outcome: object) -> None:
@@ -135,7 +135,7 @@ def test_nothing_of_a_split_batch_outlives_it() -> None:
         assert_nothing_left(rig)
 
 
-def test_the_deadline_counts_from_when_the_record_was_sent() -> None:
+def test_the_deadline_of_parts_counts_from_send() -> None:
     with rigged(delivery_timeout_ms=1000) as rig:
         futures = fill(rig, VALUES)
         rig.advance_ms(700)
@@ -166,7 +166,7 @@ def test_flush_waits_for_the_parts() -> None:
         assert rig.values("t") == VALUES
 
 
-def test_flush_does_not_wait_for_what_comes_after_a_split() -> None:
+def test_flush_does_not_wait_for_records_that_are_sent_after_a_split() -> None:
     done: list[bool] = []
     with rigged() as rig:
         fill(rig, VALUES)
@@ -174,7 +174,7 @@ def test_flush_does_not_wait_for_what_comes_after_a_split() -> None:
         rig.send("t", b"older", partition=1)
         thread = threading.Thread(target=lambda: done.append(rig.accumulator.flush(PATIENCE_S)))
         thread.start()
-        # No time passes here: it goes because of the flush, which has begun then.
+        # The clock stands still, so the record is sent because the flush has started.
         until(lambda: any(("t", 1) in seen.batches for seen in rig.requests()), "the older record")
         while len(rig.log.get(("t", 0), [])) == 0 or len(rig.pending) > 1:
             rig.answer(rig.pending[0])
@@ -199,7 +199,7 @@ def test_closing_fails_the_parts() -> None:
 
 
 def test_splitting_needs_no_free_memory() -> None:
-    """The budget is exceeded rather than waited for, by the thread that frees it."""
+    """The thread that frees memory exceeds the budget instead of waiting for memory."""
     with rigged(buffer_memory=8192, batch_size=8192) as rig:
         fill(rig, VALUES)
         assert rig.pool.available_bytes == 0
@@ -210,7 +210,7 @@ def test_splitting_needs_no_free_memory() -> None:
 
 
 @pytest.mark.parametrize("error", [MemoryError("none left"), compression.DecompressionError("no memory")])
-def test_a_batch_that_cannot_be_unpacked_fails_and_says_why(
+def test_a_batch_that_cannot_be_decompressed_fails_with_the_reason(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: object) -> bytes:

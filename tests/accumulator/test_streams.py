@@ -1,4 +1,4 @@
-"""Where records stream in, a batch lingers a while though linger_ms is 0; else it does not."""
+"""With linger_ms=0, a batch lingers for a while if records stream in, and not otherwise."""
 
 import selectors
 import threading
@@ -11,9 +11,9 @@ from tests.until import PATIENCE_S, until, until_blocked
 
 LINGER_MS = 0.5
 FLOW = 256
-"""From how many records on it is a stream."""
+"""This many records are a stream."""
 FULL_FLOW = 2048
-"""From how many on it lingers for LINGER_MS; fewer linger for less."""
+"""This many records linger for LINGER_MS; fewer linger for a shorter time."""
 FADES_MS = 4.0
 
 
@@ -31,7 +31,7 @@ def stream(rig: Rig, records: int = FULL_FLOW, partition: int = 0) -> None:
 
 
 def lingers(rig: Rig, topic: str = "t", partition: int = 0, least_ms: float = 0.9 * LINGER_MS) -> bool:
-    """Whether a record, the only one there is, waits before it goes; it is acknowledged at the end."""
+    """Whether a single record lingers before it is sent. Acknowledges it in the end."""
     future = rig.send(topic, b"v", partition=partition)
     at_once = len(rig.requests())
     rig.clock.advance_ms(least_ms)
@@ -43,23 +43,23 @@ def lingers(rig: Rig, topic: str = "t", partition: int = 0, least_ms: float = 0.
     return not at_once
 
 
-def test_a_record_on_its_own_goes_at_once(rig: Rig) -> None:
+def test_a_single_record_is_sent_at_once(rig: Rig) -> None:
     assert not any(lingers(rig) for _ in range(20))
 
 
-def test_a_record_lingers_where_many_came_before_it(rig: Rig) -> None:
+def test_a_record_lingers_after_many_others(rig: Rig) -> None:
     stream(rig)
     assert lingers(rig)
 
 
-def test_a_few_records_are_no_stream(rig: Rig) -> None:
+def test_a_few_records_are_not_a_stream(rig: Rig) -> None:
     stream(rig, FLOW - 1)
     assert not lingers(rig)
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
-def test_a_slower_stream_lingers_for_less(rig: Rig, share: float) -> None:
-    """What it would gather is not worth the latency."""
+def test_a_slower_stream_lingers_for_a_shorter_time(rig: Rig, share: float) -> None:
+    """It would gather too few records to be worth the latency."""
     stream(rig, int(FULL_FLOW * share))
     rig.send("t", b"v", partition=0)
     assert rig.requests() == []
@@ -69,7 +69,7 @@ def test_a_slower_stream_lingers_for_less(rig: Rig, share: float) -> None:
     assert len(rig.requests()) == 1
 
 
-def test_batches_of_a_stream_gather_what_comes_meanwhile(rig: Rig) -> None:
+def test_a_batch_of_a_stream_takes_the_records_that_come_while_it_lingers(rig: Rig) -> None:
     stream(rig)
     sent = 0
     for _ in range(10):
@@ -80,7 +80,7 @@ def test_batches_of_a_stream_gather_what_comes_meanwhile(rig: Rig) -> None:
     assert sent <= 10
 
 
-def test_the_stream_of_a_broker_counts_for_all_its_partitions_and_for_no_other_broker(rig: Rig) -> None:
+def test_a_stream_counts_for_all_partitions_of_its_broker_and_for_no_other_broker(rig: Rig) -> None:
     stream(rig)
     assert lingers(rig, "t", 1)
     stream(rig)
@@ -88,7 +88,7 @@ def test_the_stream_of_a_broker_counts_for_all_its_partitions_and_for_no_other_b
 
 
 @pytest.mark.parametrize(("pause_ms", "expected"), [(0.1 * FADES_MS, True), (1.01 * FADES_MS, False)])
-def test_a_stream_ends(rig: Rig, pause_ms: float, expected: bool) -> None:
+def test_a_stream_ends_after_a_pause(rig: Rig, pause_ms: float, expected: bool) -> None:
     stream(rig, 4 * FULL_FLOW)
     rig.clock.advance_ms(pause_ms)
     assert lingers(rig) is expected
@@ -103,7 +103,7 @@ def test_a_slow_trickle_after_a_stream_does_not_linger_for_long(rig: Rig) -> Non
     assert 0 < lingered < 9
 
 
-def test_where_a_thread_waits_for_a_record_of_the_partition_the_next_one_goes_at_once(rig: Rig) -> None:
+def test_the_next_record_is_sent_at_once_if_a_thread_waits_for_one_of_its_partition(rig: Rig) -> None:
     stream(rig)
     future = rig.send("t", b"v", partition=0)
     waiter = threading.Thread(target=future.get, args=(PATIENCE_S,))
@@ -117,7 +117,7 @@ def test_where_a_thread_waits_for_a_record_of_the_partition_the_next_one_goes_at
     assert not lingers(rig, "t", 0)
 
 
-def test_a_flush_and_a_full_batch_wait_for_nothing(rig: Rig) -> None:
+def test_a_flush_and_a_full_batch_do_not_linger(rig: Rig) -> None:
     stream(rig)
     rig.send("t", bytes(1 << 15), partition=0)
     assert rig.requests() == []

@@ -1,7 +1,7 @@
-"""Whoever waits is woken by the event, not by the clock; and Ctrl-C is heard meanwhile.
+"""A waiting thread is woken by the event, not by a timeout, and Ctrl-C interrupts its wait.
 
-Every wait looks for signals each 50 ms, and would end then at the latest even if nobody woke it. So each is
-tried a few times, and the quickest has to be well below that: a busy machine does not make all of them slow.
+Every wait checks for signals each 50 ms, and would end then even without a wake-up. So each test measures
+several waits, and the shortest must be well below 50 ms: a busy machine does not slow down all of them.
 """
 
 import selectors
@@ -24,7 +24,7 @@ SLICE_S = 0.05
 
 
 def quickest(wait: Callable[[], object], event: Callable[[], object], ready: Callable[[], object]) -> float:
-    """The shortest time, of a few, from ``event()`` to the end of ``wait()`` on another thread."""
+    """The shortest of several times from ``event()`` to the end of ``wait()`` on another thread."""
     times = []
     for _ in range(TRIES):
         ended: list[float] = []
@@ -45,7 +45,7 @@ def quickest(wait: Callable[[], object], event: Callable[[], object], ready: Cal
     return min(times)
 
 
-def test_a_future_wakes_who_waits_for_it() -> None:
+def test_a_future_wakes_its_waiting_thread() -> None:
     with Rig({"t": [1]}) as rig:
         futures = [rig.send("t", b"v")]
 
@@ -81,7 +81,7 @@ def test_a_flush_ends_with_the_last_parked_record() -> None:
     assert took < SLICE_S / 3
 
 
-def test_memory_that_comes_back_wakes_who_waits_for_it() -> None:
+def test_released_memory_wakes_its_waiting_thread() -> None:
     pool = BufferPool(512)
     held = [pool.acquire(512)]
 
@@ -96,7 +96,7 @@ def test_memory_that_comes_back_wakes_who_waits_for_it() -> None:
     assert took < SLICE_S / 3
 
 
-def test_the_thread_for_callbacks_is_woken_by_a_completion() -> None:
+def test_a_completion_wakes_the_callback_thread() -> None:
     with Rig({"t": [1]}) as rig:
         rig.send("t", b"v").add_callback(str)
 
@@ -108,7 +108,7 @@ def test_the_thread_for_callbacks_is_woken_by_a_completion() -> None:
         assert took < SLICE_S / 3
 
 
-def test_the_end_of_the_callbacks_wakes_who_waits_for_it() -> None:
+def test_the_end_of_the_callbacks_wakes_a_waiting_thread() -> None:
     with Rig({"t": [1]}) as rig:
 
         def wait() -> None:
@@ -141,7 +141,7 @@ def test_a_signal_ends_the_wait(what: str) -> None:
             with pytest.raises(InterruptedWaitError):
                 wait(PATIENCE_S)
             assert time.monotonic() - began < PATIENCE_S / 2
-            # Nothing is left of the interrupted wait: records gather again.
+            # The interrupted wait has no lasting effect: records gather again.
             rig.answer_all()
             assert future.succeeded()
             rig.run_callbacks()
@@ -154,7 +154,7 @@ def test_a_signal_ends_the_wait(what: str) -> None:
 
 
 class Sleeper(selectors.DefaultSelector):
-    """Calls ``asleep`` when the sender waits for events, with the records in whose sending it sleeps."""
+    """Calls ``asleep`` once, when the sender is about to wait for events."""
 
     asleep: Callable[[], object] | None = None
 
@@ -166,7 +166,7 @@ class Sleeper(selectors.DefaultSelector):
 
 
 class Same:
-    """Compresses nothing."""
+    """A compressor that returns its input."""
 
     codec_id = 1
 
@@ -175,8 +175,8 @@ class Same:
 
 
 @pytest.mark.parametrize("compressor", [None, Same()])
-def test_a_full_batch_wakes_a_sender_that_sleeps(compressor: object) -> None:
-    """With a codec that is so when the batch is compressed. Neither it nor the next one ends a linger."""
+def test_a_full_batch_wakes_a_sleeping_sender(compressor: object) -> None:
+    """With a codec, once the batch is compressed. Neither this batch nor the next one has lingered."""
     selector = Sleeper()
     with Rig({"t": [1]}, batch_size=200, linger_ms=1e6, compressor=compressor, selector=selector) as rig:
         rig.connect(1)
@@ -198,12 +198,12 @@ def test_a_full_batch_wakes_a_sender_that_sleeps(compressor: object) -> None:
         assert len(rig.requests()) == 1
 
 
-def test_who_sees_nothing_incomplete_sees_every_future_failed() -> None:
-    """A flush ends when a failed batch is off the books; its futures have to be done before.
+def test_futures_have_failed_when_no_batch_is_incomplete() -> None:
+    """A flush ends when a failed batch is removed from the incomplete ones; its futures must be done before.
 
-    No Python code runs between the two. But a thread that lets the GIL go on its way hands it over to one
-    that has waited for its switch interval. Here one always has, and looks: taking the batch off the books
-    takes long, because thousands of windows of the metrics begin at once then.
+    No Python code runs between the two. But when a thread releases the GIL in between, a thread that has
+    waited for its switch interval takes it. In this test such a thread always waits, and looks: removing the
+    batch takes long, because thousands of metrics windows start at once then.
     """
     windows = 4000
     interval = sys.getswitchinterval()
@@ -222,28 +222,32 @@ def test_who_sees_nothing_incomplete_sees_every_future_failed() -> None:
         def watch() -> None:
             while not stopping.is_set():
                 for future in pending[:1]:
-                    # In this order: what is off the books first.
+                    # In this order: the incomplete batches first.
                     looks.add((accumulator.incomplete_batches == 0, future.is_done))
 
         sys.setswitchinterval(1e-6)
         watcher = threading.Thread(target=watch)
         watcher.start()
         try:
-            for _ in range(50):
+            deadline = time.monotonic() + PATIENCE_S
+            rounds = 0
+            # Further rounds until the watcher has looked in the middle of one, or the test would show nothing.
+            while rounds < 50 or (False, False) not in looks:
+                assert time.monotonic() < deadline, "the other thread never looked at a batch in flight"
+                rounds += 1
                 pending.append(rig.send("t", b"v"))
                 (seen,) = rig.requests()
                 rig.answer(seen, 29)
                 pending.clear()
-                assert (True, False) not in looks, "the books were closed before the future was done"
+                assert (True, False) not in looks, "the batch was removed before the future was done"
         finally:
             stopping.set()
             sys.setswitchinterval(interval)
             watcher.join(PATIENCE_S)
-    assert (False, False) in looks
 
 
-def test_the_sender_sleeps_no_longer_than_the_oldest_lingers() -> None:
-    """It would wake each 20 ms anyway, to look for batches whose time is over."""
+def test_the_sender_sleeps_no_longer_than_the_oldest_batch_lingers() -> None:
+    """It would wake up each 20 ms anyway, to look for batches that have timed out."""
 
     class Noting(selectors.DefaultSelector):
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:

@@ -1,4 +1,4 @@
-"""No memory, at any one point of a record's way from its topic's queue to its partition."""
+"""Parked records move to their partition while malloc fails, at each possible point."""
 
 import os
 import platform
@@ -16,14 +16,14 @@ COMPILER = shutil.which("cc")
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="replaces glibc's allocator")
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
-def test_no_allocation_that_fails_loses_a_parked_record_or_its_callback(tmp_path: Path) -> None:
+def test_a_failing_allocation_loses_no_parked_record_and_no_callback(tmp_path: Path) -> None:
     assert COMPILER is not None
     library = tmp_path / "refuse_memory.so"
     subprocess.run(
         [COMPILER, "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"],
         check=True,
     )
-    # Last on the path: an installed package comes before the sources that these tests lie beside.
+    # Appended to the path: an installed package takes precedence over the sources next to these tests.
     program = (
         f"import sys; sys.path.append({str(ROOT)!r}); "
         "from tests.accumulator.without_memory import main; main()"

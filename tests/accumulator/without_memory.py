@@ -1,6 +1,6 @@
-"""A program: parked records move to their partition while single allocations, each in turn, are refused.
+"""A program that moves parked records to their partition while single allocations fail, each in turn.
 
-Run by ``test_without_memory``, in a process that has ``refuse_memory.c`` preloaded.
+``test_without_memory`` runs it in a process that has ``refuse_memory.c`` preloaded.
 """
 
 import ctypes
@@ -18,9 +18,9 @@ refuse_memory.restype = ctypes.c_long
 
 
 def move(allocations: int, refuse: int, codec: str | None) -> tuple[int, int]:
-    """Moves the records while ``refuse`` allocations behind the first ``allocations`` fail.
+    """Moves the records while the ``refuse`` allocations after the first ``allocations`` fail.
 
-    Returns how many did, and how many records failed with them.
+    Returns how many allocations and how many records failed.
     """
     called: list[tuple[int, Any]] = []
     with Rig(batch_size=200, compressor=compressor_for(codec) if codec else None) as rig:
@@ -33,7 +33,7 @@ def move(allocations: int, refuse: int, codec: str | None) -> tuple[int, int]:
         except MemoryError:
             assert rig.accumulator.parked_records == RECORDS, "it raised half-way"
         left = refuse_memory(0, 0)
-        # As with the next metadata; nothing is left to be moved unless it raised.
+        # The next metadata. Nothing is left to be moved unless the first call raised.
         rig.sender.apply_topic("t", b"", [1])
         rig.answer_all()
         rig.run_callbacks()
@@ -51,14 +51,14 @@ def move(allocations: int, refuse: int, codec: str | None) -> tuple[int, int]:
 
 
 def main() -> None:
-    # What a collection frees or closes on the way is not what is counted.
+    # Allocations of a garbage collection must not be counted.
     gc.disable()
     for codec in (None, "gzip"):
         assert move(0, 0, codec) == (0, 0)
         outcomes: list[tuple[int, int]] = []
         while (outcome := move(len(outcomes), 1, codec))[0]:
             outcomes.append(outcome)
-        # Before the first record moves, it raises, having changed nothing; then each refusal costs a record.
+        # Before the first record moves, the call raises and changes nothing. Then a failure costs a record.
         lost = [records for _, records in outcomes]
         assert set(lost) == {0, 1}
         assert move(lost.index(1), 10_000, codec)[1] == RECORDS

@@ -1,4 +1,4 @@
-"""Calls of few rows, and topics of many partitions: what they cost, and that rows are found again."""
+"""Bulk calls of few rows, and topics of many partitions: their cost, and finding the rows again."""
 
 import math
 import resource
@@ -25,7 +25,7 @@ def test_rows_are_found_in_any_of_many_partitions(step: int) -> None:
     random = Random(step)
     some = list(range(0, MANY, step))
     with Rig({"t": [1] * MANY}, buffer_memory=256 << 20) as rig:
-        # Several blocks, and partitions that come back after others.
+        # Several blocks, and partitions that occur again after others.
         places = [random.choice(some) for _ in range(3000)]
         table = pa.table({"value": [b"%d" % i for i in range(3000)], "p": pa.array(places, pa.int16())})
         futures = [rig.path.send_arrow("t", table, partition="p") for _ in range(2)]
@@ -38,13 +38,13 @@ def test_rows_are_found_in_any_of_many_partitions(step: int) -> None:
             ].to_pylist()
 
 
-def test_rows_that_fail_are_found_in_any_of_many_partitions() -> None:
+def test_failed_rows_are_found_in_any_of_many_partitions() -> None:
     with Rig({"t": [1] * MANY}, buffer_memory=256 << 20) as rig:
         places = [1024 * (i % 9) for i in range(600)]
         table = pa.table({"value": [b"x"] * 600, "p": pa.array(places)})
         future = rig.path.send_arrow("t", table, partition="p")
         (seen,) = rig.requests()
-        # 17: INVALID_TOPIC_EXCEPTION, which no retry mends.
+        # 17: INVALID_TOPIC_EXCEPTION, which is not retriable.
         rig.answer(seen, errors={("t", 2048): 17, ("t", 5120): 17})
         rig.answer_all()
         error: Any = future.exception
@@ -54,17 +54,17 @@ def test_rows_that_fail_are_found_in_any_of_many_partitions() -> None:
         }
 
 
-def test_a_future_takes_memory_by_its_rows_not_by_the_partitions() -> None:
+def test_the_memory_of_a_future_depends_on_its_rows_not_on_the_partitions() -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
     if not Path("/proc/self/statm").exists():
-        pytest.skip("there is no /proc that tells the memory")
+        pytest.skip("needs /proc to measure memory")
     with Rig({"t": [1] * MANY}, buffer_memory=64 << 20) as rig:
         rig.path.send_many("t", [b"x"], partition=0)
         before = resident()
         futures = [rig.path.send_many("t", [b"x"], partition=i % 4) for i in range(4000)]
-        # 40 kB each, once: one number for each partition.
+        # It was 40 kB per future when a future kept one number per partition.
         assert resident() - before < 4000 * 2000
         assert len(futures) == 4000
 
@@ -80,8 +80,8 @@ def fastest(call: Callable[..., object], *arguments: Any) -> float:
 
 
 @pytest.mark.parametrize("partitions", [3, MANY])
-def test_one_row_costs_some_times_what_send_does(partitions: int) -> None:
-    # The fastest of many rounds, taken in turn. 5 and 8 times are measured; 15 and 45 were before.
+def test_one_row_costs_only_a_few_times_as_much_as_send(partitions: int) -> None:
+    # The fastest of many interleaved rounds. Measured: 5 and 8 times as much; in an older version 15 and 45.
     batch = pa.record_batch({"value": [b"x" * 100]})
     value = b"x" * 100
     with Rig({"t": [1] * partitions}, buffer_memory=256 << 20) as rig:
@@ -96,7 +96,7 @@ def test_one_row_costs_some_times_what_send_does(partitions: int) -> None:
 
 
 class Neighbour:
-    """A thread that wants the GIL all the time, and how long it was at most without it."""
+    """A thread that always wants the GIL, and measures the longest time without it."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -108,7 +108,7 @@ class Neighbour:
         last = time.perf_counter()
         self.begun.set()
         while not self.ended:
-            # Lets go of the GIL and wants it back.
+            # Releases the GIL and wants it back.
             time.sleep(0)
             now = time.perf_counter()
             self.longest = max(self.longest, now - last)
@@ -129,26 +129,26 @@ class Neighbour:
     [lambda: [b"x"] * 3_000_000, lambda: [bytearray(b"x")] * 700_000, lambda: deque([b"x"] * 2_000_000)],
     ids=["bytes", "buffers", "no list"],
 )
-def test_other_threads_run_while_many_values_are_looked_at(make: Callable[[], Any]) -> None:
+def test_other_threads_run_while_many_values_are_read(make: Callable[[], Any]) -> None:
     values = make()
     with Rig({"t": [1]}, buffer_memory=1 << 20, max_block_ms=1, batch_size=1024) as rig:
         shares = []
         for _ in range(5):
             with Neighbour() as neighbour:
                 begun = time.perf_counter()
-                # There is no memory for all of them: what takes long is to look at them.
+                # There is no memory for all values: reading them is what takes long.
                 with pytest.raises(errors.BufferExhaustedError):
                     rig.path.send_many("t", values)
                 took = time.perf_counter() - begun
             shares.append(neighbour.longest / took)
-        # Nearly all of it, once; the machine may take a CPU away for some ms.
+        # Nearly the whole call in an older version. The system may take a CPU away for some milliseconds.
         assert min(shares) < 0.5
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="a buffer can't be written in Python")
-def test_a_list_that_changes_meanwhile_is_read_as_by_a_loop() -> None:
+def test_a_list_that_changes_during_the_call_is_read_as_by_a_for_loop() -> None:
     class Item:
-        """Changes the list when it is looked at."""
+        """Changes the list when its buffer is requested."""
 
         def __init__(self, change: Callable[[], object]) -> None:
             self.change = change
@@ -159,7 +159,7 @@ def test_a_list_that_changes_meanwhile_is_read_as_by_a_loop() -> None:
 
     with Rig({"t": [1]}, buffer_memory=64 << 20) as rig:
         values: list[Any] = [b"%d" % i for i in range(10_000)]
-        # In the first piece: what is in it is held, what is behind it gone.
+        # In the first piece: its items are kept alive, the items behind it are gone.
         values[5] = Item(values.clear)
         future = rig.path.send_many("t", values)
         rig.answer_all()
@@ -168,7 +168,7 @@ def test_a_list_that_changes_meanwhile_is_read_as_by_a_loop() -> None:
         expected = [b"%d" % i for i in range(count)]
         expected[5] = b"changed"
         assert rig.values("t") == expected
-        # And one that grows, at the end of the first piece.
+        # A list that grows at the end of the first piece.
         values = [b"%d" % i for i in range(3)]
         values[1] = Item(lambda: values.append(b"more"))
         future = rig.path.send_many("t", values)
@@ -177,7 +177,7 @@ def test_a_list_that_changes_meanwhile_is_read_as_by_a_loop() -> None:
             [b"0", b"changed", b"2"],
             [b"0", b"changed", b"2", b"more"],
         )
-        # Keys are counted when all are looked at.
+        # Keys are counted when all of them have been read.
         values = [b"v"] * 9000
         values[0] = Item(lambda: keys.clear())
         keys = [b"k"] * 9000
@@ -185,7 +185,7 @@ def test_a_list_that_changes_meanwhile_is_read_as_by_a_loop() -> None:
             rig.path.send_many("t", values, keys)
 
 
-def test_rows_leave_memory_to_others_while_answers_come() -> None:
+def test_rows_leave_memory_to_others_while_responses_arrive() -> None:
     total = 1 << 20
     table = pa.table({"value": [b"x" * 1000] * 8000})
     peaks = []
@@ -198,11 +198,11 @@ def test_rows_leave_memory_to_others_while_answers_come() -> None:
             rig.answer_all()
             assert sum(len(log) for log in rig.log.values()) == 8000
             peaks.append(rig.pool.peak_bytes)
-    # A machine may be too slow to answer in time, and then it may be all of it.
+    # If the machine is too slow to answer in time, the call may take all memory.
     assert min(peaks) <= total * 7 // 8 + (1 << 16)
 
 
-def test_without_answers_rows_take_what_memory_there_is() -> None:
+def test_without_responses_rows_take_all_memory() -> None:
     with Rig({"t": [1]}, buffer_memory=1 << 20, max_block_ms=80) as rig:
         table = pa.table({"value": [b"x" * 1000] * 8000})
         with pytest.raises(errors.BufferExhaustedError):

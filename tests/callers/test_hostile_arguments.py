@@ -1,4 +1,4 @@
-"""Arguments of ``send()`` and ``send_many()`` that lie, change in the middle of a call, or are numpy's."""
+"""Arguments of ``send()`` and ``send_many()`` that lie, change during the call, or are numpy objects."""
 
 import contextlib
 import ctypes
@@ -18,7 +18,7 @@ TYPE, VALUE = TypeError, ValueError
 
 
 def sent_all(rig: Rig) -> list[Record]:
-    """The records that are on their way, as the broker reads them; acknowledged."""
+    """Acknowledges all records in flight, and returns them as the broker reads them."""
     seen = rig.requests()
     records = [record for each in seen for batch in each.batches.values() for record in batch.records]
     for each in seen:
@@ -27,13 +27,13 @@ def sent_all(rig: Rig) -> list[Record]:
 
 
 def sent(rig: Rig) -> Record:
-    """The one record that is on its way."""
+    """Acknowledges the only record in flight, and returns it."""
     (record,) = sent_all(rig)
     return record
 
 
 class Odd(list[Any]):
-    """A list whose items are made when they are asked for, and kept by nobody."""
+    """A list that creates its items when they are requested, and keeps no reference to them."""
 
     def __init__(self, make: Callable[[int], Any]) -> None:
         super().__init__([None, None])
@@ -43,18 +43,18 @@ class Odd(list[Any]):
         return self.make(place)
 
 
-def test_a_header_that_makes_its_items_is_held_until_it_is_copied() -> None:
+def test_items_that_a_header_creates_are_kept_alive_until_they_are_copied() -> None:
     filler: list[str | bytes] = []
 
     class Reusing(bytearray):
-        """A value that takes what memory is free when its own is asked for."""
+        """A value that reuses freed memory when its buffer is requested."""
 
         def __buffer__(self, flags: int) -> memoryview:
             filler.extend(str(i).rjust(40, "x") for i in range(50))
             return memoryview(b"value")
 
     def copied(items: list[Any], place: int) -> Any:
-        """Objects of their own, which go when nobody refers to them any more."""
+        """New objects, which are freed when nothing refers to them any more."""
         item = items[place]
         return item if isinstance(item, bytearray) else item[:1] + item[1:]
 
@@ -77,7 +77,7 @@ def test_a_header_that_shrinks_while_it_is_read_is_refused() -> None:
             header.clear()
 
     header: list[Any] = ["second", b"2"]
-    # Its name goes when the next one takes its place, and takes the next header's items along.
+    # A name is freed when the next one replaces it, and removes the items of the next header then.
     with Rig({"t": [1]}) as rig:
         with contextlib.suppress(TypeError, IndexError):
             rig.send("t", b"v", headers=[Odd(lambda i: b"1" if i else Clearing("first")), header])
@@ -86,8 +86,8 @@ def test_a_header_that_shrinks_while_it_is_read_is_refused() -> None:
 
 
 @pytest.mark.parametrize("place", ["headers", "partition", "timestamp_ms"])
-def test_no_buffer_is_held_while_the_callers_code_runs(place: str) -> None:
-    """Code of a header, say, may resize the value: what is sent is what it has become."""
+def test_no_buffer_is_borrowed_while_the_callers_code_runs(place: str) -> None:
+    """Code of an argument, such as a header, may resize the value: the resized value is sent."""
     value = bytearray(b"value")
 
     def grow() -> None:
@@ -117,13 +117,13 @@ def test_no_buffer_is_held_while_the_callers_code_runs(place: str) -> None:
         assert sent(rig).value == (b"value and more" if place == "headers" else b"value")
 
 
-def test_a_name_that_has_no_utf8_is_refused() -> None:
+def test_a_header_name_that_utf8_cannot_encode_is_refused() -> None:
     with Rig({"t": [1]}) as rig, pytest.raises(ValueError, match=r"headers: the name '\\ud800' can't be"):
         rig.send("t", b"v", headers=[("\ud800", b"1")])
 
 
 class Liar(int):
-    """Compares as if it were in any range."""
+    """An int whose comparisons claim that it is in any range."""
 
     def __le__(self, other: Any) -> bool:
         return True
@@ -131,13 +131,13 @@ class Liar(int):
     __ge__ = __lt__ = __gt__ = __le__
 
     def __int__(self) -> int:
-        raise AssertionError("not asked for")
+        raise AssertionError("must not be called")
 
     __index__ = __repr__ = __str__ = __int__  # type: ignore[assignment]
 
 
 class Pretender:
-    """Says that it is an int, or a str."""
+    """An object that claims to be an int or a str."""
 
     def __init__(self, kind: type) -> None:
         self.kind = kind
@@ -169,7 +169,7 @@ class Pretender:
         ({"headers": [(Pretender(str), b"1")]}, TYPE, "headers: each must be a"),
     ],
 )
-def test_what_an_argument_says_of_itself_counts_for_nothing(
+def test_methods_that_an_argument_overrides_are_ignored(
     arguments: dict[str, Any], kind: type[Exception], text: str
 ) -> None:
     with Rig({"t": [1]}) as rig:
@@ -183,8 +183,8 @@ def test_what_an_argument_says_of_itself_counts_for_nothing(
         assert sent(rig).timestamp == 7
 
 
-def test_the_text_of_a_topic_counts_not_what_its_class_makes_of_it() -> None:
-    class Topic(str, enum.Enum):  # noqa: UP042 - what programs have, and what str() tells apart
+def test_the_text_of_a_topic_counts_not_the_methods_of_its_class() -> None:
+    class Topic(str, enum.Enum):  # noqa: UP042 - programs use this, and its str() differs
         ORDERS = "t"
 
         def __str__(self) -> str:
@@ -201,7 +201,7 @@ def test_the_text_of_a_topic_counts_not_what_its_class_makes_of_it() -> None:
         for _ in range(2):
             assert rig.send(Topic.ORDERS, b"v").topic == "t"
             assert rig.send(Other("other"), b"v").topic == "other"
-    # Also where nobody knows the topic yet.
+    # Also if the topic is still unknown.
     with Rig() as rig:
         topic = rig.send(Topic.ORDERS, b"v").topic
         assert (topic, type(topic)) == ("t", str)
@@ -214,7 +214,7 @@ class Fields(ctypes.Structure):
 
 
 @pytest.mark.parametrize("place", ["value", "key", "header", "values", "keys"])
-def test_a_scalar_of_numpys_is_refused_and_raw_memory_is_not(place: str) -> None:
+def test_a_numpy_scalar_is_refused_and_raw_memory_is_not(place: str) -> None:
     numpy = pytest.importorskip("numpy")
 
     def send(data: Any) -> None:

@@ -1,4 +1,4 @@
-"""``send()`` up to the accumulator: its arguments, buffers of every kind, sizes, and the wait for memory."""
+"""``send()`` up to the accumulator: arguments, buffers of every kind, sizes, and waiting for memory."""
 
 import array
 import ctypes
@@ -32,7 +32,7 @@ TYPE, VALUE = TypeError, ValueError
 
 
 def sent(rig: Rig) -> Record:
-    """The one record that is on its way, as the broker reads it; acknowledged."""
+    """Acknowledges the only record in flight, and returns it as the broker reads it."""
     (seen,) = rig.requests()
     ((record,),) = [batch.records for batch in seen.batches.values()]
     rig.answer(seen)
@@ -70,7 +70,7 @@ def sent(rig: Rig) -> Record:
         ({"headers": [("a", "1")]}, TYPE, "value of a header: must be bytes.*not str$"),
     ],
 )
-def test_a_wrong_argument_is_named_and_costs_nothing(
+def test_an_invalid_argument_is_named_and_takes_no_memory(
     arguments: dict[str, Any], kind: type[Exception], text: str
 ) -> None:
     with Rig({"t": [1]}) as rig:
@@ -81,7 +81,7 @@ def test_a_wrong_argument_is_named_and_costs_nothing(
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ä", "a\n", "x" * 250, "a:b", "\x00"])
-def test_a_name_that_no_topic_can_have_is_refused(name: str) -> None:
+def test_an_illegal_topic_name_is_refused(name: str) -> None:
     with Rig() as rig:
         with pytest.raises(InvalidTopicError, match=re.escape(repr(name))):
             rig.send(name, b"v")
@@ -89,14 +89,14 @@ def test_a_name_that_no_topic_can_have_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "...", "a.b_c-D9", "x" * 249, "_", "-"])
-def test_a_name_that_a_topic_can_have_is_accepted(name: str) -> None:
+def test_a_legal_topic_name_is_accepted(name: str) -> None:
     with Rig({name: [1]}) as rig:
         rig.send(name, b"v")
         (seen,) = rig.requests()
         assert seen.places == [(name, 0)]
 
 
-def test_names_are_compared_by_what_they_say() -> None:
+def test_topic_names_are_compared_by_their_text() -> None:
     class Name(str):
         pass
 
@@ -109,14 +109,14 @@ def test_names_are_compared_by_what_they_say() -> None:
         assert len(rig.values("topic")) == 3
 
 
-def test_a_partition_that_the_topic_lacks_is_refused_at_once() -> None:
+def test_a_partition_that_the_topic_does_not_have_is_refused_at_once() -> None:
     with Rig({"t": [1, 1]}) as rig:
         with pytest.raises(UnknownTopicOrPartitionError, match=r"partition=2.*'t' has 2 partitions, 0 to 1"):
             rig.send("t", b"v", partition=2)
         assert rig.pool.used_bytes == 0
 
 
-def test_partition_and_timestamp_are_the_callers() -> None:
+def test_the_callers_partition_and_timestamp_are_used() -> None:
     with Rig({"t": [1, 1, 1]}) as rig:
         for partition in (0, 2, 1):
             future = rig.send("t", b"v", b"k", partition=partition, timestamp_ms=partition)
@@ -124,7 +124,7 @@ def test_partition_and_timestamp_are_the_callers() -> None:
             assert future.get(0)[1] == partition
 
 
-def test_a_record_without_a_timestamp_gets_the_wall_clocks() -> None:
+def test_a_record_without_a_timestamp_gets_the_wall_clock_time() -> None:
     with Rig({"t": [1]}) as rig:
         rig.clock.set_unix_ms(1_234_567)
         rig.send("t", b"v")
@@ -152,8 +152,8 @@ def test_headers_of_every_form_arrive() -> None:
             assert sent(rig).headers == ()
 
 
-def test_the_count_of_headers_is_that_of_the_headers_written() -> None:
-    """Whatever a header's value does while it is read, the record stays whole."""
+def test_the_header_count_is_that_of_the_written_headers() -> None:
+    """A header's value may change the list while it is read: the record stays valid."""
 
     class Growing(list[Any]):
         def __len__(self) -> int:
@@ -188,7 +188,7 @@ BUFFERS: dict[str, Callable[[bytes], Any]] = {
 
 @pytest.mark.parametrize("kind", BUFFERS)
 @pytest.mark.parametrize("place", ["value", "key", "header"])
-def test_any_contiguous_buffer_is_taken(kind: str, place: str) -> None:
+def test_any_contiguous_buffer_is_accepted(kind: str, place: str) -> None:
     data = bytes(range(256))
     buffer = BUFFERS[kind](data)
     with Rig({"t": [1]}) as rig:
@@ -203,7 +203,7 @@ def test_any_contiguous_buffer_is_taken(kind: str, place: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["value", "key", "header"])
-def test_a_buffer_with_gaps_is_refused(place: str) -> None:
+def test_a_non_contiguous_buffer_is_refused(place: str) -> None:
     buffer = memoryview(b"abcdef")[::2]
     with Rig({"t": [1]}) as rig:
         arguments = {"headers": [("h", buffer)]} if place == "header" else {place: buffer}
@@ -212,7 +212,7 @@ def test_a_buffer_with_gaps_is_refused(place: str) -> None:
         assert rig.pool.used_bytes == 0
 
 
-def test_a_mutable_buffer_is_copied_and_let_go_before_send_returns() -> None:
+def test_a_mutable_buffer_is_copied_and_released_before_send_returns() -> None:
     value, key, header = bytearray(b"value"), bytearray(b"key"), bytearray(b"header")
     for topics in ({"t": [1]}, {}):
         with Rig(topics) as rig:
@@ -220,7 +220,7 @@ def test_a_mutable_buffer_is_copied_and_let_go_before_send_returns() -> None:
             rig.send("t", value, key, headers=[("h", header)])
             for buffer in (value, key, header):
                 buffer[:] = bytes(len(buffer))
-                # Somebody who still looked at it would forbid this.
+                # Raises BufferError if the buffer is still borrowed.
                 buffer.append(0)
                 buffer.pop()
             rig.sender.apply_topic("t", b"", [1])
@@ -228,7 +228,7 @@ def test_a_mutable_buffer_is_copied_and_let_go_before_send_returns() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"key": 5}, {"headers": [("h", 5)]}, {"partition": "x"}, {"partition": 9}])
-def test_a_buffer_is_let_go_where_another_argument_is_wrong(bad: dict[str, Any]) -> None:
+def test_a_buffer_is_released_if_another_argument_is_invalid(bad: dict[str, Any]) -> None:
     value = bytearray(b"value")
     with Rig({"t": [1]}) as rig:
         with pytest.raises((TypeError, UnknownTopicOrPartitionError)):
@@ -243,7 +243,7 @@ def whole_size(value: bytes, **options: Any) -> int:
     return len(encode_batch(batch_of([Record(0, 0, None, value, **options)])))
 
 
-def test_a_record_that_is_too_large_fails_through_its_future_and_names_both_sizes() -> None:
+def test_a_record_that_is_too_large_fails_its_future_and_the_error_has_both_sizes() -> None:
     with Rig({"t": [1]}, max_request_size=1000) as rig:
         future = rig.send("t", bytes(2000))
         error = future.exception
@@ -253,7 +253,7 @@ def test_a_record_that_is_too_large_fails_through_its_future_and_names_both_size
         assert "max_request_size is 1000" in str(error)
         assert future.failed()
         assert (rig.pool.used_bytes, rig.requests()) == (0, [])
-        # The next one goes.
+        # The next record is sent.
         assert rig.send("t", b"small").is_done is False
 
 
@@ -280,7 +280,7 @@ def test_a_closed_producer_accepts_nothing(topics: dict[str, list[int]]) -> None
         assert rig.accumulator.incomplete_batches + rig.accumulator.parked_records == 0
 
 
-def test_a_producer_that_was_never_made_says_so() -> None:
+def test_send_without_a_constructor_raises_an_error_that_says_so() -> None:
     class Unmade(SendPath):
         def __init__(self) -> None:
             self.touched = True
@@ -289,7 +289,7 @@ def test_a_producer_that_was_never_made_says_so() -> None:
         Unmade().send("t", b"v")
 
 
-def test_an_extension_takes_the_place_of_the_plain_path() -> None:
+def test_an_extension_replaces_the_plain_path() -> None:
     def extension(*arguments: Any) -> RecordFuture:
         topic, value, *others = arguments
         return rig.path._send_serialized(topic, value.encode(), *others)
@@ -305,7 +305,7 @@ KIB = 1024
 
 
 def full(rig: Rig) -> list[RecordFuture]:
-    """Sends until another record would have to wait."""
+    """Sends records until another one would have to wait."""
     futures = []
     while rig.pool.available_bytes >= KIB:
         futures.append(rig.send("t", bytes(900)))
@@ -313,7 +313,7 @@ def full(rig: Rig) -> list[RecordFuture]:
 
 
 @pytest.mark.parametrize("unknown", [False, True])
-def test_the_wait_for_memory_ends_after_max_block_ms_with_an_error_of_its_own(unknown: bool) -> None:
+def test_the_wait_for_memory_times_out_after_max_block_ms_with_its_own_error(unknown: bool) -> None:
     with Rig({"t": [1]}, buffer_memory=8 * KIB, batch_size=KIB, max_block_ms=150) as rig:
         full(rig)
         used = rig.pool.used_bytes
@@ -329,7 +329,7 @@ def test_the_wait_for_memory_ends_after_max_block_ms_with_an_error_of_its_own(un
         assert rig.pool.used_bytes == 0
 
 
-def test_memory_that_comes_back_ends_the_wait() -> None:
+def test_released_memory_ends_the_wait() -> None:
     with Rig({"t": [1]}, buffer_memory=8 * KIB, batch_size=KIB) as rig:
         before = full(rig)
         after: queue.Queue[RecordFuture] = queue.Queue()
