@@ -9,6 +9,7 @@ from cyproducer.config import ProducerConfig
 from cyproducer.control.partitioners import Partitioner
 from cyproducer.producer import KafkaProducer, ProducerRecord
 from cyproducer.structs import RecordMetadata, TopicPartition
+from cyproducer.version import VERSION as __version__
 
 __all__ = [
     "KafkaProducer",
@@ -17,5 +18,6 @@ __all__ = [
     "ProducerRecord",
     "RecordMetadata",
     "TopicPartition",
+    "__version__",
     "errors",
 ]
