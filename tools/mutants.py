@@ -216,7 +216,7 @@ MUTANTS = [
         "        if source.partition >= partitions:\n",
         "        if source.partition > partitions:\n",
         (
-            "tests/network/test_refreshed_topics.py::test_a_broker_is_asked_once_before_a_partition_is_refused",
+            "tests/network/test_refreshed_topics.py::test_metadata_is_requested_once_before_a_partition_is_rejected",
         ),
     ),
     Mutant(
@@ -354,7 +354,7 @@ MUTANTS = [
         "            self._sender.forget_topic(name)\n",
         (
             "tests/network/test_refreshed_topics.py::"
-            "test_a_topic_that_was_asked_for_in_vain_and_forgotten_is_asked_for_again",
+            "test_a_missing_topic_that_was_forgotten_is_requested_again",
         ),
     ),
     Mutant(
@@ -376,7 +376,7 @@ MUTANTS = [
         "cyproducer/network/sender.pyx",
         "                r = connection.transport.first_out\n",
         "                continue\n",
-        ("tests/network/test_sender_outcomes.py::test_a_write_that_does_not_end_is_given_up_under_acks_0",),
+        ("tests/network/test_sender_outcomes.py::test_a_write_that_does_not_finish_times_out_with_acks_0",),
     ),
     Mutant(
         "leaves-without-a-word",
