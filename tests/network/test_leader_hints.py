@@ -100,9 +100,9 @@ def refuse_naming(node_id: int, epoch: int) -> Act:
 @pytest.mark.parametrize(
     ("node_id", "epoch"),
     [
-        pytest.param(1, 99, id="the broker that refuses"),
+        pytest.param(1, 99, id="the broker that rejects"),
         pytest.param(2, -1, id="no epoch"),
-        pytest.param(9, 99, id="a broker nobody knows"),
+        pytest.param(9, 99, id="an unknown broker"),
     ],
 )
 def test_a_response_without_a_usable_leader_causes_a_backoff(node_id: int, epoch: int) -> None:
