@@ -193,7 +193,7 @@ MUTANTS = [
         "cyproducer/accumulator/topology.pyx",
         "        t.partitions[i].known = 0\n",
         "",
-        ("tests/network/test_idempotent_sender.py::test_a_topic_that_was_created_anew_knows_no_producer",),
+        ("tests/network/test_idempotent_sender.py::test_a_recreated_topic_does_not_know_the_producer",),
     ),
     Mutant(
         "accepted-rows-untold",
@@ -217,7 +217,7 @@ MUTANTS = [
         "        if source.partition >= partitions:\n",
         "        if source.partition > partitions:\n",
         (
-            "tests/network/test_refreshed_topics.py::test_a_broker_is_asked_once_before_a_partition_is_refused",
+            "tests/network/test_refreshed_topics.py::test_metadata_is_requested_once_before_a_partition_is_rejected",
         ),
     ),
     Mutant(
@@ -319,7 +319,7 @@ MUTANTS = [
     sender.accumulator.complete(b, o.base_offset, o.log_append_ms)
     first_record = b.first_record
 """,
-        ("tests/network/test_idempotent_sender.py::test_a_later_acknowledgement_resolves_what_was_given_up",),
+        ("tests/network/test_idempotent_sender.py::test_a_later_acknowledgement_resolves_an_expired_batch",),
         perturbed=True,
     ),
     Mutant(
@@ -329,7 +329,7 @@ MUTANTS = [
         "cdef bint written = True",
         (
             "tests/network/test_idempotent_sender.py::"
-            "test_a_batch_whose_request_was_not_written_whole_was_not_written",
+            "test_a_batch_of_a_partly_written_request_is_not_in_the_log",
         ),
     ),
     Mutant(
@@ -337,10 +337,7 @@ MUTANTS = [
         "cyproducer/control/batch_fate.py",
         "        self.new_leaders.discard(place)\n",
         "",
-        (
-            "tests/network/test_idempotent_sender.py::"
-            "test_a_leader_that_was_named_is_gone_to_without_backoff_once",
-        ),
+        ("tests/network/test_idempotent_sender.py::test_a_named_leader_is_tried_once_without_backoff",),
     ),
     Mutant(
         "gap-untold",
@@ -349,7 +346,7 @@ MUTANTS = [
         "orders = ()",
         (
             "tests/network/test_idempotent_sender.py::"
-            "test_a_batch_that_expires_in_its_queue_leaves_a_gap_that_is_known",
+            "test_a_batch_that_expires_in_its_queue_leaves_a_known_gap",
         ),
     ),
     Mutant(
@@ -359,7 +356,7 @@ MUTANTS = [
         "            self._sender.forget_topic(name)\n",
         (
             "tests/network/test_refreshed_topics.py::"
-            "test_a_topic_that_was_asked_for_in_vain_and_forgotten_is_asked_for_again",
+            "test_a_missing_topic_that_was_forgotten_is_requested_again",
         ),
     ),
     Mutant(
@@ -384,7 +381,7 @@ MUTANTS = [
         "cyproducer/network/sender.pyx",
         "                r = connection.transport.first_out\n",
         "                continue\n",
-        ("tests/network/test_sender_outcomes.py::test_a_write_that_does_not_end_is_given_up_under_acks_0",),
+        ("tests/network/test_sender_outcomes.py::test_a_write_that_does_not_finish_times_out_with_acks_0",),
     ),
     Mutant(
         "leaves-without-a-word",
@@ -401,7 +398,7 @@ MUTANTS = [
         "        return 0\n    sender.accumulator.fail(b, decision.verdict.error)\n    return 0\n",
         (
             "tests/network/test_idempotent_sender.py::"
-            "test_what_follows_a_batch_that_ran_out_of_time_in_its_queue_is_sent",
+            "test_batches_behind_one_that_expired_in_its_queue_are_sent",
         ),
     ),
     Mutant(

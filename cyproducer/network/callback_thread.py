@@ -1,10 +1,10 @@
-"""The thread that runs callbacks.
+"""Runs callbacks on a separate thread.
 
-Owns: one daemon thread a producer, started with the first callback. Does not own: which callbacks there
-are (``futures/delivery``).
+Owns one daemon thread per producer, started with the first callback. Does not own the callbacks
+(``futures/delivery``) or their queue (``futures/completion``).
 
-Why a thread of its own: the sender works without the GIL and would have to wait for it, 5 ms behind a busy
-``send()`` loop, at every batch with a callback; and a callback that takes its time would stop sending.
+Callbacks need their own thread: the sender works without the GIL, and would have to wait for it, 5 ms next to
+a busy ``send()`` loop, for every batch with a callback; and a slow callback would stop the sender.
 """
 
 import logging
@@ -23,8 +23,8 @@ class CallbackThread:
     def __init__(self, name: str, most: int = 100_000) -> None:
         """
         Args:
-            name: the thread's.
-            most: how many records may wait for their callbacks before ``send()`` waits.
+            name: the name of the thread.
+            most: how many records may wait for their callbacks before ``send()`` blocks.
         """
         self.queue = CompletionQueue(self.start, most)
         self._name = name
@@ -32,12 +32,12 @@ class CallbackThread:
         self._runs = threading.Event()
 
     def start(self) -> None:
-        """Begins to run callbacks.
+        """Starts the callback thread.
 
         Raises:
-            RuntimeError: the system gives no more threads.
+            RuntimeError: the system cannot start another thread.
         """
-        # Known before it runs: a callback asks whether it is the caller.
+        # Set before the thread runs: a callback may call is_current().
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         try:
             self._thread.start()
@@ -52,21 +52,21 @@ class CallbackThread:
                 if self.queue.run_next(3600.0) is None:
                     return
             except Exception:
-                log.exception("running callbacks failed; going on with the next batch")
+                log.exception("running callbacks failed; continuing with the next batch")
 
     def is_current(self) -> bool:
-        """Whether the caller is a callback."""
+        """Whether the calling thread is the callback thread."""
         return threading.current_thread() is self._thread
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Waits until the callbacks of everything completed so far have run; False when the time ran out."""
+        """Waits until the callbacks of all batches completed so far have run; False on timeout."""
         return self.queue.wait_idle(timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Ends the thread after the callbacks that are due, waiting up to ``timeout_s`` seconds for them."""
+        """Ends the thread after the pending callbacks, waiting up to ``timeout_s`` seconds for them."""
         deadline = time.monotonic() + timeout_s
         self.queue.close()
         thread = self._thread
-        # Another thread may be starting it at this moment, with the first callback: too early to be joined.
+        # Another thread may be starting it right now, with the first callback: then it cannot be joined yet.
         if thread is not None and not self.is_current() and self._runs.wait(waitable(timeout_s)):
             thread.join(waitable(max(0.0, deadline - time.monotonic())))

@@ -1,15 +1,15 @@
-"""Name resolution that never blocks the sender.
+"""Resolves host names without blocking the sender.
 
-Owns the threads that call ``getaddrinfo`` and the order of the addresses found; does not own which name
-to resolve when, nor which address to try (``control/connections.py``). ``resolve()``, ``poll()`` and
-``close()`` belong to the sender's turn; daemon threads do the look-ups. A name server that does not answer
-can hold a look-up up for as long as the system's resolver likes, so none waits behind another: a question
-that finds no thread free gets one more, up to ``MOST_THREADS``, and two questions for one name share a
-look-up. When there is nothing to do, one thread stays. A forked child has no such threads and needs its own
+Owns the threads that call ``getaddrinfo`` and the order of the addresses. Does not decide which name to
+resolve when, or which address to try (``control/connections.py``). ``resolve()``, ``poll()`` and ``close()``
+are called with the loop lock held; daemon threads do the look-ups. If a name server does not respond, a
+look-up can take as long as the system's resolver allows, so look-ups do not wait for each other: if no thread
+is idle, a request starts another one, up to ``MOST_THREADS``. Two requests for the same name share a look-up.
+One thread stays when there is nothing to do. A forked child has none of these threads and needs its own
 resolver.
 
-Both modes of ``client_dns_lookup`` are here: all addresses of a name under that name (KIP-602), and each
-under its canonical name, for bootstrap servers behind one alias (KIP-235).
+Implements both modes of ``client_dns_lookup``: all addresses of a name under that name (KIP-602), and each
+address under its canonical name, for bootstrap servers behind one alias (KIP-235).
 """
 
 import socket
@@ -23,15 +23,15 @@ from cyproducer.control.connections import Address, cause_text
 from cyproducer.errors import NameResolutionError
 
 _LookUp = tuple[str, int, bool]
-"""Host, port, and whether canonical names are wanted."""
+"""Host, port, and whether to find canonical names."""
 
 
-#: Names that are looked up at the same time; the others wait.
+#: How many names are looked up at the same time; other look-ups wait.
 MOST_THREADS = 8
 
 
 class ResolveRequest:
-    """One question, and the handle to know its answer by: the very object comes back in it."""
+    """One request, which is also its handle: the ``Resolution`` contains the same object."""
 
     __slots__ = ("canonical", "host", "port")
 
@@ -42,7 +42,7 @@ class ResolveRequest:
 
 
 class Resolution(NamedTuple):
-    """The answer: addresses in the order in which to try them, or the error why there are none."""
+    """The result: the addresses in the order in which to try them, or the error if there are none."""
 
     request: ResolveRequest
     addresses: list[Address]
@@ -61,30 +61,31 @@ class Resolver:
     ) -> None:
         """
         Args:
-            wake: called once for each answer that is ready to be polled, from any thread; must return
-                quickly and call nothing of this object.
+            wake: called once for each result that is ready to be polled, from any thread; must return
+                quickly and must not call this object.
             getaddrinfo: for tests.
             getnameinfo: for tests.
         """
         self._wake = wake
         self._getaddrinfo = getaddrinfo
         self._getnameinfo = getnameinfo
-        # Guards all below, and notified of questions. Held while waking, so that nothing wakes a loop that
-        # is gone.
+        # Guards all attributes below; notified of new look-ups. Held while calling wake(), so that no thread
+        # wakes up a loop that no longer exists.
         self._changed = threading.Condition(threading.Lock())
         self._answers: deque[Resolution] = deque()
         self._closed = False
-        #: The look-ups that wait for a thread, and everything that is asked or under way, with who asked.
+        #: The look-ups that wait for a thread.
         self._waiting: deque[_LookUp] = deque()
+        #: All look-ups that wait or run, with their requests.
         self._asked: dict[_LookUp, list[ResolveRequest]] = {}
         self._threads = 0
         self._idle = 0
 
     def resolve(self, host: str, port: int, canonical: bool = False) -> ResolveRequest:
-        """Asks for the addresses of a host; the answer comes through ``poll()`` after ``wake()``.
+        """Requests the addresses of a host; ``poll()`` returns the result after ``wake()`` was called.
 
-        A literal IP address is answered before this returns, without the thread, except where its
-        canonical name is wanted.
+        For a literal IP address the result is ready before this returns, without a thread, unless
+        ``canonical`` is set.
 
         Raises:
             RuntimeError: the resolver is closed.
@@ -104,7 +105,7 @@ class Resolver:
                 return request
             self._waiting.append(look_up)
             self._changed.notify()
-            # Threads that were notified before may not have come for their question yet.
+            # Threads that were notified earlier may not have taken their look-up yet.
             wanted = len(self._waiting) > self._idle and self._threads < MOST_THREADS
             self._threads += wanted
         if wanted:
@@ -121,22 +122,22 @@ class Resolver:
                 lost = list(self._waiting) if alone else []
                 if alone:
                     self._waiting.clear()
-            # Where there are others, they will come to it.
+            # If there are other threads, one of them will take the look-up.
             for look_up in lost:
                 self._finish(look_up, [], cause)
 
     def poll(self) -> list[Resolution]:
-        """The answers that came since the last call; never blocks."""
+        """Returns the results since the last call; never blocks."""
         with self._changed:
             answers = list(self._answers)
             self._answers.clear()
         return answers
 
     def close(self) -> None:
-        """Drops all questions and answers; ``wake`` is not called once this returned.
+        """Drops all requests and results; ``wake`` is not called after this has returned.
 
-        Never blocks: a look-up under way cannot be interrupted, so its thread ends when that does.
-        Closing twice is no error.
+        Never blocks: a running look-up cannot be interrupted, so its thread ends when the look-up does.
+        Closing twice is not an error.
         """
         with self._changed:
             self._closed = True
@@ -156,17 +157,17 @@ class Resolver:
             try:
                 addresses = self._look_up(*look_up)
             except Exception as cause:
-                # Anything: the thread must live on, and whoever asked must hear of it.
+                # Catch every exception: the thread must continue, and the requests must get a result.
                 self._finish(look_up, [], cause)
             else:
                 self._finish(look_up, addresses, None)
 
     def _next(self) -> _LookUp | None:
-        """The next look-up for this thread; None: it is to end."""
+        """Waits for the next look-up for this thread; None if the thread must end."""
         with self._changed:
             self._idle += 1
             try:
-                # One waits for what comes; the others were for a time when look-ups took long.
+                # One idle thread stays and waits; additional threads end.
                 while not self._waiting and not self._closed and self._idle == 1:
                     self._changed.wait()
                 if self._waiting and not self._closed:
@@ -177,7 +178,7 @@ class Resolver:
                 self._idle -= 1
 
     def _finish(self, look_up: _LookUp, addresses: list[Address], cause: Exception | None) -> None:
-        """Answers everybody who asked for this look-up."""
+        """Passes the result of a look-up to all of its requests."""
         error = None
         if cause is not None:
             error = NameResolutionError(f"cannot resolve {look_up[0]!r}: {cause_text(cause)}")
@@ -200,15 +201,15 @@ class Resolver:
         try:
             return self._getnameinfo(address.sockaddr, socket.NI_NAMEREQD)[0]
         except OSError:
-            # No reverse entry: the name that was given is the best there is.
+            # No reverse DNS entry: keep the given name.
             return address.name
 
 
 def _addresses(name: str, infos: Iterable[tuple[Any, ...]]) -> list[Address]:
-    """Drops duplicates, and has IPv6 and IPv4 take turns, each in getaddrinfo's order (RFC 6724).
+    """Drops duplicates and alternates IPv6 and IPv4, each in getaddrinfo's order (RFC 6724).
 
-    The family that comes first there, IPv6 where it works, begins (RFC 8305, section 4): where one family
-    leads nowhere, the second attempt is of the other.
+    Starts with the family that getaddrinfo returns first: IPv6, if it works (RFC 8305, section 4). If one
+    family cannot connect, the second attempt uses the other family.
     """
     found = dict.fromkeys(
         Address(name, int(family), sockaddr)
@@ -223,11 +224,11 @@ def _addresses(name: str, infos: Iterable[tuple[Any, ...]]) -> list[Address]:
 
 
 def _literal(host: str, port: int) -> list[Address] | None:
-    """The address a literal stands for; None where ``host`` is a name."""
+    """Returns the address of a literal; None if ``host`` is a name."""
     if not host.isascii() or "\0" in host:
         return None
     try:
-        # As bytes: for a str, Python loads its whole IDNA codec first.
+        # As bytes: for a str, Python would import its IDNA codec first.
         infos = socket.getaddrinfo(
             host.encode(), port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         )

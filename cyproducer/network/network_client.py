@@ -1,11 +1,11 @@
-"""The client's side of the cluster: metadata, and what to do about errors.
+"""Requests metadata, applies it to the accumulator, and handles failures of connections and topics.
 
-Owns: asking for metadata and telling the accumulator what it says. Does not own: connections (``connector``),
-the fate of batches (``control/batch_fate``), the producer id (``producer_id``), the loop (``sender``).
+Does not own connections (``connector``), decisions about batches (``control/batch_fate``), the producer id
+(``producer_id``) or the loop (``sender``).
 
-Everything named ``on_...`` and ``tick`` runs in the sender's turn, one call at a time. Application threads
-call the methods under "From application threads", which hand over and wake the sender; what they read is
-``view``, a frozen picture that is replaced as a whole.
+``tick`` and everything named ``on_...`` run with the loop lock held, one call at a time. Application threads
+call the methods under "From application threads", which queue requests and wake up the sender; they read
+``view``, an immutable snapshot that is replaced as a whole.
 """
 
 import logging
@@ -48,22 +48,22 @@ log = Log("cyproducer")
 
 
 MOST_ANSWERS = 1000
-"""Topics of which it is remembered when they were asked about."""
+"""How many topics' answer times are remembered."""
 
 
 class _Question:
-    """About a topic of which an answer is wanted that was asked for after this was made."""
+    """A request for a topic's metadata that only a response to a later metadata request answers."""
 
     def __init__(self, topic: str, partitions: int) -> None:
         self.topic = topic
-        # That were known before.
+        # The number of partitions known before.
         self.partitions = partitions
         self.asked = False
         self.answered = False
 
 
 class NetworkClient:
-    """Keeps the sender supplied with leaders and connections, and decides what failed batches do."""
+    """Keeps the sender supplied with leaders and connections, and owns the ``FatePolicy`` for batches."""
 
     def __init__(
         self,
@@ -78,15 +78,15 @@ class NetworkClient:
         """
         Args:
             config: the producer's options.
-            sender: the loop this serves.
+            sender: the loop that this client serves.
             clock: the loop's clock.
             rng: a float in [0, 1), for jitter and the choice among brokers; by default ``random.random``.
             open_socket: makes a non-blocking, connecting socket; for tests and simulators.
             resolver: for tests and simulators.
         """
         if rng is None:
-            # Imported here, as in other places what only a producer needs that is made: programs that import
-            # this package just in case pay for each module.
+            # Imported here because only a producer that is actually created needs it: programs that only
+            # import this package pay for each imported module. Other modules do the same.
             import random
 
             rng = random.random
@@ -113,7 +113,7 @@ class NetworkClient:
             open_socket=open_socket,
             resolver=resolver,
         )
-        # Outlives the broker it was met at, which is forgotten when all starts over.
+        # Kept even after a rebootstrap, which forgets the broker that failed.
         self._last_failure: tuple[BaseException, float] | None = None
         self._log_limit = LogLimit(log.log, sender.request_control)
         backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
@@ -130,7 +130,7 @@ class NetworkClient:
         self._producer_id = ProducerIdClient(
             config, sender, idempotence, backoff, self._log_limit, rng, self._connector
         )
-        # API key -> the API, what reads its response, and what handles it.
+        # API key -> the API, the decoder of its response, and the handler.
         self._handlers: dict[int, tuple[Api, Callable[..., Any], Callable[..., None]]] = {
             api.key: (api, decode, handle)
             for api, decode, handle in (
@@ -139,24 +139,24 @@ class NetworkClient:
                 (INIT_PRODUCER_ID, protocol.decode_init_producer_id, self._producer_id.on_producer_id),
             )
         }
-        #: Called where what is known of the cluster has changed; on the sender's thread, or close()'s.
+        #: Called after the view of the cluster has changed, on the sender thread or the thread in close().
         self.on_change: Callable[[], object] = lambda: None
         self._metadata_on: Connection | None = None
-        # Topics that were created anew with fewer partitions, while batches for the others are there.
+        # Topics that were recreated with fewer partitions, while batches for removed ones are still queued.
         self._shrunk: set[str] = set()
         self._topic_errors: dict[str, Exception] = {}
         self._fatal: Exception | None = None
-        # Filled by application threads, emptied by the sender's.
+        # Filled by application threads, emptied by the sender thread.
         self._wanted: deque[str] = deque()
         self._asked: set[str] = set()
         self._questions: deque[_Question] = deque()
-        # Those of them that a request has, or the next one will.
+        # Taken from _questions: the metadata request in flight or the next one contains them.
         self._open_questions: list[_Question] = []
-        # When a question about a topic was answered last, and the answer had nothing new.
+        # Topic -> when its last question was answered without new partitions.
         self._answered_ms: dict[str, float] = {}
-        #: What is known of the cluster; replaced as a whole, so that any thread may read it.
+        #: The current view of the cluster; replaced as a whole, so that any thread may read it.
         self.view: ClusterView = self._metadata.view()
-        # Tells application threads that the view or a topic's error changed.
+        # Notifies application threads that the view or a topic's error has changed.
         self._changed = threading.Condition()
 
     # From application threads
@@ -170,18 +170,18 @@ class NetworkClient:
             self._wanted.append(name)
             self._sender.request_control()
         except BaseException:
-            # Ctrl-C, which may come between any two of these; twice does no harm.
+            # Ctrl-C may come between any two of these calls. Doing them twice does no harm.
             self._wanted.append(name)
             self._sender.request_control()
             raise
 
     def wait_for_topic(self, name: str, timeout_s: float) -> ClusterView:
-        """The view once it has the topic's partitions, waiting up to ``timeout_s`` seconds.
+        """Waits up to ``timeout_s`` seconds until the view has the topic's partitions, and returns the view.
 
         Raises:
-            KafkaTimeoutError: the time ran out; says what was tried and what came of it.
-            BrokerResponseError: the broker's final word on the topic.
-            ProducerClosedError: the producer was closed, before or meanwhile.
+            KafkaTimeoutError: the timeout expired; the message has the errors of the attempts so far.
+            BrokerResponseError: the broker rejected the topic with a final error.
+            ProducerClosedError: the producer was closed, before or during the wait.
         """
         view = self.view
         if view.knows(name):
@@ -209,16 +209,16 @@ class NetworkClient:
                 self._await_change(name, deadline, timeout_s)
 
     def refresh_topic(self, name: str, timeout_s: float) -> None:
-        """Asks for a topic's metadata anew, and waits until the accumulator has them.
+        """Requests a topic's metadata again, and waits until the accumulator has it.
 
-        An answer without new partitions is believed for ``retry_backoff_ms``: for that long this returns at
-        once.
+        A response without new partitions is trusted for ``retry_backoff_ms``: during that time this returns
+        immediately.
 
         Raises:
             KafkaTimeoutError: no broker answered within ``timeout_s`` seconds.
-            ProducerClosedError: the producer was closed, before or meanwhile.
+            ProducerClosedError: the producer was closed, before or during the wait.
         """
-        # Else a program that goes on sending to a partition that is not there asks once for each record.
+        # Otherwise a program that keeps sending to a missing partition requests metadata once per record.
         if self._now_ms() - self._answered_ms.get(name, -math.inf) < self._config.retry_backoff_ms:
             return
         refuse_wait_of_sender(f"asking for metadata of topic {name!r}")
@@ -233,19 +233,18 @@ class NetworkClient:
                 self._await_change(name, deadline, timeout_s)
 
     def _await_change(self, name: str, deadline: float, timeout_s: float) -> None:
-        """Sleeps, for half a second at most, until something changes; raises at the deadline. Its lock is
-        held."""
+        """Waits for a change, at most half a second; raises at the deadline. The caller holds the lock."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise self._no_metadata(name, f"{timeout_s:g} s")
         self._changed.wait(min(left, 0.5))
 
     def why_no_metadata(self, name: str, within: str) -> str:
-        """What ends a wait for a topic, in words. Any thread."""
+        """Returns the message of the error that ends a wait for a topic's metadata. Any thread."""
         return str(self._no_metadata(name, within).args[0])
 
     def _no_metadata(self, name: str, within: str, diagnosis: str | None = None) -> errors.KafkaTimeoutError:
-        """What ends a wait for a topic; its cause is what brokers answered, if they did."""
+        """Makes the error that ends a wait for a topic; its cause is the broker's error, if there is one."""
         code = self._metadata.topic_error(name)
         answered = errors.for_code(code) if code else None
         said = f"the broker says {answered.__name__}; " if answered else ""
@@ -256,10 +255,11 @@ class NetworkClient:
         return error
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Waits until a broker has answered with metadata.
+        """Waits until a broker has sent metadata.
 
         Raises:
-            NoBrokersAvailable: none did within ``timeout_s`` seconds; says for each address what failed.
+            NoBrokersAvailable: no broker did within ``timeout_s`` seconds; the message has the failure of
+                each address.
         """
         if not self.view.brokers():
             refuse_wait_of_sender("wait_ready()")
@@ -272,11 +272,11 @@ class NetworkClient:
                 self._changed.wait(min(left, 0.5))
 
     def bootstrap_connected(self) -> bool:
-        """Whether a connection to a broker is up, handshake included."""
+        """Whether a connection to a broker is ready, handshake included."""
         return self._connector.any_ready()
 
     def diagnosis(self, known: str = "") -> str:
-        """Why nothing comes forward: what is ``known``, what each address met, the last metadata error."""
+        """Says why there is no progress: ``known``, the failure of each address, the last metadata error."""
         servers = ", ".join(f"{host}:{port}" for host, port in self._config.bootstrap_addresses)
         parts = (known, self._connector.diagnosis(), self._metadata.describe_last_error(self._now_ms()))
         if any(parts):
@@ -287,13 +287,13 @@ class NetworkClient:
         return f"trying {servers} again since {cause}, {(self._now_ms() - at_ms) / 1000:.1f} s ago"
 
     def metadata_age_s(self) -> float:
-        """Seconds since all metadata in use were fetched; NaN: they never were."""
+        """Returns the seconds since the last full metadata update; NaN if there was none."""
         return self._metadata.age_ms(self._now_ms()) / 1000
 
-    # In the sender's turn
+    # With the loop lock held
 
     def tick(self, now_ms: float) -> float:
-        """Does what is due; returns the milliseconds until something is due again."""
+        """Does the work that is due; returns the milliseconds until the next work is due."""
         connections_ms = self._connector.tick(now_ms, (self._metadata_on, self._producer_id.asked_on))
         self._track_topics(now_ms)
         for name in list(self._shrunk):
@@ -305,7 +305,7 @@ class NetworkClient:
         identity_ms = self._producer_id.tick(now_ms)
         metadata_ms = self._update_metadata(now_ms)
         self._fail_parked(now_ms)
-        # What was just done may have set a timeout that the first call could not know of.
+        # The steps above may have set a timeout after the connector's tick.
         connections_ms = min(connections_ms, self._connector.states.next_event_ms(now_ms))
         if self._shrunk:
             connections_ms = min(connections_ms, COMPRESSING_MS)
@@ -324,13 +324,13 @@ class NetworkClient:
     # Connections
 
     def on_socket_ready(self, connection: Connection, now_ms: float) -> None:
-        """A connecting socket has an outcome."""
+        """Connecting has succeeded or failed; see ``Connector.on_socket_ready``."""
         self._connector.on_socket_ready(connection, now_ms)
 
     def on_frame(
         self, connection: Connection, api_key: int, version: int, frame: bytes, now_ms: float
     ) -> None:
-        """The answer to a request that is not Produce."""
+        """Handles the response to a request other than Produce."""
         api, decode, handle = self._handlers[api_key]
         try:
             response = decode(version, frame)
@@ -338,7 +338,7 @@ class NetworkClient:
                 connection.throttle(response.throttle_time_ms, now_ms)
             handle(connection, version, response, now_ms)
         except errors.KafkaError as error:
-            # on_broken() then says what becomes of the request.
+            # This calls on_broken(), which handles the request.
             self._sender.close_connection(connection, error)
 
     def _on_versions(
@@ -349,7 +349,7 @@ class NetworkClient:
             self._connector.close_bootstrap((self._metadata_on, self._producer_id.asked_on))
 
     def on_broken(self, connection: Connection, cause: Exception | None, now_ms: float) -> None:
-        """A connection was closed: by this side on purpose (``cause`` None), or because of a failure."""
+        """A connection was closed: by this client on purpose (``cause`` is None), or because of a failure."""
         cause = self._connector.on_broken(connection, cause, now_ms)
         self._producer_id.on_broken(connection, cause or ConnectionError("closed by this client"), now_ms)
         if cause is None:
@@ -360,7 +360,7 @@ class NetworkClient:
         self._on_node_failure(cause, now_ms)
 
     def _on_node_failure(self, cause: BaseException, now_ms: float) -> None:
-        """A broker can't be reached: its partitions may have another leader by now."""
+        """A broker cannot be reached: requests metadata, since its partitions may have new leaders."""
         if self._metadata.broker_ids():
             self._metadata.request_update(f"a connection failed: {cause}")
         self._last_failure = cause, now_ms
@@ -387,10 +387,10 @@ class NetworkClient:
             known = self._metadata.partition_count(name)
             due = self._metadata.track(name, now_ms)
             if known:
-                # Dropped by the accumulator but not here, or asked for twice: tell it again.
+                # Forgotten by the accumulator but not here, or requested twice: apply it again.
                 self._apply(name)
             elif not due and (code := self._metadata.topic_error(name)) in FINAL_TOPIC_ERRORS:
-                # Refused a moment ago, and too early to ask again: no answer will come that ends the wait.
+                # Rejected recently, and too early for another request: no response will come to end the wait.
                 self._refuse_topic(name, errors.for_code(code)(f"topic {name!r}"))
         while self._questions:
             question = self._questions.popleft()
@@ -398,7 +398,7 @@ class NetworkClient:
             self._open_questions.append(question)
 
     def _answer_questions(self) -> None:
-        """An answer has come: those that its request had are no longer open."""
+        """A metadata response has arrived: closes the questions that its request contained."""
         now_ms = self._now_ms()
         if len(self._answered_ms) > MOST_ANSWERS:
             self._answered_ms.clear()
@@ -410,21 +410,21 @@ class NetworkClient:
         self._open_questions = [each for each in self._open_questions if not each.answered]
 
     def _update_metadata(self, now_ms: float) -> float:
-        """Sends a metadata request if one is due and a connection is there; else sees to one.
+        """Sends a metadata request if one is due and a connection is ready; without one, connects.
 
-        Returns the milliseconds until the next try.
+        Returns the milliseconds until the next attempt.
         """
         delay_ms = self._metadata.next_update_ms(now_ms)
         if delay_ms > 0:
             return delay_ms
         ready = self._connector.free(now_ms)
         if not ready:
-            # Where all that are connected throttle, another broker may be asked.
+            # If all connected brokers throttle, try another broker.
             candidates = list(self._metadata.broker_ids()) or self._connector.bootstrap
             return min(self._connector.seek(candidates, now_ms), self._connector.throttled_ms(now_ms))
         connection = min(ready, key=lambda c: (c.in_flight, self._rng()))
         if self._metadata.is_full_due(now_ms):
-            # Only a full update forgets topics, and may cost by how many there are.
+            # Only a full update expires topics, so only then is it worth looking at every topic.
             self._metadata.touch(self._used_since(now_ms - self._config.metadata_max_idle_ms), now_ms)
         request = self._metadata.begin_request(now_ms)
         for question in self._open_questions:
@@ -465,7 +465,8 @@ class NetworkClient:
                 self._connector.know(node_id, broker.host, broker.port)
         names = [*change.topics_changed, *(name for name, _ in change.leaders_moved)]
         if change.brokers_added or change.brokers_removed:
-            # A leader counts only while its broker is listed, and may be the same before and after.
+            # A leader is only valid while its broker is listed: topics whose leader ids are unchanged are
+            # affected too.
             names.extend(self._metadata.tracked_topics())
         for name in dict.fromkeys(names):
             self._apply(name)
@@ -478,7 +479,7 @@ class NetworkClient:
         self._sender.request_control()
 
     def _apply(self, name: str) -> None:
-        """Tells the accumulator a topic's partitions and leaders."""
+        """Applies a topic's partitions and leaders to the accumulator."""
         count = self._metadata.partition_count(name)
         if not count:
             return
@@ -487,13 +488,13 @@ class NetworkClient:
         self._sender.apply_topic(name, topic_id or b"", [-1 if node is None else node for node in leaders])
         self._asked.discard(name)
         self._shrunk.discard(name)
-        # Without ids nobody can tell a smaller topic from a broker that has not heard of the growth: what
-        # is queued then waits for its partition to show again, or for its delivery_timeout_ms.
+        # Without topic ids, a smaller topic looks the same as a broker that has not yet learned about new
+        # partitions. Then queued batches wait for their partition to reappear, or for delivery_timeout_ms.
         if topic_id is not None and self._sender.fail_beyond(name, count):
             self._shrunk.add(name)
 
     def _refuse_topic(self, name: str, error: Exception) -> None:
-        """The broker's final word on a topic: nothing will be written to it."""
+        """Handles a final error of a topic: fails its records and the waits for its metadata."""
         self._asked.discard(name)
         with self._changed:
             self._topic_errors[name] = error
@@ -503,12 +504,12 @@ class NetworkClient:
             self._failed(failed, "%d records failed: %s", failed, error)
 
     def _fail_parked(self, now_ms: float) -> None:
-        """Fails the records whose topic's metadata did not come within max_block_ms."""
+        """Fails the records whose topic's metadata did not arrive within max_block_ms."""
         diagnosis = ""
 
         def error_of(name: str) -> BaseException:
             nonlocal diagnosis
-            # Once for all topics of a tick: it looks at every address.
+            # Computed once for all topics of a tick, since it looks at every address.
             diagnosis = diagnosis or self.diagnosis()
             within = f"max_block_ms={self._config.max_block_ms:g}"
             return errors.told(self._no_metadata(name, within, diagnosis), False)
@@ -524,14 +525,15 @@ class NetworkClient:
     def on_leaders(
         self, connection: Connection, leaders: list[tuple[str, int, int, int]], endpoints: bytes | None
     ) -> None:
-        """A Produce response refuses batches and names who leads their partitions (KIP-951).
+        """A Produce response rejects batches and names the leaders of their partitions (KIP-951).
 
-        Comes before ``FatePolicy.decide`` for each of them, which then sends it there at once.
+        Called before ``FatePolicy.decide`` for each of these batches, so that they are resent to the new
+        leader without backoff.
 
         Args:
-            connection: the broker that answered.
-            leaders: topic, partition, node id and leader epoch.
-            endpoints: where these nodes are, as the response has it; None where it does not say.
+            connection: the connection on which the response arrived.
+            leaders: topic, partition, node id and leader epoch of each.
+            endpoints: the encoded addresses of these nodes; None if the response has none.
         """
         self.fates.new_leaders.clear()
         nodes: dict[int, BrokerMetadata] = {}
@@ -540,8 +542,8 @@ class NetworkClient:
                 told = protocol.decode_node_endpoints(endpoints)
                 nodes = {info.node_id: BrokerMetadata(*info) for info in told}
         except errors.KafkaProtocolError as error:
-            # The metadata, which are asked for in any case, will tell.
-            log.warning("%s names new leaders, but not where they are: %s", connection.where, error)
+            # A metadata request follows in any case, and its response has the addresses.
+            log.warning("%s names new leaders, but their addresses are invalid: %s", connection.where, error)
         changed: dict[str, None] = {}
         for topic, partition, node_id, epoch in leaders:
             if node_id == connection.node_id:
@@ -551,7 +553,7 @@ class NetworkClient:
                 broker = self._metadata.broker(node_id)
                 assert broker is not None
                 self._connector.know(node_id, broker.host, broker.port)
-            # Of several batches that come back, only the first brings news.
+            # If several batches of a partition are rejected, only the first response changes the leader.
             if self._metadata.leader(topic, partition) == node_id:
                 self.fates.new_leaders.add((topic, partition))
         for topic in changed:
@@ -560,15 +562,15 @@ class NetworkClient:
             self._announce()
 
     def _warn(self, now_ms: float, text: str, *args: Any) -> None:
-        """Logs a warning, one a second of its kind: a broker's restart is one event, not thousands."""
+        """Logs a warning, at most one per second and kind: a broker restart is one event, not thousands."""
         self._log_limit.add(logging.WARNING, 0, text, args, now_ms)
 
     def _failed(self, records: int, text: str, *args: Any) -> None:
-        """Logs that records have failed, one line a second of its kind."""
+        """Logs failed records, at most one line per second and kind."""
         self._log_limit.add(logging.ERROR, records, text, args, self._now_ms())
 
     def close(self) -> None:
-        """Ends name resolution and whoever waits. The loop has ended."""
+        """Ends name resolution and all waits for metadata. Call it after the loop has ended."""
         self._log_limit.flush(math.inf)
         self._connector.close()
         self._fatal = errors.ProducerClosedError("the producer was closed")

@@ -1,8 +1,8 @@
-"""Obtains the producer id: when to ask for one, at which broker, and what the answer means.
+"""Obtains the producer id: sends InitProducerId requests and handles the responses.
 
-Owns: the InitProducerId request in flight, the backoff between two of them, and failing all records where the
-cluster refuses. Does not own: the identity and its states (``control/idempotence``), nor connections
-(``connector``). Runs on the send loop, one call at a time.
+Owns the InitProducerId request in flight, the backoff between requests, and failing all records if the
+cluster refuses a producer id. Does not own the identity and its states (``control/idempotence``) or
+connections (``connector``). Runs with the loop lock held, one call at a time.
 """
 
 import logging
@@ -24,13 +24,13 @@ from cyproducer.user_thread import Log
 log = Log("cyproducer")
 
 COMPRESSING_MS = 5
-"""When to look again for a batch that a thread is compressing."""
+"""Delay before the next check of a batch that a thread is compressing."""
 MOST_LACKING = 3
-"""Connections to brokers without InitProducerId after which the cluster counts as one without."""
+"""After this many connections to brokers without InitProducerId, the cluster counts as not supporting it."""
 
 
 class ProducerIdClient:
-    """Keeps the producer supplied with an id. See the module."""
+    """Obtains the producer id of one producer. See the module docstring."""
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class ProducerIdClient:
         """
         Args:
             config: the producer's options.
-            sender: gets the identity for new batches.
-            idempotence: says when an id is needed, and keeps it.
-            backoff: the wait between two requests.
-            log_limit: where failures are logged, at a bounded rate.
+            sender: receives the identity for new batches.
+            idempotence: knows whether an id is needed, and stores it.
+            backoff: the delay between two requests.
+            log_limit: logs failures at a bounded rate.
             rng: returns a float in [0, 1), for jitter and for the choice among brokers.
             connector: sends the request.
         """
@@ -63,12 +63,12 @@ class ProducerIdClient:
         self.asked_on: Connection | None = None
         self._refusals = 0
         self._lacking = 0
-        #: Why there is no producer id, until all records have failed with it.
+        #: The error for a refused producer id, until all records have failed with it.
         self._denial: BaseException | None = None
         self._not_before_ms = -math.inf
 
     def tick(self, now_ms: float) -> float:
-        """Asks for a producer id if one is needed; returns the milliseconds until the next try."""
+        """Requests a producer id if one is needed; returns the milliseconds until the next attempt."""
         if self._denial is not None:
             if self._sender.refuse_all(self._denial):
                 return COMPRESSING_MS
@@ -79,7 +79,7 @@ class ProducerIdClient:
             return self._not_before_ms - now_ms
         connections = self._connector.free(now_ms)
         if not connections:
-            # Perhaps because every broker throttles.
+            # All brokers may be throttling.
             return self._connector.throttled_ms(now_ms)
         connection = min(connections, key=lambda c: (c.in_flight, self._rng()))
         self._idempotence.want()
@@ -98,7 +98,7 @@ class ProducerIdClient:
     def on_producer_id(
         self, connection: Connection, version: int, response: InitProducerIdResponse, now_ms: float
     ) -> None:
-        """Handles the answer to InitProducerId."""
+        """Handles the InitProducerId response."""
         self.asked_on = None
         if response.error_code == 0:
             self._refusals = 0
@@ -118,7 +118,7 @@ class ProducerIdClient:
         self._deny(error)
 
     def on_broken(self, connection: Connection, cause: BaseException, now_ms: float) -> None:
-        """A connection was closed, perhaps the one with the request for a producer id."""
+        """A connection was closed: if the request was sent on it, retries."""
         if connection is self.asked_on:
             self._ask_again(cause, now_ms)
 
@@ -131,9 +131,9 @@ class ProducerIdClient:
         self._sender.request_control()
 
     def _lack(self, connection: Connection, now_ms: float) -> None:
-        """A broker lacks InitProducerId. One alone may be at fault; three mean that the cluster lacks it."""
+        """A broker lacks InitProducerId: asks another one. After three, the cluster counts as lacking it."""
         error = errors.UnsupportedVersionError(
-            f"{connection.where} does not offer InitProducerId (Kafka does since 0.11): "
+            f"{connection.where} does not support InitProducerId (Kafka does since 0.11): "
             "set enable_idempotence=False"
         )
         self._lacking += 1
@@ -147,5 +147,5 @@ class ProducerIdClient:
         self._idempotence.denied()
         log.error("no record can be sent: %s", error)
         self._denial = errors.told(error, False)
-        # In the next tick, which follows at once.
+        # The next tick, which follows at once, fails the records.
         self._sender.request_control()

@@ -5,21 +5,21 @@ from cyproducer.accumulator.structures cimport Accumulator, Node
 from cyproducer.network.produce_codec cimport Request, iovec
 
 cdef enum LinkState:
-    CONNECTING = 0            # the control plane drives it: connect, handshake
+    CONNECTING = 0            # the control plane connects it and does the handshake
     READY = 1                 # takes Produce requests
-    BROKEN = 2                # closed or to be closed; its requests are handed back
+    BROKEN = 2                # closed or being closed; the attempts of its requests fail
 
 cdef enum Io:
-    IO_AGAIN = -1             # nothing more now
-    IO_CLOSED = -2            # the peer closed
-    IO_ERROR = -3             # Transport.sys_errno says why
+    IO_AGAIN = -1             # the socket would block
+    IO_CLOSED = -2            # the peer closed the connection
+    IO_ERROR = -3             # see Transport.sys_errno
 
-# How bytes get in and out: plain sockets here, TLS (which takes the GIL itself) by other functions.
-# Both return bytes moved (more than 0), or an Io.
+# How bytes are sent and received: plain sockets here; TLS would use functions that take the GIL themselves.
+# Both return the number of bytes moved (more than 0), or an Io.
 ctypedef int64_t (*SendFunction)(Transport* transport, const iovec* parts, int count) noexcept nogil
 ctypedef int64_t (*ReceiveFunction)(Transport* transport, uint8_t* into, int64_t room) noexcept nogil
 
-# A connection to a broker. One thread at a time drives it: whoever holds the sender's turn.
+# A connection to a broker. Used by one thread at a time: the one that holds the loop lock.
 cdef struct Transport:
     int fd
     int state                 # a LinkState
@@ -29,30 +29,30 @@ cdef struct Transport:
     SendFunction send
     ReceiveFunction receive
     int sys_errno             # of the last IO_ERROR
-    bint deferred            # the sender's thread has to go on with what is in the inbox, or with:
-    int64_t failure           # an Io that a thread in get() met; 0: none
+    bint deferred             # the sender thread must handle the frames in the inbox, or `failure`
+    int64_t failure           # an Io that a thread in get() got; 0: none
     int16_t produce_version
-    bint connected            # it was, so that its end counts
-    bint wants_write          # the selector watches for room in the socket
+    bint connected            # connecting has succeeded, so that closing it counts
+    bint wants_write          # the selector watches for writability
     int32_t correlation_id    # of the last request
-    int32_t in_flight         # Produce requests without an answer
+    int32_t in_flight         # Produce requests without a response
     int64_t last_used_ns
-    int64_t throttled_until_ns    # the broker asked for no requests before this time (KIP-219)
-    Request* first_out        # not written whole yet
+    int64_t throttled_until_ns    # the broker accepts no requests before this time (KIP-219)
+    Request* first_out        # not completely written yet
     Request* last_out
-    Request* first_written    # written whole, no answer to come: acks=0 is as good as done
-    Request* first_awaiting   # written or being written, answers to come in this order
+    Request* first_written    # completely written and without a response (acks=0): finished
+    Request* first_awaiting   # written or being written; the responses arrive in this order
     Request* last_awaiting
-    uint8_t* inbox            # bytes received, frames from the start on
+    uint8_t* inbox            # received bytes; the first frame begins at the start
     int64_t inbox_room
     int64_t inbox_used
     int64_t receive_max       # receive_message_max_bytes
-    Traffic traffic           # not in the meters yet; see report_traffic
+    Traffic traffic           # not yet added to the meters; see report_traffic
 
 cdef enum FrameResult:
     FRAME_NONE = 0            # more bytes are needed
     FRAME_READY = 1
-    FRAME_BAD_SIZE = 2        # the length can't be: too large, or too small for a header
+    FRAME_BAD_SIZE = 2        # invalid length: too large, or too small for a header
 
 cdef Transport* transport_new(int fd, int32_t node_id, int64_t receive_max) noexcept nogil
 cdef void transport_free(Transport* transport) noexcept nogil

@@ -1,10 +1,10 @@
-"""A connection's bytes: requests written in order, frames read whole. Without the GIL.
+"""Writes queued requests to a socket in order, and reads complete frames from it, without the GIL.
 
-Owns: the queue of requests, partial writes, the receive buffer, and the check of a frame's length before
-anything is allocated for it. Does not own: connecting, what a frame means, or when to write.
+Owns the queue of requests, partial writes, the receive buffer, and the check of a frame's length before
+memory is allocated for it. Does not own connecting, the meaning of frames, or the decision when to write.
 
-A request's memory, and with it its batches' buffers, stays until its answer is there or the connection is
-closed *and* no write of it is under way: ``writev`` reads the batches where they are.
+The memory of a request, including its batches' buffers, stays allocated until its response has arrived or the
+connection is closed *and* no write of it is in progress: ``sendmsg`` reads directly from the batches.
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -26,7 +26,7 @@ cdef extern from "<sys/socket.h>" nogil:
 
 cdef extern from *:
     """
-    #ifndef MSG_NOSIGNAL          /* macOS: the socket is made with SO_NOSIGPIPE, as Python does */
+    #ifndef MSG_NOSIGNAL          /* macOS: Python creates sockets with SO_NOSIGPIPE */
     #define MSG_NOSIGNAL 0
     #endif
     """
@@ -34,15 +34,15 @@ cdef extern from *:
 cdef enum:
     MOST_PARTS = 512          # slices per sendmsg; IOV_MAX is 1024 on Linux and macOS
     FIRST_INBOX = 8192
-    KEPT_INBOX = 65536        # how large an inbox may stay: Produce responses hardly need more
+    KEPT_INBOX = 65536        # a larger inbox shrinks after use: Produce responses hardly need more
     MOST_THROTTLE_MS = 60_000
 
 
 cdef int64_t send_plain(Transport* transport, const iovec* parts, int count) noexcept nogil:
     cdef msghdr message
     cdef ssize_t n
-    # The kernel reads every field. It would take what is on the stack for an address or control data, and the
-    # call would fail with EINVAL.
+    # The kernel reads every field: it would interpret uninitialised memory as an address or control data, and
+    # fail with EINVAL.
     memset(&message, 0, sizeof(message))
     message.msg_iov = <iovec*>parts
     message.msg_iovlen = count
@@ -75,7 +75,7 @@ cdef int64_t receive_plain(Transport* transport, uint8_t* into, int64_t room) no
 
 
 cdef Transport* transport_new(int fd, int32_t node_id, int64_t receive_max) noexcept nogil:
-    """A connection over a connected or connecting socket, which stays the caller's; NULL: no memory."""
+    """Makes a connection over a connected or connecting socket of the caller; NULL if out of memory."""
     cdef Transport* transport = <Transport*>calloc(1, sizeof(Transport))
     if transport != NULL:
         transport.fd = fd
@@ -87,19 +87,19 @@ cdef Transport* transport_new(int fd, int32_t node_id, int64_t receive_max) noex
 
 
 cdef void transport_free(Transport* transport) noexcept nogil:
-    """Frees a connection whose requests were all popped."""
+    """Frees a connection. The caller has popped all of its requests."""
     free(transport.inbox)
     free(transport)
 
 
 cdef int32_t transport_next_id(Transport* transport) noexcept nogil:
-    """The correlation id for the next request; they count up from 1 and wrap after 2147483647."""
+    """Returns the correlation id for the next request; ids start at 1 and wrap to 1 after 2147483647."""
     transport.correlation_id = transport.correlation_id + 1 if transport.correlation_id < 0x7FFFFFFF else 1
     return transport.correlation_id
 
 
 cdef void transport_push(Transport* transport, Request* r, bint answered) noexcept nogil:
-    """Queues a request for writing; ``answered``: a response will come (not to Produce under acks=0)."""
+    """Queues a request for writing; ``answered``: a response will come (not to Produce with acks=0)."""
     r.answered = answered
     r.next_out = NULL
     r.next_awaiting = NULL
@@ -117,7 +117,7 @@ cdef void transport_push(Transport* transport, Request* r, bint answered) noexce
 
 
 cdef Request* transport_pop_awaiting(Transport* transport) noexcept nogil:
-    """The oldest request that awaits its answer, taken out; NULL where there is none."""
+    """Removes and returns the oldest request that awaits a response; NULL if there is none."""
     cdef Request* r = transport.first_awaiting
     if r != NULL:
         transport.first_awaiting = r.next_awaiting
@@ -127,7 +127,7 @@ cdef Request* transport_pop_awaiting(Transport* transport) noexcept nogil:
 
 
 cdef Request* transport_pop_written(Transport* transport) noexcept nogil:
-    """A request that is written and gets no answer, taken out; NULL where there is none."""
+    """Removes and returns a written request that gets no response; NULL if there is none."""
     cdef Request* r = transport.first_written
     if r != NULL:
         transport.first_written = r.next_out
@@ -135,7 +135,10 @@ cdef Request* transport_pop_written(Transport* transport) noexcept nogil:
 
 
 cdef Request* transport_pop_unwritten(Transport* transport) noexcept nogil:
-    """A request that is not written whole and gets no answer; for a connection that is closed."""
+    """Removes and returns an incompletely written request that gets no response; NULL if there is none.
+
+    Only for a closed connection: it also removes the other requests from the write queue.
+    """
     cdef Request* r
     while transport.first_out != NULL:
         r = transport.first_out
@@ -147,7 +150,7 @@ cdef Request* transport_pop_unwritten(Transport* transport) noexcept nogil:
 
 
 cdef int64_t transport_flush(Transport* transport, int64_t now) noexcept nogil:
-    """Writes what the socket takes of the queued requests; 0 when all is written, else an Io."""
+    """Writes as much of the queued requests as the socket accepts; 0 when all is written, else an Io."""
     cdef iovec gathered[MOST_PARTS]
     cdef Request* r
     cdef int count
@@ -194,12 +197,12 @@ cdef int64_t transport_flush(Transport* transport, int64_t now) noexcept nogil:
 
 
 cdef int64_t transport_receive(Transport* transport) noexcept nogil:
-    """Reads once into the inbox; bytes read, or an Io. The inbox has room for at least one byte after."""
+    """Reads once into the inbox, which grows first if it is full; returns the bytes read, or an Io."""
     cdef int64_t n
     cdef uint8_t* grown
     if transport.inbox_used == transport.inbox_room:
         n = FIRST_INBOX if transport.inbox_room == 0 else transport.inbox_room * 2
-        # transport_frame() has refused lengths above receive_max, so this ends.
+        # transport_frame() has rejected lengths above receive_max, so the growth is bounded.
         grown = <uint8_t*>realloc(transport.inbox, n)
         if grown == NULL:
             transport.sys_errno = 12   # ENOMEM
@@ -218,7 +221,7 @@ cdef int64_t transport_receive(Transport* transport) noexcept nogil:
 cdef FrameResult transport_frame(
     Transport* transport, int64_t at, const uint8_t** frame, int64_t* size
 ) noexcept nogil:
-    """The frame that starts at ``at`` in the inbox, without its length, if it is there whole."""
+    """Finds the frame that starts at ``at`` in the inbox, if it is complete; excludes the size prefix."""
     cdef int64_t length
     if transport.inbox_used - at < 4:
         return FRAME_NONE
@@ -233,7 +236,7 @@ cdef FrameResult transport_frame(
 
 
 cdef void report_traffic(Accumulator* a, Transport* transport, int64_t now) noexcept nogil:
-    """Adds what went through the connection to the meters. The accumulator's lock is held."""
+    """Adds the connection's traffic to the meters. The caller holds the accumulator's lock."""
     cdef Meter* meter
     if transport.traffic.out_bytes or transport.traffic.in_bytes or transport.traffic.responses:
         meter = &transport.node.meter if transport.node != NULL else NULL
@@ -241,12 +244,12 @@ cdef void report_traffic(Accumulator* a, Transport* transport, int64_t now) noex
 
 
 cdef void transport_consume(Transport* transport, int64_t size) noexcept nogil:
-    """Drops the first ``size`` bytes of the inbox, and the memory that only a large response needed."""
+    """Drops the first ``size`` bytes of the inbox, and shrinks it after a large response."""
     cdef uint8_t* smaller
     transport.inbox_used -= size
     if transport.inbox_used > 0 and size > 0:
         memmove(transport.inbox, transport.inbox + size, transport.inbox_used)
-    # Only where something was dropped: of a large response that comes in, the inbox holds little at first.
+    # Only if bytes were dropped: at the start of a large response, a grown inbox also holds only a few bytes.
     if size > 0 and transport.inbox_room > KEPT_INBOX and transport.inbox_used <= FIRST_INBOX // 2:
         smaller = <uint8_t*>realloc(transport.inbox, FIRST_INBOX)
         if smaller != NULL:
@@ -255,10 +258,11 @@ cdef void transport_consume(Transport* transport, int64_t size) noexcept nogil:
 
 
 cdef void transport_throttle(Transport* transport, int64_t throttle_ms, int64_t now) noexcept nogil:
-    """The broker wants no requests for so long; never shortens what it asked for before.
+    """Stops sending requests to the broker for this long; never shortens an earlier throttle time.
 
-    A minute is believed. Brokers ask for 11 s at most unless their quota windows are changed, and a wrong
-    answer could say 24 days; one that means it does not read the connection meanwhile anyway.
+    At most one minute counts. Brokers throttle for at most 11 s unless their quota windows are changed, and a
+    faulty response could say 24 days. A broker that really throttles longer does not read from the connection
+    in the meantime anyway.
     """
     transport.throttled_until_ns = max(
         transport.throttled_until_ns, cyp_after(now, cyp_ms_ns(min(throttle_ms, MOST_THROTTLE_MS)))
@@ -266,9 +270,9 @@ cdef void transport_throttle(Transport* transport, int64_t throttle_ms, int64_t 
 
 
 cdef int64_t throttled_until(Transport** transports, int count, int64_t until, int64_t now) noexcept nogil:
-    """When the first broker that throttles now may be sent something again; ``until`` at the latest.
+    """Returns when the first throttling broker takes requests again, at most ``until``.
 
-    New work for it wakes nobody meanwhile, so that the sender has to look by itself then.
+    New work for a throttling broker does not wake up the sender, so the sender must wake up by itself then.
     """
     cdef int i
     for i in range(count):

@@ -231,7 +231,7 @@ def test_futures_have_failed_when_no_batch_is_incomplete() -> None:
         try:
             deadline = time.monotonic() + PATIENCE_S
             rounds = 0
-            # More rounds until the watcher has looked in the middle of one: the test would show nothing otherwise.
+            # More rounds until the watcher has looked in the middle of one: else the test shows nothing.
             while rounds < 50 or (False, False) not in looks:
                 assert time.monotonic() < deadline, "the other thread never looked at a batch in flight"
                 rounds += 1

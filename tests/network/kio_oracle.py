@@ -1,6 +1,6 @@
 """An independent codec for the messages of ``protocol``: kio, generated from Kafka's own schemas.
 
-Also the Hypothesis strategies for what brokers answer, in this package's own types.
+Also contains Hypothesis strategies for responses, in this package's own types.
 """
 
 import datetime
@@ -26,18 +26,18 @@ CORRELATION_ID = 0x01020304
 
 
 def schema(api: str, version: int, kind: str) -> Any:
-    """The module of a message: ``schema("metadata", 12, "response").MetadataResponse``."""
+    """Returns the module of a message: ``schema("metadata", 12, "response").MetadataResponse``."""
     return import_module(f"kio.schema.{api}.v{version}.{kind}")
 
 
 def make(cls: Any, **values: Any) -> Any:
-    """An entity from those of the values that its version has a field for."""
+    """Makes an entity from the values; drops those that its version has no field for."""
     known = {field.name for field in fields(cls)}
     return cls(**{name: value for name, value in values.items() if name in known})
 
 
 def read_request(frame: bytes, cls: Any) -> tuple[Any, Any]:
-    """Header and body of a request frame, which must be exactly as long as its prefix says."""
+    """Returns header and body of a request frame; its length must match its size prefix."""
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     header, header_size = entity_reader(cls.__header_schema__)(frame, 4)
     body, body_size = entity_reader(cls)(frame, 4 + header_size)
@@ -46,7 +46,7 @@ def read_request(frame: bytes, cls: Any) -> tuple[Any, Any]:
 
 
 def write_response(entity: Any) -> bytes:
-    """A response from its correlation id on."""
+    """Encodes a response, from its correlation id on."""
     buffer = io.BytesIO()
     header = type(entity).__header_schema__
     entity_writer(header)(buffer, header(correlation_id=CORRELATION_ID))
@@ -74,7 +74,7 @@ def write_metadata(version: int, response: MetadataResponse) -> bytes:
                     partition_index=partition.partition,
                     leader_id=partition.leader,
                     leader_epoch=partition.leader_epoch,
-                    # Not kept by the decoder, which has to skip them correctly.
+                    # The decoder has to skip these fields correctly.
                     replica_nodes=tuple(range(index % 4)),
                     isr_nodes=tuple(range(index % 3)),
                     offline_replicas=tuple(range(index % 2)),
@@ -105,7 +105,7 @@ def write_metadata(version: int, response: MetadataResponse) -> bytes:
 
 
 def as_of_version(version: int, response: MetadataResponse) -> MetadataResponse:
-    """The response with all that the version has no field for set to what stands for its absence."""
+    """Returns the response with default values in the fields that the version does not have."""
     topics = [
         topic._replace(
             topic_id=topic.topic_id if version >= 10 else NO_TOPIC_ID,
@@ -162,7 +162,7 @@ metadata_responses = st.builds(
     error_code=error_codes,
 )
 
-#: One response with something in every field.
+#: A response with a value in every field.
 FULL_METADATA = MetadataResponse(
     17,
     [BrokerInfo(1, "broker-1", 9092, None), BrokerInfo(2, "broker-2", 9093, "räck")],

@@ -1,4 +1,4 @@
-"""Ports that are not Kafka's: each accepts connections and does one thing with them, on its own thread."""
+"""Servers that are not Kafka brokers: each accepts connections and behaves in one way, on its own thread."""
 
 import socket
 import struct
@@ -12,7 +12,7 @@ SSH = b"SSH-2.0-OpenSSH_9.6\r\n"
 
 
 def says(answer: bytes) -> Callable[[socket.socket], None]:
-    """Reads the first bytes, answers, and waits for the client to close."""
+    """Reads the first bytes, sends ``answer``, and waits for the client to close."""
 
     def serve(peer: socket.socket) -> None:
         peer.recv(65536)
@@ -24,7 +24,7 @@ def says(answer: bytes) -> Callable[[socket.socket], None]:
 
 
 def greets(greeting: bytes) -> Callable[[socket.socket], None]:
-    """Speaks first, as SSH does."""
+    """Sends ``greeting`` first, like SSH."""
 
     def serve(peer: socket.socket) -> None:
         peer.sendall(greeting)
@@ -35,25 +35,25 @@ def greets(greeting: bytes) -> Callable[[socket.socket], None]:
 
 
 def hangs_up(peer: socket.socket) -> None:
-    """Closes in an orderly way once it was asked something."""
+    """Closes the connection in an orderly way after the first bytes."""
     peer.recv(65536)
 
 
 def resets(peer: socket.socket) -> None:
-    """Closes with RST."""
+    """Closes the connection with RST."""
     peer.recv(1)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def is_silent(peer: socket.socket) -> None:
-    """Reads and never answers."""
+    """Reads and never responds."""
     while peer.recv(65536):
         pass
 
 
 @contextmanager
 def odd_server(serve: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Gives the address of a server that does this with each connection, one after the other."""
+    """Yields the address of a server that calls ``serve`` for each connection, one after the other."""
     listener = socket.create_server(("127.0.0.1", 0))
     host, port = listener.getsockname()
     closing = threading.Event()
@@ -88,7 +88,7 @@ def odd_server(serve: Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 def refusing_address() -> str:
-    """An address where nobody listens: its port was free a moment ago."""
+    """Returns an address where no server listens: its port was free a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
     return f"{host}:{port}"

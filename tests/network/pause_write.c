@@ -1,4 +1,4 @@
-/* Preloaded, it holds up one write of eight bytes, and sees whether its descriptor is closed meanwhile. Linux only. */
+/* When preloaded, delays one write of eight bytes, and checks if its descriptor is closed meanwhile. Linux. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -7,7 +7,7 @@
 enum { OFF, ARMED, ENTERED, STAYED_OPEN, CLOSED };
 static int state = OFF;
 
-/* The next write is to be held up. */
+/* Delays the next write. */
 void pause_next_write(void) { __atomic_store_n(&state, ARMED, __ATOMIC_SEQ_CST); }
 
 int paused_write(void) { return __atomic_load_n(&state, __ATOMIC_SEQ_CST); }

@@ -1,6 +1,6 @@
-"""Producers for tests: made with short times, and always closed, with a look at what they leave behind.
+"""Creates producers for tests: with short timeouts, always closed, and checked for leftover threads.
 
-No test should wait out a default: every time here is short, and each test gives those it is about.
+No test should wait for a default timeout: all times here are short, and each test sets those it tests.
 """
 
 import gc
@@ -15,11 +15,11 @@ from cyproducer.user_thread import NAME
 from tests.network.scripted_broker import TIMEOUT_S, ScriptedCluster
 
 WAIT_S = TIMEOUT_S
-"""How long a test waits for what should come at once."""
+"""How long a test waits for something that should happen at once."""
 
 
 def options(cluster: ScriptedCluster | None = None, **given: Any) -> dict[str, Any]:
-    """The options most tests want."""
+    """Returns the options that most tests need."""
     short: dict[str, Any] = {
         "retry_backoff_ms": 10,
         "retry_backoff_max_ms": 50,
@@ -36,7 +36,7 @@ def options(cluster: ScriptedCluster | None = None, **given: Any) -> dict[str, A
 
 @contextmanager
 def producing(cluster: ScriptedCluster | None = None, **given: Any) -> Iterator[KafkaProducer]:
-    """A producer that is closed at the end, and whose threads must be gone then."""
+    """Yields a producer, closes it at the end and checks that its threads have ended."""
     before = set(threading.enumerate())
     producer = KafkaProducer(**options(cluster, **given))
     try:
@@ -44,15 +44,15 @@ def producing(cluster: ScriptedCluster | None = None, **given: Any) -> Iterator[
     finally:
         producer.close(0)
     for thread in threading.enumerate():
-        # Name resolution can't be interrupted: its thread ends when it does.
-        # That for users' code is the process's, and may be held up.
+        # A look-up cannot be interrupted: its thread ends when the look-up does.
+        # The thread for users' code belongs to the process, and may be busy.
         if thread not in before and thread.name.startswith("cyproducer") and thread.name != NAME:
             thread.join(WAIT_S)
             assert not thread.is_alive(), f"{thread.name} is left behind"
 
 
 class CollectingSelector(selectors.SelectSelector):
-    """Runs the cycle collector on the sender's thread, once it is asked to."""
+    """Runs the cycle collector once on the sender thread, after ``collect`` is set."""
 
     collect = threading.Event()
     collected = threading.Event()

@@ -1,10 +1,10 @@
-"""A Kafka cluster whose every answer a test can script, in threads of the test process.
+"""A Kafka cluster in threads of the test process; a test can script each of its responses.
 
-Owns: listening sockets on free ports of 127.0.0.1, the model of topics, and a record of all that came in.
-Each connection has a thread that reads and one that answers, so that an answer can be held back while more
-requests come in. What it reads it reads strictly; whatever is wrong fails the test when the cluster stops.
+Owns listening sockets on free ports of 127.0.0.1, the model of topics, and a list of all received requests.
+Each connection has a thread that reads and one that responds, so that a response can be held back while more
+requests arrive. Requests are read strictly; an invalid request fails the test when the cluster stops.
 
-The model and the record are guarded by ``ScriptedCluster.changed``, which is notified at each change.
+``ScriptedCluster.changed`` guards the model and the list, and is notified of each change.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC, NOT_LEADER, UNKNOWN_TOPIC_ID = 5, 3, 6, 100
 
 @dataclass
 class Received:
-    """One request as it came."""
+    """One request as it was received."""
 
     connection: "Connection"
     header: wire.Header
@@ -68,7 +68,7 @@ class Received:
 
     @property
     def batches(self) -> dict[tuple[Topic, int], Batch]:
-        """A Produce request's batches; there must be one for each of its partitions."""
+        """The batches of a Produce request; there must be one for each of its partitions."""
         assert self.produce is not None
         found = {}
         for topic, partitions in self.produce.topics:
@@ -96,7 +96,7 @@ class Connection:
             thread.start()
 
     def close(self) -> None:
-        # The other side may have been first.
+        # The other side may have closed it first.
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -142,7 +142,7 @@ class Connection:
 
 
 class Node:
-    """One broker: a port that is the same whenever it is up."""
+    """One broker, which keeps its port across restarts."""
 
     def __init__(self, cluster: "ScriptedCluster", node_id: int) -> None:
         self.cluster = cluster
@@ -167,16 +167,16 @@ class Node:
             self._thread.start()
 
     def narrow(self) -> None:
-        """Lets the kernel take as little as it can of what new connections are sent, until it is read."""
+        """Gives new connections the smallest possible receive buffer."""
         assert self._listener is not None
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
 
     def stop(self) -> None:
-        """Refuses connections and closes those that are there."""
+        """Refuses new connections and closes the existing ones."""
         if self._listener is None:
             return
         listener, self._listener = self._listener, None
-        # A connection of our own wakes accept() on every system; closing the socket does not.
+        # Connecting wakes up accept() on every system; closing the socket does not.
         socket.create_connection(("127.0.0.1", self.port), TIMEOUT_S).close()
         self._thread.join(TIMEOUT_S)
         listener.close()
@@ -207,11 +207,11 @@ class ScriptedCluster:
         self.failures: list[Exception] = []
         self.topics: dict[str, TopicModel] = {}
         self.auto_create = 0
-        """Partitions of topics that come into being when they are asked for; 0: they don't."""
+        """The number of partitions of automatically created topics; 0: topics are not created."""
         self.tells_leader = False
-        """Whether a refusal names the leader, and where it is (KIP-951)."""
+        """Whether a NOT_LEADER response names the leader and its address (KIP-951)."""
         self.unlisted: set[int] = set()
-        """Nodes that metadata do not list, though partitions may name them."""
+        """Nodes missing in the metadata's broker list, even if they lead partitions."""
         self.script: Callable[[Received], Act | None] = lambda received: None
         self._acts: dict[int, deque[Act]] = {key: deque() for key in ALL_VERSIONS}
         self._holds: list[threading.Event] = []
@@ -227,7 +227,7 @@ class ScriptedCluster:
     ) -> None:
         self.stop()
         if error is None and self.failures:
-            raise AssertionError("the broker was sent something wrong") from self.failures[0]
+            raise AssertionError("the broker received an invalid request") from self.failures[0]
 
     def stop(self) -> None:
         for node in self.nodes.values():
@@ -240,14 +240,14 @@ class ScriptedCluster:
                     thread.join(TIMEOUT_S)
                     assert not thread.is_alive()
 
-    # What tests use
+    # For tests
 
     @property
     def bootstrap_servers(self) -> list[str]:
         return [node.address for node in self.nodes.values()]
 
     def create_topic(self, name: str, partitions: int = 1, leaders: Sequence[int] = ()) -> TopicModel:
-        """Leaders: one for each partition, or the nodes in turn."""
+        """Creates a topic. ``leaders``: one per partition; by default the nodes in round-robin order."""
         ids = list(self.nodes)
         with self.changed:
             self.topics[name] = TopicModel(
@@ -261,7 +261,7 @@ class ScriptedCluster:
             self.topics[topic].partitions[partition].epoch += 1
 
     def act(self, api_key: int, *acts: Act) -> None:
-        """What happens to the next requests of a kind, whichever broker they reach."""
+        """Scripts the reactions to the next requests with this API key, whichever broker receives them."""
         with self.changed:
             self._acts[api_key].extend(acts)
 
@@ -270,7 +270,7 @@ class ScriptedCluster:
             return [received for received in self.requests if received.api_key == api_key]
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
-        """Waits until something that happens here makes the condition true."""
+        """Waits until the condition is true; it is checked after each change."""
         with self.changed:
             assert self.changed.wait_for(condition, timeout_s), (
                 f"not within {timeout_s} s; received {[(r.api_key, r.topics) for r in self.requests]}"
@@ -280,7 +280,7 @@ class ScriptedCluster:
         self.wait_for(lambda: len(self.received(api_key)) >= count)
         return self.received(api_key)
 
-    # Answering, on the connections' threads
+    # Responding, on the connections' threads
 
     def receive(self, connection: Connection, frame: bytes) -> None:
         header = wire.read_header(frame[4:])
@@ -290,7 +290,7 @@ class ScriptedCluster:
             if lowest <= header.version <= highest:
                 response, act = self._respond(received)
             else:
-                assert header.api_key == API_VERSIONS, f"version {header.version} was not offered: {header}"
+                assert header.api_key == API_VERSIONS, f"unsupported version {header.version}: {header}"
                 response, act = self._refuse_version(received)
             connection.requests.append(received)
             self.requests.append(received)

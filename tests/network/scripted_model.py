@@ -1,6 +1,6 @@
-"""What the scripted broker knows and does: topics with their logs, and what a test wants done to a request.
+"""The state of the scripted broker: topics with their logs, and scripted reactions to requests.
 
-No I/O and no lock of its own: ``ScriptedCluster.changed`` guards what is shared.
+Does no I/O and has no lock of its own: ``ScriptedCluster.changed`` guards the shared state.
 """
 
 import threading
@@ -18,25 +18,25 @@ Answers = list[tuple[Topic, list[PartitionResponse]]]
 
 @dataclass(frozen=True)
 class Act:
-    """What happens to one request instead of a plain answer. Without arguments: just that."""
+    """How the broker reacts to one request. Without arguments: a normal response."""
 
     hold: threading.Event | None = None
-    """The answer does not go out before this is set. Later answers on the connection wait behind it."""
+    """The response is not sent before this is set. Later responses on the connection wait behind it."""
     silent: bool = False
     drop: bool = False
-    """Close the connection instead of answering."""
+    """Close the connection instead of responding."""
     cut: int | None = None
-    """Close it after so many bytes of the answer."""
+    """Close the connection after this many bytes of the response."""
     raw: bytes | None = None
-    """These bytes instead of the answer."""
+    """Send these bytes instead of the response."""
     correlation_shift: int = 0
     error: int | Mapping[tuple[str, int], int] = 0
-    """Error code for all partitions or for some; for other requests the code of the whole answer."""
+    """Error code for all partitions or for some; for other requests, the error code of the response."""
     message: str | None = None
     append: bool = True
     throttle_ms: int = 0
     edit: Callable[[Answers], Answers] | None = None
-    """Changes the answers of a Produce response before they are encoded."""
+    """Changes the partition responses of a Produce response before they are encoded."""
     rewrite: Callable[[bytes], bytes] | None = None
     """Changes the bytes of the whole response."""
 
@@ -46,7 +46,7 @@ class Partition:
     leader: int
     epoch: int = 0
     error: int = 0
-    """What Produce requests get instead of success, until it is 0 again."""
+    """The error code that Produce requests get; 0: success."""
     batches: list[Batch] = field(default_factory=list)
 
     @property
@@ -64,9 +64,9 @@ class TopicModel:
     partitions: list[Partition]
     id: uuid.UUID = field(default_factory=uuid.uuid4)
     error: int = 0
-    """What Metadata says of it, until it is 0 again."""
+    """The topic's error code in Metadata responses; 0: none."""
     first_errors: deque[int] = field(default_factory=deque)
-    """What the next Metadata answers say of it, one after the other."""
+    """The topic's error codes in the next Metadata responses, one per response."""
 
     @property
     def values(self) -> list[bytes | None]:

@@ -1,7 +1,7 @@
-"""What the scripted broker reads and writes besides Produce: ApiVersions, Metadata and InitProducerId.
+"""The scripted broker's codec for requests other than Produce: ApiVersions, Metadata and InitProducerId.
 
 Written from the Kafka protocol guide; shares no code with the package. Strict like ``reference_wire``, whose
-primitive types it uses. No I/O and no state.
+primitive types it uses. Does no I/O and has no state.
 """
 
 import struct
@@ -18,7 +18,7 @@ NO_ID = uuid.UUID(int=0)
 
 @dataclass(frozen=True)
 class Header:
-    """The header of any request, and the reader that stands behind it."""
+    """The header of any request, and a reader positioned after it."""
 
     api_key: int
     version: int
@@ -32,18 +32,18 @@ class Header:
 
 
 def read_header(payload: bytes) -> Header:
-    """The header of a request without its four length bytes."""
+    """Reads the header of a request; ``payload`` is the request without its size prefix of four bytes."""
     reader = Reader(payload)
     api_key, version, correlation_id = reader.int16(), reader.int16(), reader.int32()
     if api_key not in FIRST_FLEXIBLE:
-        raise MalformedError(f"api key {api_key} is none that a producer uses")
+        raise MalformedError(f"API key {api_key} is not used by a producer")
     header = Header(api_key, version, correlation_id, reader.string(flexible=False), reader)
     reader.no_tags(header.flexible)
     return header
 
 
 def read_api_versions(header: Header) -> tuple[str | None, str | None]:
-    """The client's software name and version, which it tells from version 3 on."""
+    """Returns the client's software name and version, which requests contain from version 3 on."""
     software: tuple[str | None, str | None] = (None, None)
     if header.version >= 3:
         software = header.body.string(True), header.body.string(True)
@@ -53,12 +53,12 @@ def read_api_versions(header: Header) -> tuple[str | None, str | None]:
 
 
 def read_metadata(header: Header) -> tuple[list[str] | None, bool]:
-    """The topics asked for (None: all), and whether missing ones may be created."""
+    """Returns the requested topics (None: all), and whether missing ones may be created."""
     reader, version, flexible = header.body, header.version, header.flexible
 
     def topic() -> str:
         if version >= 10 and reader.uuid() != NO_ID:
-            raise MalformedError("a topic is asked for by id")
+            raise MalformedError("a topic is requested by id")
         name = reader.string(flexible)
         reader.no_tags(flexible)
         if name is None:
@@ -78,7 +78,7 @@ def read_metadata(header: Header) -> tuple[list[str] | None, bool]:
 
 
 def read_init_producer_id(header: Header) -> tuple[str | None, int, int, int]:
-    """Transactional id, timeout in ms, producer id and epoch; -1 where the version has none."""
+    """Returns the transactional id, timeout in ms, producer id and epoch; -1 if the version has none."""
     reader = header.body
     transactional_id, timeout_ms = reader.string(header.flexible), reader.int32()
     producer_id, epoch = -1, -1
@@ -106,7 +106,7 @@ class TopicAnswer:
 
 
 def framed(correlation_id: int, body: bytes, tagged_header: bool) -> bytes:
-    """A whole response, length first."""
+    """Returns a whole response, size prefix included."""
     out = struct.pack(">i", correlation_id) + (b"\x00" if tagged_header else b"") + body
     return struct.pack(">i", len(out)) + out
 
@@ -126,7 +126,7 @@ def write_api_versions(
     )
     if version >= 1:
         body += struct.pack(">i", throttle_ms)
-    # The header of this one response has no tags in any version: the client does not know yet who answers.
+    # The header of this response has no tags in any version: the client does not know the broker yet.
     return framed(correlation_id, body + tags, tagged_header=False)
 
 
@@ -153,7 +153,7 @@ def write_metadata(
         out = struct.pack(">hii", answer.error, answer.index, answer.leader)
         if version >= 7:
             out += struct.pack(">i", answer.epoch)
-        # Replicas, those in sync, and from version 5 on those that are offline.
+        # Replicas, in-sync replicas, and from version 5 on offline replicas.
         for nodes in ([answer.leader], [answer.leader], [])[: 3 if version >= 5 else 2]:
             out += encode_array(nodes, flexible, lambda node: struct.pack(">i", node))
         return out + tags

@@ -1,4 +1,4 @@
-"""Single steps with a ``Rig``, for the tests of the send loop."""
+"""Helpers for tests that run the sender loop step by step with a ``Rig``."""
 
 import socket
 
@@ -7,7 +7,7 @@ from tests.rig import Peer, Rig, Seen
 
 
 def response_to(seen: Seen, correlation_id: int | None = None, offset: int = 0) -> bytes:
-    """Success for everything in the request."""
+    """Returns a response that acknowledges every batch of the request."""
     topics: dict[str, list[PartitionResponse]] = {}
     for topic, index in seen.places:
         topics.setdefault(topic, []).append(PartitionResponse(index, base_offset=offset))
@@ -34,5 +34,5 @@ def cause_of_the_end(rig: Rig) -> BaseException:
 
 
 def narrow(peer: Peer) -> None:
-    """Makes the sender's socket take little at a time."""
+    """Makes the sender's socket accept only a few bytes per write."""
     peer.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)

@@ -1,4 +1,4 @@
-"""Name resolution off the sender's thread."""
+"""Name resolution on other threads than the sender thread."""
 
 import socket
 import threading
@@ -21,7 +21,7 @@ def info(host: str, port: int, family: int = socket.AF_INET) -> tuple[Any, ...]:
 
 
 class Names:
-    """The names a test knows, in place of the system's resolver."""
+    """A fake resolver with the names that a test defines."""
 
     def __init__(self) -> None:
         self.infos: dict[str, list[tuple[Any, ...]] | Exception] = {}
@@ -81,7 +81,7 @@ def harness() -> Iterator[Harness]:
         assert not thread.is_alive()
 
 
-def test_all_addresses_of_a_name_come_in_the_resolvers_order(harness: Harness) -> None:
+def test_all_addresses_of_a_name_are_in_the_resolvers_order(harness: Harness) -> None:
     harness.names.infos["broker"] = [
         info("::1", 9092, socket.AF_INET6),
         info("10.0.0.2", 9092),
@@ -102,7 +102,7 @@ def test_all_addresses_of_a_name_come_in_the_resolvers_order(harness: Harness) -
     ]
 
 
-def test_the_families_take_turns_and_the_preferred_one_begins(harness: Harness) -> None:
+def test_address_families_alternate_and_the_preferred_one_is_first(harness: Harness) -> None:
     six = [info(f"::{i}", 1, socket.AF_INET6) for i in (1, 2, 3)]
     four = [info("10.0.0.1", 1), info("10.0.0.2", 1)]
     for name, infos, expected in (
@@ -115,14 +115,14 @@ def test_the_families_take_turns_and_the_preferred_one_begins(harness: Harness) 
         assert [address.sockaddr[0] for address in harness.answer().addresses] == expected
 
 
-def test_the_next_name_waits_for_no_look_up_that_hangs(harness: Harness) -> None:
+def test_a_look_up_that_hangs_does_not_delay_other_names(harness: Harness) -> None:
     before = threading.active_count()
     harness.names.infos = {name: [info("10.0.0.1", 1)] for name in ("a", "b", "c", "d")}
     harness.names.hanging = {"a", "b"}
     hanging = [harness.resolver.resolve(name, 1) for name in ("a", "b")]
     third = harness.resolver.resolve("c", 1)
     assert harness.answer().request is third
-    # Asked again, a name waits for the look-up that is under way.
+    # A second request for a name joins the running look-up.
     hanging.append(harness.resolver.resolve("a", 1))
     fourth = harness.resolver.resolve("d", 1)
     assert harness.answer().request is fourth
@@ -136,7 +136,7 @@ def test_the_next_name_waits_for_no_look_up_that_hangs(harness: Harness) -> None
         assert harness.wakes.acquire(timeout=TIMEOUT_S)
         answers += harness.resolver.poll()
     assert {answer.request for answer in answers} == set(hanging)
-    # One thread stays for what comes.
+    # One thread stays for later look-ups.
     until(lambda: threading.active_count() == before + 1, "the end of the other threads")
     harness.resolver.resolve("b", 1)
     assert harness.answer().addresses
@@ -155,7 +155,7 @@ def test_names_that_come_one_by_one_need_one_thread(harness: Harness) -> None:
     assert threading.active_count() == before + 1
 
 
-def test_threads_are_bounded_and_what_waits_for_one_gets_it(harness: Harness) -> None:
+def test_threads_are_bounded_and_waiting_look_ups_get_one(harness: Harness) -> None:
     names = [f"host{i}" for i in range(MOST_THREADS + 3)]
     harness.names.infos = {name: [info("10.0.0.1", 1)] for name in names}
     harness.names.hanging = set(names)
@@ -171,7 +171,7 @@ def test_threads_are_bounded_and_what_waits_for_one_gets_it(harness: Harness) ->
     assert {answer.request for answer in answers} == set(requests)
 
 
-def test_without_threads_the_question_fails_and_the_next_one_may_succeed(
+def test_without_threads_a_request_fails_and_the_next_one_may_succeed(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(thread: threading.Thread) -> None:
@@ -205,7 +205,7 @@ def test_literal_addresses_are_answered_at_once_without_a_thread(
     assert harness.names.threads == []
 
 
-def test_answers_are_polled_once(harness: Harness) -> None:
+def test_results_are_polled_once(harness: Harness) -> None:
     harness.resolver.resolve("127.0.0.1", 1)
     harness.resolver.resolve("127.0.0.2", 1)
     assert len(harness.resolver.poll()) == 2
@@ -248,14 +248,14 @@ def test_failures_name_the_host_and_the_cause(
     assert isinstance(answer.error, NameResolutionError)
     assert f"cannot resolve 'nowhere': {message}" in str(answer.error)
     assert isinstance(answer.error.__cause__, Exception)
-    # The thread lives on.
+    # The thread continues.
     harness.names.infos["broker"] = [info("10.0.0.1", 1)]
     harness.resolver.resolve("broker", 1)
     assert harness.answer().error is None
 
 
 @pytest.mark.parametrize("host", ["bücher.example", "\ud800", "127.0.0.1\0.example", ""])
-def test_odd_names_are_no_literals(harness: Harness, host: str) -> None:
+def test_odd_names_are_not_literals(harness: Harness, host: str) -> None:
     harness.names.infos[host] = [info("10.0.0.1", 1)]
     harness.resolver.resolve(host, 1)
     assert [address.name for address in harness.answer().addresses] == [host]
@@ -275,13 +275,13 @@ def test_the_systems_resolver_is_the_default() -> None:
         resolver.close()
 
 
-def test_nothing_wakes_the_loop_after_close(harness: Harness) -> None:
+def test_the_loop_is_not_woken_up_after_close(harness: Harness) -> None:
     harness.names.infos["broker"] = [info("10.0.0.1", 1)]
     harness.names.hold.clear()
     harness.resolver.resolve("broker", 1)
     assert harness.names.entered.wait(TIMEOUT_S)
     harness.resolver.resolve("broker", 1)
-    # Returns although the look-up is stuck.
+    # close() returns although the look-up hangs.
     harness.resolver.close()
     harness.resolver.close()
     harness.names.hold.set()
@@ -295,7 +295,7 @@ def test_nothing_wakes_the_loop_after_close(harness: Harness) -> None:
         harness.resolver.resolve("broker", 1)
 
 
-def test_close_drops_answers(harness: Harness) -> None:
+def test_close_drops_results(harness: Harness) -> None:
     harness.resolver.resolve("127.0.0.1", 1)
     harness.resolver.close()
     assert harness.resolver.poll() == []

@@ -1,4 +1,4 @@
-"""A refused batch goes to the leader that the refusal names (KIP-951), and what if that says nothing good."""
+"""A rejected batch is sent to the leader that the response names (KIP-951), unless that is of no use."""
 
 import struct
 import time
@@ -25,7 +25,7 @@ BROKERS = [BrokerInfo(*endpoint) for endpoint in ENDPOINTS]
 
 
 def producing_first(cluster: ScriptedCluster, **given: Any) -> Any:
-    """A producer that knows broker 1 alone, and whose own backoff never ends within a test."""
+    """A producer that knows only broker 1, and whose backoff does not end during a test."""
     cluster.tells_leader = True
     return producing(
         cluster,
@@ -39,7 +39,7 @@ def producing_first(cluster: ScriptedCluster, **given: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", [10, 12, 13])
-def test_records_go_at_once_to_a_leader_that_only_the_refusal_names(version: int) -> None:
+def test_records_go_at_once_to_a_leader_that_only_the_response_names(version: int) -> None:
     with ScriptedCluster(2) as cluster, producing_first(cluster) as producer:
         cluster.unlisted.add(2)
         for node in cluster.nodes.values():
@@ -52,12 +52,12 @@ def test_records_go_at_once_to_a_leader_that_only_the_refusal_names(version: int
         assert producer.send("orders", b"3", partition=0).get(WAIT_S).offset == 2
         producer.send("orders", b"4", partition=1).get(WAIT_S)
         assert topic.partitions[0].values == [b"1", b"2", b"3"]
-        # The second was refused once, the third not any more, and partition 1 stayed where it was.
+        # The second record was rejected once, the third was not, and partition 1 kept its leader.
         assert [r.connection.node.id for r in cluster.received(PRODUCE)] == [1, 1, 2, 2, 1]
         assert len(cluster.received(METADATA)) == before
 
 
-def test_metadata_that_do_not_list_the_new_leader_yet_do_not_take_it_away() -> None:
+def test_metadata_without_the_new_leader_does_not_remove_it() -> None:
     with ScriptedCluster(2) as cluster:
         cluster.unlisted.add(2)
         topic = cluster.create_topic("orders", 1, [1])
@@ -79,7 +79,7 @@ def test_a_known_broker_needs_no_endpoint() -> None:
         cluster.move_leader("orders", 0, 2)
 
         def without_endpoints(response: bytes) -> bytes:
-            # The response's only tagged field is the last thing in it.
+            # The response's only tagged field is at its end.
             size = len(encode_produce_response(13, 0, [], 0, [(2, "127.0.0.1", cluster.nodes[2].port, None)]))
             tags = size - len(encode_produce_response(13, 0, [])) + 1
             return struct.pack(">i", len(response) - 4 - tags + 1) + response[4:-tags] + b"\x00"
@@ -100,12 +100,12 @@ def refuse_naming(node_id: int, epoch: int) -> Act:
 @pytest.mark.parametrize(
     ("node_id", "epoch"),
     [
-        pytest.param(1, 99, id="the broker that refuses"),
+        pytest.param(1, 99, id="the broker that rejects"),
         pytest.param(2, -1, id="no epoch"),
-        pytest.param(9, 99, id="a broker nobody knows"),
+        pytest.param(9, 99, id="an unknown broker"),
     ],
 )
-def test_a_refusal_that_names_nobody_else_is_backed_off_from(node_id: int, epoch: int) -> None:
+def test_a_response_without_a_usable_leader_causes_a_backoff(node_id: int, epoch: int) -> None:
     times: list[float] = []
 
     def script(received: Received) -> Act | None:
@@ -124,7 +124,9 @@ def test_a_refusal_that_names_nobody_else_is_backed_off_from(node_id: int, epoch
 
 
 @pytest.mark.parametrize("code", [NOT_LEADER, FENCED_LEADER_EPOCH])
-def test_leaders_are_told_before_their_batches_come_back(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaders_are_reported_before_the_fate_of_their_batches_is_decided(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Rig({"t": [1, 1, 1]}, produce_version=12, linger_ms=1) as rig:
         order: list[str] = []
         tell, decide = rig.control.on_leaders, rig.fates.decide
@@ -153,7 +155,7 @@ def test_leaders_are_told_before_their_batches_come_back(code: int, monkeypatch:
         assert protocol.decode_node_endpoints(endpoints) == BROKERS
 
 
-def test_a_leader_beside_another_error_or_beside_success_is_passed_over() -> None:
+def test_a_leader_with_another_error_or_with_success_is_ignored() -> None:
     with Rig({"t": [1, 1]}, produce_version=12, linger_ms=1) as rig:
         for i in range(2):
             rig.send("t", b"%d" % i, partition=i)
@@ -176,7 +178,7 @@ def respond(rig: Rig, change: Callable[[PartitionResponse], PartitionResponse]) 
     rig.step()
 
 
-def test_an_endpoint_nobody_can_connect_to_does_no_harm() -> None:
+def test_an_invalid_endpoint_does_no_harm() -> None:
     with ScriptedCluster(2) as cluster:
         topic = cluster.create_topic("orders", 1, [1])
         port = struct.pack(">i", cluster.nodes[2].port)
@@ -193,7 +195,7 @@ def test_an_endpoint_nobody_can_connect_to_does_no_harm() -> None:
 
 
 def field_of(endpoints: list[tuple[int, str, int, str | None]]) -> bytes:
-    """The bytes of the tagged field, cut out of a response without topics."""
+    """Returns the bytes of the tagged field, taken from a response without topics."""
     response = encode_produce_response(13, 1, [], 0, endpoints)
     # Length, correlation id, header tags, topics, throttle time; then one tag, 0, of less than 128 bytes.
     start = 4 + 4 + 1 + 1 + 4
@@ -203,25 +205,23 @@ def field_of(endpoints: list[tuple[int, str, int, str | None]]) -> bytes:
 
 def test_endpoints_are_read() -> None:
     assert protocol.decode_node_endpoints(field_of(ENDPOINTS)) == BROKERS
-    # One by hand: count, node 3, "h", port 9092, no rack, one unknown tag.
+    # Encoded by hand: count, node 3, "h", port 9092, no rack, one unknown tag.
     golden = bytes.fromhex("02 00000003 0268 00002384 00 01 05 01 ff")
     assert protocol.decode_node_endpoints(golden) == [BrokerInfo(3, "h", 9092, None)]
 
 
 @pytest.mark.parametrize("cut", range(len(field_of(ENDPOINTS))))
-def test_endpoints_cut_short_are_refused(cut: int) -> None:
+def test_truncated_endpoints_are_rejected(cut: int) -> None:
     with pytest.raises(KafkaProtocolError):
         protocol.decode_node_endpoints(field_of(ENDPOINTS)[:cut])
 
 
-def test_endpoints_with_something_behind_them_are_refused() -> None:
+def test_endpoints_with_trailing_bytes_are_rejected() -> None:
     with pytest.raises(KafkaProtocolError, match="end was expected"):
         protocol.decode_node_endpoints(field_of(ENDPOINTS) + b"\x00")
 
 
 @pytest.mark.parametrize(("host", "port"), [("", 9092), ("h", 0), ("h", -1), ("h", 65536)])
-def test_addresses_that_are_none_are_refused(host: str, port: int) -> None:
-    with pytest.raises(
-        KafkaProtocolError, match=r"of node 3 is not an address: it must be a host and a port"
-    ):
+def test_invalid_addresses_are_rejected(host: str, port: int) -> None:
+    with pytest.raises(KafkaProtocolError, match=r"of node 3 is not an address: it must be a host and"):
         protocol.decode_node_endpoints(field_of([(3, host, port, None)]))

@@ -1,4 +1,4 @@
-"""Who runs the send loop: a thread in ``get()`` where records come one by one, the sender's thread else."""
+"""The thread that runs the sender loop: one in ``get()`` if records come one by one, else the sender's."""
 
 import os
 import signal
@@ -34,27 +34,27 @@ def counters(producer: KafkaProducer) -> dict[str, int]:
 
 
 def drives(producer: KafkaProducer) -> int:
-    """Turns that threads in get() took."""
+    """How often threads in get() have run the loop."""
     return counters(producer)["drives"]
 
 
 def stand_by(producer: KafkaProducer, topic: str = "orders", partition: int | None = None) -> None:
-    """Sends records one by one until the thread that waits is the one that sends."""
+    """Sends records one by one until the waiting thread runs the loop itself."""
     before = drives(producer)
     for _ in looks(WAIT_S, 0.0):
         producer.send(topic, b"lone", partition=partition).get(WAIT_S)
         if drives(producer) > before:
             return
-    raise AssertionError("no get() ever took the turn")
+    raise AssertionError("no get() ever ran the loop")
 
 
 def complete(future: RecordFuture) -> None:
-    """Waits without a get(), which might send itself."""
+    """Waits for the record without get(), which might run the loop."""
     until(lambda: future.is_done, "the record's outcome")
 
 
 def deciders(producer: KafkaProducer, patch: pytest.MonkeyPatch) -> set[int | None]:
-    """The threads that the control plane runs on from now on."""
+    """Returns a set that collects the threads on which the control plane runs from now on."""
     seen: set[int | None] = set()
 
     def noted(decide: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,20 +72,20 @@ def deciders(producer: KafkaProducer, patch: pytest.MonkeyPatch) -> set[int | No
     return seen
 
 
-def test_records_that_come_one_by_one_are_sent_by_the_thread_that_waits() -> None:
+def test_records_that_come_one_by_one_are_sent_by_the_waiting_thread() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         stand_by(producer)
         before = drives(producer)
         offsets = [producer.send("orders", b"%d" % i).get(WAIT_S).offset for i in range(200)]
         first = offsets[0]
         assert offsets == list(range(first, first + 200))
-        # Some are the sender's: it takes its turn for timers, and where this thread was held up.
+        # The sender thread sends some of them: it takes over for timers, and when this thread is delayed.
         assert drives(producer) - before > 20
         assert cluster.topics["orders"].values[first:] == [b"%d" % i for i in range(200)]
 
 
 @pytest.mark.parametrize("option", [{"compression_type": "gzip"}, {"linger_ms": 2}, {"acks": 0}, {"acks": 1}])
-def test_options_change_who_sends_but_not_what_arrives(option: dict[str, Any]) -> None:
+def test_options_change_the_sending_thread_but_not_the_result(option: dict[str, Any]) -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster, **option) as producer:
         for i in range(100):
             producer.send("orders", b"%d" % i).get(WAIT_S)
@@ -96,11 +96,11 @@ def test_options_change_who_sends_but_not_what_arrives(option: dict[str, Any]) -
         assert cluster.topics["orders"].values == [b"%d" % i for i in range(100)]
 
 
-def test_a_record_that_nobody_waits_for_is_left_alone_once() -> None:
+def test_a_record_that_no_thread_waits_for_is_left_alone_once() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         stand_by(producer)
         before = counters(producer)
-        # The sender may be back just before the record comes; then it is not left alone.
+        # If the sender thread takes over just before the record comes, the record is not left alone.
         for _ in looks(WAIT_S, 0.0):
             complete(producer.send("orders", b"alone"))
             if counters(producer)["left_alone"] > before["left_alone"]:
@@ -125,11 +125,11 @@ def test_a_second_batch_wakes_the_sender_at_once() -> None:
             for future in futures:
                 complete(future)
             woken += counters(producer)["wakeups"] > before
-        # Not in every round: the millisecond may be over before the second one comes.
+        # Not in every round: the millisecond may be over before the second record comes.
         assert woken > 5
 
 
-def test_a_callback_alone_makes_nobody_stand_by() -> None:
+def test_a_callback_alone_does_not_make_the_sender_stand_by() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         producer.partitions_for("orders")
         called = threading.Semaphore(0)
@@ -140,15 +140,17 @@ def test_a_callback_alone_makes_nobody_stand_by() -> None:
         assert drives(producer) == 0
 
 
-# Nothing is appended: the scripted cluster does not recognise what comes twice.
+# Nothing is appended: the scripted cluster does not recognise duplicates.
 TROUBLES: dict[str, list[Act]] = {
     "an error that is retried": [Act(error=19, append=False)],
     "an error that moves the leader": [Act(error=6, append=False)],
-    "a connection closed instead of an answer": [Act(drop=True, append=False)],
-    "half an answer": [Act(cut=7, append=False)],
-    "a malformed answer": [Act(rewrite=lambda frame: frame[:12] + b"\xff" * (len(frame) - 12), append=False)],
-    "an answer to something else": [Act(correlation_shift=5, append=False)],
-    "an impossible length": [Act(rewrite=lambda frame: b"\x7f\xff\xff\xff" + frame[4:], append=False)],
+    "a connection closed instead of a response": [Act(drop=True, append=False)],
+    "half a response": [Act(cut=7, append=False)],
+    "a malformed response": [
+        Act(rewrite=lambda frame: frame[:12] + b"\xff" * (len(frame) - 12), append=False)
+    ],
+    "a response to another request": [Act(correlation_shift=5, append=False)],
+    "an invalid length": [Act(rewrite=lambda frame: b"\x7f\xff\xff\xff" + frame[4:], append=False)],
     "a throttle": [Act(throttle_ms=20)],
     "several, one after the other": [
         Act(error=19, append=False),
@@ -160,9 +162,7 @@ TROUBLES: dict[str, list[Act]] = {
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_what_has_to_be_decided_is_decided_on_the_senders_thread(
-    trouble: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decisions_are_made_on_the_sender_thread(trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         stand_by(producer)
         threads = deciders(producer, monkeypatch)
@@ -177,7 +177,7 @@ def test_what_has_to_be_decided_is_decided_on_the_senders_thread(
         assert threads or trouble == "a throttle"
 
 
-def test_a_record_that_is_overdue_while_its_thread_drives_fails_by_the_sender(
+def test_the_sender_thread_fails_a_record_that_expires_while_its_thread_runs_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held = threading.Event()
@@ -195,7 +195,9 @@ def test_a_record_that_is_overdue_while_its_thread_drives_fails_by_the_sender(
         stand_by(producer)
 
 
-def test_the_sender_is_called_for_by_others_while_a_thread_drives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_threads_can_call_the_sender_while_a_thread_runs_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     over = threading.Event()
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         stand_by(producer)
@@ -216,7 +218,7 @@ def test_the_sender_is_called_for_by_others_while_a_thread_drives(monkeypatch: p
         assert drives(producer) >= before
 
 
-def test_the_final_error_of_a_record_reaches_the_thread_that_drove() -> None:
+def test_a_final_error_reaches_the_thread_that_ran_the_loop() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         stand_by(producer)
         cluster.act(PRODUCE, Act(error=29, append=False, message="not yours"))
@@ -226,7 +228,7 @@ def test_the_final_error_of_a_record_reaches_the_thread_that_drove() -> None:
 
 
 def times_out(cluster: ScriptedCluster, producer: KafkaProducer, timeout: float) -> bool:
-    """Has a get() time out, and then the record arrive; whether that get() had sent it."""
+    """Makes a get() time out before the response arrives; returns whether that get() had run the loop."""
     held = threading.Event()
     stand_by(producer)
     asked = len(cluster.received(PRODUCE))
@@ -237,11 +239,11 @@ def times_out(cluster: ScriptedCluster, producer: KafkaProducer, timeout: float)
     with pytest.raises(errors.KafkaTimeoutError):
         future.get(timeout)
     assert time.monotonic() - began < timeout + 1
-    # Not where it waited for the turn in vain: the sender takes it back from a thread that is late.
+    # False if it did not get the loop: the sender thread takes over from a thread that is late.
     drove = drives(producer) > driven
-    # In less, a busy machine may not have come to it.
+    # With a shorter timeout, a busy machine may not have sent the record yet.
     if drove and timeout == 1.0:
-        # It has sent the record, and called the sender back to go on with it.
+        # It has sent the record, and woken up the sender thread to continue.
         assert len(cluster.received(PRODUCE)) > asked
         assert any(counters(producer)["wakeups"] > woken for _ in looks(2, 0.0))
     held.set()
@@ -250,14 +252,14 @@ def times_out(cluster: ScriptedCluster, producer: KafkaProducer, timeout: float)
     return drove
 
 
-def test_a_wait_that_times_out_leaves_the_record_to_the_sender() -> None:
+def test_a_wait_that_times_out_leaves_the_record_to_the_sender_thread() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         for timeout in (0.0, 0.001):
             times_out(cluster, producer, timeout)
         assert any(times_out(cluster, producer, 1.0) for _ in looks(WAIT_S, 0.0))
 
 
-def test_another_threads_record_does_not_wait_for_the_one_that_drives() -> None:
+def test_other_records_do_not_wait_for_the_thread_that_runs_the_loop() -> None:
     held = threading.Event()
     with ScriptedCluster(2, orders=2) as cluster, producing(cluster) as producer:
         leaders = [partition.leader for partition in cluster.topics["orders"].partitions]
@@ -269,7 +271,7 @@ def test_another_threads_record_does_not_wait_for_the_one_that_drives() -> None:
         asked = len(cluster.received(PRODUCE))
         waiter.start()
         cluster.wait_for_requests(PRODUCE, asked + 1)
-        # Also the record of somebody who waits for nothing but the outcome.
+        # Also a record whose thread does not call get().
         future = producer.send("orders", b"1", partition=1)
         complete(future)
         assert producer.send("orders", b"1", partition=1).get(WAIT_S).offset == 2
@@ -280,7 +282,7 @@ def test_another_threads_record_does_not_wait_for_the_one_that_drives() -> None:
 
 
 @pytest.mark.parametrize("closing", ["close", "flush"])
-def test_closing_and_flushing_do_not_wait_for_the_turn(closing: str) -> None:
+def test_close_and_flush_do_not_wait_for_the_loop_lock(closing: str) -> None:
     held = threading.Event()
     outcomes: list[object] = []
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
@@ -311,7 +313,7 @@ def test_closing_and_flushing_do_not_wait_for_the_turn(closing: str) -> None:
         assert outcomes == [expected]
 
 
-def test_ctrl_c_ends_a_wait_that_drives_and_the_record_is_sent_all_the_same() -> None:
+def test_ctrl_c_ends_a_wait_that_runs_the_loop_and_the_record_is_still_sent() -> None:
     held = threading.Event()
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         stand_by(producer)
@@ -343,7 +345,7 @@ def test_ctrl_c_ends_a_wait_that_drives_and_the_record_is_sent_all_the_same() ->
         stand_by(producer)
 
 
-def test_a_broker_that_closes_while_the_sender_stands_by_costs_no_record() -> None:
+def test_no_record_is_lost_if_a_broker_closes_while_the_sender_stands_by() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         for i in range(10):
             stand_by(producer)
@@ -353,7 +355,7 @@ def test_a_broker_that_closes_while_the_sender_stands_by_costs_no_record() -> No
             assert cluster.topics["orders"].values[offset] == value
 
 
-def test_many_threads_that_wait_all_get_their_own() -> None:
+def test_many_waiting_threads_each_get_their_own_result() -> None:
     threads, each = 16, 200
     found: dict[int, list[int]] = {}
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
@@ -378,7 +380,7 @@ def test_many_threads_that_wait_all_get_their_own() -> None:
 
 
 @needs_fork
-def test_a_child_forked_while_the_sender_stands_by_sends_its_own() -> None:
+def test_a_child_forked_while_the_sender_stands_by_sends_its_own_records() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         stand_by(producer)
 

@@ -1,4 +1,4 @@
-"""Topics that are not there: others do not feel it."""
+"""Missing topics do not affect other topics."""
 
 import logging
 import threading
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(60)
 MEMORY = 1 << 20
 
 
-def test_a_thread_that_floods_a_missing_topic_holds_up_nobody_else() -> None:
+def test_a_thread_that_floods_a_missing_topic_does_not_block_others() -> None:
     stop = threading.Event()
     ended: list[BaseException] = []
 
@@ -49,7 +49,7 @@ def test_a_thread_that_floods_a_missing_topic_holds_up_nobody_else() -> None:
         assert not thread.is_alive()
 
 
-def test_who_waited_in_vain_hears_that_the_topic_is_missing() -> None:
+def test_the_error_of_a_blocked_send_says_that_the_topic_is_missing() -> None:
     with (
         ScriptedCluster(orders=1) as cluster,
         producing(
@@ -67,7 +67,7 @@ def test_who_waited_in_vain_hears_that_the_topic_is_missing() -> None:
         assert "the broker says UnknownTopicOrPartitionError; " in str(caught.value)
 
 
-def test_missing_topics_are_few_lines_and_may_come_into_being(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_topics_log_few_lines_and_may_be_created_later(caplog: pytest.LogCaptureFixture) -> None:
     with (
         ScriptedCluster(orders=1) as cluster,
         producing(cluster, max_block_ms=300, allow_auto_create_topics=False) as producer,
@@ -75,7 +75,7 @@ def test_missing_topics_are_few_lines_and_may_come_into_being(caplog: pytest.Log
         producer.send("orders", b"1").get(WAIT_S)
         client = producer._runtime.client
         with caplog.at_level(logging.ERROR, "cyproducer"):
-            # Parked at once, so that one look of the sender's finds them all.
+            # Parked at the same time, so that one check of the sender finds all of them.
             futures = [producer.send(f"missing-{i}", b"1") for i in range(50)]
             for future in futures:
                 with pytest.raises(errors.KafkaTimeoutError, match="no metadata"):
@@ -89,12 +89,12 @@ def test_missing_topics_are_few_lines_and_may_come_into_being(caplog: pytest.Log
         assert len(lines()) < 25
         assert client._asked == set()
         assert producer._runtime.accumulator.counters()["records_failed"] == 50
-        # It may come into being.
+        # The topic may be created later.
         cluster.create_topic("missing-1")
         assert producer.send("missing-1", b"1").get(WAIT_S).offset == 0
 
 
-def test_a_ctrl_c_in_the_middle_leaves_no_topic_unasked() -> None:
+def test_a_topic_is_requested_even_if_ctrl_c_interrupts_the_request() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         client = producer._runtime.client
 

@@ -1,4 +1,4 @@
-"""The handshake with brokers of all ages, and which versions follow from it."""
+"""The handshake with brokers of different ages, and the versions that it selects."""
 
 import pytest
 
@@ -26,14 +26,14 @@ def test_the_highest_metadata_version_of_both_is_used(metadata: int) -> None:
         with producing(cluster) as producer:
             assert producer.send("orders", b"1", partition=1).get(WAIT_S).offset == 0
         assert {received.header.version for received in cluster.received(METADATA)} == {metadata}
-        # Topic ids come with Metadata v10; without them Produce names topics.
+        # Metadata v10 introduced topic ids; without them, Produce requests use topic names.
         (version,) = {received.header.version for received in cluster.received(PRODUCE)}
         assert version == (13 if metadata >= 10 else 12)
 
 
 @pytest.mark.parametrize("highest", range(5))
 @pytest.mark.parametrize("tells_ranges", [True, False])
-def test_a_broker_with_an_older_handshake_is_asked_again_in_its_version(
+def test_an_older_broker_gets_another_handshake_request_in_its_version(
     highest: int, tells_ranges: bool
 ) -> None:
     with (
@@ -51,7 +51,7 @@ def test_a_broker_with_an_older_handshake_is_asked_again_in_its_version(
         assert others == expected
 
 
-def test_brokers_of_different_ages_are_each_spoken_to_in_their_version() -> None:
+def test_each_broker_gets_requests_in_its_own_version() -> None:
     with ScriptedCluster(2, orders=2) as cluster, producing(cluster) as producer:
         cluster.nodes[1].versions[PRODUCE] = (0, 8)
         for partition in (0, 1):
@@ -60,13 +60,13 @@ def test_brokers_of_different_ages_are_each_spoken_to_in_their_version() -> None
         assert versions == {1: 8, 2: 13}
 
 
-def test_the_client_names_itself() -> None:
+def test_requests_have_the_client_id() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster, client_id="shop ä") as producer:
         producer.send("orders", b"1").get(WAIT_S)
         assert {received.header.client_id for received in cluster.requests} == {"shop ä"}
 
 
-def test_bootstrap_connections_are_closed_once_brokers_are_known_by_their_ids() -> None:
+def test_bootstrap_connections_are_closed_once_a_broker_is_connected_by_its_id() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         producer.send("orders", b"1").get(WAIT_S)
         first, second = cluster.nodes[1].connections
@@ -76,7 +76,7 @@ def test_bootstrap_connections_are_closed_once_brokers_are_known_by_their_ids() 
 
 
 @pytest.mark.parametrize("api_key", [API_VERSIONS, METADATA])
-def test_an_answer_cut_at_any_byte_is_overcome(api_key: int) -> None:
+def test_the_producer_recovers_from_a_response_truncated_at_any_byte(api_key: int) -> None:
     sizes: list[int] = []
 
     def measure(response: bytes) -> bytes:
@@ -102,15 +102,15 @@ def test_an_answer_cut_at_any_byte_is_overcome(api_key: int) -> None:
 
 
 @pytest.mark.parametrize("api_key", [API_VERSIONS, METADATA])
-def test_one_wrong_byte_in_an_answer_never_ends_the_producer(api_key: int) -> None:
-    """The answer may mean anything then; what matters is that a right one is understood afterwards."""
+def test_the_producer_recovers_from_one_wrong_byte_in_a_response(api_key: int) -> None:
+    """The changed response may mean anything; a correct response must be understood afterwards."""
     with ScriptedCluster(orders=1) as cluster:
         at = 0
 
         def spoil(response: bytes) -> bytes:
             nonlocal at
             at += 1
-            # All but the throttle time: that is to be believed, and silences the client for a minute.
+            # All bytes except the throttle time: the client would obey it, and send nothing for a minute.
             throttle = range(9, 13) if api_key == METADATA else range(len(response) - 5, len(response) - 1)
             places = [place for place in range(8, len(response)) if place not in throttle]
             place = places[at % len(places)]
@@ -119,7 +119,7 @@ def test_one_wrong_byte_in_an_answer_never_ends_the_producer(api_key: int) -> No
         def script(received: Received) -> Act | None:
             if at >= 150:
                 return None
-            # A handshake that was taken is followed by another, on another connection.
+            # A successful handshake is followed by another one, on another connection.
             return Act(rewrite=spoil) if received.api_key == api_key else Act(drop=api_key == API_VERSIONS)
 
         cluster.script = script
@@ -131,7 +131,7 @@ def test_one_wrong_byte_in_an_answer_never_ends_the_producer(api_key: int) -> No
             retry_backoff_ms=0,
             retry_backoff_max_ms=1,
             metadata_max_age_ms=1,
-            # A byte that hides InitProducerId says that the cluster lacks it: final after a few times.
+            # A changed byte can hide InitProducerId; after a few times, the cluster counts as lacking it.
             enable_idempotence=False,
         ) as producer:
             cluster.wait_for(lambda: at >= 150)
@@ -139,7 +139,7 @@ def test_one_wrong_byte_in_an_answer_never_ends_the_producer(api_key: int) -> No
             assert producer.send("orders", b"1").get(WAIT_S).partition == 0
 
 
-def test_metadata_with_an_error_or_without_brokers_are_asked_for_again() -> None:
+def test_metadata_with_an_error_or_without_brokers_is_requested_again() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         cluster.act(METADATA, Act(error=41), Act(error=129))
         assert producer.send("orders", b"1").get(WAIT_S).offset == 0

@@ -1,4 +1,4 @@
-"""Waiting where the system refuses ``epoll_pwait2``: old kernels, and container runtimes."""
+"""Waiting if the system refuses ``epoll_pwait2``: old kernels, and container runtimes."""
 
 import errno
 import platform
@@ -27,7 +27,7 @@ class Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
 
 
-# struct seccomp_data begins with the number of the call.
+# struct seccomp_data starts with the system call number.
 instructions = b"".join(
     struct.pack("HBBI", *instruction)
     for instruction in [
@@ -47,7 +47,7 @@ assert libc.syscall(EPOLL_PWAIT2, -1, None, 0, None, None, 0) == -1
 assert ctypes.get_errno() == code, ctypes.get_errno()
 
 with Rig({"t": [1]}) as rig:
-    # Else it does not wait. What is asked for are waits below 10 ms.
+    # Otherwise the step does not wait. epoll_pwait2 is only used for waits below 10 ms.
     rig.control.delay_ms = 1000.0
     rig.step()
     rig.step(1.0)
@@ -60,9 +60,9 @@ print("waited")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="seccomp is Linux's")
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="numbers of calls differ")
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="system call numbers differ")
 @pytest.mark.parametrize("name", ["EPERM", "ENOSYS"])
-def test_a_refused_epoll_pwait2_leaves_epoll_wait(name: str) -> None:
+def test_epoll_wait_is_used_if_epoll_pwait2_is_refused(name: str) -> None:
     done = run_to_exit(REFUSED, str(getattr(errno, name)), str(ROOT))
     if "no seccomp" in done.stderr:
         pytest.skip(done.stderr)

@@ -1,4 +1,4 @@
-"""Produce requests and responses of all versions, as they leave and enter the sender."""
+"""Produce requests that the sender writes, and responses that it reads, in all versions."""
 
 import struct
 import uuid
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @contextmanager
 def rig_at(version: int, acks: int = -1) -> Iterator[Rig]:
-    """Three topics with three partitions each, all on broker 1; what fails is retried after 100 ms."""
+    """Three topics with three partitions each, all on broker 1; failed batches are retried after 100 ms."""
 
     def retry(topic: str, partition: int, attempts: int, error: BaseException, now_ms: float) -> HookResult:
         return now_ms + 100, None
@@ -41,7 +41,7 @@ def rig_at(version: int, acks: int = -1) -> Iterator[Rig]:
 
 
 def send_to_all(rig: Rig) -> dict[tuple[str, int], RecordFuture]:
-    """One record for each partition, in an order that is not the request's."""
+    """Sends one record to each partition, in another order than that of the request."""
     futures = {}
     for name, partition in [(n, p) for p in (1, 2, 0) for n in ("b", "aa", "ccc")]:
         futures[name, partition] = rig.send(name, f"{name} {partition}".encode(), partition=partition)
@@ -59,7 +59,7 @@ def topic_of(request: ProduceRequest, name: str) -> Topic:
 
 
 def answers_to(request: ProduceRequest) -> Answers:
-    """Success everywhere, each partition with an offset of its own."""
+    """Success for all partitions, each with its own offset."""
     return [
         (topic, [PartitionResponse(index, base_offset=100 * place + index) for index, _ in partitions])
         for place, (topic, partitions) in enumerate(request.topics, 1)
@@ -85,7 +85,7 @@ def framed(body: bytes) -> bytes:
 
 @pytest.mark.parametrize("acks", [-1, 0, 1])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_request_is_what_the_reference_reads(version: int, acks: int) -> None:
+def test_the_reference_decodes_a_request(version: int, acks: int) -> None:
     with rig_at(version, acks) as rig:
         send_to_all(rig)
         seen = only(rig)
@@ -104,12 +104,12 @@ def test_a_request_is_what_the_reference_reads(version: int, acks: int) -> None:
             for name in IDS
             for partition in range(3)
         }
-        # Each topic stands there once.
+        # Each topic occurs once.
         assert len(request.topics) == len(IDS)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_request_for_one_partition_is_what_the_reference_reads(version: int) -> None:
+def test_the_reference_decodes_a_request_for_one_partition(version: int) -> None:
     with rig_at(version) as rig:
         rig.send("ccc", b"x" * 200, partition=2)
         rig.clock.advance_ms(1)
@@ -127,7 +127,7 @@ def shuffled(answers: Answers) -> Answers:
 
 
 def scattered(answers: Answers) -> Answers:
-    """A topic's partitions one by one, the last one first, with other topics between them."""
+    """Each topic's partitions one by one, the last one first, with other topics between them."""
     return [(topic, [partitions[at]]) for at in (2, 0, 1) for topic, partitions in answers[::-1]]
 
 
@@ -149,7 +149,7 @@ def test_each_partition_gets_its_own_outcome(version: int, order: Callable[[Answ
         assert rig.control.broken == []
 
 
-def test_an_answer_names_the_topic_id_of_its_request_though_the_topic_was_made_again_since() -> None:
+def test_a_response_has_the_topic_id_of_its_request_even_if_the_topic_was_recreated() -> None:
     with rig_at(13) as rig:
         futures = send_to_all(rig)
         seen = only(rig)
@@ -166,7 +166,7 @@ def test_an_answer_names_the_topic_id_of_its_request_though_the_topic_was_made_a
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_everything_a_partition_may_be_told_is_read(version: int) -> None:
+def test_all_fields_of_a_partition_response_are_read(version: int) -> None:
     refused: list[tuple[str, int, str]] = []
 
     def fail(topic: str, partition: int, attempts: int, error: BaseException, now_ms: float) -> HookResult:
@@ -206,8 +206,8 @@ def test_everything_a_partition_may_be_told_is_read(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", FLEXIBLE)
-def test_unknown_tags_are_passed_over_everywhere(version: int) -> None:
-    """By hand, since the reference has no place for them: header, partition, topic and response."""
+def test_unknown_tags_are_skipped_everywhere(version: int) -> None:
+    """Encoded by hand, since the reference lacks them: tags in header, partition, topic and response."""
     tags = bytes([2, 9, 3, 1, 2, 3, 0x85, 0x01, 0])
     with rig_at(version) as rig:
         future = rig.send("aa", b"1", partition=1)
@@ -222,11 +222,11 @@ def test_unknown_tags_are_passed_over_everywhere(version: int) -> None:
         assert future.get(0).offset == 77
 
 
-# Responses that can't be
+# Invalid responses
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_response_cut_at_any_byte_closes_the_connection_and_the_batches_are_sent_again(
+def test_a_response_truncated_at_any_byte_closes_the_connection_and_batches_are_resent(
     version: int,
 ) -> None:
     with rig_at(version) as rig:
@@ -311,7 +311,7 @@ def test_a_response_that_does_not_fit_the_request_closes_the_connection(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_bytes_left_over_close_the_connection(version: int) -> None:
+def test_trailing_bytes_close_the_connection(version: int) -> None:
     with rig_at(version) as rig:
         send_to_all(rig)
         seen = only(rig)
@@ -322,7 +322,7 @@ def test_bytes_left_over_close_the_connection(version: int) -> None:
 
 @pytest.mark.parametrize("version", [3, 5, 8, 9, 10, 13])
 @pytest.mark.parametrize("byte", [0x00, 0x01, 0x7F, 0x80, 0xFF])
-def test_one_wrong_byte_anywhere_ends_in_an_outcome_or_a_closed_connection(version: int, byte: int) -> None:
+def test_one_wrong_byte_anywhere_gives_an_outcome_or_closes_the_connection(version: int, byte: int) -> None:
     with rig_at(version) as rig:
         futures = list(send_to_all(rig).values())
         seen = only(rig)
@@ -333,7 +333,8 @@ def test_one_wrong_byte_anywhere_ends_in_an_outcome_or_a_closed_connection(versi
             wrong[at] = byte
             respond(rig, seen, bytes(wrong))
             done = [future for future in futures if future.is_done]
-            # All or nothing: a response is taken as a whole. Errors are retried here, so they stay open.
+            # A response is accepted or rejected as a whole. Batches with an error are retried here, so their
+            # futures stay pending.
             assert not (rig.control.broken and done)
             rig.control.broken.clear()
             survived += bool(done)
@@ -347,5 +348,5 @@ def test_one_wrong_byte_anywhere_ends_in_an_outcome_or_a_closed_connection(versi
             else:
                 rig.clock.advance_ms(100)
             seen = only(rig)
-        # An offset, a time, a code or the throttle may be anything.
+        # Offsets, timestamps, error codes and the throttle time may have any value.
         assert 0 < survived < size

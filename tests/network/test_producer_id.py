@@ -1,4 +1,4 @@
-"""Getting a producer id: when it is asked for, what delays it, and what happens where there is none."""
+"""Obtaining the producer id: when it is requested, what delays it, and what happens without one."""
 
 import contextlib
 import threading
@@ -15,7 +15,7 @@ from tests.until import until
 STILL_LOADING, REBALANCING, NOT_AUTHORIZED, UNKNOWN = 14, 15, 31, -1
 
 
-def test_an_id_is_asked_for_once_and_stands_in_every_batch() -> None:
+def test_the_producer_id_is_requested_once_and_is_in_every_batch() -> None:
     with ScriptedCluster(orders=3) as cluster, producing(cluster) as producer:
         for i in range(6):
             producer.send("orders", b"v", partition=i % 3).get(WAIT_S)
@@ -26,7 +26,7 @@ def test_an_id_is_asked_for_once_and_stands_in_every_batch() -> None:
         assert sorted(b.base_sequence for b in batches) == [0, 0, 0, 1, 1, 1]
 
 
-def test_without_idempotence_none_is_asked_for() -> None:
+def test_without_idempotence_no_producer_id_is_requested() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster, enable_idempotence=False) as producer:
         producer.send("orders", b"v").get(WAIT_S)
         assert cluster.received(INIT_PRODUCER_ID) == []
@@ -38,7 +38,7 @@ def test_without_idempotence_none_is_asked_for() -> None:
     "trouble",
     [Act(error=STILL_LOADING), Act(error=REBALANCING), Act(error=UNKNOWN), Act(drop=True), Act(cut=7)],
 )
-def test_a_request_that_fails_for_now_is_repeated(trouble: Act) -> None:
+def test_a_request_with_a_retriable_failure_is_repeated(trouble: Act) -> None:
     with ScriptedCluster(orders=1) as cluster:
         cluster.act(INIT_PRODUCER_ID, trouble, trouble)
         with producing(cluster) as producer:
@@ -46,7 +46,7 @@ def test_a_request_that_fails_for_now_is_repeated(trouble: Act) -> None:
         assert len(cluster.received(INIT_PRODUCER_ID)) == 3
 
 
-def test_a_request_without_an_answer_is_repeated_after_its_time() -> None:
+def test_a_request_without_a_response_is_repeated_after_its_timeout() -> None:
     with ScriptedCluster(orders=1) as cluster:
         cluster.act(INIT_PRODUCER_ID, Act(silent=True))
         with producing(cluster, request_timeout_ms=200) as producer:
@@ -54,7 +54,7 @@ def test_a_request_without_an_answer_is_repeated_after_its_time() -> None:
         assert len(cluster.received(INIT_PRODUCER_ID)) == 2
 
 
-def test_where_ids_are_refused_every_record_fails_and_says_what_to_do() -> None:
+def test_if_producer_ids_are_refused_every_record_fails_with_instructions() -> None:
     sent = threading.Event()
     with ScriptedCluster(orders=1) as cluster:
         cluster.act(INIT_PRODUCER_ID, Act(error=NOT_AUTHORIZED, hold=sent))
@@ -73,7 +73,7 @@ def test_where_ids_are_refused_every_record_fails_and_says_what_to_do() -> None:
         assert len(cluster.received(INIT_PRODUCER_ID)) == 1
 
 
-def test_where_ids_are_refused_what_was_being_compressed_fails_when_that_is_over(
+def test_if_producer_ids_are_refused_a_batch_fails_after_its_compression(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compressing = threading.Event()
@@ -98,18 +98,18 @@ def test_where_ids_are_refused_what_was_being_compressed_fails_when_that_is_over
             producer.partitions_for("orders")
             first = producer.send("orders", bytes(600), partition=0)
             with contextlib.suppress(errors.ClusterAuthorizationFailedError):
-                # Until the batch is closed that has the first.
+                # Until the batch with the first record is closed.
                 while not compressing.is_set():
                     producer.send("orders", bytes(600), partition=0)
             with pytest.raises(errors.ClusterAuthorizationFailedError):
                 first.get(WAIT_S)
 
 
-def test_where_no_broker_offers_ids_every_record_fails_and_says_what_to_do() -> None:
+def test_if_no_broker_supports_producer_ids_every_record_fails_with_instructions() -> None:
     with ScriptedCluster(orders=1) as cluster:
         cluster.nodes[1].versions.pop(INIT_PRODUCER_ID)
         refused = pytest.raises(errors.UnsupportedVersionError, match="set enable_idempotence=False")
-        # From the future, or from send() itself where that comes after the third connection.
+        # From the future, or from send() itself if it is called after the third connection.
         with producing(cluster) as producer, refused:
             producer.send("orders", b"v").get(WAIT_S)
         with producing(cluster, enable_idempotence=False) as producer:

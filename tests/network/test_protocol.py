@@ -153,11 +153,11 @@ def test_init_producer_id_request_reads_back(
         ),
     ],
 )
-def test_request_bytes_are_those_of_the_protocol_guide(frame: bytes, golden: str) -> None:
+def test_request_bytes_match_the_protocol_guide(frame: bytes, golden: str) -> None:
     assert frame.hex() == golden.replace(" ", "")
 
 
-def test_what_a_version_cannot_say_is_refused() -> None:
+def test_values_that_a_version_cannot_encode_are_rejected() -> None:
     with pytest.raises(ValueError, match="allow_auto_create=False needs version 4"):
         protocol.encode_metadata(3, 1, None, [], False)
     with pytest.raises(ValueError, match="producer_id=5 with producer_epoch=-1 needs version 3"):
@@ -167,7 +167,7 @@ def test_what_a_version_cannot_say_is_refused() -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 5])
-def test_versions_that_are_not_implemented_are_refused(version: int) -> None:
+def test_unimplemented_versions_are_rejected(version: int) -> None:
     with pytest.raises(ValueError, match=f"ApiVersions version {version} is not implemented, only 0 to 4"):
         protocol.encode_api_versions(version, 1, None, "n", "v")
     with pytest.raises(ValueError, match=f"ApiVersions version {version} is not implemented, only 0 to 4"):
@@ -178,7 +178,7 @@ def test_versions_that_are_not_implemented_are_refused(version: int) -> None:
         protocol.decode_init_producer_id(6, b"")
 
 
-def test_strings_that_cannot_be_sent_are_named() -> None:
+def test_errors_name_strings_that_cannot_be_encoded() -> None:
     with pytest.raises(ValueError, match=r"Metadata v9 request: topic name 'x{40}'... is 32768 bytes"):
         protocol.encode_metadata(9, 1, None, ["x" * 32768], True)
     with pytest.raises(ValueError, match=r"client_id .* is not valid Unicode text"):
@@ -291,7 +291,7 @@ def test_api_versions_response_of_another_codec_is_read(
 
 
 @pytest.mark.parametrize("version", API_VERSIONS)
-def test_unsupported_version_comes_in_version_0_with_the_supported_range(version: int) -> None:
+def test_unsupported_version_responses_have_version_0_and_the_supported_range(version: int) -> None:
     module = schema("api_versions", 0, "response")
     entity = module.ApiVersionsResponse(
         error_code=ErrorCode.unsupported_version,

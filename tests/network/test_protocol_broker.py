@@ -1,4 +1,4 @@
-"""The messages against a broker that was written by others: librdkafka's mock cluster."""
+"""The messages against an independent broker implementation: librdkafka's mock cluster."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -79,7 +79,7 @@ def test_metadata_names_brokers_and_leaders(connection: socket.socket, broker: E
         assert {partition.leader for partition in topic.partitions} <= {1, 2}
 
 
-def test_no_topics_asks_for_brokers_alone_and_none_for_all(connection: socket.socket) -> None:
+def test_no_topics_requests_only_brokers_and_none_all_topics(connection: socket.socket) -> None:
     version = common_versions(connection, METADATA)[-1]
     request = protocol.encode_metadata(version, 1, "test", [], True)
     assert exchange(connection, request, version, protocol.decode_metadata).topics == []
@@ -88,7 +88,7 @@ def test_no_topics_asks_for_brokers_alone_and_none_for_all(connection: socket.so
     assert [topic.name for topic in answer.topics] == ["orders"]
 
 
-def test_producer_ids_are_handed_out(connection: socket.socket) -> None:
+def test_the_broker_assigns_producer_ids(connection: socket.socket) -> None:
     versions = common_versions(connection, INIT_PRODUCER_ID)
     assert len(versions) > 3
     for version in versions:

@@ -1,4 +1,4 @@
-"""What the wire may do to the decoders: cut short, lie about sizes, or not be Kafka at all."""
+"""Decoders with invalid input: truncated frames, wrong sizes, or servers that are not Kafka."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -71,7 +71,7 @@ every_message = pytest.mark.parametrize(
 
 
 @every_message
-def test_a_frame_cut_short_anywhere_is_an_error(decode: Decode, version: int, frame: bytes) -> None:
+def test_a_frame_truncated_anywhere_is_an_error(decode: Decode, version: int, frame: bytes) -> None:
     decode(version, frame)
     for size in range(len(frame)):
         with pytest.raises(KafkaProtocolError, match=rf" v{version} response: .* \d+ bytes remain at offset"):
@@ -79,7 +79,7 @@ def test_a_frame_cut_short_anywhere_is_an_error(decode: Decode, version: int, fr
 
 
 @every_message
-def test_bytes_left_over_are_an_error(decode: Decode, version: int, frame: bytes) -> None:
+def test_trailing_bytes_are_an_error(decode: Decode, version: int, frame: bytes) -> None:
     with pytest.raises(KafkaProtocolError, match="end was expected, 2 bytes remain"):
         decode(version, frame + b"\0\0")
     with pytest.raises(KafkaProtocolError, match=r"(1|0) bytes remain"):
@@ -98,14 +98,14 @@ def test_only_metadata_may_end_with_another_empty_set_of_tagged_fields() -> None
 @pytest.mark.parametrize(
     "body", ["", "00000001", "00000001 0012 0000 0002 00000000", "01 0012 0000 0002 00000000", "ffffffff"]
 )
-def test_unsupported_version_is_understood_without_readable_ranges(body: str) -> None:
+def test_unsupported_version_is_decoded_without_readable_ranges(body: str) -> None:
     frame = bytes.fromhex("00000007 0023" + body)
     assert protocol.decode_api_versions(3, frame) == ApiVersionsResponse(35, {}, 0, {})
 
 
 @every_message
 def test_absurd_numbers_anywhere_allocate_nothing(decode: Decode, version: int, frame: bytes) -> None:
-    # Wherever a length or count stands, one of these overwrites it, and in between they hit the rest.
+    # These values overwrite each length and count of the frame, and all bytes between them.
     absurd = [
         b"\x7f\xff\xff\xff",
         b"\xff\xff\xff\xff\x0f",
@@ -129,7 +129,7 @@ def test_absurd_numbers_anywhere_allocate_nothing(decode: Decode, version: int, 
 
 
 @pytest.mark.parametrize("version", range(1, 9))
-def test_a_count_beyond_the_frame_is_named(version: int) -> None:
+def test_the_error_names_a_count_beyond_the_frame(version: int) -> None:
     frame = bytes(4) + (bytes(4) if version >= 3 else b"") + b"\x7f\xff\xff\xff" + bytes(20)
     with pytest.raises(
         KafkaProtocolError,
@@ -193,14 +193,14 @@ def test_a_count_beyond_the_frame_is_named(version: int) -> None:
             "00000000 01 0009 ab",
             "tagged field needs 9 bytes, 1 bytes remain",
         ),
-        # Tag 2, five bytes long: an array of no features, and four bytes that nobody reads.
+        # Tag 2, five bytes long: an empty array of features, and four extra bytes.
         (
             protocol.decode_api_versions,
             3,
             "00000000 0000 01 00000000 01 02 05 01 00000000",
             "end was expected, 4 bytes remain",
         ),
-        # Tag 2, four bytes long, whose one feature would go on behind it.
+        # Tag 2, four bytes long: its feature does not fit into the field.
         (
             protocol.decode_api_versions,
             3,
@@ -209,7 +209,9 @@ def test_a_count_beyond_the_frame_is_named(version: int) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named(decode: Decode, version: int, frame: str, problem: str) -> None:
+def test_the_error_names_the_field_and_the_problem(
+    decode: Decode, version: int, frame: str, problem: str
+) -> None:
     with pytest.raises(KafkaProtocolError, match=problem):
         decode(version, bytes.fromhex(frame))
 
@@ -242,7 +244,7 @@ def test_frames_with_changed_bytes_give_a_result_or_a_protocol_error(
     assert result is not None
 
 
-def test_only_contiguous_bytes_are_taken() -> None:
+def test_only_contiguous_bytes_are_accepted() -> None:
     with pytest.raises(BufferError):
         protocol.decode_metadata(1, memoryview(bytes(40))[::2])
     with pytest.raises(TypeError):

@@ -1,4 +1,4 @@
-"""A sender that has nothing to do sleeps, is woken by what it must not sleep through, and keeps little."""
+"""An idle sender sleeps, wakes up for events that it must not miss, and keeps little memory."""
 
 import gzip
 import os
@@ -23,12 +23,12 @@ COMPILER = shutil.which("cc")
 
 
 class Noting(selectors.SelectSelector):
-    """Notes for how long it is to wait, and does not."""
+    """Records the timeouts of its waits, but does not wait."""
 
     def __init__(self) -> None:
         super().__init__()
         self.waits_ms: list[float] = []
-        #: Called in each wait.
+        #: Called during each wait.
         self.meanwhile: Callable[[], object] = lambda: None
 
     def select(self, timeout: float | None = None) -> Any:
@@ -39,7 +39,7 @@ class Noting(selectors.SelectSelector):
 
 
 def sleeping_rig(leader: int = 1, **options: Any) -> tuple[Rig, Noting]:
-    """A rig whose control plane wants nothing, and whose deliveries take a minute at most."""
+    """A rig whose control plane has no work, with a delivery timeout of one minute."""
     selector = Noting()
     given: dict[str, Any] = {"delivery_timeout_ms": 60_000, "request_timeout_ms": 100_000}
     rig = Rig({"t": [leader]}, selector=selector, **(given | options))
@@ -47,10 +47,10 @@ def sleeping_rig(leader: int = 1, **options: Any) -> tuple[Rig, Noting]:
     return rig, selector
 
 
-# Sleep
+# Sleeping
 
 
-def test_who_awaits_an_answer_sleeps_until_the_oldest_batch_is_overdue() -> None:
+def test_a_sender_that_awaits_a_response_sleeps_until_the_oldest_batch_is_overdue() -> None:
     rig, selector = sleeping_rig()
     with rig:
         first = rig.send("t", b"1")
@@ -69,7 +69,7 @@ def test_who_awaits_an_answer_sleeps_until_the_oldest_batch_is_overdue() -> None
 
 
 @pytest.mark.parametrize("leader", [-1, 1])
-def test_a_batch_that_begins_while_the_sender_sleeps_is_not_slept_past(leader: int) -> None:
+def test_the_sender_wakes_up_for_the_timeout_of_a_batch_created_while_it_sleeps(leader: int) -> None:
     rig, selector = sleeping_rig(leader, auto_connect=False)
     with rig:
         rig.step(1e6)
@@ -84,7 +84,7 @@ def test_a_batch_that_begins_while_the_sender_sleeps_is_not_slept_past(leader: i
         assert isinstance(future.exception, DeliveryTimeoutError)
 
 
-def test_an_acknowledged_batch_is_no_reason_to_wake() -> None:
+def test_an_acknowledged_batch_does_not_wake_up_the_sender() -> None:
     rig, selector = sleeping_rig()
     with rig:
         rig.send("t", b"1")
@@ -95,7 +95,7 @@ def test_an_acknowledged_batch_is_no_reason_to_wake() -> None:
 
 
 class Compressing:
-    """A compressor that takes its time: as long as the test wants."""
+    """A compressor that does not finish before the test lets it."""
 
     codec_id = 1
 
@@ -110,7 +110,7 @@ class Compressing:
 
 
 def filling(rig: Rig, futures: list[Any]) -> threading.Thread:
-    """A thread that fills a batch, which it has to compress then, and begins another."""
+    """Starts a thread that fills a batch, which it then has to compress, and begins another."""
 
     def run() -> None:
         futures.extend(rig.send("t", bytes(150)) for _ in range(2))
@@ -120,7 +120,7 @@ def filling(rig: Rig, futures: list[Any]) -> threading.Thread:
     return thread
 
 
-def test_a_batch_that_was_compressed_wakes_the_sender() -> None:
+def test_a_compressed_batch_wakes_up_the_sender() -> None:
     slow = Compressing()
     rig, selector = sleeping_rig(compressor=slow, batch_size=250, linger_ms=60_000)
     with rig:
@@ -129,7 +129,7 @@ def test_a_batch_that_was_compressed_wakes_the_sender() -> None:
         futures: list[Any] = []
         thread = filling(rig, futures)
         assert slow.begun.wait(PATIENCE_S)
-        # What has begun wakes it here and now: only the end of compressing is left.
+        # Handle the wake-ups so far: after this, only the end of compression can wake up the sender.
         rig.step()
         rig.step()
         before = rig.sender.counters()["wakeups"]
@@ -148,7 +148,7 @@ def test_a_batch_that_was_compressed_wakes_the_sender() -> None:
         assert request.places == [("t", 0)]
 
 
-def test_a_batch_that_is_overdue_while_it_is_compressed_is_looked_at_again() -> None:
+def test_a_batch_that_is_overdue_during_compression_is_checked_again() -> None:
     slow = Compressing()
     # Nothing wakes the sender for a partition without a leader.
     rig, selector = sleeping_rig(-1, compressor=slow, batch_size=250, linger_ms=60_000)
@@ -170,7 +170,7 @@ def test_a_batch_that_is_overdue_while_it_is_compressed_is_looked_at_again() -> 
 
 
 def whole(size: int) -> bytes:
-    """A frame that answers nothing, which acks=0 lets pass."""
+    """A frame that matches no request, which is ignored with acks=0."""
     return size.to_bytes(4, "big") + bytes(size)
 
 
@@ -180,7 +180,7 @@ def trickle(rig: Rig, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("behind", [0, 2, 1000])
-def test_the_memory_of_a_large_response_is_given_back(behind: int) -> None:
+def test_the_memory_of_a_large_response_is_released(behind: int) -> None:
     with Rig({"t": [1]}, acks=0) as rig:
         rig.send("t", b"1")
         rig.requests()
@@ -193,10 +193,10 @@ def test_the_memory_of_a_large_response_is_given_back(behind: int) -> None:
             give(rig, rest[behind:])
         assert rig.control.broken == []
         give(rig, whole(2))
-        assert [cause is None for _, cause in rig.control.broken] == [False], "frames are still told apart"
+        assert [cause is None for _, cause in rig.control.broken] == [False], "frame boundaries were lost"
 
 
-def test_an_inbox_that_responses_fill_again_and_again_stays() -> None:
+def test_an_inbox_that_is_filled_repeatedly_keeps_its_size() -> None:
     with Rig({"t": [1]}, acks=0) as rig:
         rig.send("t", b"1")
         rig.requests()
@@ -205,7 +205,7 @@ def test_an_inbox_that_responses_fill_again_and_again_stays() -> None:
             assert rig.sender.counters()["received_room"] == 65_536
 
 
-# The descriptor that wakes it
+# The wake-up descriptor
 
 RETIRING = """
 import ctypes, sys, threading
@@ -223,7 +223,8 @@ with Rig({"t": [1]}) as rig:
     sleeping.start()
     until(lambda: "S" in open(f"/proc/self/task/{sleeping.native_id}/stat").read().split()[2], "sleep")
     library.pause_next_write()
-    # Wakes without the GIL, which another thread can have meanwhile: few rows would be sent with it.
+    # Wakes up the sender without the GIL, so that another thread can run meanwhile: with fewer rows, it would
+    # keep the GIL.
     waking = threading.Thread(target=rig.path.send_many, args=("t", [b"2"] * 100))
     waking.start()
     until(lambda: library.paused_write() == ENTERED, "a wake-up")
@@ -237,8 +238,8 @@ with Rig({"t": [1]}) as rig:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="replaces write() by preloading")
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
-def test_nobody_writes_to_a_descriptor_that_the_end_has_closed(tmp_path: Path) -> None:
-    """It may be somebody else's by then: a file of the application's."""
+def test_no_thread_writes_to_the_wake_up_descriptor_after_it_is_closed(tmp_path: Path) -> None:
+    """The number may belong to another file of the application by then."""
     assert COMPILER is not None
     library = tmp_path / "pause_write.so"
     source = Path(__file__).with_name("pause_write.c")

@@ -1,4 +1,4 @@
-"""When a producer starts over from its bootstrap servers (KIP-899, KIP-1102), and when it had better not."""
+"""When a producer starts over from its bootstrap servers (KIP-899, KIP-1102), and when it must not."""
 
 import threading
 
@@ -15,7 +15,7 @@ NEVER_MS = 3_600_000
 STARTING_OVER = "starting over from bootstrap_servers"
 
 
-def test_a_lost_connection_is_no_reason_to_start_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_connection_does_not_cause_a_rebootstrap(caplog: pytest.LogCaptureFixture) -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         producer.send("orders", b"1").get(WAIT_S)
         cluster.nodes[1].drop_connections()
@@ -23,7 +23,7 @@ def test_a_lost_connection_is_no_reason_to_start_over(caplog: pytest.LogCaptureF
     assert STARTING_OVER not in caplog.text
 
 
-def test_a_producer_finds_a_cluster_that_moved_as_a_whole(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_producer_finds_a_cluster_that_moved_to_new_addresses(caplog: pytest.LogCaptureFixture) -> None:
     with ScriptedCluster(orders=1) as old, ScriptedCluster(orders=1) as new:
         new.nodes[1].stop()
         with producing(bootstrap_servers=old.bootstrap_servers + new.bootstrap_servers) as producer:
@@ -35,7 +35,7 @@ def test_a_producer_finds_a_cluster_that_moved_as_a_whole(caplog: pytest.LogCapt
     assert f"{STARTING_OVER}: all 1 known brokers are unreachable" in caplog.text
 
 
-def test_without_the_strategy_a_producer_stays_with_the_brokers_it_knows() -> None:
+def test_without_the_rebootstrap_strategy_a_producer_keeps_its_known_brokers() -> None:
     with ScriptedCluster(orders=1) as old, ScriptedCluster(orders=1) as new:
         new.nodes[1].stop()
         servers = old.bootstrap_servers + new.bootstrap_servers
@@ -52,7 +52,7 @@ def test_without_the_strategy_a_producer_stays_with_the_brokers_it_knows() -> No
             assert future.get(WAIT_S).offset == 1
 
 
-def test_a_cluster_that_names_a_broker_nobody_reaches_is_not_asked_in_a_loop(
+def test_a_cluster_with_an_unreachable_broker_is_not_asked_in_a_loop(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with ScriptedCluster(2) as cluster:
@@ -74,7 +74,7 @@ def test_a_cluster_that_names_a_broker_nobody_reaches_is_not_asked_in_a_loop(
         assert caplog.text.count(STARTING_OVER) == 1
 
 
-def test_a_broker_may_ask_for_a_new_beginning(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broker_may_request_a_rebootstrap(caplog: pytest.LogCaptureFixture) -> None:
     asked = threading.Event()
 
     def script(received: Received) -> Act | None:
@@ -90,12 +90,12 @@ def test_a_broker_may_ask_for_a_new_beginning(caplog: pytest.LogCaptureFixture) 
         cluster.script = script
         producer.send("late", b"1").get(WAIT_S)
         assert asked.is_set()
-        # One for the bootstrap address and one for the broker, and both again.
+        # One connection to the bootstrap address and one to the broker, twice.
         assert len(cluster.nodes[1].connections) == 4
     assert f"{STARTING_OVER}: a broker asked for it" in caplog.text
 
 
-def test_what_was_met_before_starting_over_is_told_after_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_after_a_rebootstrap_name_the_failure_before_it(caplog: pytest.LogCaptureFixture) -> None:
     with (
         ScriptedCluster(orders=1) as cluster,
         producing(cluster, request_timeout_ms=500, max_block_ms=500) as producer,
@@ -103,12 +103,13 @@ def test_what_was_met_before_starting_over_is_told_after_it(caplog: pytest.LogCa
         producer.send("orders", b"0").get(WAIT_S)
         cluster.script = lambda received: Act(silent=True)
         producer.send("orders", b"1")
-        # 1. The line is written.  2. The connection is dropped, and what it met is kept.
+        # 1. The line is logged.
+        # 2. The connection is dropped, and its failure is kept.
         until(
             lambda: STARTING_OVER in caplog.text and "again since" in producer._runtime.client.diagnosis(),
             "a new beginning",
         )
-        # The next connection has half a second to fail in turn.
+        # The next connection fails after half a second.
         with pytest.raises(
             errors.KafkaTimeoutError, match=r"again since .* did not answer within request_tim"
         ):

@@ -1,4 +1,4 @@
-"""Topic ids, and topics that are deleted and created anew while records are on their way."""
+"""Topic ids, and topics that are deleted and recreated while records are in flight."""
 
 import threading
 import uuid
@@ -20,7 +20,7 @@ ID_A, ID_B = uuid.UUID(int=0xA << 96), uuid.UUID(int=1)
 # Topics without an id
 
 
-def test_a_topic_without_an_id_is_named_and_so_is_what_goes_with_it() -> None:
+def test_a_request_with_a_topic_without_id_uses_names_for_all_topics() -> None:
     with Rig(produce_version=13, linger_ms=1) as rig:
         rig.sender.apply_topic("known", ID_A.bytes, [1])
         rig.sender.apply_topic("unknown", b"", [1])
@@ -32,7 +32,7 @@ def test_a_topic_without_an_id_is_named_and_so_is_what_goes_with_it() -> None:
         assert sorted(str(topic) for topic, _ in seen.request.topics) == ["known", "unknown"]
         rig.answer(seen)
         assert rig.control.broken == []
-        # One by one: an id that begins with zeros is one.
+        # One by one: an id that starts with zero bytes is valid.
         rig.send("known", b"2")
         rig.clock.advance_ms(1)
         (seen,) = rig.requests()
@@ -44,7 +44,7 @@ def test_a_topic_without_an_id_is_named_and_so_is_what_goes_with_it() -> None:
         assert (seen.request.api_version, seen.request.topics[0][0]) == (13, ID_B)
 
 
-def test_a_cluster_amid_its_upgrade_is_sent_names_until_a_broker_tells_ids() -> None:
+def test_during_an_upgrade_requests_use_names_until_a_broker_sends_topic_ids() -> None:
     with ScriptedCluster(2) as cluster:
         cluster.create_topic("orders", 1, [2])
         cluster.nodes[1].versions[METADATA] = (0, 9)
@@ -58,10 +58,10 @@ def test_a_cluster_amid_its_upgrade_is_sent_names_until_a_broker_tells_ids() -> 
             assert [r.header.version for r in cluster.received(PRODUCE)] == [12, 13]
 
 
-# Topics created anew
+# Recreated topics
 
 
-def test_an_answer_is_understood_though_the_topic_has_another_id_by_then() -> None:
+def test_a_response_is_understood_even_if_the_topic_id_has_changed() -> None:
     with Rig(produce_version=13) as rig:
         rig.sender.apply_topic("t", ID_A.bytes, [1])
         future = rig.send("t", b"1")
@@ -77,7 +77,7 @@ def test_an_answer_is_understood_though_the_topic_has_another_id_by_then() -> No
         assert rig.control.broken == []
 
 
-def test_what_is_queued_does_not_overtake_what_the_old_topic_still_has_to_refuse() -> None:
+def test_queued_batches_do_not_overtake_batches_that_the_old_topic_has_yet_to_reject() -> None:
     with Rig(produce_version=13, batch_size=1000) as rig:
         rig.sender.apply_topic("t", ID_A.bytes, [1])
         for i in range(2):
@@ -99,7 +99,7 @@ def test_what_is_queued_does_not_overtake_what_the_old_topic_still_has_to_refuse
         assert [value[:1] for r in again for value in r.values() if value] == [b"0", b"1", b"2"]
 
 
-def test_records_go_to_the_new_topic_in_their_order() -> None:
+def test_records_go_to_the_recreated_topic_in_order() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster, batch_size=200) as producer:
         producer.send("orders", b"old").get(WAIT_S)
         hold = threading.Event()
@@ -117,7 +117,7 @@ def test_records_go_to_the_new_topic_in_their_order() -> None:
         assert key.topics[0][0] == topic.id
 
 
-def test_what_waits_for_a_partition_that_is_no_more_fails_at_once() -> None:
+def test_queued_records_of_a_removed_partition_fail_at_once() -> None:
     with ScriptedCluster(2) as cluster:
         cluster.create_topic("orders", 3, [1, 1, 2])
         with producing(cluster, metadata_max_age_ms=20) as producer:
@@ -133,7 +133,7 @@ def test_what_waits_for_a_partition_that_is_no_more_fails_at_once() -> None:
             assert topic.values == [b"3"]
 
 
-def test_what_comes_back_from_a_partition_that_is_no_more_fails_too() -> None:
+def test_rejected_records_of_a_removed_partition_fail_too() -> None:
     with ScriptedCluster(2) as cluster, producing(cluster, metadata_max_age_ms=20) as producer:
         cluster.create_topic("orders", 2, [2, 1])
         for partition in range(2):
@@ -143,7 +143,7 @@ def test_what_comes_back_from_a_partition_that_is_no_more_fails_too() -> None:
         future = producer.send("orders", b"2", partition=1)
         cluster.wait_for_requests(PRODUCE, 3)
         topic = cluster.create_topic("orders", 1, [2])
-        # Only broker 2 answers: when it is asked for the second time, the first answer has been taken.
+        # Only broker 2 responds: when it gets the second request, the first response has been handled.
         cluster.wait_for_requests(METADATA, len(cluster.received(METADATA)) + 2)
         assert not future.is_done
         hold.set()
@@ -154,7 +154,7 @@ def test_what_comes_back_from_a_partition_that_is_no_more_fails_too() -> None:
         assert topic.values == []
 
 
-def test_without_ids_a_partition_may_come_back_and_its_records_wait_for_it() -> None:
+def test_without_topic_ids_records_wait_for_their_partition_to_reappear() -> None:
     with ScriptedCluster(2) as cluster:
         for node in cluster.nodes.values():
             node.versions[METADATA] = (0, 9)
@@ -174,7 +174,7 @@ def test_without_ids_a_partition_may_come_back_and_its_records_wait_for_it() -> 
 
 
 class CompressingOnce:
-    """The sender, as if a thread were compressing a batch the first time that ``fail_beyond`` comes."""
+    """A sender for which a thread seems to compress a batch during the first ``fail_beyond`` call."""
 
     def __init__(self, sender: Any) -> None:
         self.sender = sender
@@ -190,7 +190,7 @@ class CompressingOnce:
         return len(self.counts) == 1 or bool(self.sender.fail_beyond(name, count))
 
 
-def test_what_was_being_compressed_is_looked_after_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_under_compression_is_handled_on_a_later_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     with ScriptedCluster(2) as cluster:
         cluster.create_topic("orders", 3, [1, 1, 2])
         with producing(cluster) as producer:
@@ -207,7 +207,7 @@ def test_what_was_being_compressed_is_looked_after_again(monkeypatch: pytest.Mon
 
 
 class SlowCompressor:
-    """Compresses nothing, and not before it may."""
+    """Returns the data unchanged, but not before the test lets it."""
 
     codec_id = 1
 
@@ -221,7 +221,7 @@ class SlowCompressor:
         return data
 
 
-def test_a_batch_that_is_being_compressed_is_failed_after_that() -> None:
+def test_a_batch_under_compression_fails_after_that() -> None:
     compressor = SlowCompressor()
     with Rig(batch_size=1000, linger_ms=1000, compressor=compressor) as rig:
         rig.sender.apply_topic("t", ID_A.bytes, [1, 1])

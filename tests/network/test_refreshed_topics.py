@@ -1,4 +1,4 @@
-"""Partition numbers that the metadata do not have: a broker is asked once more before they are refused."""
+"""Partitions that are not in the metadata: it is requested once more before they are rejected."""
 
 import threading
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def asked(cluster: ScriptedCluster) -> int:
 
 
 @WAYS
-def test_partitions_that_came_since_the_metadata_are_found(way: Send) -> None:
+def test_partitions_added_after_the_last_metadata_update_are_found(way: Send) -> None:
     with ScriptedCluster(orders=2) as cluster, producing(cluster) as producer:
         assert producer.partitions_for("orders") == {0, 1}
         grow(cluster, 4)
@@ -56,7 +56,7 @@ def test_partitions_that_came_since_the_metadata_are_found(way: Send) -> None:
 
 
 @WAYS
-def test_a_broker_is_asked_once_before_a_partition_is_refused(way: Send) -> None:
+def test_metadata_is_requested_once_before_a_partition_is_rejected(way: Send) -> None:
     with ScriptedCluster(orders=2) as cluster, producing(cluster) as producer:
         way(producer, 1).get(WAIT_S)
         before = asked(cluster)
@@ -64,12 +64,12 @@ def test_a_broker_is_asked_once_before_a_partition_is_refused(way: Send) -> None
             way(producer, 2)
         assert asked(cluster) == before + 1
         way(producer, 0).get(WAIT_S)
-        # What is there is not asked about.
+        # No request for a known partition.
         assert asked(cluster) == before + 1
 
 
 @WAYS
-def test_an_answer_is_believed_for_a_backoff(way: Send) -> None:
+def test_a_response_is_trusted_during_the_backoff(way: Send) -> None:
     with ScriptedCluster(orders=2) as cluster, producing(cluster, **FOREVER) as producer:
         way(producer, 1).get(WAIT_S)
         before = asked(cluster)
@@ -80,7 +80,7 @@ def test_an_answer_is_believed_for_a_backoff(way: Send) -> None:
 
 
 @WAYS
-def test_an_answer_with_new_partitions_is_none_about_those_that_come_next(way: Send) -> None:
+def test_a_response_with_new_partitions_is_not_trusted_about_later_ones(way: Send) -> None:
     with ScriptedCluster(orders=2) as cluster, producing(cluster, **FOREVER) as producer:
         way(producer, 1).get(WAIT_S)
         for partition in (2, 3):
@@ -90,7 +90,7 @@ def test_an_answer_with_new_partitions_is_none_about_those_that_come_next(way: S
 
 
 @WAYS
-def test_after_the_backoff_it_is_asked_about_again(way: Send) -> None:
+def test_after_the_backoff_metadata_is_requested_again(way: Send) -> None:
     with ScriptedCluster(orders=2) as cluster, producing(cluster, retry_backoff_ms=0) as producer:
         way(producer, 1).get(WAIT_S)
         with pytest.raises(errors.UnknownTopicOrPartitionError, match="2"):
@@ -100,7 +100,7 @@ def test_after_the_backoff_it_is_asked_about_again(way: Send) -> None:
 
 
 @WAYS
-def test_without_an_answer_nobody_says_that_there_is_no_such_partition(way: Send) -> None:
+def test_without_a_response_the_error_does_not_say_that_the_partition_is_missing(way: Send) -> None:
     with ScriptedCluster(orders=2) as cluster, producing(cluster, max_block_ms=300) as producer:
         way(producer, 1).get(WAIT_S)
         cluster.act(METADATA, Act(silent=True))
@@ -111,12 +111,12 @@ def test_without_an_answer_nobody_says_that_there_is_no_such_partition(way: Send
         assert caught.value.__cause__ is None
 
 
-def test_an_answer_from_before_the_question_is_none() -> None:
+def test_a_response_to_an_earlier_request_does_not_count() -> None:
     with ScriptedCluster(orders=2, others=1) as cluster, producing(cluster) as producer:
         send(producer, 1).get(WAIT_S)
         before = asked(cluster)
         hold = threading.Event()
-        # It was made when the topic had two partitions, and comes when it has three.
+        # The response was made when the topic had two partitions, and arrives when it has three.
         cluster.act(METADATA, Act(hold=hold))
         producer.send("others", b"1")
         cluster.wait_for_requests(METADATA, before + 1)
@@ -131,7 +131,7 @@ def test_an_answer_from_before_the_question_is_none() -> None:
         assert asked(cluster) == before + 2
 
 
-def test_who_waits_for_an_answer_hears_of_the_end() -> None:
+def test_closing_the_producer_ends_a_wait_for_metadata() -> None:
     with ScriptedCluster(orders=2) as cluster, producing(cluster) as producer:
         send(producer, 1).get(WAIT_S)
         before = asked(cluster)
@@ -152,7 +152,7 @@ def test_who_waits_for_an_answer_hears_of_the_end() -> None:
         assert [type(error) for error in found] == [errors.ProducerClosedError]
 
 
-def test_a_topic_that_was_asked_for_in_vain_and_forgotten_is_asked_for_again() -> None:
+def test_a_missing_topic_that_was_forgotten_is_requested_again() -> None:
     given = {"metadata_max_idle_ms": 200, "metadata_max_age_ms": 20, "retry_backoff_max_ms": 10}
     with ScriptedCluster(orders=1) as cluster, producing(cluster, **given) as producer:
         producer.send("orders", b"1").get(WAIT_S)

@@ -1,4 +1,4 @@
-"""The send loop, step by step: what goes into a request, and partial writes and reads."""
+"""The sender loop, step by step: the batches of a request, and partial writes and reads."""
 
 import contextlib
 import struct
@@ -13,10 +13,10 @@ from tests.rig import Rig
 pytestmark = pytest.mark.timeout(60)
 
 WAIT_S = 20.0
-# Where batch_size is 1000, a record of 600 bytes fills a batch: the next one closes it.
+# With batch_size 1000, a batch has room for one record of 600 bytes: the next record closes it.
 
 
-# What goes into a request
+# The batches of a request
 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
@@ -26,7 +26,7 @@ def test_no_more_requests_are_in_flight_than_allowed(most: int) -> None:
         first = rig.requests()
         assert [len(seen.batches) for seen in first] == [1] * most
         assert rig.requests() == []
-        # Each answer makes room for one.
+        # Each response makes room for one request.
         rig.answer(first[0])
         assert len(rig.requests()) == 1
         rig.answer_all()
@@ -42,12 +42,12 @@ def test_all_ready_partitions_of_a_broker_share_a_request() -> None:
         assert seen == {1: [("t", 0), ("t", 1), ("t", 3), ("u", 1)], 2: [("t", 2), ("u", 0)]}
 
 
-def test_a_request_takes_one_batch_of_each_partition_the_oldest() -> None:
+def test_a_request_takes_the_oldest_batch_of_each_partition() -> None:
     with Rig({"t": [1, 1]}, batch_size=1000) as rig:
         for i in range(3):
             for partition in (0, 1):
                 rig.send("t", b"%d" % i + bytes(600), partition=partition)
-        # The last batch of each is open, and gathers until something is answered.
+        # The last batch of each partition is open, and gathers records until a response arrives.
         values = [[seen.values(partition) for partition in (0, 1)] for seen in rig.requests()]
         assert values == [[[b"%d" % i + bytes(600)]] * 2 for i in range(2)]
         rig.answer_all()
@@ -59,11 +59,11 @@ def test_a_request_stays_below_max_request_size() -> None:
         for partition in range(10):
             rig.send("t", bytes(230), partition=partition)
         sizes = [len(seen.batches) for seen in rig.requests()]
-        # A batch has 61 bytes of header and 237 of record: three are 894 bytes, four would be 1192.
+        # A batch has a header of 61 bytes and a record of 237: three are 894 bytes, four would be 1192.
         assert sizes == [3, 3, 3, 1]
 
 
-def test_1500_partitions_go_in_requests_of_at_most_1024() -> None:
+def test_1500_partitions_are_sent_in_requests_of_at_most_1024_batches() -> None:
     with Rig({"t": [1] * 1500}) as rig:
         futures = [rig.send("t", b"%d" % partition, partition=partition) for partition in range(1500)]
         requests = rig.requests()
@@ -75,7 +75,7 @@ def test_1500_partitions_go_in_requests_of_at_most_1024() -> None:
         assert all(future.succeeded() for future in futures)
 
 
-def test_correlation_ids_count_up_for_each_connection() -> None:
+def test_correlation_ids_count_up_per_connection() -> None:
     with Rig({"t": [1, 2]}, batch_size=1000) as rig:
         for partition in (0, 1):
             for _ in range(4):
@@ -88,7 +88,7 @@ def test_correlation_ids_count_up_for_each_connection() -> None:
 # Writing
 
 
-def test_a_request_that_the_socket_takes_in_pieces_arrives_whole() -> None:
+def test_a_request_written_in_pieces_arrives_whole() -> None:
     with Rig({"t": [1] * 40}, max_request_size=1 << 20, batch_size=20_000) as rig:
         peer = rig.connect(1)
         narrow(peer)
@@ -105,7 +105,7 @@ def test_a_request_that_the_socket_takes_in_pieces_arrives_whole() -> None:
         assert steps > 20
         request = decode_produce_request(bytes(got))
         peer.received += got
-        # The rig reads what came and finds all batches in it.
+        # The rig reads the received bytes and finds all batches in them.
         seen = one(rig)
         assert seen.request == request
         assert [seen.values(i) for i in range(40)] == [[value] for value in values]
@@ -113,7 +113,7 @@ def test_a_request_that_the_socket_takes_in_pieces_arrives_whole() -> None:
         assert all(future.succeeded() for future in futures)
 
 
-def test_other_requests_wait_behind_one_that_is_half_written() -> None:
+def test_other_requests_wait_behind_a_partly_written_one() -> None:
     with Rig({"t": [1]}, batch_size=500_000) as rig:
         peer = rig.connect(1)
         narrow(peer)
@@ -133,7 +133,7 @@ def test_other_requests_wait_behind_one_that_is_half_written() -> None:
         assert got[size:] == b"".join(others)
 
 
-def test_an_answer_before_the_whole_request_was_written_ends_the_connection() -> None:
+def test_a_response_before_the_whole_request_is_written_closes_the_connection() -> None:
     with Rig({"t": [1]}, batch_size=500_000) as rig:
         peer = rig.connect(1)
         narrow(peer)
@@ -145,7 +145,7 @@ def test_an_answer_before_the_whole_request_was_written_ends_the_connection() ->
         cause = cause_of_the_end(rig)
         assert isinstance(cause, errors.CorrelationIdError)
         assert "responded before the whole request was sent" in str(cause)
-        # It is not taken at its word: the batch goes again.
+        # The response is not trusted: the batch is sent again.
         assert not future.is_done
         rig.clock.advance_ms(100)
         rig.answer(one(rig))
@@ -153,7 +153,7 @@ def test_an_answer_before_the_whole_request_was_written_ends_the_connection() ->
 
 
 @pytest.mark.parametrize("written", [0, 1000])
-def test_a_connection_that_ends_amid_a_write_gives_its_batches_back(written: int) -> None:
+def test_batches_are_retried_after_the_connection_fails_during_a_write(written: int) -> None:
     with Rig({"t": [1]}, batch_size=500_000) as rig:
         peer = rig.connect(1)
         narrow(peer)
@@ -171,7 +171,7 @@ def test_a_connection_that_ends_amid_a_write_gives_its_batches_back(written: int
 # Reading
 
 
-def test_an_answer_that_comes_byte_by_byte_is_read() -> None:
+def test_a_response_that_arrives_byte_by_byte_is_read() -> None:
     with Rig({"t": [1, 1]}) as rig:
         futures = [rig.send("t", b"x", partition=partition) for partition in (0, 1)]
         response = response_to(one(rig), offset=33)
@@ -181,7 +181,7 @@ def test_an_answer_that_comes_byte_by_byte_is_read() -> None:
         assert [future.get(0).offset for future in futures] == [33, 33]
 
 
-def test_answers_that_come_together_and_cut_anywhere_are_read() -> None:
+def test_responses_that_arrive_together_and_split_anywhere_are_read() -> None:
     with Rig({"t": [1]}, batch_size=1000) as rig:
         for cut in range(1, 100):
             futures = [rig.send("t", bytes(600)) for _ in range(4)]
@@ -196,8 +196,8 @@ def test_answers_that_come_together_and_cut_anywhere_are_read() -> None:
             assert futures[3].get(0).offset == 3
 
 
-def test_a_long_answer_is_read() -> None:
-    """Longer than the first buffer for answers, 8 kB."""
+def test_a_long_response_is_read() -> None:
+    """Longer than the initial receive buffer, 8 kB."""
     with Rig({"t": [1] * 1000}) as rig:
         futures = [rig.send("t", b"x", partition=partition) for partition in range(1000)]
         response = response_to(one(rig), offset=9)
@@ -208,7 +208,7 @@ def test_a_long_answer_is_read() -> None:
 
 
 @pytest.mark.parametrize("shift", [-1, 1, 1000])
-def test_an_answer_to_another_request_ends_the_connection(shift: int) -> None:
+def test_a_response_to_another_request_closes_the_connection(shift: int) -> None:
     with Rig({"t": [1]}) as rig:
         future = rig.send("t", b"x")
         seen = one(rig)
@@ -223,7 +223,7 @@ def test_an_answer_to_another_request_ends_the_connection(shift: int) -> None:
         assert future.succeeded()
 
 
-def test_answers_in_another_order_end_the_connection() -> None:
+def test_responses_in_another_order_close_the_connection() -> None:
     with Rig({"t": [1]}, batch_size=1000) as rig:
         futures = [rig.send("t", bytes(600)) for _ in range(3)]
         _, second = rig.requests()
@@ -232,7 +232,7 @@ def test_answers_in_another_order_end_the_connection() -> None:
         assert not any(future.is_done for future in futures)
 
 
-def test_an_answer_nobody_asked_for_ends_the_connection() -> None:
+def test_a_response_without_a_request_closes_the_connection() -> None:
     with Rig({"t": [1]}) as rig:
         rig.connect(1)
         give(rig, struct.pack(">ii", 4, 1))
@@ -242,7 +242,7 @@ def test_an_answer_nobody_asked_for_ends_the_connection() -> None:
 
 
 @pytest.mark.parametrize("length", [-(2**31), -1, 0, 3, (1 << 20) + 1, 2**31 - 1])
-def test_a_length_that_cannot_be_ends_the_connection_before_anything_is_kept_for_it(length: int) -> None:
+def test_an_invalid_length_closes_the_connection_before_memory_is_allocated(length: int) -> None:
     with Rig({"t": [1]}) as rig:
         future = rig.send("t", b"x")
         one(rig)
@@ -253,7 +253,7 @@ def test_a_length_that_cannot_be_ends_the_connection_before_anything_is_kept_for
         assert not future.is_done
 
 
-def test_the_longest_length_that_is_allowed_is_waited_for() -> None:
+def test_a_response_of_the_maximum_length_is_waited_for() -> None:
     with Rig({"t": [1]}) as rig:
         rig.send("t", b"x")
         seen = one(rig)

@@ -1,4 +1,4 @@
-"""What the send loop makes of requests once they are written: outcomes, timeouts, and its sleep."""
+"""The sender loop after requests are written: outcomes, timeouts, and sleeping."""
 
 import threading
 
@@ -11,22 +11,22 @@ from tests.rig import Rig
 pytestmark = pytest.mark.timeout(60)
 
 WAIT_S = 20.0
-# Where batch_size is 1000, a record of 600 bytes fills a batch: the next one closes it.
+# With batch_size 1000, a batch has room for one record of 600 bytes: the next record closes it.
 
 
-# What becomes of batches
+# Outcomes of batches
 
 
-def test_acks_0_is_done_once_written_and_has_no_offset() -> None:
+def test_with_acks_0_a_record_is_done_once_written_and_has_no_offset() -> None:
     with Rig({"t": [1]}, acks=0, batch_size=1000, max_in_flight=1) as rig:
         futures = [rig.send("t", b"%d" % i + bytes(600)) for i in range(4)]
         requests = rig.requests()
-        # Nothing awaits an answer, so nothing limits what is under way.
+        # No request awaits a response, so the number of requests in flight is not limited.
         assert [(seen.request.acks, len(seen.batches)) for seen in requests] == [(0, 1)] * 4
         assert [future.get(0).offset for future in futures] == [-1] * 4
 
 
-def test_acks_0_is_not_done_before_all_is_written() -> None:
+def test_with_acks_0_a_record_is_not_done_before_all_is_written() -> None:
     with Rig({"t": [1]}, acks=0, batch_size=500_000) as rig:
         peer = rig.connect(1)
         narrow(peer)
@@ -40,7 +40,7 @@ def test_acks_0_is_not_done_before_all_is_written() -> None:
 
 
 @pytest.mark.parametrize("acks", [-1, 1])
-def test_acks_1_and_all_are_done_once_answered(acks: int) -> None:
+def test_with_acks_1_and_all_a_record_is_done_once_answered(acks: int) -> None:
     with Rig({"t": [1]}, acks=acks) as rig:
         future = rig.send("t", b"x")
         seen = one(rig)
@@ -50,7 +50,7 @@ def test_acks_1_and_all_are_done_once_answered(acks: int) -> None:
         assert future.get(0).offset == 0
 
 
-def test_an_error_of_one_partition_is_not_that_of_another() -> None:
+def test_an_error_of_one_partition_does_not_affect_another() -> None:
     with Rig({"t": [1, 1]}) as rig:
         bad, good = rig.send("t", b"0", partition=0), rig.send("t", b"1", partition=1)
         rig.answer(one(rig), errors={("t", 0): 7})
@@ -64,7 +64,7 @@ def test_an_error_of_one_partition_is_not_that_of_another() -> None:
         assert isinstance(bad.exception, errors.MessageSizeTooLargeError)
 
 
-def test_after_the_connection_ended_all_goes_again_in_order() -> None:
+def test_after_the_connection_closes_all_batches_are_resent_in_order() -> None:
     with Rig({"t": [1]}, batch_size=1000) as rig:
         futures = [rig.send("t", b"%d" % i + bytes(600)) for i in range(7)]
         assert len(rig.requests()) == 5
@@ -75,10 +75,10 @@ def test_after_the_connection_ended_all_goes_again_in_order() -> None:
         assert all(future.succeeded() for future in futures)
 
 
-# Time
+# Timeouts
 
 
-def test_a_request_without_answer_is_given_up_though_nobody_else_calls_the_control_plane() -> None:
+def test_a_request_without_a_response_times_out_even_if_nothing_else_calls_the_control_plane() -> None:
     with Rig({"t": [1]}, request_timeout_ms=1000) as rig:
         rig.control.delay_ms = 1e9
         future = rig.send("t", b"x")
@@ -96,7 +96,7 @@ def test_a_request_without_answer_is_given_up_though_nobody_else_calls_the_contr
         assert future.succeeded()
 
 
-def test_requests_are_timed_from_their_own_beginning() -> None:
+def test_each_request_has_its_own_timeout() -> None:
     with Rig({"t": [1]}, request_timeout_ms=1000, batch_size=1000) as rig:
         rig.send("t", bytes(600))
         first = one(rig)
@@ -112,7 +112,7 @@ def test_requests_are_timed_from_their_own_beginning() -> None:
         rig.pending.remove(second)
 
 
-def test_a_write_that_does_not_end_is_given_up_under_acks_0() -> None:
+def test_a_write_that_does_not_finish_times_out_with_acks_0() -> None:
     with Rig({"t": [1]}, acks=0, request_timeout_ms=1000, batch_size=500_000) as rig:
         narrow(rig.connect(1))
         rig.fates.hook = lambda *args: (None, args[3])
@@ -123,7 +123,7 @@ def test_a_write_that_does_not_end_is_given_up_under_acks_0() -> None:
         assert isinstance(future.exception, errors.KafkaTimeoutError)
 
 
-# Sleep
+# Sleeping
 
 
 def test_an_idle_sender_sleeps_until_a_send_wakes_it() -> None:
@@ -149,7 +149,7 @@ def test_an_idle_sender_sleeps_until_a_send_wakes_it() -> None:
 
 
 @pytest.mark.parametrize("call", ["wake", "request_control", "stop"])
-def test_whoever_needs_the_sender_can_wake_it(call: str) -> None:
+def test_any_thread_can_wake_up_the_sender(call: str) -> None:
     with Rig({"t": [1]}) as rig:
         rig.control.delay_ms = 1e9
         rig.step()

@@ -1,4 +1,4 @@
-"""Brokers that throttle (KIP-219): silence as long as they ask for, towards them alone, no busy wait."""
+"""Brokers that throttle (KIP-219): no requests to them until the throttle time is over, no busy wait."""
 
 import re
 import selectors
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def respond(rig: Rig, seen: Seen, throttle_ms: int) -> None:
-    """Success for everything in the request, and a throttle time."""
+    """Sends a response that acknowledges the whole request, with a throttle time."""
     rig.pending.remove(seen)
     topics: dict[str, list[PartitionResponse]] = {}
     for topic, index in seen.places:
@@ -41,7 +41,7 @@ def respond(rig: Rig, seen: Seen, throttle_ms: int) -> None:
 
 
 def throttled(rig: Rig, throttle_ms: int) -> None:
-    """Has broker 1 answer a record, and throttle."""
+    """Makes broker 1 acknowledge a record, and throttle."""
     future = rig.send("t", b"first", partition=0)
     (seen,) = rig.requests()
     respond(rig, seen, throttle_ms)
@@ -56,7 +56,7 @@ def values(rig: Rig) -> list[list[bytes | None]]:
 
 
 @pytest.mark.parametrize("version", range(6, 13))
-def test_a_broker_that_throttles_is_sent_nothing_until_that_is_over(version: int) -> None:
+def test_a_throttling_broker_gets_no_requests_until_the_throttle_time_is_over(version: int) -> None:
     with Rig({"t": [1, 2]}, produce_version=version) as rig:
         throttled(rig, 500)
         rig.send("t", b"later", partition=0)
@@ -70,7 +70,7 @@ def test_a_broker_that_throttles_is_sent_nothing_until_that_is_over(version: int
 
 
 @pytest.mark.parametrize("version", range(3, 6))
-def test_before_version_6_the_broker_has_waited_itself(version: int) -> None:
+def test_before_version_6_the_broker_delays_and_the_client_does_not_wait(version: int) -> None:
     with Rig({"t": [1]}, produce_version=version) as rig:
         throttled(rig, 500)
         rig.send("t", b"later")
@@ -79,7 +79,7 @@ def test_before_version_6_the_broker_has_waited_itself(version: int) -> None:
 
 
 @pytest.mark.parametrize("throttle_ms", [0, -1, -(2**31)])
-def test_no_time_is_no_throttle(throttle_ms: int) -> None:
+def test_a_throttle_time_of_zero_or_less_does_not_throttle(throttle_ms: int) -> None:
     with Rig({"t": [1]}) as rig:
         throttled(rig, throttle_ms)
         rig.send("t", b"later")
@@ -87,8 +87,8 @@ def test_no_time_is_no_throttle(throttle_ms: int) -> None:
         assert read_producer(rig.accumulator).total("throttle_ms") == 0
 
 
-def test_no_more_than_a_minute_is_believed() -> None:
-    """One wrong byte in an answer would silence the producer for weeks."""
+def test_a_throttle_time_counts_for_at_most_a_minute() -> None:
+    """Otherwise one wrong byte in a response could stop the producer for weeks."""
     with Rig({"t": [1]}) as rig:
         throttled(rig, 2**31 - 1)
         rig.send("t", b"later")
@@ -98,12 +98,12 @@ def test_no_more_than_a_minute_is_believed() -> None:
         assert values(rig) == [[b"later"]]
 
 
-def test_a_shorter_time_does_not_cut_a_longer_one() -> None:
+def test_a_shorter_throttle_time_does_not_shorten_a_longer_one() -> None:
     with Rig({"t": [1, 1]}, max_in_flight=2) as rig:
         rig.send("t", b"0", partition=0)
         (first,) = rig.requests()
         rig.send("t", b"1", partition=1)
-        # linger 0 lets the second gather until the first is answered, unless somebody hurries.
+        # With linger_ms=0, the second batch gathers until the first is answered, unless a flush hurries it.
         rig.clock.advance_ms(1)
         respond(rig, first, 500)
         rig.peers[1].connection.throttle(100, rig.clock.monotonic_ns() / 1e6)
@@ -124,7 +124,7 @@ def test_throttle_times_are_counted() -> None:
 
 
 class RecordingSelector(selectors.SelectSelector):
-    """Notes how long the sender wants to sleep."""
+    """Records the timeouts with which the sender waits."""
 
     waits: list[float]
 
@@ -135,7 +135,7 @@ class RecordingSelector(selectors.SelectSelector):
 
 
 def test_the_sender_sleeps_until_the_throttle_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither busily, with a batch at hand that may not go, nor on, though nobody wakes it then."""
+    """It does not busy-wait while a batch must not be sent, and does not sleep past the throttle time."""
     waits: list[float] = []
     RecordingSelector.waits = waits
     monkeypatch.setattr(selectors, "DefaultSelector", RecordingSelector)
@@ -147,7 +147,7 @@ def test_the_sender_sleeps_until_the_throttle_is_over(monkeypatch: pytest.Monkey
         rig.send("t", b"later")
         rig.step(1e9)
         rig.step(1e9)
-        # Nothing else is due before.
+        # Nothing else is due earlier.
         assert waits == pytest.approx([0.5] * len(waits))
         rig.clock.advance_ms(490)
         rig.step(1e9)
@@ -156,7 +156,7 @@ def test_the_sender_sleeps_until_the_throttle_is_over(monkeypatch: pytest.Monkey
         assert values(rig) == [[b"later"]]
 
 
-def test_without_a_batch_at_hand_the_sender_wakes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_waiting_batch_the_sender_wakes_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     RecordingSelector.waits = waits
     monkeypatch.setattr(selectors, "DefaultSelector", RecordingSelector)
@@ -174,7 +174,7 @@ def test_without_a_batch_at_hand_the_sender_wakes_once(monkeypatch: pytest.Monke
 # The other requests
 
 
-def test_a_throttle_shows_in_metrics_and_in_errors() -> None:
+def test_throttling_shows_in_metrics_and_errors() -> None:
     with ScriptedCluster(orders=1) as cluster:
         given = {"delivery_timeout_ms": 300, "request_timeout_ms": 200, "linger_ms": 0}
         with producing(cluster, **given) as producer:
@@ -188,7 +188,7 @@ def test_a_throttle_shows_in_metrics_and_in_errors() -> None:
         assert len(cluster.received(PRODUCE)) == 1
 
 
-def test_metadata_are_asked_of_a_broker_that_does_not_throttle() -> None:
+def test_metadata_is_requested_from_a_broker_that_does_not_throttle() -> None:
     with ScriptedCluster(2) as cluster:
         cluster.create_topic("orders", 1, [1])
         cluster.create_topic("other", 1, [1])
@@ -201,7 +201,7 @@ def test_metadata_are_asked_of_a_broker_that_does_not_throttle() -> None:
             assert cluster.received(METADATA)[-1].connection.node.id == 2
 
 
-def test_where_every_broker_throttles_metadata_are_asked_once_that_is_over() -> None:
+def test_if_every_broker_throttles_metadata_is_requested_when_that_is_over() -> None:
     with ScriptedCluster(orders=1, other=1) as cluster, producing(cluster) as producer:
         producer.send("orders", b"1").get(WAIT_S)
         cluster.wait_for(lambda: cluster.nodes[1].connections[0].closed)
@@ -216,8 +216,8 @@ def test_where_every_broker_throttles_metadata_are_asked_once_that_is_over() -> 
     ("api_key", "version", "waits"),
     [(API_VERSIONS, 1, False), (API_VERSIONS, 2, True), (METADATA, 5, False), (METADATA, 6, True)],
 )
-def test_other_answers_throttle_too(api_key: int, version: int, waits: bool) -> None:
-    """The broker's connection is the second; the first one, to the bootstrap address, is another."""
+def test_other_responses_throttle_too(api_key: int, version: int, waits: bool) -> None:
+    """The connection to the broker is the second one; the first one is to the bootstrap address."""
     times: dict[int, float] = {}
     answered = threading.Event()
 

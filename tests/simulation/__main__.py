@@ -1,4 +1,4 @@
-"""Runs histories by hand: ``python -m tests.simulation SEED --trace``, or ``FIRST --count N``."""
+"""Runs histories on their own: ``python -m tests.simulation SEED --trace``, or ``FIRST --count N``."""
 
 import argparse
 import sys
@@ -12,9 +12,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("seed", type=int, help="the first seed")
     parser.add_argument("--count", type=int, default=1, help="how many histories")
-    parser.add_argument("--trace", action="store_true", help="print what happens")
-    parser.add_argument("--most", type=int, default=20, help="stop after so many failures")
-    parser.add_argument("--idempotence", choices=("on", "off"), help="instead of as the seed says")
+    parser.add_argument("--trace", action="store_true", help="print all events")
+    parser.add_argument("--most", type=int, default=20, help="stop after this many failures")
+    parser.add_argument("--idempotence", choices=("on", "off"), help="override the seed's choice")
     given = parser.parse_args()
     idempotence = None if given.idempotence is None else given.idempotence == "on"
     began, failures, seed = time.process_time(), 0, given.seed

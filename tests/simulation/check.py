@@ -1,10 +1,11 @@
-"""What must hold after a history, whatever happened in it.
+"""Checks the promises that must hold after a history.
 
-Owns: the promises, each in a function that returns its violations as sentences. Does not own: the history.
+Each promise is a function that returns its violations as sentences. Does not own the history.
 
-Without idempotence a retry may write twice, and what failed while a broker still held a request of it may be
-written late, behind younger records: the order is that of the records whose outcome was told. So it is with
-idempotence where the epochs run out, since a new producer id fences nothing that was sent under the old one.
+Without idempotence, a retry may write a record twice, and a record that failed while a broker still held a
+request with it may be written late, behind newer records: the order is checked for acknowledged records only.
+With idempotence the same holds if the epochs run out, since a new producer id does not fence batches that
+were sent with the old one.
 """
 
 import struct
@@ -27,25 +28,25 @@ if TYPE_CHECKING:
     from tests.simulation.simulate import Simulation
 
 TOPIC_ID_VERSION = 13
-"""From here on Produce names a topic by its id (KIP-516)."""
+"""From this version on, Produce identifies topics by id (KIP-516)."""
 
 SLACK_MS = 5.0
-"""How late a record may fail: the sender sleeps until it is due, in whole milliseconds."""
+"""How late a record may fail: the sender sleeps in whole milliseconds."""
 
 Place = tuple[str, int]
 Log = dict[Place, list[tuple[int, int]]]
-"""(offset, record's number) in the order of offsets."""
+"""(offset, record number) in the order of offsets."""
 
 
 def check(simulation: "Simulation") -> list[str]:
-    """Everything that is wrong; empty where all is well."""
+    """Returns all violations; empty if there are none."""
     wrong = list(_outcomes(simulation))
     wrong += _resources(simulation)
     wrong += simulation.client.complaints.found
     try:
         log = _read_log(simulation)
     except (MalformedError, AssertionError, IndexError) as error:
-        return [*wrong, f"the log can't be read: {error}"]
+        return [*wrong, f"the log cannot be read: {error}"]
     wrong += _acknowledged(simulation, log)
     wrong += _failed(simulation, log)
     wrong += _doubtful(simulation, log)
@@ -60,15 +61,15 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 
 
 def numbers_of(entry: Entry, records: list[Sent]) -> list[int]:
-    """The numbers of the records of a batch in a log."""
+    """Returns the record numbers of a batch in a log."""
     return numbers_in(entry.data, records)
 
 
 def numbers_in(data: bytes, records: list[Sent]) -> list[int]:
-    """The numbers of a batch's records, whose values must be the ones that were sent.
+    """Returns the record numbers of a batch, and checks that the values are those that were sent.
 
-    Its checksum was looked at when it was appended. Of times only the largest is: a base time need not be the
-    first record's where a batch was split.
+    The checksum was checked when the batch was appended. Of the timestamps only the largest is checked: the
+    base timestamp of a split batch need not be that of its first record.
     """
     _, length, _, magic, _, attributes, last_delta, base_ms, most_ms, *_, count = _HEADER.unpack_from(data)
     assert (magic, length, last_delta) == (2, len(data) - 12, count - 1), "a batch's header is wrong"
@@ -116,7 +117,7 @@ def _outcomes(simulation: "Simulation") -> Iterator[str]:
             yield f"record {sent.number} has no outcome"
             continue
         if sent.calls != 1:
-            yield f"record {sent.number} was called back {sent.calls} times"
+            yield f"the callback of record {sent.number} was called {sent.calls} times"
         if sent.error is not None and not isinstance(sent.error, KafkaError):
             yield f"record {sent.number} failed with {sent.error!r}"
         if sent.error is not None and not isinstance(getattr(sent.error, "maybe_written", None), bool):
@@ -133,7 +134,7 @@ def _outcomes(simulation: "Simulation") -> Iterator[str]:
         if took_ms > limit_ms:
             yield (
                 f"record {sent.number} took {took_ms:.3f} ms; delivery_timeout_ms="
-                f"{options.delivery_timeout_ms}, {limit_ms:.3f} ms with all that is allowed for"
+                f"{options.delivery_timeout_ms}, {limit_ms:.3f} ms with all allowances"
             )
 
 
@@ -150,7 +151,7 @@ def _resources(simulation: "Simulation") -> Iterator[str]:
     told = {"records_failed": failed, "records_sent": len(client.records) - failed}
     for name, expected in told.items():
         if counters[name] < expected:
-            yield f"{name} is {counters[name]}, and {expected} records were"
+            yield f"{name} is {counters[name]}, expected at least {expected}"
 
 
 def _acknowledged(simulation: "Simulation", log: Log) -> Iterator[str]:
@@ -168,17 +169,17 @@ def _acknowledged(simulation: "Simulation", log: Log) -> Iterator[str]:
         if sent.number in lost:
             continue
         if sent.number not in in_log[place]:
-            yield f"record {sent.number} was acknowledged and is not in {place}: LOST"
+            yield f"record {sent.number} was acknowledged, but is not in {place}: LOST"
         elif offset == -1:
             if not (idempotent and simulation.history.manners.tells_duplicates):
                 yield f"record {sent.number} was acknowledged without an offset"
         elif offset >= len(log[place]) or log[place][offset][1] != sent.number:
             at = [where for where, number in log[place] if number == sent.number]
-            yield f"record {sent.number} was acknowledged at {place} {offset} and is at {at}"
+            yield f"record {sent.number} was acknowledged at {place} {offset}, but is at {at}"
 
 
 def _in_deleted(simulation: "Simulation") -> set[int]:
-    """The numbers of the records in topics that were deleted, and lost before that where they may be."""
+    """Returns the record numbers of deleted topics, including records lost before if that is allowed."""
     numbers: set[int] = set()
     for partition in simulation.cluster.deleted:
         for entry in partition.entries + partition.lost * (simulation.client.config.acks != -1):
@@ -190,12 +191,12 @@ def _failed(simulation: "Simulation", log: Log) -> Iterator[str]:
     in_log = {number for found in log.values() for _, number in found} | _in_deleted(simulation)
     for sent in simulation.client.records:
         if sent.error is not None and not sent.maybe_written and sent.number in in_log:
-            yield f"record {sent.number} is in the log, and its error says that it is not: {sent.error!r}"
+            yield f"record {sent.number} is in the log, but its error says that it is not: {sent.error!r}"
 
 
 def _doubtful(simulation: "Simulation", log: Log) -> Iterator[str]:
-    """Who is told that a record may be written looks for it: that has a reason, a request that was written
-    whole. Or one that was begun, where the record's time ended while it was on the wire."""
+    """An error with ``maybe_written=True`` needs a reason: a request with the record was written whole, or
+    was begun if the delivery timeout expired while the record was in flight."""
     in_log = {number for found in log.values() for _, number in found}
     doubtful = {
         sent.number: sent.error
@@ -212,7 +213,7 @@ def _doubtful(simulation: "Simulation", log: Log) -> Iterator[str]:
     for number, error in doubtful.items():
         begun = isinstance(error, DeliveryTimeoutError) and ", 0 requests tried" not in str(error)
         if number not in written and not begun:
-            yield f"record {number} was in no request, and its error says that it may be written: {error!r}"
+            yield f"record {number} was in no request, but its error says that it may be written: {error!r}"
 
 
 def _repeated(simulation: "Simulation", log: Log) -> Iterator[str]:
@@ -234,8 +235,11 @@ def _order(simulation: "Simulation", log: Log) -> Iterator[str]:
         return
     named = simulation.history.manners.versions[PRODUCE][1] < TOPIC_ID_VERSION
     if named and simulation.cluster.deleted:
-        # 1. Batches 0 and 1 are on the wire.  2. The topic is deleted, and another gets its name.  3. Batch 0
-        # is refused, for now.  4. The new topic knows no producer, and takes batch 1.  Ids keep it from that.
+        # With topic names instead of ids, this can happen:
+        # 1. Batches 0 and 1 are in flight.
+        # 2. The topic is deleted and recreated.
+        # 3. Batch 0 is rejected with a retriable error.
+        # 4. The new topic does not know the producer, and accepts batch 1.
         return
     records = simulation.client.records
     only_told = not config.enable_idempotence or simulation.history.manners.first_epoch > 0
@@ -255,7 +259,7 @@ def _order(simulation: "Simulation", log: Log) -> Iterator[str]:
 
 def _probe(simulation: "Simulation") -> Iterator[str]:
     if any(value.endswith(b":" + PROBE) for value in simulation.client.turned_away):
-        yield "there is no memory for a record although all trouble had ended long before"
+        yield "there was no memory for a record although all trouble had ended long before"
     for sent in simulation.client.records:
         if sent.error is not None and sent.value.endswith(b":" + PROBE):
             yield f"record {sent.number} failed although all trouble had ended long before: {sent.error!r}"
@@ -268,8 +272,8 @@ def _rejected(simulation: "Simulation") -> Iterator[str]:
     for sent in simulation.client.records:
         culprit = sent.value.partition(b":")[2].startswith(REJECTED)
         if culprit and sent.metadata is not None and simulation.client.config.acks != 0:
-            yield f"record {sent.number} is one that brokers refuse, and was acknowledged"
-        # What may be in the log fails with its batch: it can't be sent again under other sequences.
+            yield f"record {sent.number} must be rejected by brokers, but was acknowledged"
+        # A record that may be in the log fails with its batch: it must not be resent with other sequences.
         innocent = manners.names_rejected and not culprit and not sent.maybe_written
         if innocent and isinstance(sent.error, InvalidRecordError):
-            yield f"record {sent.number} failed for another one of its batch: {sent.error!r}"
+            yield f"record {sent.number} failed because of another record of its batch: {sent.error!r}"

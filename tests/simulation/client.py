@@ -1,7 +1,7 @@
-"""The product, wired to a simulated world: everything a ``KafkaProducer`` runs on, but its threads.
+"""The product in a simulated world: all parts of a ``KafkaProducer`` except its threads.
 
-Owns: the wiring, sending records and noting what becomes of each. Does not own: what should become of them
-(``check``). One thread; the sender runs in ``step()``, callbacks between its steps.
+Owns the wiring, sending records and recording their outcomes. Does not own the expected outcomes (``check``).
+Runs on one thread: the sender in ``step()``, callbacks between its steps.
 """
 
 import logging
@@ -22,7 +22,7 @@ from tests.simulation.network import Names, Network
 from tests.simulation.world import World, WorldSelector
 
 ENOUGH_BYTES = 4096
-"""No record of a history, with all that its batch needs, takes more."""
+"""Upper bound for the memory of a record of a history, including that of its batch."""
 
 
 @dataclass(eq=False)
@@ -35,9 +35,9 @@ class Sent:
     value: bytes
     sent_ns: int
     future: RecordFuture
-    #: Its topic's metadata were not there.
+    #: The topic's metadata was missing.
     parked: bool
-    #: Whether the client was closed when it was done.
+    #: Whether closing the client completed it.
     by_close: bool = False
     done_ns: int = 0
     calls: int = 0
@@ -46,12 +46,12 @@ class Sent:
 
     @property
     def maybe_written(self) -> bool:
-        """What the error says of the log; nothing said is the less certain of the two."""
+        """Whether the error says that the record may be in the log; True if it does not say."""
         return getattr(self.error, "maybe_written", None) is not False
 
 
 class Complaints(logging.Handler):
-    """Keeps what the product logs with a traceback: that is a bug in it, whatever came of it."""
+    """Collects log messages with a traceback: each of them is a bug of the product."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.DEBUG if world.tracing else logging.WARNING)
@@ -68,7 +68,7 @@ class Complaints(logging.Handler):
 
 
 class Client:
-    """See the module. ``config`` as a producer has it; ``step_ms``: as of ``WorldSelector``."""
+    """See the module. ``config``: a producer's options; ``step_ms``: see ``WorldSelector``."""
 
     def __init__(
         self, world: World, network: Network, config: ProducerConfig, seed: int, step_ms: float = 0.0
@@ -78,11 +78,11 @@ class Client:
         self.records: list[Sent] = []
         self.open: list[Sent] = []
         self.closing = False
-        #: Values for which there was no memory, or no partition: they must not be in any log.
+        #: Values that send() rejected for lack of memory, or of a partition: they must not be in any log.
         self.turned_away: list[bytes] = []
-        #: Whether topics may come to have fewer partitions.
+        #: Whether topics may lose partitions.
         self.shrinks = False
-        #: Called with each record that is acknowledged.
+        #: Called with each acknowledged record.
         self.on_acknowledged: Callable[[Sent], object] = lambda sent: None
         self.completions = CompletionQueue()
         self.complaints = Complaints(world)
@@ -103,7 +103,7 @@ class Client:
         self.accumulator.on_topic_needed = self.control.want_topic
         self.path = SendPath()
         self.path._open_path(self.accumulator, config.max_request_size, config.max_block_ms, None)
-        # Waiting for memory takes real time, in which nothing becomes free: whoever might have to, doesn't.
+        # Waiting for memory would take real time, in which no memory is released: this path never waits.
         self.hasty_path = SendPath()
         self.hasty_path._open_path(self.accumulator, config.max_request_size, 0.0, None)
         world.after_step.append(self.run_callbacks)
@@ -111,11 +111,11 @@ class Client:
     # Sending
 
     def send(self, topic: str, value: bytes, key: bytes | None, partition: int | None) -> None:
-        """Sends a record, whose value begins with its number."""
+        """Sends a record. Its value starts with its number."""
         number = len(self.records)
         value = b"%d:%b" % (number, value)
         parked = self.accumulator.parked_records
-        # One record may be parked in any case.
+        # One record may always be parked.
         has_memory = self.pool.used_bytes + ENOUGH_BYTES <= self.config.buffer_memory and (
             not parked or self.accumulator.parking_bytes >= ENOUGH_BYTES
         )
@@ -134,7 +134,7 @@ class Client:
             self.world.say(f"no partition {partition} for a record")
             return
         except errors.KafkaError as error:
-            # The cluster has refused a producer id, once and for all.
+            # The cluster has permanently refused a producer id.
             if self.accumulator.refusal is None:
                 raise AssertionError(f"send() raised {error!r}") from error
             return
@@ -160,19 +160,19 @@ class Client:
             self.on_acknowledged(sent)
 
     def run_callbacks(self) -> None:
-        # Asking an empty queue is a wait, if a short one: too slow for each step.
+        # run_next() on an empty queue waits for a short time: too slow for each step.
         while any(sent.future.is_done for sent in self.open) and self.completions.run_next(0):
             pass
 
     # Running
 
     def step(self) -> None:
-        """One step of the sender, which sleeps as long as it likes."""
+        """Runs one step of the sender, which may sleep as long as it wants."""
         self.sender.run_once(1e12)
         self.run_callbacks()
 
     def close(self) -> None:
-        """Ends as ``KafkaProducer.close(0)`` does: what is not complete fails."""
+        """Closes like ``KafkaProducer.close(0)``: incomplete records fail."""
         self.closing = True
         self.world.say("close")
         self.accumulator.close()

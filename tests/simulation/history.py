@@ -1,10 +1,10 @@
-"""From a seed to a history: a configuration, a cluster, and what happens when.
+"""Generates a history from a seed: a configuration, a cluster, and scheduled events.
 
-Owns: every choice that is made beforehand. Does not own: carrying it out (``simulate``). What happens depends
-on the seed alone, as long as neither the product nor the model changes.
+Owns every choice that is made in advance. Does not carry it out (``simulate``). A history depends only on the
+seed, as long as neither the product nor the model changes.
 
-Times are milliseconds from the beginning. A history is short and full of trouble: timeouts are a fraction of
-what anybody would use, so that every one of them runs out now and then.
+Times are milliseconds from the start. A history is short and full of trouble: timeouts are a fraction of
+realistic values, so that each of them expires now and then.
 """
 
 import random
@@ -17,7 +17,7 @@ from tests.simulation.model_produce import REJECTED
 
 
 class Event(NamedTuple):
-    """Something that happens at a time: the name of a method of ``simulate.Simulation``, its arguments."""
+    """A scheduled event: the name of a method of ``simulate.Simulation``, and its arguments."""
 
     at_ms: float
     name: str
@@ -26,37 +26,37 @@ class Event(NamedTuple):
 
 @dataclass
 class History:
-    """Everything that is known of a history before it begins."""
+    """Everything that is known about a history before it starts."""
 
     seed: int
     options: dict[str, Any]
     manners: Manners
     nodes: int
     topics: dict[str, tuple[int, float]]
-    """Partitions of each topic, and when it comes into being."""
+    """The number of partitions of each topic, and when it is created."""
     events: list[Event] = field(default_factory=list)
     delay_ms: tuple[float, float] = (0.0, 0.0)
     splits: float = 0.0
     narrow: bool = False
     step_ms: float = 0.0
     lag_ms: tuple[float, float] = (0.0, 0.0)
-    """How long brokers need to hear of a new leader."""
+    """How long brokers take to learn about a new leader."""
     heals_at_ms: float = 0.0
-    """When all trouble ends; infinite where it never does."""
+    """When all trouble ends; infinity if it never does."""
     closes_at_ms: float | None = None
-    """When the client is closed whatever is under way; None: once every record is done."""
+    """When the client is closed, even with records in flight; None: when every record is done."""
     frozen: list[tuple[float, float]] = field(default_factory=list)
-    """From when to when the client's process does not run."""
+    """Start and end of the times in which the client's process does not run."""
     sequences_left: int = 0
-    """How many sequences a partition has before they wrap, once its first batch is acknowledged; 0: 2**31."""
+    """The sequences left before they wrap, after a partition's first batch is acknowledged; 0: 2**31."""
 
 
 ALL, LEADER, NOBODY = -1, 1, 0
 PROBE = b"probe"
 FORGETS_AFTER_MS = 70_000.0
-"""How long a producer must be idle before brokers forget it: for them a day, for the client a minute."""
+"""How long a producer must be idle before brokers forget it: in Kafka a day, for the client a minute."""
 
-# (error code, whether the records are in the log all the same, how often)
+# (error code, whether the records are in the log anyway, relative frequency)
 FAULTS_OF_ALL = [
     (19, False, 3),  # NOT_ENOUGH_REPLICAS
     (20, True, 3),  # NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -75,7 +75,7 @@ REFUSALS = [(29, False, 1), (87, False, 1)]  # TOPIC_AUTHORIZATION_FAILED, INVAL
 
 
 def history_of(seed: int, idempotence: bool | None = None) -> History:
-    """The history of a seed; ``idempotence``: whether the client has it, None: drawn."""
+    """Returns the history of a seed; ``idempotence``: whether the client uses it, None: random."""
     rng = random.Random(seed)
     idempotent = rng.random() < 0.6
     if idempotence is not None:
@@ -236,7 +236,7 @@ def _add_trouble(rng: random.Random, history: History, length_ms: float) -> None
 
 
 def _add_idleness(rng: random.Random, history: History) -> None:
-    """Long after everything else, brokers have forgotten the producer, and it sends again."""
+    """Long after all other events, brokers have forgotten the producer, and it sends again."""
     later_ms = FORGETS_AFTER_MS + 20_000.0
     history.options["metadata_max_age_ms"] = 300_000
     history.events.append(Event(later_ms - 1, "expire", ()))
@@ -245,9 +245,9 @@ def _add_idleness(rng: random.Random, history: History) -> None:
 
 
 def _add_limits(rng: random.Random, history: History) -> None:
-    """What few producers ever come near: the last sequence, and the end of the memory.
+    """Adds limits that few producers ever reach: the last sequence, and the end of the memory.
 
-    Drawn apart, so that all other histories are the ones they were before there was this.
+    Uses its own random generator, so that adding it did not change all other histories.
     """
     if history.options["enable_idempotence"] and rng.random() < 0.15:
         history.sequences_left = rng.choice((1, 2, 4, 9))
@@ -257,7 +257,7 @@ def _add_limits(rng: random.Random, history: History) -> None:
 
 
 def _add_rejected(rng: random.Random, history: History) -> None:
-    """Records that brokers refuse, among others in a batch; drawn apart, as limits are."""
+    """Adds records that brokers reject, in batches with others; with its own generator, like limits."""
     if rng.random() >= 0.08:
         return
     history.manners.rejects = True
@@ -269,9 +269,10 @@ def _add_rejected(rng: random.Random, history: History) -> None:
 
 
 def _add_topics_made_anew(rng: random.Random, history: History, length_ms: float) -> None:
-    """The topic is deleted and created again, with other partitions; drawn apart, as limits are.
+    """Deletes and recreates the topic, with other partitions; with its own generator, like limits.
 
-    Not by brokers before 2.5: they answer UNKNOWN_PRODUCER_ID, and what may have been written fails then.
+    Not with brokers before 2.5: they respond with UNKNOWN_PRODUCER_ID, and records that may have been written
+    fail then.
     """
     if rng.random() >= 0.08 or history.sequences_left or history.manners.old_rules:
         return
@@ -281,18 +282,18 @@ def _add_topics_made_anew(rng: random.Random, history: History, length_ms: float
 
 
 def _add_forgetting(rng: random.Random, history: History) -> None:
-    """The client forgets topics between two records; drawn apart, as limits are."""
+    """Makes the client forget topics between two records; with its own generator, like limits."""
     if rng.random() < 0.15:
         history.options["metadata_max_age_ms"] = rng.choice((10, 50))
         history.options["metadata_max_idle_ms"] = rng.choice((1, 10, 50))
-        # Time to hear of it again.
+        # Time to get its metadata again.
         history.options["max_block_ms"] = max(history.options["max_block_ms"], 500)
 
 
 def _add_probe(history: History) -> None:
-    """A record that must arrive: everything is well again, and there is time for what is not known yet."""
+    """Adds a record that must arrive: all trouble has ended, and there is time to detect its effects."""
     options, manners = history.options, history.manners
-    # For one request on a connection that swallows it, for another connection and another request.
+    # Time for a request on a connection that swallows it, for a new connection and for another request.
     has_time = options["delivery_timeout_ms"] >= 2 * options["request_timeout_ms"] + 300
     if (
         history.closes_at_ms is None

@@ -1,11 +1,11 @@
-"""One broker of the model: reads requests, handles them one after the other, answers.
+"""One broker of the model: reads requests, handles them one after the other, and responds.
 
-Owns: framing, the order of a connection's requests, and what this broker answers to each kind of request.
-Does not own: logs and leaders (``model_cluster``), nor the way of the bytes (``network``).
+Owns framing, the order of a connection's requests, and this broker's response to each kind of request. Does
+not own logs and leaders (``model_cluster``) or the transport of bytes (``network``).
 
-Like a real one it handles one request of a connection at a time, waits with the answer until the replicas
-have the records where acks=all, and forgets what it has read only in a crash: requests of a connection that
-is gone are handled all the same, some of them much later.
+Like a real broker, it handles one request of a connection at a time, delays the response with acks=all until
+the replicas have the records, and loses requests that it has read only in a crash: requests of a closed
+connection are still handled, some of them much later.
 """
 
 import struct
@@ -29,9 +29,9 @@ class Manners:
 
     versions: dict[int, tuple[int, int]]
     handling_ms: tuple[float, float] = (0.0, 0.0)
-    #: How long a request of a closed connection may lie in the queue.
+    #: How long a request of a closed connection may stay in the queue.
     zombie_ms: tuple[float, float] = (0.0, 0.0)
-    #: How often a closed connection's requests are handled at all.
+    #: The probability that a closed connection's requests are handled.
     zombies: float = 0.0
     replication_ms: tuple[float, float] = (0.0, 0.0)
     message_max_bytes: int = 1 << 20
@@ -40,14 +40,14 @@ class Manners:
     tells_leader: bool = False
     throttles: float = 0.0
     throttle_ms: int = 0
-    #: (error code, whether the batch is appended all the same, relative frequency)
+    #: (error code, whether the batch is appended anyway, relative frequency)
     faults: list[tuple[int, bool, int]] = field(default_factory=list)
     fault_rate: float = 0.0
-    #: Errors of InitProducerId, and how often.
+    #: Errors of InitProducerId, and their probability.
     id_faults: list[int] = field(default_factory=list)
     id_fault_rate: float = 0.0
     first_epoch: int = 0
-    #: Whether records whose value begins with REJECTED are refused, and whether they are named (KIP-467).
+    #: Whether records whose value starts with REJECTED are rejected, and whether they are named (KIP-467).
     rejects: bool = False
     names_rejected: bool = True
 
@@ -108,7 +108,7 @@ class Conversation:
         self.broker.handle(self, self.queue.popleft())
 
     def answer(self, response: bytes | None, throttle_ms: int = 0) -> None:
-        """The request is done with; ``response`` None: nothing is said."""
+        """Finishes a request; ``response`` None: sends no response."""
         if self.life != self.broker.life:
             return
         if response is not None and not self.is_gone:
@@ -133,7 +133,7 @@ class Broker:
         self.manners = manners
         self.host = f"b{node}"
         self.is_up = True
-        #: Counts crashes: what was begun in an earlier life is not ended.
+        #: Counts crashes: work that was begun in an earlier life is not finished.
         self.life = 0
         self.paused_until_ns = 0
         network.listeners[self.host] = self
@@ -146,7 +146,7 @@ class Broker:
         return Conversation(self, wire)
 
     def crash(self) -> None:
-        """The process ends: connections break, what it had read is forgotten."""
+        """The process ends: connections are closed, requests that were read are lost."""
         self.world.say(f"broker {self.node} crashes")
         self.is_up = False
         self.life += 1
@@ -165,7 +165,7 @@ class Broker:
         key, version, correlation_id = struct.unpack_from(">hhi", frame, 4)
         low, high = self.manners.versions[key]
         if key == PRODUCE:
-            assert low <= version <= high, f"Produce v{version} was not offered"
+            assert low <= version <= high, f"Produce v{version} is not supported"
             request = decode_produce_request(frame)
             answer_produce(self, conversation, request)
             return
@@ -174,7 +174,7 @@ class Broker:
             wire_format.read_api_versions(header)
             response = wire_format.write_api_versions(version, correlation_id, self.manners.versions)
         elif key == METADATA:
-            assert low <= version <= high, f"Metadata v{version} was not offered"
+            assert low <= version <= high, f"Metadata v{version} is not supported"
             response = self._metadata(version, correlation_id, wire_format.read_metadata(header)[0])
         else:
             assert key == INIT_PRODUCER_ID
@@ -198,7 +198,7 @@ class Broker:
         brokers = [(node, f"b{node}", PORT) for node in cluster.nodes]
         if self.world.tracing:
             leaders = {a.name: [(p.leader, p.epoch) for p in a.partitions] for a in answers}
-            self.world.say(f"broker {self.node} tells metadata: {leaders}")
+            self.world.say(f"broker {self.node} sends metadata: {leaders}")
         return wire_format.write_metadata(version, correlation_id, brokers, answers, "model")
 
     def _init_producer_id(self, version: int, correlation_id: int, header: wire_format.Header) -> bytes:
@@ -210,7 +210,7 @@ class Broker:
             self.world.say(f"broker {self.node} refuses a producer id: error {error}")
             return wire_format.write_init_producer_id(version, correlation_id, -1, -1, error)
         producer_id = self.cluster.new_producer_id()
-        self.world.say(f"broker {self.node} gives producer id {producer_id}")
+        self.world.say(f"broker {self.node} assigns producer id {producer_id}")
         return wire_format.write_init_producer_id(version, correlation_id, producer_id, manners.first_epoch)
 
 

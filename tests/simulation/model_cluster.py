@@ -1,11 +1,11 @@
-"""A cluster's truth: partitions with their logs, producer states and leaders, and how they change.
+"""The true state of a cluster: partitions with their logs, producer states and leaders.
 
-Owns: what is in a log, which of it is replicated, what a leader change loses, and the sequence numbers'
-rules (KIP-98, as brokers from 2.5 on keep them; ``old_rules`` are those before). Does not own: requests and
-connections (``model_broker``), nor when anything happens (``history``).
+Owns the logs, how far they are replicated, the records that a leader change loses, and the rules for sequence
+numbers (KIP-98, as in brokers from 2.5 on; ``old_rules``: as in older ones). Does not own requests and
+connections (``model_broker``) or the schedule of events (``history``).
 
-Replication is one number a partition: what lies below ``synced`` is with every replica and stays for good.
-With acks=all that is what is acknowledged. A leader that crashes may take what lies above along.
+Replication is one number per partition: records below ``synced`` are on every replica and are never lost.
+With acks=all, only they are acknowledged. Records above may be lost when the leader crashes.
 """
 
 import uuid
@@ -22,11 +22,11 @@ OUT_OF_ORDER, DUPLICATE_SEQUENCE, INVALID_EPOCH, UNKNOWN_PRODUCER = 45, 46, 47, 
 SEQUENCES = 2**31
 
 Waiter = Callable[[int], None]
-"""Told of the outcome of an append: an error code."""
+"""Called with the outcome of an append: an error code."""
 
 
 class Header(NamedTuple):
-    """What a broker looks at in a batch."""
+    """The header fields of a batch that a broker checks."""
 
     records: int
     producer_id: int
@@ -67,7 +67,7 @@ class ProducerState:
 
 @dataclass(eq=False)
 class Partition:
-    """One partition as it really is, whatever brokers think."""
+    """The true state of a partition, which brokers' views may lag behind."""
 
     topic: str
     index: int
@@ -76,7 +76,7 @@ class Partition:
     entries: list[Entry] = field(default_factory=list)
     synced: int = 0
     producers: dict[int, ProducerState] = field(default_factory=dict)
-    #: Appended once, and gone with a leader.
+    #: Batches that were appended, and lost with a leader.
     lost: list[Entry] = field(default_factory=list)
     waiting: list[tuple[int, Waiter]] = field(default_factory=list)
 
@@ -89,10 +89,10 @@ class Partition:
         return self.topic, self.index
 
     def check(self, batch: Header, old_rules: bool, tells_duplicates: bool) -> tuple[int, Entry | None]:
-        """What the sequence numbers say: an error, or the batch that is in the log already, or neither.
+        """Checks the sequence numbers: returns an error, or the batch if it is already there, or neither.
 
-        ``tells_duplicates``: as Kafka 0.11, which recognised the very last batch only; of those before it
-        said DUPLICATE_SEQUENCE_NUMBER.
+        ``tells_duplicates``: as in Kafka 0.11, which recognised only the very last batch, and returned
+        DUPLICATE_SEQUENCE_NUMBER for earlier ones.
         """
         if batch.producer_id < 0:
             return NO_ERROR, None
@@ -118,7 +118,7 @@ class Partition:
         return OUT_OF_ORDER, None
 
     def append(self, batch: Header, data: bytes, now_ns: int) -> Entry:
-        """Adds a batch that was checked to the log."""
+        """Appends a batch to the log; the caller has checked it."""
         entry = Entry(self.end, batch, data)
         self.entries.append(entry)
         self._remember(entry, now_ns)
@@ -140,21 +140,21 @@ class Partition:
         return bool(self.entries) and self.entries[-1].header.producer_id in self.producers
 
     def wind(self, last: int) -> None:
-        """Has the newest batch end with this sequence."""
+        """Changes the sequences of the newest batch so that it ends with ``last``."""
         entry = self.entries[-1]
         first = last - entry.header.records + 1
         entry = self.entries[-1] = entry._replace(header=entry.header._replace(first_sequence=first))
         self.producers[entry.header.producer_id].batches[-1] = Written(first, last, entry)
 
     def wait_synced(self, end: int, waiter: Waiter) -> None:
-        """Calls back once everything below ``end`` is replicated, or won't be."""
+        """Calls ``waiter`` when all records below ``end`` are replicated, or will not be."""
         if end <= self.synced:
             waiter(NO_ERROR)
         else:
             self.waiting.append((end, waiter))
 
     def sync(self, epoch: int, end: int) -> None:
-        """The followers of that epoch's leader have everything below ``end``."""
+        """The followers of the leader of ``epoch`` have all records below ``end``."""
         if epoch != self.epoch or end <= self.synced:
             return
         self.synced = end
@@ -164,13 +164,13 @@ class Partition:
             waiter(NO_ERROR)
 
     def elect(self, leader: int, keep: int, now_ns: int) -> int:
-        """Another leader, whose log ends at ``keep`` or a little below; returns how many batches are lost."""
+        """Elects a leader whose log ends at ``keep`` or a little below; returns how many batches are lost."""
         kept = [entry for entry in self.entries if entry.end <= max(keep, self.synced)]
         gone = self.entries[len(kept) :]
         if gone:
             self.lost.extend(gone)
             self.entries = kept
-            # A follower knows of producers what its log says.
+            # A follower restores its producer states from its log.
             self.producers = {}
             for entry in kept:
                 self._remember(entry, now_ns)
@@ -179,7 +179,7 @@ class Partition:
         waiting, self.waiting = self.waiting, []
         self.synced = self.end
         for _, waiter in waiting:
-            # The old leader was deposed while it waited; what it appended may be in the log all the same.
+            # The old leader was deposed while it waited; its batch may be in the log anyway.
             waiter(NOT_LEADER)
         return len(gone)
 
@@ -189,22 +189,22 @@ class Topic:
     name: str
     id: uuid.UUID
     partitions: list[Partition]
-    #: Metadata know nothing of it before.
+    #: Not in the metadata before this time.
     exists_from_ns: int = 0
 
 
 class Cluster:
-    """All topics, and each broker's idea of who leads what."""
+    """All topics, and each broker's view of the leaders."""
 
     def __init__(self, world: World, nodes: int) -> None:
         self.world = world
         self.nodes = list(range(1, nodes + 1))
         self.topics: dict[str, Topic] = {}
         self.by_id: dict[uuid.UUID, Topic] = {}
-        #: What was in topics that are no more.
+        #: The partitions of deleted topics.
         self.deleted: list[Partition] = []
         self.next_producer_id = 1000
-        #: What a broker believes of a partition: leader and epoch.
+        #: A broker's view of a partition: leader and epoch.
         self.views: dict[tuple[int, Partition], tuple[int, int]] = {}
 
     def create_topic(self, name: str, partitions: int, exists_from_ms: float = 0) -> Topic:
@@ -224,7 +224,7 @@ class Cluster:
                 waiter(NOT_LEADER)
 
     def existing(self, key: str | uuid.UUID) -> Topic | None:
-        """The topic of a name or an id, if brokers know it by now."""
+        """Returns the topic with a name or an id, if brokers know it already."""
         topic = self.by_id.get(key) if isinstance(key, uuid.UUID) else self.topics.get(key)
         return None if topic is None or self.world.now_ns < topic.exists_from_ns else topic
 
@@ -239,7 +239,7 @@ class Cluster:
         return [partition for topic in self.topics.values() for partition in topic.partitions]
 
     def learn(self, partition: Partition, nodes: list[int]) -> None:
-        """These brokers hear who leads the partition now."""
+        """These brokers learn who leads the partition now."""
         for node in nodes:
             self.views[node, partition] = (partition.leader, partition.epoch)
 
@@ -247,7 +247,7 @@ class Cluster:
         return self.views[node, partition]
 
     def move(self, partition: Partition, leader: int, clean: bool, lag_ms: tuple[float, float]) -> None:
-        """Gives a partition another leader (or the same in a new epoch); brokers hear of it one by one."""
+        """Gives a partition another leader (or the same in a new epoch); brokers learn it one by one."""
         world = self.world
         keep = partition.end
         if clean:
@@ -269,7 +269,7 @@ class Cluster:
         return self.next_producer_id
 
     def expire_producers(self, before_ns: int) -> None:
-        """Forgets producers that have written nothing since."""
+        """Forgets producers that have written nothing since ``before_ns``."""
         for partition in self.partitions():
             for producer_id, state in list(partition.producers.items()):
                 if state.last_ns < before_ns:

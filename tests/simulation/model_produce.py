@@ -1,10 +1,10 @@
-"""How a broker of the model handles a Produce request.
+"""Handles a Produce request in a broker of the model.
 
-Owns: the checks in their order, appending, waiting for replicas, and the answer. Does not own: the rules of
-sequence numbers (``model_cluster.Partition.check``), nor when the request's turn comes (``model_broker``).
+Owns the checks in their order, appending, waiting for replicas, and the response. Does not own the rules for
+sequence numbers (``model_cluster.Partition.check``) or the order of requests (``model_broker``).
 
-A broker that has not heard yet that it leads no more ("deposed") takes records into a log that nobody will
-ever read: with acks=1 it even acknowledges them.
+A broker that has not yet learned that it is no longer the leader ("deposed") appends records to a log that
+is never read: with acks=1 it even acknowledges them.
 """
 
 import struct
@@ -27,7 +27,7 @@ UNKNOWN_TOPIC_ID = 100
 CORRUPT_MESSAGE = 2
 INVALID_RECORD = 87
 REJECTED = b"bad"
-"""What the values of such records begin with, behind their number."""
+"""The values of records to reject start with this, after their number."""
 
 _CRC = struct.Struct(">I")
 _COUNT = struct.Struct(">i")
@@ -35,21 +35,21 @@ _PRODUCER = struct.Struct(">qhi")
 
 
 def header_of(data: bytes) -> Header | None:
-    """What a broker looks at; None where the checksum is wrong."""
+    """Returns the header fields that a broker checks; None if the checksum is wrong."""
     if _CRC.unpack_from(data, 17)[0] != crc32c.crc32c(data[21:]):
         return None
     return Header(_COUNT.unpack_from(data, 57)[0], *_PRODUCER.unpack_from(data, 43))
 
 
 def rejected_places(data: bytes) -> list[int]:
-    """The places, in a batch, of the records that brokers refuse where they refuse any."""
+    """Returns the indexes of a batch's records that brokers reject, if they reject any."""
     (batch,) = decode_batches(data)
     values = [record.value or b"" for record in batch.records]
     return [place for place, value in enumerate(values) if value.partition(b":")[2].startswith(REJECTED)]
 
 
 class Answer:
-    """A request's answer, while its partitions' parts are gathered."""
+    """A request's response, while the parts of its partitions are collected."""
 
     def __init__(self, broker: "Broker", conversation: "Conversation", request: ProduceRequest) -> None:
         self.broker = broker
@@ -60,7 +60,7 @@ class Answer:
         self.sent = False
 
     def put(self, key: Topic, index: int, code: int, offset: int = -1, rejected: Sequence[int] = ()) -> None:
-        """A partition's part; the first one counts. ``rejected``: the places of records that are named."""
+        """Sets a partition's part; the first one counts. ``rejected``: the indexes of the named records."""
         if (key, index) in self.parts or self.sent:
             return
         named = [(place, f"record {place} is refused") for place in rejected]
@@ -77,7 +77,7 @@ class Answer:
             self._send()
 
     def time_out(self) -> None:
-        """The replicas did not follow within the request's timeout."""
+        """The replicas did not catch up within the request's timeout."""
         for key, partitions in self.request.topics:
             for index, _ in partitions:
                 self.put(key, index, REQUEST_TIMED_OUT)
@@ -88,11 +88,11 @@ class Answer:
         world = broker.world
         if world.tracing:
             told = {f"{key}-{i}": (p.error_code, p.base_offset) for (key, i), p in self.parts.items()}
-            lost = " to nobody" if self.conversation.is_gone else ""
-            world.say(f"broker {broker.node} answers request {request.correlation_id}{lost}: {told}")
+            lost = " to a closed connection" if self.conversation.is_gone else ""
+            world.say(f"broker {broker.node} responds to request {request.correlation_id}{lost}: {told}")
         if request.acks == 0:
             if any(part.error_code for part in self.parts.values()):
-                # There is no other way to tell the client.
+                # There is no other way to report the error to the client.
                 self.conversation.hang_up()
             self.conversation.answer(None)
             return
@@ -105,7 +105,7 @@ class Answer:
 
 
 def answer_produce(broker: "Broker", conversation: "Conversation", request: ProduceRequest) -> None:
-    """Handles a request; its answer goes out when everything is known."""
+    """Handles a request; sends the response when all of its parts are known."""
     answer = Answer(broker, conversation, request)
     for key, partitions in request.topics:
         topic = broker.cluster.existing(key)
@@ -152,7 +152,7 @@ def _take(broker: "Broker", answer: Answer, key: Topic, partition: Partition, da
         return
     code, known = partition.check(batch, manners.old_rules, manners.tells_duplicates)
     if code and known and acks == -1:
-        # What the client takes for an acknowledgement has to be as good as one.
+        # The client treats this error as an acknowledgement, so the batch must be replicated as for one.
         partition.wait_synced(known.end, lambda synced: answer.put(key, index, synced or code))
         return
     if code:
@@ -182,7 +182,7 @@ def _take_deposed(
     elif broker.world.chance(0.5):
         answer.put(key, partition.index, NOT_ENOUGH_REPLICAS_AFTER_APPEND)
     else:
-        # It hears of its successor while it waits for followers that are no longer its own.
+        # It learns of the new leader while it waits for followers that no longer follow it.
         delay_ms = broker.world.between((0.0, answer.request.timeout_ms * 1.5))
         broker.world.after(delay_ms, answer.put, key, partition.index, NOT_LEADER)
 

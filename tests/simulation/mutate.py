@@ -1,8 +1,8 @@
 """Breaks the product on purpose, and counts the histories until the simulator notices.
 
 ``python -m tests.simulation.mutate [NAME ...] --most N``: copies the tree to a temporary directory, changes
-one line of it, builds what that touches, and runs histories there until one fails. What the simulator does
-not find is a hole in it. Needs what building needs; all of them take some minutes.
+one line of it, rebuilds the affected modules, and runs histories there until one fails. A mutation that is
+not found is a gap in the simulator. Needs the build requirements; all mutations together take some minutes.
 """
 
 import argparse
@@ -18,7 +18,7 @@ PARTS = ("cyproducer", "tests", "build", "setup.py", "pyproject.toml", "README.m
 
 
 class Mutation(NamedTuple):
-    """``old`` stands once in the file; what breaks with ``new`` is said in ``why``."""
+    """``old`` occurs once in the file; ``why`` says what breaks when ``new`` replaces it."""
 
     name: str
     why: str
@@ -30,42 +30,42 @@ class Mutation(NamedTuple):
 MUTATIONS = [
     Mutation(
         "wrong-culprit",
-        "the record behind the one that a broker named fails in its place",
+        "the record after the one that a broker named fails instead of it",
         "cyproducer/network/batch_errors.pyx",
         "culprits = {place: text for",
         "culprits = {(place + 1) % b.count: text for",
     ),
     Mutation(
         "lost-answer",
-        "a request without an answer counts as not written",
+        "a request without a response counts as not written",
         "cyproducer/network/batch_errors.pyx",
         "cdef bint written = r.unwritten == 0",
         "cdef bint written = False",
     ),
     Mutation(
         "half-is-whole",
-        "a request that was written in part counts as written",
+        "a partly written request counts as written",
         "cyproducer/network/batch_errors.pyx",
         "cdef bint written = r.unwritten == 0",
         "cdef bint written = True",
     ),
     Mutation(
         "certain-not-leader",
-        "NOT_LEADER_OR_FOLLOWER counts as a refusal before appending",
+        "NOT_LEADER_OR_FOLLOWER counts as certainly not written",
         "cyproducer/control/idempotence.py",
         "        2,  # CORRUPT_MESSAGE\n",
         "        2,  # CORRUPT_MESSAGE\n        6,\n",
     ),
     Mutation(
         "forgotten-attempt",
-        "only the last attempt counts, whatever an earlier one left open",
+        "only the last attempt counts, even if an earlier one was ambiguous",
         "cyproducer/control/idempotence.py",
         "maybe = batch.ambiguous or ambiguous",
         "maybe = ambiguous",
     ),
     Mutation(
         "duplicate-fails",
-        "DUPLICATE_SEQUENCE_NUMBER counts as a refusal",
+        "DUPLICATE_SEQUENCE_NUMBER counts as a failure",
         "cyproducer/control/idempotence.py",
         "return Judgement(Fate.ACKNOWLEDGE, True)",
         "return Judgement(Fate.FAIL, False)",
@@ -79,7 +79,7 @@ MUTATIONS = [
     ),
     Mutation(
         "epochs-together",
-        "a partition takes a new epoch while batches of the old one are unsettled",
+        "a partition uses a new epoch while batches of the old one are unsettled",
         "cyproducer/accumulator/ready_partitions.pyx",
         "    return p.unsettled_count == 0 or (\n"
         "        p.known and p.producer_id == a.producer_id and p.producer_epoch == a.producer_epoch\n"
@@ -88,7 +88,7 @@ MUTATIONS = [
     ),
     Mutation(
         "sequences-go-on",
-        "an epoch goes on with the sequences of the one before",
+        "an epoch continues with the sequences of the previous one",
         "cyproducer/accumulator/ready_partitions.pyx",
         "        p.next_sequence = 0\n",
         "",
@@ -102,35 +102,35 @@ MUTATIONS = [
     ),
     Mutation(
         "no-wrap",
-        "behind sequence 2147483647 comes no 0",
+        "sequences do not wrap to 0 after 2147483647",
         "cyproducer/accumulator/ready_partitions.pyx",
         "<uint32_t>b.count) & 0x7FFFFFFF)",
         "<uint32_t>b.count))",
     ),
     Mutation(
         "no-bump",
-        "a partition goes on in the old epoch after a gap",
+        "a partition continues in the old epoch after a gap",
         "cyproducer/control/idempotence.py",
         "(_S.UNRESOLVED, _E.SETTLED): Transition(_S.SENDING, (_A.BUMP_EPOCH, _A.RELEASE))",
         "(_S.UNRESOLVED, _E.SETTLED): Transition(_S.SENDING, (_A.RELEASE,))",
     ),
     Mutation(
         "strip-ambiguous",
-        "batches before the gap get new sequences too",
+        "batches before the gap also get new sequences",
         "cyproducer/accumulator/sequences.pyx",
         "        if b.first_record >= from_record:",
         "        if True:",
     ),
     Mutation(
         "resend-ambiguous",
-        "a batch whose sequences don't fit is sent under others although it may be in the log",
+        "a batch with out-of-order sequences gets new ones although it may be in the log",
         "cyproducer/control/idempotence.py",
         "Judgement(Fate.FAIL if batch.first and maybe else Fate.RETRY, maybe)",
         "Judgement(Fate.RETRY, False)",
     ),
     Mutation(
         "new-sequences",
-        "a batch that is sent again gets new sequences",
+        "a retried batch gets new sequences",
         "cyproducer/accumulator/incomplete_batches.pyx",
         "        p.recovering = 1\n        take_off_wire(a, b)\n",
         "        p.recovering = 1\n        take_off_wire(a, b)\n"
@@ -138,14 +138,14 @@ MUTATIONS = [
     ),
     Mutation(
         "behind-the-next",
-        "a batch that is sent again goes behind the next one",
+        "a retried batch is queued behind the next one",
         "cyproducer/accumulator/ready_partitions.pyx",
         "if at == NULL or at.first_record > b.first_record:",
         "if at == NULL:",
     ),
     Mutation(
         "split-backwards",
-        "the parts of a batch that was too large go in the wrong order",
+        "the parts of a too large batch are sent in the wrong order",
         "cyproducer/accumulator/splitting.pyx",
         "part.first_record = b.first_record + done",
         "part.first_record = b.first_record + b.count - done",
@@ -159,28 +159,28 @@ MUTATIONS = [
     ),
     Mutation(
         "late-deadline",
-        "the look for overdue batches comes 200 ms late",
+        "the check for overdue batches is 200 ms late",
         "cyproducer/network/sender.pyx",
         "a.oldest.created_ns + self.delivery_timeout_ns",
         "a.oldest.created_ns + self.delivery_timeout_ns + 200_000_000",
     ),
     Mutation(
         "wire-deadline",
-        "the look for overdue batches passes over what is on the wire",
+        "the check for overdue batches skips batches in flight",
         "cyproducer/accumulator/incomplete_batches.pyx",
         "            if b.state != SEALING:\n",
         "            if b.state != SEALING and not b.in_request:\n",
     ),
     Mutation(
         "long-sleep",
-        "the sender sleeps past its next look",
+        "the sender sleeps past the timeout of the oldest batch",
         "cyproducer/network/sender.pyx",
         "        until = min(until, self.next_expiry_ns)\n",
         "",
     ),
     Mutation(
         "leak",
-        "a batch that comes back after its deadline is not freed",
+        "a batch that fails after its delivery timeout is not freed",
         "cyproducer/accumulator/incomplete_batches.pyx",
         "            self._forget(b)\n        pthread_mutex_unlock(&a.lock)\n"
         "        self._free(b)\n        return 0\n",
@@ -189,7 +189,7 @@ MUTATIONS = [
     ),
     Mutation(
         "deaf-to-leaders",
-        "metadata that move a leader are not applied",
+        "metadata with a new leader is not applied",
         "cyproducer/network/network_client.py",
         "names = [*change.topics_changed, *(name for name, _ in change.leaders_moved)]",
         "names = [*change.topics_changed]",
@@ -198,7 +198,7 @@ MUTATIONS = [
 
 
 def build(mutation: Mutation, tree: Path) -> str:
-    """Makes a broken copy in the directory ``tree``; returns what went wrong with that, or nothing."""
+    """Makes a broken copy in the directory ``tree``; returns the problem, or an empty string."""
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
@@ -208,7 +208,7 @@ def build(mutation: Mutation, tree: Path) -> str:
     path = tree / mutation.path
     text = path.read_text()
     if text.count(mutation.old) != 1:
-        return f"does not apply: {mutation.old!r} is {text.count(mutation.old)} times in {mutation.path}"
+        return f"does not apply: {mutation.old!r} occurs {text.count(mutation.old)} times in {mutation.path}"
     path.write_text(text.replace(mutation.old, mutation.new))
     if path.suffix == ".py":
         return ""
@@ -219,7 +219,7 @@ def build(mutation: Mutation, tree: Path) -> str:
 
 
 def run(tree: Path, most: int, first: int) -> str:
-    """What becomes of the histories in a broken copy, in words."""
+    """Runs histories in a broken copy, and describes the result."""
     command = [sys.executable, "-m", "tests.simulation", str(first), "--count", str(most), "--most", "1"]
     try:
         ran = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=600)
@@ -234,15 +234,15 @@ def run(tree: Path, most: int, first: int) -> str:
 
 
 def break_and_run(mutation: Mutation, most: int, first: int) -> str:
-    """The mutation's fate, in words."""
+    """Builds and runs a mutation, and describes the result."""
     with tempfile.TemporaryDirectory(prefix="mutation-") as name:
         return build(mutation, Path(name)) or run(Path(name), most, first)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutate", description=__doc__)
-    parser.add_argument("names", nargs="*", help="which mutations; all without")
-    parser.add_argument("--most", type=int, default=2000, help="histories to run at most")
+    parser.add_argument("names", nargs="*", help="which mutations; default: all")
+    parser.add_argument("--most", type=int, default=2000, help="the maximum number of histories")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     given = parser.parse_args()
     missed = 0

@@ -1,10 +1,10 @@
-"""What lies between the client's sockets and the brokers: delays, stalls, cuts, refusals.
+"""The network between the client's sockets and the brokers: delays, stalls, cuts, refused connections.
 
-Owns: one socket pair a connection, the bytes under way, and their fate. Does not own: what the bytes say.
+Owns one socket pair per connection, and the bytes in flight. Does not own the meaning of the bytes.
 
-A connection is cut at a byte: of what is under way in each direction a part still arrives, drawn anew each
-time, and nothing after it. So a request may arrive and its answer not, and half a frame may arrive. What a
-broker has read it may handle long after the connection is gone (``model_broker``): TCP promises nothing else.
+A connection is cut at any byte: a random part of the bytes in flight in each direction still arrives, and
+nothing after it. So a request may arrive without its response, and half a frame may arrive. A broker may
+handle a request that it has read long after the connection is closed (``model_broker``), as with TCP.
 """
 
 import selectors
@@ -21,7 +21,7 @@ PORT = 9092
 
 
 class Listener(Protocol):
-    """A broker, as connections see it."""
+    """A broker, from the view of connections."""
 
     node: int
 
@@ -53,7 +53,7 @@ class Wire:
         if network.narrow:
             self.client_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         self.is_open = True
-        #: Everything vanishes, and nobody is told.
+        #: All bytes vanish, without an error on either side.
         self.swallows = False
         self.stalled_until_ns = 0
         self._written = bytearray()
@@ -69,7 +69,7 @@ class Wire:
     # Towards the broker
 
     def pump(self) -> None:
-        """Takes what the client has written."""
+        """Reads the bytes that the client has written."""
         while self.is_open:
             try:
                 data = self.sock.recv(1 << 16)
@@ -88,7 +88,7 @@ class Wire:
                 self._up_free_ns = self.world.at(self._due(self._up_free_ns), self._arrive)
 
     def _note(self, data: bytes) -> None:
-        """Keeps the Produce requests that the client has written whole, wherever they got to."""
+        """Records the Produce requests that the client has written whole, even if they never arrive."""
         written = self._written
         written += data
         while len(written) >= 6 and len(written) >= (size := 4 + int.from_bytes(written[:4], "big")):
@@ -101,7 +101,7 @@ class Wire:
         return max(due, not_before_ns, self.stalled_until_ns)
 
     def _arrive(self) -> None:
-        # Nothing is there any more where the connection was cut.
+        # Empty if the connection was cut.
         if self._up:
             self.ear.receive(self._up.popleft())
 
@@ -111,7 +111,7 @@ class Wire:
     # Towards the client
 
     def send(self, data: bytes) -> None:
-        """An answer of the broker sets out."""
+        """Sends a response of the broker to the client."""
         if not self.is_open or self.swallows:
             return
         parts = [data]
@@ -130,7 +130,7 @@ class Wire:
         try:
             sent = self.sock.send(data)
         except OSError:
-            # The client has closed it; the next look finds that.
+            # The client has closed the socket; the next pump() detects it.
             return
         assert sent == len(data), "the client does not read"
 
@@ -144,7 +144,7 @@ class Wire:
         if not self.is_open:
             return
         if self.swallows:
-            # The client hears nothing of this either.
+            # The client does not notice the cut either.
             self.ear.gone()
             return
         up, down = self._part(self._up), self._part(self._down)
@@ -167,28 +167,28 @@ class Wire:
         return data[: self.world.random.randint(0, len(data))] if data else data
 
     def swallow(self) -> None:
-        """From now on everything vanishes, what is under way too."""
+        """From now on all bytes vanish, including those in flight."""
         self.world.say(f"{self} swallows everything")
         self.swallows = True
         self._up.clear()
         self._down.clear()
 
     def stall(self, until_ns: int) -> None:
-        """What is sent from now on does not arrive before a time."""
+        """Bytes sent from now on do not arrive before ``until_ns``."""
         self.stalled_until_ns = until_ns
 
 
 class Network:
-    """All connections, and how they are."""
+    """All connections, and their properties."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.listeners: dict[str, Listener] = {}
         self.wires: list[Wire] = []
         self.delay_ms = (0.0, 0.0)
-        #: How often an answer comes in two parts.
+        #: The probability that a response arrives in two parts.
         self.splits = 0.0
-        #: How often a connection is refused though the broker listens.
+        #: The probability that a connection is refused although the broker listens.
         self.refuses = 0.0
         self.narrow = False
         self.connections = 0
@@ -198,13 +198,13 @@ class Network:
         world.after_step.append(self.pump)
 
     def pump(self) -> None:
-        """Takes what the client has written to any connection, or that it has closed it."""
+        """Reads the bytes that the client has written to all connections, and detects closed ones."""
         ready = self._readable.select(0)
         for wire in sorted((key.data for key, _ in ready), key=lambda wire: wire.number):
             wire.pump()
 
     def open_socket(self, address: Address) -> socket.socket:
-        """What the client connects with."""
+        """Opens a connection for the client, and returns its socket."""
         listener = self.listeners[address.sockaddr[0]]
         if not listener.listens or self.world.chance(self.refuses):
             self.world.say(f"broker {listener.node} refuses a connection")
@@ -232,7 +232,7 @@ class Network:
 
 
 class Names(Resolver):
-    """Name resolution that answers at once: a broker's name is its address."""
+    """Name resolution that completes immediately: a broker's name is its address."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         super().__init__(wake)

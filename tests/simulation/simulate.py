@@ -1,7 +1,7 @@
-"""Runs one history: the product against the model, from the first record to the last zombie.
+"""Runs one history: the product against the model, from the first record to the last zombie request.
 
-Owns: carrying out a history's events, and its end. Does not own: what happens when (``history``), nor the
-judgement (``check``).
+Owns carrying out a history's events, and its end. Does not own the schedule (``history``) or the checks
+(``check``).
 """
 
 import logging
@@ -24,7 +24,7 @@ LONGEST_MS = 200_000.0
 
 
 class Simulation:
-    """One history under way; its events are methods."""
+    """One running history; its events are methods."""
 
     def __init__(self, history: History, trace: Callable[[str], None] | None = None) -> None:
         self.history = history
@@ -59,14 +59,14 @@ class Simulation:
         world.after_events.append(self._see_whether_done)
 
     def run(self) -> None:
-        """Runs to the end, and a little beyond: what brokers hold is handled although the client is gone."""
+        """Runs to the end, and beyond: brokers handle the requests they hold after the client is closed."""
         logger = logging.getLogger("cyproducer")
         propagate, level = logger.propagate, logger.level
         logger.propagate = False
         logger.setLevel(self.client.complaints.level)
         logger.addHandler(self.client.complaints)
         try:
-            # A history has one thread: what is logged is there at once.
+            # A history has one thread: log lines are handled immediately.
             with mock.patch.object(user_thread, "put_line", lambda job: job()):
                 while not self.world.over:
                     self.client.step()
@@ -123,7 +123,7 @@ class Simulation:
         self.brokers[node].start()
 
     def fail_over(self, node: int, clean: bool) -> None:
-        """Another broker takes over what a crashed one led."""
+        """Other brokers become leaders of a crashed broker's partitions."""
         up = [broker.node for broker in self.brokers.values() if broker.is_up and broker.node != node]
         if self.brokers[node].is_up or not up:
             return
@@ -132,12 +132,12 @@ class Simulation:
                 self.cluster.move(partition, self.world.random.choice(up), clean, self.history.lag_ms)
 
     def pause(self, node: int, span_ms: float) -> None:
-        """A broker does nothing for a while, and then goes on where it was."""
+        """A broker does nothing for a while, and then continues."""
         self.world.say(f"broker {node} pauses for {span_ms:.0f} ms")
         self.brokers[node].paused_until_ns = self.world.now_ns + int(span_ms * NS_PER_MS)
 
     def freeze(self, span_ms: float) -> None:
-        """The client's process does not run for a while: to it the clock jumps."""
+        """The client's process does not run for a while: it sees the clock jump."""
         self.world.say(f"the client freezes for {span_ms:.0f} ms")
         self.world.frozen_until_ns = self.world.now_ns + int(span_ms * NS_PER_MS)
 
@@ -148,22 +148,22 @@ class Simulation:
         self.cluster.add_partitions("t", 1)
 
     def make_anew(self, partitions: int, gap_ms: float) -> None:
-        """The topic is deleted with all that is in it, and another one of its name is created."""
+        """Deletes the topic with all its records, and creates another one with the same name."""
         self.world.say(
-            f"the topic is deleted, and made anew with {partitions} partitions after {gap_ms:.0f} ms"
+            f"the topic is deleted, and recreated with {partitions} partitions after {gap_ms:.0f} ms"
         )
         self.cluster.delete_topic("t")
         self.cluster.create_topic("t", partitions, gap_ms)
 
     def expire(self) -> None:
-        """Brokers forget the producers of which they have heard nothing for long."""
+        """Brokers forget the producers that have been idle for a long time."""
         self.cluster.expire_producers(self.world.now_ns - int(FORGETS_AFTER_MS * NS_PER_MS))
 
     def wind(self, sent: Sent) -> None:
-        """Moves the sequences of a record's partition, there and here, to just before their end.
+        """Moves the sequences of a record's partition, in broker and client, to just before their end.
 
-        Only where nothing of the partition is under way, and never was twice: a broker that still held an
-        old request would meet its sequences again, as no broker can in the time that 2**31 records take.
+        Only if the partition has no batch in flight, and no record was ever retried: a broker that still held
+        an old request would see its sequences again, which cannot happen within the time of 2**31 records.
         """
         assert sent.metadata is not None
         topic, index = sent.topic, sent.metadata.partition
@@ -178,11 +178,11 @@ class Simulation:
         last = SEQUENCES - 1 - self.history.sequences_left
         if self.client.sender.set_next_sequence(topic, index, last + 1):
             self.cluster.topics[topic].partitions[index].wind(last)
-            self.world.say(f"{topic}-{index} goes on behind sequence {last}")
+            self.world.say(f"{topic}-{index} continues after sequence {last}")
             self.places_wound.add((topic, index))
 
     def heal(self) -> None:
-        """The end of all trouble; connections that swallow everything stay for the client to find out."""
+        """Ends all trouble; connections that swallow everything remain, and the client has to detect them."""
         self.world.say("all trouble ends")
         self.healed = True
         self.history.manners.fault_rate = self.history.manners.id_fault_rate = 0.0
@@ -199,7 +199,7 @@ class Simulation:
 def run_history(
     seed: int, idempotence: bool | None = None, trace: Callable[[str], None] | None = None
 ) -> list[str]:
-    """Runs the history of a seed; returns what was wrong with it, a sentence each."""
+    """Runs the history of a seed; returns its violations, one sentence each."""
     simulation = Simulation(history_of(seed, idempotence), trace)
     try:
         simulation.run()

@@ -1,4 +1,4 @@
-"""The model itself: a broker's rules for sequences, what a leader change loses, and simulated time."""
+"""Tests of the model: a broker's rules for sequences, records lost in a leader change, and simulated time."""
 
 import os
 
@@ -27,17 +27,17 @@ def partition_with(*batches: Header) -> Partition:
 
 
 def judged(partition: Partition, batch: Header, old: bool = False, tells: bool = False) -> tuple[int, int]:
-    """The error, and the offset of the batch that is there already."""
+    """Returns the error, and the offset of the batch that is already in the log."""
     code, entry = partition.check(batch, old, tells)
     return code, -1 if entry is None else entry.offset
 
 
-def test_sequences_go_on_where_the_last_batch_ended() -> None:
+def test_sequences_continue_after_the_last_batch() -> None:
     partition = partition_with(Header(3, 7, 0, 0), Header(1, 7, 0, 3))
     assert judged(partition, Header(1, 7, 0, 4)) == (NO_ERROR, -1)
     assert judged(partition, Header(1, 7, 0, 5)) == (OUT_OF_ORDER, -1)
     assert judged(partition, Header(2, 7, 0, 2)) == (OUT_OF_ORDER, -1)
-    # Another producer has sequences of its own.
+    # Another producer has its own sequences.
     assert judged(partition, Header(1, 8, 0, 0)) == (NO_ERROR, -1)
 
 
@@ -47,20 +47,20 @@ def test_sequences_wrap() -> None:
     assert judged(partition, Header(1, 7, 0, 0)) == (OUT_OF_ORDER, -1)
 
 
-def test_a_partition_is_wound_to_the_end_of_the_sequences() -> None:
+def test_a_partition_can_be_moved_to_the_end_of_the_sequences() -> None:
     partition = partition_with(Header(3, 7, 0, 0))
     assert partition.can_wind
     partition.wind(2**31 - 2)
     for _ in range(2):
         assert judged(partition, Header(2, 7, 0, 2**31 - 1)) == (NO_ERROR, -1)
         assert judged(partition, Header(1, 7, 0, 3)) == (OUT_OF_ORDER, -1)
-        # Another leader knows it too: it reads its log.
+        # Another leader knows it too, from its log.
         partition.entries.append(Entry(3, Header(1, 8, 0, 0), b""))
         partition.elect(2, 3, START_NS)
     assert not partition_with().can_wind
 
 
-def test_one_of_the_last_five_batches_is_recognised() -> None:
+def test_the_last_five_batches_are_recognised() -> None:
     batches = [Header(2, 7, 0, 2 * i) for i in range(6)]
     partition = partition_with(*batches)
     assert [judged(partition, batch) for batch in batches[1:]] == [(NO_ERROR, 2 * i) for i in range(1, 6)]
@@ -71,21 +71,21 @@ def test_one_of_the_last_five_batches_is_recognised() -> None:
     assert judged(partition, Header(1, 7, 0, 0), tells=True) == (OUT_OF_ORDER, -1)
 
 
-def test_an_epoch_begins_with_sequence_zero_and_ends_the_one_before() -> None:
+def test_an_epoch_starts_with_sequence_zero_and_ends_the_previous_one() -> None:
     partition = partition_with(Header(1, 7, 3, 0))
     assert judged(partition, Header(1, 7, 4, 0)) == (NO_ERROR, -1)
     assert judged(partition, Header(1, 7, 4, 1)) == (OUT_OF_ORDER, -1)
     assert judged(partition, Header(1, 7, 2, 0)) == (INVALID_EPOCH, -1)
 
 
-def test_an_unknown_producer_may_begin_anywhere_but_with_old_brokers() -> None:
+def test_an_unknown_producer_may_start_with_any_sequence_except_with_old_brokers() -> None:
     partition = partition_with()
     assert judged(partition, Header(1, 7, 0, 9)) == (NO_ERROR, -1)
     assert judged(partition, Header(1, 7, 0, 9), old=True) == (UNKNOWN_PRODUCER, -1)
     assert judged(partition, Header(1, 7, 0, 0), old=True) == (NO_ERROR, -1)
 
 
-def test_a_leader_change_loses_what_was_not_replicated_and_who_wrote_it() -> None:
+def test_a_leader_change_loses_unreplicated_batches_and_their_producer_states() -> None:
     partition = partition_with(Header(1, 7, 0, 0), Header(1, 7, 0, 1), Header(1, 8, 0, 0))
     told: list[int] = []
     partition.sync(0, 1)
@@ -98,13 +98,13 @@ def test_a_leader_change_loses_what_was_not_replicated_and_who_wrote_it() -> Non
     assert [entry.header.producer_id for entry in partition.lost] == [7, 8]
     assert list(partition.producers) == [7]
     assert judged(partition, Header(1, 7, 0, 1)) == (NO_ERROR, -1)
-    # The old leader's followers count no more.
+    # The old leader's followers no longer count.
     partition.append(Header(1, 7, 0, 1), b"", START_NS)
     partition.sync(0, 2)
     assert partition.synced == 1
 
 
-def test_events_come_in_the_order_of_their_times_and_of_their_making() -> None:
+def test_events_run_in_the_order_of_their_times_and_of_their_scheduling() -> None:
     world, seen = World(1), list[str]()
     world.after(2, seen.append, "late")
     world.after(1, seen.append, "first")
@@ -128,7 +128,7 @@ def test_a_selector_waits_in_simulated_time() -> None:
     os.close(write_end)
 
 
-def test_asking_without_end_is_found() -> None:
+def test_spinning_is_detected() -> None:
     def ask() -> None:
         for _ in range(2000):
             selector.select(0)

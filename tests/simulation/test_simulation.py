@@ -1,4 +1,4 @@
-"""Thousands of histories, each of which must keep every promise; see README.md."""
+"""Runs thousands of histories, each of which must keep every promise; see README.md."""
 
 import os
 
@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.simulate import run_history
 
 HISTORIES = int(os.environ.get("CYPRODUCER_HISTORIES", "2000"))
-"""How many; ``make simulate`` runs 100,000."""
+"""How many histories to run; ``make simulate`` runs 100,000."""
 FIRST = int(os.environ.get("CYPRODUCER_FIRST_HISTORY", "1"))
 CHUNKS = 40
 
@@ -18,7 +18,7 @@ def chunk(number: int) -> range:
 
 
 @pytest.mark.parametrize("number", range(CHUNKS))
-def test_whatever_happens_the_promises_hold(number: int) -> None:
+def test_every_history_keeps_the_promises(number: int) -> None:
     broken = []
     for seed in chunk(number):
         if wrong := run_history(seed):
@@ -27,8 +27,8 @@ def test_whatever_happens_the_promises_hold(number: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [3, 82, 333])
-def test_a_seed_is_one_history(seed: int) -> None:
-    """Else a failure could not be replayed."""
+def test_the_same_seed_gives_the_same_history(seed: int) -> None:
+    """Otherwise a failure could not be reproduced."""
     first: list[str] = []
     second: list[str] = []
     run_history(seed, trace=first.append)
@@ -37,8 +37,8 @@ def test_a_seed_is_one_history(seed: int) -> None:
     assert first == second
 
 
-def test_the_histories_meet_every_kind_of_trouble() -> None:
-    """A promise that nothing threatens is not tested."""
+def test_the_histories_contain_every_kind_of_trouble() -> None:
+    """A promise that no event threatens is not tested."""
     lines: list[str] = []
     for seed in range(1, 1000):
         run_history(seed, trace=lines.append)
@@ -53,12 +53,12 @@ def test_the_histories_meet_every_kind_of_trouble() -> None:
         "the client freezes",
         "uncleanly, 1 batches lost",
         "handles zombie request",
-        "to nobody: {",
-        "gives producer id",
+        "to a closed connection: {",
+        "assigns producer id",
         "refuses a producer id",
         "expired in",
         "sequences start over",
-        "goes on behind sequence",
+        "continues after sequence",
         "0 wrap",
         "no memory for a record",
         "the topic is deleted",

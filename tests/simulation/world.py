@@ -1,11 +1,11 @@
-"""Time, chance and the order of events of one simulated history.
+"""Time, randomness and the order of events in one simulated history.
 
-Owns: the manual clock, the queue of events to come, the source of randomness, the trace. Does not own: what
-an event does. One thread runs everything; nothing here reads a real clock.
+Owns the manual clock, the queue of future events, the random number generator and the trace. Does not own
+the events' actions. One thread runs everything; nothing here reads a real clock.
 
-``WorldSelector`` is where the product meets it: the sender, asking its selector to wait, has the world go on
-instead, until a socket is ready or the time it asked for is over. So events come while the sender sleeps and
-between its steps, as they do to a thread, and a sender that sleeps too long, or not at all, is found.
+``WorldSelector`` connects it to the product: when the sender waits on its selector, the world runs instead,
+until a socket is ready or the timeout is over. So events happen while the sender sleeps and between its
+steps, as for a real thread, and a sender that sleeps too long, or not at all, is detected.
 """
 
 import heapq
@@ -21,28 +21,28 @@ START_NS = 1_000_000_000_000
 NS_PER_MS = 1_000_000
 NS_PER_STEP = 1000
 MOST_IDLE_STEPS = 1000
-"""Steps one after the other that wait for nothing, and without any event, that count as spinning."""
+"""More consecutive steps without a wait and without an event count as spinning."""
 
 
 class SpinningError(AssertionError):
-    """The sender asks again and again, and nothing happens."""
+    """The sender runs step after step, and nothing happens."""
 
 
 class World:
-    """Simulated time and what happens in it."""
+    """Simulated time and its events."""
 
     def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
         self.random = random.Random(seed)
         self.clock = ManualClock(START_NS)
         self.now_ns = START_NS
-        #: The process of the client does not run until then.
+        #: The client's process does not run before this time.
         self.frozen_until_ns = 0
-        #: Ends the sender's waits: the history is over.
+        #: The history is over: ends the sender's waits.
         self.over = False
         self.events_run = 0
-        #: Called when the client had a chance to do something.
+        #: Called after each step of the client.
         self.after_step: list[Callable[[], None]] = []
-        #: Called when something happened that was not the client's doing.
+        #: Called after events that the client did not cause.
         self.after_events: list[Callable[[], None]] = []
         self._events: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
         self._numbers = itertools.count()
@@ -55,7 +55,7 @@ class World:
         return (self.now_ns - START_NS) / NS_PER_MS
 
     def say(self, text: str) -> None:
-        """A line of the trace."""
+        """Writes a line of the trace."""
         if self._trace is not None:
             self._trace(f"{self.now_ms:10.3f}  {text}")
 
@@ -67,11 +67,11 @@ class World:
         return low if low == high else low + (high - low) * self.random.random()
 
     def after(self, delay_ms: float, act: Callable[..., object], *args: Any) -> int:
-        """Has ``act(*args)`` called in so many milliseconds; returns the time in ns."""
+        """Schedules ``act(*args)`` in ``delay_ms`` milliseconds; returns the time in ns."""
         return self.at(self.now_ns + int(delay_ms * NS_PER_MS), act, *args)
 
     def at(self, when_ns: int, act: Callable[..., object], *args: Any) -> int:
-        """Has ``act(*args)`` called at a time, after what is due at that time already."""
+        """Schedules ``act(*args)`` at a time, behind events already scheduled for it; returns the time."""
         when_ns = max(when_ns, self.now_ns)
         heapq.heappush(self._events, (when_ns, next(self._numbers), act, args))
         return when_ns
@@ -83,12 +83,12 @@ class World:
 
     def move_to(self, when_ns: int) -> None:
         if when_ns > self.now_ns:
-            # Half a nanosecond more: the clock cuts off what a float makes of the milliseconds.
+            # Half a nanosecond more: the clock truncates the rounding errors of the float milliseconds.
             self.clock.advance_ms((when_ns - self.now_ns + 0.5) / NS_PER_MS)
             self.now_ns = self.clock.monotonic_ns()
 
     def run_due(self) -> bool:
-        """Runs the events that are due; whether there were any."""
+        """Runs the events that are due; returns whether there were any."""
         events, ran = self._events, False
         while events and events[0][0] <= self.now_ns:
             _, _, act, args = heapq.heappop(events)
@@ -98,17 +98,17 @@ class World:
         return ran
 
     def run_out(self) -> None:
-        """Runs every event that is left, in its time: what the network and the brokers still hold."""
+        """Runs all remaining events at their times: network and brokers may still hold bytes and requests."""
         while self._events:
             self.move_to(self._events[0][0])
             self.run_due()
 
 
 class WorldSelector(selectors.DefaultSelector):
-    """A selector that waits in simulated time. Sockets come in the order in which they were registered."""
+    """A selector that waits in simulated time. Returns sockets in the order of their registration."""
 
     def __init__(self, world: World, step_ms: float = 0.0) -> None:
-        """``step_ms``: how long the client's own work takes at most, from one wait to the next."""
+        """``step_ms``: how long the client's own work takes at most between two waits."""
         super().__init__()
         self._world = world
         self._step_ms = step_ms
@@ -156,10 +156,10 @@ class WorldSelector(selectors.DefaultSelector):
         return self._order[entry[0].fd]
 
     def _watch_idling(self) -> None:
-        """Work takes time, if a little; a sender that works on and on while nothing happens is wrong."""
+        """Lets each step take a little time; raises if the sender runs many steps while nothing happens."""
         world = self._world
         self._idle = self._idle + 1 if world.events_run == self._events_seen else 0
         self._events_seen = world.events_run
         if self._idle > MOST_IDLE_STEPS:
-            raise SpinningError("the sender steps without end, and nothing happens in between")
+            raise SpinningError("the sender spins: no events happen between its steps")
         world.move_to(world.now_ns + NS_PER_STEP)
