@@ -509,6 +509,44 @@ MUTANTS = [
             "tests/observability/test_values.py::test_the_compression_rate_is_bytes_sent_divided_by_uncompressed_bytes",
         ),
     ),
+    Mutant(
+        "async-seals-no-batch",
+        "cyproducer/callers/send_path.pyx",
+        "                if out.sealing != NULL:\n"
+        "                    acc.seal(out.sealing)\n"
+        "                if result == NEED_MEMORY:\n",
+        "                if out.sealing != NULL and blocks:\n"
+        "                    acc.seal(out.sealing)\n"
+        "                if result == NEED_MEMORY:\n",
+        (
+            "tests/callers/test_batch_boundaries.py::test_a_batch_that_is_closed_for_lack_of_memory_is_compressed_and_sent",
+        ),
+    ),
+    Mutant(
+        "joined-rows-raise-no-timestamp",
+        "cyproducer/callers/bulk_append.pyx",
+        "    if timestamp_ms > b.max_timestamp:\n"
+        "        b.max_timestamp = timestamp_ms\n"
+        "    b.size = p - b.data\n",
+        "    b.size = p - b.data\n",
+        (
+            "tests/callers/test_batch_boundaries.py::test_rows_that_join_an_earlier_batch_raise_its_max_timestamp",
+        ),
+    ),
+    Mutant(
+        "error-text-decoded-strictly",
+        "cyproducer/network/produce_response.pyx",
+        '        message = o.message[:o.message_size].decode("utf-8", "replace")\n',
+        '        message = o.message[:o.message_size].decode("utf-8")\n',
+        ("tests/network/test_error_texts.py::test_an_error_message_that_is_not_utf_8_reaches_the_future",),
+    ),
+    Mutant(
+        "writing-is-no-use",
+        "cyproducer/network/transport.pyx",
+        "        transport.last_used_ns = now\n        transport.traffic.out_bytes += n\n",
+        "        transport.traffic.out_bytes += n\n",
+        ("tests/network/test_connection_use.py::test_writing_is_use_of_a_connection_that_gets_no_responses",),
+    ),
 ]
 
 
