@@ -97,7 +97,7 @@ def test_the_log_tells_what_was_written_and_what_may_have_been(kafka: KafkaClust
     for name, what in (("batch-fails", "batch"), ("stream-fails", "micro-batch 0")):
         assert "failed: True" in told[name]
         assert re.search(
-            rf"WARNING cyproducer\.spark: {what} failed: rows that were acknowledged before stay in Kafka, "
-            r"and come again when it is repeated$",
+            rf"WARNING cyproducer\.spark: {what} failed: rows that were acknowledged stay in Kafka, "
+            r"and are written again when it is retried$",
             line(name),
         )

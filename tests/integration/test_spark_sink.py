@@ -115,11 +115,15 @@ def test_empty_and_very_many_partitions_lose_nothing(spark: Any, kafka: KafkaClu
             {"topic": "t"},
             "column 'timestamp' is bigint: must be timestamp",
         ),
-        (["'x' as value"], {"topic": "t", "topc": "t"}, "option 'topc' is not known: is 'topic' meant?"),
+        (["'x' as value"], {"topic": "t", "topc": "t"}, "option 'topc' is unknown: did you mean 'topic'?"),
         (["'x' as value"], {"topic": "t", "kafka.linger.msec": "1"}, "linger.msec"),
         (["'x' as value"], {"topic": "t", "kafka.value.serializer": "S"}, "can't be given"),
-        (["'x' as value"], {"topic": "t", "deliveryGuarantee": "exactly-once"}, "not there yet"),
-        (["'x' as value"], {"topic": "t", "createTopic.partitions": "0"}, "must be a whole number from 1 on"),
+        (["'x' as value"], {"topic": "t", "deliveryGuarantee": "exactly-once"}, "not supported yet"),
+        (
+            ["'x' as value"],
+            {"topic": "t", "createTopic.partitions": "0"},
+            "must be a whole number, at least 1",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_before_a_task_starts(

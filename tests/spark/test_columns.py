@@ -96,10 +96,10 @@ def test_headers_are_pairs_of_a_name_and_a_content(of: spark.DataType) -> None:
 @pytest.mark.parametrize(
     ("of", "topic", "says"),
     [
-        (schema(key=STRING, other=DOUBLE), "t", "no column 'value', only 'key', 'other': it is what"),
+        (schema(key=STRING, other=DOUBLE), "t", "no column 'value', only 'key', 'other': 'value' is"),
         (schema(), "t", "no column 'value', only none at all"),
         (schema(value=BINARY), None, "no topic: give option 'topic', or a column 'topic'"),
-        (schema(value=BINARY, Value=STRING), "t", "columns 'value' and 'Value': there can be one value"),
+        (schema(value=BINARY, Value=STRING), "t", "columns 'value' and 'Value': only one value is allowed"),
     ],
 )
 def test_what_is_missing_or_twice_is_said(of: Any, topic: str | None, says: str) -> None:

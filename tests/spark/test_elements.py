@@ -165,7 +165,7 @@ def test_what_came_before_an_error_is_taken() -> None:
 
 
 def test_what_it_is_made_of_is_checked() -> None:
-    with pytest.raises(ValueError, match="most: is 0, must be at least 1"):
+    with pytest.raises(ValueError, match="most=0: must be at least 1"):
         PlainElements([], 0, 1, 1)
     with pytest.raises(TypeError, match="not iterable"):
         PlainElements(cast("Any", 5), 1, 1, 1)

@@ -85,12 +85,14 @@ def test_a_topic_that_is_there_is_no_error(admin: type[Admin]) -> None:
     assert create_missing(CONFIG, "t", 1, None) is False
 
 
-@pytest.mark.parametrize(("replication", "says"), [(None, "as brokers do"), (2, "2")])
+@pytest.mark.parametrize(("replication", "says"), [(None, "default"), (2, "2")])
 def test_a_refusal_has_the_brokers_words(admin: type[Admin], replication: int | None, says: str) -> None:
     admin.error = ClientError("not you")
     with pytest.raises(TopicCreationError) as caught:
         create_missing(CONFIG, "t", 5, replication)
-    assert str(caught.value).endswith(f"topic 't' with 5 partitions, replicated {says}: ClientError: not you")
+    assert str(caught.value).endswith(
+        f"topic 't' with 5 partitions, replication factor {says}: ClientError: not you"
+    )
     assert caught.value.__cause__ is admin.error
 
 
