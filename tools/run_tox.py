@@ -1,7 +1,7 @@
-"""Runs tox with every Python of this machine, and closes with what pytest counted in each environment.
+"""Runs tox with every Python of this machine, then prints pytest's counts for each environment.
 
-tox looks for interpreters on PATH; those that only pyenv knows are told to it here. All arguments are tox's;
-without any, everything is run, two environments at a time, in the order of ``env_list``.
+tox looks for interpreters on PATH; this script also passes it those of pyenv. All arguments are passed to
+tox. Without arguments, runs all environments, two at a time, in the order of ``env_list``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REPORTS = ROOT / ".tox" / "reports"
 
 
 def pyenv_pythons() -> Iterator[Path]:
-    """What pyenv installed, newest first within each minor version, whether or not it is activated."""
+    """Yields the Pythons that pyenv has installed, activated or not, newest first."""
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     if not root.is_dir() and (pyenv := shutil.which("pyenv")):
         found = subprocess.run([pyenv, "root"], capture_output=True, text=True, check=False)
@@ -32,7 +32,7 @@ def _version(python: Path) -> list[int]:
 
 
 def counts(report: Path) -> str:
-    """A line in pytest's words, such as ``py312: 517 passed, 0 failed, 3 skipped``, from its JUnit report."""
+    """Returns a summary of a JUnit report in pytest's format: ``py312: 517 passed, 0 failed, 3 skipped``."""
     suites = ElementTree.parse(report).getroot().iter("testsuite")
     total = failed = skipped = 0
     for suite in suites:
@@ -44,13 +44,13 @@ def counts(report: Path) -> str:
 
 def main(arguments: list[str]) -> int:
     shutil.rmtree(REPORTS, ignore_errors=True)
-    # setuptools packs whatever it finds in here, be it of modules that are gone from the sources.
+    # setuptools packs everything in build/lib.*, including modules that no longer exist in the sources.
     for leftover in (ROOT / "build").glob("lib.*"):
         shutil.rmtree(leftover)
     if arguments:
         status = tox("run", arguments)
     else:
-        # Whatever fails, all of it is run and told of.
+        # Runs and reports all environments, even if one fails.
         status = tox("run-parallel", ["--parallel", "2", "--parallel-live"])
     for report in sorted(REPORTS.glob("*.xml")):
         print(counts(report), flush=True)
@@ -58,12 +58,12 @@ def main(arguments: list[str]) -> int:
 
 
 def tox(subcommand: str, arguments: list[str]) -> int:
-    """Its exit status."""
+    """Runs tox and returns its exit status."""
     discover = [str(python) for python in pyenv_pythons()]
     behind = arguments.index("--") if "--" in arguments else len(arguments)
     command = [sys.executable, "-m", "tox", subcommand, "-c", str(ROOT / "tox.ini"), *arguments[:behind]]
     if discover:
-        # The last option, as it takes every word that follows, up to what the environments' commands get.
+        # The last option before "--", because it takes all words that follow.
         command += ["--discover", *discover]
     command += arguments[behind:]
     return subprocess.run(command, cwd=ROOT, check=False).returncode

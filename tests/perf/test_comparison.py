@@ -144,7 +144,7 @@ def test_without_its_broker_a_contest_is_skipped_with_the_reason() -> None:
 
     it = Bench(Brokers(without_real=True), Plan(pairs=2), Watch(io.StringIO(), 1), run)
 
-    assert it.measure(case)["real"].skipped == {OWN: "no real broker was wanted"}
+    assert it.measure(case)["real"].skipped == {OWN: "the real broker is disabled"}
 
 
 def test_progress_in_a_log_is_a_line_a_run_with_what_is_left() -> None:
@@ -189,7 +189,7 @@ def test_the_report_says_what_was_left_out_and_that_few_pairs_are_few() -> None:
     text = report.markdown(report.page(Store({"case": taken(results, pairs=1)}), {}))
 
     assert "Left out: a, p: it isn't installed." in text
-    assert "1 pair. A figure to quote takes at least five." in text
+    assert "1 pair. Figures to quote need at least five." in text
 
 
 @pytest.mark.usefixtures("_only_this_case")
@@ -301,7 +301,7 @@ def test_a_small_comparison_writes_its_report(tmp_path: Path) -> None:
         for contest in CASES[name].contests:
             found = store.taken[name].results[contest.at]
             if contest.broker == "real":
-                assert found.skipped == {OWN: "no real broker was wanted"}
+                assert found.skipped == {OWN: "the real broker is disabled"}
                 continue
             for column in CASES[name].columns:
                 assert found.all_own(column.metric), (name, contest.at, column.metric)

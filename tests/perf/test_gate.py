@@ -45,10 +45,10 @@ def test_a_workload_that_was_not_counted_twice_is_noticed(sizes: list[str]) -> N
     ("counted", "failed", "told"),
     [
         (1099.0, False, "+9.9%"),
-        (1100.0, True, "+10.0%   FAILED: less than 10% is let pass"),
-        (1250.0, True, "+25.0%   FAILED: less than 10% is let pass"),
+        (1100.0, True, "+10.0%   FAILED: must be less than 10% more"),
+        (1250.0, True, "+25.0%   FAILED: must be less than 10% more"),
         (1000.0, False, "+0.0%"),
-        (850.0, False, "-15.0%   cheaper: store it, so that it stays so"),
+        (850.0, False, "-15.0%   improved: store the new bound"),
     ],
 )
 def test_a_tenth_more_fails_and_says_by_how_much(counted: float, failed: bool, told: str) -> None:
@@ -62,7 +62,7 @@ def test_what_has_no_bound_yet_fails_nothing() -> None:
     (verdict,) = bounds.judge({"new": 5.0}, {"send": 1.0})
 
     assert not verdict.failed
-    assert "nothing stored" in verdict.line()
+    assert "no stored bound" in verdict.line()
 
 
 def test_storing_keeps_other_machines_and_what_was_not_counted(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_what_is_the_same_ends_with_zero(capsys: pytest.CaptureFixture[str]) -> 
     assert run.tell([outcome(hashes(1, 2), hashes(2, 1))], said) == 0
 
     assert said.getvalue() == ""
-    assert "each row once" in capsys.readouterr().out
+    assert "exactly the rows that Spark computed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_what_is_the_same_ends_with_zero(capsys: pytest.CaptureFixture[str]) -> 
     [
         (outcome(hashes(1, 2), hashes(1)), "2 rows expected, but 1 lost, end offsets of 1"),
         (outcome(hashes(1, 2), hashes(1, 2, 2)), "2 rows expected, but 1 more than once, end offsets of 3"),
-        (outcome(hashes(1, 2), hashes(1, 3)), "but 1 lost, 1 that Spark knows nothing of"),
+        (outcome(hashes(1, 2), hashes(1, 3)), "but 1 lost, 1 unknown to Spark"),
         (dataclasses.replace(SAME, found=ReadBack(hashes(1), 1, 2, 0.5)), "but end offsets of 2"),
         (dataclasses.replace(SAME, summary_rows=0), "but 0 in the sink's summaries"),
     ],
