@@ -281,7 +281,7 @@ def test_a_run_that_can_not_be_done_says_so_in_its_result() -> None:
         [sys.executable, client.__file__, "raw.blocking", args], capture_output=True, text=True
     )
 
-    assert json.loads(done.stdout) == {"skipped": "the raw socket wants a single broker"}, done.stderr
+    assert json.loads(done.stdout) == {"skipped": "the raw socket needs a single broker"}, done.stderr
 
 
 @pytest.mark.slow
