@@ -415,7 +415,7 @@ MUTANTS = [
         "cyproducer/spark/sending.py",
         "for part in (rows.slice(half), rows.slice(0, half))",
         "for part in (rows.slice(0, half), rows.slice(half))",
-        ("tests/spark/test_sending.py::test_any_number_of_refused_batches_is_halved",),
+        ("tests/spark/test_sending.py::test_refused_batches_are_halved_repeatedly",),
     ),
     Mutant(
         "closed-when-taken",
@@ -424,7 +424,7 @@ MUTANTS = [
         "",
         (
             "tests/spark/test_sharing.py::"
-            "test_time_that_runs_out_while_a_task_takes_the_producer_closes_nothing",
+            "test_a_timer_that_fires_while_a_task_takes_the_producer_closes_nothing",
         ),
     ),
     Mutant(
@@ -439,7 +439,7 @@ MUTANTS = [
         "cyproducer/spark/rows.py",
         "    yield from sent.outcomes()[: first.rows[0]]\n",
         "    yield from sent.outcomes()\n",
-        ("tests/spark/test_rows.py::test_records_before_the_one_that_brokers_refuse_are_told",),
+        ("tests/spark/test_rows.py::test_records_before_a_refused_one_are_yielded",),
     ),
     Mutant(
         "sent-twice-after-a-part",
@@ -497,7 +497,7 @@ MUTANTS = [
         "errors[row] = text",
         (
             "tests/spark/test_mapping.py::"
-            "test_a_row_that_failed_at_the_broker_has_its_error_though_others_were_refused_before",
+            "test_a_row_that_failed_at_the_broker_has_its_error_after_others_were_refused",
         ),
     ),
     # Metrics
