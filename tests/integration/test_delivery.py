@@ -1,4 +1,4 @@
-"""What a caller is told about its records on a real broker, through every way of being told."""
+"""Tests the results that a caller gets from a real broker: metadata, futures, awaitables and callbacks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_acknowledged_records_have_their_offsets(kafka: KafkaCluster, acks: int 
 def test_without_acknowledgement_offsets_are_unknown_and_the_records_arrive(kafka: KafkaCluster) -> None:
     kafka.create_topic("acks-0")
     with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, acks=0) as producer:
-        # Nothing tells of a refusal with acks=0, so the new topic's leader has to be ready beforehand.
+        # With acks=0 a refusal is not reported, so the new topic's leader must be ready first.
         with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as other:
             assert other.send("acks-0", b"first").get(30).offset == 0
         futures = [producer.send("acks-0", b"%d" % i) for i in range(1_000)]

@@ -1,4 +1,4 @@
-"""The fixtures themselves: what the other integration tests rely on."""
+"""Tests the fixtures on which the other integration tests rely."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def produce(cluster: KafkaCluster, topic: str, values: list[bytes], partition: int = 0) -> None:
-    """Write values through librdkafka; returns once all are acknowledged by the in-sync replicas."""
+    """Writes values with librdkafka. Returns once the in-sync replicas have acknowledged all."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "log_level": 0})
     failures: list[object] = []
 
@@ -200,7 +200,7 @@ def test_without_java_the_run_says_so_and_fails_in_ci(ci: str, outcome: str, tmp
             *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--import-mode=importlib"),
             *("-c", REPOSITORY / "pyproject.toml", "-k", "one_node_returns", Path(__file__)),
         ],
-        # Nothing is on this PATH, so neither is java.
+        # This PATH has no programs, so no java.
         env={"PATH": str(tmp_path), "CI": ci},
         cwd=tmp_path,
         capture_output=True,

@@ -1,4 +1,4 @@
-"""That the reckoning of the fault tests notices everything it is there to notice."""
+"""Tests that the reckoning of the fault tests detects every broken guarantee."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ MAYBE_WRITTEN.maybe_written = True
 
 
 def writer_of(*outcomes: int | errors.KafkaError | None) -> Writer:
-    """One that has sent a record for each outcome to partition 0: an offset, an error, or nothing yet."""
+    """Returns a writer that has sent a record per outcome to partition 0: an offset, an error, or none
+    yet."""
     writer = Writer(cast("KafkaProducer", None), "topic", 1, FaultLog("the seed"))
     for number, outcome in enumerate(outcomes):
         entry = Entry(0, number, b"key", b"0/%d/value" % number, sent_s=float(number))
@@ -36,7 +37,7 @@ def writer_of(*outcomes: int | errors.KafkaError | None) -> Writer:
 
 
 def log_of(*numbers: int, key: bytes = b"key", value: bytes = b"value", partition: int = 0) -> list[Fetched]:
-    """A log that holds these records at the offsets 0, 1, ..."""
+    """Returns a log with these records at the offsets 0, 1, ..."""
     return [
         Fetched(partition, offset, "CreateTime", 0, key, b"0/%d/" % number + value, [])
         for offset, number in enumerate(numbers)
@@ -83,23 +84,23 @@ def test_records_out_of_order() -> None:
 def test_a_failed_record_out_of_order() -> None:
     writer, found = writer_of(MAYBE_WRITTEN, 0), log_of(1, 0)
     assert "1 records out of order:\n  record 0 of" in complaints(writer, found, failed_until_s=9)
-    # What nobody can keep from happening without idempotence.
+    # Without idempotence this can't be prevented.
     Reckoning(writer, found, failed_until_s=9, twice=True).check()
 
 
 def test_an_offset_that_is_not_the_one_told() -> None:
     for offset in (1, -1):
-        assert "1 records elsewhere" in complaints(writer_of(offset), log_of(0))
-    assert "1 records elsewhere" in complaints(writer_of(2), log_of(0, 0), twice=True)
+        assert "1 records not at their acknowledged" in complaints(writer_of(offset), log_of(0))
+    assert "1 records not at their acknowledged" in complaints(writer_of(2), log_of(0, 0), twice=True)
     Reckoning(writer_of(1), log_of(0, 0), twice=True).check()
-    # The acknowledged copy went with its leader, another one is there.
+    # The acknowledged copy was lost with its leader; another copy exists.
     Reckoning(writer_of(2), log_of(0), twice=True, lost=True).check()
 
 
 def test_a_partition_that_is_not_the_one_told() -> None:
     writer = writer_of(0)
     writer.entries[0][0].told = 3
-    assert "1 records told to be in partition 3" in complaints(writer, log_of(0))
+    assert "1 records acknowledged in partition 3" in complaints(writer, log_of(0))
 
 
 @pytest.mark.parametrize("changed", [{"key": b"other"}, {"value": b"other"}, {"partition": 1}])
@@ -119,7 +120,7 @@ def test_a_failure_where_none_is_allowed() -> None:
 
 def test_a_record_that_failed_as_not_written_and_is_there() -> None:
     text = complaints(writer_of(0, NOT_WRITTEN), log_of(0, 1), failed_until_s=9)
-    assert "1 records there that failed as not written:\n  record 1 of" in text
+    assert "1 records written that failed as not written:\n  record 1 of" in text
 
 
 def test_a_record_that_failed_as_maybe_written_may_be_there_once() -> None:
@@ -145,21 +146,21 @@ def test_a_record_that_a_restarted_broker_has_and_refuses() -> None:
 
 def test_a_failure_that_does_not_say_whether_the_record_was_written() -> None:
     text = complaints(writer_of(0, UNCLEAR), log_of(0), failed_until_s=9)
-    assert "1 records whose failure does not say" in text
+    assert "1 failed records whose maybe_written is unknown" in text
 
 
 def test_a_record_whose_future_never_ended() -> None:
-    assert "1 records without an answer" in complaints(writer_of(0, None), log_of(0, 1))
+    assert "1 records without an outcome" in complaints(writer_of(0, None), log_of(0, 1))
 
 
 def test_the_log_has_the_faults_and_what_cyproducer_said() -> None:
     with FaultLog("s") as log:
         log.add("node 1: SIGKILL")
-        logging.getLogger("cyproducer").info("no answer from %s", "node 1")
+        logging.getLogger("cyproducer").info("no response from %s", "node 1")
     logging.getLogger("cyproducer").warning("later")
 
     assert "node 1: SIGKILL" in str(log)
-    assert "INFO no answer from node 1" in str(log)
+    assert "INFO no response from node 1" in str(log)
     assert "later" not in str(log)
 
 

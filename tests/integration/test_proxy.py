@@ -1,4 +1,4 @@
-"""What the proxy of the fault tests does to a connection: each fault alone, before a server of frames."""
+"""Tests each fault of the fault tests' proxy, with a server that responds to frames."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANSWER = b"answer" * 10
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """Answers each frame with its correlation id; keeps what it got."""
+    """Responds to each frame with its correlation id. Keeps the received bytes."""
 
     daemon_threads = False
 
@@ -68,7 +68,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 
 class OnePlan(Mischief):
-    """The plan given for the first connection, none for those to come."""
+    """The given plan for the first connection, and no fault for later ones."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__("")
@@ -98,7 +98,7 @@ def connected(proxy: Proxy) -> Iterator[socket.socket]:
 
 
 def received(client: socket.socket, size: int = 10_000) -> bytes:
-    """What comes until the connection's end, or ``size`` bytes."""
+    """Returns the bytes received until the connection's end, at most ``size``."""
     got = b""
     with contextlib.suppress(ConnectionResetError):
         while len(got) < size and (part := client.recv(size - len(got))):
@@ -149,7 +149,7 @@ def test_an_answer_is_lost_after_the_request_was_carried_out(
         assert received(client) == answer(1) + answer(2)
         assert server.closed.acquire(timeout=10)
     assert server.answered == 3
-    assert log.count("the answer to Produce 2 was lost") == 1
+    assert log.count("the response to Produce 2 was lost") == 1
 
 
 def test_a_late_request_arrives_after_its_client_was_cut(proxy: Proxy, server: Server, log: FaultLog) -> None:
@@ -162,7 +162,7 @@ def test_a_late_request_arrives_after_its_client_was_cut(proxy: Proxy, server: S
         assert server.got == frame(METADATA, 1)
         assert server.closed.acquire(timeout=10)
     assert server.got == frame(METADATA, 1) + frame(PRODUCE, 2)
-    assert log.count("Produce 1 was answered after the client had gone") == 1
+    assert log.count("the response to Produce 1 came after the client had disconnected") == 1
 
 
 def test_stalled_requests_arrive_though_their_client_gave_up(
@@ -183,7 +183,7 @@ def test_stalled_requests_arrive_though_their_client_gave_up(
     [
         (Plan(Fault.STALL_REQUESTS, at=1, hold_s=0.2), 0.2),
         (Plan(Fault.STALL_ANSWERS, at=1, hold_s=0.2), 0.2),
-        # Once on the way there and once on the way back.
+        # Once for the request and once for the response.
         (Plan(Fault.SLOW, hold_s=0.1), 0.2),
     ],
 )
@@ -245,7 +245,7 @@ def test_a_seed_gives_each_connection_the_same_plan_again() -> None:
             made[node, number] = plan
         return made
 
-    # Which node's connections come first is up to the threads.
+    # The order of connections to different nodes depends on the threads.
     assert plans("1", [1, 2] * 200) == plans("1", [1] * 200 + [2] * 200)
     assert plans("1", [1] * 10) != plans("2", [1] * 10)
     assert {plan.fault for plan in plans("1", [1] * 200).values()} == set(ALL)
