@@ -82,7 +82,7 @@ def test_a_topic_nobody_created_has_three_partitions(kafka: KafkaCluster) -> Non
 
 
 @pytest.mark.kafka
-def test_read_all_says_how_many_records_are_missing(kafka: KafkaCluster) -> None:
+def test_read_all_reports_how_many_records_are_missing(kafka: KafkaCluster) -> None:
     kafka.create_topic("short")
     produce(kafka, "short", [b"only"])
 
@@ -129,7 +129,7 @@ def test_three_nodes_keep_every_record_when_the_leader_is_killed(kafka_cluster: 
 
 @pytest.mark.kafka
 @pytest.mark.slow
-def test_a_paused_node_keeps_its_connections_and_goes_on_when_resumed(kafka_cluster: KafkaCluster) -> None:
+def test_a_paused_node_keeps_its_connections_and_continues_when_resumed(kafka_cluster: KafkaCluster) -> None:
     kafka_cluster.create_topic("paused", replication=1)
     leader = kafka_cluster.leader("paused", 0)
     producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "log_level": 0})
@@ -194,7 +194,7 @@ def test_brokers_die_with_the_process_that_started_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ci", "outcome"), [("", "1 skipped"), ("true", "1 error")])
-def test_without_java_the_run_says_so_and_fails_in_ci(ci: str, outcome: str, tmp_path: Path) -> None:
+def test_without_java_the_run_reports_it_and_fails_in_ci(ci: str, outcome: str, tmp_path: Path) -> None:
     run = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--import-mode=importlib"),

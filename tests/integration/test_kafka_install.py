@@ -51,7 +51,7 @@ def test_the_jars_are_fetched_once(machine: Path) -> None:
     assert runs(machine) == 1
 
 
-def test_runs_that_install_at_once_fetch_once(machine: Path) -> None:
+def test_concurrent_installations_fetch_once(machine: Path) -> None:
     set_maven(machine, then='sleep 0.3; echo jar > "$jars/kafka.jar"')
     # Forked, so that the children use this test's cache directory.
     fork = multiprocessing.get_context("fork")
@@ -76,7 +76,7 @@ def test_a_changed_pom_is_fetched_again(machine: Path, monkeypatch: pytest.Monke
     assert runs(machine) == 2
 
 
-def test_a_failed_fetch_leaves_nothing_behind_and_shows_mavens_words(machine: Path) -> None:
+def test_a_failed_fetch_leaves_nothing_behind_and_shows_mavens_output(machine: Path) -> None:
     set_maven(machine, then='echo half > "$jars/kafka.jar"; echo no route to repository; exit 1')
 
     with pytest.raises(KafkaUnavailableError, match=r"(?s)mvn could not fetch Kafka.*no route to repository"):

@@ -1,4 +1,4 @@
-"""Brokers older than topic ids, and than flexible versions: the oldest that is supported, and one of 3.x."""
+"""Tests brokers without topic ids and flexible versions: the oldest supported one, and one of 3.x."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.until import looks
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 VERSIONS = {
-    # The handshake begins with version 4; a refusal names the versions to go on with since Kafka 2.4.
+    # The handshake starts with version 4. Since Kafka 2.4, a refusal has the supported versions.
     "2.1.1": {
         ("API_VERSIONS", 4),
         ("API_VERSIONS", 0),
@@ -36,13 +36,13 @@ VERSIONS = {
     },
 }
 RECORDS = 1_000
-# 1970 is long past any retention; a record of the far future needs no rule in these versions.
+# Records from 1970 exceed any retention. Records from the far future need no option in these versions.
 KEPT_FOR_EVER = {"retention.ms": "-1", "segment.ms": str(2**63 - 1)}
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def old(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OldKafka]:
-    # Java is there, but Maven is needed as well where only the newest Kafka is in the cache.
+    # Java is installed, but Maven is needed too if only the newest Kafka is in the cache.
     if (reason := missing_tools(POMS / f"pom-{request.param}.xml")) is not None:
         pytest.skip(f"no Kafka {request.param}: {reason}")
     with old_kafka(request.param, tmp_path_factory.mktemp("old-kafka")) as broker:
@@ -61,13 +61,13 @@ def create(admin: AdminClient, topic: str, partitions: int) -> None:
             admin.create_topics([new], operation_timeout=30)[topic].result(30)
             return
         except KafkaException as error:
-            # ZooKeeper's brokers say that a topic is deleted while they are still about it.
+            # Brokers with ZooKeeper report a topic as deleted before the deletion is complete.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
     raise TimeoutError(f"topic {topic!r} is still there")
 
 
-def test_the_newest_versions_it_knows_are_used(old: OldKafka, admin: AdminClient) -> None:
+def test_the_newest_versions_that_a_broker_supports_are_used(old: OldKafka, admin: AdminClient) -> None:
     create(admin, "versions", 1)
     with KafkaProducer(bootstrap_servers=old.bootstrap_servers, client_id="versions") as producer:
         assert producer.send("versions", b"x").get(30).offset == 0
@@ -87,7 +87,8 @@ def test_every_record_is_read_back_as_it_was_sent(
 ) -> None:
     topic = f"shapes-{codec}"
     create(admin, topic, 3)
-    # The broker's limit for a batch, of which a client's for a record knows nothing, is 1,000,012 in 2.1.
+    # In 2.1 the broker's limit for a batch is 1,000,012. The client's limit for a record does not consider
+    # it.
     shapes = list(all_shapes(RECORDS, 900_000, 3))
     with KafkaProducer(
         bootstrap_servers=old.bootstrap_servers, compression_type=codec, linger_ms=20
