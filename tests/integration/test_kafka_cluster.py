@@ -75,7 +75,7 @@ def test_one_node_returns_the_records_written_to_it(kafka: KafkaCluster) -> None
 
 
 @pytest.mark.kafka
-def test_a_topic_nobody_created_has_three_partitions(kafka: KafkaCluster) -> None:
+def test_an_automatically_created_topic_has_three_partitions(kafka: KafkaCluster) -> None:
     produce(kafka, "automatic", [b"x"], partition=2)
 
     assert [r.partition for r in read_all(kafka.bootstrap_servers, "automatic", expected=1)] == [2]

@@ -75,7 +75,7 @@ def test_the_newest_versions_that_a_broker_supports_are_used(old: OldKafka, admi
     assert old.requests("versions", until="PRODUCE") == VERSIONS[old.version]
 
 
-def test_a_topic_nobody_created_is_made_by_the_first_record(old: OldKafka) -> None:
+def test_a_missing_topic_is_created_by_the_first_record(old: OldKafka) -> None:
     with KafkaProducer(bootstrap_servers=old.bootstrap_servers) as producer:
         futures = [producer.send("made-by-send", b"x", partition=partition) for partition in range(3)]
         assert [future.get(30).offset for future in futures] == [0, 0, 0]
@@ -109,7 +109,7 @@ def test_every_record_is_read_back_as_it_was_sent(
         assert record == sent
 
 
-def test_a_topic_deleted_and_made_again_is_usable_again(old: OldKafka, admin: AdminClient) -> None:
+def test_a_deleted_and_recreated_topic_is_usable_again(old: OldKafka, admin: AdminClient) -> None:
     create(admin, "phoenix", 2)
     with KafkaProducer(bootstrap_servers=old.bootstrap_servers) as producer:
         assert [producer.send("phoenix", b"old", partition=0).get(30).offset for _ in range(3)] == [0, 1, 2]
@@ -122,7 +122,7 @@ def test_a_topic_deleted_and_made_again_is_usable_again(old: OldKafka, admin: Ad
     assert [r.value for r in read_all(old.bootstrap_servers, "phoenix", 3)] == [b"new"] * 3
 
 
-def test_a_batch_larger_than_its_topic_takes_fails_with_the_brokers_error(old: OldKafka) -> None:
+def test_a_batch_too_large_for_its_topic_fails_with_the_brokers_error(old: OldKafka) -> None:
     with KafkaProducer(bootstrap_servers=old.bootstrap_servers, max_request_size=4_000_000) as producer:
         with pytest.raises(errors.MessageSizeTooLargeError, match="too-large"):
             producer.send("too-large", b"x" * 3_000_000).get(30)

@@ -36,7 +36,7 @@ import atexit, os, sys, time
 from pathlib import Path
 
 directory, root, bootstrap, topic, life = Path(sys.argv[1]), *sys.argv[2:]
-# Not reached if the driver is killed. Otherwise, tells the test to stop waiting for this driver.
+# Not reached if the driver is killed. Otherwise, makes the test stop waiting for this driver.
 atexit.register((directory / "broken").touch)
 # At the end: an installed package comes before the sources.
 sys.path.append(root)

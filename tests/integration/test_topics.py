@@ -23,7 +23,7 @@ def admin(kafka: KafkaCluster) -> AdminClient:
     return AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
 
 
-def test_a_topic_nobody_created_is_made_by_the_first_record(kafka: KafkaCluster) -> None:
+def test_a_missing_topic_is_created_by_the_first_record(kafka: KafkaCluster) -> None:
     with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
         futures = [producer.send("made-by-send", b"%d" % i, partition=i % 3) for i in range(30)]
         places = [(told.partition, told.offset) for told in (future.get(30) for future in futures)]
@@ -136,7 +136,7 @@ def test_a_partition_the_topic_does_not_have_is_refused(kafka: KafkaCluster) -> 
             producer.send("two", b"after metadata", partition=2)
 
 
-def test_a_topic_deleted_and_made_again_is_usable_again(kafka: KafkaCluster, admin: AdminClient) -> None:
+def test_a_deleted_and_recreated_topic_is_usable_again(kafka: KafkaCluster, admin: AdminClient) -> None:
     kafka.create_topic("phoenix", partitions=2)
     with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
         assert [producer.send("phoenix", b"old", partition=0).get(30).offset for _ in range(3)] == [0, 1, 2]
@@ -173,7 +173,7 @@ def test_records_for_a_deleted_topic_fail_in_bounded_time(kafka: KafkaCluster, a
             future.get(30)
 
 
-def test_a_batch_larger_than_its_topic_takes_fails_with_the_brokers_error(kafka: KafkaCluster) -> None:
+def test_a_batch_too_large_for_its_topic_fails_with_the_brokers_error(kafka: KafkaCluster) -> None:
     kafka.create_topic("small", configs={"max.message.bytes": "1000"})
     with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
         fits = producer.send("small", b"x" * 800)
