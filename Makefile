@@ -1,5 +1,5 @@
-# Needs git, make, a C compiler and Python 3.11 or newer (make PYTHON=/path/to/python says which).
-# `make` alone lists the targets.
+# Needs git, make, a C compiler and Python 3.11 or newer (make PYTHON=/path/to/python selects one).
+# `make` without a target lists the targets.
 
 VENV = .venv
 TOX_VENV = .cache/tox
@@ -11,41 +11,41 @@ SOURCES = pyproject.toml setup.py $(shell find cyproducer -name '*.py' -o -name 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
 
-dev: $(DEV_VENV)/stamp  ## set up for working on the code: an editable install in .cache/dev, and pre-commit
+dev: $(DEV_VENV)/stamp  ## set up for development: an editable install in .cache/dev, and pre-commit
 
 t: $(DEV_VENV)/stamp  ## rebuild what changed and run tests on it: make t T=tests/accumulator
 	@CYPRODUCER_DEV=1 $(DEV_VENV)/bin/python setup.py --quiet build_ext --inplace
 	@$(DEV_VENV)/bin/python -m pytest -q $(or $(T),tests/control)
 
 demo: $(VENV)/stamp  ## produce Python's standard library to an embedded broker
-	@# -P: the package that was built, not the sources in this directory.
+	@# -P: import the installed package, not the sources in this directory.
 	@$(VENV)/bin/python -P -m cyproducer demo
 
-demo-spark: $(VENV)/spark-stamp  ## a million lines and more through Spark into a real Kafka and back (needs Java, Maven)
+demo-spark: $(VENV)/spark-stamp  ## over a million lines through Spark to a real Kafka and back (needs Java, Maven)
 	@$(VENV)/bin/python -P demo_spark/run.py $(DEMO)
 
-test: $(TOX_VENV)/stamp  ## everything: lint, types, all tests on every Python of this machine
+test: $(TOX_VENV)/stamp  ## all checks: lint, types, all tests on every Python of this machine
 	@$(TOX_VENV)/bin/python tools/run_tox.py
 
-simulate: $(TOX_VENV)/stamp  ## 100,000 simulated histories, half an hour; CYPRODUCER_HISTORIES=N for others
+simulate: $(TOX_VENV)/stamp  ## 100,000 simulated histories, half an hour; CYPRODUCER_HISTORIES=N for N
 	@$(TOX_VENV)/bin/python tools/run_tox.py -e simulate
 
 lint: $(TOX_VENV)/stamp  ## ruff, cython-lint, mypy and stubtest
 	@$(TOX_VENV)/bin/python tools/run_tox.py -e lint,types
 
-fuzz: $(TOX_VENV)/stamp  ## ten million inputs for all that reads what a broker sends, under sanitizers
+fuzz: $(TOX_VENV)/stamp  ## fuzz the parsers of broker responses with ten million inputs, under sanitizers
 	@$(TOX_VENV)/bin/python tools/run_tox.py -e fuzz -- --inputs 10000000
 
-mutants: $(TOX_VENV)/stamp  ## break single lines on purpose: which does no test notice? MUTANTS="NAME ..." for some
+mutants: $(TOX_VENV)/stamp  ## mutation testing: breaks lines, reports undetected ones; MUTANTS="NAME ..." for some
 	@$(TOX_VENV)/bin/python tools/run_tox.py -e mutants -- $(MUTANTS)
 
-soak: $(VENV)/stamp  ## 200 million records against a broker that breaks all the time (some minutes)
+soak: $(VENV)/stamp  ## 200 million records against a broker that fails all the time (some minutes)
 	@$(VENV)/bin/python -P perf/soak.py $(SOAK)
 
-perf: $(VENV)/perf-stamp  ## this producer beside its peers: tables, plots, goals; PERF="--quick" for a short one
+perf: $(VENV)/perf-stamp  ## compare with other producers: tables, plots, goals; PERF="--quick" is short
 	@$(VENV)/bin/python -P perf/compare.py $(PERF)
 
-gate: $(TOX_VENV)/stamp  ## instructions per record beside stored bounds, counted by valgrind
+gate: $(TOX_VENV)/stamp  ## compare instructions per record, counted by valgrind, with stored bounds
 	@$(TOX_VENV)/bin/python tools/run_tox.py -e gate
 
 clean:  ## remove what was built, installed and downloaded
@@ -57,23 +57,23 @@ $(VENV)/stamp: $(SOURCES) tools/find_python.sh tools/check_python.py
 	@python=$$(PYTHON='$(PYTHON)' tools/find_python.sh) && \
 	echo "Building cyproducer with $$python (a minute or two; only after changes)" && \
 	test -x $(VENV)/bin/python || "$$python" -m venv $(VENV)
-	@# setuptools packs whatever it finds in here, be it of modules that are gone from the sources.
+	@# setuptools packs everything in build/lib.*, including modules that no longer exist in the sources.
 	@rm -rf build/lib.* build/bdist.*
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check '.[testing]'
 	@touch $@
 
 $(DEV_VENV)/stamp: pyproject.toml setup.py tools/find_python.sh tools/check_python.py
 	@python=$$(PYTHON='$(PYTHON)' tools/find_python.sh) && \
-	echo "Installing what development takes, with $$python (some minutes, once)" && \
+	echo "Installing the development dependencies with $$python (some minutes, once)" && \
 	{ test -x $(DEV_VENV)/bin/python || "$$python" -m venv $(DEV_VENV); }
-	@# Dependency groups are newer than the pip that many Pythons bring.
+	@# Dependency groups need a newer pip than many Pythons come with.
 	@$(DEV_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	@$(DEV_VENV)/bin/python -m pip install --quiet --group dev
 	@CYPRODUCER_DEV=1 $(DEV_VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[testing]'
 	@if test -d .git; then $(DEV_VENV)/bin/pre-commit install >/dev/null; fi
 	@touch $@
 
-# pip finds the package of this version in place, and adds what its extra names.
+# The package is already installed in this version: pip only installs the extra's dependencies.
 $(VENV)/perf-stamp: $(VENV)/stamp
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'cyproducer[perf]'
 	@touch $@

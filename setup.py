@@ -1,8 +1,9 @@
-"""Builds every ``.pyx`` below ``cyproducer/`` as an extension of its own.
+"""Builds every ``.pyx`` below ``cyproducer/`` as a separate extension.
 
-The directives all modules share stand here and nowhere else. ``CYPRODUCER_DEBUG=1`` builds with
-assertions, line tracing and no optimisation; ``CYPRODUCER_SANITIZE=address,undefined`` adds the
-compiler's sanitizers, which end the process at the first finding; ``tests/fuzz`` runs such a build.
+Sets the compiler directives of all modules; no module sets its own. ``CYPRODUCER_DEBUG=1`` builds with
+assertions and line tracing, without optimisation. ``CYPRODUCER_SANITIZE=address,undefined`` adds the
+compiler's sanitizers, which abort the process at the first finding; ``tests/fuzz`` runs such a build.
+``CYPRODUCER_DEV=1`` builds without optimisation and debug symbols, for short compile times.
 """
 
 import contextlib
@@ -18,8 +19,8 @@ DEBUG = os.environ.get("CYPRODUCER_DEBUG", "") not in ("", "0")
 SANITIZE = os.environ.get("CYPRODUCER_SANITIZE", "")
 ROOT = Path(__file__).parent
 
-# Without freethreading_compatible: futures and what they are listed in lean on the GIL, which a free-threaded
-# Python then turns on, and says so.
+# Without freethreading_compatible: futures and the lists of them rely on the GIL. A free-threaded Python then
+# enables the GIL on import, with a warning.
 COMPILER_DIRECTIVES = {
     "language_level": "3",
     "boundscheck": DEBUG,
@@ -29,12 +30,12 @@ COMPILER_DIRECTIVES = {
     "embedsignature": True,
     "embedsignature.format": "python",
     "always_allow_keywords": True,
-    # No doctests: without this each module gets a `__test__` that nobody reads.
+    # There are no doctests: without this, each module gets an unused `__test__`.
     "autotestdict": False,
     "linetrace": DEBUG,
 }
 
-# For the loop of change and test: without optimisation and debug symbols gcc takes a quarter of the time.
+# For development builds: without optimisation and debug symbols gcc takes a quarter of the time.
 DEV = os.environ.get("CYPRODUCER_DEV", "") not in ("", "0")
 # Under sanitizers -O3 takes twice as long to compile, and hides stack frames from their reports.
 OPTIMIZE = ["-O1", "-g1"] if SANITIZE else ["-O0", "-g0"] if DEV else ["-O3", "-g1"]
@@ -78,7 +79,7 @@ def extensions() -> list[Extension]:
 
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Two Pythons may build in this directory at once, as tox lets them, and would write the same files."""
+    """Holds a file lock: tox may build for two Pythons in this directory at once, to the same files."""
     try:
         import fcntl
     except ImportError:
@@ -93,7 +94,7 @@ def one_at_a_time() -> Iterator[None]:
 with one_at_a_time():
     setup(
         options={
-            # Compiled side by side the extensions take half the time.
+            # Compiling the extensions in parallel takes half the time.
             "build_ext": {"parallel": os.cpu_count() or 1},
             # A wheel must not take object files that were compiled without optimisation.
             "build": {"build_base": "build/dev" if DEV else "build"},

@@ -1,4 +1,4 @@
-"""``make demo-spark``: source code from files through a local Spark into a real Kafka, and compared there.
+"""``make demo-spark``: sends source code through a local Spark to a real Kafka, and verifies the result.
 
-Beside the package and not in it, as it runs the tests' Kafka. `run` is the program.
+Outside the package, because it runs the Kafka of the tests. `run` is the program.
 """

@@ -1,11 +1,11 @@
-"""What a topic holds beside what Spark says should be there, and the table that tells of it.
+"""Compares a topic's records with those that Spark computed, and prints the result as a table.
 
-Owns: hashes of records as read back, comparing them, the table, the verdict. Does not own: the pipeline
+Owns the hashes of the records read back, the comparison, the table and the verdict. Does not own the pipeline
 (`pipeline`). Runs on the main thread.
 
-A record's hash is the first 60 bits of the MD5 of its key, a zero byte and its value: Spark and Python both
-have MD5 built in, and 60 bits fit Spark's bigint. Compared are multisets of hashes, so order doesn't count
-and a record that is there twice does.
+A record's hash is the first 60 bits of the MD5 of its key, a zero byte and its value. Spark and Python both
+have MD5 built in, and 60 bits fit Spark's bigint. Multisets of hashes are compared, so order does not matter
+and duplicates are found.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ HASH_SQL = (
     "cast(conv(substr(md5(concat(cast(key as binary), X'00', cast(value as binary))), 1, 15), 16, 10) "
     "as bigint) as hash"
 )
-"""`record_hash` in Spark's words, of columns ``key`` and ``value``."""
+"""`record_hash` as a Spark SQL expression over the columns ``key`` and ``value``."""
 POLL_S = 0.2
 READ_AT_ONCE = 10_000
 STALLED_S = 60.0
 
 
 class ReadBack(NamedTuple):
-    """A topic as librdkafka's consumer read it."""
+    """A topic's records, as read by librdkafka's consumer."""
 
     hashes: pa.Array
     payload_bytes: int
-    """Of keys and values."""
+    """Bytes of keys and values."""
     end_offsets: int
-    """Added up over the partitions; without transactions that is how many records were appended."""
+    """Sum over the partitions. Without transactions, this is the number of appended records."""
     elapsed_s: float
 
 
 class Difference(NamedTuple):
-    """Records, each counted as often as it is missing or too many."""
+    """Numbers of records that differ. A record counts once per missing or surplus copy."""
 
     lost: int
     duplicates: int
     foreign: int
-    """Of which Spark knows nothing: changed on their way, or another's."""
+    """Records unknown to Spark: corrupted, or written by another producer."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ class Outcome:
 
     topic: str
     mode: str
-    """``batch``, or how many micro-batches."""
+    """``batch``, or the number of micro-batches."""
     expected: pa.Array
     found: ReadBack
     summary_rows: int
-    """Acknowledged rows, by the sink's own summaries."""
+    """Acknowledged rows, according to the sink's summaries."""
     elapsed_s: float
-    """From the start of Spark's job, or the stream's, to its end."""
+    """From the start to the end of Spark's job or stream."""
     disk_bytes: int
     partitions: int
     p99_ms: float
@@ -78,13 +78,14 @@ class Outcome:
 
 
 def record_hash(key: bytes | None, value: bytes | None) -> int:
-    """See the module. ``None`` and empty are not told apart: the pipeline has neither."""
+    """Returns a record's hash (see the module). Does not distinguish ``None`` from empty: the pipeline has
+    neither."""
     digest = hashlib.md5((key or b"") + b"\0" + (value or b""), usedforsecurity=False).digest()
     return int.from_bytes(digest[:8], "big") >> 4
 
 
 def compare(expected: pa.Array, found: pa.Array) -> Difference:
-    """What the hashes ``found`` lack of those that are ``expected``, and have beyond them."""
+    """Returns how the multiset ``found`` differs from ``expected``."""
     counts = _counts(expected, "expected").join(_counts(found, "found"), "hash", join_type="full outer")
     wanted, there = (pc.fill_null(counts[name], 0) for name in ("expected", "found"))
     surplus = pc.subtract(there, wanted)
@@ -109,17 +110,17 @@ def _counts(hashes: pa.Array, name: str) -> pa.Table:
 
 
 def checksum(hashes: pa.Array) -> str:
-    """The sum of all hashes, 64 bits of it, in hexadecimal: the same in any order."""
-    # Spark's are signed; Arrow's sum wraps around, as it should.
+    """Returns the lower 64 bits of the sum of all hashes, in hexadecimal. Does not depend on the order."""
+    # Arrow's sum of signed 64-bit integers wraps around, as intended.
     total = pc.sum(hashes).as_py() or 0
     return f"{total & (1 << 64) - 1:016x}"
 
 
 def read_back(bootstrap: str, topic: str, on_progress: Callable[[int], None]) -> ReadBack:
-    """Read a whole topic; ``on_progress`` gets the records so far.
+    """Reads a whole topic. Calls ``on_progress`` with the number of records read so far.
 
     Raises:
-        TimeoutError: Nothing came for a minute, and the end was not there yet.
+        TimeoutError: No record arrived for a minute, before the end of the topic.
     """
     from confluent_kafka import Consumer
 
@@ -157,7 +158,9 @@ def _read(consumer: Consumer, topic: str, on_progress: Callable[[int], None]) ->
         if messages:
             heard_s = now_s
         elif now_s - heard_s > STALLED_S:
-            raise TimeoutError(f"topic {topic!r}: nothing came for {STALLED_S:.0f} s; unread: {left}")
+            raise TimeoutError(
+                f"topic {topic!r}: no record for {STALLED_S:.0f} s; partitions not read to their end: {left}"
+            )
         for message in messages:
             if (error := message.error()) is not None:
                 raise KafkaException(error)
@@ -173,7 +176,7 @@ def _read(consumer: Consumer, topic: str, on_progress: Callable[[int], None]) ->
 
 
 def complaints(outcomes: Sequence[Outcome]) -> list[str]:
-    """A sentence for each topic that is not what it should be."""
+    """Returns a sentence for each topic whose records are not as expected."""
     said = []
     for outcome in outcomes:
         expected, wrong = len(outcome.expected), []
@@ -183,7 +186,7 @@ def complaints(outcomes: Sequence[Outcome]) -> list[str]:
         if duplicates:
             wrong.append(f"{duplicates:,} more than once")
         if foreign:
-            wrong.append(f"{foreign:,} that Spark knows nothing of")
+            wrong.append(f"{foreign:,} unknown to Spark")
         if outcome.found.end_offsets != expected:
             wrong.append(f"end offsets of {outcome.found.end_offsets:,}")
         if outcome.summary_rows != expected:
@@ -194,7 +197,7 @@ def complaints(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def grid(outcomes: Sequence[Outcome]) -> str:
-    """The table: a column for each topic."""
+    """Returns the table, with one column per topic."""
     lines: dict[str, list[str]] = {}
 
     def line(name: str, value: str) -> None:
@@ -215,7 +218,7 @@ def grid(outcomes: Sequence[Outcome]) -> str:
         line("partitions", f"{o.partitions}")
         line("keys and values", amount(o.found.payload_bytes))
         line("on the broker's disk", amount(o.disk_bytes))
-        line("seconds, Spark's job and all", f"{o.elapsed_s:.1f}")
+        line("seconds, whole Spark job", f"{o.elapsed_s:.1f}")
         line("rows/s", f"{len(o.expected) / o.elapsed_s:,.0f}")
         line("p99, record to acknowledgement", f"{o.p99_ms:.1f} ms")
         line("seconds to read back", f"{o.found.elapsed_s:.1f}")

@@ -1,6 +1,6 @@
-"""The pipeline as Spark runs it: files to lines, lines to records, records to Kafka.
+"""Defines the Spark pipeline: files to lines, lines to records, records to Kafka.
 
-Owns: the DataFrames and the jobs. Does not own: Kafka, the session, what is shown (`run`), comparing
+Owns the DataFrames and the jobs. Does not own Kafka, the session and the output (`run`), or the comparison
 (`checking`). Its functions block, and run on the main thread.
 """
 
@@ -18,31 +18,31 @@ from demo_spark.summaries import CALLBACK
 
 SUFFIXES = ("py", "pyi", "pyx", "pxd", "pxi", "c", "cc", "cpp", "h", "hpp")
 LONGEST = 10_000
-"""Characters of a line; more than that is generated, and no line of anybody's code."""
+"""Maximum number of characters in a line. Longer lines are generated, not written by people."""
 MICRO_BATCHES = 8
 SCAN_SETTINGS = {
-    # Thousands of small files: a task for every few megabytes of them, whatever their number.
+    # Thousands of small files: make one task per few megabytes, regardless of the number of files.
     "spark.sql.files.maxPartitionBytes": "8m",
     "spark.sql.files.openCostInBytes": "4k",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
 }
-"""Of the session."""
+"""Settings of the session."""
 
 
 def default_sources() -> list[Path]:
-    """Python's standard library, and what is installed beside this interpreter; none below another."""
+    """Returns the directories of the standard library and of installed packages, without nested ones."""
     roots = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")}
     return sorted(root for root in roots if not any(other in root.parents for other in roots))
 
 
 def clean(spark: Any, sources: Sequence[Path], rows: int | None, to: Path) -> dict[str, int]:
-    """Read all source code below ``sources``, and write its lines to Parquet: file, line, language, text.
+    """Reads all source code below ``sources``, and writes its lines to Parquet: file, line, language, text.
 
-    Spark's file sources take names that begin with ``_`` or ``.`` for nobody's data, so those aren't read.
-    Invalid UTF-8 is replaced, what is blank at a line's end cut off; blank lines and those of more than
-    `LONGEST` characters are left out. ``rows``: no more than so many; None: all.
+    Spark's file sources skip names that begin with ``_`` or ``.``, so those files aren't read. Replaces
+    invalid UTF-8 and strips trailing blanks. Leaves out blank lines and lines of more than `LONGEST`
+    characters. ``rows``: maximum number of lines; None: all.
 
-    Returns ``files``, ``lines``, ``blank`` and ``long``, as counted on the way.
+    Returns the counts ``files``, ``lines``, ``blank`` and ``long``.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
@@ -87,12 +87,12 @@ def clean(spark: Any, sources: Sequence[Path], rows: int | None, to: Path) -> di
 
 
 def line_records(lines: Any) -> Any:
-    """A record for each line, keyed by its file."""
+    """Returns one record per line, keyed by its file."""
     return lines.selectExpr("file as key", "to_json(struct(file, line, language, text)) as value")
 
 
 def file_records(lines: Any) -> Any:
-    """A record for each file, with what its lines come to."""
+    """Returns one record per file, with totals over its lines."""
     from pyspark.sql import functions as f
 
     return (
@@ -107,7 +107,7 @@ def file_records(lines: Any) -> Any:
 
 
 def expected_hashes(records: Any) -> pa.Array:
-    """What Spark says a topic should hold: a hash for each record."""
+    """Returns one hash per record, computed by Spark: the expected content of a topic."""
     return records.selectExpr(HASH_SQL).toArrow()["hash"].combine_chunks()
 
 
@@ -123,7 +123,7 @@ def write_batch(records: Any, options: dict[str, str]) -> None:
 
 
 def write_stream(spark: Any, source: Path, checkpoint: Path, options: dict[str, str]) -> None:
-    """Stream the Parquet files of ``source`` until all are through, in about `MICRO_BATCHES` batches."""
+    """Streams all Parquet files of ``source`` in about `MICRO_BATCHES` batches, and waits for the end."""
     schema = spark.read.parquet(str(source)).schema
     files = len(list(source.glob("*.parquet")))
     stream = (

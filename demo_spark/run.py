@@ -1,15 +1,15 @@
-"""A real pipeline: source code from files through Spark into Kafka, as a batch and as a stream, and compared.
+"""Sends source code from files through Spark to Kafka, as a batch and as a stream, and verifies the result.
 
-    make demo-spark                          # all source code of this Python and what is installed beside it
-    make demo-spark DEMO="--rows 100000"     # less of it
-    python demo_spark/run.py --source DIR    # another's
+    make demo-spark                          # all source code of this Python and of its installed packages
+    make demo-spark DEMO="--rows 100000"     # fewer lines
+    python demo_spark/run.py --source DIR    # other source code
 
-Starts a Kafka and a local Spark, both on 127.0.0.1 and in a temporary directory, and ends them. Needs Java
-17 or newer, and Maven the first time. Exits with 0 where each topic holds what Spark says it should, each row
-once; 1 where it does not, or something failed; 2 where something is not installed; 130 after Ctrl-C.
+Starts a Kafka and a local Spark, both on 127.0.0.1 and in a temporary directory, and stops them. Needs Java
+17 or newer, and Maven the first time. Exit code: 0 if each topic holds exactly the expected rows, each once;
+1 if not, or if something failed; 2 if something is not installed; 130 after Ctrl-C.
 
-Owns: the order of things, what is shown, and that all of it ends. The main thread does it and
-hears Ctrl-C; another one shows progress.
+Owns the order of the steps, the output, and the cleanup. The main thread does the work and handles Ctrl-C;
+another thread shows progress.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ DRIVER_MEMORY = "2g"
 
 
 def missing() -> str | None:
-    """What this machine lacks, as one sentence that says what to install; None where it lacks nothing."""
+    """Returns a sentence that says what to install, or None if nothing is missing."""
     if (reason := missing_tools()) is not None:
         return reason
     lacking = [name for name in MODULES if importlib.util.find_spec(name) is None]
@@ -60,14 +60,11 @@ def missing() -> str | None:
 
 
 class FailedError(Exception):
-    """A job of Spark's failed; the message has its words."""
+    """A Spark job failed. The message is that of its error."""
 
 
 class Pipeline:
-    """One run, in a running Spark and a running Kafka. On the main thread.
-
-    Writes below ``directory``.
-    """
+    """One run, with a running Spark and a running Kafka. For the main thread. Writes below ``directory``."""
 
     def __init__(self, options: argparse.Namespace, spark: Any, kafka: KafkaCluster, directory: Path) -> None:
         from confluent_kafka.admin import AdminClient
@@ -91,7 +88,7 @@ class Pipeline:
         elapsed_s = time.monotonic() - began_s
         print(
             f"  {found['files']:,} files, {found['lines']:,} lines in {elapsed_s:.1f} s; left out: "
-            f"{found['blank']:,} blank ones, {found['long']:,} of over {pipeline.LONGEST:,} characters"
+            f"{found['blank']:,} blank, {found['long']:,} longer than {pipeline.LONGEST:,} characters"
         )
         lines = spark.read.parquet(str(lines_path))
         rows = pipeline.line_records(lines)
@@ -111,7 +108,7 @@ class Pipeline:
         ]
 
     def _write(self, topic: str, expected: Any, write: Callable[[dict[str, str]], None]) -> Outcome:
-        """One topic: made, written, read back."""
+        """Creates a topic, writes it and reads it back."""
         from demo_spark import checking, pipeline, summaries
 
         kafka, partitions, total = self._kafka, self._options.partitions, len(expected)
@@ -148,7 +145,7 @@ class Pipeline:
         )
 
     def _follow_tasks(self, name: str, work: Callable[[], T]) -> T:
-        """Run a job whose progress is its tasks'."""
+        """Runs a job; shows the number of its completed tasks as progress."""
         status = self._spark.sparkContext.statusTracker()
 
         def tasks(_began_s: float) -> tuple[int, str]:
@@ -161,7 +158,7 @@ class Pipeline:
 
 
 def _end_offsets(admin: AdminClient, topic: str, partitions: int) -> int:
-    """How many records a topic holds, where nothing was deleted."""
+    """Returns the number of records in a topic from which nothing was deleted."""
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
@@ -180,10 +177,10 @@ def _progress(total: int) -> Iterator[Progress]:
 
 
 def _follow(work: Callable[[], T], total: int, look: Callable[[float], tuple[int, str]]) -> T:
-    """Run ``work``, and show what ``look`` says of it meanwhile, on a thread of its own.
+    """Runs ``work`` on the calling thread, while another thread shows the progress that ``look`` returns.
 
-    Not the other way round: Spark finds a format of Python's only by the session of the calling thread, and
-    has one for the main thread alone.
+    ``work`` must run on the main thread: Spark looks up Python data sources in the calling thread's session,
+    and only the main thread has one.
 
     Raises:
         FailedError: ``work`` failed.
@@ -194,7 +191,7 @@ def _follow(work: Callable[[], T], total: int, look: Callable[[float], tuple[int
     def watch() -> None:
         with _progress(total) as progress:
             while not ended.wait(LOOK_S):
-                # What is shown is no reason to fail.
+                # Errors while showing progress must not fail the run.
                 with contextlib.suppress(Exception):
                     progress.update(*look(began_s))
 
@@ -203,8 +200,8 @@ def _follow(work: Callable[[], T], total: int, look: Callable[[float], tuple[int
     try:
         return work()
     except Exception as error:
-        # Text at once: an error of Spark's asks the JVM for its words, which is to be there still. What
-        # follows them is where in the JVM it came from.
+        # Get the text now: Spark's errors fetch their message from the JVM, which must still be running. Cut
+        # off the JVM's stack trace.
         raise FailedError(one_line(error).partition(" at org.apache.spark.")[0]) from None
     finally:
         ended.set()
@@ -213,7 +210,7 @@ def _follow(work: Callable[[], T], total: int, look: Callable[[float], tuple[int
 
 @contextlib.contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Have processes that are started meanwhile write their standard error to ``path``."""
+    """Processes that are started in the block write their standard error to ``path``."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -238,11 +235,11 @@ def _environment(more: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _spark(directory: Path, log: Path) -> Iterator[Any]:
-    """A local Spark whose processes write to ``log``, where they do not tear the progress bar."""
+    """Starts a local Spark whose processes write to ``log``, so that they do not disturb the progress bar."""
     from demo_spark import pipeline, summaries
     from tests.integration.spark_session import spark_session
 
-    # Spark's processes have the environment of this one, and are to find `summaries`.
+    # Spark's processes inherit this environment, and must be able to import `summaries`.
     path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)])
     environment = {
         "PYTHONPATH": path,
@@ -284,13 +281,13 @@ def _run(options: argparse.Namespace, terminal: TextIO) -> int:
             print(f"failed: {words[:2000]}", file=terminal)
             if log.exists():
                 said = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
-                print("Spark's last words:", *said, sep="\n  ", file=terminal)
+                print("The end of Spark's log:", *said, sep="\n  ", file=terminal)
             return 1
     return tell(outcomes, terminal)
 
 
 def tell(outcomes: Sequence[Outcome], terminal: TextIO) -> int:
-    """Print the table, and what is wrong to ``terminal``; returns the exit code."""
+    """Prints the table, and complaints to ``terminal``. Returns the exit code."""
     from demo_spark import checking
 
     print()
@@ -300,7 +297,7 @@ def tell(outcomes: Sequence[Outcome], terminal: TextIO) -> int:
     for sentence in wrong:
         print(sentence, file=terminal)
     if not wrong:
-        print("Each topic holds what Spark says it should, each row once.")
+        print("Each topic holds exactly the rows that Spark computed, each once.")
     return 1 if wrong else 0
 
 
@@ -308,14 +305,14 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=_count, help="write no more lines than so many (default: all)")
+    parser.add_argument("--rows", type=_count, help="maximum number of lines to write (default: all)")
     parser.add_argument(
         "--source",
         type=_directory,
         action="append",
         help="a directory with source code; may be repeated (default: Python's library, installed packages)",
     )
-    parser.add_argument("--partitions", type=_count, default=4, help="of each topic (default: 4)")
+    parser.add_argument("--partitions", type=_count, default=4, help="partitions per topic (default: 4)")
     parser.add_argument(
         "--compression",
         default="zstd",
@@ -327,31 +324,31 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number, at least 1")
     return int(text)
 
 
 def _directory(text: str) -> Path:
     path = Path(text).resolve()
     if not path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is no directory")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a directory")
     return path
 
 
 def main(given: list[str] | None = None) -> int:
-    """Run it; returns the exit code."""
+    """Runs the program and returns the exit code."""
     options = _arguments(given)
     if (reason := missing()) is not None:
         print(f"demo-spark: {reason}", file=sys.stderr)
         return MISSING
 
-    # What Spark's client logs it raises as well; a stack where Ctrl-C met it is of no use to anybody.
+    # Spark's client also raises what it logs, and logs a useless stack trace on Ctrl-C.
     logging.getLogger().addHandler(logging.NullHandler())
 
     def end(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
-    # As Ctrl-C: nothing that was started outlives the program.
+    # Like Ctrl-C, so that no process outlives the program.
     before = signal.signal(signal.SIGTERM, end)
     try:
         return _run(options, sys.stderr)

@@ -1,7 +1,7 @@
-"""The sink's ``summaryCallback``: keeps what each batch has written, for the program that started Spark.
+"""The sink's ``summaryCallback``: stores each batch's summary for the program that started Spark.
 
-Owns the file that both sides know. `keep` runs in Spark's helper process, which imports nothing else of
-this package; `kept` in the program's main thread, after the batch.
+Owns the file that both processes use. `keep` runs in Spark's helper process, which imports nothing else of
+this package. `kept` runs on the program's main thread, after the batch.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from cyproducer.spark import WriteSummary
 
 FILE_VARIABLE = "DEMO_SPARK_SUMMARIES"
-"""The environment's variable that says which file; Spark's processes inherit it."""
+"""The environment variable with the file's path. Spark's processes inherit it."""
 CALLBACK = "demo_spark.summaries:keep"
 
 
 def keep(summary: WriteSummary) -> None:
-    """Append one summary."""
+    """Appends one summary to the file."""
     with open(os.environ[FILE_VARIABLE], "ab") as file:
         pickle.dump(summary, file)
 
 
 def kept(path: Path) -> list[WriteSummary]:
-    """All summaries since the last call, oldest first; takes them away."""
+    """Returns all summaries since the last call, oldest first, and removes the file."""
     found: list[WriteSummary] = []
     if path.exists():
         with open(path, "rb") as file:

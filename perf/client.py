@@ -1,8 +1,8 @@
-"""One measured run of one client, in this process: prints a JSON line with what it cost.
+"""Runs one client once in this process, and prints the measurements as a JSON line.
 
-Not run by hand: ``compare.py`` starts a process for each run, so that memory and CPU are the client's own.
-CPU is user and system time of the process (getrusage) from the first measured record to the last
-acknowledgement; connecting and one warm-up record come before. The peak of memory is the whole process's.
+Not run by hand: ``compare.py`` starts one process per run, so that memory and CPU are the client's own. CPU
+is the process's user and system time (getrusage) from the first measured record to the last acknowledgement.
+Connecting and one warm-up record come before. The memory peak is that of the whole process.
 """
 
 import argparse
@@ -18,9 +18,9 @@ from perf.runs.measuring import Args, RunFunction, SkippedError
 
 
 def run_named(name: str) -> RunFunction:
-    """``peers.confluent`` is the function ``confluent`` of ``runs/peers.py``."""
+    """Returns a run function by name: ``peers.confluent`` is ``confluent`` in ``runs/peers.py``."""
     module, _, function = name.partition(".")
-    # Imported by name, as nothing of another client may count as this one's.
+    # Imported by name, so that no other client's modules count towards this one.
     found: RunFunction = getattr(__import__(f"perf.runs.{module}", fromlist=[function]), function)
     return found
 
@@ -28,7 +28,7 @@ def run_named(name: str) -> RunFunction:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", help="MODULE.FUNCTION in perf/runs")
-    parser.add_argument("args", type=json.loads, help="JSON: what the run is told (perf/runs/measuring.Args)")
+    parser.add_argument("args", type=json.loads, help="JSON: the run's arguments (perf/runs/measuring.Args)")
     given = parser.parse_args()
     try:
         found = run_named(given.run)(Args(**given.args))

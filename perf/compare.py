@@ -1,13 +1,13 @@
-"""This producer beside its peers, and beside what a bare socket can do: tables, plots, goals.
+"""Compares this producer with other producers and with bare sockets: tables, plots, goals.
 
-    make perf                                # everything, in an environment of its own: about half an hour
-    make perf PERF="--quick"                 # a short one, under five minutes: no figures to quote
-    make perf PERF="send get"                # cases by name; --list tells them
-    python perf/compare.py send --bootstrap-server HOST:PORT --option linger_ms=5
+    make perf                                # all cases, in a virtual environment: about half an hour
+    make perf PERF="--quick"                 # a short run, under five minutes: its figures are not for
+    quoting make perf PERF="send get"                # cases by name; --list lists them python perf/compare.py
+    send --bootstrap-server HOST:PORT --option linger_ms=5
 
-Writes ``report.md``, ``report.html``, the plots and ``results.json`` to ``perf/report``. Cases that were run
-before and not now stay in the report, each with its date and command. A real Kafka is started where Java and
-Maven are there.
+Writes ``report.md``, ``report.html``, the plots and ``results.json`` to ``perf/report``. Results of cases
+that are not run this time stay in the report, each with its date and command. Starts a real Kafka if Java and
+Maven are installed.
 """
 
 import argparse
@@ -35,7 +35,7 @@ OUTPUT = Path(__file__).parent / "report"
 
 
 def machine() -> str:
-    """What the figures depend on most."""
+    """Describes the machine: cores, processor, system."""
     model = platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -58,28 +58,28 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("cases", nargs="*", metavar="CASE", help="names; all where none is given")
-    parser.add_argument("--list", action="store_true", help="tell the cases and end")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="names of cases (default: all)")
+    parser.add_argument("--list", action="store_true", help="list the cases and exit")
     parser.add_argument(
-        "--quick", action="store_true", help=f"{QUICK.pairs} pair, {QUICK.scale:g} of the records"
+        "--quick", action="store_true", help=f"{QUICK.pairs} pair, with {QUICK.scale:g} of the records"
     )
-    parser.add_argument("--pairs", type=int, help="runs of this producer beside each peer (default: 5)")
-    parser.add_argument("--scale", type=float, help="of the records of every run (default: 1)")
-    parser.add_argument("--bootstrap-server", help="a single broker to use, instead of starting a Kafka")
-    parser.add_argument("--no-real-broker", action="store_true", help="the null broker only")
-    parser.add_argument("--option", action="append", default=[], metavar="N=V", help="of this producer's")
+    parser.add_argument("--pairs", type=int, help="paired runs with each peer (default: 5)")
+    parser.add_argument("--scale", type=float, help="fraction of each run's records (default: 1)")
+    parser.add_argument("--bootstrap-server", help="a single broker to use instead of starting a Kafka")
+    parser.add_argument("--no-real-broker", action="store_true", help="use only the null broker")
+    parser.add_argument("--option", action="append", default=[], metavar="N=V", help="this producer's option")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="a directory (default: perf/report)")
-    parser.add_argument("--redraw", action="store_true", help="measure nothing: write from results.json")
+    parser.add_argument("--redraw", action="store_true", help="only write the report from results.json")
     args = parser.parse_args()
     if unknown := [name for name in args.cases if name not in CASES]:
-        parser.error(f"no case {', '.join(unknown)}; there are {', '.join(CASES)}")
+        parser.error(f"unknown case {', '.join(unknown)}; must be one of {', '.join(CASES)}")
     if bad := [option for option in args.option if "=" not in option]:
-        parser.error(f"an option is NAME=VALUE, not {bad[0]}")
+        parser.error(f"--option {bad[0]}: must be NAME=VALUE")
     return args
 
 
 def command_for(name: str, args: argparse.Namespace) -> str:
-    """What makes this case's figures again."""
+    """Returns the command that reproduces this case's figures."""
     words = [name, *(["--quick"] if args.quick else [])]
     for option, given in (("--pairs", args.pairs), ("--scale", args.scale)):
         words += [option, f"{given:g}"] if given is not None else []
@@ -91,7 +91,7 @@ def command_for(name: str, args: argparse.Namespace) -> str:
 
 
 def write(store: Store, directory: Path) -> None:
-    """Everything that is made of the results."""
+    """Writes the plots and the report."""
     drawn = {}
     if importlib.util.find_spec("matplotlib") is None:
         print("no plots: matplotlib isn't installed", file=sys.stderr)
@@ -126,7 +126,7 @@ def main() -> int:
                     versions(),
                     min(plan.pairs, case.most_pairs),
                 )
-                # After each case, so that what was measured is kept if the next one is interrupted.
+                # After each case, so that its results are kept if the next one is interrupted.
                 store.write(args.output)
         watch.close()
     write(store, args.output)

@@ -1,7 +1,7 @@
-"""Compiles the C files of these tools where they changed. Any process, several at once.
+"""Compiles the C files of these tools when they have changed. Safe to use from several processes at once.
 
-Owns: which compiler, and the cache of what was made (``.cache/`` at the root). Does not own: what is
-compiled.
+Owns the choice of the compiler and the cache of its output (``.cache/`` at the root). Does not own the
+sources.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ CACHE = Path(__file__).parents[1] / ".cache"
 
 
 class CompileError(Exception):
-    """There is no compiler, or it refuses; the message has what it said."""
+    """There is no compiler, or it failed. The message has its output."""
 
 
 def compiler() -> list[str] | None:
-    """The command of the C compiler: ``$CC``, or the system's; None where there is none."""
+    """Returns the command of the C compiler: ``$CC``, or the system's. None: there is none."""
     given = shlex.split(os.environ.get("CC", ""))
     if given:
         return given if shutil.which(given[0]) else None
@@ -28,10 +28,11 @@ def compiler() -> list[str] | None:
 
 
 def compiled(source: Path, *, shared: bool = False) -> Path:
-    """The program made of one C file, or the library that ctypes can load; compiled where it isn't there yet.
+    """Returns the program, or the shared library for ctypes, built from one C file. Compiles it if it is not
+    cached.
 
     Raises:
-        CompileError: see there.
+        CompileError: there is no compiler, or it failed.
     """
     command = compiler()
     if command is None:
@@ -42,7 +43,7 @@ def compiled(source: Path, *, shared: bool = False) -> Path:
     made = CACHE / f"{source.stem}-{digest}{'.so' if shared else ''}"
     if not made.exists():
         CACHE.mkdir(exist_ok=True)
-        # Compiled beside it and renamed, so that two who compile at once don't meet.
+        # Compiled in a temporary directory and renamed, so that concurrent processes don't interfere.
         with tempfile.TemporaryDirectory(dir=CACHE) as directory:
             out = Path(directory) / "made"
             done = subprocess.run([*command, "-o", str(out), str(source)], capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""What this process occupies: memory, threads, descriptors. Linux, since it tells in /proc. Any thread."""
+"""Measures this process's memory, threads and file descriptors. Linux only (/proc). Any thread."""
 
 import ctypes
 import gc
@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 LEFT_BYTES = 200_000
 LEFT_BLOCKS = 3000
-"""How much more the C heap, and Python's, may hold after a producer than before it: what is loaded late."""
+"""How much the C heap and Python's heap may grow over a producer's life: modules and caches that load
+late."""
 
 
 def resident_bytes() -> int:
@@ -22,9 +23,9 @@ def resident_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """The most that this process's program occupied so far.
+    """Returns the peak resident memory of this process.
 
-    Not getrusage's, which begins with what the process that started this one occupied.
+    Not from getrusage, whose value starts with the memory of the process that started this one.
     """
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
@@ -33,7 +34,7 @@ def peak_bytes() -> int:
 
 
 class _Mallinfo2(ctypes.Structure):
-    # By malloc.h: all of the same type.
+    # As in malloc.h: all fields have the same type.
     _fields_ = [
         *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
         *((name, ctypes.c_size_t) for name in ("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")),
@@ -41,11 +42,11 @@ class _Mallinfo2(ctypes.Structure):
 
 
 class Held(NamedTuple):
-    """What is allocated, to the byte: resident memory also has what allocators keep for later."""
+    """Allocated memory. Unlike resident memory, it does not include what allocators keep for later use."""
 
     bytes: int
     blocks: int
-    """Python's objects."""
+    """Python objects."""
 
     @classmethod
     def now(cls) -> "Held":
@@ -57,7 +58,8 @@ class Held(NamedTuple):
 
 
 def heap_bytes() -> int:
-    """What malloc has given out, where the C library is glibc and tells; else 0."""
+    """Returns the bytes that malloc has allocated. 0 if the C library is not glibc or has no
+    ``mallinfo2()``."""
     mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo2 is None:
         return 0
@@ -67,14 +69,14 @@ def heap_bytes() -> int:
 
 
 def descriptors() -> int:
-    # The listing's own one is among them, always.
+    # Always includes the descriptor of the listing itself.
     return len(os.listdir("/proc/self/fd"))
 
 
 def threads(at_most: int = 0) -> int:
-    """The process's, as the system counts them: those of libraries too.
+    """Returns the number of the process's threads as the system counts them, including those of libraries.
 
-    One that was joined may still be on its way out: up to two seconds are given to come down to ``at_most``.
+    A joined thread may not have exited yet: waits up to two seconds until there are ``at_most`` threads.
     """
     deadline = time.monotonic() + 2
     while (count := len(os.listdir("/proc/self/task"))) > at_most > 0 and time.monotonic() < deadline:
@@ -83,20 +85,20 @@ def threads(at_most: int = 0) -> int:
 
 
 class Medians(NamedTuple):
-    """Of the samples of some part of a run; NaN where there are none."""
+    """Medians of the samples of a part of a run. NaN if there are no samples."""
 
     resident: float
-    """Bytes of this process in memory."""
+    """Resident bytes of this process."""
     heap: float
     """See ``heap_bytes``."""
     pool: float
-    """Of the heap, what buffers for records occupy."""
+    """The part of the heap in record buffers."""
     rest: float
-    """Of the heap, all else: the median of the differences."""
+    """The rest of the heap: the median of the differences."""
 
 
 class Memory(threading.Thread):
-    """Takes samples of memory, each with how many records were sent by then, and what a pool occupies."""
+    """Samples memory usage, with the number of records sent so far and the size of the buffer pool."""
 
     def __init__(self, sent: Callable[[], int], every_s: float, pool: Callable[[], int] = int) -> None:
         super().__init__(name="soak-memory", daemon=True)
@@ -114,11 +116,11 @@ class Memory(threading.Thread):
     def stop(self) -> None:
         self._over.set()
         self.join()
-        # And the pool with it, which is to be freed when its producer is.
+        # Drops the reference to the pool, so that it is freed with its producer.
         del self.of_pool
 
     def medians(self, first: float, last: float) -> Medians:
-        """Of the samples taken between these numbers of records."""
+        """Returns the medians of the samples between these numbers of records."""
         rest = [heap - pool for heap, pool in zip(self.heap, self.pool, strict=True)]
         taken = [number for number, at in enumerate(self.at) if first <= at <= last]
         if not taken:
@@ -127,6 +129,6 @@ class Memory(threading.Thread):
         return Medians(*(statistics.median(kind[n] for n in taken) for kind in kinds))
 
     def course(self, points: int) -> list[tuple[int, int, int, int]]:
-        """So many of the samples at most, evenly: records, resident bytes, the heap's, the pool's."""
+        """Returns about ``points`` evenly spaced samples: records, resident bytes, heap bytes, pool bytes."""
         samples = list(zip(self.at, self.resident, self.heap, self.pool, strict=True))
         return samples[:: max(1, len(samples) // points)]

@@ -1,11 +1,11 @@
-"""A long run against a broker that breaks all the time: is memory flat, is each record there once?
+"""Soak test: a long run against a broker that fails all the time. Checks memory, and that each record arrives
+once.
 
     python perf/soak.py                        200 million records, some minutes
     python perf/soak.py --records 2000000 --strength 10 --seed 7
 
-Everything about a run is drawn from its seed and printed: options, sizes, faults. What is checked at the end
-stands in ``verdicts``; the exit code is 1 where one of them is bad. Needs Linux and a C compiler (see
-``null_broker``).
+All options, sizes and faults of a run are derived from its seed and printed. ``verdicts`` has the checks; the
+exit code is 1 if one fails. Needs Linux and a C compiler (see ``null_broker``).
 """
 
 import argparse
@@ -37,25 +37,26 @@ from perf.soak_plan import Plan, make_plan
 TOPIC = "soak"
 CHURN_TOPIC = "churn"
 CHUNK = 2000
-"""Records that are sent alike; of each chunk one future is kept and looked at."""
+"""Number of consecutive records with the same shape. One future per chunk is kept and checked."""
 CALLBACK_EVERY = 5
-"""Of the kept futures, how many have a callback: one in so many."""
+"""One in this many kept futures has a callback."""
 SENDER_SHIFT = 56
 CHURN_RECORDS = 300
 LINE_EVERY_S = 30.0
-"""How often a log, which has no progress bar, gets a line."""
+"""Interval of progress lines if there is no progress bar."""
 HEAP_GROWTH = 0.01
-"""By how much what malloc gave out may have grown at the end, unless it is less than ``--growth-mb``.
+"""Allowed growth of malloc's allocations at the end, unless ``--growth-mb`` allows more.
 
-Not to the pool: it grows to ``buffer_memory`` when the broker first falls that far behind, which in a short
-run may be near its end, and has a bound of its own."""
+Without the pool, which has its own bound: it grows to ``buffer_memory`` when the broker first falls that far
+behind, which may be near the end of a short run."""
 RESIDENT_GROWTH = 0.5
-"""The same of resident memory, as a share of ``buffer_memory``. It also has the gaps between what malloc gave
-out: buffers of many sizes come and go, and the gaps widen and narrow by some megabytes."""
+"""Allowed growth of resident memory, as a share of ``buffer_memory``. Resident memory includes the gaps
+between malloc's allocations. As buffers of many sizes are allocated and freed, the gaps vary by some
+megabytes."""
 
 
 class Log(logging.Handler):
-    """Counts what the producer logs: warnings are its daily bread here, an error would be news."""
+    """Counts the producer's log messages. Warnings are expected here; errors are not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,14 +71,14 @@ class Log(logging.Handler):
 
 @dataclass
 class Tally:
-    """What the senders did. Each writes its own places only."""
+    """The senders' counts. Each sender writes only its own entries."""
 
     sent: list[int]
     looked_at: list[int]
     failures: Counter[str] = field(default_factory=Counter)
     callbacks_wanted: list[int] = field(default_factory=list)
     callbacks: int = 0
-    """Counted by the producer's callback thread alone."""
+    """Written only by the producer's callback thread."""
 
     def records(self) -> int:
         return sum(self.sent)
@@ -87,7 +88,7 @@ class Tally:
 
 
 def send_share(producer: KafkaProducer, plan: Plan, sender: int, count: int, tally: Tally) -> None:
-    """One sender's records, each value beginning with the sender and a number that grows."""
+    """Sends one sender's records. Each value starts with the sender and an increasing number."""
     rng = random.Random(f"{plan.seed} {sender}")
     send = producer.send
     kept: deque[Any] = deque()
@@ -125,7 +126,8 @@ def look_at(future: Any, sender: int, tally: Tally) -> None:
 
 
 def churn(plan: Plan, broker: NullBroker, progress: Progress) -> list[Held]:
-    """Producers that come and go, of all codecs; what is held after a quarter and all of them."""
+    """Runs short-lived producers with all codecs. Returns allocated memory after a quarter of them and after
+    all."""
     rng = random.Random(f"{plan.seed} churn")
     held = []
     for number in range(plan.producers):
@@ -143,7 +145,7 @@ def churn(plan: Plan, broker: NullBroker, progress: Progress) -> list[Held]:
 
 
 def power_sums(counts: list[int]) -> tuple[int, ...]:
-    """Of 0 ... n-1, their squares and their cubes, over all senders, modulo 2**64."""
+    """Returns the sums of 0 ... n-1, of their squares and of their cubes, over all senders, modulo 2**64."""
     sums = [0, 0, 0]
     for n in counts:
         m = n - 1
@@ -155,7 +157,7 @@ def power_sums(counts: list[int]) -> tuple[int, ...]:
 
 @dataclass
 class Run:
-    """What came of a run."""
+    """The results of a run."""
 
     plan: Plan
     elapsed_s: float
@@ -164,18 +166,18 @@ class Run:
     metrics: dict[str, float]
     report: Report
     memory: tuple[Medians, Medians]
-    """Of the first tenth after the warm-up and of the last one."""
+    """Of the first tenth after the warm-up and of the last tenth."""
     course: list[tuple[int, int, int, int]]
-    """Of memory; see ``Memory.course``."""
+    """Memory over time; see ``Memory.course``."""
     held: list[Held]
-    """After the first record, the long run, a quarter of the short-lived producers, all of them."""
+    """After the first record, the long run, a quarter of the short-lived producers, and all of them."""
     growth_bytes: float
     left_threads: int
     left_descriptors: int
     log: Log
 
     def verdicts(self) -> dict[str, bool]:
-        """Each thing that must hold, and whether it did."""
+        """Returns each condition that must hold, and whether it did."""
         report, metrics, tally = self.report, self.metrics, self.tally
         first, last = self.memory
         return {
@@ -184,20 +186,20 @@ class Run:
             "every callback was called": tally.callbacks == sum(tally.callbacks_wanted),
             "no record failed": metrics["record-error-total"] == 0,
             "every record was acknowledged": metrics["record-send-total"] == self.plan.records,
-            "the broker has as many": report.records(TOPIC) == self.plan.records,
-            "each of them once": report.sums(TOPIC) == power_sums(tally.sent),
+            "the broker has as many records": report.records(TOPIC) == self.plan.records,
+            "each record once": report.sums(TOPIC) == power_sums(tally.sent),
             "in order within each partition": report.total(TOPIC, "disorder") == 0,
-            "none of them damaged": report.total(TOPIC, "corrupt") + report.total(TOPIC, "unnumbered") == 0,
+            "no record is corrupt": report.total(TOPIC, "corrupt") + report.total(TOPIC, "unnumbered") == 0,
             "batches: metrics and broker agree": metrics["batch-total"] == report.total(TOPIC, "batches"),
             "bytes: metrics and broker agree": metrics["byte-total"] == report.total(TOPIC, "bytes"),
-            "requests: no more arrived than went": metrics["produce-request-total"]
+            "requests: no more arrived than were sent": metrics["produce-request-total"]
             >= report.requests["produce"],
             "nothing is in flight": metrics["requests-in-flight"] == 0,
-            "the pool is whole": metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"],
-            "memory in use is flat, beside the pool": last.rest - first.rest
+            "the pool is complete": metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"],
+            "memory in use is flat, without the pool": last.rest - first.rest
             < max(self.growth_bytes, first.heap * HEAP_GROWTH),
-            "the pool keeps its bound": max(first.pool, last.pool) <= self.plan.options["buffer_memory"],
-            "resident memory is flat, but for pool and gaps": last.resident - first.resident
+            "the pool keeps its limit": max(first.pool, last.pool) <= self.plan.options["buffer_memory"],
+            "resident memory is flat, except for pool and gaps": last.resident - first.resident
             < max(0, last.pool - first.pool)
             + max(self.growth_bytes, self.plan.options["buffer_memory"] * RESIDENT_GROWTH),
             "everything was freed": not self.held[0].grew(self.held[1]),
@@ -210,7 +212,7 @@ class Run:
         }
 
     def figures(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns all figures, for JSON."""
         report = self.report
         return {
             "plan": asdict(self.plan),
@@ -242,7 +244,7 @@ def machine() -> str:
 
 
 def occupied_by_buffers(producer: KafkaProducer) -> Callable[[], int]:
-    """What tells the bytes of a producer's buffers, lent out and kept."""
+    """Returns a function that returns the bytes of a producer's buffers, in use and cached."""
     pool = producer._runtime.accumulator.pool
     return lambda: pool.used_bytes + pool.cached_bytes
 
@@ -262,7 +264,7 @@ def soak(plan: Plan, warm_up: float, sample_s: float, growth_mb: float) -> Run:
         check=True,
     ) as broker:
         threads_before = threads()
-        # Whatever is loaded once, a producer's libraries for example, is loaded before anything is counted.
+        # Loads everything that is loaded once, such as a producer's libraries, before the measurement.
         with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
             producer.send("warm-up", b"value").get(30)
         threads_before, descriptors_before = threads(threads_before), descriptors()
@@ -344,19 +346,19 @@ def rows(run: Run) -> list[tuple[str, str]]:
         ("Produce requests", f"{run.metrics['produce-request-total']:,.0f}"),
         ("batches", f"{run.metrics['batch-total']:,.0f}"),
         ("  that arrived twice", f"{report.total(TOPIC, 'duplicates'):,}"),
-        ("  out of order, at first", f"{report.total(TOPIC, 'out_of_order'):,}"),
+        ("  initially out of order", f"{report.total(TOPIC, 'out_of_order'):,}"),
         ("records sent again", f"{run.metrics['record-retry-total']:,.0f}"),
-        ("futures looked at", f"{sum(run.tally.looked_at):,}"),
+        ("futures checked", f"{sum(run.tally.looked_at):,}"),
         *(
             (
-                f"memory in use (beside the pool; resident), {when}",
+                f"memory in use (without the pool; resident), {when}",
                 f"{amount(memory.heap)} ({amount(memory.rest)}; {amount(memory.resident)})",
             )
             for when, memory in zip(("first tenth after the warm-up", "last tenth"), run.memory, strict=True)
         ),
-        ("held by C before, after", f"{run.held[0].bytes:,} B, {run.held[1].bytes:,} B"),
+        ("malloc before, after", f"{run.held[0].bytes:,} B, {run.held[1].bytes:,} B"),
         ("short-lived producers", f"{run.plan.producers:,}"),
-        ("held by C after a quarter, after all", f"{run.held[-2].bytes:,} B, {run.held[-1].bytes:,} B"),
+        ("malloc after a quarter, after all", f"{run.held[-2].bytes:,} B, {run.held[-1].bytes:,} B"),
     ]
 
 
@@ -376,24 +378,24 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--records", type=int, default=200_000_000)
-    parser.add_argument("--producers", type=int, default=200, help="short-lived ones, after the long run")
+    parser.add_argument("--producers", type=int, default=200, help="short-lived producers after the long run")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
-    parser.add_argument("--strength", type=float, default=1.0, help="how many times the usual faults")
+    parser.add_argument("--strength", type=float, default=1.0, help="multiplier of the fault probabilities")
     parser.add_argument(
-        "--warm-up", type=float, default=0.1, help="share of the records before memory counts"
+        "--warm-up", type=float, default=0.1, help="share of the records before memory is compared"
     )
     parser.add_argument(
-        "--growth-mb", type=float, default=1.0, help="by how much memory may grow, if not by 1 %%"
+        "--growth-mb", type=float, default=1.0, help="allowed growth of memory, if more than 1 %%"
     )
-    parser.add_argument("--sample-s", type=float, default=1.0, help="seconds between two looks at memory")
+    parser.add_argument("--sample-s", type=float, default=1.0, help="seconds between two memory samples")
     parser.add_argument(
         "--phase-s",
         type=float,
         default=30.0,
-        help="seconds of each phase under pressure, afterwards; 0: none",
+        help="seconds of each phase under pressure, after the run; 0: none",
     )
-    parser.add_argument("--phase", choices=PHASES, action="append", help="only these phases, nothing else")
-    parser.add_argument("--json", type=Path, help="a file for all figures")
+    parser.add_argument("--phase", choices=PHASES, action="append", help="run only these phases")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
     args = parser.parse_args()
     if args.phase:
         return report(phases(args.phase, args.phase_s))
@@ -417,7 +419,7 @@ def main() -> int:
 
 def phases(names: list[str], seconds: float) -> list[Phase]:
     """Runs phases under pressure, one after the other."""
-    # Warnings are to be expected; what must not happen is counted.
+    # Warnings are expected; failures are counted.
     logging.getLogger("cyproducer").addHandler(logging.NullHandler())
     found = []
     for name in names:
@@ -427,7 +429,7 @@ def phases(names: list[str], seconds: float) -> list[Phase]:
 
 
 def report(found: list[Phase]) -> int:
-    """Prints what phases came to; 1 where something did not hold."""
+    """Prints the results of phases. Returns 1 if a condition did not hold, else 0."""
     if not found:
         return 0
     print(

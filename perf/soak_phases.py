@@ -1,8 +1,8 @@
-"""The soak's phases under lasting pressure: is the rate at the end what it was at the beginning?
+"""The soak test's phases of sustained load: checks that the rate does not decay.
 
-Owns: what each phase does to a producer, and measuring its rate. Does not own: the long run with faults
-(``soak``). Each phase has a producer and a null broker of its own and lasts ``seconds``; its rate in the last
-quarter is compared with that in the second one, the first being for filling up.
+Owns the load of each phase and the measurement of its rate. Does not own the long run with faults (``soak``).
+Each phase has its own producer and null broker, and lasts ``seconds``. The rate of its last quarter is
+compared with that of the second quarter; in the first, buffers fill up.
 """
 
 import logging
@@ -19,16 +19,16 @@ from perf.null_broker import NullBroker
 TOPIC = "phase"
 VALUE = bytes(200) + b"0123456789" * 80
 STEADY = 0.8
-"""What the last quarter's rate must have of the second one's. Decay shows as a half or less within a minute;
-a shared machine alone makes runs differ by a tenth."""
+"""Minimum ratio of the last quarter's rate to the second quarter's. Real decay shows as a half or less within
+a minute; on a shared machine, runs differ by a tenth anyway."""
 MOST_GROWTH = 48 << 20
-"""How many bytes of resident memory a phase may add between its second quarter and its end."""
+"""Maximum growth of resident memory, in bytes, between a phase's second quarter and its end."""
 QUARTERS = 4
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What was measured of one phase."""
+    """The measurements of one phase."""
 
     name: str
     unit: str
@@ -36,14 +36,14 @@ class Phase:
     last_quarter: float
     growth_bytes: int
     failed: int
-    """Records or calls that failed, and should not have."""
+    """Number of records or calls that failed unexpectedly."""
 
     @property
     def steady(self) -> float:
         return self.last_quarter / self.second_quarter if self.second_quarter else 0.0
 
     def verdicts(self) -> dict[str, bool]:
-        """Each thing that must hold, and whether it did."""
+        """Returns each condition that must hold, and whether it did."""
         return {
             f"{self.name}: the rate holds": self.steady >= STEADY,
             f"{self.name}: memory holds": self.growth_bytes <= MOST_GROWTH,
@@ -52,7 +52,7 @@ class Phase:
 
 
 class Rates:
-    """Counts what ``work`` does in each quarter of the time."""
+    """Counts the work done in each quarter of the time."""
 
     def __init__(self, seconds: float) -> None:
         self._quarter_s = seconds / QUARTERS
@@ -60,7 +60,7 @@ class Rates:
         self._resident = [0] * QUARTERS
 
     def measure(self, work: Callable[[], int]) -> None:
-        """Calls ``work``, which returns how much it did, until the time is over."""
+        """Calls ``work``, which returns the amount of work it did, until the time is over."""
         began = time.perf_counter()
         seen = -1
         while True:
@@ -89,7 +89,7 @@ def failed_records(producer: KafkaProducer) -> int:
 
 
 def slow_broker(seconds: float) -> Phase:
-    """Round trips of 20 ms to one partition: it takes less than is sent."""
+    """Sends to one partition with round trips of 20 ms: the broker accepts less than is sent."""
     rates = Rates(seconds)
     with (
         NullBroker(1, partitions=1) as broker,
@@ -103,7 +103,7 @@ def slow_broker(seconds: float) -> Phase:
 
 
 def full_pool(seconds: float) -> Phase:
-    """Four threads, a codec, and a pool of eight batches."""
+    """Sends from four threads, with a codec and a buffer pool of eight batches."""
     rates = Rates(seconds)
     counts = [0] * 4
     over = threading.Event()
@@ -139,7 +139,7 @@ def full_pool(seconds: float) -> Phase:
 
 
 def slow_callbacks(seconds: float) -> Phase:
-    """Each record's callback takes a tenth of a millisecond."""
+    """Sends records whose callbacks take a tenth of a millisecond each."""
     rates = Rates(seconds)
     called = 0
 
@@ -167,7 +167,7 @@ def slow_callbacks(seconds: float) -> Phase:
 
 
 def missing_topic(seconds: float) -> Phase:
-    """A thread floods a topic that is not there; another waits for each record of one that is."""
+    """One thread floods a topic that does not exist; another waits for each record to an existing topic."""
     rates = Rates(seconds)
     over = threading.Event()
     with NullBroker(1, topics={TOPIC: 3}) as broker:
@@ -194,12 +194,12 @@ def missing_topic(seconds: float) -> Phase:
             finally:
                 over.set()
                 thread.join()
-            # What failed is the flood's own; a trip that did would have raised.
+            # Failures of the flood are expected. A failed round trip would have raised.
             return rates.phase("a missing topic beside a good one", "round trips/s", 0)
 
 
 class Through(logging.Handler):
-    """Sends what the producer logs through the producer itself, and waits for it."""
+    """A log handler that sends the producer's log messages through the producer, and waits for each."""
 
     def __init__(self, producer: KafkaProducer) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ class Through(logging.Handler):
 
 
 def logging_handler(seconds: float) -> Phase:
-    """Connections break, the producer warns of it, and the handler of its warnings sends them through it."""
+    """Connections break, the producer logs warnings, and a log handler sends these through the producer."""
     rates = Rates(seconds)
     log = logging.getLogger("cyproducer")
     with NullBroker(2, partitions=4) as broker:

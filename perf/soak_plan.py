@@ -1,4 +1,4 @@
-"""What a soak does, drawn from its seed. Pure: the same seed and numbers make the same plan everywhere."""
+"""Makes the plan of a soak test from its seed. Pure: the same arguments give the same plan everywhere."""
 
 import random
 from dataclasses import dataclass
@@ -19,22 +19,22 @@ FAULTS = {
     "leaderless": 2e-3,
     "no_id": 2e-2,
 }
-"""Probabilities where ``--strength`` is 1."""
+"""Probabilities with ``--strength 1``."""
 
 
 class Shape(NamedTuple):
-    """What the records of a chunk look like."""
+    """The shape of a chunk's records."""
 
     value_size: int
     key_size: int
     headers: int
     to_partition: bool
-    """Whether the application says which partition."""
+    """Whether the application chooses the partition."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a run depends on, but for the machine."""
+    """Everything that a run depends on, except for the machine."""
 
     seed: int
     records: int
@@ -71,7 +71,7 @@ def make_plan(seed: int, records: int, producers: int, strength: float) -> Plan:
             "metadata_max_age_ms": 5000,
         },
         faults={**faults, "seed": seed, "delay_ms": 20, "stall_ms": 1500, "down_ms": 200},
-        # Everything once, then what chance brings: a tenth of the run sees them all, each several times.
+        # Each kind once, then random ones. A tenth of the run has all shapes, each several times.
         shapes=[
             Shape(8, 0, 0, False),
             Shape(100, 0, 0, True),

@@ -1,12 +1,12 @@
-"""Compares sinks that write a DataFrame to Kafka: this one, Spark's own, and one that goes nowhere.
+"""Compares sinks that write a DataFrame to Kafka: this one, Spark's own, and one that discards the rows.
 
-    python perf/spark.py                       # 5 million rows, five rounds of all: an hour
+    python perf/spark.py                       # 5 million rows, five rounds of all sinks: an hour
     python perf/spark.py --rows 1000000 --rounds 1 --sinks ours "spark, tuned"
 
-Each run has a process, a JVM and workers of its own, and writes everything twice before it is measured: a
-JVM's first writes are those of its compilers. The sinks take turns within a round, and every other round goes
-backwards. Row by row it is a fifth of the rows. Each has a key of 16 bytes and a value of 100; three
-partitions, acks=all. Needs Java, Maven and ``pip install '.[perf,spark]'``.
+Each run has its own process, JVM and workers, and writes everything twice before the measurement, because a
+JVM compiles code during its first writes. The sinks take turns within a round, in reverse order every other
+round. The row-by-row sinks write a fifth of the rows. Each row has a key of 16 bytes and a value of 100. The
+topic has three partitions; acks=all. Needs Java, Maven and ``pip install '.[perf,spark]'``.
 """
 
 import argparse
@@ -31,18 +31,18 @@ HERE = Path(__file__).parent
 TIMEOUT_S = 900
 
 GOALS = (
-    # What, the figure, ours, theirs, at least, at most.
-    ("rows/s, ours by Spark's at its defaults", "rows_per_s", "ours", "spark", 2.0, None),
-    ("rows/s, ours by Spark's, tuned", "rows_per_s", "ours", "spark, tuned", 1.3, None),
-    ("rows/s, lz4, ours by Spark's at its defaults", "rows_per_s", "ours, lz4", "spark, lz4", 2.0, None),
-    ("rows/s, lz4, ours by Spark's, tuned", "rows_per_s", "ours, lz4", "spark, tuned, lz4", 1.3, None),
-    ("time, ours by a sink that goes nowhere", "wall_s", "ours", "nowhere", None, 1.6),
+    # Text, figure, ours, theirs, at least, at most.
+    ("rows/s, ours / Spark's with defaults", "rows_per_s", "ours", "spark", 2.0, None),
+    ("rows/s, ours / Spark's, tuned", "rows_per_s", "ours", "spark, tuned", 1.3, None),
+    ("rows/s, lz4, ours / Spark's with defaults", "rows_per_s", "ours, lz4", "spark, lz4", 2.0, None),
+    ("rows/s, lz4, ours / Spark's, tuned", "rows_per_s", "ours, lz4", "spark, tuned, lz4", 1.3, None),
+    ("time, ours / a sink that discards rows", "wall_s", "ours", "nowhere", None, 1.6),
     ("client CPU us/row", "cpu_us", "ours", None, None, 0.65),
-    # The goal's 0.65 us is of a machine on which the sink that goes nowhere takes 0.54.
-    ("client CPU, ours by a sink that goes nowhere", "cpu_us", "ours", "nowhere", None, 1.2),
-    ("time of foreachPartition, ours by nothing", "wall_s", "foreach, ours", "foreach, nothing", None, 1.15),
+    # The goal of 0.65 us is for a machine on which the discarding sink takes 0.54.
+    ("client CPU, ours / a sink that discards rows", "cpu_us", "ours", "nowhere", None, 1.2),
+    ("time of foreachPartition, ours / nothing", "wall_s", "foreach, ours", "foreach, nothing", None, 1.15),
     (
-        "rows/s of foreachPartition, ours by confluent-kafka's",
+        "rows/s of foreachPartition, ours / confluent-kafka",
         *("rows_per_s", "foreach, ours", "foreach, confluent-kafka", 1.2, None),
     ),
 )
@@ -50,8 +50,8 @@ GOALS = (
 
 @dataclass(frozen=True)
 class Data:
-    """Two parquet files, for as many tasks, of keys and values that compress as identifiers and short texts
-    do."""
+    """Two parquet files, one per task, with keys and values that compress like identifiers and short
+    texts."""
 
     path: Path
     rows: int
@@ -88,13 +88,13 @@ def run(sink: str, args: dict[str, Any]) -> dict[str, float]:
             check=False,
         )
     if done.returncode:
-        raise SystemExit(f"{sink} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+        raise SystemExit(f"{sink} exited with {done.returncode}:\n{done.stderr[-4000:]}")
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 def records_in(bootstrap: str, topic: str, partitions: int) -> int:
-    """What a topic's partitions hold, by their offsets."""
+    """Returns the number of records in a topic, from its offsets."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "count"})
@@ -108,10 +108,10 @@ def records_in(bootstrap: str, topic: str, partitions: int) -> int:
 
 
 def delete_topics(bootstrap: str, names: list[str]) -> None:
-    """A round of all sinks writes more than ten gigabytes."""
+    """Deletes topics and waits for it: a round of all sinks writes more than ten gigabytes."""
     from confluent_kafka.admin import AdminClient
 
-    # Kept while its answers are waited for: without it they never come.
+    # Kept in a variable: the futures complete only while the client exists.
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for done in admin.delete_topics(names).values():
         done.result(60)
@@ -153,7 +153,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sinks", nargs="+", choices=SINKS, default=list(SINKS), metavar="SINK")
-    parser.add_argument("--bootstrap", help="a broker's address, instead of a Kafka of its own")
+    parser.add_argument("--bootstrap", help="the address of a broker to use instead of starting a Kafka")
     given = parser.parse_args()
     from tests.integration.kafka_install import classpath
 
@@ -186,11 +186,11 @@ def main() -> int:
                 delete_topics(bootstrap, [name, f"{name}-warm"])
                 print(
                     f"{time.monotonic() - began:5.0f} s, round {number + 1}/{given.rounds}: {sink}: "
-                    f"{figures['rows_per_s'] / 1e6:.2f} M rows/s, {figures['cpu_us']:.2f} us a row",
+                    f"{figures['rows_per_s'] / 1e6:.2f} M rows/s, {figures['cpu_us']:.2f} us per row",
                     file=sys.stderr,
                 )
     print("\n\n".join(report(found)))
-    print(f"\nEach row a key of 16 bytes and a value of 100; {given.rows:,} rows, {given.rounds} rounds.")
+    print(f"\nRows have a key of 16 bytes and a value of 100; {given.rows:,} rows, {given.rounds} rounds.")
     return 0
 
 

@@ -1,5 +1,5 @@
-"""Where Spark finds ``format("cyproducer")`` by itself: it looks into modules named ``pyspark_*`` for this
-name."""
+"""Lets Spark find ``format("cyproducer")`` by itself: Spark looks for ``DefaultSource`` in modules named
+``pyspark_*``."""
 
 from cyproducer.spark.source import CyproducerDataSource as DefaultSource
 

@@ -1,1 +1,1 @@
-"""What building, checking and testing is done with; run as scripts."""
+"""Scripts for building, checking and testing."""

@@ -1,6 +1,7 @@
-"""Can this Python build cyproducer? Prints its path (exit 0), what to install (3), or nothing: too old (2).
+"""Checks whether this Python can build cyproducer.
 
-Written for any Python ever, as `find_python.sh` also runs it with the old ones.
+Exit code 0: it can; prints its path. 3: something is missing; prints what to install. 2: it is too old;
+prints nothing. The code must run on any Python version, because `find_python.sh` also runs it with old ones.
 """
 
 import os

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Prints the path of a Python (3.11 or newer) that can build cyproducer, or says what is missing (exit 1).
-# PYTHON in the environment is the only one tried where it is set.
+# Prints the path of a Python (3.11 or newer) that can build cyproducer. If there is none, prints what is
+# missing and exits with 1. If the environment variable PYTHON is set, tries only that one.
 set -eu
 
 here=$(dirname "$0")
 pyenv_root=${PYENV_ROOT:-$HOME/.pyenv}
 complaint=
 
-# Newest first, but 3.14 after the versions that more people run. pyenv's own come last: their shims are on
-# PATH whether or not they work, so each candidate is run, not only looked up.
+# Newest first, but 3.14 after the more widely used versions, and pyenv's own last. pyenv's shims are on PATH
+# whether or not they work, so each candidate is run, not only looked up.
 for candidate in ${PYTHON:-python3.13 python3.12 python3.11 python3.14 python3 python "$pyenv_root"/versions/3.1[1-9]*/bin/python3}; do
     command -v "$candidate" >/dev/null 2>&1 || continue
     status=0

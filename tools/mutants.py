@@ -1,13 +1,13 @@
-"""Breaks single lines of the product on purpose, and reports the breakages that no test notices.
+"""Mutation testing: breaks single lines of the product, and reports the mutants that no test detects.
 
-``python tools/mutants.py [NAME ...]``: copies the tree to a temporary directory, runs there the tests of the
-table on the product as it is, then applies one mutant after the other, builds what it touches (with ccache
-where there is one) and runs the tests that are to notice it. A mutant survives if they pass; then the exit
-status is 1. Needs what building and the unit tests need, and the extensions built in place; all of them take
-about a quarter of an hour.
+``python tools/mutants.py [NAME ...]``: copies the tree to a temporary directory and runs the table's tests
+there on the unchanged product. Then, for one mutant after the other: applies it, builds the changed file
+(with ccache if it is installed) and runs the tests that should fail. A mutant survives if they pass; then the
+exit status is 1. Needs the dependencies of the build and of the unit tests, and the extensions built in
+place. All mutants take about a quarter of an hour.
 
-Owns: lines that a unit test guards. Does not own: breakages that only histories of many events show, which
-are in ``tests/simulation/mutate.py``.
+Owns mutants that unit tests detect. Mutants that only histories of many events detect are in
+``tests/simulation/mutate.py``.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ PARTS = (
     "setup.py", "pyproject.toml", "README.md", "LICENSE",
 )  # fmt: skip
 PERTURB = "glibc.malloc.tcache_count=0:glibc.malloc.perturb=165"
-"""For ``GLIBC_TUNABLES``: freed memory is overwritten at once, so that reading it shows."""
+"""For ``GLIBC_TUNABLES``: overwrites freed memory at once, so that reading it fails a test."""
 LIMIT_S = 180.0
-"""A mutant under which the tests take longer hangs, which is noticed as well."""
+"""If the tests take longer, the mutant hangs, which counts as detected."""
 
 
 class Mutant(NamedTuple):
-    """``old`` occurs once in ``path``; the tests named fail when ``new`` takes its place."""
+    """``old`` occurs once in ``path``. ``tests`` fail if it is replaced with ``new``."""
 
     name: str
     path: str
@@ -41,7 +41,7 @@ class Mutant(NamedTuple):
     new: str
     tests: tuple[str, ...]
     perturbed: bool = False
-    """Only noticed where freed memory is overwritten."""
+    """Only detected if freed memory is overwritten."""
 
 
 MUTANTS = [
@@ -414,7 +414,7 @@ MUTANTS = [
         "cyproducer/spark/sending.py",
         "for part in (rows.slice(half), rows.slice(0, half))",
         "for part in (rows.slice(0, half), rows.slice(half))",
-        ("tests/spark/test_sending.py::test_any_number_of_refused_batches_is_halved",),
+        ("tests/spark/test_sending.py::test_refused_batches_are_halved_repeatedly",),
     ),
     Mutant(
         "closed-when-taken",
@@ -423,7 +423,7 @@ MUTANTS = [
         "",
         (
             "tests/spark/test_sharing.py::"
-            "test_time_that_runs_out_while_a_task_takes_the_producer_closes_nothing",
+            "test_a_timer_that_fires_while_a_task_takes_the_producer_closes_nothing",
         ),
     ),
     Mutant(
@@ -438,7 +438,7 @@ MUTANTS = [
         "cyproducer/spark/rows.py",
         "    yield from sent.outcomes()[: first.rows[0]]\n",
         "    yield from sent.outcomes()\n",
-        ("tests/spark/test_rows.py::test_records_before_the_one_that_brokers_refuse_are_told",),
+        ("tests/spark/test_rows.py::test_records_before_a_refused_one_are_yielded",),
     ),
     Mutant(
         "sent-twice-after-a-part",
@@ -496,7 +496,7 @@ MUTANTS = [
         "errors[row] = text",
         (
             "tests/spark/test_mapping.py::"
-            "test_a_row_that_failed_at_the_broker_has_its_error_though_others_were_refused_before",
+            "test_a_row_that_failed_at_the_broker_has_its_error_after_others_were_refused",
         ),
     ),
     # Metrics
@@ -551,7 +551,7 @@ MUTANTS = [
 
 
 class Tree:
-    """A copy of the sources, with what was built of them."""
+    """A copy of the sources and of the build's output."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -564,7 +564,7 @@ class Tree:
                 shutil.copy2(source, root / part)
 
     def build(self) -> str:
-        """What went wrong, or nothing."""
+        """Builds the tree. Returns the error, or an empty string."""
         environ = dict(os.environ)
         if "CC" not in environ and shutil.which("ccache"):
             environ["CC"] = "ccache cc"
@@ -573,7 +573,7 @@ class Tree:
         return f"does not build: {done.stderr[-500:]}" if done.returncode else ""
 
     def test(self, tests: tuple[str, ...], perturbed: bool = False) -> tuple[bool | None, str]:
-        """Whether they pass, None where none was run; and the last words."""
+        """Runs tests. Returns whether they pass (None if none was run), and the end of their output."""
         environ = {**os.environ, "PYTHONPATH": str(self.root), "PYTHONSAFEPATH": "1"}
         if perturbed:
             environ["GLIBC_TUNABLES"] = PERTURB
@@ -586,19 +586,19 @@ class Tree:
                 command, cwd=self.root, env=environ, capture_output=True, text=True, timeout=LIMIT_S
             )
         except subprocess.TimeoutExpired:
-            return False, f"no end after {LIMIT_S:g} s"
+            return False, f"still running after {LIMIT_S:g} s"
         said = (done.stdout.strip() or done.stderr.strip() or f"status {done.returncode}").splitlines()
         words = "; ".join(
             [line for line in said if line.startswith(("FAILED tests", "ERROR tests"))][:1] + said[-1:]
         )
-        # 1: a test failed; 2 to 5: pytest had nothing to run, or could not. A crash ends by a signal.
+        # 1: a test failed. 2 to 5: pytest had nothing to run, or could not run. A crash ends with a signal.
         return None if done.returncode in (2, 3, 4, 5) else done.returncode == 0, words
 
     def run(self, mutant: Mutant) -> tuple[bool, str]:
-        """Whether it is noticed, and how."""
+        """Runs a mutant's tests. Returns whether the mutant is detected, and the reason."""
         path = self.root / mutant.path
-        # What is restored below is as old as it was, and not built again: the extension in place, the one
-        # below build/ that a later build would put there, and the C and object files that they were made of.
+        # Restored below with their old modification times, so that they are not built again: the extension in
+        # place, the one below build/ that a later build would copy there, and their C and object files.
         kept = [path]
         if path.suffix == ".pyx":
             for pattern in (f"{path.stem}.*.so", f"{path.stem}.[co]"):
@@ -629,7 +629,7 @@ class Tree:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants; all of them by default")
-    parser.add_argument("--tree", type=Path, help="a directory for the copy that is kept, for the next run")
+    parser.add_argument("--tree", type=Path, help="a directory for the copy, kept for the next run")
     given = parser.parse_args(arguments)
     if unknown := set(given.names) - {mutant.name for mutant in MUTANTS}:
         parser.error(f"no mutant is called {', '.join(sorted(unknown))}")
@@ -639,17 +639,17 @@ def main(arguments: list[str]) -> int:
         problem = tree.build()
         tests = tuple(dict.fromkeys(test for mutant in chosen for test in mutant.tests))
         passed, words = (None, problem) if problem else tree.test(tests)
-        print(f"as it is: {words}", flush=True)
+        print(f"without a mutant: {words}", flush=True)
         if not passed:
             return 2
         survivors = []
         for mutant in chosen:
             noticed, words = tree.run(mutant)
-            print(f"{mutant.name:32} {'noticed' if noticed else 'SURVIVES'}: {words[:150]}", flush=True)
+            print(f"{mutant.name:32} {'detected' if noticed else 'SURVIVES'}: {words[:150]}", flush=True)
             if not noticed:
                 survivors.append(mutant.name)
     print(
-        f"{len(chosen) - len(survivors)} of {len(chosen)} noticed" + "".join(f", not {s}" for s in survivors)
+        f"{len(chosen) - len(survivors)} of {len(chosen)} detected" + "".join(f", not {s}" for s in survivors)
     )
     return 1 if survivors else 0
 

@@ -1,7 +1,7 @@
 """Runs tox with every Python of this machine, and ends with a table of what ran and what was skipped.
 
-tox looks for interpreters on PATH; those that only pyenv knows are told to it here. All arguments are tox's;
-without any, everything is run, two environments at a time, in the order of ``env_list``.
+tox looks for interpreters on PATH; this script also passes it those of pyenv. All arguments are passed to
+tox. Without arguments, runs all environments, two at a time, in the order of ``env_list``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REPORTS = ROOT / ".tox" / "reports"
 
 
 def pyenv_pythons() -> Iterator[Path]:
-    """What pyenv installed, newest first within each minor version, whether or not it is activated."""
+    """Yields the Pythons that pyenv has installed, activated or not, newest first."""
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     if not root.is_dir() and (pyenv := shutil.which("pyenv")):
         found = subprocess.run([pyenv, "root"], capture_output=True, text=True, check=False)
@@ -97,14 +97,14 @@ def summary(results: dict[str, Any], reports: dict[str, Counts]) -> str:
 def main(arguments: list[str]) -> int:
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir(parents=True)
-    # setuptools packs whatever it finds in here, be it of modules that are gone from the sources.
+    # setuptools packs everything in build/lib.*, including modules that no longer exist in the sources.
     for leftover in (ROOT / "build").glob("lib.*"):
         shutil.rmtree(leftover)
     result = REPORTS / "tox.json"
     if arguments:
         status = tox("run", ["--result-json", str(result), *arguments])
     else:
-        # All environments run, whichever of them fail.
+        # Runs and reports all environments, even if one fails.
         status = tox("run-parallel", ["--parallel", "2", "--parallel-live", "--result-json", str(result)])
     if result.exists():
         reports = {report.stem: counts(report) for report in REPORTS.glob("*.xml")}
@@ -113,12 +113,12 @@ def main(arguments: list[str]) -> int:
 
 
 def tox(subcommand: str, arguments: list[str]) -> int:
-    """Its exit status."""
+    """Runs tox and returns its exit status."""
     discover = [str(python) for python in pyenv_pythons()]
     behind = arguments.index("--") if "--" in arguments else len(arguments)
     command = [sys.executable, "-m", "tox", subcommand, "-c", str(ROOT / "tox.ini"), *arguments[:behind]]
     if discover:
-        # The last option, as it takes every word that follows, up to what the environments' commands get.
+        # The last option before "--", because it takes all words that follow.
         command += ["--discover", *discover]
     command += arguments[behind:]
     return subprocess.run(command, cwd=ROOT, check=False).returncode

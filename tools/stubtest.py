@@ -1,6 +1,6 @@
-"""Runs mypy's stubtest on every extension of the installed package: does the .pyi say what the module has?
+"""Runs mypy's stubtest on every extension of the installed package: checks that the .pyi matches the module.
 
-stubtest imports what it checks, so this must not run with the sources on sys.path: they hold no extensions.
+stubtest imports the modules it checks, so the sources, which hold no extensions, must not be on sys.path.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 ALLOWLIST = Path(__file__).with_name("stubtest_allowlist.txt")
-# Disjoint bases: every extension type is one, and typing's decorator to say so is younger than our Pythons.
+# Every extension type is a disjoint base, but our oldest Python's typing has no decorator to declare that.
 OPTIONS = ["--allowlist", str(ALLOWLIST), "--ignore-disjoint-bases"]
 
 
@@ -23,7 +23,7 @@ def main() -> int:
         print("no extension has a .pyi yet")
         return 0
     command = [sys.executable, "-m", "mypy.stubtest", "--concise", *OPTIONS, *modules]
-    # Anywhere but the root, whose unbuilt package mypy would otherwise take for the installed one.
+    # Not in the root: there, mypy would find the unbuilt package instead of the installed one.
     return subprocess.run(command, cwd=ROOT / "tools", check=False).returncode
 
 

@@ -1,7 +1,7 @@
-"""Kafka from PySpark: a sink for DataFrames and streams, and functions for partitions.
+"""Writes to Kafka from PySpark: a sink for DataFrames and streams, and functions for partitions.
 
-``register(spark)``, then ``df.write.format("cyproducer")``; ``docs/spark.md`` has all of it. Needs pyspark
-4.0 or later and pyarrow: ``pip install 'cyproducer[spark]'``.
+Call ``register(spark)``, then ``df.write.format("cyproducer")``. ``docs/spark.md`` is the full documentation.
+Needs pyspark 4.0 or later and pyarrow: ``pip install 'cyproducer[spark]'``.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -33,8 +33,8 @@ __all__ = [
 
 
 def register(spark: "SparkSession") -> None:
-    """Makes ``format("cyproducer")`` known to a session. Spark also finds it by itself, by the module
-    ``pyspark_cyproducer``, where that was installed before the session began."""
+    """Registers ``format("cyproducer")`` with a session. Spark also finds the format by itself, through the
+    module ``pyspark_cyproducer``, if that was installed before the session started."""
     from pyspark.errors import AnalysisException
 
     from cyproducer.spark.source import CyproducerDataSource
@@ -43,8 +43,8 @@ def register(spark: "SparkSession") -> None:
     try:
         sources.register(CyproducerDataSource)
     except AnalysisException as error:
-        # Spark 4.0 says so where it has found the format by itself.
+        # Spark 4.0 raises this if it has already found the format by itself.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
-    # Spark looks formats up by the calling thread's session, and this call makes it known to the thread.
+    # Spark looks up formats in the calling thread's session. This call sets the thread's session.
     spark.createDataFrame([], "nothing int")

@@ -1,8 +1,9 @@
-"""Batches of Arrow before they are sent: made plain, and looked through for rows that can't be.
+"""Prepares Arrow batches for sending: converts odd column types, and finds rows that can't be sent.
 
-Owns: types that Arrow's functions can't take apart, and finding all of a batch's bad rows at once. Does not
-own: what becomes of them (``sending``), nor the checks, which are ``send_arrow()``'s: it refuses a batch for
-its first bad row, and only then the others are looked for. Any thread.
+Owns the conversion of types that Arrow's compute functions don't support, and finding all bad rows of a batch
+at once. Does not decide what happens to bad rows (``sending``). Does not check batches up front:
+``send_arrow()`` does, and refuses a batch at its first bad row; only then does this module look for the
+others. Any thread.
 """
 
 import pyarrow as pa
@@ -15,9 +16,9 @@ from cyproducer.spark.columns import Columns
 
 
 def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows without views and dictionaries, which ``send_arrow()`` takes, but whose lengths Arrow's
-    functions can't tell, nor take rows out of them. Nothing is copied where there are none, as in what Spark
-    itself hands over."""
+    """Returns the same rows without view and dictionary columns. ``send_arrow()`` accepts those, but Arrow's
+    functions can't compute their lengths or take rows out of them. Copies nothing if there are none; batches
+    from Spark itself have none."""
     if not any(_is_odd(of) for of in batch.schema.types):
         return batch
     columns = [
@@ -37,7 +38,7 @@ def _plain_type(of: pa.DataType) -> pa.DataType:
     types = pa.types
     if types.is_dictionary(of):
         return _plain_type(of.value_type)
-    # A column of views may hold more than the small types can.
+    # A view column may hold more data than the types with 32-bit offsets can.
     if types.is_string_view(of):
         return pa.large_string()
     if types.is_binary_view(of):
@@ -54,8 +55,8 @@ def _plain_type(of: pa.DataType) -> pa.DataType:
 def refused_rows(
     producer: KafkaProducer, topic: str, rows: pa.RecordBatch, columns: Columns, error: Exception
 ) -> dict[int, Exception]:
-    """``bad_rows`` of a batch that ``send_arrow()`` has just refused as a whole, with ``error``."""
-    # Only then a broker has been asked again how many partitions there are.
+    """Returns ``bad_rows`` of a batch that ``send_arrow()`` has just refused as a whole, with ``error``."""
+    # The producer refreshed the topic's metadata before it raised this error, and only before this one.
     refreshed = isinstance(error, UnknownTopicOrPartitionError)
     partitions = len(producer.partitions_for(topic)) if refreshed else None
     return bad_rows(rows, columns, partitions, producer.config.max_request_size)
@@ -64,10 +65,10 @@ def refused_rows(
 def bad_rows(
     rows: pa.RecordBatch, columns: Columns, partitions: int | None, limit: int
 ) -> dict[int, Exception]:
-    """The rows that can't be sent for what they are, by their numbers, each with its own cause.
+    """Returns the rows whose content can't be sent: row number to cause.
 
-    ``partitions``: how many the topic has; None where that is not certain. ``limit``: ``max_request_size``.
-    What is not found here, such as malformed text, ``send_arrow()`` still refuses.
+    ``partitions``: the topic's partition count; None if that is not certain. ``limit``: ``max_request_size``.
+    Does not find everything: ``send_arrow()`` still refuses the rest, such as malformed text.
     """
     found: dict[int, Exception] = {}
     _nameless_headers(rows, columns, found)
@@ -79,7 +80,7 @@ def bad_rows(
 
 
 def _numbers(mask: pa.Array) -> list[int]:
-    """Of the rows for which it is true."""
+    """Returns the numbers of the rows for which ``mask`` is true."""
     numbers: list[int] = pc.indices_nonzero(pc.fill_null(mask, False)).to_pylist()
     return numbers
 
@@ -114,7 +115,7 @@ def _partitions(
 def _timestamps(rows: pa.RecordBatch, columns: Columns, found: dict[int, Exception]) -> None:
     if columns.timestamp is None:
         return
-    # As numbers: not every one of them is a date of Python's.
+    # As integers: Python's datetime can't represent all of them.
     column = rows.column(columns.timestamp).cast(pa.int64())
     for number in _numbers(pc.less(column, 0)):
         error = ValueError(
@@ -150,24 +151,25 @@ def _too_large(rows: pa.RecordBatch, columns: Columns, limit: int, found: dict[i
 
 
 def _request_sizes(rows: pa.RecordBatch, columns: Columns) -> pa.Array:
-    """Each row's bytes as the only record of a batch, as ``records/row_source`` counts them."""
+    """Returns each row's size in bytes as the only record of a batch, computed as ``records/row_source``
+    does."""
     body = _field_sizes(rows.column(columns.value))
     body = pc.add(body, _field_sizes(rows.column(columns.key)) if columns.key is not None else 1)
     body = pc.add(body, _headers_sizes(rows.column(columns.headers)) if columns.headers is not None else 1)
-    # Attributes, and the differences of the timestamp and the offset, which are 0.
+    # Attributes, timestamp delta and offset delta: one byte each, as both deltas are 0.
     body = pc.add(body, 3)
     return pc.add(pc.add(body, _varint_sizes(body)), HEADER_BYTES)
 
 
 def _field_sizes(column: pa.Array) -> pa.Array:
-    """Bytes of a key, a value, or either part of a header, with their length before them."""
+    """Returns the bytes of a key, a value, a header's key or a header's value, length prefix included."""
     lengths = pc.fill_null(pc.binary_length(column).cast(pa.int64()), 0)
-    # A null's length is -1, which takes as little as 0.
+    # The length of a null is -1, whose varint is one byte, as that of 0.
     return pc.add(lengths, _varint_sizes(lengths))
 
 
 def _headers_sizes(column: pa.Array) -> pa.Array:
-    """Bytes of each row's headers, with their number before them."""
+    """Returns the bytes of each row's headers, count prefix included."""
     pairs = pc.list_flatten(column)
     names, contents = (pc.struct_field(pairs, [place]) for place in (0, 1))
     ends = pc.cumulative_sum(pc.add(_field_sizes(names), _field_sizes(contents)))
@@ -179,7 +181,7 @@ def _headers_sizes(column: pa.Array) -> pa.Array:
 
 
 def _varint_sizes(numbers: pa.Array) -> pa.Array:
-    """Bytes of the numbers, none of them negative, as zigzag varints."""
+    """Returns the bytes that each number takes as a zigzag varint. No number may be negative."""
     sizes = pa.scalar(1, pa.int64())
     for bits in (6, 13, 20, 27, 34):
         sizes = pc.add(sizes, pc.greater_equal(numbers, 1 << bits).cast(pa.int64()))

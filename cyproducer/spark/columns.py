@@ -1,7 +1,7 @@
-"""The columns of a DataFrame that goes to Kafka: which there are, and of which types.
+"""Checks the schema of a DataFrame that is written to Kafka, and finds its columns.
 
-Owns: ``Columns`` and the errors about a schema, which come while Spark plans, before a task starts. Does not
-own: rows (``sending``). Names are compared as Spark does, in any case.
+Owns ``Columns`` and the errors about a schema, which are raised while Spark plans, before any task starts.
+Does not handle rows (``sending``). Compares names case-insensitively, as Spark does.
 """
 
 from dataclasses import dataclass
@@ -21,13 +21,14 @@ _WANTED = {
 
 
 class SchemaError(ValueError):
-    """A DataFrame's columns are not those that can be written; the message names column, type and what may
-    be."""
+    """A DataFrame's columns can't be written. The message names the column, its type and the allowed
+    types."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The names, as the DataFrame spells them, of the columns that are written; None: not there."""
+    """The names of the columns that are written, as the DataFrame spells them. None: there is no such
+    column."""
 
     value: str
     key: str | None = None
@@ -38,19 +39,21 @@ class Columns:
 
 
 def columns_of(schema: "StructType", topic: str | None, headers: bool) -> Columns:
-    """Looks at a schema; ``topic`` and ``headers`` are the options.
+    """Finds the columns of a schema. ``topic`` and ``headers`` are the options of the same names.
 
     Raises:
-        SchemaError: ``value`` is missing, or ``topic`` in both places; a column has a wrong type.
+        SchemaError: ``value`` is missing; there is neither a column nor an option ``topic``; a column has a
+            wrong type or exists twice.
     """
     found: dict[str, str] = {}
     for field in schema.fields:
         meaning = field.name.lower()
         if meaning not in _WANTED:
-            # As in Spark's own sink: what was read from Kafka has an offset, and can be written as it is.
+            # Ignored, as in Spark's own sink: rows read from Kafka have a column "offset", and can be written
+            # unchanged.
             continue
         if meaning in found:
-            raise SchemaError(f"columns {found[meaning]!r} and {field.name!r}: there can be one {meaning}")
+            raise SchemaError(f"columns {found[meaning]!r} and {field.name!r}: only one {meaning} is allowed")
         if not _fits(meaning, field.dataType):
             raise SchemaError(
                 f"column {field.name!r} is {field.dataType.simpleString()}: must be {_WANTED[meaning]}"
@@ -58,10 +61,10 @@ def columns_of(schema: "StructType", topic: str | None, headers: bool) -> Column
         found[meaning] = field.name
     if "value" not in found:
         others = ", ".join(map(repr, schema.names)) or "none at all"
-        raise SchemaError(f"there is no column 'value', only {others}: it is what is written")
+        raise SchemaError(f"there is no column 'value', only {others}: 'value' is required")
     if topic is None and "topic" not in found:
-        raise SchemaError("no topic: give option 'topic', or a column 'topic' with each row's")
-    # As in Spark's own sink, the option counts where both are there.
+        raise SchemaError("no topic: give option 'topic', or a column 'topic' with each row's topic")
+    # As in Spark's own sink, the option takes precedence over the column.
     if topic is not None:
         found.pop("topic", None)
     if not headers:

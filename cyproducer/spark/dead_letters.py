@@ -1,11 +1,11 @@
-"""Rows that can't be written, written elsewhere with the cause.
+"""Writes rows that can't be written to their own topic to a dead letter topic, with the cause.
 
-Owns: the records of the dead letter topic. Does not own: which rows are dead (``sending``). One thread uses
-it.
+Owns the records of the dead letter topic. Does not decide which rows go there (``sending``). Not thread-safe:
+for one thread.
 
-A dead letter has the row's key, value and headers, and five headers more: ``cyproducer.error.topic`` and
-``.partition`` (where it was to go; absent where that is not known), ``.class``, ``.message`` and, where key,
-value or headers had to be cut to what fits, ``.bytes`` (of key and value, before).
+A dead letter has the row's key, value and headers, and up to five more headers: ``cyproducer.error.topic``
+and ``.partition`` (the row's destination; absent if it is not known), ``.class``, ``.message`` and, if key,
+value or headers were cut to fit, ``.bytes`` (the original size of key and value).
 """
 
 from collections import deque
@@ -21,10 +21,10 @@ from cyproducer.spark.sharing import await_outcomes
 
 PREFIX: Final = "cyproducer.error."
 CUT_BYTES: Final = 65536
-"""What is left of key and value where a broker's topic takes less than a request may have."""
+"""Size to which a dead letter is cut if its topic's size limit is lower than ``max_request_size``."""
 _MOST_MESSAGE: Final = 1000
 _OVERHEAD: Final = 1024
-"""Bytes of a request and a batch around one record, at most; of the headers' own lengths too."""
+"""Upper bound of the bytes around one record in a request: request, batch and the lengths of the headers."""
 _UNDER_WAY: Final = 10_000
 
 Headers = list[tuple[str, bytes | None]]
@@ -44,10 +44,10 @@ class _Letter(NamedTuple):
 
 
 class DeadLetters:
-    """Sends them; ``finish()`` waits for all.
+    """Sends dead letters. ``finish()`` waits for all of them.
 
     Raises:
-        KafkaError: the topic is not there; before a row is sent anywhere.
+        DeadLetterError: the topic does not exist. Raised before any row is sent.
     """
 
     def __init__(self, producer: KafkaProducer, topic: str) -> None:
@@ -68,7 +68,7 @@ class DeadLetters:
         columns: Columns,
         causes: Iterable[BaseException],
     ) -> None:
-        """Sends rows that were kept from ``topic``, each by its cause."""
+        """Sends rows that can't be written to ``topic``; ``causes`` has one exception per row."""
         place: Headers = [(f"{PREFIX}topic", topic.encode())] if topic is not None else []
         if partition is not None:
             place.append((f"{PREFIX}partition", b"%d" % partition))
@@ -95,14 +95,14 @@ class DeadLetters:
                 self._settle()
 
     def finish(self) -> int:
-        """How many there were, all of them acknowledged.
+        """Waits until all dead letters are acknowledged, and returns their number.
 
         Raises:
-            DeadLetterError: one could not be written.
+            DeadLetterError: a dead letter could not be written.
         """
         while self._letters:
             await_outcomes(self._producer)
-            # Those that are sent again, cut, are a round of their own.
+            # Dead letters that are cut and sent again make another round.
             for _ in range(len(self._letters)):
                 self._settle()
         return self._count
@@ -119,7 +119,7 @@ class DeadLetters:
             room -= _bytes_of(kept) + 64
             cut_key = key[: room // 2] if key is not None else None
             cut_value = value[: room - len(cut_key or b"")] if value is not None else None
-        # A record needs one of the two.
+        # A record needs a key or a value.
         sent_value = b"" if cut_key is None and cut_value is None else cut_value
         try:
             future = self._producer.send(self.topic, sent_value, cut_key, [*kept, *about])
@@ -132,7 +132,7 @@ class DeadLetters:
         try:
             letter.future.get()
         except MessageSizeTooLargeError as error:
-            # The topic takes less than a request may have; how much, it does not say.
+            # The topic's limit is lower than max_request_size. The broker does not report the limit.
             if letter.most <= CUT_BYTES:
                 raise DeadLetterError(f"deadLetterTopic {self.topic!r}: {error}") from error
             self._send(letter.key, letter.value, letter.headers, letter.about, CUT_BYTES)
@@ -143,7 +143,8 @@ class DeadLetters:
 
 
 def _as_bytes(headers: pa.Array) -> pa.Array:
-    """Headers' texts may be none, as keys and values may: a dead letter is written all the same."""
+    """Casts the headers to binary: strings may be invalid UTF-8, as in keys and values, and a dead letter
+    must be written anyway."""
     pair = pa.struct([(field.name, pa.binary()) for field in headers.type.value_type])
     return headers.cast(pa.list_(pair))
 

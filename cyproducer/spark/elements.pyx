@@ -1,7 +1,7 @@
-"""Elements of an iterator as columns of keys and values, where they are alike and have nothing else.
+"""Collects an iterator's elements into columns of keys and values, if they are alike and plain.
 
-Owns: what is alike and plain, and how many are taken at a time. Does not own: what else an element may be,
-nor sending. One thread at a time.
+Owns the definition of alike and plain elements, and how many are taken at a time. Does not handle other
+elements, and does not send. One thread at a time.
 """
 
 cimport cython
@@ -22,28 +22,29 @@ cdef int64_t LARGEST = 0x7FFFFFFF
 
 @cython.final
 cdef class PlainElements:
-    """Takes elements as long as they are alike.
+    """Takes elements while they are alike.
 
-    Alike are values (bytes, bytearrays, texts), pairs of them (key, value), where each may be None, and rows
-    of them: tuples of a kind of their own, whose ``__fields__`` are ``value``, or ``key`` and ``value`` in
-    any order. None of subclasses else.
+    These are alike: values (bytes, bytearray, str); pairs (key, value), of which each may be None; and rows:
+    instances of one tuple subclass whose ``__fields__`` are ``value``, or ``key`` and ``value`` in any order.
+    Otherwise subclasses are not accepted.
 
-    ``elements``: whatever can be iterated. ``most``, ``most_bytes``, ``most_ns``: what is taken at a time,
-    and how long that may last, before no more are waited for. Ever more are taken, and half as many as came
-    in that time where it was over. So elements that take that long to come are taken one by one.
+    ``elements``: any iterable. ``most``, ``most_bytes``, ``most_ns``: limits of one ``take()``: elements,
+    bytes, and nanoseconds after which it does not wait for more. The number taken at a time doubles with each
+    call, up to ``most``. After a call that ran out of time it is half of the elements that came in that time.
+    So elements that are as slow as ``most_ns`` are taken one by one.
     """
 
     cdef object elements
-    cdef object error           # of the iterator, after elements that were taken
+    cdef object error           # raised by the iterator after some elements; raised by the next take()
     cdef Sizes* sizes
     cdef Py_ssize_t most
-    cdef Py_ssize_t room        # how many are taken next; up to most
+    cdef Py_ssize_t room        # how many elements the next take() takes; up to most
     cdef int64_t most_bytes
     cdef int64_t most_ns
 
     def __cinit__(self, elements, Py_ssize_t most, int64_t most_bytes, int64_t most_ns):
         if most < 1:
-            raise ValueError(f"most: is {most}, must be at least 1")
+            raise ValueError(f"most={most}: must be at least 1")
         self.elements = iter(elements)
         self.sizes = <Sizes*>malloc(most * sizeof(Sizes))
         if self.sizes == NULL:
@@ -57,11 +58,13 @@ cdef class PlainElements:
         free(self.sizes)
 
     def take(self):
-        """The next elements: values; keys, or None; each one's sizes (``Sizes``); and what is not like them.
+        """Returns the next elements: a list of values; a list of keys, or None; each element's sizes
+        (``Sizes``); and a list of others.
 
-        That is a list of one element, which comes after the others, or of none. No values and nothing that
-        is not like them: there is nothing more. Texts are encoded as UTF-8 and bytearrays copied: whoever
-        made them may use them for the next. Raises what the iterator raises, after what came before it.
+        The last has the element that ended the run because it is not like those before it, or nothing. No
+        values and no others: the iterator is exhausted. Encodes strings as UTF-8. Copies bytearrays, which
+        the iterator may reuse for its next element. Raises the iterator's exception, after returning the
+        elements before it.
         """
         cdef list values = []
         cdef list keys = None
@@ -98,7 +101,7 @@ cdef class PlainElements:
         return values, keys, PyBytes_FromStringAndSize(<const char*>self.sizes, n * sizeof(Sizes)), others
 
     cdef bint _put(self, Py_ssize_t n, object element, Shape shape, list values, list keys) except -1:
-        """False: the element is not of that shape, and nothing has changed."""
+        """Adds an element. Returns False, and changes nothing, if the element does not have that shape."""
         cdef object value = element
         cdef object key = None
         cdef int64_t value_size
@@ -127,12 +130,12 @@ cdef class PlainElements:
 
 @cython.final
 cdef class Shape:
-    """Of the first of those that are taken."""
+    """The shape of the first element of a run."""
 
     cdef type kind
-    cdef object fields           # of a row; None: it is none
-    cdef Py_ssize_t width        # 0: a value alone
-    cdef Py_ssize_t key_at       # -1: it has none
+    cdef object fields           # of a row; None: the element is not a row
+    cdef Py_ssize_t width        # 0: a single value
+    cdef Py_ssize_t key_at       # -1: no key
     cdef Py_ssize_t value_at
 
 
@@ -148,7 +151,7 @@ cdef Shape shape_of(object element):
         names = ("key", "value")
     else:
         shape.fields = fields_of(element)
-        # A list where a DataFrame made the row, a Row where a Row's call did.
+        # A list if a DataFrame made the row, a Row if it was made by calling a Row.
         names = tuple(shape.fields) if isinstance(shape.fields, (list, tuple)) else ()
     if names == ("value",):
         shape.width = 1
@@ -162,7 +165,8 @@ cdef Shape shape_of(object element):
 
 
 cdef object fields_of(object row):
-    """None: it has none. What Row sets is in the instance; its ``__getattr__`` is a function in Python."""
+    """Returns a row's ``__fields__``, or None. Reads the instance attribute that Row sets, without Row's
+    ``__getattr__``, which is a slow Python function."""
     try:
         return PyObject_GenericGetAttr(row, "__fields__")
     except AttributeError:
@@ -170,12 +174,13 @@ cdef object fields_of(object row):
 
 
 cdef inline bint alike(object fields, object others) except -1:
-    # Rows that came together share the list.
+    # Rows of one batch usually share the list object.
     return fields is others or fields == others
 
 
 cdef object plain(object item, int64_t* size):
-    """The item as bytes, or None; ``size``: -1 where it is None, NOT_PLAIN where it is neither."""
+    """Returns the item as bytes, or None. Sets ``size``: -1 if the item is None, NOT_PLAIN if it is another
+    type."""
     size[0] = -1
     if item is None:
         return None

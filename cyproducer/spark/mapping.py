@@ -1,6 +1,7 @@
-"""Sends inside ``df.mapInArrow`` and ``foreachBatch``.
+"""Sends records inside ``df.mapInArrow`` and ``foreachBatch``.
 
-Owns: the functions that Spark calls there. Does not own: rows (``sending``), the format (``source``).
+Owns the functions that Spark calls there. Does not own the writing of rows (``sending``) or the format
+(``source``).
 """
 
 import logging
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("cyproducer.spark")
 
 PRODUCED_SCHEMA: Final = "partition int, offset bigint, error string"
-"""What ``produce_arrow`` makes of each row; the second argument of ``mapInArrow``."""
+"""The schema of the rows that ``produce_arrow`` returns; the second argument of ``mapInArrow``."""
 _UNDER_WAY: Final = 8
-"""Batches that may be under way before the first one's outcome is passed on."""
+"""Maximum number of unacknowledged batches before the outcome of the first is awaited and passed on."""
 _OPTIONAL: Final = ("key", "headers", "partition", "timestamp")
 _PRODUCED: Final = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("error", pa.string())])
 
@@ -37,24 +38,24 @@ _PRODUCED: Final = pa.schema([("partition", pa.int32()), ("offset", pa.int64()),
 def produce_arrow(
     topic: str, **config: Any
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function for ``df.mapInArrow(produce_arrow("topic", ...), PRODUCED_SCHEMA)``.
+    """Returns a function for ``df.mapInArrow(produce_arrow("topic", ...), PRODUCED_SCHEMA)``.
 
-    It sends each row's ``value``, and ``key``, ``headers``, ``partition`` and ``timestamp`` where there are
-    such columns, and makes of it ``partition``, ``offset`` and ``error``, in the rows' order: ``error`` is
-    null where the row was acknowledged, else the cause, and then ``offset`` is null. Rows that fail do not
-    fail the task.
+    The function sends each row's ``value``, and its ``key``, ``headers``, ``partition`` and ``timestamp`` if
+    there are such columns. It returns ``partition``, ``offset`` and ``error`` of each row, in the order of
+    the rows: ``error`` is null if the row was acknowledged; otherwise it is the cause, and ``offset`` is
+    null. Rows that fail do not fail the task.
 
     ``config``: ``KafkaProducer``'s options.
 
-    Raises: here ``KafkaConfigurationError``; in the task what concerns all rows, such as a topic that is not
-    there, or columns of wrong types; and ``UnknownTopicOrPartitionError`` where a topic loses partitions
-    while rows of a batch are being sent.
+    Raises: ``KafkaConfigurationError`` in this call. In the task: errors that concern all rows, such as a
+    topic that does not exist or columns of wrong types, and ``UnknownTopicOrPartitionError`` if a topic loses
+    partitions while rows of a batch are being sent.
     """
     return _ProduceArrow(topic, producer_config(config, columns=True))
 
 
 class _ProduceArrow:
-    """The function; pickled with its configuration."""
+    """The function that ``produce_arrow`` returns. Pickled with its configuration."""
 
     def __init__(self, topic: str, config: SharedConfig) -> None:
         self._topic = topic
@@ -72,7 +73,7 @@ class _ProduceArrow:
                 yield _outcomes(sent.popleft())
 
     def _send(self, producer: KafkaProducer, rows: pa.RecordBatch) -> "_Sent":
-        """Sends the rows that nothing is wrong with."""
+        """Sends a batch's rows; leaves out those that can't be sent."""
         given = {name: name for name in _OPTIONAL if name in rows.schema.names}
         columns = Columns(value="value", **given)
         count = rows.num_rows
@@ -82,7 +83,7 @@ class _ProduceArrow:
             try:
                 future = producer.send_arrow(self._topic, rows, value="value", **given)
             except (ValueError, RecordTooLargeError, UnknownTopicOrPartitionError) as error:
-                # Rows that were accepted go on: sending them again here would double them.
+                # The producer keeps sending accepted rows: sending them again here would duplicate them.
                 if getattr(error, "accepted", None) or "value" not in rows.schema.names:
                     raise
                 bad = refused_rows(producer, self._topic, rows, columns, error)
@@ -99,11 +100,11 @@ class _ProduceArrow:
 
 class _Sent(NamedTuple):
     total: int
-    """The batch's rows."""
+    """Number of rows of the batch."""
     numbers: Sequence[int]
-    """Those that were sent."""
+    """Numbers of the rows that were sent."""
     errors: dict[int, str]
-    """Those that were not, and why."""
+    """Rows that were not sent: number to cause."""
     future: Any
 
 
@@ -134,13 +135,15 @@ def foreach_batch(
     dead_letter_topic: str | None = None,
     **config: Any,
 ) -> Callable[["DataFrame", int], None]:
-    """A function for ``df.writeStream.foreachBatch(...)`` that writes each micro-batch, as the format does.
+    """Returns a function for ``df.writeStream.foreachBatch(...)`` that writes each micro-batch as the format
+    does.
 
-    ``topic``: of all rows; None: each row's own, in a column. ``on_summary(batch_id, summary)`` is called in
-    the driver's own process when a batch is written. ``config``: ``KafkaProducer``'s options.
+    ``topic``: the topic of all rows; None: the column ``topic`` has each row's topic.
+    ``on_summary(batch_id, summary)`` is called in the driver's own process when a batch is written.
+    ``config``: ``KafkaProducer``'s options.
 
-    Raises: here ``KafkaConfigurationError``; for a batch ``SchemaError`` before tasks start, and Spark's own
-    error where a task failed.
+    Raises: ``KafkaConfigurationError`` in this call. For a batch: ``SchemaError`` before tasks start, and
+    Spark's own error if a task fails.
     """
     shared = producer_config(config, columns=True)
     check_at_least_once(ProducerConfig(**shared.config))
@@ -149,7 +152,7 @@ def foreach_batch(
         columns = columns_of(df.schema, topic, headers=True)
         task = _WriteArrow(shared, columns, topic, dead_letter_topic)
         collected = df.mapInArrow(task, "summary binary").collect()
-        # They were pickled by our own tasks of this very call.
+        # Safe to unpickle: this call's own tasks pickled them.
         summary = merge(pickle.loads(row.summary) for row in collected)
         log.info("micro-batch %d: %s", batch_id, summary)
         if on_summary is not None:
@@ -162,7 +165,7 @@ def foreach_batch(
 
 
 class _WriteArrow:
-    """Writes a task's batches, and makes one row of them: the summary, pickled."""
+    """Writes a task's batches and returns one row: the pickled summary."""
 
     def __init__(
         self, config: SharedConfig, columns: Columns, topic: str | None, dead_letter_topic: str | None

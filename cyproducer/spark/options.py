@@ -1,11 +1,11 @@
-"""What a sink's options mean: ``option("topic", ...)``, ``option("kafka.linger.ms", ...)`` and their like.
+"""Parses a sink's options: ``option("topic", ...)``, ``option("kafka.linger.ms", ...)`` and so on.
 
-Owns: ``SinkOptions`` and the errors about options. Does not own: the producer's own options, which
-``cyproducer.config`` checks, nor columns (``columns``). Runs on the driver, while Spark plans; the result is
-pickled and travels to the tasks.
+Owns ``SinkOptions`` and the errors about options. Does not own the producer's options, which
+``cyproducer.config`` checks, or columns (``columns``). Runs on the driver, while Spark plans; the result is
+pickled and sent to the tasks.
 
-Options come as strings, their names in any case. Spark's own sink ignores those it does not know; here they
-are errors, as a misspelt option is one that silently does nothing.
+Option values are strings; names are case-insensitive. Spark's own sink ignores unknown options; here they are
+errors, because a misspelt option would silently do nothing.
 """
 
 import difflib
@@ -32,29 +32,29 @@ _OWN: Final = (
     "summaryCallback",
 )
 _OF_SPARK: Final = ("path", "checkpointlocation", "queryname")
-"""What Spark passes on of its own."""
+"""Options that Spark itself passes to the sink."""
 _NOT_OURS: Final = {
-    "key_serializer": "keys are bytes or strings, which are written as they are",
-    "value_serializer": "values are bytes or strings, which are written as they are",
-    "transactional_id": f"transactions are what deliveryGuarantee={EXACTLY_ONCE!r} is kept for",
+    "key_serializer": "keys are bytes or strings, which are written unchanged",
+    "value_serializer": "values are bytes or strings, which are written unchanged",
+    "transactional_id": f"transactions are reserved for deliveryGuarantee={EXACTLY_ONCE!r}",
 }
 
 _BULK: Final = {"linger_ms": 20, "batch_size": 524_288}
-"""Defaults for tasks that have many rows and wait for the last one only. Without lingering the sender now and
-then falls into small batches, which cost client and broker nearly twice the CPU (``perf/README.md``). No task
-waits for a linger at its end."""
+"""Defaults for tasks that have many rows and wait only for the last one. Without linger the sender sometimes
+falls into sending small batches, which cost client and broker nearly twice the CPU (``perf/README.md``). A
+task flushes at its end, so it does not wait for the linger."""
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What one write does; immutable, and pickled with its tasks."""
+    """The options of one write. Immutable; pickled with the tasks."""
 
     config: SharedConfig
-    """The producer's."""
+    """The producer's configuration."""
     topic: str | None = None
-    """Where every row goes; None: where its column says."""
+    """The topic of all rows; None: the column ``topic`` has each row's topic."""
     headers: bool = True
-    """Whether a column of headers is written."""
+    """Whether the column ``headers`` is written."""
     dead_letter_topic: str | None = None
     create_partitions: int | None = None
     create_replication: int | None = None
@@ -63,11 +63,11 @@ class SinkOptions:
 
 
 def parse(options: Mapping[str, str]) -> SinkOptions:
-    """The sink's options, checked.
+    """Parses and checks the sink's options.
 
     Raises:
-        KafkaConfigurationError: an option is not known, has a value that is not allowed, or promises
-            what this sink does not keep; every one of the producer's that is wrong is named.
+        KafkaConfigurationError: an option is unknown, has a value that is not allowed, or asks for a
+            guarantee that this sink does not give. Names every wrong option of the producer.
     """
     given = {name.lower(): value for name, value in options.items()}
     producer: dict[str, Any] = {}
@@ -80,20 +80,22 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
         elif name not in _OF_SPARK and name not in {own.lower() for own in _OWN}:
             raise KafkaConfigurationError(_about_unknown(name))
     if "bootstrap_servers" not in producer:
-        raise KafkaConfigurationError("option 'kafka.bootstrap.servers' is missing: where to write to")
+        raise KafkaConfigurationError(
+            "option 'kafka.bootstrap.servers' is missing: must be the addresses of the brokers"
+        )
     config = producer_config(producer, columns=True)
     _check_guarantee(given.get("deliveryguarantee", AT_LEAST_ONCE), ProducerConfig(**config.config))
     partitions = _whole(given, "createTopic.partitions", least=1)
     replication = _whole(given, "createTopic.replication", least=1)
     if replication is not None and partitions is None:
         raise KafkaConfigurationError(
-            "option 'createTopic.replication' is of no use without 'createTopic.partitions'"
+            "option 'createTopic.replication' has no effect without 'createTopic.partitions'"
         )
     callback = given.get("summarycallback")
     if callback is not None and not all(callback.partition(":")):
         raise KafkaConfigurationError(
-            f"option 'summaryCallback'={callback!r}: must be 'module:function', which is imported where "
-            "Spark commits"
+            f"option 'summaryCallback'={callback!r}: must be 'module:function', which is imported in the "
+            "process in which Spark commits"
         )
     return SinkOptions(
         config=config,
@@ -107,17 +109,17 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
 
 
 def producer_config(given: Mapping[str, Any], *, columns: bool) -> SharedConfig:
-    """The producer's options by their own names, checked as its constructor does.
+    """Returns the producer's options under its own names, checked as its constructor does.
 
-    ``columns``: whole columns are sent, of which serializers, interceptors and a partitioner of the user's
-    would see nothing.
+    ``columns``: whole columns are sent, so serializers, interceptors and custom partitioners, which need
+    single records, are refused.
 
-    Topics come into being only where that is asked for: a misspelt one is to be an error. And defaults are
-    those for bulk.
+    Missing topics are not created by default, so that a misspelt topic is an error. The other defaults are
+    those for bulk sends.
     """
     named = {option_name(name) or name: value for name, value in given.items()}
     if len(named) < len(given):
-        # Says which one was given twice.
+        # Raises an error that names the option that was given twice.
         ProducerConfig(**given)
     config = {"allow_auto_create_topics": False, **_BULK, **named}
     checked = ProducerConfig(**config)
@@ -132,7 +134,7 @@ def producer_config(given: Mapping[str, Any], *, columns: bool) -> SharedConfig:
                 raise KafkaConfigurationError(f"{name}: can't be given, as whole columns are sent")
         if isinstance(partitioner, CustomPartitioner):
             raise KafkaConfigurationError(
-                "partitioner: one of your own can't be given, as whole columns are sent: give a column "
+                "partitioner: a custom one can't be given, as whole columns are sent: give a column "
                 "'partition'"
             )
     return SharedConfig(config)
@@ -141,8 +143,8 @@ def producer_config(given: Mapping[str, Any], *, columns: bool) -> SharedConfig:
 def _check_guarantee(value: str, config: ProducerConfig) -> None:
     if value == EXACTLY_ONCE:
         raise KafkaConfigurationError(
-            f"option 'deliveryGuarantee'={EXACTLY_ONCE!r}: not there yet, and not pretended. "
-            f"{AT_LEAST_ONCE!r} loses nothing, and may write rows of a task twice that Spark runs again"
+            f"option 'deliveryGuarantee'={EXACTLY_ONCE!r}: not supported yet. {AT_LEAST_ONCE!r} loses "
+            "nothing, but may write rows twice if Spark runs a task again"
         )
     if value != AT_LEAST_ONCE:
         raise KafkaConfigurationError(
@@ -154,20 +156,20 @@ def _check_guarantee(value: str, config: ProducerConfig) -> None:
 def check_at_least_once(config: ProducerConfig) -> None:
     """
     Raises:
-        KafkaConfigurationError: a producer's options promise less.
+        KafkaConfigurationError: the producer's options guarantee less than at-least-once.
     """
     if not config.enable_idempotence:
         raise KafkaConfigurationError(
             f"deliveryGuarantee {AT_LEAST_ONCE!r} needs an idempotent producer: kafka.acks=all, "
-            "kafka.retries above 0, at most 5 requests in flight, and kafka.enable.idempotence not switched "
-            "off"
+            "kafka.retries above 0, at most 5 requests in flight, and kafka.enable.idempotence not set to "
+            "false"
         )
 
 
 def _topic(given: Mapping[str, str], name: str) -> str | None:
     value = given.get(name.lower())
     if value == "":
-        raise KafkaConfigurationError(f"option {name!r} is empty: must be a topic's name")
+        raise KafkaConfigurationError(f"option {name!r} is empty: must be the name of a topic")
     return value
 
 
@@ -185,7 +187,7 @@ def _whole(given: Mapping[str, str], name: str, least: int) -> int | None:
     if value is None:
         return None
     if not value.isdecimal() or int(value) < least:
-        raise KafkaConfigurationError(f"option {name!r}={value!r}: must be a whole number from {least} on")
+        raise KafkaConfigurationError(f"option {name!r}={value!r}: must be a whole number, at least {least}")
     return int(value)
 
 
@@ -193,8 +195,8 @@ def _about_unknown(name: str) -> str:
     near = difflib.get_close_matches(name, [own.lower() for own in _OWN], n=1, cutoff=0.6)
     meant = [own for own in _OWN if own.lower() in near]
     if meant:
-        return f"option {name!r} is not known: is {meant[0]!r} meant?"
+        return f"option {name!r} is unknown: did you mean {meant[0]!r}?"
     return (
-        f"option {name!r} is not known: must be one of {', '.join(_OWN)}, or one of the producer's, as "
+        f"option {name!r} is unknown: must be one of {', '.join(_OWN)}, or an option of the producer, as "
         "kafka.NAME"
     )

@@ -1,10 +1,10 @@
-"""Records from rows: ``rdd.mapPartitions(produce_partitions("topic", bootstrap_servers=...))``.
+"""Produces the elements of an RDD: ``rdd.mapPartitions(produce_partitions("topic", bootstrap_servers=...))``.
 
-Owns: what an element of an RDD means as a record. Does not own: the producer (``sharing``). What it returns
-is a function that Spark pickles and calls with each partition's iterator.
+Owns the conversion of an RDD's element to a record. Does not own the producer (``sharing``).
+``produce_partitions`` returns a function that Spark pickles and calls with each partition's iterator.
 
-Where elements that follow each other are alike and plain, as a DataFrame's rows of key and value are, one
-call sends some hundreds of them; else each is sent by itself.
+If consecutive elements are alike and plain, such as a DataFrame's rows of key and value, one call sends up to
+a few hundred of them. Other elements are sent one by one.
 """
 
 import time
@@ -27,11 +27,12 @@ from cyproducer.structs import RecordMetadata
 CHUNK: Final = 500
 CHUNK_BYTES: Final = 1 << 20
 CHUNK_NS: Final = 20_000_000
-"""What is taken at a time, and for how long."""
+"""Limits of one ``send_many()`` call: elements, bytes, and nanoseconds of waiting for elements."""
 WINDOW: Final = 10_000
-"""Records of a partition that may be under way before outcomes are passed on."""
+"""Maximum number of unacknowledged records of a partition before the oldest outcomes are awaited and
+yielded."""
 _REFUSED: Final = (ValueError, RecordTooLargeError, BufferExhaustedError)
-"""What ``send_many()`` raises for a row that it can't send, or not beside the others."""
+"""What ``send_many()`` raises for a row that it can't send, alone or together with the others."""
 _VALUES: Final = (bytes, str, bytearray, memoryview)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -41,29 +42,29 @@ _FIELDS: Final = ("topic", "key", "value", "headers", "partition", "timestamp")
 def produce_partitions(
     topic: str | None = None, **config: Any
 ) -> Callable[[Iterable[Any]], Iterator[RecordMetadata]]:
-    """A function for ``rdd.mapPartitions`` and ``foreachPartition``, of RDDs and DataFrames.
+    """Returns a function for ``rdd.mapPartitions`` and ``foreachPartition``, of RDDs and DataFrames.
 
-    It sends each element and yields its ``RecordMetadata``, in the elements' order; when it ends, all of
-    them are acknowledged. An element is a value (bytes or str), a pair (key, value), or a ``Row`` or mapping
-    with ``value`` (None: a tombstone) and, as there is need, ``key``, ``topic``, ``headers`` (pairs),
-    ``partition`` and ``timestamp`` (milliseconds, or a datetime: without a zone it is local time, as Spark
-    makes them). Strings are sent as UTF-8, unless the configuration has serializers, which then get the
-    elements as they are, of any other type too. Where there are none, values, pairs, and rows of ``key`` and
-    ``value`` that are alike and follow each other are sent together, up to 500, 1 MiB or 20 ms of them, with
-    one timestamp; those that wait for an element that is late are sent when it comes.
+    The function sends each element and yields its ``RecordMetadata``, in the order of the elements. When it
+    ends, all records are acknowledged. An element is a value (bytes or str), a pair (key, value), or a
+    ``Row`` or mapping with ``value`` (None: a tombstone) and optionally ``key``, ``topic``, ``headers``
+    (pairs), ``partition`` and ``timestamp`` (milliseconds, or a datetime; without a time zone it is local
+    time, as in Spark's rows). Strings are sent as UTF-8, unless the configuration has serializers; these get
+    the elements unchanged, and accept any type. Without serializers, consecutive values, pairs or rows of
+    ``key`` and ``value`` that are alike are sent together, up to 500 elements, 1 MiB or 20 ms, with one
+    timestamp. If the next element is late, those already taken wait for it.
 
-    ``topic``: of all records; None: each element's own. ``config``: ``KafkaProducer``'s options, functions
-    too.
+    ``topic``: the topic of all records; None: each element has its own. ``config``: ``KafkaProducer``'s
+    options, including functions.
 
-    Raises: here ``KafkaConfigurationError``; in the task ``RowsFailedError`` for the first record that can't
-    be written, and ``TypeError`` for an element that is no record, both of which fail the task. Whoever takes
-    a few of the records' metadata and closes the generator gets the error of the others there.
+    Raises: ``KafkaConfigurationError`` in this call. In the task: ``RowsFailedError`` for the first record
+    that can't be written, and ``TypeError`` for an element that is not a record. Both fail the task. If the
+    caller closes the generator early, ``close()`` raises the error of the records not yet yielded.
     """
     return _Produce(topic, producer_config(config, columns=False))
 
 
 class _Produce:
-    """The function; pickled with its configuration."""
+    """The function that ``produce_partitions`` returns. Pickled with its configuration."""
 
     def __init__(self, topic: str | None, config: SharedConfig) -> None:
         self._topic = topic
@@ -87,7 +88,7 @@ class _Produce:
                     yield from _outcomes(sent[0][1])
                     sent.popleft()
             except GeneratorExit:
-                # Whoever takes a few leaves what was sent for the others: it was accepted.
+                # The caller closed the generator early. Records already sent were accepted: await them too.
                 await_outcomes(producer)
                 for _, other in sent:
                     deque(_outcomes(other), 0)
@@ -95,7 +96,7 @@ class _Produce:
 
 
 class _Together(NamedTuple):
-    """Records on their way, that one call sent. Holds nothing of them."""
+    """Unacknowledged records that one ``send_many()`` call sent. Does not hold their keys and values."""
 
     future: BulkFuture
     topic: str
@@ -103,7 +104,7 @@ class _Together(NamedTuple):
     timestamp_ms: int
 
     def outcomes(self) -> list[RecordMetadata]:
-        # None where one failed, and nobody goes that far.
+        # The list has None for records that failed, but callers stop before those.
         return cast("list[RecordMetadata]", self.future._each(self.sizes, self.timestamp_ms))
 
     @property
@@ -115,7 +116,8 @@ _Sent = _Together | RecordFuture
 
 
 def _outcomes(sent: _Sent) -> Iterable[RecordMetadata]:
-    """Of each, in their order; waits for it. Raises ``RowsFailedError`` at the first that failed."""
+    """Waits for the records and returns their metadata, in order. Raises ``RowsFailedError`` at the first
+    record that failed."""
     try:
         if not isinstance(sent, _Together):
             return (sent.get(),)
@@ -135,21 +137,21 @@ def _until_failed(sent: _Together, error: BulkSendError) -> Iterator[RecordMetad
 
 
 class _Senders(dict[type, Callable[[Any], RecordFuture]]):
-    """What sends an element, by its type: one look, where asking for each of many types costs more than the
-    sending."""
+    """Maps an element's type to the function that sends it. One dict lookup: a chain of isinstance() tests
+    would cost more than the sending."""
 
     def __init__(self, producer: KafkaProducer, topic: str | None) -> None:
         super().__init__()
         self._send = producer.send
         self._send_many = producer.send_many
         self._topic = topic
-        # Serializers, interceptors and a partitioner of one's own are asked about each record.
+        # Serializers, interceptors and custom partitioners are called per record.
         self._single = producer._extension is not None
         self._text_key = producer.config.key_serializer is None
         self._text_value = producer.config.value_serializer is None
 
     def send_all(self, elements: Iterable[Any]) -> Iterator[tuple[int, _Sent]]:
-        """How many records, and what is on its way with them."""
+        """Sends all elements. Yields the number of records of each call and their future."""
         if self._topic is None or self._single:
             for element in elements:
                 yield 1, self[type(element)](element)
@@ -176,7 +178,7 @@ class _Senders(dict[type, Callable[[Any], RecordFuture]]):
         else:
             yield len(values), _Together(future, topic, sizes, now_ms)
             return
-        # Not one was sent. One by one, those before a wrong one are, and it is told which it is.
+        # None was sent. Sending them one by one sends those before the bad record, and the error names it.
         for value, key in zip(values, keys or repeat(None), strict=False):
             yield 1, self._record(topic, value, key)
 
@@ -208,7 +210,7 @@ class _Senders(dict[type, Callable[[Any], RecordFuture]]):
         return self._record(self._topic, element[1], element[0])
 
     def _row(self, element: Any) -> RecordFuture:
-        """Of a PySpark Row, whose methods, ``row[0]`` too, are functions in Python."""
+        """Sends a PySpark Row without calling its methods: even ``row[0]`` is a slow Python function."""
         fields = getattr(element, "__fields__", None)
         if fields is None:
             return self._sequence(element)
@@ -227,7 +229,7 @@ class _Senders(dict[type, Callable[[Any], RecordFuture]]):
                 f"an element has the field {unknown[0]!r}: a record's fields are {', '.join(_FIELDS)}"
             )
         if "value" not in given:
-            # Nothing is easier to forget, and a tombstone deletes.
+            # Not taken as None: "value" is easily forgotten, and a tombstone deletes.
             raise TypeError(
                 f"an element has no field 'value', only {', '.join(given)}: None is a tombstone's value"
             )
@@ -242,7 +244,7 @@ class _Senders(dict[type, Callable[[Any], RecordFuture]]):
 
     def _record(self, topic: str | None, value: Any, key: Any = None, *rest: Any) -> RecordFuture:
         if topic is None:
-            raise TypeError("no topic: give one to produce_partitions(), or a field 'topic' to each element")
+            raise TypeError("no topic: give one to produce_partitions(), or a field 'topic' in each element")
         try:
             if self._text_value and isinstance(value, str):
                 value = value.encode()
@@ -256,7 +258,7 @@ class _Senders(dict[type, Callable[[Any], RecordFuture]]):
 def _pairs(headers: Any) -> list[tuple[str, bytes | None]] | None:
     if headers is None:
         return None
-    # A mapping's names, and a text's letters, may look like pairs.
+    # Items of a mapping or a string may look like pairs: two-letter keys, for example.
     if not isinstance(headers, list | tuple) or not all(
         isinstance(each, list | tuple) and len(each) == 2 for each in headers
     ):
@@ -267,6 +269,6 @@ def _pairs(headers: Any) -> list[tuple[str, bytes | None]] | None:
 def _milliseconds(value: Any) -> int | None:
     if value is None or isinstance(value, int):
         return value
-    # Whole numbers all the way: a float of seconds may be a millisecond off.
+    # Integer arithmetic: seconds as a float may be a millisecond off.
     milliseconds: int = (value.astimezone(UTC) - _EPOCH) // _MILLISECOND
     return milliseconds

@@ -1,11 +1,11 @@
-"""The rows of one task on their way to Kafka: batches of Arrow in, a summary out.
+"""Writes the rows of one task to Kafka: takes Arrow batches, returns a summary.
 
-Owns: dividing batches by topic, waiting for outcomes, and what becomes of rows that can't be written. Does
-not own: columns (``columns``), the producer (``sharing``), nor Spark's interfaces (``source``, ``mapping``).
-One thread uses a writer.
+Owns dividing batches by topic, waiting for outcomes, and deciding what happens to rows that can't be written.
+Does not own columns (``columns``), the producer (``sharing``) or Spark's interfaces (``source``,
+``mapping``). A writer is for one thread.
 
-At-least-once rests on two things: a task's end waits for every row's outcome, and the first row that fails
-for good fails the task, which Spark then runs again as a whole.
+At-least-once rests on two things: a task does not end before every row has its outcome, and the first row
+that fails permanently fails the task, which Spark then runs again as a whole.
 """
 
 from collections import deque
@@ -36,14 +36,14 @@ from cyproducer.spark.summary import WriteSummary, WrittenRange, merge_ranges
 from cyproducer.structs import FailedRows
 
 _ABOUT_ROWS: Final = (ValueError, RecordTooLargeError)
-"""What ``send_arrow()`` raises about single rows, before it sends any."""
+"""Errors that ``send_arrow()`` raises about single rows, before it sends any."""
 _REFUSED: Final = (RecordTooLargeError, MessageSizeTooLargeError, InvalidRecordError, InvalidTimestampError)
-"""What brokers say of records that no other attempt will make right."""
+"""Errors with which brokers refuse records for their content. A retry would not help."""
 
 
 class RowsFailedError(KafkaError):
-    """Rows of a task could not be written. ``topic``, ``partition`` (None: not known), and ``cause``, which
-    is also ``__cause__``."""
+    """Rows of a task could not be written. Attributes: ``topic``, ``partition`` (None: unknown) and
+    ``cause``, which is also ``__cause__``."""
 
     def __init__(self, topic: str | None, partition: int | None, cause: BaseException) -> None:
         place = f"topic {topic!r}" + ("" if partition is None else f", partition {partition}")
@@ -57,7 +57,7 @@ class RowsFailedError(KafkaError):
 
 
 def said(error: BaseException) -> str:
-    """An error's name and words; Kafka's own begin with the name."""
+    """Returns an error's class name and message. The messages of Kafka's errors already have the name."""
     name, words = type(error).__name__, str(error)
     return words if name in words else f"{name}: {words}"
 
@@ -65,13 +65,13 @@ def said(error: BaseException) -> str:
 class _Sent(NamedTuple):
     topic: str
     rows: pa.RecordBatch | None
-    """Kept where they may have to be dead letters."""
+    """Kept if they may become dead letters, else None."""
     size: int
     future: Any
 
 
 class TaskWriter:
-    """Writes batches; ``finish()`` waits for all of them."""
+    """Writes batches. ``finish()`` waits for all of them."""
 
     def __init__(
         self, producer: KafkaProducer, columns: Columns, topic: str | None, dead_letters: DeadLetters | None
@@ -82,17 +82,17 @@ class TaskWriter:
         self._dead_letters = dead_letters
         self._sent: deque[_Sent] = deque()
         self._again: deque[tuple[str, pa.RecordBatch]] = deque()
-        """Parts of what brokers refused as a whole."""
+        """Parts of batches that brokers refused as a whole, to be sent again."""
         self._ranges: list[WrittenRange] = []
         self._bytes = 0
         self._dead_topics: dict[str, Exception] = {}
         self._retries_before = _metrics(producer).get("record-retry-total", 0.0)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Accepts a batch's rows; blocks while the producer's memory is full.
+        """Accepts a batch's rows. Blocks while the producer's buffer memory is exhausted.
 
         Raises:
-            RowsFailedError: rows can't be written, of this batch or an earlier one.
+            RowsFailedError: rows of this batch or an earlier one can't be written.
         """
         while self._sent and self._sent[0].future.is_done:
             self._settle(self._sent.popleft())
@@ -102,13 +102,14 @@ class TaskWriter:
             self._send(topic, rows)
 
     def finish(self) -> WriteSummary:
-        """Waits for everything; see ``write`` for what it raises."""
+        """Waits for all rows and returns the summary. Raises the errors of ``write``, and
+        ``DeadLetterError``."""
         self._settle_all()
         dead = 0
         if self._dead_letters is not None:
             dead = self._dead_letters.finish()
         ranges = merge_ranges(self._ranges)
-        # Futures are done a moment before what metrics count.
+        # Futures complete a moment before the metrics are updated.
         self._producer.flush(self._producer.config.delivery_timeout_ms / 1000)
         metrics = _metrics(self._producer)
         p99 = metrics.get("acknowledgement-latency-p99", 0.0)
@@ -118,13 +119,13 @@ class TaskWriter:
             dead_letters=dead,
             ranges=ranges,
             retries=int(metrics.get("record-retry-total", 0.0) - self._retries_before),
-            # Not a number where nothing was sent.
+            # NaN if nothing was sent.
             p99_ms=p99 if p99 == p99 else 0.0,
             tasks=1,
         )
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """A batch's rows by their topics, each topic's in the batch's order."""
+        """Yields a batch's rows by topic. The rows of a topic keep the batch's order."""
         if batch.num_rows == 0:
             return
         if self._topic is not None:
@@ -137,13 +138,13 @@ class TaskWriter:
             )
             batch = batch.filter(pc.is_valid(column))
             column = batch.column(self._columns.topic)
-        # Its dictionary may have names that no row has.
-        # As bytes, since Spark makes texts of bytes without looking whether they are any.
+        # Encoded again, because an existing dictionary may have names that no row has.
+        # As bytes, because Spark casts bytes to strings without checking that they are UTF-8.
         encoded = column.cast(pa.string()).cast(pa.binary()).dictionary_encode()
         names = encoded.dictionary.to_pylist()
         rows = batch.drop_columns([self._columns.topic])
         if len(names) > 1:
-            # One copy for all topics: sorting keeps the order of equals.
+            # One copy for all topics. The sort is stable, so the rows of a topic keep their order.
             rows = rows.take(pc.sort_indices(encoded.indices))
         counted = {each["values"]: each["counts"] for each in pc.value_counts(encoded.indices).to_pylist()}
         first = 0
@@ -174,7 +175,7 @@ class TaskWriter:
                 timestamp=c.timestamp,
             )
         except (*_ABOUT_ROWS, KafkaError) as error:
-            # Rows that were accepted go on, and come again with the task.
+            # The producer keeps sending accepted rows. They are written twice when the task runs again.
             if getattr(error, "accepted", None) or not self._is_about_rows(topic, error):
                 raise RowsFailedError(topic, None, error) from error
             self._divide(topic, rows, error)
@@ -183,21 +184,21 @@ class TaskWriter:
         self._sent.append(_Sent(topic, kept, size, future))
 
     def _is_about_rows(self, topic: str, error: Exception) -> bool:
-        """Whether other rows could be written, so that these are dead letters; also notes topics that can't
-        be."""
+        """Returns whether the error is about these rows only: others could be written, and these are dead
+        letters. Also notes topics that can't be written."""
         missing = isinstance(error.__cause__, UnknownTopicOrPartitionError)
         if isinstance(error, InvalidTopicError) or (isinstance(error, KafkaTimeoutError) and missing):
-            # No row of it can be written, and looking for it again takes its time.
+            # No row of this topic can be written, and every further lookup would wait for the timeout.
             self._dead_topics[topic] = error
             return True
         return isinstance(error, (*_ABOUT_ROWS, UnknownTopicOrPartitionError))
 
     def _divide(self, topic: str, rows: pa.RecordBatch, error: Exception) -> None:
-        """Not one of these rows was sent: sends those that nothing is wrong with."""
+        """None of these rows was sent: refuses the bad ones and sends the others."""
         if self._dead_letters is None or topic in self._dead_topics or rows.num_rows == 1:
             self._refuse(topic, rows, error)
             return
-        # Most of what can be wrong is found in all rows at once.
+        # Most kinds of bad rows are found in one pass over all rows.
         if bad := refused_rows(self._producer, topic, rows, self._columns, error):
             numbers = sorted(bad)
             causes = [bad[number] for number in numbers]
@@ -215,7 +216,7 @@ class TaskWriter:
                 await_outcomes(self._producer)
                 while self._sent:
                     self._settle(self._sent.popleft())
-            # One part after the other: together, they would be in one batch again.
+            # One part at a time: sent together, they would be in one batch again.
             if self._again:
                 self._send(*self._again.popleft())
 
@@ -234,9 +235,9 @@ class TaskWriter:
         self._bytes += sent.size
 
     def _failed(self, sent: _Sent, failed: FailedRows) -> None:
-        """A dead letter is a record that Kafka refuses for what it is. What could not be sent in its time,
-        may not be written by this client, or may have been written, is a matter for another attempt of the
-        task."""
+        """Handles rows that failed. Only rows that Kafka refuses for their content become dead letters. Rows
+        that timed out, that this client is not allowed to write, or that may have been written fail the task,
+        which Spark then runs again."""
         cause = failed.error
         if sent.rows is None or not isinstance(cause, _REFUSED) or cause.maybe_written is not False:
             raise RowsFailedError(sent.topic, failed.partition, cause) from cause
@@ -245,12 +246,12 @@ class TaskWriter:
         if rows.num_rows == 1:
             self._refuse(sent.topic, rows, cause, failed.partition)
             return
-        # Brokers refuse a batch for one of its records.
+        # A broker refuses the whole batch for one bad record: try its halves.
         half = rows.num_rows // 2
         self._again.extendleft((sent.topic, part) for part in (rows.slice(half), rows.slice(0, half)))
 
     def _payload(self, rows: pa.RecordBatch) -> int:
-        """Bytes of keys and values."""
+        """Returns the bytes of keys and values."""
         return sum(
             pc.sum(pc.binary_length(rows.column(name))).as_py() or 0
             for name in (self._columns.key, self._columns.value)
@@ -266,7 +267,7 @@ class TaskWriter:
 
 
 def write_all(writer: TaskWriter, batches: Iterable[pa.RecordBatch]) -> WriteSummary:
-    """Writes batches and waits for them."""
+    """Writes all batches and waits for their outcomes."""
     for batch in batches:
         writer.write(batch)
     return writer.finish()
@@ -279,7 +280,7 @@ def write_task(
     dead_letter_topic: str | None,
     batches: Iterable[pa.RecordBatch],
 ) -> WriteSummary:
-    """What a task does, with the producer that its process shares."""
+    """Writes a task's batches with the producer that its process shares."""
     with shared_producer(config) as producer:
         dead = DeadLetters(producer, dead_letter_topic) if dead_letter_topic is not None else None
         return write_all(TaskWriter(producer, columns, topic, dead), batches)

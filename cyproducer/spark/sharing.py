@@ -1,11 +1,11 @@
-"""One producer a configuration and process, shared by the tasks that come and go in it.
+"""Shares one producer per configuration and process among the tasks of that process.
 
-Owns: counting who uses which producer, and closing those nobody uses. Does not own: the producers' threads,
-nor what becomes of them in a forked child, which they know themselves (``docs/processes.md``). Thread-safe.
+Owns the count of each producer's users, and closes idle producers. Does not own the producers' threads or
+their state in a forked child, which the producers handle themselves (``docs/processes.md``). Thread-safe.
 
-Spark keeps its Python workers and gives them task after task. A producer for each task would connect anew,
-ask for metadata and an identity, and start with small batches; one that stays for ever would hold memory and
-connections that nobody uses.
+Spark reuses its Python workers for one task after the other. A producer per task would connect again, fetch
+metadata and a producer ID again, and start with small batches. A producer that stays forever would hold
+unused memory and connections.
 """
 
 import hashlib
@@ -20,14 +20,14 @@ from cyproducer.errors import KafkaConfigurationError, KafkaError, KafkaTimeoutE
 from cyproducer.producer import KafkaProducer
 
 IDLE_S: Final = 60.0
-"""How long a producer without users stays, for the next task."""
+"""Seconds for which a producer without users is kept for the next task."""
 
 
 class SharedConfig:
     """A producer's configuration that can be pickled and compared, callables included.
 
-    ``key`` is equal where the pickled configurations are, in whichever process: a function that travelled to
-    two tasks is two objects there.
+    ``key`` is equal for equal pickled configurations, in any process. The objects themselves can't be
+    compared: a function that is sent to two tasks becomes two objects.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -44,19 +44,19 @@ class SharedConfig:
 
 
 def _fixed(name: str, value: Any) -> tuple[str, object]:
-    """An option as something whose representation is the same in every process."""
+    """Returns an option as an object whose ``repr()`` is the same in every process."""
     if value is None or isinstance(value, str | bytes | int | float):
         return name, value
     try:
         return name, _pickled(value)
     except Exception as error:
         raise KafkaConfigurationError(
-            f"{name}={value!r}: can't be pickled, and so can't travel to Spark's workers: {error}"
+            f"{name}={value!r}: can't be pickled, and so can't be sent to Spark's workers: {error}"
         ) from error
 
 
 def _pickled(value: object) -> bytes:
-    """By Spark's own pickler where it is there, which takes functions that are not importable."""
+    """Pickles with Spark's cloudpickle if it is installed: it supports functions that can't be imported."""
     try:
         from pyspark import cloudpickle
     except ModuleNotFoundError:
@@ -66,7 +66,7 @@ def _pickled(value: object) -> bytes:
 
 
 class _Shared:
-    """A producer and its users; fields are guarded by ``_lock``."""
+    """A producer and its users. ``_lock`` guards the fields."""
 
     def __init__(self, producer: KafkaProducer) -> None:
         self.producer = producer
@@ -80,26 +80,26 @@ _shared: dict[str, _Shared] = {}
 
 @contextmanager
 def shared_producer(config: SharedConfig) -> Iterator[KafkaProducer]:
-    """The process's producer of that configuration, made where there is none.
+    """Returns the process's producer for that configuration; creates it if there is none.
 
-    What was sent through it has its outcome when the block ends, unless that ends by an exception. Afterwards
-    it stays ``IDLE_S`` seconds for whoever comes next. Thread-safe.
+    When the block ends without an exception, all records sent through the producer have their outcome. The
+    producer is then kept for ``IDLE_S`` seconds for the next user. Thread-safe.
 
     Raises:
         KafkaConfigurationError, NoBrokersAvailableError: as ``KafkaProducer`` does.
-        KafkaTimeoutError: not everything had its outcome within ``delivery_timeout_ms``.
+        KafkaTimeoutError: not all records had their outcome within ``delivery_timeout_ms``.
     """
     shared = _take(config)
     try:
         try:
             yield shared.producer
         except GeneratorExit:
-            # Who takes a few of a generator's items leaves what was sent for the others: it was accepted.
+            # The caller closed a generator early. The records that it has sent were accepted: await them too.
             _drain(shared.producer)
             raise
         _drain(shared.producer)
     except Exception:
-        # It may have failed for good. Whoever comes next gets another one.
+        # The producer may have failed permanently. The next user gets a new one.
         _evict(config.key, shared)
         raise
     finally:
@@ -111,8 +111,8 @@ def _drain(producer: KafkaProducer) -> None:
 
 
 def await_outcomes(producer: KafkaProducer) -> None:
-    """Waits until everything that was accepted has its outcome, which the futures then tell. As nothing
-    lingers while somebody flushes, it comes sooner than by waiting for the futures."""
+    """Waits until all accepted records have their outcome, which their futures then report. Faster than
+    waiting for the futures, because batches don't linger during a flush."""
     with suppress(KafkaTimeoutError):
         _drain(producer)
 
@@ -147,8 +147,9 @@ def _give_back(key: str, shared: _Shared) -> None:
 
 def _close_idle(key: str, shared: _Shared) -> None:
     with _lock:
-        # A race the lock settles: the time runs out while a task takes the producer. Either the task comes
-        # first, and it has a user, or it finds none in the dictionary and makes its own.
+        # The timer may fire while a task takes the producer. The lock settles it: either the task comes
+        # first, and the producer has a user; or the timer does, and the task finds no producer and creates
+        # one.
         if shared.users:
             return
         if _shared.get(key) is shared:
@@ -157,7 +158,8 @@ def _close_idle(key: str, shared: _Shared) -> None:
 
 
 def _after_fork() -> None:
-    """In a child the lock may be held by a thread that it has not got, and the users are the parent's."""
+    """Resets the state in a forked child: a thread of the parent may hold the lock, and the users are the
+    parent's."""
     global _lock
     _lock = threading.Lock()
     _shared.clear()
@@ -168,7 +170,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def close_all() -> None:
-    """Closes the producers that nobody uses now; those in use are closed when they are idle."""
+    """Closes the producers that have no user. Producers in use are closed when they become idle."""
     with _lock:
         idle = {key: shared for key, shared in _shared.items() if shared.users == 0}
         for key, shared in idle.items():

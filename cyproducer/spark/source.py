@@ -1,7 +1,7 @@
-"""The sink as Spark knows it: ``df.write.format("cyproducer")`` and ``df.writeStream.format("cyproducer")``.
+"""Implements the sink: ``df.write.format("cyproducer")`` and ``df.writeStream.format("cyproducer")``.
 
-Owns: Spark's DataSource interfaces. Does not own: options (``options``), columns (``columns``), rows
-(``sending``). Which process runs what in Spark 4.0 to 4.3:
+Owns the implementation of Spark's DataSource interfaces. Does not own options (``options``), columns
+(``columns``) or rows (``sending``). Spark 4.0 to 4.3 calls it in these processes:
 
 ==================  =======================================================================================
 process             what it runs
@@ -12,9 +12,9 @@ another helper      ``commit(messages)`` or ``abort(messages)``: on that copy fo
                     a stream
 ==================  =======================================================================================
 
-So the constructor checks everything, and what must happen once, before the tasks, happens while pickling.
-For exactly-once, commit() and abort() are where transactions would end, and pickling where they would be
-recovered.
+So the constructor checks everything, and work that must happen once, before the tasks, is done while the
+writer is pickled. For exactly-once, commit() and abort() would end transactions, and pickling would recover
+them.
 """
 
 import logging
@@ -45,20 +45,20 @@ from cyproducer.spark.topics import create_missing
 
 log: Final = logging.getLogger("cyproducer.spark")
 
-# Spark 4.1's. Before it, a stream's rows come as Python objects.
+# Since Spark 4.1. In 4.0, a stream's rows come as Python objects.
 _STREAMS_ARROW: Final = hasattr(datasource, "DataSourceStreamArrowWriter")
 _BLOCK_ROWS: Final = 10_000
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message from a task to the driver."""
 
     summary: WriteSummary
 
 
 class CyproducerDataSource(DataSource):
-    """Writes DataFrames to Kafka; ``docs/spark.md`` has the options."""
+    """Writes DataFrames to Kafka. ``docs/spark.md`` documents the options."""
 
     @classmethod
     def name(cls) -> str:
@@ -66,7 +66,7 @@ class CyproducerDataSource(DataSource):
 
     def schema(self) -> StructType:
         raise KafkaConfigurationError(
-            f"format {sink_options.FORMAT!r} writes only: read with format('kafka'), Spark's own"
+            f"format {sink_options.FORMAT!r} writes only: read with format('kafka'), which is Spark's own"
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -84,19 +84,19 @@ class CyproducerDataSource(DataSource):
 
 
 class _Task:
-    """What a task does: checked when it is made, done by ``write``."""
+    """The work of a task. The constructor checks options and schema; ``write`` does the work."""
 
     def __init__(self, given: Any, schema: StructType) -> None:
         self.options = sink_options.parse(given)
         self.columns: Columns = columns_of(schema, self.options.topic, self.options.headers)
         if self.options.create_partitions is not None and self.options.topic is None:
             raise KafkaConfigurationError(
-                "option 'createTopic.partitions' needs option 'topic': topics of a column are not known "
+                "option 'createTopic.partitions' needs option 'topic': the topics in a column are not known "
                 "before the tasks run"
             )
 
     def prepare(self) -> None:
-        """What comes once before all tasks."""
+        """Runs once, before all tasks."""
         show_info()
         o = self.options
         if o.summary_callback is not None:
@@ -124,13 +124,13 @@ class _Task:
     def abort(self, batch: str) -> None:
         show_info()
         log.warning(
-            "%s failed: rows that were acknowledged before stay in Kafka, and come again when it is repeated",
+            "%s failed: rows that were acknowledged stay in Kafka, and are written again when it is retried",
             batch,
         )
 
 
 class _Pickled:
-    """Only planning pickles a writer: what comes once before the tasks is done then."""
+    """Prepares the task when it is pickled: Spark pickles a writer once, while planning, before the tasks."""
 
     def __init__(self, task: _Task) -> None:
         self._task = task
@@ -178,7 +178,8 @@ class _StreamRowWriter(_OfStream, DataSourceStreamWriter):
 
 
 def record_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Rows as Arrow, ten thousand at a time: the columns that mean something to Kafka."""
+    """Converts rows to Arrow batches of up to ten thousand rows, with the columns that are written to
+    Kafka."""
     places = [
         (
             number,
@@ -198,7 +199,7 @@ def record_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.Recor
 
 
 def _arrow_type(meaning: str, of: DataType) -> pa.DataType | None:
-    """Of a column that was checked; None: one that is not written."""
+    """Returns the Arrow type of a checked column. None: the column is not written."""
     text = pa.string() if isinstance(of, StringType) else pa.binary()
     if meaning == "headers" and isinstance(of, ArrayType) and isinstance(of.elementType, StructType):
         content = pa.string() if isinstance(of.elementType.fields[1].dataType, StringType) else pa.binary()
@@ -214,12 +215,12 @@ def _arrow_type(meaning: str, of: DataType) -> pa.DataType | None:
 
 
 def _arrow_clock(value: Any) -> Any:
-    """A timestamp without a zone counts as UTC, wherever the worker is."""
+    """Returns a timestamp without a time zone unchanged: it counts as UTC, in any zone of the worker."""
     return value
 
 
 def _arrow_value(value: Any) -> Any:
-    """As Arrow takes it: Spark's rows have times of the worker's own zone, and structs that are rows."""
+    """Converts a value for Arrow: Spark's rows have times in the worker's time zone, and structs as rows."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).replace(tzinfo=None)
     if isinstance(value, list):

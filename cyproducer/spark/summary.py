@@ -1,7 +1,7 @@
-"""What was written: by a task, and by all tasks of a batch.
+"""Summarises what a task, or all tasks of a batch, have written.
 
-Owns: ``WrittenRange``, ``WriteSummary``, adding them up, and telling of them. Does not own: counting rows
-(``sending``). Immutable, pickled from the tasks to the driver.
+Owns ``WrittenRange``, ``WriteSummary``, and merging and reporting them. Does not count rows (``sending``).
+The objects are immutable; they are pickled and sent from the tasks to the driver.
 """
 
 import importlib
@@ -16,17 +16,18 @@ log: Final = logging.getLogger("cyproducer.spark")
 
 @dataclass(frozen=True)
 class WrittenRange:
-    """What one partition got. Records of others may lie between the first offset and the last one."""
+    """The records written to one partition. Other producers' records may lie between the first and last
+    offset."""
 
     topic: str
     partition: int
     first_offset: int
-    """-1 under acks=0, where nobody says; likewise the last one."""
+    """-1 with acks=0, as the broker does not report it; the same holds for ``last_offset``."""
     last_offset: int
     records: int
 
     def merged(self, other: "WrittenRange") -> "WrittenRange":
-        """Both, of the same partition."""
+        """Returns both ranges as one. They must be of the same partition."""
         return WrittenRange(
             self.topic,
             self.partition,
@@ -38,20 +39,20 @@ class WrittenRange:
 
 @dataclass(frozen=True)
 class WriteSummary:
-    """What a batch has written, or a task of it."""
+    """What a batch, or one task of it, has written."""
 
     rows: int = 0
-    """Acknowledged rows, dead letters not among them."""
+    """Acknowledged rows, without dead letters."""
     bytes: int = 0
-    """Of their keys and values, before compression."""
+    """Bytes of keys and values, before compression."""
     dead_letters: int = 0
     ranges: tuple[WrittenRange, ...] = ()
     """Sorted by topic and partition."""
     retries: int = 0
-    """Records that were sent again, each time."""
+    """Number of records sent again; a record counts each time."""
     p99_ms: float = 0.0
-    """What 99 % of the producer's batches did not exceed from their first record to their acknowledgement; of
-    several tasks the largest."""
+    """99th percentile, in ms, of the time from a batch's first record to its acknowledgement, over all
+    batches of the producer. For several tasks the maximum of theirs."""
     tasks: int = 0
 
     def __str__(self) -> str:
@@ -66,7 +67,7 @@ class WriteSummary:
 
 
 def merge_ranges(ranges: Iterable[WrittenRange]) -> tuple[WrittenRange, ...]:
-    """One for each partition, sorted."""
+    """Returns one range per partition, sorted."""
     found: dict[tuple[str, int], WrittenRange] = {}
     for each in ranges:
         place = (each.topic, each.partition)
@@ -75,7 +76,7 @@ def merge_ranges(ranges: Iterable[WrittenRange]) -> tuple[WrittenRange, ...]:
 
 
 def merge(summaries: Iterable[WriteSummary]) -> WriteSummary:
-    """What several tasks have written together."""
+    """Returns the sum of several tasks' summaries."""
     of = list(summaries)
     return WriteSummary(
         rows=sum(each.rows for each in of),
@@ -91,7 +92,7 @@ def merge(summaries: Iterable[WriteSummary]) -> WriteSummary:
 def tell(summary: WriteSummary, batch: str, callback: str | None) -> None:
     """Logs a batch's summary, and calls ``module:function`` with it.
 
-    Spark has its rows by then: what the callback raises is logged and fails nothing.
+    The rows are written by then, so an exception of the callback is logged and fails nothing.
     """
     log.info("%s: %s", batch, summary)
     if callback is None:
@@ -103,10 +104,10 @@ def tell(summary: WriteSummary, batch: str, callback: str | None) -> None:
 
 
 def function_named(name: str) -> Callable[[WriteSummary], object]:
-    """The function ``module:function``.
+    """Returns the function that is named ``module:function``.
 
     Raises:
-        ImportError, AttributeError: there is none.
+        ImportError, AttributeError: there is no such function.
     """
     module, _, function = name.partition(":")
     found: Callable[[WriteSummary], object] = getattr(importlib.import_module(module), function)
@@ -114,8 +115,8 @@ def function_named(name: str) -> Callable[[WriteSummary], object]:
 
 
 def show_info() -> None:
-    """Spark's helper process has no logging of anybody's: what is logged there goes to the driver's
-    stderr."""
+    """Logs to standard error, which is the driver's, if logging is not configured. It is not in Spark's
+    helper process."""
     if not log.hasHandlers():
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

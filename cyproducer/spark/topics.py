@@ -1,7 +1,7 @@
-"""Topics that are made because somebody asked for it: ``createTopic.partitions``.
+"""Creates missing topics on request: ``createTopic.partitions``.
 
-Owns: asking for a topic. Does not own: when (``source``). It is kafka-python's administration client that
-asks; the producer itself creates nothing. Runs on the driver, before tasks start.
+Owns the request. Does not decide when to send it (``source``). Uses kafka-python's administration client; the
+producer itself does not create topics. Runs on the driver, before tasks start.
 """
 
 from typing import Any, Final
@@ -31,14 +31,15 @@ _SHARED_OPTIONS: Final = (
 
 
 class TopicCreationError(KafkaError):
-    """A topic is missing and could not be created; the message has the broker's words."""
+    """A topic is missing and could not be created. The message has the broker's error."""
 
 
 def create_missing(config: ProducerConfig, topic: str, partitions: int, replication: int | None) -> bool:
-    """Creates ``topic`` if it isn't there; whether it did. ``replication`` None: the brokers' default.
+    """Creates ``topic`` if it doesn't exist. Returns whether it did. ``replication`` None: the brokers'
+    default.
 
     Raises:
-        TopicCreationError: no broker answered, or they refused.
+        TopicCreationError: no broker answered, or the brokers refused the request.
         KafkaConfigurationError: kafka-python is not installed.
     """
     try:
@@ -61,19 +62,19 @@ def create_missing(config: ProducerConfig, topic: str, partitions: int, replicat
         return False
     except ClientError as error:
         raise TopicCreationError(
-            f"topic {topic!r} with {partitions} partitions, replicated {replication or 'as brokers do'}: "
+            f"topic {topic!r} with {partitions} partitions, replication factor {replication or 'default'}: "
             f"{type(error).__name__}: {error}"
         ) from error
     return True
 
 
 def _settings(config: ProducerConfig, known: dict[str, Any]) -> dict[str, Any]:
-    """What both clients have, as the producer has it."""
+    """Returns the producer's values of the options that both clients have."""
     found: dict[str, Any] = {}
     for name in _SHARED_OPTIONS:
         value = getattr(config, name, None)
         if value is not None and name in known:
             found[name] = value
-    # As text: each client has its own type for addresses.
+    # As strings, because each client has its own type for addresses.
     found["bootstrap_servers"] = [str(server) for server in config.bootstrap_servers]
     return found

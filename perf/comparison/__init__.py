@@ -1,5 +1,5 @@
-"""What ``compare.py`` is made of.
+"""The parts of ``compare.py``.
 
-``cases`` says what is compared and what the goals are, ``bench`` runs it and keeps the results, ``figures``
-does the arithmetic, ``brokers`` starts brokers, ``report`` and ``plots`` write down what was found.
+``cases`` defines the comparisons and the goals, ``bench`` runs them and collects the results, ``figures``
+does the arithmetic, ``brokers`` starts brokers, ``report`` and ``plots`` write the report.
 """

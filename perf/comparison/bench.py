@@ -1,7 +1,7 @@
-"""Runs contests: a process for each run, this producer and its peers in turn, with progress for who waits.
+"""Runs contests: one process per run, this producer and its peers in turn. Shows progress.
 
-Owns: the order of runs, their processes, and what they printed. Does not own: brokers (``brokers``), what is
-run (``cases``), what is made of it. One thread.
+Owns the order of the runs, their processes and their output. Does not own brokers (``brokers``), the cases
+(``cases``) or the evaluation. For one thread.
 """
 
 import importlib.util
@@ -26,22 +26,22 @@ LEAST_SECONDS = 4.0
 
 
 class RunError(Exception):
-    """A run ended badly; the message has the end of what it said."""
+    """A run failed. The message has the end of its output."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is done."""
+    """The size of the comparison."""
 
     pairs: int = 5
     scale: float = 1.0
-    """Of the records of every run."""
+    """Fraction of each run's records."""
     options: tuple[str, ...] = ()
-    """``name=value`` of this producer's options, for all its runs."""
+    """Options of this producer, as ``name=value``, for all its runs."""
 
 
 class Watch:
-    """Tells what goes on: a bar on a terminal, a line for each run in a log."""
+    """Shows progress: a bar on a terminal, a line per run in a log."""
 
     def __init__(self, stream: TextIO, runs: int) -> None:
         self._stream, self._runs, self._done = stream, runs, 0
@@ -50,7 +50,7 @@ class Watch:
 
     def begins(self, text: str) -> None:
         gone = time.monotonic() - self._began
-        # At the beginning nobody knows.
+        # No estimate before three runs.
         left = (
             f", about {minutes(gone / self._done * (self._runs - self._done))} left"
             if self._done >= 3
@@ -69,18 +69,18 @@ class Watch:
         self._bar.close()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a permanent line."""
         self._bar.close()
         print(text, file=self._stream, flush=True)
 
 
 def minutes(seconds: float) -> str:
-    """``3:07``."""
+    """Formats seconds as minutes and seconds: ``3:07``."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
 def runs_of(cases: Sequence[Case], pairs: int) -> int:
-    """How many processes that is, if none is left out."""
+    """Returns the number of runs, if none is skipped."""
     return sum(
         min(pairs, case.most_pairs) * max(1, 2 * len(contest.peers))
         for case in cases
@@ -91,7 +91,7 @@ def runs_of(cases: Sequence[Case], pairs: int) -> int:
 class Bench:
     """
     Args:
-        run: what carries a client's run out; tests pass another one.
+        run: the function that runs a client; tests pass their own.
     """
 
     def __init__(
@@ -105,7 +105,8 @@ class Bench:
         self._run = run or in_a_process
 
     def measure(self, case: Case) -> dict[str, Results]:
-        """Each contest's results. Rounds go over all contests, so that a drift of the machine hits all."""
+        """Returns each contest's results. Each round runs all contests, so that drift of the machine affects
+        all of them alike."""
         found = {contest.at: Results() for contest in case.contests}
         for number in range(min(self._plan.pairs, case.most_pairs)):
             for contest in case.contests:
@@ -127,7 +128,7 @@ class Bench:
                 where = f"{case.name}, {contest.at}, pair {number + 1}/{self._plan.pairs}: {client.name}"
                 self._watch.begins(where)
                 found[client.name] = None
-                # Whoever was skipped once will be again.
+                # A client that was skipped once is not tried again.
                 if bootstrap is not None and client.name not in results.skipped:
                     found[client.name] = self._one(client, bootstrap, results)
                 self._watch.ended()
@@ -151,8 +152,7 @@ class Bench:
             found = self._run(client, args)
         except RunError as error:
             self._watch.say(f"{client.name} failed: {error}")
-            # One that failed now may go well next time, but what is left of it would be a choice of good
-            # times.
+            # The client is not tried again: results of only its successful runs would be a biased selection.
             results.skipped[client.name] = f"failed: {str(error).splitlines()[-1]}"
             return None
         if "skipped" in found:
@@ -162,7 +162,8 @@ class Bench:
 
 
 def in_turn(contest: Contest, number: int) -> Iterator[tuple[str, Client, Client | None]]:
-    """This producer beside each peer, by name; every other time the peer comes first."""
+    """Yields each peer's name and the two clients in the order of their runs. The peer comes first every
+    other time."""
     if not contest.peers:
         yield ALONE, contest.own, None
     for place, peer in enumerate(contest.peers):
@@ -172,13 +173,13 @@ def in_turn(contest: Contest, number: int) -> Iterator[tuple[str, Client, Client
 
 
 def in_a_process(client: Client, args: dict[str, Any]) -> Figures:
-    """Runs ``client.py``."""
+    """Runs a client in a new process, with ``client.py``."""
     command = [sys.executable, "-P", str(PROGRAM), client.run, json.dumps(args)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise RunError(f"no end after {RUN_TIMEOUT_S} s") from None
+        raise RunError(f"still running after {RUN_TIMEOUT_S} s") from None
     if done.returncode:
-        raise RunError(f"code {done.returncode}\n{done.stderr.strip()[-2000:]}")
+        raise RunError(f"exit code {done.returncode}\n{done.stderr.strip()[-2000:]}")
     found: Figures = json.loads(done.stdout)
     return found

@@ -1,4 +1,5 @@
-"""The brokers of a comparison: begun when the first run wants them, ended with the ``with`` block."""
+"""Provides the brokers of a comparison: starts each when a run first needs it, and stops all in
+``__exit__``."""
 
 import contextlib
 import importlib.util
@@ -19,19 +20,19 @@ AS_INSTALLED = (
     "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:TieredStopAtLevel=4",
 )
-"""What Kafka's own start script gives its JVM. The tests' brokers start faster and never compile as well as
-they can, and would take more of the cores from whom is measured."""
+"""JVM options of Kafka's start script. The tests' brokers use options that start faster but compile worse;
+they would take more CPU from the measured client."""
 
 
 class NoBrokerError(Exception):
-    """There is no such broker on this machine; the message says why."""
+    """This kind of broker is not available on this machine. The message has the reason."""
 
 
 class Brokers:
     """
     Args:
-        given: an address to use as the real broker, instead of starting a Kafka (needs Java and Maven).
-        without_real: there is to be no real broker.
+        given: the address of a real broker to use instead of starting a Kafka (which needs Java and Maven).
+        without_real: do not use a real broker.
     """
 
     def __init__(self, given: str | None = None, *, without_real: bool = False) -> None:
@@ -44,10 +45,10 @@ class Brokers:
         self._topics: dict[tuple[str, str], int] = {}
 
     def bootstrap(self, kind: str, topics: Mapping[str, int]) -> str:
-        """The address of a broker that has these topics, with so many partitions.
+        """Returns the address of a broker that has these topics, with the given numbers of partitions.
 
         Raises:
-            NoBrokerError: see there; the same again for each who asks.
+            NoBrokerError: the kind of broker is not available. Later calls for the kind raise it again.
         """
         if kind == "none":
             return ""
@@ -73,7 +74,7 @@ class Brokers:
 
     def _real_address(self) -> str:
         if self._without_real:
-            raise NoBrokerError("no real broker was wanted")
+            raise NoBrokerError("the real broker is disabled")
         if self._given is not None:
             return self._given
         if not self._real:
@@ -85,7 +86,7 @@ class Brokers:
             try:
                 cluster = self._stack.enter_context(KafkaCluster(nodes=1, jvm_options=AS_INSTALLED))
             except KafkaUnavailableError as error:
-                raise NoBrokerError(f"no Kafka can be started: {error}") from error
+                raise NoBrokerError(f"Kafka can't be started: {error}") from error
             self._real = cluster.bootstrap_servers
         return self._real
 

@@ -1,8 +1,8 @@
-"""What is compared, and what is to be reached. Only data: ``bench`` runs it, ``report`` writes it down.
+"""Defines the comparisons and their goals. Only data: ``bench`` runs it, ``report`` prints it.
 
-A *case* is what a person asks for by name. It has *contests*, each a row or a point of a plot: this producer
-at one task, and peers at the same, in pairs. All brokers are on this machine; values have 100 bytes, topics
-three partitions, all acknowledgements are asked for and idempotence is on, unless it says otherwise.
+A *case* is selected by name. It has *contests*, each a row of a table or a point of a plot: this producer and
+its peers do the same task, in pairs. Unless stated otherwise, brokers run on this machine, values have 100
+bytes, topics have three partitions, acks=all, and idempotence is on.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ TOPIC = "perf"
 
 @dataclass(frozen=True)
 class Client:
-    """One client at one task."""
+    """One client with its task."""
 
     name: str
     run: str
@@ -26,19 +26,19 @@ class Client:
     args: Mapping[str, Any] = field(default_factory=dict)
     """See ``runs/measuring.Args``."""
     needs: str = ""
-    """A module that is not of this project."""
+    """A third-party module that the run needs."""
 
 
 @dataclass(frozen=True)
 class Contest:
     at: str
-    """How tables call it; unique in its case."""
+    """Its name in tables; unique in its case."""
     own: Client
     peers: tuple[Client, ...] = ()
     broker: BrokerKind = "null"
     topics: Mapping[str, int] = field(default_factory=lambda: {TOPIC: 3})
     x: float = 0
-    """Where it is on a plot's axis."""
+    """Its position on a plot's x axis."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Case:
     goals: tuple[Goal, ...] = ()
     plot: bool = False
     axis: str = ""
-    """What the contests differ in, where it is a number."""
+    """Label of the x axis, if the contests differ in a number."""
     most_pairs: int = 1000
-    """Of a case whose runs are long."""
+    """Limit of pairs, for a case whose runs are long."""
 
 
 RATE = Column("records_per_s", "records/s, M", 2, 1e-6)
@@ -90,7 +90,7 @@ def own(run: str, **args: Any) -> Client:
 
 
 def send_contest(at: str, broker: BrokerKind, defaults: bool) -> Contest:
-    """The slow ones get fewer records: costs are per record."""
+    """Slow clients get fewer records: the figures are per record."""
     settings = {"defaults": True} if defaults else {}
     return Contest(
         at,
@@ -109,25 +109,24 @@ def send_goals(at: str) -> tuple[Goal, ...]:
     cpu, rate = "cpu_s_per_million", "records_per_s"
     return (
         Goal(f"CPU s per million, {at}", cpu, at, at_most=0.25, digits=3),
-        Goal(f"CPU, confluent-kafka by ours, {at}", cpu, at, at_least=4, peer=CONFLUENT, peer_by_own=True),
+        Goal(f"CPU, confluent-kafka / ours, {at}", cpu, at, at_least=4, peer=CONFLUENT, peer_by_own=True),
         Goal(
-            f"CPU, confluent-kafka with callbacks by ours, {at}",
+            f"CPU, confluent-kafka with callbacks / ours, {at}",
             *(cpu, at),
             at_least=6,
             peer=CALLBACK,
             peer_by_own=True,
         ),
-        Goal(f"CPU, kafka-python by ours, {at}", cpu, at, at_least=60, peer=KAFKA_PYTHON, peer_by_own=True),
-        Goal(f"records/s, ours by confluent-kafka's, {at}", rate, at, at_least=2, peer=CONFLUENT),
+        Goal(f"CPU, kafka-python / ours, {at}", cpu, at, at_least=60, peer=KAFKA_PYTHON, peer_by_own=True),
+        Goal(f"records/s, ours / confluent-kafka, {at}", rate, at, at_least=2, peer=CONFLUENT),
     )
 
 
 SEND = Case(
     "send",
     "send() with a future for every record",
-    "Every client with acks=all and idempotence; confluent-kafka with room for ten million records, so "
-    "that it never has to wait for its own queue. Without callbacks nobody learns what became of its "
-    "records.",
+    "All clients use acks=all and idempotence. confluent-kafka has a queue for ten million records, so that "
+    "it never waits for space in it. Without callbacks it does not report the outcome of records.",
     (send_contest(REAL, "real", False), send_contest(NULL, "null", False)),
     (RATE, CPU, PEAK),
     send_goals(REAL) + send_goals(NULL),
@@ -135,17 +134,17 @@ SEND = Case(
 )
 DEFAULTS = Case(
     "defaults",
-    "The same at the peers' default settings",
-    "confluent-kafka and aiokafka without idempotence, aiokafka with acks=1; confluent-kafka waits where "
-    "its queue of 100,000 records is full. This producer is at its defaults in both tables.",
+    "The same with the peers' default settings",
+    "confluent-kafka and aiokafka run without idempotence, aiokafka with acks=1. confluent-kafka waits when "
+    "its queue of 100,000 records is full. This producer uses its defaults in both tables.",
     (send_contest(REAL, "real", True), send_contest(NULL, "null", True)),
     (RATE, CPU, PEAK),
 )
 SEND_ALONE = Case(
     "send-alone",
     "send() alone",
-    "Nanoseconds of the calling thread's CPU per call, warm, loop included; the least of many rounds of "
-    "50,000. An empty Python function of three parameters takes what stands in the first column.",
+    "Nanoseconds of the calling thread's CPU per call, warm, loop included: the minimum over many rounds of "
+    "50,000 calls. The first column is an empty Python function with three parameters.",
     (Contest(NULL, own("own_sweeps.send_alone", records=2_000_000)),),
     (
         Column("empty_ns", "empty function", 0),
@@ -179,17 +178,17 @@ def get_contest(at: str, broker: BrokerKind) -> Contest:
 def get_goals(at: str) -> tuple[Goal, ...]:
     rate = "records_per_s"
     return (
-        Goal(f"round trips/s, ours by the raw socket's, {at}", rate, at, at_least=0.9, peer=RAW),
-        Goal(f"round trips/s, ours by confluent-kafka's, {at}", rate, at, at_least=1.3, peer=CONFLUENT),
-        Goal(f"p99, ours by confluent-kafka's, {at}", "p99_us", at, at_most=1, peer=CONFLUENT),
+        Goal(f"round trips/s, ours / raw socket, {at}", rate, at, at_least=0.9, peer=RAW),
+        Goal(f"round trips/s, ours / confluent-kafka, {at}", rate, at, at_least=1.3, peer=CONFLUENT),
+        Goal(f"p99, ours / confluent-kafka, {at}", "p99_us", at, at_most=1, peer=CONFLUENT),
     )
 
 
 GET = Case(
     "get",
     "send().get(), one after the other",
-    "The raw socket sends the same Produce request, made beforehand with one record, and waits for the "
-    "answer: the floor. confluent-kafka: produce() and flush(), linger.ms=0.",
+    "The raw socket sends one prepared Produce request with one record and waits for the response: the lower "
+    "bound. confluent-kafka: produce() and flush(), linger.ms=0.",
     (get_contest(REAL, "real"), get_contest(NULL, "null")),
     (Column("records_per_s", "round trips/s", 0), P50, P99, CPU),
     get_goals(REAL) + get_goals(NULL),
@@ -203,7 +202,7 @@ def threads_name(count: int) -> str:
 THREADS = Case(
     "threads",
     "send().get() from many threads on one producer",
-    "On the real broker: the records of many threads share requests.",
+    "On the real broker. Records of several threads share requests.",
     tuple(
         Contest(
             threads_name(n),
@@ -217,7 +216,7 @@ THREADS = Case(
     (Column("records_per_s", "round trips/s", 0), P50, P99),
     (
         Goal(
-            "round trips/s, 64 threads by one",
+            "round trips/s, 64 threads / 1 thread",
             *("records_per_s", threads_name(64)),
             at_least=8,
             beside=threads_name(1),
@@ -246,16 +245,16 @@ def columnar_goals(at: str) -> tuple[Goal, ...]:
     cpu, rate = "cpu_s_per_million", "records_per_s"
     return (
         Goal(f"CPU s per million, {at}", cpu, at, at_most=0.08, digits=3),
-        Goal(f"CPU, produce_batch by ours, {at}", cpu, at, at_least=10, peer=CONFLUENT, peer_by_own=True),
-        Goal(f"records/s, ours by the raw socket's, {at}", rate, at, at_least=0.9, peer=RAW_C),
+        Goal(f"CPU, produce_batch / ours, {at}", cpu, at, at_least=10, peer=CONFLUENT, peer_by_own=True),
+        Goal(f"records/s, ours / raw socket, {at}", rate, at, at_least=0.9, peer=RAW_C),
     )
 
 
 COLUMNAR = Case(
     "columnar",
-    "send_arrow(): ten thousand rows a call",
-    "confluent-kafka: produce_batch() of 10,000 dicts made beforehand. The raw socket sends batches that "
-    "were made beforehand, one for each partition a request, five requests in flight: the floor.",
+    "send_arrow(): ten thousand rows per call",
+    "confluent-kafka: produce_batch() of 10,000 prepared dicts. The raw socket sends prepared batches, one "
+    "per partition and request, with five requests in flight: the lower bound.",
     (columnar_contest(REAL, "real"), columnar_contest(NULL, "null")),
     (RATE, CPU, PEAK),
     columnar_goals(REAL) + columnar_goals(NULL),
@@ -266,7 +265,7 @@ COLUMNAR = Case(
 CODECS = Case(
     "codecs",
     "Compression at default levels, JSON records of 1,000 bytes",
-    "Total CPU beside what the codec's library takes for batches of as many of the same records.",
+    "Total CPU, and the CPU that the codec's library alone needs for batches of as many of the same records.",
     tuple(
         Contest(codec, own("own_sweeps.codec", records=n, size=1000, options={"compression_type": codec}))
         for codec, n in (("lz4", 500_000), ("zstd", 300_000), ("snappy", 500_000), ("gzip", 60_000))
@@ -274,11 +273,11 @@ CODECS = Case(
     (
         CPU,
         Column("codec_s_per_million", "the codec alone", 3),
-        Column("beside_codec", "total by the codec's"),
-        Column("records_per_batch", "records a batch", 0),
+        Column("beside_codec", "total / codec"),
+        Column("records_per_batch", "records per batch", 0),
     ),
     tuple(
-        Goal(f"CPU by the codec's own, {codec}", "beside_codec", codec, at_most=1.25)
+        Goal(f"CPU, total / codec, {codec}", "beside_codec", codec, at_most=1.25)
         for codec in ("lz4", "zstd", "snappy", "gzip")
     ),
 )
@@ -297,15 +296,15 @@ def partitions_contest(topics: int, each: int, even: bool) -> Contest:
 _PARTITIONS = ((1, 3), (1, 10), (10, 10), (100, 10), (100, 100))
 PARTITIONS = Case(
     "partitions",
-    "Cost by the number of partitions",
-    "Up to 100 topics of 100 partitions, the topics in turn: without a key, so that the partitioner fills "
-    "one batch of a topic after the other, and to each partition in turn, where memory (32 MiB) is divided"
-    " among them all and batches are small.",
+    "Cost by number of partitions",
+    "Up to 100 topics of 100 partitions, the topics in turn. Without a key, the partitioner fills one batch "
+    "of a topic after the other. With records to each partition in turn, all partitions share the memory (32 "
+    "MiB), so batches are small.",
     tuple(partitions_contest(topics, each, even) for even in (False, True) for topics, each in _PARTITIONS),
-    (CPU, RATE, Column("records_per_batch", "records a batch", 0), PEAK),
+    (CPU, RATE, Column("records_per_batch", "records per batch", 0), PEAK),
     (
         Goal(
-            "CPU a record, 10,000 partitions by 3, no key",
+            "CPU per record, 10,000 / 3 partitions, no key",
             *("cpu_s_per_million", "10,000 partitions, no key"),
             at_most=1.5,
             beside="3 partitions, no key",
@@ -320,9 +319,9 @@ PARTITIONS = Case(
 _IDLE = {"topic": "idle", "topics": 100, "partitions": 100}
 MEMORY = Case(
     "memory",
-    "Memory while records stream",
-    "Resident memory, the peak above that of a bare interpreter; every client at its defaults. kafka-"
-    "python gets a twentieth of the records.",
+    "Memory during a stream of records",
+    "Resident memory: the peak above that of a bare interpreter. All clients use their defaults. "
+    "kafka-python gets a twentieth of the records.",
     (
         Contest(
             NULL,
@@ -340,8 +339,8 @@ MEMORY = Case(
 IDLE = Case(
     "idle-partitions",
     "A producer with 10,000 idle partitions",
-    "What it occupies more than before, after one record to each partition of 100 topics, a hundred at once: "
-    "resident, and what malloc has given out.",
+    "Growth of resident memory and of malloc's allocations after one record to each partition of 100 topics, "
+    "a hundred at a time.",
     (
         Contest(
             "10,000 partitions",
@@ -351,13 +350,13 @@ IDLE = Case(
             {f"idle-{number}": 100 for number in range(100)},
         ),
     ),
-    (Column("idle_resident_mb", "resident MB", 1), Column("idle_heap_mb", "MB by malloc", 1)),
+    (Column("idle_resident_mb", "resident MB", 1), Column("idle_heap_mb", "malloc MB", 1)),
     (Goal("MB of 10,000 idle partitions", "idle_resident_mb", "10,000 partitions", at_most=10, digits=1),),
 )
 IMPORT = Case(
     "import",
     "Importing the package",
-    "In fresh interpreters whose files are cached; each value is the median of five.",
+    "In new interpreters, with files cached. Each value is the median of five.",
     (
         Contest(
             "no broker",
@@ -375,7 +374,7 @@ IMPORT = Case(
 FIRST_ACK = Case(
     "first-ack",
     "From the constructor to the first acknowledged record",
-    "The package is imported already, the topic is there.",
+    "The package is already imported, and the topic exists.",
     (
         Contest(
             NULL,
@@ -394,7 +393,7 @@ FIRST_ACK = Case(
 
 
 def sizes_contest(size: int) -> Contest:
-    # About as many bytes in all, within what a short run needs.
+    # About the same number of bytes for all sizes, within the limits of a short run.
     records = max(5_000, min(1_000_000, 300_000_000 // size))
     slow = max(2_000, records // 50)
     return Contest(
@@ -410,8 +409,9 @@ def sizes_contest(size: int) -> Contest:
 
 SIZES = Case(
     "sizes",
-    "CPU per record by the size of its value",
-    "Set alike, with a future for every record (confluent-kafka without callbacks); on the null broker.",
+    "CPU per record by value size",
+    "All with the same settings and a future for every record (confluent-kafka without callbacks), on the "
+    "null broker.",
     tuple(sizes_contest(size) for size in (10, 100, 1_000, 10_000, 100_000)),
     (CPU, RATE),
     plot=True,
@@ -453,15 +453,15 @@ def load_contest(rate: int, linger_ms: int, at: str) -> Contest:
 LOAD = Case(
     "load",
     "Latency under load, to the callback",
-    "A record is due every 1/rate s, five seconds long, on the null broker; the time counts from when it was "
-    "due until its callback runs. confluent-kafka is polled by the loop that sends, while that waits for the "
-    "next record to be due.",
+    "A record is due every 1/rate s, for five seconds, on the null broker. Latency counts from the time at "
+    "which a record is due until its callback runs. The sending loop polls confluent-kafka while it waits "
+    "for the next record to be due.",
     tuple(load_contest(*load) for load in LOADS),
     tuple(
         Column(f"p{name}_ms", f"p{title} ms") for name, title in (("50", "50"), ("99", "99"), ("999", "99.9"))
     ),
     tuple(
-        Goal(f"p{title}, ours by confluent-kafka's, {at}", f"p{name}_ms", at, at_most=1, peer=POLLING)
+        Goal(f"p{title}, ours / confluent-kafka, {at}", f"p{name}_ms", at, at_most=1, peer=POLLING)
         for _, _, at in LOADS
         for name, title in (("50", "50"), ("99", "99"), ("999", "99.9"))
     ),
@@ -491,21 +491,22 @@ PRESSURES = tuple(
 )
 PRESSURE = Case(
     "pressure",
-    "A minute of full memory",
-    "Values of 1 kB (JSON) to one partition over round trips of 20 ms, both at their defaults but for "
-    "confluent-kafka's idempotence: the broker takes less than the program sends, so that memory is always "
-    "lacking. The rate of the last quarter of the minute is compared with that of the second one.",
+    "A minute of exhausted buffer memory",
+    "Values of 1 kB (JSON) to one partition with round trips of 20 ms. Both clients use their defaults, "
+    "except that confluent-kafka uses idempotence. The broker accepts less than the program sends, so buffer "
+    "memory is always exhausted. The rate of the minute's last quarter is compared with that of its second "
+    "quarter.",
     tuple(pressure_contest(*each) for each in PRESSURES),
     (
         Column("second_quarter", "records/s, second quarter", 0),
         Column("last_quarter", "last quarter", 0),
-        Column("steady", "last by second"),
+        Column("steady", "last / second"),
         Column("batch_bytes", "batch kB", 1, 1e-3),
         CPU,
     ),
     tuple(
         Goal(
-            f"last quarter by the second, {pressure_name(*each)}",
+            f"last / second quarter, {pressure_name(*each)}",
             "steady",
             pressure_name(*each),
             at_least=0.95,
@@ -518,9 +519,9 @@ PRESSURE = Case(
 
 LATENCY = Case(
     "latency",
-    "Latency by the rate of records",
-    "From when a record was due to be sent until its callback runs, three seconds each, on the real broker; "
-    "linger_ms=0 on both sides.",
+    "Latency by record rate",
+    "From the time at which a record is due until its callback runs, for three seconds each, on the real "
+    "broker. Both clients use linger_ms=0.",
     tuple(latency_contest(rate) for rate in (100, 1_000, 10_000, 30_000, 100_000)),
     tuple(
         Column(f"p{name}_ms", f"p{title} ms")

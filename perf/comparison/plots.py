@@ -1,7 +1,7 @@
-"""The pictures of a report, by matplotlib, which only this module needs.
+"""Draws the plots of a report, with matplotlib, which only this module needs.
 
-Each takes a case and its results and draws medians with bars from the least to the greatest value. A client
-has the same colour everywhere.
+Each function takes a case and its results, and draws medians with bars from minimum to maximum. A client has
+the same colour in all plots.
 """
 
 import importlib
@@ -20,12 +20,12 @@ DPI = 120
 
 
 def draw_all(store: Store, directory: Path) -> dict[str, str]:
-    """Writes a PNG for each case that has a plot and results; case -> file name.
+    """Writes a PNG for each case that has a plot and results. Returns case -> file name.
 
     Raises:
-        ModuleNotFoundError: there is no matplotlib.
+        ModuleNotFoundError: matplotlib is not installed.
     """
-    # By name, as types are checked where it isn't installed.
+    # Imported by name, because mypy also runs without matplotlib.
     importlib.import_module("matplotlib").use("Agg")
     plt = importlib.import_module("matplotlib.pyplot")
 
@@ -62,7 +62,7 @@ def line(
     scale: float = 1,
     style: str = "-",
 ) -> None:
-    """Medians, and a bar at each from the least to the greatest."""
+    """Draws medians, each with a bar from minimum to maximum."""
     x = [at for at, _ in found]
     middle = [spread.median * scale for _, spread in found]
     below = [(spread.median - spread.least) * scale for _, spread in found]
@@ -74,7 +74,7 @@ def line(
 
 
 def ticks(axes: Any, case: Case, names: Callable[[float], str] = lambda x: f"{x:,.0f}") -> None:
-    """A logarithmic axis with a tick at each contest and nowhere else."""
+    """Makes the x axis logarithmic, with ticks only at the contests."""
     at = sorted({contest.x for contest in case.contests})
     axes.set_xscale("log")
     axes.set_xticks(at, [names(x) for x in at])
@@ -83,7 +83,7 @@ def ticks(axes: Any, case: Case, names: Callable[[float], str] = lambda x: f"{x:
 
 
 def plain_log(axis: Any) -> None:
-    """A logarithmic axis whose numbers are written as people do: 0.1, 1, 10."""
+    """Labels a logarithmic axis with plain numbers: 0.1, 1, 10."""
     ticker = importlib.import_module("matplotlib.ticker")
     axis.set_major_locator(ticker.LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=20))
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
@@ -102,14 +102,14 @@ def sizes(plt: Any, case: Case, results: dict[str, Results]) -> Any:
     axes.set_yscale("log")
     plain_log(axes.yaxis)
     axes.set_xlabel("size of a value")
-    axes.set_ylabel("CPU, us a record")
-    axes.set_title("CPU per record by the size of its value")
+    axes.set_ylabel("CPU, us per record")
+    axes.set_title("CPU per record by value size")
     axes.legend()
     return figure
 
 
 def latency(plt: Any, case: Case, results: dict[str, Results]) -> Any:
-    """A panel for each percentile: as lines of one panel they would lie on each other."""
+    """Draws one panel per percentile; in one panel the lines would overlap."""
     wanted = (("p50_ms", "half of the records"), ("p99_ms", "99 %"), ("p999_ms", "99.9 %"))
     figure, panels = plt.subplots(1, len(wanted), figsize=(12, 4.4), sharey=True)
     for axes, (metric, title) in zip(panels, wanted, strict=True):
@@ -121,12 +121,12 @@ def latency(plt: Any, case: Case, results: dict[str, Results]) -> Any:
         axes.set_title(title)
     panels[0].set_ylabel("acknowledged within, ms")
     panels[0].legend()
-    figure.suptitle("Latency by the rate of records")
+    figure.suptitle("Latency by record rate")
     return figure
 
 
 def load(plt: Any, case: Case, results: dict[str, Results]) -> Any:
-    """The distribution of each contest: what share of the records is called back within how long."""
+    """Draws each contest's latency distribution: the share of records whose callback runs within a time."""
     figure, panels = plt.subplots(2, 3, figsize=(12, 7.2), sharex=True, sharey=True)
     shown = (0.5, 0.9, 0.99, 0.999)
     for axes, contest in zip(panels.flat, case.contests, strict=True):
@@ -149,14 +149,14 @@ def load(plt: Any, case: Case, results: dict[str, Results]) -> Any:
     for axes in panels[1]:
         axes.set_xlabel("share of the records")
     for axes in panels[:, 0]:
-        axes.set_ylabel("called back within, ms")
+        axes.set_ylabel("callback within, ms")
     panels[0][0].legend(fontsize=8)
     figure.suptitle("Latency under load, to the callback")
     return figure
 
 
 def pressure(plt: Any, case: Case, results: dict[str, Results]) -> Any:
-    """The rate over the minute: a line for each codec, a panel for each way of sending."""
+    """Draws the rate over the minute: one line per codec, one panel per method of sending."""
     figure, panels = plt.subplots(1, 3, figsize=(12, 4.4), sharey=True)
     styles = ("-", "--", "-.", ":", (0, (1, 1)))
     for contest in case.contests:
@@ -179,14 +179,14 @@ def pressure(plt: Any, case: Case, results: dict[str, Results]) -> Any:
         axes.legend(fontsize=6)
     panels[0].set_ylabel("thousand records/s")
     panels[0].set_ylim(bottom=0)
-    figure.suptitle("A minute of full memory, round trips of 20 ms")
+    figure.suptitle("A minute of exhausted buffer memory, round trips of 20 ms")
     return figure
 
 
 def threads(plt: Any, case: Case, results: dict[str, Results]) -> Any:
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4))
     line(left, points(case, results, OWN, "records_per_s"), OWN, COLOURS[OWN], 1e-3)
-    left.set_ylabel("send().get(), thousands a second")
+    left.set_ylabel("send().get(), thousands per second")
     left.set_title("Throughput")
     left.set_ylim(bottom=0)
     line(right, points(case, results, OWN, "p50_us"), "half of the calls", COLOURS[OWN], 1e-3)
@@ -194,7 +194,7 @@ def threads(plt: Any, case: Case, results: dict[str, Results]) -> Any:
     right.set_yscale("log")
     plain_log(right.yaxis)
     right.set_ylabel("done within, ms")
-    right.set_title("Time of a call")
+    right.set_title("Time per call")
     right.legend()
     for axes in (left, right):
         ticks(axes, case)
@@ -214,8 +214,8 @@ def partitions(plt: Any, case: Case, results: dict[str, Results]) -> Any:
         line(axes, found, label, COLOURS[OWN], 1, style)
     ticks(axes, case)
     axes.set_ylim(bottom=0)
-    axes.set_ylabel("CPU, us a record")
-    axes.set_title("Cost by the number of partitions")
+    axes.set_ylabel("CPU, us per record")
+    axes.set_title("Cost by number of partitions")
     axes.legend()
     return figure
 
@@ -238,13 +238,13 @@ def memory(plt: Any, case: Case, results: dict[str, Results]) -> Any:
     axes.set_xlim(left=0)
     axes.set_xlabel("s since the first record")
     axes.set_ylabel("resident MB")
-    axes.set_title("Memory while records stream, one line a run")
+    axes.set_title("Memory during a stream of records, one line per run")
     axes.legend()
     return figure
 
 
 def send(plt: Any, case: Case, results: dict[str, Results]) -> Any:
-    """Bars on a logarithmic axis: the slowest takes a hundred times what the fastest does."""
+    """Draws bars on a logarithmic axis: the slowest client takes a hundred times as long as the fastest."""
     figure, panels = plt.subplots(
         1, len(case.contests), figsize=(12, 3.8), sharex=True, sharey=True, squeeze=False
     )

@@ -1,7 +1,6 @@
-"""What was found, as Markdown and as HTML: the goals, then each case with the command that makes it.
+"""Writes the report as Markdown and HTML: the goals, then each case with the command that reproduces it.
 
-Owns: the file of results, and the two pages. Does not own: the plots (``plots``) or the arithmetic
-(``figures``).
+Owns the results file and the two pages. Does not own the plots (``plots``) or the arithmetic (``figures``).
 """
 
 import html
@@ -18,7 +17,7 @@ RESULTS = "results.json"
 
 @dataclass
 class Taken:
-    """One case's results, and how they were made."""
+    """One case's results, and how they were measured."""
 
     results: dict[str, Results]
     """By contest."""
@@ -31,7 +30,7 @@ class Taken:
 
 @dataclass
 class Store:
-    """All cases that are there, by name; a later run of a case takes the place of an earlier one."""
+    """The results of all measured cases, by name. A later run of a case replaces an earlier one."""
 
     taken: dict[str, Taken] = field(default_factory=dict)
 
@@ -53,7 +52,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Block:
-    """A piece of the page: ``kind`` is heading, text, code, table or plot."""
+    """A block of the page. ``kind``: heading1, heading2, text, code, table or plot."""
 
     kind: str
     text: str = ""
@@ -62,15 +61,15 @@ class Block:
 
 
 def page(store: Store, plots: dict[str, str]) -> list[Block]:
-    """The whole report. ``plots``: case -> its picture's file name."""
+    """Returns the whole report. ``plots``: case -> file name of its plot."""
     blocks = [
         Block("heading1", "cyproducer and its peers"),
         Block(
             "text",
-            "Each run is a process of its own; CPU is its user and system time (getrusage) between the "
-            "first measured record and the last acknowledgement. This producer and a peer run in turn; "
-            "ratios are formed within such pairs. What is quoted is the median, with the least and the "
-            "greatest in brackets. perf/README.md has the method.",
+            "Each run is a separate process. CPU is its user and system time (getrusage) between the first "
+            "measured record and the last acknowledgement. This producer and a peer run in turn; ratios are "
+            "computed within these pairs. Figures are medians, with minimum and maximum in brackets. "
+            "perf/README.md describes the method.",
         ),
     ]
     blocks.append(Block("heading2", "Goals"))
@@ -93,7 +92,7 @@ def goal_rows(store: Store) -> Iterator[list[str]]:
 
 
 def section(case: Case, taken: Taken, plot: str | None) -> list[Block]:
-    few = "" if taken.pairs >= 5 else " A figure to quote takes at least five."
+    few = "" if taken.pairs >= 5 else " Figures to quote need at least five."
     pairs = f"{taken.pairs} pair{'s' if taken.pairs != 1 else ''}"
     how = f"{taken.when}; {taken.machine}; {taken.versions}; {pairs}.{few}"
     blocks = [Block("heading2", case.title), Block("text", case.note), Block("code", taken.command)]
@@ -110,7 +109,7 @@ def section(case: Case, taken: Taken, plot: str | None) -> list[Block]:
 
 
 def case_table(case: Case, results: dict[str, Results]) -> tuple[list[str], list[list[str]]]:
-    """A row for each contest and client; beside a peer the ratio to this producer, within the pairs."""
+    """Returns header and rows: a row per contest and client. Peers' rows have the ratio to this producer."""
     beside = [column for column in case.columns[:2] if any(contest.peers for contest in case.contests)]
     header = ["at", "client", *(column.title for column in case.columns)]
     header += [f"{column.title.split(',')[0]} / {OWN}'s" for column in beside]
@@ -196,7 +195,7 @@ def _colour(text: str) -> str:
 
 
 def points(case: Case, results: dict[str, Results], name: str, metric: str) -> list[tuple[float, Spread]]:
-    """Of a case whose contests differ in a number: that number, and what this client did there."""
+    """Returns a client's points on a plot: each contest's ``x`` and the client's value there."""
     found = []
     for contest in case.contests:
         at = results.get(contest.at, Results())
@@ -207,7 +206,7 @@ def points(case: Case, results: dict[str, Results], name: str, metric: str) -> l
 
 
 def runs(contest: Contest, results: dict[str, Results], name: str) -> list[Figures]:
-    """All of one client's runs in a contest."""
+    """Returns all runs of one client in a contest."""
     found = results.get(contest.at, Results())
     if name == OWN:
         return [one for taken in found.own.values() for one in taken]

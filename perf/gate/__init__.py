@@ -1,5 +1,7 @@
-"""Instructions per record, counted, beside stored bounds: the part of performance a test can hold still.
+"""Compares instructions per record with stored bounds: a measure of performance that is stable enough for a
+test.
 
-``python perf/gate/check.py`` compares, and ends with 1 where something got 10 % dearer; ``--update`` stores
-what it counts. ``workloads`` says what is counted, ``counting`` how, ``bounds`` what is compared.
+``python perf/gate/check.py`` compares, and exits with 1 if a workload needs at least 10% more instructions;
+``--update`` stores the counts. ``workloads`` defines what is counted, ``counting`` counts, ``bounds``
+compares.
 """

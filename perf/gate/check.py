@@ -1,10 +1,9 @@
-"""Instructions per record beside the stored bounds.
+"""Compares instructions per record with the stored bounds.
 
-    python perf/gate/check.py            # ends with 1 where something got 10 % dearer
-    python perf/gate/check.py --update   # stores what is counted, for this Python: look at the difference in
-    git
+    python perf/gate/check.py            # exits with 1 if a workload needs at least 10% more instructions
+    python perf/gate/check.py --update   # stores the counts for this Python: check the change with git diff
 
-Says so, and ends with 0, where it can't count: no valgrind, or no bounds for this Python.
+If it can't count, because there is no valgrind or no bounds for this Python, prints that and exits with 0.
 """
 
 import argparse
@@ -21,7 +20,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--update", action="store_true", help="store what is counted")
+    parser.add_argument("--update", action="store_true", help="store the counts as the new bounds")
     args = parser.parse_args()
     kind = bounds.kind()
     known = bounds.stored().get(kind)
@@ -47,7 +46,7 @@ def main() -> int:
         print(f"stored in {bounds.FILE}")
         return 0
     if any(verdict.failed for verdict in verdicts):
-        print("If that is meant to be so: python perf/gate/check.py --update", file=sys.stderr)
+        print("If this is intended, run: python perf/gate/check.py --update", file=sys.stderr)
         return 1
     return 0
 

@@ -1,7 +1,7 @@
-"""Runs the workloads in valgrind and reads what callgrind counted. Linux; the caller's thread, about 15 s.
+"""Runs the workloads in valgrind and reads callgrind's counts. Linux only. Blocks for about 15 s.
 
-Owns: the command, its environment, and its files. Does not own: what is run (``workloads``), what is made of
-it (``bounds``).
+Owns the command, its environment and its files. Does not own the workloads (``workloads``) or the comparison
+(``bounds``).
 """
 
 import os
@@ -23,21 +23,21 @@ _TOTAL = re.compile(r"^totals: (\d+)$", re.MULTILINE)
 
 
 class CountingError(Exception):
-    """valgrind or what it ran failed; the message has what they said."""
+    """valgrind or the program that it ran failed. The message has their output."""
 
 
 @dataclass
 class Counts:
-    """What one run found."""
+    """The counts of one run."""
 
     per_record: dict[str, float] = field(default_factory=dict)
     """Workload -> instructions."""
     skipped: list[str] = field(default_factory=list)
-    """``workload: why`` for those that could not be run."""
+    """``workload: reason`` for workloads that could not be run."""
 
 
 def unavailable() -> str | None:
-    """Why nothing can be counted on this machine, or None."""
+    """Returns why this machine can't count, or None."""
     if shutil.which("valgrind") is None:
         return "valgrind is not installed"
     if compiler() is None:
@@ -45,7 +45,7 @@ def unavailable() -> str | None:
     try:
         compiled(HERE / "callgrind.c", shared=True)
     except CompileError as error:
-        return f"valgrind's header for programs is missing or does not compile: {error}"
+        return f"valgrind's header callgrind.h is missing or does not compile: {error}"
     return None
 
 
@@ -53,20 +53,20 @@ def count() -> Counts:
     """Runs all workloads once.
 
     Raises:
-        CountingError: see there.
+        CountingError: valgrind is not available, or it or the workloads failed.
     """
     if problem := unavailable():
         raise CountingError(problem)
     library = compiled(HERE / "callgrind.c", shared=True)
-    # The order of sets and dicts of strings, and the sizes of paths on the stack, stay as they are.
+    # A fixed environment: hash order and the size of the environment on the stack affect the counts.
     environment = {
         **{name: value for name, value in os.environ.items() if name.startswith("CYPRODUCER_")},
         "PATH": os.environ.get("PATH", os.defpath),
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
         "LC_ALL": "C",
-        # Freed memory is kept by size, and comes back as it went. Else what malloc and free take depends on
-        # what lies beside it, hence on the length of any text in any module: 5 % of a batch.
+        # Keeps freed memory in per-size lists. Otherwise the cost of malloc and free depends on neighbouring
+        # blocks, and so on the length of any string in any module: 5% of a batch.
         "GLIBC_TUNABLES": "glibc.malloc.tcache_count=60000",
     }
     with tempfile.TemporaryDirectory() as directory:
@@ -78,21 +78,21 @@ def count() -> Counts:
         try:
             done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
-            raise CountingError(f"no end after {TIMEOUT_S:.0f} s: {' '.join(command)}") from error
+            raise CountingError(f"still running after {TIMEOUT_S:.0f} s: {' '.join(command)}") from error
         if done.returncode:
-            raise CountingError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
+            raise CountingError(f"{' '.join(command)} exited with {done.returncode}:\n{done.stderr}")
         dumps = [path.read_text() for path in Path(directory).iterdir()]
     return Counts(per_record(dumps), done.stdout.splitlines())
 
 
 def per_record(dumps: Iterable[str]) -> dict[str, float]:
-    """Instructions per record by workload, of callgrind's files.
+    """Returns instructions per record by workload, from callgrind's files.
 
-    Of each workload there is a file for N records and one for 2 N: their difference is what N records cost,
-    and what comes once (a call of ctypes, a batch begun before) is in neither.
+    Each workload has a file for N records and one for 2 N. Their difference is the cost of N records, without
+    one-time costs such as a ctypes call or a batch that was already open.
 
     Raises:
-        CountingError: a workload has not got its two files, or the larger one is not of twice as many.
+        CountingError: a workload does not have exactly two files, or the larger one is not for 2 N records.
     """
     found: dict[str, dict[int, int]] = {}
     for text in dumps:

@@ -1,12 +1,12 @@
-"""What the gate counts: pieces of a record's way, stepped by hand in one thread.
+"""Defines the gate's workloads: parts of a record's path, stepped by hand in one thread.
 
-Runs as a program inside valgrind (``counting`` starts it) and has callgrind write one file for each piece
-and size. Nothing here reads a clock, draws lots or waits: time is the rig's, hashes have a fixed seed, and
-the collector of garbage is off. So two runs count the same instructions, but for what the kernel's answers
-change.
+Runs as a program inside valgrind (``counting`` starts it); callgrind writes one file per workload and size.
+Nothing reads a clock, uses random numbers or waits: the rig provides the time, hashes have a fixed seed, and
+garbage collection is off. So two runs count the same instructions, except for effects of the kernel's
+results.
 
-Each workload first reaches a steady state with records nobody counts: topic known, producer introduced to its
-partitions, buffers as large as they get.
+Each workload first reaches a steady state with uncounted records: the topic's metadata is known, the
+partitions know the producer, and buffers have their final size.
 """
 
 import ctypes
@@ -41,10 +41,10 @@ COLUMN_ROWS = 10_000
 
 
 class Callgrind:
-    """What callgrind is told; see ``callgrind.c``."""
+    """Controls callgrind; see ``callgrind.c``."""
 
     def __init__(self, library: Path) -> None:
-        # PyDLL keeps the GIL: letting go of it and getting it back would be counted.
+        # PyDLL keeps the GIL: releasing and acquiring it would be counted.
         self._library = ctypes.PyDLL(str(library))
 
     def begin(self) -> None:
@@ -64,7 +64,7 @@ class Callgrind:
 
 
 class Broker:
-    """The broker's end of the rig's connection: acknowledges, without a look into batches, which is slow."""
+    """The broker's end of the rig's connection. Acknowledges without parsing batches, which would be slow."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
@@ -72,7 +72,7 @@ class Broker:
         self.offset = 0
 
     def answer(self) -> bool:
-        """Acknowledges what has come; whether anything came, be it half a request."""
+        """Acknowledges all complete requests. Returns whether any data arrived, even part of a request."""
         (peer,) = self.rig.peers.values()
         got = False
         try:
@@ -97,7 +97,7 @@ class Broker:
 
 
 class Workload:
-    """A rig in its steady state; ``send`` and ``steps`` are what may be counted."""
+    """A rig in its steady state. ``send`` and ``steps`` can be counted."""
 
     def __init__(self, partitions: int) -> None:
         self.rig = Rig(
@@ -111,7 +111,7 @@ class Workload:
         assert machine.want()
         machine.granted(1, 0)
         self.rig.sender.set_identity(1, 0)
-        # As in the product, whose control plane wants to be asked seldom.
+        # As in the product, where the control plane rarely has to be called.
         self.rig.control.delay_ms = 1e9
         self.rig.connect(1)
         self.broker = Broker(self.rig)
@@ -126,7 +126,7 @@ class Workload:
             self.rig.path.send(TOPIC, VALUE, partition=partition)
 
     def steps(self, callgrind: Callgrind | None = None) -> None:
-        """Until nothing is left to send or to answer; only the sender's own steps are counted."""
+        """Runs until all records are sent and acknowledged. Counts only the sender's own steps."""
         self.rig.accumulator.flush(0)
         idle = 0
         while idle < 2:
@@ -164,7 +164,7 @@ def sender(callgrind: Callgrind) -> Callable[[int], None]:
 
 
 def sender_of_single_records(callgrind: Callgrind) -> Callable[[int], None]:
-    """Batches of one record each: what a batch costs."""
+    """Sends batches of one record each, to count the cost of a batch."""
     work = Workload(SMALL_PARTITIONS)
 
     def run(records: int) -> None:
@@ -177,7 +177,7 @@ def sender_of_single_records(callgrind: Callgrind) -> Callable[[int], None]:
 
 
 def columnar(callgrind: Callgrind) -> Callable[[int], None]:
-    """Rows handed over in columns."""
+    """Sends rows in columns."""
     path = BulkPath()
     rows = arrow_rows()
     work = Workload(PARTITIONS)
@@ -195,7 +195,7 @@ def columnar(callgrind: Callgrind) -> Callable[[int], None]:
 
 @cache
 def arrow_rows() -> Any:
-    """As many rows as one call has."""
+    """Returns the rows of one call."""
     try:
         pyarrow = importlib.import_module("pyarrow")
     except ModuleNotFoundError as error:
@@ -209,14 +209,15 @@ WORKLOADS: dict[str, tuple[Callable[[Callgrind], Callable[[int], None]], int]] =
     "sender of single records": (sender_of_single_records, 2_000),
     "columnar": (columnar, 40_000),
 }
-"""Name -> what prepares it, and N: it is run with N records and with 2 N, and the difference is that of N."""
+"""Name -> the function that prepares it, and N. It runs with N and with 2 N records; the difference
+counts."""
 
 
 def main(arguments: list[str]) -> int:
     callgrind = Callgrind(Path(arguments[0]))
     gc.disable()
     with suppress(NotImplementedError):
-        # Importing takes ten times as long once instructions are counted.
+        # Imported first: importing takes ten times as long under instrumentation.
         arrow_rows()
     callgrind.begin()
     for name, (prepare, records) in WORKLOADS.items():
@@ -225,7 +226,7 @@ def main(arguments: list[str]) -> int:
         except NotImplementedError as reason:
             print(f"{name}: {reason}", flush=True)
             continue
-        # What preparing counted belongs to nobody.
+        # Discards what the preparation counted.
         callgrind.write("preparation")
         for times in (1, 2):
             run(times * records)

@@ -1,1 +1,1 @@
-"""Small measurements of single pieces."""
+"""Small benchmarks of single parts."""

@@ -1,20 +1,19 @@
-"""What ``send_arrow()`` and ``send_many()`` cost, beside ``send()`` and a bare socket.
+"""Measures the cost of ``send_arrow()`` and ``send_many()``, compared with ``send()`` and a bare socket.
 
     python perf/micro/columnar.py            # throughput, then the next two
-    python perf/micro/columnar.py small      # one row a call
-    python perf/micro/columnar.py beside     # send() beside another thread's tables
+    python perf/micro/columnar.py small      # one row per call
+    python perf/micro/columnar.py beside     # send() while another thread sends tables
 
-A null broker acknowledges at once. Of each way of sending a million values of 100 bytes: CPU seconds of this
-process, appending, checksums, sending and receiving included, and records/s, the median of nine rounds. The
-bare socket writes Produce requests that were made before, and reads the answers: what no client can beat.
+A null broker acknowledges at once. Throughput: for each method of sending a million values of 100 bytes, the
+CPU seconds of this process (with appending, checksums, sending and receiving) and records/s; medians of nine
+rounds. The bare socket writes prepared Produce requests and reads the responses: no client can be faster.
 
-Small: the fastest of many rounds of calls with one value, as multiples of ``send()``; what pyarrow's own
-export of a batch takes is told by itself, and taken off.
+Small: the fastest of many rounds of calls with one value, as multiples of ``send()``. The cost of pyarrow's
+export of a batch is shown separately, and subtracted.
 
-Beside: how long another thread's ``send()`` takes, one each half millisecond, in rounds taken in turn: alone,
-beside a thread that only computes and needs neither GIL nor producer (what the CPUs that are there can give),
-and beside one that sends table after table, or sequences. Of each percentile the median of the rounds
-(least-greatest).
+Beside: the duration of a ``send()`` every half millisecond, in alternating rounds: alone; while another
+thread only computes and needs neither the GIL nor the producer (which shows the limits of the machine); and
+while another thread sends tables or sequences. For each percentile the median of the rounds (min-max).
 """
 
 import resource
@@ -75,7 +74,7 @@ def produce_request(topic: str, partition: int, values: list[bytes]) -> bytes:
 
 
 class Socket:
-    """Writes requests that are there already, up to five ahead of their answers."""
+    """Writes prepared requests, with up to five in flight."""
 
     def __init__(self, port: int, requests: list[bytes]) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port))
@@ -99,12 +98,12 @@ class Socket:
 
     def read(self, size: int) -> bytes:
         data = self.sock.recv(size, socket.MSG_WAITALL)
-        assert len(data) == size, "the broker hung up"
+        assert len(data) == size, "the broker closed the connection"
         return data
 
 
 def fastest(call: Callable[..., object], *arguments: object) -> float:
-    """Seconds of one call, of the fastest round of fifty."""
+    """Returns the seconds per call in the fastest round of fifty calls."""
     best = float("inf")
     for _ in range(SMALL_ROUNDS):
         begun = time.perf_counter()
@@ -133,7 +132,8 @@ def small(producer: KafkaProducer) -> None:
 
 
 def latencies(producer: KafkaProducer, other: Callable[[], object]) -> list[float]:
-    """Microseconds of each ``send()``, sorted, while another thread does the other over and over."""
+    """Returns the microseconds of each ``send()``, sorted, while another thread calls ``other``
+    repeatedly."""
     ended = threading.Event()
     begun = threading.Event()
 

@@ -1,15 +1,15 @@
-"""CPU time of compressing a batch: the package's compressors beside what else could have been used.
+"""Measures the CPU time of compressing a batch, with the package's compressors and with alternatives.
 
     python perf/micro/compression.py [--sizes 16,64,256] [--seconds 0.3]
 
-Prints a table per batch size: MB/s of CPU time (system time and the cost of the call included; the best of
-five runs, which are taken in turns so that a noisy neighbour hits every row), microseconds a batch, and the
-compressed size as a share of the batch. The last column is the time of a call beside a thread that runs
-Python. On an idle machine that is mostly how often the library lets go of the GIL, as getting it back takes
-up to 5 ms each time; on a busy one it varies too much to compare.
+Prints a table per batch size: MB per second of CPU time (including system time and the cost of the call; the
+best of five runs, which are interleaved so that noise affects every row), microseconds per batch, and the
+compressed size as a share of the batch. The last column is the time of a call while another thread runs
+Python. On an idle machine it mostly shows how often the library releases the GIL, because getting it back
+takes up to 5 ms each time. On a busy machine it varies too much to compare.
 
-JSON records of about 150 bytes, CPython 3.12, two cores that others used too (rows within a fifth of each
-other are alike); zlib 1.2.13, cramjam 2.14, lz4 4.4.5, zstandard 0.25. MB/s and share:
+JSON records of about 150 bytes, CPython 3.12, two shared cores (rows within a fifth of each other are equal);
+zlib 1.2.13, cramjam 2.14, lz4 4.4.5, zstandard 0.25. MB/s and share:
 
 ===============================  ==========  ==========  ==========
 way                              16 KiB      64 KiB      256 KiB
@@ -32,17 +32,17 @@ zstd 1                            376  .257   404  .245   315  .249
 zstd -5                           593  .473   800  .462   542  .458
 ===============================  ==========  ==========  ==========
 
-What follows from it:
+Conclusions:
 
 - gzip: ``zlib.compress``, in one call. cramjam is faster at level 1 and slower at the default.
-- snappy: the two ways are alike in CPU time. One block packs a little better from 64 KiB on, and gets the
-  GIL back once and not eight times: 256 KiB beside a thread that runs Python took 6 ms in one call, 11 ms
-  in two and 42 ms in eight (medians of 40, an otherwise idle machine).
+- snappy: both methods need the same CPU time. One block compresses slightly better from 64 KiB on, and
+  acquires the GIL once instead of eight times: 256 KiB beside a thread that runs Python took 6 ms in one
+  call, 11 ms in two and 42 ms in eight (medians of 40, on an otherwise idle machine).
 - lz4: ``lz4.frame.compress``, which needs no context. cramjam's frames have linked blocks, which the Java
   client and the broker refuse.
-- zstd: a new context costs 20 us a batch: measured by itself, 17 against 36 us for 4 KiB, 61 against 80
-  for 16 KiB and nothing to tell from 64 KiB on. Level 1 is faster than the default of 3 and packs records
-  like these no worse.
+- zstd: a new context costs 20 us per batch: measured separately, 17 against 36 us for 4 KiB, 61 against 80
+  for 16 KiB, and no visible difference from 64 KiB on. Level 1 is faster than the default of 3 and compresses
+  such records equally well.
 """
 
 import argparse
@@ -123,7 +123,7 @@ def ways() -> dict[str, Compress]:
 
 
 def cpu_seconds(compress: Compress, data: memoryview, seconds: float) -> float:
-    """CPU seconds of one call, over as many as fill ``seconds``."""
+    """Returns the CPU seconds per call, over as many calls as take ``seconds``."""
     calls = 0
     start = time.process_time()
     while (spent := time.process_time() - start) < seconds or not calls:
@@ -134,7 +134,7 @@ def cpu_seconds(compress: Compress, data: memoryview, seconds: float) -> float:
 
 
 def seconds_beside_python(compress: Compress, data: memoryview) -> float:
-    """The mean time of a call while another thread runs Python without a pause."""
+    """Returns the mean time of a call while another thread runs Python without a pause."""
     stop = False
 
     def run() -> None:
@@ -156,7 +156,7 @@ def seconds_beside_python(compress: Compress, data: memoryview) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description="CPU time of compressing a batch of JSON records")
     parser.add_argument("--sizes", default="16,64,256", help="batch sizes in KiB (default: %(default)s)")
-    parser.add_argument("--seconds", default=0.3, type=float, help="CPU time of a row (default: %(default)s)")
+    parser.add_argument("--seconds", default=0.3, type=float, help="CPU time per row (default: %(default)s)")
     options = parser.parse_args()
     for kib in (int(size) for size in options.sizes.split(",")):
         data = json_records(kib * 1024)

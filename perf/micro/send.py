@@ -1,9 +1,9 @@
-"""What ``send()`` alone costs the thread that calls it, beside an empty Python function.
+"""Measures the cost of ``send()`` for the calling thread, compared with an empty Python function.
 
     python perf/micro/send.py
 
-Nanoseconds of the calling thread's own CPU time per call, loop included: the least of many rounds, since
-whatever else a shared machine does only adds. The null broker takes the records between the rounds.
+Prints nanoseconds of the calling thread's CPU time per call, loop included: the minimum over many rounds,
+because other load on the machine can only add. The null broker receives the records between the rounds.
 """
 
 import sys
@@ -35,7 +35,7 @@ def cost_ns(calls: Callable[[], None], after: Callable[[], object], rounds: int)
 
 
 def measure(bootstrap: str, rounds: int) -> dict[str, float]:
-    """Nanoseconds a call by the way it is made: ``empty_ns`` is a Python function that does nothing."""
+    """Returns nanoseconds per call, by kind of call. ``empty_ns`` is a Python function that does nothing."""
     with KafkaProducer(bootstrap_servers=bootstrap, buffer_memory=256 << 20, batch_size=65536) as producer:
         producer.send(TOPIC, VALUE).get(10)
         send = producer.send

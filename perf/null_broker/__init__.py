@@ -1,7 +1,7 @@
-"""A Kafka cluster that keeps nothing and acknowledges at once, so that the client alone is measured.
+"""Runs a Kafka cluster that stores nothing and acknowledges at once, so that only the client is measured.
 
-Owns: its process, and talking to it. Does not own: what it answers; that stands in the C file. Needs Linux
-and a C compiler. Any one thread.
+Owns the broker's process and the communication with it. Does not define its responses; the C file does. Needs
+Linux and a C compiler. For any one thread.
 
     with NullBroker(brokers=3, partitions=12) as broker:
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
@@ -23,43 +23,44 @@ from perf import compile_c
 
 SOURCE = Path(__file__).parent / "null_broker.c"
 MODULUS = 2**64
-"""What sums are counted by."""
+"""The modulus of the sums."""
 
 
 class NullBrokerError(Exception):
-    """It can't be compiled, can't be started, or does not obey."""
+    """The null broker can't be compiled or started, or refuses a command."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the broker counted since it began; see ``null_broker.c`` for each name."""
+    """The broker's counts since its start. ``null_broker.c`` explains the names."""
 
     requests: dict[str, int]
     faults: dict[str, int]
     """How often each kind of fault happened."""
     batches_acknowledged: int
-    """Answers without an error, those for batches that came twice included."""
+    """Batches acknowledged without an error, including those that arrived twice."""
     stale: int
-    """Batches of an old epoch, or older than what is remembered: refused."""
+    """Refused batches: from an old epoch, or older than the batches that the broker remembers."""
     topics: dict[str, list[dict[str, Any]]]
     """Topic -> its partitions' counts."""
 
     def total(self, topic: str, name: str) -> int:
-        """One of the counts, over the topic's partitions."""
+        """Returns the sum of one count over the topic's partitions."""
         return sum(partition[name] for partition in self.topics.get(topic, []))
 
     def records(self, topic: str) -> int:
-        """Records in the topic's log; none is counted twice, however often it was sent."""
+        """Returns the number of records in the topic. A record that is sent again is counted once."""
         return self.total(topic, "records")
 
     def sums(self, topic: str) -> tuple[int, ...]:
-        """Of the numbers that values begin with, their squares and their cubes, modulo 2**64."""
+        """Returns the sums of the numbers at the start of the values, of their squares and of their cubes,
+        modulo 2**64."""
         partitions = self.topics.get(topic, [])
         return tuple(sum(p["sums"][power] for p in partitions) % MODULUS for power in range(3))
 
 
 def unavailable() -> str | None:
-    """Why there can be no null broker on this machine, or None."""
+    """Returns why the null broker can't run on this machine, or None."""
     if sys.platform != "linux":
         return "the null broker needs Linux (epoll)"
     if compile_c.compiler() is None:
@@ -68,7 +69,7 @@ def unavailable() -> str | None:
 
 
 def compiled() -> Path:
-    """The program, compiled where it is not there yet; raises ``NullBrokerError`` where that fails."""
+    """Returns the program; compiles it if it is not cached. Raises ``NullBrokerError`` if that fails."""
     if problem := unavailable():
         raise NullBrokerError(problem)
     try:
@@ -78,18 +79,18 @@ def compiled() -> Path:
 
 
 class NullBroker:
-    """A running null broker. Ends with the ``with`` block, and with this process, however that ends.
+    """A running null broker. Ends with the ``with`` block, and in any case with this process.
 
     Args:
-        brokers: how many, each with a port of its own; up to 64.
-        partitions: of topics that are made by being asked for.
-        topics: topics to begin with, and their partitions.
-        produce_version: the newest version of Produce to offer, 3 to 13. Below 10 Metadata ends at 9.
-        check: look into batches: checksums, and the numbers that values begin with (8 bytes, the highest one
-            the sender's, below 16). Costs the broker time.
+        brokers: number of brokers, each with its own port; up to 64.
+        partitions: number of partitions of topics that are created automatically.
+        topics: initial topics, with their number of partitions.
+        produce_version: the highest Produce version to offer, 3 to 13. Below 10, Metadata versions end at 9.
+        check: check batches: checksums, and the numbers at the start of the values (8 bytes; the highest byte
+            is the sender's number, below 16). Costs the broker time.
 
     Raises:
-        NullBrokerError: no compiler, no Linux, or the process does not start.
+        NullBrokerError: there is no compiler, the system is not Linux, or the process does not start.
     """
 
     def __init__(
@@ -125,19 +126,19 @@ class NullBroker:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
     def topic(self, name: str, partitions: int) -> None:
-        """Makes a topic; raises ``NullBrokerError`` where there is one already."""
+        """Creates a topic. Raises ``NullBrokerError`` if it exists."""
         self._order(f"topic {name} {partitions}")
 
     def faults(self, **settings: float) -> None:
-        """Which faults happen from now on, each with its probability; none that is not named.
+        """Sets the probability of each fault from now on. Faults that are not named are switched off.
 
-        ``seed`` makes the dice fall the same way again, ``delay_ms``, ``stall_ms`` and ``down_ms`` say how
-        long the faults of these names last at most. The names stand in ``null_broker.c``.
+        ``seed`` makes the random choices reproducible. ``delay_ms``, ``stall_ms`` and ``down_ms`` limit the
+        duration of the faults of these names. ``null_broker.c`` lists the faults.
         """
         self._order(" ".join(["faults", *(f"{name}={value}" for name, value in settings.items())]))
 
     def report(self) -> Report:
-        """What was counted so far."""
+        """Returns the counts so far."""
         return Report(**self._ask("report"))
 
     def close(self) -> None:
@@ -165,7 +166,7 @@ class NullBroker:
 
     def _order(self, line: str) -> None:
         if not self._ask(line)["done"]:
-            raise NullBrokerError(f"the null broker did not obey {line!r}")
+            raise NullBrokerError(f"the null broker refused the command {line!r}")
 
     def _ask(self, line: str) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -173,13 +174,13 @@ class NullBroker:
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # What is read next says how it ended.
+            pass  # _read() reports how the process ended.
         return self._read()
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise NullBrokerError(f"the null broker ended with code {self._process.wait(5)}")
+            raise NullBrokerError(f"the null broker exited with code {self._process.wait(5)}")
         answer: dict[str, Any] = json.loads(line)
         return answer

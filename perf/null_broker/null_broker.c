@@ -1,13 +1,14 @@
-/* A Kafka cluster that keeps nothing: it acknowledges at once, so that a measured client is the only one at work.
+/* A Kafka cluster that stores nothing and acknowledges at once, so that only the client is measured.
  *
- * One process, one thread, epoll; every broker is a port of its own, and all share what is known of a partition:
- * how much was counted, and the last five batches of each producer (KIP-98), so that a batch sent twice is
- * recognised and counted once. On demand it breaks: connections, answers, leaders; see `faults` below.
+ * One process, one thread, epoll. Every broker has its own port. All brokers share the state of a partition: its
+ * counts, and the last five batches of each producer (KIP-98), so that a batch sent twice is recognised and counted
+ * once. On request it injects faults into connections, responses and leaders; see `faults` below.
  *
  *   null_broker -b BROKERS -p PARTITIONS -v HIGHEST_PRODUCE_VERSION [-c]
  *
- * -c checks what arrives: checksums, and the numbers that values begin with (see check_values). Prints its ports,
- * then obeys lines on stdin (`topic`, `faults`, `report`), answering each with a line of JSON; ends with stdin.
+ * -c checks batches: checksums, and the numbers at the start of the values (see check_values). Prints its ports,
+ * then reads commands from stdin (`topic`, `faults`, `report`) and responds to each with a line of JSON. Exits at
+ * the end of stdin.
  *
  * Sources: Kafka protocol guide; KIP-98 (idempotence), KIP-482 (flexible versions), KIP-511, KIP-516, KIP-951.
  */
@@ -36,7 +37,7 @@ enum {
     BATCH_HEADER = 61, KEPT = 5, SENDERS = 16, MOST_BROKERS = 64, LARGEST_FRAME = 128 << 20,
 };
 
-/* ---- chance ---- */
+/* ---- random numbers and faults ---- */
 
 static uint64_t rng_state;
 
@@ -49,26 +50,26 @@ static uint64_t rnd(void) {   /* splitmix64 */
 
 static uint64_t below(uint64_t n) { return n ? rnd() % n : 0; }
 
-/* Probabilities are per request unless it says otherwise. */
+/* Probabilities are per request unless stated otherwise. */
 typedef struct { const char *name; double chance; long happened; } Fault;
 enum { CUT_IN, CUT_OUT, LOSE, STALL, DELAY, SPLIT, THROTTLE, REFUSE, AFTER, MOVE, DOWN, LEADERLESS, NO_ID, FAULTS };
 static Fault faults[FAULTS] = {
     [CUT_IN] = {.name = "cut_in"},          /* the connection ends after a random byte of the request */
-    [CUT_OUT] = {.name = "cut_out"},        /* it is obeyed, and the connection ends inside the answer */
-    [LOSE] = {.name = "lose"},              /* it is obeyed, and the connection is silent from then on */
-    [STALL] = {.name = "stall"},            /* nothing is read for up to stall_ms, then obeyed, even if nobody waits */
-    [DELAY] = {.name = "delay"},            /* the answer waits for up to delay_ms */
-    [SPLIT] = {.name = "split"},            /* it stops at a random byte for up to delay_ms */
-    [THROTTLE] = {.name = "throttle"},      /* it asks for a pause of up to delay_ms (not obeyed by itself) */
+    [CUT_OUT] = {.name = "cut_out"},        /* processed, but the connection ends inside the response */
+    [LOSE] = {.name = "lose"},              /* processed, but the connection is silent from then on */
+    [STALL] = {.name = "stall"},            /* not read for up to stall_ms, then processed even if the client is gone */
+    [DELAY] = {.name = "delay"},            /* the response is delayed for up to delay_ms */
+    [SPLIT] = {.name = "split"},            /* the response pauses at a random byte for up to delay_ms */
+    [THROTTLE] = {.name = "throttle"},      /* the response has a throttle time of up to delay_ms (not enforced) */
     [REFUSE] = {.name = "refuse"},          /* per batch: an error before counting: 3, 7, 19 or 56 */
     [AFTER] = {.name = "after"},            /* per batch: an error after counting: 7 or 20 */
     [MOVE] = {.name = "move"},              /* per Produce request: its first partition gets another leader */
-    [DOWN] = {.name = "down"},              /* the broker is away for up to down_ms, its partitions moved or not */
+    [DOWN] = {.name = "down"},              /* the broker is down for up to down_ms, its partitions moved or not */
     [LEADERLESS] = {.name = "leaderless"},  /* per partition in Metadata: error 5 */
     [NO_ID] = {.name = "no_id"},            /* InitProducerId: error 14 */
 };
 static long delay_ms = 20, stall_ms = 1500, down_ms = 200;
-static long latency_ms;   /* every answer leaves so much later, in order; requests are read meanwhile, as over a long line */
+static long latency_ms;   /* delays every response, in order; requests are read meanwhile */
 
 static bool strikes(int fault) {
     double p = faults[fault].chance;
@@ -239,8 +240,8 @@ static uint32_t crc32c(const uint8_t *p, size_t n) {
     return ~c;
 }
 
-/* Values begin with a number of 8 bytes: the sender in the highest one, below it what it counts up with each send.
- * In one partition a sender's numbers grow; over all partitions each number is there once, which the sums show. */
+/* Values start with a number of 8 bytes: the sender in the highest byte, below it the sender's counter. Within a
+ * partition a sender's numbers increase. Over all partitions each number occurs once, which the sums show. */
 static void check_values(Partition *p, const uint8_t *batch, int64_t size, int32_t count) {
     In in = {batch + BATCH_HEADER, batch + size, false, false};
     if (batch[22] & 7) { p->unnumbered += count; return; }
@@ -267,7 +268,7 @@ static void check_values(Partition *p, const uint8_t *batch, int64_t size, int32
     p->corrupt += in.bad || in.at != in.end;
 }
 
-/* Whether a producer's batch fits behind what is known of it; 0, or the error code. A known one has its offset. */
+/* Checks a batch against the producer's last ones. Returns 0 or the error code. Sets the offset of a known batch. */
 static int judge(const Producer *k, int epoch, int32_t first, int32_t last, int64_t *known_offset) {
     if (epoch < k->epoch) return INVALID_EPOCH;
     if (epoch > k->epoch) return first ? OUT_OF_ORDER : 0;
@@ -321,7 +322,7 @@ static int append(Partition *p, const uint8_t *b, int64_t size, int64_t *offset)
 
 /* ---- requests ---- */
 
-/* Returns whether there is an answer; a request that makes no sense sets in->bad. */
+/* Returns whether there is a response. A malformed request sets in->bad. */
 static bool produce(In *in, Out *out, int version, int broker, int32_t throttle_ms) {
     int64_t size;
     rstring(in, &size);
@@ -362,7 +363,7 @@ static bool produce(In *in, Out *out, int version, int broker, int32_t throttle_
             w(out, 4, index), w(out, 2, error), w(out, 8, offset), w(out, 8, -1);
             if (version >= 5) w(out, 8, error ? -1 : 0);
             if (version >= 8) { wcount(out, 0); wstring(out, NULL, 0); }
-            if (version >= 10 && error == NOT_LEADER) {   /* tag 0: who leads (KIP-951) */
+            if (version >= 10 && error == NOT_LEADER) {   /* tag 0: the current leader (KIP-951) */
                 w(out, 1, 1), w(out, 1, 0), w(out, 1, 9), w(out, 4, p->leader + 1), w(out, 4, p->leader_epoch), w(out, 1, 0);
             } else {
                 wtags(out);
@@ -373,7 +374,7 @@ static bool produce(In *in, Out *out, int version, int broker, int32_t throttle_
     }
     w(out, 4, throttle_ms);
     wtags(out);
-    if (!acks && broken) in->bad = true;   /* a closed connection is the only way to tell */
+    if (!acks && broken) in->bad = true;   /* with acks=0, closing the connection is the only way to report it */
     return acks != 0;
 }
 
@@ -412,7 +413,7 @@ static void metadata(In *in, Out *out, int version) {
         for (int i = 0; i < topic_count; i++) put_topic(out, version, &topics[i], NULL, 0, NULL);
     } else {
         bool create = true;
-        if (version >= 4) {   /* whether topics may be created is said behind their names */
+        if (version >= 4) {   /* the flag that allows topic creation follows the names */
             In ahead = *in;
             for (int64_t n = asked; n > 0 && !ahead.bad; n--) {
                 int64_t size;
@@ -447,7 +448,7 @@ static void init_producer_id(Out *out) {
 }
 
 static void api_versions(Out *out, int version) {
-    /* Fetch and ListOffsets are not spoken: librdkafka takes a broker without them for one of the old formats. */
+    /* Fetch and ListOffsets are listed but not implemented: without them librdkafka assumes an old message format. */
     const int ranges[][3] = {{PRODUCE, 0, highest_produce}, {1, 0, 11}, {2, 0, 5}, {METADATA, 0, highest_produce > 9 ? 13 : 9},
                              {API_VERSIONS, 0, 4}, {INIT_PRODUCER_ID, 0, 5}};
     bool known = version <= 4;
@@ -462,7 +463,7 @@ static void api_versions(Out *out, int version) {
     wtags(out);
 }
 
-/* Answers one frame, without its size; false where the connection is to be closed. */
+/* Responds to one frame, which has no size prefix. Returns false if the connection must be closed. */
 static bool answer(const uint8_t *frame, int64_t size, Out *out, int broker) {
     static const int flexible_from[] = {[PRODUCE] = 9, [METADATA] = 9, [API_VERSIONS] = 3, [INIT_PRODUCER_ID] = 2};
     In in = {frame, frame + size, false, false};
@@ -499,14 +500,14 @@ static bool answer(const uint8_t *frame, int64_t size, Out *out, int broker) {
 
 typedef struct { size_t end; int64_t due; } Departure;   /* out may be written up to `end` from `due` on */
 typedef struct Connection {
-    int fd, broker, watched;          /* watched: the events epoll knows of, 0 where it does not know the socket */
+    int fd, broker, watched;          /* watched: the events registered with epoll; 0: not registered */
     uint8_t *in;
     size_t in_room, in_start, in_end;
     Out out;
-    size_t sent, allowed;             /* of out: written, and to be written before hold_until */
-    Departure *departures;            /* of answers that latency_ms holds back, the first to leave first */
+    size_t sent, allowed;             /* bytes of out that are written, and that may be written before hold_until */
+    Departure *departures;            /* of responses that latency_ms delays, in order */
     size_t departing, departure_room;
-    int64_t hold_until, cut_at;       /* cut_at: at which byte of the frame it ends; -1: whole, -2: not yet rolled */
+    int64_t hold_until, cut_at;       /* cut_at: the byte of the frame at which it ends; -1: none, -2: not drawn yet */
     bool silent, closing, stalled;
     struct Connection *next;
 } Connection;
@@ -522,7 +523,7 @@ static void close_connection(Connection *c) {
     c->fd = -1;
 }
 
-static void sweep(void) {   /* between two waits, when no event points to a connection any more */
+static void sweep(void) {   /* frees closed connections between two waits, when no event points to one */
     for (Connection **at = &connections; *at;) {
         Connection *c = *at;
         if (c->fd >= 0) { at = &c->next; continue; }
@@ -538,7 +539,7 @@ static void watch(Connection *c, int events) {
     c->watched = events;
 }
 
-/* How much of out may be written now. */
+/* Returns how much of out may be written now. */
 static size_t departed(Connection *c) {
     if (!c->departing) return c->out.size;
     int64_t now = now_ns();
@@ -557,13 +558,13 @@ static void depart_later(Connection *c) {
     c->departures[c->departing++] = (Departure){c->out.size, now_ns() + latency_ms * 1000000};
 }
 
-static bool flushed(Connection *c) {   /* false: the socket takes no more, all is held back, or the connection is gone */
+static bool flushed(Connection *c) {   /* false: the socket is full, data is held back, or the connection is closed */
     size_t end = c->hold_until ? c->allowed : departed(c);
     while (c->sent < end) {
         ssize_t n = send(c->fd, c->out.data + c->sent, end - c->sent, MSG_NOSIGNAL);
         if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
         if (n < 0) {
-            /* What has come in already is obeyed all the same: a broker does that too. */
+            /* Requests that have already arrived are still processed, as by a real broker. */
             c->silent = true;
             break;
         }
@@ -592,7 +593,7 @@ static void take_down(int broker) {
             if (topics[i].partitions[k].leader == broker && below(2)) move_leader(&topics[i].partitions[k]);
 }
 
-/* Answers the frame at in_start, and lets happen what has to; false: nothing more for now. */
+/* Responds to the frame at in_start, and injects faults. Returns false if there is nothing more to do now. */
 static bool serve_frame(Connection *c, int64_t size) {
     if (strikes(DOWN)) { take_down(c->broker); return false; }
     if (!c->stalled && strikes(STALL)) { c->stalled = true; c->allowed = 0; hold(c, stall_ms); return false; }
@@ -677,7 +678,8 @@ static void report(void) {
     printf("}}\n");
 }
 
-/* `faults`: none but those named, as NAME=PROBABILITY; also seed=, delay_ms=, stall_ms=, down_ms=, latency_ms=. */
+/* `faults`: sets the named faults, as NAME=PROBABILITY, and switches off the others; also seed=, delay_ms=,
+ * stall_ms=, down_ms=, latency_ms=. */
 static bool set_faults(char *words) {
     for (int i = 0; i < FAULTS; i++) faults[i].chance = 0;
     latency_ms = 0;

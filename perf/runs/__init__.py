@@ -1,5 +1,5 @@
-"""What is measured: each run is one client at one task, in a process of its own (``perf/client.py``).
+"""The measured runs: each is one client with one task, in a separate process (``perf/client.py``).
 
-``measuring`` has what all share, ``own`` and ``own_sweeps`` this producer's runs, ``peers`` the others',
-``raw`` the sockets without a client, which are the floor.
+``measuring`` has the shared parts, ``own`` and ``own_sweeps`` this producer's runs, ``peers`` those of other
+clients, ``raw`` sockets without a client, which are the lower bound.
 """

@@ -1,4 +1,4 @@
-"""What importing a package costs, in interpreters that have done nothing else."""
+"""Measures the cost of importing a package, in new interpreters."""
 
 import json
 import os
@@ -21,9 +21,9 @@ print([(time.perf_counter() - wall) * 1e3, (time.process_time() - cpu) * 1e3])
 
 
 def imported(module: str) -> Figures:
-    """Median of some imports, after one that writes and reads what is not cached yet."""
+    """Returns the median of several imports, after one that fills the bytecode and file caches."""
     program = PROGRAM.format(root=str(ROOT), module=module)
-    # An installed package has its bytecode beside it.
+    # Bytecode must be cached, as it is for installed packages.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     taken = [
         json.loads(subprocess.check_output([sys.executable, "-P", "-c", program], env=environment))

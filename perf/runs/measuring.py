@@ -1,7 +1,7 @@
-"""What runs share: their arguments, the clock and the CPU, values to send. The process's main thread.
+"""The shared parts of runs: arguments, clock and CPU measurement, values to send. For the main thread.
 
-A run gets ``Args`` and returns a dict of figures; which names there are, and their units, stands in
-``comparison/cases.py`` where they are put in columns. Nothing of a client is imported here.
+A run takes ``Args`` and returns a dict of figures. ``comparison/cases.py`` puts them in columns and has their
+names and units. This module imports no client.
 """
 
 import ctypes
@@ -20,42 +20,42 @@ FLUSH_S = 300
 
 
 class SkippedError(Exception):
-    """This run can't be done here; the message says why, for people."""
+    """This run is not possible here. The message has the reason."""
 
 
 CURVE = [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9999]
-"""Shares of the records of which a distribution tells the latency."""
+"""The percentiles of a latency distribution, as shares of the records."""
 PR_SET_TIMERSLACK = 29
 SLICES = 20
-"""Parts of a run under pressure whose rates are told."""
+"""Number of parts of a run under pressure, whose rates are reported."""
 
 
 @dataclass(frozen=True)
 class Args:
-    """What a run is told."""
+    """The arguments of a run."""
 
     bootstrap: str
     topic: str = "perf"
     records: int = 1_000_000
     size: int = 100
-    """Bytes of a value."""
+    """Bytes per value."""
     defaults: bool = False
-    """The client at its own default settings, where it is else set alike with the others."""
+    """Whether the client uses its own defaults instead of the settings that all clients share."""
     options: dict[str, str] = field(default_factory=dict)
-    """More of the client's options."""
+    """Further options of the client."""
     threads: int = 1
     rate: float = 0
-    """Records a second."""
+    """Records per second."""
     topics: int = 1
-    """Topics named ``TOPIC-0`` and so on."""
+    """Number of topics, which are named ``TOPIC-0`` and so on."""
     partitions: int = 3
-    """Of each topic."""
+    """Partitions per topic."""
     even: bool = False
-    """To each partition in turn, and not where the partitioner likes it."""
+    """Whether records go to each partition in turn. Otherwise the partitioner chooses."""
     seconds: float = 60
-    """How long runs take that take a time."""
+    """Duration of runs that last for a fixed time."""
     way: str = "send"
-    """How records are handed over: send, send_many or send_arrow."""
+    """The method that sends: send, send_many or send_arrow."""
 
 
 Figures = dict[str, Any]
@@ -63,13 +63,13 @@ RunFunction = Callable[[Args], Figures]
 
 
 def cpu_s() -> float:
-    """User and system time of this process."""
+    """Returns user plus system time of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 class Measured:
-    """Wall and CPU seconds of a ``with`` block."""
+    """Measures wall and CPU seconds of a ``with`` block."""
 
     def __enter__(self) -> "Measured":
         self.cpu, self.wall = cpu_s(), time.perf_counter()
@@ -80,7 +80,7 @@ class Measured:
 
 
 def figures(measured: Measured, records: int, **more: Any) -> Figures:
-    """What every run with records tells."""
+    """Returns the figures that every run with records has."""
     return {
         "records": records,
         "records_per_s": records / measured.wall,
@@ -90,12 +90,13 @@ def figures(measured: Measured, records: int, **more: Any) -> Figures:
 
 
 def values(size: int) -> list[bytes]:
-    """A few different values, so that a codec has something to do; none of them is built while measuring."""
+    """Returns a few different values, so that a codec has work to do. They are built before the
+    measurement."""
     return [os.urandom(size // 2) + b"x" * (size - size // 2) for _ in range(64)]
 
 
 def json_values(size: int, count: int = 256) -> list[bytes]:
-    """JSON records of this size, such as programs send: the same ones each time."""
+    """Returns typical JSON records of this size, the same ones each time."""
     rng = random.Random(1)
     made = []
     for number in range(count):
@@ -110,12 +111,12 @@ def json_values(size: int, count: int = 256) -> list[bytes]:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that so large a share of the values does not exceed; of ordered ones."""
+    """Returns the smallest value that is not exceeded by this share of the values, which must be sorted."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def round_trips(count: int, once: Callable[[], object]) -> Figures:
-    """Calls ``once`` so many times, one after the other."""
+    """Calls ``once`` ``count`` times, one after the other, and returns the figures."""
     taken = []
     clock = time.perf_counter_ns
     with Measured() as measured:
@@ -127,16 +128,17 @@ def round_trips(count: int, once: Callable[[], object]) -> Figures:
 
 
 def trip_times(taken_us: list[float]) -> Figures:
-    """p50 and p99, in microseconds."""
+    """Returns p50 and p99, in microseconds."""
     taken_us.sort()
     return {"p50_us": percentile(taken_us, 0.5), "p99_us": percentile(taken_us, 0.99)}
 
 
 def paced(args: Args, send: Callable[[float], object], pause: Callable[[float], object] = time.sleep) -> None:
-    """Calls ``send`` at ``args.rate`` a second, with the time at which it was due (perf_counter).
+    """Calls ``send`` ``args.rate`` times per second, with the time at which the call was due (perf_counter).
 
-    Latency counts from there: a client that holds the caller up makes the records behind it late, and that
-    belongs to it. Who is late catches up at once. ``pause``: what is done in the seconds until the next one.
+    Latency counts from the due time: if a client blocks the caller, the following records are late, and that
+    counts as the client's latency. Late calls follow without a pause. ``pause`` is called with the seconds
+    until the next call is due.
     """
     sleep_exactly()
     clock, between = time.perf_counter, 1 / args.rate
@@ -149,16 +151,16 @@ def paced(args: Args, send: Callable[[float], object], pause: Callable[[float], 
 
 
 def sleep_exactly() -> None:
-    """Has sleeps of the calling thread end when they are due: Linux lets them run on for 50 us (timer slack).
+    """Makes the calling thread's sleeps exact: by default Linux may extend them by 50 us (timer slack).
 
-    That would be the greater part of a latency that counts from when a record was due.
+    That would be most of a latency that counts from a record's due time.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(1), *(ctypes.c_ulong(0),) * 3)
 
 
 def latency_figures(args: Args, taken_s: list[float], measured: Measured) -> Figures:
-    """Percentiles of the time from when a record was due to its acknowledgement, in milliseconds."""
+    """Returns percentiles of the time from a record's due time to its acknowledgement, in milliseconds."""
     taken_s.sort()
     shares = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
     found = {name: percentile(taken_s, share) * 1e3 for name, share in shares.items()}
@@ -169,10 +171,10 @@ def latency_figures(args: Args, taken_s: list[float], measured: Measured) -> Fig
 def under_pressure(
     args: Args, send: Callable[[], int], settle: Callable[[], object], **more: Callable[[], float]
 ) -> Figures:
-    """Calls ``send``, which returns how many records it sent, for ``args.seconds``; the rate of each quarter.
+    """Calls ``send``, which returns the number of records it sent, for ``args.seconds``. Returns the rates.
 
-    ``settle`` waits for everything afterwards, which is measured too, but is in no quarter. ``more``: figures
-    to be asked for at the end.
+    ``settle`` then waits for all records, which is measured but belongs to no quarter. ``more``: functions
+    that return further figures, called at the end.
     """
     clock = time.perf_counter
     length = args.seconds / SLICES
@@ -181,7 +183,7 @@ def under_pressure(
         began = clock()
         while not counts[SLICES]:
             done = send()
-            # A call may wait for longer than a slice takes.
+            # A call may block for longer than a slice.
             counts[min(SLICES, int((clock() - began) / length))] += done
         settle()
     sent = sum(counts)

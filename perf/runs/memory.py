@@ -1,6 +1,6 @@
-"""Memory while records stream: the peak above a bare interpreter, and its course. Linux.
+"""Measures memory during a stream of records: the peak above a bare interpreter, and its course. Linux only.
 
-A sampling thread looks thirty times a second; it is the only thing beside the client and the loop that sends.
+A thread takes thirty samples per second. Apart from it, only the client and the sending loop run.
 """
 
 import subprocess
@@ -20,16 +20,16 @@ BARE = (
     "for line in open('/proc/self/status'):\n"
     "    if line.startswith('VmHWM:'): print(int(line.split()[1]) * 1024)"
 )
-# What an application's own data takes is not the client's: the values, and what imports them here.
+# The memory of the application's data, the values and the modules imported here, is not the client's.
 
 
 def bare_interpreter_bytes() -> int:
-    """The most that an interpreter occupies which does nothing."""
+    """Returns the peak memory of an idle interpreter."""
     return int(subprocess.check_output([sys.executable, "-P", "-c", BARE]))
 
 
 def watched(args: Args, send_all: Callable[[list[bytes], int], Any]) -> Figures:
-    """Runs ``send_all(values, rounds)`` with memory sampled."""
+    """Runs ``send_all(values, rounds)`` while memory is sampled."""
     data = values(args.size)
     rounds = max(1, args.records // len(data))
     began = time.perf_counter()
@@ -44,7 +44,7 @@ def watched(args: Args, send_all: Callable[[list[bytes], int], Any]) -> Figures:
 
 
 def own(args: Args) -> Figures:
-    """Futures are dropped at once: what is measured is the producer, not a list of them."""
+    """Drops futures at once, to measure the producer and not a list of futures."""
     with producer(args) as it:
         it.send(args.topic, b"value").get(WARM_UP_S)
         buffer_mb = it.config.buffer_memory / 1e6
@@ -61,7 +61,7 @@ def own(args: Args) -> Figures:
 
 
 def confluent(args: Args) -> Figures:
-    """Without callbacks."""
+    """Sends without callbacks."""
     it, produce = confluent_ready(args, [b"value"])
 
     def send_all(data: list[bytes], rounds: int) -> None:
@@ -75,7 +75,7 @@ def confluent(args: Args) -> Figures:
 
 
 def kafka_python(args: Args) -> Figures:
-    """Futures are dropped at once."""
+    """Drops futures at once."""
     it = kafka_python_producer(args)
     it.send(args.topic, b"value").get(WARM_UP_S)
 

@@ -1,4 +1,4 @@
-"""This producer's runs beside a peer's or a raw socket's."""
+"""This producer's runs that are compared with a peer or a raw socket."""
 
 import importlib
 import time
@@ -22,22 +22,22 @@ from perf.runs.measuring import (
 )
 
 LOOK_EVERY = 100_000
-"""Futures that are kept before they are looked at."""
+"""Number of futures that are kept before they are checked."""
 ROUND_TRIP_MS = 20
-"""Of the broker behind a long line."""
+"""Round-trip time to the broker in runs under pressure."""
 COLUMN_ROWS = 10_000
-"""Rows of one columnar call: as many as one call of a peer's has."""
+"""Rows per columnar call, the same number as in a peer's call."""
 
 
 def producer(args: Args) -> Any:
-    """All acknowledgements and idempotence are its defaults; nothing else is set."""
+    """Returns a producer with default options, which include acks=all and idempotence."""
     from cyproducer import KafkaProducer
 
     return KafkaProducer(bootstrap_servers=args.bootstrap, **args.options)
 
 
 def futures(args: Args) -> Figures:
-    """A future for every record, all of them asked."""
+    """Sends with a future for every record, and checks all of them."""
     data = values(args.size)
     with producer(args) as own:
         own.send(args.topic, data[0]).get(WARM_UP_S)
@@ -49,7 +49,7 @@ def futures(args: Args) -> Figures:
             for _ in range(rounds):
                 for value in data:
                     keep(send(topic, value))
-                # Futures are dropped where acknowledged, as a program does that checks them in turn.
+                # Drops acknowledged futures, as a program would that checks them regularly.
                 if len(kept) >= LOOK_EVERY:
                     failed = sum(1 for future in kept if future.failed())
                     assert failed == 0
@@ -70,7 +70,7 @@ def blocking(args: Args) -> Figures:
 
 
 def columnar(args: Args) -> Figures:
-    """Rows handed over in columns, ten thousand a call, one future each."""
+    """Sends rows in columns, ten thousand per call, with one future per call."""
     try:
         pyarrow = importlib.import_module("pyarrow")
     except ModuleNotFoundError as error:
@@ -89,7 +89,7 @@ def columnar(args: Args) -> Figures:
 
 
 def latency(args: Args) -> Figures:
-    """A callback for each record that is looked at, about a thousand a second."""
+    """Measures latency with callbacks, for about a thousand records per second."""
     value = values(args.size)[0]
     every = max(1, int(args.rate / 1000))
     taken: list[float] = []
@@ -111,7 +111,7 @@ def latency(args: Args) -> Figures:
 
 
 def pressure(args: Args) -> Figures:
-    """Values of 1 kB to one partition, over round trips of 20 ms, at defaults: memory is always lacking."""
+    """Sends values of 1 kB to one partition with round trips of 20 ms, so that buffer memory is exhausted."""
     from perf.null_broker import NullBroker
 
     data = [value for value in json_values(args.size, 1000) for _ in range(2)]
@@ -152,7 +152,7 @@ def pressure(args: Args) -> Figures:
 
 
 def first_ack(args: Args) -> Figures:
-    """From the constructor to the first acknowledged record."""
+    """Measures the time from the constructor to the first acknowledged record."""
     from cyproducer import KafkaProducer
 
     with Measured() as measured:

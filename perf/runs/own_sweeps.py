@@ -1,4 +1,4 @@
-"""This producer's runs with something that varies: threads, codecs, partitions; and ``send()`` alone."""
+"""This producer's runs over a range of threads, codecs or partitions, and ``send()`` alone."""
 
 import threading
 import zlib
@@ -29,7 +29,7 @@ TIMESTAMP_MS = 1_700_000_000_000
 
 
 def threads(args: Args) -> Figures:
-    """``send().get()`` from so many threads on one producer; ``records`` over all of them."""
+    """Runs ``send().get()`` in several threads on one producer. ``records`` is the total over all threads."""
     value = values(args.size)[0]
     each = max(1, args.records // args.threads)
     taken: list[list[float]] = [[] for _ in range(args.threads)]
@@ -60,12 +60,12 @@ def threads(args: Args) -> Figures:
 
 
 def send_alone(args: Args) -> Figures:
-    """What ``send()`` takes of its caller's CPU, warm: nanoseconds, see ``micro/send.py``."""
+    """Measures the calling thread's CPU per ``send()``, warm, in nanoseconds; see ``micro/send.py``."""
     return micro_send.measure(args.bootstrap, max(1, args.records // micro_send.CALLS))
 
 
 def codec(args: Args) -> Figures:
-    """Total CPU of compressed records beside what the codec's library takes for the same batches."""
+    """Measures total CPU of compressed records, and the CPU of the codec's library for the same batches."""
     data = json_values(args.size)
     name = args.options["compression_type"]
     with producer(args) as own:
@@ -81,7 +81,7 @@ def codec(args: Args) -> Figures:
     records = rounds * len(data)
     assert metrics["record-send-total"] == records + 1, metrics
     per_batch = max(1, round(records / metrics["batch-total"]))
-    # Several batches, since values repeat: each begins with another one.
+    # Several batches, because values repeat: each batch starts with a different value.
     alone = codec_s(name, batches(data, per_batch, 8)) * records
     return figures(
         measured,
@@ -93,7 +93,8 @@ def codec(args: Args) -> Figures:
 
 
 def batches(data: list[bytes], per_batch: int, count: int) -> list[tuple[bytes, int]]:
-    """Records as they stand in a batch, which is what is compressed; and how many there are."""
+    """Returns batches of encoded records without the batch header, ready to compress, with their record
+    counts."""
     from cyproducer.records.record_batch import encode_batch
 
     source = cycle(data)
@@ -105,7 +106,8 @@ def batches(data: list[bytes], per_batch: int, count: int) -> list[tuple[bytes, 
 
 
 def codec_s(name: str, of: list[tuple[bytes, int]]) -> float:
-    """CPU seconds a record of the codec's library itself, called as it is meant to be: the best of some."""
+    """Returns the CPU seconds per record of the codec's library, called directly: the best of several
+    runs."""
     compress = library_call(name)
     best = float("inf")
     for _ in range(CODEC_REPEATS):
@@ -120,7 +122,7 @@ def codec_s(name: str, of: list[tuple[bytes, int]]) -> float:
 
 
 def library_call(name: str) -> Callable[[bytes], Any]:
-    """One call that compresses a batch at the codec's default level."""
+    """Returns the library's function that compresses a batch at the codec's default level."""
     import cramjam
     import lz4.frame  # type: ignore[import-untyped]
     import zstandard
@@ -135,12 +137,12 @@ def library_call(name: str) -> Callable[[bytes], Any]:
 
 
 def places(args: Args) -> list[tuple[str, int]]:
-    """Every partition of every topic, neighbours of different topics."""
+    """Returns every partition of every topic, alternating between topics."""
     return [(f"{args.topic}-{t}", p) for p in range(args.partitions) for t in range(args.topics)]
 
 
 def partitions(args: Args) -> Figures:
-    """Records to many partitions: to their topics in turn, or to each partition in turn."""
+    """Sends records to many partitions: to the topics in turn, or to each partition in turn."""
     value = values(args.size)[0]
     everywhere = places(args)
     with producer(args) as own:
@@ -165,9 +167,9 @@ def partitions(args: Args) -> Figures:
 
 
 def idle_partitions(args: Args) -> Figures:
-    """What a producer occupies that has sent one record to each of many partitions and has nothing to do."""
+    """Measures the memory of an idle producer that has sent one record to each of many partitions."""
     before_it = [resident_bytes(), heap_bytes()]
-    # Libraries and code are loaded, and first used, by a producer that is gone when it is looked at.
+    # A first producer loads libraries and code, and is freed before the measurement.
     with producer(args) as first:
         first.send(f"{args.topic}-0", b"value").get(WARM_UP_S)
     del first
@@ -175,13 +177,13 @@ def idle_partitions(args: Args) -> Figures:
     with producer(args) as own:
         for count, (topic, partition) in enumerate(places(args), 1):
             own.send(topic, b"value", partition=partition)
-            # Not all at once: that would be a burst, whose pages malloc keeps for the next one.
+            # Not all at once: malloc would keep the pages of such a burst.
             if count % args.topics == 0:
                 own.flush(FLUSH_S)
         after = [resident_bytes(), heap_bytes()]
         assert own.metrics()["producer-metrics"]["record-send-total"] == args.topics * args.partitions
     if not after[1]:
-        raise SkippedError("the C library does not tell what it gave out (glibc does)")
+        raise SkippedError("the C library does not report its allocations (glibc does)")
     grown = [(a - b) / 1e6 for a, b in zip(after, before, strict=True)]
     return {
         "idle_resident_mb": grown[0],

@@ -1,6 +1,6 @@
-"""The peers at what this producer does: confluent-kafka, kafka-python, aiokafka.
+"""The runs of the other clients: confluent-kafka, kafka-python, aiokafka.
 
-Set alike, each asks for all acknowledgements and for idempotence; at its defaults, for nothing.
+With the shared settings each uses acks=all and idempotence. With ``defaults`` nothing is set.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from perf.runs.measuring import (
 )
 
 BATCH = 10_000
-"""Dicts in one call of ``produce_batch``."""
+"""Number of dicts per call of ``produce_batch``."""
 FULL_QUEUE_S = 0.001
 
 
@@ -36,7 +36,7 @@ def confluent_producer(args: Args, **more: Any) -> Any:
     alike: dict[str, Any] = {
         "acks": "all",
         "enable.idempotence": True,
-        # Room for all: the measure is sending, not the application's handling of BufferError.
+        # Space for all records: measures sending, not the application's handling of BufferError.
         "queue.buffering.max.messages": 10_000_000,
         "queue.buffering.max.kbytes": 2_000_000,
     }
@@ -45,7 +45,7 @@ def confluent_producer(args: Args, **more: Any) -> Any:
 
 
 def patient(producer: Any, produce: Any) -> Any:
-    """``produce``, waiting where the queue is full, as a program does that keeps the defaults."""
+    """Returns a ``produce`` that waits while the queue is full, as a program with default settings would."""
 
     def wait_and_produce(*positional: Any, **named: Any) -> Any:
         while True:
@@ -58,7 +58,7 @@ def patient(producer: Any, produce: Any) -> Any:
 
 
 def confluent_ready(args: Args, data: list[bytes], **more: Any) -> tuple[Any, Any]:
-    """A producer that has sent a record, and what to call."""
+    """Returns a producer that has sent a record, and its function to call."""
     producer = confluent_producer(args, **more)
     producer.produce(args.topic, data[0])
     producer.flush(WARM_UP_S)
@@ -66,7 +66,7 @@ def confluent_ready(args: Args, data: list[bytes], **more: Any) -> tuple[Any, An
 
 
 def confluent(args: Args) -> Figures:
-    """No callback: nobody learns what became of a record."""
+    """Sends without callbacks, so without reports of the outcome."""
     data = values(args.size)
     producer, produce = confluent_ready(args, data)
     topic, rounds = args.topic, max(1, args.records // len(data))
@@ -79,7 +79,7 @@ def confluent(args: Args) -> Figures:
 
 
 def confluent_callback(args: Args) -> Figures:
-    """A delivery callback for every record: what a future is compared with."""
+    """Sends with a delivery callback for every record, to compare with a future for every record."""
     data = values(args.size)
     producer, produce = confluent_ready(args, data)
     done = 0
@@ -101,7 +101,7 @@ def confluent_callback(args: Args) -> Figures:
 
 
 def confluent_blocking(args: Args) -> Figures:
-    """``produce`` and ``flush``, one after the other; linger 0, so that nothing waits on purpose."""
+    """Calls ``produce`` and ``flush`` in turn, with linger 0."""
     value = values(args.size)[0]
     producer, _ = confluent_ready(args, [value], **{"linger.ms": 0})
 
@@ -113,13 +113,13 @@ def confluent_blocking(args: Args) -> Figures:
 
 
 def confluent_batch(args: Args) -> Figures:
-    """``produce_batch`` of dicts."""
+    """Calls ``produce_batch`` with dicts."""
     producer, _ = confluent_ready(args, values(args.size))
     if not hasattr(producer, "produce_batch"):
         raise SkippedError("this confluent-kafka has no produce_batch()")
     data = values(args.size)
     calls = max(1, args.records // BATCH)
-    # Made before: what columns are to the other side is at hand, too.
+    # Built before the measurement, as the columns are for this producer.
     messages = [{"value": data[number % len(data)]} for number in range(BATCH)]
     with Measured() as measured:
         for _ in range(calls):
@@ -130,7 +130,7 @@ def confluent_batch(args: Args) -> Figures:
 
 
 def confluent_pressure(args: Args) -> Figures:
-    """As ``own.pressure``, at this client's own bounds of its queue; it polls where that is full."""
+    """Like ``own.pressure``, with this client's default queue limits. Polls while the queue is full."""
     from perf.null_broker import NullBroker
     from perf.runs.own import ROUND_TRIP_MS
 
@@ -149,7 +149,7 @@ def confluent_pressure(args: Args) -> Figures:
 
 
 def confluent_latency_polling(args: Args) -> Figures:
-    """The same where the loop that sends polls, while it waits for the next record to be due."""
+    """Like ``confluent_latency``, but the sending loop polls while it waits for the next record to be due."""
     value = values(args.size)[0]
     more = {} if args.defaults else {"linger.ms": 0}
     producer, produce = confluent_ready(args, [value], **more)
@@ -172,7 +172,7 @@ def confluent_latency_polling(args: Args) -> Figures:
 
 
 def confluent_latency(args: Args) -> Figures:
-    """A callback for each record that is looked at, about a thousand a second; linger as told, else 0."""
+    """Measures latency with callbacks, for about a thousand records per second. Linger is 0 unless set."""
     value = values(args.size)[0]
     more = {} if args.defaults else {"linger.ms": 0}
     producer, produce = confluent_ready(args, [value], **more)
@@ -223,7 +223,7 @@ def kafka_python_producer(args: Args) -> Any:
 
 
 def kafka_python(args: Args) -> Figures:
-    """A future for every record."""
+    """Sends with a future for every record."""
     data = values(args.size)
     producer = kafka_python_producer(args)
     producer.send(args.topic, data[0]).get(WARM_UP_S)
@@ -251,7 +251,7 @@ def kafka_python_first_ack(args: Args) -> Figures:
 
 
 def aiokafka(args: Args) -> Figures:
-    """A future for every record, in an event loop."""
+    """Sends with a future for every record, in an event loop."""
     from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 
     data = values(args.size)

@@ -1,7 +1,7 @@
-"""Produce requests made by hand and sent over a blocking socket: the floor, which no client can be below.
+"""Sends prepared Produce requests over a blocking socket: the lower bound for any client.
 
-One connection to one broker, which leads every partition. Records carry no sequences: with them each batch
-would have to be made, and summed, anew, and nothing would be made beforehand.
+Uses one connection to one broker, which leads every partition. Batches have no sequence numbers: with them,
+each batch would need a new header and checksum, so batches could not be prepared.
 """
 
 import json
@@ -16,16 +16,16 @@ from perf.runs.measuring import Args, Figures, SkippedError, round_trips, values
 
 SOURCE = Path(__file__).with_name("raw_socket.c")
 VERSION = 7
-"""Of Produce: the newest one without tagged fields that every broker from 2.1 on takes."""
+"""Produce version: the newest one without tagged fields that every broker since 2.1 supports."""
 TIMESTAMP_MS = 1_700_000_000_000
 BATCH_BYTES = 131_072
-"""As large as this producer's by default."""
+"""This producer's default ``batch_size``."""
 IN_FLIGHT = 5
 NO_HEADERS = b"\x00"
 
 
 def produce_frame(topic: str, batches: dict[int, bytes]) -> bytes:
-    """A Produce request with its size before it: a batch for each of these partitions, acks=all."""
+    """Returns a Produce request with acks=all, size prefix included, with one batch per partition."""
     name = topic.encode()
     head = struct.pack(">hhihhhi", 0, VERSION, 0, -1, -1, -1, 10_000)
     body = struct.pack(f">ih{len(name)}si", 1, len(name), name, len(batches))
@@ -35,7 +35,7 @@ def produce_frame(topic: str, batches: dict[int, bytes]) -> bytes:
 
 
 def error_codes(topic: str, answer: bytes) -> list[int]:
-    """Of each partition in an answer to such a request, without the size before it."""
+    """Returns the error code of each partition in a response, which comes without its size prefix."""
     at = 4 + 4 + 2 + len(topic.encode())
     (count,) = struct.unpack_from(">i", answer, at)
     each = struct.calcsize(">ihqqq")
@@ -49,22 +49,22 @@ def batch(data: list[bytes]) -> bytes:
 
 
 class Socket:
-    """To the one broker there is; raises ``SkippedError`` where there are several."""
+    """A connection to the only broker. Raises ``SkippedError`` if there are several brokers."""
 
     def __init__(self, bootstrap: str) -> None:
         if "," in bootstrap:
-            raise SkippedError("the raw socket wants a single broker")
+            raise SkippedError("the raw socket needs a single broker")
         host, _, port = bootstrap.rpartition(":")
         self.port = int(port)
         self._socket = socket.create_connection((host, self.port), timeout=30)
-        # Blocking for good: with a timeout Python would ask poll() before each call.
+        # Fully blocking: with a timeout Python would call poll() before each call.
         self._socket.settimeout(None)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def ask(self, frame: bytes) -> bytes:
-        """Sends, waits, and gives the answer with its size before it."""
+        """Sends a request and returns the response, size prefix included."""
         self._socket.sendall(frame)
-        # An answer of this size comes in one piece, nearly always.
+        # A response of this size nearly always arrives in one piece.
         answer = self._socket.recv(65536)
         while len(answer) < 4 or len(answer) < 4 + int.from_bytes(answer[:4], "big"):
             more = self._socket.recv(65536)
@@ -74,14 +74,14 @@ class Socket:
         return answer
 
     def check(self, topic: str, frame: bytes) -> None:
-        """That the broker takes this request: from then on nobody looks at its answers."""
+        """Checks that the broker accepts this request. Later responses are not checked."""
         codes = error_codes(topic, self.ask(frame)[4:])
         if not codes or any(codes):
-            raise SkippedError(f"the broker answers the raw socket's request with {codes}")
+            raise SkippedError(f"the broker responds to the raw socket's request with error codes {codes}")
 
 
 def blocking(args: Args) -> Figures:
-    """One record a request, one after the other, in Python."""
+    """Sends one record per request, one request after the other, in Python."""
     frame = produce_frame(args.topic, {0: batch(values(args.size)[:1])})
     broker = Socket(args.bootstrap)
     broker.check(args.topic, frame)
@@ -90,7 +90,7 @@ def blocking(args: Args) -> Figures:
 
 
 def blocking_in_c(args: Args) -> Figures:
-    """The same in C."""
+    """Does the same as ``blocking`` in C."""
     frame = produce_frame(args.topic, {0: batch(values(args.size)[:1])})
     broker = Socket(args.bootstrap)
     broker.check(args.topic, frame)
@@ -98,7 +98,7 @@ def blocking_in_c(args: Args) -> Figures:
 
 
 def batches(args: Args) -> Figures:
-    """Full batches made beforehand, one for each partition a request, in C."""
+    """Sends prepared full batches, one per partition and request, in C."""
     data = values(args.size)
     per_batch = max(1, BATCH_BYTES // (len(batch(data)) // len(data)))
     full = batch(list(islice(cycle(data), per_batch)))

@@ -1,10 +1,10 @@
-/* A blocking socket that sends requests made beforehand: what is left of a client when nothing is left of it.
+/* Sends prepared requests over a blocking socket: the lower bound for any client.
  *
  *   raw_socket PORT COUNT IN_FLIGHT < FRAMES
  *
- * FRAMES are requests with their sizes before them, sent again and again in their order until COUNT are answered,
- * with at most IN_FLIGHT unanswered. One thread. Prints JSON: wall and CPU seconds, and p50 and p99 in
- * microseconds from before a request is written to when its answer is read.
+ * FRAMES are requests with their size prefixes. They are sent repeatedly, in order, until COUNT responses
+ * have arrived, with at most IN_FLIGHT requests in flight. One thread. Prints JSON: wall and CPU seconds, and
+ * p50 and p99 in microseconds, from before a request is written until its response is read.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -47,7 +47,7 @@ static void send_all(int fd, const uint8_t *data, size_t size) {
     }
 }
 
-/* Answers may come together: what is read beyond the first one stays for the next call. */
+/* Reads one response. Several may arrive together: data after the first one is kept for the next call. */
 static void read_answer(int fd) {
     static uint8_t buffer[1 << 16];
     static size_t have;

@@ -1,1 +1,1 @@
-"""Spark's sinks side by side: see ``spark.py``, the command."""
+"""The runs that ``perf/spark.py`` compares."""

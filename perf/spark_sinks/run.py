@@ -1,7 +1,7 @@
-"""One measured run of one sink, in this process and Spark's: prints a JSON line with what it cost.
+"""Runs one sink once, in this process and Spark's processes, and prints the measurements as a JSON line.
 
-Not run by hand: ``perf/spark.py`` starts a process, and a JVM with it, for each run. CPU is that of the
-whole tree of processes, Spark's JVM and Python workers, from ``/proc``.
+Not run by hand: ``perf/spark.py`` starts a process, with a JVM, for each run. CPU is that of the whole
+process tree, Spark's JVM and Python workers, from ``/proc``.
 """
 
 import json
@@ -22,7 +22,8 @@ LZ4 = {"kafka.compression.type": "lz4"}
 
 
 def tree_cpu_s(root: int) -> dict[str, float]:
-    """CPU seconds of the processes below ``root``, and of those of them that ended: JVM's and Python's."""
+    """Returns the CPU seconds of the JVM and of Python in all processes below ``root``, ended ones
+    included."""
     children: dict[int, list[int]] = {}
     stats: dict[int, tuple[str, float]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -125,7 +126,7 @@ TO_KAFKA = [name for name in SINKS if name not in ("noop", "nowhere", "foreach, 
 def main(args: dict[str, Any]) -> dict[str, Any]:
     from tests.integration.spark_session import spark_session
 
-    # Not the options of tests' JVMs, which start faster and never compile as well as they can.
+    # Not the JVM options of the tests, which start faster but compile worse.
     options = {"spark__jars": args["jars"], "spark__driver__extraJavaOptions": ""}
     with spark_session(Path(args["directory"]), **options) as spark:
         sink = SINKS[args["sink"]]

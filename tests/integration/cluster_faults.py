@@ -1,6 +1,6 @@
-"""What a test does to a `KafkaCluster` while records flow, each deed with a line in a `FaultLog`.
+"""Injects faults into a `KafkaCluster` while records flow, and logs each in a `FaultLog`.
 
-Owns the clients that move partitions and make topics. Decides nothing: tests do.
+Owns the clients that move partitions and create topics. Does not choose the faults; tests do.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ SETTLING_S = 40
 
 
 class ClusterFaults:
-    """Harm to a cluster of three nodes. At the end of ``with`` the cluster is whole again."""
+    """Injects faults into a cluster of three nodes. ``__exit__`` restores the cluster."""
 
     def __init__(self, cluster: KafkaCluster, log: FaultLog) -> None:
-        # Here, where tests can ignore what its import warns of: kafka-python reads its messages so.
+        # Imported here, so that tests can ignore the warnings of kafka-python's import.
         import kafka  # type: ignore[import-untyped]
 
         self._cluster = cluster
@@ -50,7 +50,7 @@ class ClusterFaults:
         self._cluster.kill(node)
 
     def restart(self, node: int) -> None:
-        """Returns once the node is back among the brokers."""
+        """Restarts a node and waits until it has rejoined the cluster."""
         self._log.add(f"node {node}: start")
         self._cluster.restart(node)
         self._log.add(f"node {node}: is back")
@@ -64,9 +64,9 @@ class ClusterFaults:
         self._cluster.resume(node)
 
     def create(self, topic: str, partitions: int) -> None:
-        """Makes a topic of three replicas, two of which must have a record before it is acknowledged."""
+        """Creates a topic with three replicas, two of which must have a record before it is acknowledged."""
         self._cluster.create_topic(topic, partitions, 3, {"min.insync.replicas": "2"})
-        self._log.add(f"topic {topic}: made")
+        self._log.add(f"topic {topic}: created")
 
     def delete(self, topic: str) -> None:
         self._log.add(f"topic {topic}: deletion begins")
@@ -74,7 +74,7 @@ class ClusterFaults:
         self._log.add(f"topic {topic}: deleted")
 
     def create_at_once(self, topic: str, partitions: int) -> None:
-        """Makes a topic as soon as it can be made and returns at once, before its leaders are ready."""
+        """Creates a topic as soon as possible, and returns before its leaders are ready."""
         new = NewTopic(topic, partitions, 3, config={"min.insync.replicas": "2"})
         for _ in looks(SETTLING_S, 0.01):
             try:
@@ -83,18 +83,18 @@ class ClusterFaults:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
             else:
-                self._log.add(f"topic {topic}: made")
+                self._log.add(f"topic {topic}: created")
                 return
         raise AssertionError(f"{topic} is still there after {SETTLING_S} s:\n{self._log}")
 
     def move(self, topic: str, replicas: Sequence[Sequence[int]]) -> None:
-        """Begins to give each partition these replicas, the first of which is to be preferred as leader."""
+        """Starts to reassign each partition to these replicas. The first is the preferred leader."""
         self._log.add(f"topic {topic}: replicas become {replicas}")
         wanted = {self._partition(topic, index): list(nodes) for index, nodes in enumerate(replicas)}
         assert set(self._mover.alter_partition_reassignments(wanted).values()) == {None}
 
     def elect(self, topic: str, partitions: int) -> None:
-        """Makes the preferred replicas leaders, where they are not."""
+        """Makes the preferred replicas the leaders."""
         self._log.add(f"topic {topic}: elect the preferred leaders")
         wanted = [TopicPartition(topic, index) for index in range(partitions)]
         self._admin.elect_leaders(ElectionType.PREFERRED, wanted).result(30)
@@ -103,7 +103,7 @@ class ClusterFaults:
         return [self._cluster.leader(topic, index) for index in range(partitions)]
 
     def await_in_sync(self, topic: str) -> None:
-        """Waits until each partition has a leader and as many replicas in sync as it has."""
+        """Waits until each partition has a leader and all its replicas are in sync."""
         for _ in looks(SETTLING_S, 0.1):
             found = self._admin.list_topics(topic, timeout=10).topics[topic].partitions.values()
             if found and all(p.leader > 0 and set(p.isrs) == set(p.replicas) for p in found):

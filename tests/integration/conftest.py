@@ -1,7 +1,9 @@
-"""Fixtures around a real Kafka: `kafka`, one node for the whole run, and `kafka_cluster`, three for a module.
+"""Fixtures for a real Kafka: `kafka`, one node for the whole run, and `kafka_cluster`, three nodes per
+module.
 
-Both start when the first test asks. Where Java or Maven is missing, tests marked ``kafka`` are skipped and
-the summary says so; with ``CI=true`` in the environment they fail, so that CI cannot lose them quietly.
+Each starts when a test first needs it. If Java or Maven is missing, tests marked ``kafka`` are skipped, and
+the summary says so. With ``CI=true`` in the environment they fail instead, so that CI does not skip them
+silently.
 """
 
 from __future__ import annotations
@@ -45,13 +47,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """One node, shared by the whole run: use topic names of your own."""
+    """One node, shared by the whole run. Tests must use unique topic names."""
     yield from _running(KafkaCluster(1, directory=tmp_path_factory.mktemp("kafka")))
 
 
 @pytest.fixture(scope="module")
 def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Three nodes, shared by a module: a test that kills or pauses one brings it back."""
+    """Three nodes, shared by a module. A test that kills or pauses a node must bring it back."""
     yield from _running(KafkaCluster(3, directory=tmp_path_factory.mktemp("kafka-cluster")))
 
 

@@ -1,4 +1,4 @@
-"""Reading back what a producer wrote, through a client that is not cyproducer."""
+"""Reads back a topic's records with librdkafka's consumer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMESTAMP_TYPES = {TIMESTAMP_CREATE_TIME: "CreateTime", TIMESTAMP_LOG_APPEND_TIM
 
 
 class Fetched(NamedTuple):
-    """One record as librdkafka's consumer read it."""
+    """One record, as read by librdkafka's consumer."""
 
     partition: int
     offset: int
@@ -39,18 +39,18 @@ def read_all(
     timeout: float = 30,
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
 ) -> list[Fetched]:
-    """Every record of ``topic``, by partition and offset, with librdkafka checking each batch's CRC.
+    """Returns all records of ``topic``, sorted by partition and offset. librdkafka checks each batch's CRC.
 
-    Returns once all partitions were read to their end and held at least ``expected`` records: more than
-    that means duplicates, and is returned rather than hidden.
+    Returns once all partitions are read to their end and have at least ``expected`` records. If there are
+    more, which means duplicates, returns them all.
 
     Raises:
-        TimeoutError: Fewer than ``expected`` records were there within ``timeout`` seconds.
+        TimeoutError: There were fewer than ``expected`` records within ``timeout`` seconds.
     """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
-            # Never used, as partitions are assigned by hand, but librdkafka insists on one.
+            # Required by librdkafka, but not used, as partitions are assigned manually.
             "group.id": "read-all",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
@@ -66,7 +66,7 @@ def read_all(
 
 
 def _headers(message: Message) -> list[tuple[str, bytes | None]]:
-    # The stub allows what only `produce` takes, a dict and str values; a consumer gives neither.
+    # The stub also allows a dict and str values, which only `produce` accepts; a consumer returns neither.
     return cast("list[tuple[str, bytes | None]]", message.headers() or [])
 
 

@@ -1,6 +1,6 @@
-"""What the tests of delivery under faults have in common: ways to produce, and the check at the end.
+"""The shared parts of the tests of delivery under faults: the producers' settings, and the final check.
 
-Owns the producers' options, which promise goes with which, and the order of the checks.
+Owns the producers' options, the guarantee of each setting, and the order of the checks.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from tests.integration.log_dump import DumpedPartition, dump_partitions
 
 PARTITIONS = 5
 SEED = os.environ.get("FAULTS_SEED", "1")
-"""Set it in the environment for other faults than the usual ones."""
+"""The seed of the faults. Set FAULTS_SEED in the environment for other faults."""
 PATIENCE = float(os.environ.get("FAULTS_PATIENCE", "1"))
-"""A factor on how long the faults last, for a longer run."""
+"""A factor for the duration of the faults. Set FAULTS_PATIENCE for a longer run."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to produce, and what it promises of records whose leaders come and go."""
+    """A producer setting, and its guarantee for records while leaders change."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     twice: bool = False
-    """A record may be there more than once."""
+    """Whether a record may be written more than once."""
     lost: bool = False
-    """An acknowledged record may go with a leader that dies."""
+    """Whether an acknowledged record may be lost with a leader that dies."""
 
 
 def idempotent(codec: str | None) -> Way:
@@ -45,13 +45,13 @@ def idempotent(codec: str | None) -> Way:
 
 
 def repeating(acks: int | str, codec: str | None = None) -> Way:
-    """Without idempotence: what is sent again may be there twice, but never out of order."""
+    """A setting without idempotence: a record may be written twice, but never out of order."""
     options = {"enable_idempotence": False, "acks": acks, "compression_type": codec}
     return Way(f"acks-{acks}-{codec}", options, twice=True, lost=acks == 1)
 
 
 def producer(bootstrap_servers: str, way: Way, **options: Any) -> KafkaProducer:
-    """A producer that notices and retries within tests' time, with many small batches on their way."""
+    """Returns a producer with timeouts short enough for tests, and with many small batches in flight."""
     usual: dict[str, Any] = {
         "linger_ms": 0,
         "batch_size": 4_000,
@@ -68,7 +68,8 @@ def producer(bootstrap_servers: str, way: Way, **options: Any) -> KafkaProducer:
 
 @contextlib.contextmanager
 def writing(bootstrap_servers: str, way: Way, topic: str, log: FaultLog, **options: Any) -> Iterator[Writer]:
-    """A producer of its own that writes to a topic until the end of the block; then all is settled."""
+    """Writes to a topic with a separate producer until the end of the block. Then all records have an
+    outcome."""
     with (
         producer(bootstrap_servers, way, **options) as its_producer,
         Writer(its_producer, topic, PARTITIONS, log) as writer,
@@ -87,13 +88,13 @@ def settle(
     since_s: float = 0,
     restarts: bool = False,
 ) -> Reckoning:
-    """Reads everything back and checks it, then the sequences in the leaders' files.
+    """Reads everything back and checks it, then checks the sequences in the leaders' files.
 
     Args:
-        deaths: Whether leaders have died or moved, which is where acks=1 may lose records.
-        failed_until_s: As `Reckoning` has it.
-        since_s: As `Reckoning` has it.
-        restarts: As `Reckoning` has it.
+        deaths: Whether leaders have died or moved, so that acks=1 may have lost records.
+        failed_until_s: See `Reckoning`.
+        since_s: See `Reckoning`.
+        restarts: See `Reckoning`.
     """
     faults.await_in_sync(writer.topic)
     lost = way.lost and deaths
@@ -122,14 +123,14 @@ def _read(cluster: KafkaCluster, topic: str, expected: int) -> list[Fetched]:
     try:
         return read_all(cluster.bootstrap_servers, topic, expected, timeout=10)
     except TimeoutError:
-        # What is missing is for the reckoning to say.
+        # Records are missing: let the reckoning report which.
         return read_all(cluster.bootstrap_servers, topic, 0)
 
 
 def check_sequences(cluster: KafkaCluster, writer: Writer, *, fresh: bool = True) -> None:
-    """That batches in the leaders' files are whole and numbered without a gap, epoch by epoch.
+    """Checks that batches in the leaders' files are valid and that sequences have no gap within an epoch.
 
-    ``fresh``: whether the first batches of the topic begin at 0, as those of a new producer do.
+    ``fresh``: whether the topic's first batches start at sequence 0, as those of a new producer do.
     """
     led = defaultdict(list)
     for index in range(writer.partitions):
@@ -145,7 +146,7 @@ def check_sequences(cluster: KafkaCluster, writer: Writer, *, fresh: bool = True
 
 
 def sequence_complaints(partition: DumpedPartition, *, fresh: bool = True) -> list[str]:
-    """What is wrong with the batches that one idempotent producer wrote to a partition."""
+    """Returns complaints about the batches that one idempotent producer wrote to a partition."""
     complaints = list(partition.complaints)
     previous = None
     for batch in partition.batches:

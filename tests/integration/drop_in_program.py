@@ -1,7 +1,7 @@
-"""A program for kafka-python, run twice: as it stands, and with its imports changed to cyproducer's.
+"""A kafka-python program that is run twice: unchanged, and with its imports changed to cyproducer's.
 
-It prints whatever it is told, for `test_drop_in` to compare: ``drop_in_program.py BOOTSTRAP TOPIC``, where
-the topic has three partitions and is empty.
+Prints all results, for `test_drop_in` to compare: ``drop_in_program.py BOOTSTRAP TOPIC``. The topic must be
+empty and have three partitions.
 """
 
 # mypy: ignore-errors
@@ -13,7 +13,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError
 
 bootstrap, topic = sys.argv[1:]
-# Of a time long gone, so that both runs have the same one.
+# A fixed timestamp, so that both runs have the same one.
 THEN_MS = 1_700_000_000_000
 told = []
 
@@ -93,7 +93,7 @@ with KafkaProducer(bootstrap_servers=bootstrap, max_block_ms=20_000) as plain:
     except ValueError:
         print("neither, without serializers")
 
-# A producer of its own: on a busy machine the metadata of a topic that is there may take as long, too, and
+# A separate producer: on a busy machine even an existing topic's metadata may take this long, and
 # kafka-python's send() then raises before it has written anything.
 with KafkaProducer(bootstrap_servers=bootstrap, max_block_ms=300, allow_auto_create_topics=False) as hasty:
     try:

@@ -1,6 +1,7 @@
-"""What was done to a cluster and its connections during a test, and what the producer said to that.
+"""Records the faults injected into a cluster and its connections during a test, and the producer's log
+messages.
 
-Owns one list of lines with times, for the message of a test that fails. Any thread may add to it.
+Owns one list of lines with times, for the message of a failed test. Any thread may add lines.
 """
 
 from __future__ import annotations
@@ -11,18 +12,19 @@ from types import TracebackType
 
 
 class FaultLog(logging.Handler):
-    """Lines with the seconds since the log was made; from ``with`` to its end also what cyproducer logs."""
+    """Lines with the seconds since the log was created. Within ``with``, also collects cyproducer's
+    messages."""
 
     def __init__(self, seed: str) -> None:
         super().__init__(logging.INFO)
         self.seed = seed
         self._began = time.monotonic()
-        # Appending is one step of the interpreter, so it needs no lock.
+        # list.append() is atomic, so it needs no lock.
         self._usual_level = logging.NOTSET
         self._lines: list[tuple[float, str]] = []
 
     def now_s(self) -> float:
-        """Seconds since the log was made."""
+        """Returns the seconds since the log was created."""
         return time.monotonic() - self._began
 
     def add(self, what: str) -> None:
@@ -34,7 +36,7 @@ class FaultLog(logging.Handler):
     def __enter__(self) -> FaultLog:
         logger = logging.getLogger("cyproducer")
         self._usual_level = logger.level
-        # New epochs and lost connections are no warnings.
+        # New epochs and lost connections are logged below WARNING.
         logger.setLevel(logging.INFO)
         logger.addHandler(self)
         return self
@@ -47,7 +49,7 @@ class FaultLog(logging.Handler):
         logger.setLevel(self._usual_level)
 
     def count(self, part: str) -> int:
-        """How many lines have ``part`` in them."""
+        """Returns the number of lines that contain ``part``."""
         return sum(part in line for _, line in self._lines)
 
     def __str__(self) -> str:

@@ -1,7 +1,8 @@
-"""A real Kafka cluster for tests: KRaft nodes on 127.0.0.1, each a broker and a controller, without Docker.
+"""Runs a real Kafka cluster for tests: KRaft nodes on 127.0.0.1, each a broker and a controller, without
+Docker.
 
-Owns the nodes' ports, data and life; `kafka_install` says where the jars come from, `kafka_node` what one
-process is. Everything it starts ends with `KafkaCluster.stop`, or with the process that started it.
+Owns the nodes' ports, data and lifetime. `kafka_install` provides the jars, `kafka_node` runs one process.
+All processes end with `KafkaCluster.stop`, or with the process that started them.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from tests.integration.kafka_node import KafkaNode, KafkaStartError, java
 from tests.until import looks
 
 PORTS = range(20_000, 32_000)
-"""Below what Linux and macOS hand out to outgoing connections, which could otherwise take a port away
+"""Below the ephemeral ports of Linux and macOS: an outgoing connection could otherwise take a node's port
 between a kill and a restart."""
 
 
 class KafkaCluster:
-    """Kafka nodes with the ids 1, 2, ... Usable as a context manager. Not thread-safe.
+    """Kafka nodes with the ids 1, 2, ... A context manager. Not thread-safe.
 
     Args:
-        nodes: How many; killing a minority leaves a working quorum.
+        nodes: Number of nodes. Killing a minority leaves a working quorum.
         properties: Broker properties that override the defaults below.
-        listeners: Further listeners, name to security protocol, beside PLAINTEXT; see `bootstrap`.
-        advertised: Ports that clients of a further listener are told instead of its own, where something
-            stands in between: listener to node id to port.
+        listeners: Listeners in addition to PLAINTEXT, name to security protocol; see `bootstrap`.
+        advertised: Advertised ports of further listeners, if a proxy is in front of them: listener to node id
+            to port.
         jvm_options: Further options of the brokers' JVMs.
-        directory: Where data and logs go; default a temporary directory, removed by `stop`.
-        pom: Which Kafka, from 3.0 on, as `kafka_install` takes it; default the one of ``pom.xml``.
+        directory: Directory of data and logs. Default: a temporary directory, removed by `stop`.
+        pom: The Kafka to run, 3.0 or later, as for `kafka_install`. Default: that of ``pom.xml``.
     """
 
     def __init__(
@@ -69,11 +70,11 @@ class KafkaCluster:
         self._classpath = ""
 
     def start(self, timeout_s: float = 90) -> KafkaCluster:
-        """Start every node and wait until all of them answer.
+        """Starts all nodes and waits until they respond.
 
         Raises:
             KafkaUnavailableError: Java or Maven is missing.
-            KafkaStartError: A node ended, or did not answer within ``timeout_s``; holds the ends of its logs.
+            KafkaStartError: A node exited, or did not respond within ``timeout_s``. Has the ends of its logs.
         """
         self._classpath = classpath(self._pom)
         deadline = time.monotonic() + timeout_s
@@ -97,10 +98,10 @@ class KafkaCluster:
         raise AssertionError("unreachable")
 
     def stop(self, grace_s: float = 2) -> None:
-        """End every node: SIGTERM, after ``grace_s`` SIGKILL. Returns when all are gone.
+        """Stops all nodes: SIGTERM, then SIGKILL after ``grace_s``. Returns when all have exited.
 
-        One node ends in half a second. Of three, the last cannot: its quorum is gone, and nothing here is
-        worth waiting for it.
+        A single node exits in half a second. The last of three can't exit in order, because its quorum is
+        gone, so there is no point in waiting longer.
         """
         self._stop_nodes(grace_s)
         if self._own_directory:
@@ -120,57 +121,57 @@ class KafkaCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port[,host:port...]`` of every node's PLAINTEXT listener."""
+        """``host:port[,host:port...]`` of all nodes' PLAINTEXT listeners."""
         return self.bootstrap("PLAINTEXT")
 
     def bootstrap(self, listener: str) -> str:
-        """``host:port[,host:port...]`` of every node's ``listener``."""
+        """Returns ``host:port[,host:port...]`` of all nodes' ``listener``."""
         return ",".join(f"127.0.0.1:{node.ports[listener]}" for node in self._nodes.values())
 
     def port(self, node_id: int, listener: str = "PLAINTEXT") -> int:
         return self._nodes[node_id].ports[listener]
 
     def pid(self, node_id: int) -> int | None:
-        """The JVM's pid; ``None`` while the node is down."""
+        """Returns the JVM's pid, or ``None`` while the node is down."""
         node = self._nodes[node_id]
         return node.pid if node.running else None
 
     def kill(self, node_id: int) -> None:
-        """End a node with SIGKILL, as a power cut would; its data stays for `restart`."""
+        """Kills a node with SIGKILL, like a power failure. Keeps its data for `restart`."""
         node = self._nodes[node_id]
         node.signal("SIGKILL")
         if not node.wait(10):
-            raise KafkaStartError(f"node {node_id} (pid {node.pid}) outlived SIGKILL by 10 s")
+            raise KafkaStartError(f"node {node_id} (pid {node.pid}) still runs 10 s after SIGKILL")
 
     def restart(self, node_id: int, timeout_s: float = 60) -> None:
-        """Start a killed node again, on its ports and its data, and wait until it is back in the cluster."""
+        """Restarts a killed node with its ports and data, and waits until it has rejoined the cluster."""
         self._nodes[node_id].start()
         self._wait_ready(time.monotonic() + timeout_s)
 
     def pause(self, node_id: int) -> None:
-        """Stop a node's clock (SIGSTOP): its connections stay, and nothing answers on them."""
+        """Pauses a node (SIGSTOP): its connections stay open, but it does not respond."""
         self._nodes[node_id].signal("SIGSTOP")
 
     def resume(self, node_id: int) -> None:
         self._nodes[node_id].signal("SIGCONT")
 
     def broker_log(self, node_id: int) -> Path:
-        """What the broker logs; deleted by `stop` unless the cluster was given a directory."""
+        """Returns the broker's log file. `stop` deletes it unless a directory was given."""
         return self._nodes[node_id].directory / "broker.log"
 
     def log_dir(self, node_id: int) -> Path:
-        """The node's data directory, with a directory ``TOPIC-PARTITION`` for each of its partitions."""
+        """Returns the node's data directory, which has a directory ``TOPIC-PARTITION`` per partition."""
         return self._nodes[node_id].data
 
     def leader(self, topic: str, partition: int, timeout_s: float = 10) -> int:
-        """The id of the node that leads a partition; -1 where none does."""
+        """Returns the id of a partition's leader, or -1 if it has none."""
         admin = self._admin()
         for _ in looks(timeout_s):
             found = admin.list_topics(topic, timeout=timeout_s).topics[topic].partitions
-            # The node that answers may not have heard of a new topic yet.
+            # The node that responds may not know a new topic yet.
             if partition in found:
                 return found[partition].leader
-        raise TimeoutError(f"no node has heard of {topic}-{partition} after {timeout_s} s")
+        raise TimeoutError(f"no node knows {topic}-{partition} after {timeout_s} s")
 
     def create_topic(
         self,
@@ -180,9 +181,9 @@ class KafkaCluster:
         configs: Mapping[str, str] | None = None,
         timeout_s: float = 30,
     ) -> None:
-        """Create a topic and wait until each of its partitions has a leader and all its replicas.
+        """Creates a topic and waits until each of its partitions has a leader and all its replicas.
 
-        ``replication`` defaults to three, or to the number of nodes where that is less.
+        ``replication``: default three, or the number of nodes if there are fewer.
         """
         replicas = min(3, len(self._nodes)) if replication is None else replication
         topic = NewTopic(name, partitions, replicas, config=dict(configs or {}))
@@ -197,16 +198,16 @@ class KafkaCluster:
         raise KafkaStartError(f"topic {name!r} was created but is not complete after {timeout_s} s")
 
     def dump_log(self, topic: str, partition: int, node_id: int | None = None) -> str:
-        """What Kafka's own DumpLogSegments reads in a partition's files: every batch and every record.
+        """Returns the output of Kafka's DumpLogSegments for a partition's files: all batches and records.
 
-        Reads the first node that has the partition unless ``node_id`` says which.
+        Reads the files of ``node_id``, or of the first node that has the partition.
         """
         candidates = self.node_ids if node_id is None else [node_id]
         for candidate in candidates:
             files = sorted((self.log_dir(candidate) / f"{topic}-{partition}").glob("*.log"))
             if files:
                 return self._dump(files)
-        raise FileNotFoundError(f"no node of {candidates} has data of {topic}-{partition}")
+        raise FileNotFoundError(f"none of the nodes {candidates} has data of {topic}-{partition}")
 
     def _dump(self, files: list[Path]) -> str:
         command = java(
@@ -230,12 +231,12 @@ class KafkaCluster:
             for node in self._nodes.values():
                 node.ports = {name: ports.pop() for name in names}
         cluster_id = "-"
-        # It would be taken for an option.
+        # Must not start with "-": it would be parsed as an option.
         while cluster_id.startswith("-"):
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         for node in self._nodes.values():
             node.configure(self._properties_of(node))
-        # Formatting is a JVM start each, so they run side by side.
+        # Each formatting starts a JVM, so they run in parallel.
         formatting = [(node, node.formatting(cluster_id)) for node in self._nodes.values()]
         for node, process in formatting:
             node.formatted(process)
@@ -247,7 +248,7 @@ class KafkaCluster:
         for node in self._nodes.values():
             if grace_s > 0:
                 node.signal("SIGTERM")
-            # A paused process gets its SIGTERM only once it goes on.
+            # A paused process handles SIGTERM only after SIGCONT.
             node.signal("SIGCONT" if grace_s > 0 else "SIGKILL")
         deadline = time.monotonic() + grace_s
         for node in self._nodes.values():
@@ -289,38 +290,39 @@ class KafkaCluster:
             "share.coordinator.state.topic.replication.factor": replicas,
             "share.coordinator.state.topic.min.isr": in_sync,
             "group.initial.rebalance.delay.ms": 0,
-            # A killed node leaves the in-sync replicas, and acks=all goes on, when its session ends.
+            # When a killed node's session ends, it leaves the in-sync replicas, and acks=all works again.
             "broker.session.timeout.ms": 4_000,
             "broker.heartbeat.interval.ms": 500,
             "controlled.shutdown.enable": "false",
-            # Its default of 128 MiB would be a quarter of the heap.
+            # The default of 128 MiB would be a quarter of the heap.
             "log.cleaner.dedupe.buffer.size": 2 * 1024 * 1024,
             **self._properties,
         }
 
     def _wait_ready(self, deadline: float) -> None:
-        """Wait until every running node is a live broker in the cluster's metadata."""
+        """Waits until all running nodes are live brokers in the cluster's metadata."""
         expected = {node.node_id for node in self._nodes.values() if node.running and not node.paused}
         down = set(self._nodes) - expected
         admin = self._admin()
         for _ in looks(deadline - time.monotonic()):
             for node in self._nodes.values():
                 if not node.running and node.node_id not in down:
-                    raise KafkaStartError(f"node {node.node_id} ended while starting:\n{node.logs()}")
+                    raise KafkaStartError(f"node {node.node_id} exited while starting:\n{node.logs()}")
             with contextlib.suppress(KafkaException):
                 if expected <= set(admin.list_topics(timeout=1).brokers):
                     return
         logs = "\n".join(f"node {node.node_id}:\n{node.logs()}" for node in self._nodes.values())
-        raise KafkaStartError(f"the nodes {sorted(expected)} did not all answer in time:\n{logs}")
+        raise KafkaStartError(f"not all of the nodes {sorted(expected)} responded in time:\n{logs}")
 
     def _admin(self) -> AdminClient:
-        """A client to hold on to until its answer is there: it takes its requests with it when collected."""
+        """Returns an admin client. Keep a reference until its futures are done: they are lost with the
+        client."""
         return AdminClient(
             {
                 "bootstrap.servers": self.bootstrap_servers,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 100,
-                # A broker that is still starting refuses connections, which is not worth a line of log.
+                # A starting broker refuses connections, which should not be logged.
                 "log_level": 0,
             }
         )
@@ -328,7 +330,8 @@ class KafkaCluster:
 
 @contextlib.contextmanager
 def free_ports(count: int) -> Iterator[list[int]]:
-    """Ports of 127.0.0.1 that were free; bound until the end of the block, so that no two are one."""
+    """Yields free ports of 127.0.0.1. They stay bound until the end of the block, so that all are
+    different."""
     with contextlib.ExitStack() as stack:
         ports: list[int] = []
         for port in random.sample(PORTS, len(PORTS)):

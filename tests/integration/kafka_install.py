@@ -1,7 +1,7 @@
-"""Where a real Kafka comes from: Maven copies the jars that ``pom.xml`` names into a cache.
+"""Installs a real Kafka: has Maven copy the jars that ``pom.xml`` names to a cache.
 
-Owns the cache directory and the answer to "can this machine run a broker at all?". Starts no broker:
-that is `kafka_cluster`. Safe when several test runs install at once: a file lock lets one of them do it.
+Owns the cache directory and the check whether this machine can run a broker. Does not start brokers
+(`kafka_cluster`). Several test runs may install at the same time: a file lock lets only one of them do it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from xml.etree import ElementTree
 POM = Path(__file__).with_name("pom.xml")
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
 OLDEST_JAVA = 17
-"""Kafka 4's brokers do not start on an older one."""
+"""Kafka 4's brokers do not start on an older version."""
 
 
 class KafkaUnavailableError(RuntimeError):
-    """A broker cannot be run here; the message says what to install."""
+    """This machine can't run a broker. The message says what to install."""
 
 
 def kafka_version(pom: Path | None = None) -> str:
-    """The Kafka version that a POM names; ``pom.xml`` unless said otherwise."""
+    """Returns the Kafka version that a POM names. Default: ``pom.xml``."""
     pom = pom or POM
     name = "{http://maven.apache.org/POM/4.0.0}"
     version = ElementTree.parse(pom).findtext(f"{name}properties/{name}kafka.version")
@@ -35,32 +35,31 @@ def kafka_version(pom: Path | None = None) -> str:
 
 
 def missing_tools(pom: Path | None = None) -> str | None:
-    """What this machine lacks to run a broker, as one sentence; ``None`` where it lacks nothing."""
+    """Returns a sentence that says what this machine lacks to run a broker, or ``None``."""
     pom = pom or POM
     java = shutil.which("java")
     if java is None:
         return (
             f"java is not on PATH: install Java {OLDEST_JAVA} or newer (Debian: apt-get install default-jre)"
         )
-    # The version goes to stderr, and looks like `openjdk version "17.0.15" 2025-04-15`.
+    # The version is printed to stderr, for example `openjdk version "17.0.15" 2025-04-15`.
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     found = re.search(r'version "(\d+)', said)
     if found is None or int(found[1]) < OLDEST_JAVA:
-        return f"{java} said {said.strip()!r}, but Kafka needs Java {OLDEST_JAVA} or newer"
+        return f"{java} -version printed {said.strip()!r}, but Kafka needs Java {OLDEST_JAVA} or newer"
     if shutil.which("mvn") is None and not _installed(pom):
-        return (
-            "mvn is not on PATH and the cache holds no Kafka: install Maven (Debian: apt-get install maven)"
-        )
+        return "mvn is not on PATH and the cache has no Kafka: install Maven (Debian: apt-get install maven)"
     return None
 
 
 def classpath(pom: Path | None = None) -> str:
-    """The class path of a Kafka that is installed now, downloading it first where the cache lacks it.
+    """Returns the class path of a Kafka. Downloads Kafka if it is not in the cache.
 
-    ``pom``: which Kafka; ``pom.xml`` unless said otherwise. All need the same Java.
+    ``pom``: which Kafka; default: ``pom.xml``. All need the same Java.
 
     Raises:
-        KafkaUnavailableError: Java or Maven is missing, or Maven failed; the message holds its last lines.
+        KafkaUnavailableError: Java or Maven is missing, or Maven failed. The message has the end of its
+            output.
     """
     pom = pom or POM
     if reason := missing_tools(pom):
@@ -70,7 +69,7 @@ def classpath(pom: Path | None = None) -> str:
         CACHE.mkdir(parents=True, exist_ok=True)
         with open(CACHE / f"{directory.name}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            # Another run may have installed it while this one waited for the lock.
+            # Another run may have installed Kafka while this one waited for the lock.
             if not _installed(pom):
                 _install(pom)
     return f"{directory}/*"
@@ -81,7 +80,8 @@ def _directory(pom: Path) -> Path:
 
 
 def _installed(pom: Path) -> bool:
-    """The copy of the POM is written last, so it marks a whole directory, and one that matches the POM."""
+    """Returns whether the cache has this POM's Kafka. The copy of the POM is written last, so if it is there
+    and equal, the directory is complete."""
     try:
         return (_directory(pom) / POM.name).read_bytes() == pom.read_bytes()
     except FileNotFoundError:

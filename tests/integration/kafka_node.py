@@ -1,7 +1,7 @@
-"""One broker of a `KafkaCluster`: its configuration files and its process.
+"""Runs one broker of a `KafkaCluster`: its configuration files and its process.
 
 Owns a node's directory (``server.properties``, ``broker.log``, ``jvm.log``, ``data/``) and its JVM, which
-runs below ``supervise.py`` so that it dies with the test run. Knows nothing of the other nodes.
+runs under ``supervise.py`` so that it dies with the test run. Does not know the other nodes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ appender.file.layout.pattern = %d{{HH:mm:ss.SSS}} %-5p %c{{1}}: %m%n
 
 
 class KafkaStartError(RuntimeError):
-    """A broker or one of Kafka's tools did not do its work; the message holds the end of its log."""
+    """A broker or one of Kafka's tools failed. The message has the end of its log."""
 
 
 def java(classpath: str, main_class: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
-    """The command that runs one of Kafka's classes.
+    """Returns the command that runs one of Kafka's classes.
 
-    The flags trade peak speed for a short start and a small heap: tests start brokers often and on two cores.
+    The flags trade peak speed for a short start and a small heap: tests start brokers often, and on few
+    cores.
     """
     return [
         "java",
@@ -66,7 +67,7 @@ class KafkaNode:
         self._jvm_options = jvm_options
         self._process: subprocess.Popen[str] | None = None
         self.pid: int | None = None
-        """The JVM's, while it runs."""
+        """The JVM's pid while it runs."""
 
     @property
     def data(self) -> Path:
@@ -77,7 +78,7 @@ class KafkaNode:
         return self.directory / "server.properties"
 
     def configure(self, properties: Mapping[str, object]) -> None:
-        """Write the node's files, without touching its data."""
+        """Writes the node's configuration files. Does not change its data."""
         self.directory.mkdir(parents=True, exist_ok=True)
         text = "".join(f"{name}={value}\n" for name, value in properties.items())
         self.properties_file.write_text(text)
@@ -85,7 +86,7 @@ class KafkaNode:
         (self.directory / "log4j2.properties").write_text(log4j)
 
     def formatting(self, cluster_id: str) -> subprocess.Popen[bytes]:
-        """Start formatting the data directory; `formatted` waits for it."""
+        """Starts to format the data directory. `formatted` waits for it."""
         command = java(
             self._classpath,
             "kafka.tools.StorageTool",
@@ -102,7 +103,7 @@ class KafkaNode:
             )
 
     def start(self) -> None:
-        """Start the JVM; returns before the broker answers."""
+        """Starts the JVM. Returns before the broker responds."""
         if self.running:
             raise KafkaStartError(f"node {self.node_id} is already running (pid {self.pid})")
         command = java(
@@ -118,7 +119,7 @@ class KafkaNode:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                # A Ctrl-C at the terminal is for the test run, which then stops its brokers in order.
+                # Ctrl-C at the terminal must only reach the test run, which then stops its brokers in order.
                 start_new_session=True,
             )
         assert self._process.stdout is not None
@@ -127,11 +128,11 @@ class KafkaNode:
 
     @property
     def running(self) -> bool:
-        """Whether the JVM is there, be it paused."""
+        """Whether the JVM exists; it may be paused."""
         return self._process is not None and self._process.poll() is None
 
     def signal(self, name: str) -> bool:
-        """Send the JVM a signal such as ``SIGTERM``; ``False`` where it is already gone."""
+        """Sends the JVM a signal such as ``SIGTERM``. Returns ``False`` if it has already exited."""
         process = self._process
         if process is None or process.poll() is not None:
             return False
@@ -150,7 +151,7 @@ class KafkaNode:
         return answered
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the JVM's end; ``False`` where it is still there after ``timeout_s``."""
+        """Waits for the JVM to exit. Returns ``False`` if it still runs after ``timeout_s``."""
         if self._process is None:
             return True
         try:
@@ -166,11 +167,11 @@ class KafkaNode:
         return True
 
     def logs(self) -> str:
-        """The end of what the node wrote, for an error message."""
+        """Returns the ends of the node's logs, for an error message."""
         return "\n".join(f"--- {name}\n{_tail(self.directory / name)}" for name in ("jvm.log", "broker.log"))
 
     def lost_its_port(self) -> bool:
-        """Whether the broker died because another process took one of its ports first."""
+        """Returns whether the broker exited because another process had taken one of its ports."""
         return any(
             "Address already in use" in _tail(self.directory / name, 20_000)
             for name in ("jvm.log", "broker.log")

@@ -1,7 +1,7 @@
-"""Numbered records that flow while a test harms the cluster, and the reckoning of what became of each.
+"""Sends numbered records while a test injects faults, and checks the outcome of each.
 
-Owns the writing thread, what it sent, what it was told, and the comparison with what was read back. Knows
-nothing of the faults but the log that it puts next to its complaints.
+Owns the writing thread, the records it sent, their outcomes, and the comparison with the records read back.
+Does not know the faults, except for the log that it adds to its complaints.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from tests.integration.consume import Fetched
 from tests.integration.fault_log import FaultLog
 
 MOST_UNDELIVERED = 1_000
-"""The writer waits while so many records are on their way: a stall must not leave a queue of seconds."""
+"""The writer waits while this many records are undelivered, so that a stall does not fill a queue for
+seconds."""
 MOST_COMPLAINTS = 12
-"""Of one kind, in the message of a failed test."""
+"""Maximum number of complaints of one kind in the message of a failed test."""
 
 
 class Entry:
-    """One record: what was sent, and what its future said."""
+    """One record: what was sent, and the result of its future."""
 
     __slots__ = (
         *("done_s", "error", "key", "maybe_written", "number", "offset", "partition"),
@@ -36,23 +37,23 @@ class Entry:
     def __init__(self, partition: int, number: int, key: bytes | None, value: bytes, sent_s: float) -> None:
         self.partition = partition
         self.number = number
-        """Counted from 0 in each partition, in the order of ``send()``."""
+        """Counts from 0 in each partition, in the order of ``send()``."""
         self.key = key
         self.value = value
         self.sent_s = sent_s
         self.done_s: float | None = None
-        """When the future was done; ``None``: not yet."""
+        """When the future completed; ``None``: not yet."""
         self.told: int | None = None
-        """The partition of the acknowledgement."""
+        """The acknowledged partition."""
         self.offset: int | None = None
         self.error: BaseException | None = None
         self.maybe_written: bool | None = None
-        """What the error says; ``None``: there is none, or it does not say."""
+        """The error's ``maybe_written``; ``None``: there is no error, or it is unknown."""
 
     def __str__(self) -> str:
         text = f"record {self.number} of partition {self.partition}, sent at {self.sent_s:.3f} s"
         if self.done_s is None:
-            return f"{text}, still without an answer"
+            return f"{text}, still without an outcome"
         if self.error is None:
             return f"{text}, acknowledged at {self.done_s:.3f} s with offset {self.offset}"
         what = f"{type(self.error).__name__}: {self.error}"[:150]
@@ -60,9 +61,9 @@ class Entry:
 
 
 class Writer:
-    """Sends bursts of records of many sizes to the partitions of a topic, from ``with`` to its end.
+    """Sends bursts of records of many sizes to the partitions of a topic, within ``with``.
 
-    The end waits until every record was acknowledged or failed.
+    ``__exit__`` waits until every record is acknowledged or has failed.
     """
 
     PAUSE_S = 0.02
@@ -73,7 +74,7 @@ class Writer:
         self.topic = topic
         self.partitions = partitions
         self.entries: list[list[Entry]] = [[] for _ in range(partitions)]
-        """By partition and number."""
+        """Records by partition and number."""
         self.log = log
         self._producer = producer
         self._rng = random.Random(f"{log.seed}/{topic}")
@@ -99,7 +100,7 @@ class Writer:
 
     def _send(self, partition: int) -> None:
         rng, entries = self._rng, self.entries[partition]
-        # Sizes from tens of bytes to the largest, each order of magnitude as often as the next.
+        # Sizes from tens of bytes to the largest, each order of magnitude equally often.
         size = int(10 ** rng.uniform(1, math.log10(self._largest)))
         start = rng.randrange(len(self._filler) - size)
         value = b"%d/%d/" % (partition, len(entries)) + self._filler[start : start + size]
@@ -110,7 +111,7 @@ class Writer:
         try:
             future = self._producer.send(self.topic, value, key=key, partition=partition)
         except errors.KafkaError as error:
-            # It was not accepted, so there is nothing about it that the error would have to say.
+            # The record was not accepted, so it is certainly not written.
             self._settle(entry, error)
             entry.maybe_written = False
         else:
@@ -123,7 +124,7 @@ class Writer:
         else:
             entry.told, entry.offset = outcome.partition, outcome.offset
         entry.done_s = self.log.now_s()
-        # A future that is done at once calls back from the writing thread.
+        # Takes the lock, because a future that is already done calls back on the writing thread.
         with self._lock:
             self._done += 1
 
@@ -142,11 +143,12 @@ class Writer:
             self.log.add(f"writer to {self.topic}: ended, {self._sent} sent, {self._done} done")
 
     def goal(self, records: int = 20) -> list[int]:
-        """How many records each partition will have had once it has ``records`` more than now."""
+        """Returns each partition's number of records, plus ``records``."""
         return [len(entries) + records for entries in self.entries]
 
     def pass_by(self, goal: list[int] | None = None, timeout_s: float = 60) -> None:
-        """Waits until so many records were sent to each partition and are done; default 20 more than now."""
+        """Waits until that many records per partition are sent and have an outcome. Default: 20 more than
+        now."""
         wanted = goal or self.goal()
         deadline = self.log.now_s() + timeout_s
         while not all(
@@ -156,7 +158,7 @@ class Writer:
             if self.crash is not None or self.log.now_s() > deadline:
                 waiting = [str(e) for entries in self.entries for e in entries if e.done_s is None][:5]
                 raise AssertionError(
-                    f"records do not get through within {timeout_s} s ({self.crash!r}):\n"
+                    f"records have no outcome within {timeout_s} s ({self.crash!r}):\n"
                     + "\n".join(waiting)
                     + f"\n{self.log}"
                 )
@@ -164,19 +166,20 @@ class Writer:
 
 
 class Reckoning:
-    """What was read of a writer's topic, held against what the writer was told.
+    """Compares the records read from a writer's topic with the outcomes that the writer got.
 
     Args:
-        writer: The one writer of the topic, at its end.
-        found: Everything in the topic, sorted by partition and offset.
-        twice: Whether a record may be there more than once.
+        writer: The only writer of the topic, which has ended.
+        found: All records of the topic, sorted by partition and offset.
+        twice: Whether a record may be written more than once.
         lost: Whether an acknowledged record may be missing.
-        failed_until_s: Records sent before this may have failed. With ``twice`` they may turn up anywhere:
-            without idempotence nothing keeps a request that is still under way from arriving.
-        since_s: Only acknowledged records sent later than this must be there: the topic was made then.
-        restarts: Whether brokers were killed and came back. From its snapshot such a broker knows only the
-            newest batch of a producer. An older one whose answer was lost is refused when it comes again,
-            OUT_OF_ORDER_SEQUENCE_NUMBER, so its records may have failed as maybe written, and are there once.
+        failed_until_s: Records sent before this time may have failed. With ``twice`` they may appear
+            anywhere: without idempotence, a request that is still in flight may arrive later.
+        since_s: Only acknowledged records sent after this time must be there: the topic was created then.
+        restarts: Whether brokers were killed and restarted. From its snapshot a restarted broker knows only a
+            producer's newest batch. If the response for an older batch was lost, the broker refuses the retry
+            with OUT_OF_ORDER_SEQUENCE_NUMBER. Then its records may fail as maybe written, and are written
+            once.
     """
 
     def __init__(
@@ -200,7 +203,7 @@ class Reckoning:
                 self._judge(entry, twice=twice, lost=lost, failed_until_s=failed_until_s, since_s=since_s)
 
     def check(self) -> None:
-        """Raises AssertionError where anything is not as promised; says everything that is known."""
+        """Raises AssertionError with all complaints and the log if any guarantee is broken."""
         if not self._complaints:
             return
         parts = []
@@ -213,7 +216,7 @@ class Reckoning:
         return sum(entry.offset is not None for entries in self._writer.entries for entry in entries)
 
     def failures(self) -> Mapping[bool, int]:
-        """How many records failed, by ``maybe_written``."""
+        """Returns the number of failed records by ``maybe_written``."""
         counts = {True: 0, False: 0}
         for entries in self._writer.entries:
             for entry in entries:
@@ -242,7 +245,7 @@ class Reckoning:
                 newest[entry.partition] = (entry.number, record.offset)
 
     def _entry(self, record: Fetched) -> Entry | None:
-        """What was sent as this record; ``None`` where nothing was that is the same in each byte."""
+        """Returns the sent record that equals this one; ``None`` if there is none."""
         first, second, *_ = ((record.value or b"") + b"//").split(b"/", 2)
         if not (first.isdigit() and second.isdigit()) or int(first) != record.partition:
             return None
@@ -256,7 +259,7 @@ class Reckoning:
         offsets = self._places.get((entry.partition, entry.number), [])
         known = f"{entry}; read at {offsets}"
         if entry.done_s is None:
-            self._complain("records without an answer", known)
+            self._complain("records without an outcome", known)
             return
         if len(offsets) > 1 and not twice:
             self._complain("records written more than once", known)
@@ -264,17 +267,16 @@ class Reckoning:
             if entry.sent_s >= failed_until_s and not (self._restarts and self._forgotten(entry, offsets)):
                 self._complain("records failed", known)
             if entry.maybe_written is None:
-                self._complain("records whose failure does not say what is known", known)
+                self._complain("failed records whose maybe_written is unknown", known)
             elif offsets and not entry.maybe_written:
-                self._complain("records there that failed as not written", known)
+                self._complain("records written that failed as not written", known)
             return
         if entry.told != entry.partition:
-            self._complain(f"records told to be in partition {entry.told}", known)
+            self._complain(f"records acknowledged in partition {entry.told}", known)
         if offsets:
-            # Of what is written twice, the copy that was acknowledged may be the one that was lost with its
-            # leader.
+            # If a record is written twice, the acknowledged copy may be lost with its leader.
             if entry.offset not in offsets and not (twice and lost):
-                self._complain("records elsewhere than their futures told", known)
+                self._complain("records not at their acknowledged offset", known)
         elif entry.sent_s >= since_s and not lost:
             self._complain("records lost", known)
 

@@ -1,6 +1,6 @@
-"""What is in a broker's log files, as Kafka's own DumpLogSegments reads them.
+"""Reads a broker's log files with Kafka's DumpLogSegments.
 
-Owns running the tool, once for any number of partitions, and reading its text. Judges nothing.
+Owns the run of the tool, one for any number of partitions, and the parsing of its output. Checks nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FIELD = re.compile(r"(\w+): (\S+)")
 
 
 class DumpedBatch(NamedTuple):
-    """One record batch; the offsets are those of its records, in order."""
+    """One record batch. ``offsets`` are those of its records, in order."""
 
     base_offset: int
     record_count: int
@@ -26,7 +26,7 @@ class DumpedBatch(NamedTuple):
     size: int
     is_valid: bool
     producer_id: int
-    """-1, as the three below: the producer is not idempotent."""
+    """-1 if the producer is not idempotent, as are the next three."""
     producer_epoch: int
     base_sequence: int
     last_sequence: int
@@ -34,7 +34,7 @@ class DumpedBatch(NamedTuple):
 
 
 class DumpedPartition(NamedTuple):
-    """All batches of a partition, in order, and the lines the tool adds where it finds a fault."""
+    """All batches of a partition, in order, and the tool's lines about faults."""
 
     batches: list[DumpedBatch]
     complaints: list[str]
@@ -45,16 +45,16 @@ class DumpedPartition(NamedTuple):
 
 
 Dump = dict[tuple[str, int], DumpedPartition]
-"""Topic and index -> what is in the partition."""
+"""Topic and index -> content of the partition."""
 
 
 def dump_partitions(data: Path, partitions: Iterable[tuple[str, int]], *, deep: bool = True) -> Dump:
     """Dumps partitions (topic, index) of a node's data directory.
 
-    ``deep``: whether to decompress every batch; without it the offsets are missing, and much time is saved.
+    ``deep``: whether to decompress batches. Without it the offsets are missing, but it is much faster.
 
     Raises:
-        FileNotFoundError: A partition has no log there.
+        FileNotFoundError: The directory has no log of a partition.
         subprocess.CalledProcessError: The tool failed.
     """
     found = {}
@@ -71,7 +71,7 @@ def dump_partitions(data: Path, partitions: Iterable[tuple[str, int]], *, deep: 
         options=["-Dlog4j2.level=ERROR"],
     )
     text = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-    # Each file's part begins with its name; complaints come at the very end, again with the file's name.
+    # Each file's part starts with its name. Complaints come at the end, again with the file's name.
     parts = re.split(r"^Dumping (\S+)\n", text, flags=re.MULTILINE)
     by_file = dict(zip(parts[1::2], parts[2::2], strict=True))
     return {place: _parse([by_file[str(file)] for file in files]) for place, files in found.items()}

@@ -1,7 +1,7 @@
-"""What a `Proxy` does to each connection, chosen by a seed.
+"""Chooses, by a seed, the fault that a `Proxy` injects into each connection.
 
-Owns the kinds of faults and the choice among them; carries out none. The n-th connection to a node has
-the same plan in every run with the same seed.
+Owns the kinds of faults and the choice. Does not inject them. With the same seed, the n-th connection to a
+node has the same plan in every run.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from typing import NamedTuple
 
 
 class Fault(enum.Enum):
-    """One kind of harm; ``at`` and ``hold_s`` are those of the connection's `Plan`."""
+    """A kind of fault. ``at`` and ``hold_s`` are those of the connection's `Plan`."""
 
     NONE = "none"
     CUT_REQUESTS = "cut requests"
-    """Cut once ``at`` bytes went to the broker, mostly within a request."""
+    """Cuts the connection after ``at`` bytes to the broker, mostly within a request."""
     CUT_ANSWERS = "cut answers"
-    """Cut once ``at`` bytes went to the client."""
+    """Cuts the connection after ``at`` bytes to the client."""
     LOSE_ANSWER = "lose answer"
-    """The broker has answered the ``at``-th Produce; the client gets a cut instead."""
+    """Cuts the connection instead of passing the broker's response to the ``at``-th Produce."""
     LATE_REQUEST = "late request"
-    """The ``at``-th Produce has left the client, whose connection is cut; it reaches the broker ``hold_s``
-    seconds later, when the client may have sent its records again."""
+    """Cuts the client's connection after the ``at``-th Produce, and passes the request to the broker
+    ``hold_s`` seconds later, when the client may already have sent its records again."""
     STALL_REQUESTS = "stall requests"
-    """The ``at``-th Produce, and what comes after it, reaches the broker ``hold_s`` seconds late, whether the
-    client still waits or not."""
+    """Delays the ``at``-th Produce, and all later requests, by ``hold_s`` seconds, whether the client still
+    waits or not."""
     STALL_ANSWERS = "stall answers"
-    """The answer to the ``at``-th Produce, and what comes after it, is ``hold_s`` seconds late."""
+    """Delays the response to the ``at``-th Produce, and all later responses, by ``hold_s`` seconds."""
     SLOW = "slow"
-    """Each request and each answer is ``hold_s`` seconds late."""
+    """Delays each request and each response by ``hold_s`` seconds."""
 
 
 class Plan(NamedTuple):
-    """What happens to one connection."""
+    """The plan for one connection."""
 
     fault: Fault
     at: int = 0
     """Bytes, or the number of a Produce request, counted from 1."""
     hold_s: float = 0
     abrupt: bool = False
-    """Whether the cut is a reset, which may overtake what was sent before it."""
+    """Whether the cut is a reset, which may overtake data sent before it."""
     last: int = 0
-    """The Produce whose answer is lost if the connection survived its fault; 0: it may live on."""
+    """The Produce whose response is lost if the connection survives its fault; 0: none."""
 
 
 GENTLE = Plan(Fault.NONE)
@@ -59,7 +59,7 @@ ALL: Mapping[Fault, float] = {
     Fault.STALL_ANSWERS: 2,
     Fault.SLOW: 1,
 }
-"""Every kind of fault, and how often it comes."""
+"""All kinds of faults, with their weights."""
 
 HOLDS_S = {
     Fault.LATE_REQUEST: (0.0, 0.8),
@@ -70,9 +70,9 @@ HOLDS_S = {
 
 
 class Mischief:
-    """Plans for connections, in the order in which they are made. Not thread-safe.
+    """Makes plans for connections, in the order of the connections. Not thread-safe.
 
-    ``kinds``: which faults, and their weights; default all.
+    ``kinds``: the faults and their weights; default: all.
     """
 
     def __init__(self, seed: str, kinds: Mapping[Fault, float] = ALL) -> None:
@@ -81,13 +81,13 @@ class Mischief:
         self._made: Counter[int] = Counter()
 
     def next_plan(self, node: int) -> tuple[int, Plan]:
-        """The number of a new connection to a node, from 1 on, and its plan."""
+        """Returns the number of a new connection to a node, starting at 1, and its plan."""
         self._made[node] += 1
         number = self._made[node]
         rng = random.Random(f"{self._seed}/{node}/{number}")
         fault = rng.choices(list(self._kinds), list(self._kinds.values()))[0]
         by_bytes = fault in (Fault.CUT_REQUESTS, Fault.CUT_ANSWERS)
-        # As likely within the first hundred bytes, the handshake, as within the first hundred thousand.
+        # Log-uniform: cuts within the first hundred bytes, the handshake, are as likely as later ones.
         most = 5.3 if fault is Fault.CUT_REQUESTS else 4.0
         at = int(10 ** rng.uniform(0, most)) if by_bytes else rng.randint(1, 12)
         hold_s = rng.uniform(*HOLDS_S.get(fault, (0.0, 0.0)))

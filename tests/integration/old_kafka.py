@@ -1,7 +1,6 @@
-"""Old brokers, one node each: Kafka 3.7 with KRaft, and Kafka 2.1, the oldest supported, with ZooKeeper.
+"""Runs old brokers, one node each: Kafka 3.7 with KRaft, and Kafka 2.1, the oldest supported, with ZooKeeper.
 
-Owns how these are started, and where they note the requests they get; their jars come from `kafka_install`,
-by the POMs in ``old/``.
+Owns their start and their request logs. `kafka_install` provides the jars, by the POMs in ``old/``.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class OldKafka(NamedTuple):
     log: Path
 
     def requests(self, client_id: str, until: str) -> set[tuple[str, int]]:
-        """API and version of a client's requests as the broker noted them, to the first of API ``until``."""
+        """Returns API and version of a client's logged requests, up to the first request of API ``until``."""
         found: set[tuple[str, int]] = set()
         for _ in looks(15):
             for line in self.log.read_text().splitlines():
@@ -56,7 +55,7 @@ class OldKafka(NamedTuple):
                     found.add((header["api"], int(header["version"])))
                     if header["api"] == until:
                         return found
-        raise TimeoutError(f"Kafka {self.version} noted no {until} of {client_id!r}, only {found}")
+        raise TimeoutError(f"Kafka {self.version} logged no {until} of {client_id!r}, only {found}")
 
 
 class _ZooKeeper(KafkaNode):
@@ -65,8 +64,8 @@ class _ZooKeeper(KafkaNode):
 
 @contextlib.contextmanager
 def old_kafka(version: str, directory: Path) -> Iterator[OldKafka]:
-    """One of ``HEADERS``' versions, with its data and logs in ``directory``."""
-    # Where `KafkaNode` looks for what its broker logs.
+    """Runs one of the versions in ``HEADERS``, with data and logs in ``directory``."""
+    # The path at which `KafkaNode` expects the broker's log.
     log = directory / "broker" / "node-1" / "broker.log"
     config = directory / "log4j1.properties"
     config.write_text(LOG4J1.format(file=log))
@@ -98,7 +97,7 @@ def _with_zookeeper(directory: Path, jars: str, options: list[str]) -> Iterator[
         {
             "broker.id": 1,
             "zookeeper.connect": f"127.0.0.1:{zookeeper_port}",
-            # ZooKeeper starts at the same time; the broker goes on trying meanwhile.
+            # ZooKeeper starts at the same time, and the broker retries until it is up.
             "zookeeper.connection.timeout.ms": 30_000,
             "listeners": f"PLAINTEXT://127.0.0.1:{broker_port}",
             "log.dirs": broker.data,

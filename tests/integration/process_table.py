@@ -1,4 +1,4 @@
-"""Which processes run on this machine, as Linux's ``/proc`` tells: tests look for what should be gone."""
+"""Lists the processes of this machine from Linux's ``/proc``, to check that processes have ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GONE_S = 60.0
 
 
 class ProcessInfo(NamedTuple):
-    """What ``/proc`` tells of a process."""
+    """Data of a process from ``/proc``."""
 
     pid: int
     parent: int
@@ -23,7 +23,7 @@ class ProcessInfo(NamedTuple):
 
 
 def processes() -> list[ProcessInfo]:
-    """Those that run, without the ones that only wait for their parent to hear of their end."""
+    """Returns all processes except zombies."""
     found = []
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):
@@ -37,7 +37,7 @@ def processes() -> list[ProcessInfo]:
 
 
 def below(root: int) -> list[ProcessInfo]:
-    """A process's children and theirs, however deep."""
+    """Returns all descendants of a process."""
     running = processes()
     found: list[ProcessInfo] = []
     parents = {root}
@@ -49,7 +49,7 @@ def below(root: int) -> list[ProcessInfo]:
 
 
 def until_gone(pids: set[int], what: str, patience_s: float = GONE_S) -> None:
-    """Returns once none of them runs; kills those that still do after ``patience_s``, and fails."""
+    """Waits until none of the processes runs. After ``patience_s``, kills the remaining ones and fails."""
     left: list[ProcessInfo] = []
     for _ in looks(patience_s):
         left = [each for each in processes() if each.pid in pids]

@@ -1,9 +1,8 @@
-"""A TCP proxy between a producer and Kafka's brokers that loses, cuts and holds back what passes it.
+"""A TCP proxy between a producer and Kafka's brokers that loses, cuts and delays data.
 
-Owns its listening sockets, one for each node, and two threads for each connection. It reads both
-directions frame by frame, so that it can act on a Produce request as a whole; it changes no byte. What it
-does to each connection is for a `Mischief` to say, and stands in the log. Clients that use acks=0, where a
-request has no answer, are beyond it.
+Owns its listening sockets, one per node, and two threads per connection. Reads both directions frame by
+frame, so that it can act on whole Produce requests. Changes no byte. A `Mischief` chooses the fault of each
+connection; faults are logged. Does not support acks=0, because such requests have no response.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from tests.integration.mischief import GENTLE, Fault, Mischief, Plan
 
 PRODUCE = 0
 TICK_S = 0.2
-"""How long a thread that waits for bytes may take to notice that its connection was cut."""
+"""Maximum time after which a reading thread notices that its connection was cut."""
 PATIENCE_S = 10
-"""How long a broker may take to answer what reached it after its client had gone."""
+"""Maximum time for a broker to respond to requests that reached it after the client had disconnected."""
 
 
 class Proxy:
-    """Listens on a port for each node and passes connections on. Usable as a context manager.
+    """Listens on one port per node and forwards connections. A context manager.
 
-    Changes nothing but for the time within `misbehaving`. Its methods are for one thread.
+    Injects faults only within `misbehaving`. Its methods are for one thread.
     """
 
     def __init__(self, nodes: Iterable[int]) -> None:
@@ -38,7 +37,7 @@ class Proxy:
         self.ports: dict[int, int] = {
             node: listener.getsockname()[1] for node, listener in self._listeners.items()
         }
-        """Where clients reach each node: what the brokers are to advertise."""
+        """The port for each node. The brokers must advertise these ports."""
         self._targets: dict[int, int] = {}
         self._lock = threading.Lock()  # guards the three below, which accepting reads and writes
         self._mischief: Mischief | None = None
@@ -52,13 +51,13 @@ class Proxy:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
 
     def forward_to(self, targets: Mapping[int, int]) -> None:
-        """Begins: ``targets`` says where each node listens, as a port of 127.0.0.1."""
+        """Starts forwarding. ``targets``: each node's port on 127.0.0.1."""
         self._targets = dict(targets)
         self._accepting.start()
 
     @contextlib.contextmanager
     def misbehaving(self, mischief: Mischief, log: FaultLog) -> Iterator[None]:
-        """Cuts what is there and lets new connections suffer; at the end spares those that still would."""
+        """Cuts all connections and injects faults into new ones. At the end, cancels faults still to come."""
         with self._lock:
             self._mischief, self._log = mischief, log
         self.cut_all()
@@ -70,7 +69,7 @@ class Proxy:
                 links = list(self._links)
             for link in links:
                 link.spare()
-            log.add("the proxy is gentle again")
+            log.add("the proxy injects no more faults")
 
     def cut_all(self) -> None:
         """Cuts every connection."""
@@ -114,7 +113,7 @@ class Proxy:
         try:
             broker = socket.create_connection(("127.0.0.1", self._targets[node]), timeout=2)
         except OSError:
-            # A dead node: the client's connection ends as soon as it stands.
+            # The node is down: close the client's connection at once.
             client.close()
             return
         with self._lock:
@@ -125,7 +124,7 @@ class Proxy:
 
 
 class _Link:
-    """One connection: the client's socket, the broker's, and what happens to what passes between them."""
+    """One connection: the client's socket, the broker's socket, and the fault of the connection."""
 
     def __init__(
         self, name: str, client: socket.socket, broker: socket.socket, plan: Plan, log: FaultLog
@@ -138,8 +137,8 @@ class _Link:
         self._over = threading.Event()
         self._cutting = threading.Lock()
         self._client_gone = False
-        # What the broker has, or is about to get, and has not answered: correlation id, and for a Produce
-        # its number, else 0.
+        # Requests forwarded, or about to be, without a response: correlation id, and the number of a Produce
+        # request, else 0.
         self._unanswered: deque[tuple[int, int]] = deque()
         self._answered = threading.Condition()
         self._threads = [
@@ -159,11 +158,11 @@ class _Link:
             thread.join()
 
     def spare(self) -> None:
-        """Forgets what was still to happen."""
+        """Cancels a fault that is still to come."""
         self._plan = GENTLE
 
     def cut(self, reason: str = "", abrupt: bool = False) -> None:
-        """Ends both connections; does nothing where that was done."""
+        """Closes both sockets. Idempotent."""
         with self._cutting:
             if self._over.is_set():
                 return
@@ -214,13 +213,14 @@ class _Link:
             self._await_answers()
 
     def _await_answers(self) -> None:
-        """The client has gone, not what it sent: a broker may drop the requests of a closed connection."""
+        """Waits for outstanding responses after the client has disconnected: a broker may drop the requests
+        of a closed connection, and these requests must be processed."""
         with self._answered:
             answered = self._answered.wait_for(
                 lambda: self._over.is_set() or not self._unanswered, timeout=PATIENCE_S
             )
         if not answered:
-            self._note(f"no answer within {PATIENCE_S} s to what the client had sent before it went")
+            self._note(f"no response within {PATIENCE_S} s to requests sent before the client disconnected")
 
     def _pass_answers(self) -> None:
         passed = 0
@@ -229,29 +229,29 @@ class _Link:
             with self._answered:
                 expected, number = self._unanswered.popleft()
                 self._answered.notify_all()
-            assert correlation_id == expected, f"{self._name}: answer {correlation_id}, expected {expected}"
+            assert correlation_id == expected, f"{self._name}: response {correlation_id}, expected {expected}"
             fault, at, hold_s, abrupt, last = self._plan
             if number != 0 and (number == last or (fault is Fault.LOSE_ANSWER and number == at)):
-                self.cut(f"the answer to Produce {number} was lost", abrupt)
+                self.cut(f"the response to Produce {number} was lost", abrupt)
                 return
             if fault is Fault.CUT_ANSWERS and passed + len(frame) > at:
                 self._write(self._client, frame[: at - passed])
                 kind = f"Produce {number}" if number else "another request"
-                self.cut(f"{at - passed} of {len(frame)} bytes of the answer to {kind} came through", abrupt)
+                self.cut(f"{at - passed} of {len(frame)} bytes of the response to {kind} passed", abrupt)
                 return
             if fault is Fault.SLOW:
                 self._over.wait(hold_s)
             elif fault is Fault.STALL_ANSWERS and number != 0 and number == at:
-                self._note(f"the answer to Produce {number}, and what follows, is {hold_s:.3f} s late")
+                self._note(f"the response to Produce {number}, and what follows, is {hold_s:.3f} s late")
                 self._over.wait(hold_s)
             if self._client_gone:
-                self._note(f"Produce {number} was answered after the client had gone")
+                self._note(f"the response to Produce {number} came after the client had disconnected")
             elif not self._write(self._client, frame):
                 self._client_gone = True
             passed += len(frame)
 
     def _frame(self, end: socket.socket) -> bytes | None:
-        """The next request or answer with its size in front; ``None`` at the connection's end."""
+        """Returns the next request or response, size prefix included; ``None`` at the connection's end."""
         size = self._read(end, 4)
         if size is None:
             return None
@@ -275,7 +275,7 @@ class _Link:
         return bytes(got)
 
     def _write(self, end: socket.socket, data: bytes) -> bool:
-        """Whether all of it could be sent."""
+        """Sends the data. Returns whether all of it could be sent."""
         left = memoryview(data)
         while left:
             try:
@@ -292,7 +292,7 @@ def _end(end: socket.socket, abrupt: bool) -> None:
     with contextlib.suppress(OSError):
         if abrupt:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            # Wakes whoever reads here, and sends nothing: the reset comes with close.
+            # Wakes the thread that reads from this socket. Sends nothing: close() sends the reset.
             end.shutdown(socket.SHUT_RD)
         else:
             end.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,7 @@
-"""Records of every shape a producer has to carry, for reading back what arrived.
+"""Generates records of every shape that a producer must support, for tests that read them back.
 
-Owns which keys, values, headers and timestamps occur; the same seed gives the same records. Knows neither
-a producer nor a broker.
+Owns the keys, values, headers and timestamps. The same seed gives the same records. Uses no producer or
+broker.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 TOPIC_CONFIG = {
-    # Since Kafka 4.0 a broker refuses timestamps more than an hour ahead; and a segment whose newest
-    # record is of 1970 would be deleted within minutes.
+    # Since Kafka 4.0 a broker refuses timestamps more than an hour ahead. A segment whose newest record is
+    # from 1970 would be deleted within minutes.
     "message.timestamp.after.max.ms": str(2**63 - 1),
     "retention.ms": "-1",
-    # One segment, however far apart the timestamps are.
+    # One segment, regardless of the distance of the timestamps.
     "segment.ms": str(2**63 - 1),
     "max.message.bytes": str(2 * 1024 * 1024),
 }
-"""What a topic needs to take all of these records."""
+"""The configuration with which a topic accepts all of these records."""
 
 END_OF_9999_MS = 253_402_300_799_999
 WORDS = (
@@ -65,11 +65,11 @@ class Shape(NamedTuple):
 
 
 def all_shapes(count: int, largest_record: int, partitions: int, seed: int = 1) -> Iterator[Shape]:
-    """``count`` records, among them some of about ``largest_record`` bytes."""
+    """Yields ``count`` records, including some of about ``largest_record`` bytes."""
     rng = random.Random(seed)
     text = " ".join(rng.choices(WORDS, k=300_000)).encode()
     sized = {
-        # Evenly spread, so that large records meet small ones in their partitions.
+        # Spread out, so that large records are between small ones in their partitions.
         count // 7: (b"large", _cut(text, largest_record - 100, rng)),
         count // 2: (b"random", rng.randbytes(largest_record - 100)),
         count - 2: (b"large", _cut(text, largest_record - 100, rng)),
@@ -83,7 +83,7 @@ def all_shapes(count: int, largest_record: int, partitions: int, seed: int = 1) 
         yield Shape(
             _value(rng, text, usual is not None),
             usual,
-            # Most records of real topics have none.
+            # Most records in real topics have no headers.
             rng.choice(HEADERS) if index % 3 == 0 else None,
             rng.choice(TIMESTAMPS_MS),
             rng.choice((None, None, rng.randrange(partitions))),

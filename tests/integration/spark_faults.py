@@ -1,8 +1,8 @@
-"""What tests of Spark's side share that do harm while tasks write: rows that can be told apart, events
-between processes, and trouble beside a job.
+"""The shared parts of tests that inject faults while Spark tasks write: distinguishable rows, events between
+processes, and code that runs beside a job.
 
-Owns no fault: tests do. `Signals`, `value` and `arrow` are used in Spark's workers too, which get them by
-value.
+Does not own the faults; tests do. `Signals`, `value` and `arrow` also run in Spark's workers, where they are
+pickled by value.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ PARTITIONS = 3
 BATCH = 200
 PATIENCE_S = 240.0
 PADDING = "." * 100
-"""So that rows fill the buffers between Spark and its workers, and early ones get through."""
+"""Makes rows large enough to fill the buffers between Spark and its workers, so that early rows are passed
+on."""
 
 
 @contextmanager
 def by_value(module: str) -> Iterator[None]:
-    """What is defined in ``module``, and here, is pickled as a whole meanwhile: workers need not be able to
-    import the tests."""
+    """Within the block, functions of ``module`` and of this module are pickled by value, because workers
+    can't import the tests."""
     from pyspark import cloudpickle as untyped
 
     cloudpickle: Any = untyped
@@ -48,15 +49,15 @@ def by_value(module: str) -> Iterator[None]:
 
 @contextmanager
 def faults_session(directory: Path, master: str, module: str) -> Iterator[Any]:
-    """A session whose workers get the test's functions by value. Small batches reach the sink while the task
-    still runs."""
+    """Runs a session whose workers get the test's functions by value. With small batches, so that rows reach
+    the sink while the task still runs."""
     small = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH)}
     with by_value(module), spark_session(directory, master, **small) as session:
         yield session
 
 
 class Signals:
-    """Events that processes leave for each other, as files of a directory."""
+    """Events between processes, as files in a directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = str(directory)
@@ -71,7 +72,7 @@ class Signals:
         deadline = time.monotonic() + PATIENCE_S
         while not self.given(name):
             if self.given("broken") or time.monotonic() > deadline:
-                raise TimeoutError(f"{name!r} was not given in {PATIENCE_S:.0f} s, or never will be")
+                raise TimeoutError(f"signal {name!r} was not given in {PATIENCE_S:.0f} s, or the test failed")
             time.sleep(0.01)
 
 
@@ -94,7 +95,7 @@ def attempt() -> int:
 
 
 def found(bootstrap: str, topic: str, least: int) -> dict[int, Counter[int]]:
-    """How often each row is in a topic: task to number to times."""
+    """Returns how often each row is in a topic: task to row number to count."""
     rows: dict[int, Counter[int]] = {}
     for record in read_all(bootstrap, topic, least):
         task, number, padding = (record.value or b"").decode().split()
@@ -104,8 +105,7 @@ def found(bootstrap: str, topic: str, least: int) -> dict[int, Counter[int]]:
 
 
 def records_in(bootstrap: str, topic: str, partitions: Iterable[int] = range(PARTITIONS)) -> int:
-    """The sum of the partitions' high watermarks, as far as there are leaders: what is written and
-    replicated."""
+    """Returns the sum of the high watermarks of all partitions that have a leader: the replicated records."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "watermarks", "log_level": 0})
     there = 0
     try:
@@ -125,21 +125,21 @@ def until_written(
     signals: Signals,
     partitions: Iterable[int] = range(PARTITIONS),
 ) -> None:
-    """Returns once so many records are in a topic's partitions together, while the job goes on."""
+    """Waits until a topic's partitions have ``least`` records in total. Fails if the job ends before."""
     there = 0
     for _ in looks(PATIENCE_S, 0.1):
         if signals.given("ended") or signals.given("broken"):
-            raise AssertionError("the job ended before its time")
+            raise AssertionError("the job ended too early")
         there = records_in(bootstrap, topic, partitions)
         if there >= least:
             return
-    raise AssertionError(f"{there} records of {topic!r} are written after {PATIENCE_S} s, not {least}")
+    raise AssertionError(f"{topic!r} has {there} records after {PATIENCE_S} s, not {least}")
 
 
 @contextmanager
 def meanwhile(signals: Signals, trouble: Callable[[], None]) -> Iterator[None]:
-    """Makes trouble in a thread while the block runs a job; the job, not the trouble, needs the main thread:
-    there Spark has its active session."""
+    """Runs ``trouble`` in a thread while the block runs a job. The job needs the main thread, which has
+    Spark's active session."""
 
     def make() -> None:
         try:

@@ -1,4 +1,4 @@
-"""A Spark session for tests: local, two threads, bound to loopback, its workers finding the package under
+"""A Spark session for tests: local, two threads, bound to loopback. Its workers can import the package under
 test."""
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Any
 import cyproducer
 
 OURS = Path(cyproducer.__file__).parents[1]
-"""Where the package under test is, be it installed or built in place."""
+"""The directory of the package under test, installed or built in place."""
 
 QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
-"""Of a JVM that lives for a test, on few cores."""
+"""JVM options for a short life on few cores."""
 
 
 @contextmanager
 def spark_session(directory: Path, master: str = "local[2]", **settings: str) -> Iterator[Any]:
-    """One session; ``settings`` with two underscores for each dot. Stopped, with its JVM, at the end."""
+    """Runs one session. ``settings`` have two underscores for each dot. Stops it, with its JVM, at the
+    end."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -41,8 +42,8 @@ def spark_session(directory: Path, master: str = "local[2]", **settings: str) ->
         builder = builder.config(name, value)
     before = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH", "PYSPARK_PYTHON")}
     os.environ["PYTHONPATH"] = os.pathsep.join([str(OURS), *filter(None, [before["PYTHONPATH"]])])
-    # Spark starts workers with `python -m`, which looks into the working directory first: in a clone of this
-    # project there are sources without extensions.
+    # Spark starts workers with `python -m`, which puts the working directory first on sys.path: in a clone of
+    # this project, it has sources without extensions.
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     try:

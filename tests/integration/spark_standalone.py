@@ -1,12 +1,13 @@
-"""A standalone Spark cluster for tests: a master and two workers, on loopback, as processes of this machine.
+"""Runs a standalone Spark cluster for tests: a master and two workers, on loopback, as processes of this
+machine.
 
-Owns: starting and stopping them, their directories and logs. Does not own: the session (``spark_session``,
-to which ``master`` is given), nor what executors do. Not thread-safe.
+Owns their start and stop, their directories and logs. Does not own the session (``spark_session``, which
+takes ``master``) or the executors' work. Not thread-safe.
 
-Each worker has an address of its own, 127.0.0.1 and 127.0.0.2, and so have the executors that it starts:
-for Spark they are different hosts, without which it starts no second copy of a task. Whatever was started
-dies with the test run, be that killed: the master and the workers below ``supervise.py``, executors when
-their worker goes, and Python's workers with their executor.
+Each worker and its executors have their own address, 127.0.0.1 or 127.0.0.2: Spark sees different hosts,
+without which it starts no second copy of a task. All processes die with the test run, even if it is killed:
+the master and the workers run under ``supervise.py``, executors end with their worker, and Python workers
+with their executor.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ STOP_S = 60.0
 
 
 def missing_hosts() -> str | None:
-    """Why this machine can't have the workers' addresses; None where it can. Linux has all of 127.0.0.0/8."""
+    """Returns why the workers' addresses are not available, or None. On Linux all of 127.0.0.0/8 is."""
     for host in HOSTS:
         with socket.socket() as probe:
             try:
                 probe.bind((host, 0))
             except OSError as error:
-                return f"{host} is no address of this machine: {error}"
+                return f"{host} is not an address of this machine: {error}"
     return None
 
 
 class StandaloneSpark:
-    """The cluster, from ``__enter__`` to ``__exit__``; ``cores`` are those of each worker."""
+    """The cluster; a context manager. ``cores`` and ``memory`` are per worker."""
 
     def __init__(self, directory: Path, cores: int = 1, memory: str = "512m") -> None:
         self._directory = directory
@@ -49,7 +50,7 @@ class StandaloneSpark:
         self._memory = memory
         self._running: list[_Daemon] = []
         self.master = ""
-        """The address that a session is given."""
+        """The address for a session."""
 
     def __enter__(self) -> Self:
         if (reason := missing_hosts()) is not None:
@@ -80,18 +81,18 @@ class StandaloneSpark:
         self.stop()
 
     def stop(self) -> None:
-        """Stops the workers, then the master. Fails, and kills them, where executors or their Python workers
-        stay."""
+        """Stops the workers, then the master. If executors or their Python workers remain, kills them and
+        fails."""
         started = {each.pid for daemon in self._running for each in below(daemon.pid)}
         with ExitStack() as stack:
             stack.callback(until_gone, started, "processes of the Spark cluster are")
-            # The last one pushed goes first.
+            # The last one pushed is called first.
             for daemon in self._running:
                 stack.callback(daemon.stop)
         self._running = []
 
     def logs(self) -> str:
-        """The end of what they and their executors wrote."""
+        """Returns the ends of the logs of all processes, executors included."""
         files = [daemon.log for daemon in self._running] + sorted(self._directory.glob("work-*/*/*/stderr"))
         return "\n".join(f"--- {file}\n{file.read_text(errors='replace')[-3000:]}" for file in files)
 
@@ -102,7 +103,7 @@ class StandaloneSpark:
 
 
 class _Daemon:
-    """A master or a worker: a JVM below ``supervise.py``, on free ports of ``host``."""
+    """A master or a worker: a JVM under ``supervise.py``, on free ports of ``host``."""
 
     def __init__(self, directory: Path, name: str, of: str, host: str, *arguments: str) -> None:
         import pyspark
@@ -120,9 +121,9 @@ class _Daemon:
         )
         environment = {
             **os.environ,
-            # What it and its executors listen on is this address's, the page for browsers too.
+            # The address for all sockets of it and its executors, including the web UI.
             "SPARK_LOCAL_IP": host,
-            # By these a worker finds what its executors are made of; Spark's scripts set them.
+            # A worker needs these to start executors. Normally Spark's scripts set them.
             "SPARK_HOME": str(home),
             "SPARK_SCALA_VERSION": next(home.glob("jars/spark-core_*.jar")).name.split("_")[1].split("-")[0],
         }
@@ -138,10 +139,10 @@ class _Daemon:
             )
         assert self._process.stdout is not None
         self.pid = int(self._process.stdout.readline())
-        """The JVM's."""
+        """The JVM's pid."""
 
     def says(self, pattern: str) -> str:
-        """Waits for a line of its log; the pattern's group, or else all of it."""
+        """Waits until its log matches ``pattern``. Returns the pattern's last group, or the whole match."""
         text = ""
         for _ in looks(START_S, 0.1):
             text = self.log.read_text(errors="replace")
@@ -149,10 +150,10 @@ class _Daemon:
                 return found[found.lastindex or 0]
             if self._process.poll() is not None:
                 break
-        raise RuntimeError(f"{self.name} did not say {pattern!r}:\n{text[-3000:]}")
+        raise RuntimeError(f"{self.name} did not log {pattern!r}:\n{text[-3000:]}")
 
     def stop(self) -> None:
-        """Asks it to end, so that a worker ends its executors, and kills it where it does not."""
+        """Sends SIGTERM, so that a worker stops its executors. Kills the process if it does not exit."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(BrokenPipeError):
@@ -161,7 +162,7 @@ class _Daemon:
         try:
             self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
-            # The end of its stdin has ``supervise.py`` kill the JVM.
+            # At the end of its stdin, ``supervise.py`` kills the JVM.
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
             self._process.wait(STOP_S)

@@ -1,11 +1,12 @@
-"""Runs one command and kills it when whoever started this script is gone: ``supervise.py COMMAND...``
+"""Runs one command, and kills it when the process that started this script is gone: ``supervise.py
+COMMAND...``
 
-Prints the command's pid, then obeys lines on stdin: each names a signal (``SIGTERM``, ``SIGSTOP``, ...), is
-sent to the command and answered by a line, that of ``SIGSTOP`` once nothing runs any more. The end of stdin,
-which the kernel brings about even where the parent was killed, kills the command. Exits with its status.
+Prints the command's pid, then reads lines from stdin. Each names a signal (``SIGTERM``, ``SIGSTOP``, ...),
+which it sends to the command and confirms with a line; for ``SIGSTOP`` once the process has stopped. At the
+end of stdin, which also comes if the parent is killed, it kills the command. Exits with the command's status.
 
-A process of its own rather than ``prctl(PR_SET_PDEATHSIG)``: that is Linux's alone and fires when the
-thread that started the child ends. Being the parent, it also never signals a pid that has been given away.
+A separate process instead of ``prctl(PR_SET_PDEATHSIG)``, which exists only on Linux and fires when the
+thread that started the child ends. As the parent of the command, it also never signals a reused pid.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def main(command: list[str]) -> None:
         name = line.strip()
         child.send_signal(signal.Signals[name])
         if name == "SIGSTOP":
-            # Its threads go on for a moment after the signal, enough to answer a request.
+            # Its threads run on for a moment after the signal, long enough to respond to a request.
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(child.pid, os.WUNTRACED)
         print(name, flush=True)

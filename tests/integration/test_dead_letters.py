@@ -1,4 +1,5 @@
-"""Rows that a real broker refuses: the one that is wrong becomes a dead letter, and not those beside it."""
+"""Tests rows that a real broker refuses: only the bad row becomes a dead letter, not the others of its
+batch."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def letters(kafka: KafkaCluster, topic: str, count: int) -> list[Fetched]:
     return read_all(kafka.bootstrap_servers, f"{topic}-dead", count)
 
 
-def test_a_record_that_the_topic_has_no_room_for(kafka: KafkaCluster) -> None:
+def test_a_record_that_is_too_large_for_its_topic_becomes_a_dead_letter(kafka: KafkaCluster) -> None:
     kafka.create_topic("letters-small", 2, configs={"max.message.bytes": "500"})
     kafka.create_topic("letters-small-dead", 1)
     rows: list[tuple[bytes | None, bytes]] = [(b"%d" % n, b"v") for n in range(200)]
@@ -50,7 +51,7 @@ def test_a_record_that_the_topic_has_no_room_for(kafka: KafkaCluster) -> None:
     assert about["cyproducer.error.partition"] in (b"0", b"1")
 
 
-def test_a_record_that_is_wrong_in_a_batch_of_right_ones(kafka: KafkaCluster) -> None:
+def test_only_the_invalid_record_of_a_batch_becomes_a_dead_letter(kafka: KafkaCluster) -> None:
     kafka.create_topic("letters-compacted", 1, configs={"cleanup.policy": "compact"})
     kafka.create_topic("letters-compacted-dead", 1)
     rows: list[tuple[bytes | None, bytes]] = [(b"%d" % n, b"%d" % n) for n in range(100)]
@@ -63,7 +64,7 @@ def test_a_record_that_is_wrong_in_a_batch_of_right_ones(kafka: KafkaCluster) ->
     assert dict(letter.headers)["cyproducer.error.class"] == b"InvalidRecordError"
 
 
-def test_a_dead_letter_is_cut_to_what_its_topic_takes(kafka: KafkaCluster) -> None:
+def test_a_dead_letter_is_cut_to_fit_its_topic(kafka: KafkaCluster) -> None:
     kafka.create_topic("letters-tiny", 1, configs={"max.message.bytes": "500"})
     kafka.create_topic("letters-tiny-dead", 1, configs={"max.message.bytes": "100000"})
     summary = write(kafka, "letters-tiny", [(b"k", b"x" * 300_000), (b"l", b"v")])

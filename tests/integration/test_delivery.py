@@ -1,4 +1,4 @@
-"""What a caller is told about its records on a real broker, through every way of being told."""
+"""Tests the results that a caller gets from a real broker: metadata, futures, awaitables and callbacks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def values(records: list[Fetched]) -> list[bytes | None]:
 
 
 @pytest.mark.smoke
-def test_a_record_is_acknowledged_with_its_place(kafka: KafkaCluster) -> None:
+def test_a_record_is_acknowledged_with_partition_and_offset(kafka: KafkaCluster) -> None:
     kafka.create_topic("place", partitions=2)
     with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
         told = [producer.send("place", b"%d" % i, key=b"k", partition=1).get(30) for i in range(3)]
@@ -47,7 +47,7 @@ def test_acknowledged_records_have_their_offsets(kafka: KafkaCluster, acks: int 
 def test_without_acknowledgement_offsets_are_unknown_and_the_records_arrive(kafka: KafkaCluster) -> None:
     kafka.create_topic("acks-0")
     with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, acks=0) as producer:
-        # Nothing tells of a refusal with acks=0, so the new topic's leader has to be ready beforehand.
+        # With acks=0 a refusal is not reported, so the new topic's leader must be ready first.
         with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as other:
             assert other.send("acks-0", b"first").get(30).offset == 0
         futures = [producer.send("acks-0", b"%d" % i) for i in range(1_000)]
@@ -58,7 +58,7 @@ def test_without_acknowledgement_offsets_are_unknown_and_the_records_arrive(kafk
     assert found == [b"first", *(b"%d" % i for i in range(1_000))]
 
 
-def test_a_topic_with_log_append_time_tells_the_brokers_time(kafka: KafkaCluster) -> None:
+def test_with_log_append_time_the_metadata_has_the_brokers_time(kafka: KafkaCluster) -> None:
     kafka.create_topic("append-time", configs={"message.timestamp.type": "LogAppendTime"})
     before = int(time.time() * 1000)
     with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, linger_ms=50) as producer:
@@ -72,7 +72,7 @@ def test_a_topic_with_log_append_time_tells_the_brokers_time(kafka: KafkaCluster
     assert all(before <= timestamp <= after for timestamp in told)
 
 
-def test_a_topic_with_create_time_tells_the_callers_time_or_that_of_send(kafka: KafkaCluster) -> None:
+def test_with_create_time_the_metadata_has_the_callers_time_or_that_of_send(kafka: KafkaCluster) -> None:
     kafka.create_topic("create-time", configs={"message.timestamp.type": "CreateTime"})
     before = int(time.time() * 1000)
     with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, linger_ms=50) as producer:
@@ -119,7 +119,7 @@ def test_records_can_be_waited_for_with_concurrent_futures(kafka: KafkaCluster) 
     assert [future.result().offset for future in futures] == list(range(500))
 
 
-def test_callbacks_are_told_in_the_order_of_the_log(kafka: KafkaCluster) -> None:
+def test_callbacks_run_in_the_order_of_the_log(kafka: KafkaCluster) -> None:
     kafka.create_topic("callbacks")
     told: list[tuple[int, int]] = []
     with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:

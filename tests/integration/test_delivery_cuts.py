@@ -1,4 +1,5 @@
-"""Connections that are cut, stall, and lose answers while records flow through a proxy to three nodes."""
+"""Tests connections that are cut, stall and lose responses while records flow through a proxy to three
+nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from tests.until import looks
 pytestmark = [
     pytest.mark.kafka,
     pytest.mark.slow,
-    # kafka-python's way of reading its message definitions.
+    # kafka-python reads its message definitions this way.
     pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),
 ]
 
@@ -45,7 +46,7 @@ def proxy() -> Iterator[Proxy]:
 
 @pytest.fixture(scope="module")
 def cluster(proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Three nodes whose listener PROXIED sends clients to the proxy; nodes and tests talk past it."""
+    """Three nodes whose listener PROXIED advertises the proxy. Nodes and tests connect directly."""
     nodes = KafkaCluster(
         len(NODES),
         listeners={"PROXIED": "PLAINTEXT"},
@@ -84,7 +85,7 @@ def test_cut_and_stalled_connections(
     topic = f"cut-{way.name}"
     faults.create(topic, PARTITIONS)
     with contextlib.ExitStack() as trouble:
-        # The producer's very first requests are met by it too.
+        # The faults also affect the producer's first requests.
         trouble.enter_context(proxy.misbehaving(Mischief(log.seed), log))
         with writing(proxy.bootstrap_servers, way, topic, log) as writer:
             time.sleep(6 * PATIENCE)
@@ -112,7 +113,7 @@ def test_answers_lost_in_a_row(
 
 
 def all_get_through(writer: Writer) -> bool:
-    """Whether each of the next 20 records to every partition is acknowledged."""
+    """Returns whether the next 20 records to each partition are all acknowledged."""
     begin = [len(entries) for entries in writer.entries]
     writer.pass_by([first + 20 for first in begin])
     places = zip(writer.entries, begin, strict=True)
@@ -129,8 +130,8 @@ def test_records_that_ran_out_of_time(
     with writing(proxy.bootstrap_servers, way, topic, log, **times) as writer:
         with proxy.misbehaving(Mischief(log.seed), log):
             time.sleep(8 * PATIENCE)
-        # Those that failed leave nothing behind that harms those to come. One of these may still be late: 600
-        # ms are not much for brokers on a busy machine.
+        # Failed records must not affect later ones. Some of those may still time out: 600 ms is short for
+        # brokers on a busy machine.
         assert any(all_get_through(writer) for _ in looks(30))
 
     reckoning = settle(cluster, faults, writer, way, deaths=False, failed_until_s=log.now_s())

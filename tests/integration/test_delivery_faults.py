@@ -1,6 +1,7 @@
-"""Three nodes that die, hang and move, and topics that come again, while records flow every way at once.
+"""Tests records that flow with all settings at once while nodes die and hang, leaders move, and topics are
+recreated. Uses three nodes.
 
-Each test has a writer for each way to produce; the first is idempotent.
+Each test has one writer per setting; the first is idempotent.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tests.integration.ledger import Writer
 pytestmark = [
     pytest.mark.kafka,
     pytest.mark.slow,
-    # kafka-python's way of reading its message definitions.
+    # kafka-python reads its message definitions this way.
     pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),
 ]
 
@@ -53,7 +54,7 @@ def faults(kafka_cluster: KafkaCluster, log: FaultLog) -> Iterator[ClusterFaults
 def writing_every_way(
     cluster: KafkaCluster, faults: ClusterFaults, log: FaultLog, topic: str
 ) -> Iterator[list[tuple[Way, Writer]]]:
-    """Writers to topics of their own, each of whose records are known to get through."""
+    """Starts one writer per setting, each with its own topic, and waits until records are acknowledged."""
     with contextlib.ExitStack() as stack:
         writers = []
         for way in WAYS:
@@ -85,7 +86,7 @@ def test_killed_leaders(kafka_cluster: KafkaCluster, faults: ClusterFaults, log:
             pass_by(writers)
             faults.restart(victim)
             for _, writer in writers:
-                # Before the next one dies: with two replicas gone nothing could be acknowledged.
+                # Wait before killing the next: with two replicas down nothing could be acknowledged.
                 faults.await_in_sync(writer.topic)
             pass_by(writers)
 
@@ -96,8 +97,8 @@ def test_killed_leaders(kafka_cluster: KafkaCluster, faults: ClusterFaults, log:
 def test_paused_brokers(kafka_cluster: KafkaCluster, faults: ClusterFaults, log: FaultLog) -> None:
     rng = random.Random(log.seed)
     with writing_every_way(kafka_cluster, faults, log, "paused") as writers:
-        # Longer than request_timeout_ms, so that its records come again; the short ones leave it leader, and
-        # what it had on its old connections is still there when it goes on.
+        # Longer than request_timeout_ms, so that records are sent again. After a short pause the node is
+        # still leader, and its old connections still have unread requests when it resumes.
         for pause_s in [rng.uniform(1.2, 3), rng.uniform(6, 7), rng.uniform(1.2, 3)] * rounds(1):
             victim = rng.choice(faults.leaders(writers[0][1].topic, PARTITIONS))
             faults.pause(victim)
@@ -138,7 +139,7 @@ def test_topics_deleted_and_made_again(
             pass_by(writers)
 
     for way, writer in writers:
-        # What was on its way to the old topic with an unknown outcome may fail, and must where the new one
-        # has later records.
+        # Records in flight to the old topic, with an unknown outcome, may fail, and must fail if the new
+        # topic has later records.
         made = made_s[writer.topic]
         settle(kafka_cluster, faults, writer, way, failed_until_s=made, since_s=made)

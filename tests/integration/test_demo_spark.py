@@ -1,4 +1,4 @@
-"""`make demo-spark`, small: its table beside what its topics hold, and that it leaves nothing behind."""
+"""Tests a small `make demo-spark`: its table matches the topics' content, and it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.integration.consume import Fetched, read_all
 from tests.integration.process_table import ProcessInfo, processes
 from tests.until import until
 
-# At the end: an installed package comes before the sources, which stand beside the demo.
+# At the end: an installed package comes before the sources, which are in the same directory as the demo.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(400), needs_module("pyspark")]
@@ -31,7 +31,7 @@ def write_sources(root: Path) -> None:
     (root / "a.py").write_text("".join(f"a = {number}  \r\n\n" for number in range(1_000)))
     (root / "package" / "b.h").write_bytes(b'\tint b; // "\xff"\n' + b"x" * 10_001 + b"\n" + b"y" * 10_000)
     (root / "package" / "empty.pyi").touch()
-    # Spark takes it for somebody's scratch.
+    # Spark skips names that start with "_".
     (root / "package" / "__init__.py").write_text("import os\n")
     (root / "package" / "other.txt").write_text("no source code\n")
 
@@ -45,7 +45,7 @@ def lines_of(records: list[Fetched]) -> Counter[tuple[str, int, str, str]]:
     return found
 
 
-def test_the_table_says_what_the_topics_hold(
+def test_the_table_matches_the_content_of_the_topics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from demo_spark import run
@@ -97,11 +97,11 @@ def test_the_table_says_what_the_topics_hold(
 
 
 @needs_proc
-def test_interrupted_it_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
     from demo_spark import run
 
     def started() -> list[ProcessInfo]:
-        """Whose command names the directory, as Kafka's and Spark's do."""
+        """Returns processes whose command contains the directory, as Kafka's and Spark's do."""
         return [each for each in processes() if str(tmp_path) in each.command]
 
     program = subprocess.Popen(
@@ -111,7 +111,7 @@ def test_interrupted_it_leaves_nothing_behind(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        # A terminal's Ctrl-C goes to the whole group, which the test is no part of.
+        # A terminal's Ctrl-C goes to the whole process group, which must not include the test.
         start_new_session=True,
     )
     try:

@@ -1,4 +1,4 @@
-"""Beside other clients: kafka-python's programs, and where each client puts a key."""
+"""Compares with other clients: a kafka-python program, and the partition of each key."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ pytestmark = pytest.mark.kafka
 
 PROGRAM = Path(__file__).with_name("drop_in_program.py")
 OURS = Path(cyproducer.__file__).parents[1]
-"""Where the package under test is, be it installed or built in place."""
+"""The directory of the package under test, installed or built in place."""
 
 
 def run_program(module: str, kafka: KafkaCluster, topic: str, directory: Path) -> list[str]:
-    """What the program prints with the clients of a module."""
+    """Returns the program's output with the clients of a module."""
     kafka.create_topic(topic, partitions=3)
     text = PROGRAM.read_text()
     changed = text.replace("from kafka", f"from {module}")
@@ -45,7 +45,7 @@ def run_program(module: str, kafka: KafkaCluster, topic: str, directory: Path) -
     return run.stdout.replace(topic, "TOPIC").splitlines()
 
 
-def test_a_program_for_kafka_python_does_the_same_after_its_import_is_changed(
+def test_a_kafka_python_program_behaves_the_same_after_its_import_is_changed(
     kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     theirs = run_program("kafka", kafka, "drop-in-theirs", tmp_path)
@@ -57,7 +57,7 @@ def test_a_program_for_kafka_python_does_the_same_after_its_import_is_changed(
     assert len(expected) == 304
 
 
-# Where keys go
+# Partitions of keys
 
 PARTITIONS = 7
 KEYS = [
@@ -70,7 +70,7 @@ KEYS = [
 
 
 def places(kafka: KafkaCluster, topic: str, producers: Iterable[bytes]) -> dict[bytes, dict[str, int]]:
-    """Producer's name (its records' value) -> key -> partition."""
+    """Returns producer name (the value of its records) -> key -> partition."""
     found: dict[bytes, dict[str, int]] = {name: {} for name in producers}
     for record in read_all(kafka.bootstrap_servers, topic, len(KEYS) * len(found)):
         assert record.key is not None
@@ -125,7 +125,7 @@ def produce_with_ours(kafka: KafkaCluster, topic: str, partitioner: str | None =
             future.get(30)
 
 
-def test_keys_go_where_java_librdkafka_and_kafka_python_put_them(kafka: KafkaCluster) -> None:
+def test_keys_get_the_partitions_of_java_librdkafka_and_kafka_python(kafka: KafkaCluster) -> None:
     kafka.create_topic("places", PARTITIONS)
     produce_with_ours(kafka, "places")
     produce_with_java(kafka, "places")
@@ -144,7 +144,7 @@ def test_keys_go_where_java_librdkafka_and_kafka_python_put_them(kafka: KafkaClu
     "partitioner",
     ["consistent", "consistent_random", "murmur2", "murmur2_random", "fnv1a", "fnv1a_random"],
 )
-def test_keys_go_where_librdkafkas_partitioner_of_that_name_puts_them(
+def test_keys_get_the_partitions_of_librdkafkas_partitioner_of_that_name(
     kafka: KafkaCluster, partitioner: str
 ) -> None:
     topic = f"places-{partitioner}"

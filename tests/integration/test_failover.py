@@ -1,6 +1,6 @@
-"""Three nodes: leaders that die, hang and move while records are sent with acks=all.
+"""Tests leaders that die, hang and move while records are sent with acks=all to three nodes.
 
-Duplicates are allowed: a retry may repeat what a leader had written before it died. Losses are not.
+Duplicates are allowed: a retry may repeat records that a leader wrote before it died. Losses are not allowed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.until import looks
 pytestmark = [
     pytest.mark.kafka,
     pytest.mark.slow,
-    # kafka-python's way of reading its message definitions.
+    # kafka-python reads its message definitions this way.
     pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),
 ]
 
@@ -31,7 +31,7 @@ TWO_IN_SYNC = {"min.insync.replicas": "2"}
 
 @pytest.fixture(autouse=True)
 def whole_again(kafka_cluster: KafkaCluster) -> Iterator[None]:
-    """A test that fails half-way leaves the next one all nodes."""
+    """Restores all nodes for the next test, even if a test fails half-way."""
     yield
     for node in kafka_cluster.node_ids:
         if kafka_cluster.pid(node) is None:
@@ -55,15 +55,15 @@ def producer(kafka_cluster: KafkaCluster) -> Iterator[KafkaProducer]:
 def create_on(
     admin: AdminClient, topic: str, replicas: list[list[int]], configs: dict[str, str] | None = None
 ) -> None:
-    """Creates a topic with each partition on the nodes given, the first of which is to lead it."""
+    """Creates a topic with the given replicas per partition. The first replica is the preferred leader."""
     new = NewTopic(topic, len(replicas), replica_assignment=replicas, config=configs or {})
     admin.create_topics([new])[topic].result(30)
 
 
 @pytest.fixture
 def reassign(kafka_cluster: KafkaCluster) -> Iterator[Reassign]:
-    """Begins to give each partition of a topic other replicas; librdkafka's admin client cannot."""
-    # Here, where the filter above holds, and not at the top: the import warns.
+    """Returns a function that starts to reassign partitions. librdkafka's admin client can't do that."""
+    # Imported here, within the warnings filter above.
     import kafka  # type: ignore[import-untyped]
 
     client = kafka.KafkaAdminClient(bootstrap_servers=kafka_cluster.bootstrap_servers)
@@ -85,7 +85,7 @@ def await_leader(cluster: KafkaCluster, topic: str, partition: int, wanted: int)
     raise AssertionError(f"{topic}-{partition} is led by {leader}, not by {wanted}")
 
 
-def test_nothing_is_lost_when_a_leader_is_killed_and_partitions_elsewhere_go_on(
+def test_nothing_is_lost_when_a_leader_is_killed_and_other_partitions_continue(
     kafka_cluster: KafkaCluster, admin: AdminClient, producer: KafkaProducer
 ) -> None:
     victim, one, other = kafka_cluster.node_ids
@@ -97,7 +97,7 @@ def test_nothing_is_lost_when_a_leader_is_killed_and_partitions_elsewhere_go_on(
     with Traffic(producer, "killed", 2) as traffic:
         traffic.pass_by()
         kafka_cluster.kill(victim)
-        # Until the controller misses the dead node's heartbeats, for seconds, nobody leads its partitions.
+        # The node's partitions have no leader until its session times out, which takes seconds.
         stalled = producer.send("killed", b"for the dead", partition=0)
         for number in range(5):
             for partition in (0, 1):
@@ -120,7 +120,7 @@ def test_nothing_is_lost_when_a_leader_hangs(kafka_cluster: KafkaCluster, produc
     with Traffic(producer, "hung", PARTITIONS) as traffic:
         traffic.pass_by()
         kafka_cluster.pause(victim)
-        # Its connections stay open: only request_timeout_ms ends the wait for its answers.
+        # Its connections stay open: only request_timeout_ms ends the wait for its responses.
         traffic.pass_by()
         kafka_cluster.resume(victim)
         traffic.pass_by()
@@ -137,7 +137,7 @@ def test_nothing_is_lost_when_the_preferred_leader_is_elected(
 
     with Traffic(producer, "elected", 1) as traffic:
         traffic.pass_by()
-        # Another preference alone moves nothing, as the leader is in sync.
+        # A new preferred leader alone moves nothing, because the current leader is in sync.
         reassign("elected", [[second, third, first]])
         traffic.pass_by()
         assert kafka_cluster.leader("elected", 0) == first

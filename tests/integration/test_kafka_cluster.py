@@ -1,4 +1,4 @@
-"""The fixtures themselves: what the other integration tests rely on."""
+"""Tests the fixtures on which the other integration tests rely."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def produce(cluster: KafkaCluster, topic: str, values: list[bytes], partition: int = 0) -> None:
-    """Write values through librdkafka; returns once all are acknowledged by the in-sync replicas."""
+    """Writes values with librdkafka. Returns once the in-sync replicas have acknowledged all."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "log_level": 0})
     failures: list[object] = []
 
@@ -75,14 +75,14 @@ def test_one_node_returns_the_records_written_to_it(kafka: KafkaCluster) -> None
 
 
 @pytest.mark.kafka
-def test_a_topic_nobody_created_has_three_partitions(kafka: KafkaCluster) -> None:
+def test_an_automatically_created_topic_has_three_partitions(kafka: KafkaCluster) -> None:
     produce(kafka, "automatic", [b"x"], partition=2)
 
     assert [r.partition for r in read_all(kafka.bootstrap_servers, "automatic", expected=1)] == [2]
 
 
 @pytest.mark.kafka
-def test_read_all_says_how_many_records_are_missing(kafka: KafkaCluster) -> None:
+def test_read_all_reports_how_many_records_are_missing(kafka: KafkaCluster) -> None:
     kafka.create_topic("short")
     produce(kafka, "short", [b"only"])
 
@@ -129,7 +129,7 @@ def test_three_nodes_keep_every_record_when_the_leader_is_killed(kafka_cluster: 
 
 @pytest.mark.kafka
 @pytest.mark.slow
-def test_a_paused_node_keeps_its_connections_and_goes_on_when_resumed(kafka_cluster: KafkaCluster) -> None:
+def test_a_paused_node_keeps_its_connections_and_continues_when_resumed(kafka_cluster: KafkaCluster) -> None:
     kafka_cluster.create_topic("paused", replication=1)
     leader = kafka_cluster.leader("paused", 0)
     producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "log_level": 0})
@@ -194,13 +194,13 @@ def test_brokers_die_with_the_process_that_started_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ci", "outcome"), [("", "1 skipped"), ("true", "1 error")])
-def test_without_java_the_run_says_so_and_fails_in_ci(ci: str, outcome: str, tmp_path: Path) -> None:
+def test_without_java_the_run_reports_it_and_fails_in_ci(ci: str, outcome: str, tmp_path: Path) -> None:
     run = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--import-mode=importlib"),
             *("-c", REPOSITORY / "pyproject.toml", "-k", "one_node_returns", Path(__file__)),
         ],
-        # Nothing is on this PATH, so neither is java.
+        # This PATH has no programs, so no java.
         env={"PATH": str(tmp_path), "CI": ci},
         cwd=tmp_path,
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Installing Kafka's jars, with a stand-in for Maven that records its runs."""
+"""Tests the installation of Kafka's jars, with a fake Maven that records its runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ mkdir "$jars"
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with Java 17, a Maven that works, and an empty cache."""
+    """A machine with Java 17, a working Maven and an empty cache."""
     executable(tmp_path / "bin" / "java", "#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\n")
     set_maven(tmp_path, then='echo jar > "$jars/kafka.jar"')
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
@@ -51,9 +51,9 @@ def test_the_jars_are_fetched_once(machine: Path) -> None:
     assert runs(machine) == 1
 
 
-def test_runs_that_install_at_once_fetch_once(machine: Path) -> None:
+def test_concurrent_installations_fetch_once(machine: Path) -> None:
     set_maven(machine, then='sleep 0.3; echo jar > "$jars/kafka.jar"')
-    # Forked, so that the children have the cache directory of this test.
+    # Forked, so that the children use this test's cache directory.
     fork = multiprocessing.get_context("fork")
     others = [fork.Process(target=classpath) for _ in range(4)]
     for other in others:
@@ -76,7 +76,7 @@ def test_a_changed_pom_is_fetched_again(machine: Path, monkeypatch: pytest.Monke
     assert runs(machine) == 2
 
 
-def test_a_failed_fetch_leaves_nothing_behind_and_shows_mavens_words(machine: Path) -> None:
+def test_a_failed_fetch_leaves_nothing_behind_and_shows_mavens_output(machine: Path) -> None:
     set_maven(machine, then='echo half > "$jars/kafka.jar"; echo no route to repository; exit 1')
 
     with pytest.raises(KafkaUnavailableError, match=r"(?s)mvn could not fetch Kafka.*no route to repository"):
@@ -90,7 +90,7 @@ def test_a_failed_fetch_leaves_nothing_behind_and_shows_mavens_words(machine: Pa
     [
         ('openjdk version "17.0.15" 2025-04-15', None),
         ('java version "1.8.0_392"', "Kafka needs Java 17"),
-        ("", "said '', but"),
+        ("", "printed '', but"),
     ],
 )
 def test_java_must_be_new_enough(machine: Path, version: str, wanted: str | None) -> None:

@@ -1,4 +1,4 @@
-"""That the reckoning of the fault tests notices everything it is there to notice."""
+"""Tests that the reckoning of the fault tests detects every broken guarantee."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ MAYBE_WRITTEN.maybe_written = True
 
 
 def writer_of(*outcomes: int | errors.KafkaError | None) -> Writer:
-    """One that has sent a record for each outcome to partition 0: an offset, an error, or nothing yet."""
+    """Returns a writer that has sent a record per outcome to partition 0: an offset, an error, or none
+    yet."""
     writer = Writer(cast("KafkaProducer", None), "topic", 1, FaultLog("the seed"))
     for number, outcome in enumerate(outcomes):
         entry = Entry(0, number, b"key", b"0/%d/value" % number, sent_s=float(number))
@@ -36,7 +37,7 @@ def writer_of(*outcomes: int | errors.KafkaError | None) -> Writer:
 
 
 def log_of(*numbers: int, key: bytes = b"key", value: bytes = b"value", partition: int = 0) -> list[Fetched]:
-    """A log that holds these records at the offsets 0, 1, ..."""
+    """Returns a log with these records at the offsets 0, 1, ..."""
     return [
         Fetched(partition, offset, "CreateTime", 0, key, b"0/%d/" % number + value, [])
         for offset, number in enumerate(numbers)
@@ -51,7 +52,7 @@ def complaints(writer: Writer, found: list[Fetched], **allowed: Any) -> str:
     return text
 
 
-def test_what_is_as_promised_passes() -> None:
+def test_correct_records_pass() -> None:
     reckoning = Reckoning(writer_of(0, 1, 2), log_of(0, 1, 2))
     reckoning.check()
     assert reckoning.acknowledged() == 3
@@ -62,7 +63,7 @@ def test_a_lost_record() -> None:
     Reckoning(writer_of(0, 1, 1), log_of(0, 2), lost=True).check()
 
 
-def test_a_record_from_before_the_topic_was_made_may_be_gone() -> None:
+def test_a_record_from_before_the_topic_was_recreated_may_be_missing() -> None:
     Reckoning(writer_of(0, 1, 0), log_of(2), since_s=2).check()
     assert "1 records lost:\n  record 1 of" in complaints(writer_of(0, 1, 0), log_of(2), since_s=1)
 
@@ -83,27 +84,27 @@ def test_records_out_of_order() -> None:
 def test_a_failed_record_out_of_order() -> None:
     writer, found = writer_of(MAYBE_WRITTEN, 0), log_of(1, 0)
     assert "1 records out of order:\n  record 0 of" in complaints(writer, found, failed_until_s=9)
-    # What nobody can keep from happening without idempotence.
+    # Without idempotence this can't be prevented.
     Reckoning(writer, found, failed_until_s=9, twice=True).check()
 
 
-def test_an_offset_that_is_not_the_one_told() -> None:
+def test_a_record_at_another_offset_than_acknowledged() -> None:
     for offset in (1, -1):
-        assert "1 records elsewhere" in complaints(writer_of(offset), log_of(0))
-    assert "1 records elsewhere" in complaints(writer_of(2), log_of(0, 0), twice=True)
+        assert "1 records not at their acknowledged" in complaints(writer_of(offset), log_of(0))
+    assert "1 records not at their acknowledged" in complaints(writer_of(2), log_of(0, 0), twice=True)
     Reckoning(writer_of(1), log_of(0, 0), twice=True).check()
-    # The acknowledged copy went with its leader, another one is there.
+    # The acknowledged copy was lost with its leader; another copy exists.
     Reckoning(writer_of(2), log_of(0), twice=True, lost=True).check()
 
 
-def test_a_partition_that_is_not_the_one_told() -> None:
+def test_a_record_in_another_partition_than_acknowledged() -> None:
     writer = writer_of(0)
     writer.entries[0][0].told = 3
-    assert "1 records told to be in partition 3" in complaints(writer, log_of(0))
+    assert "1 records acknowledged in partition 3" in complaints(writer, log_of(0))
 
 
 @pytest.mark.parametrize("changed", [{"key": b"other"}, {"value": b"other"}, {"partition": 1}])
-def test_a_record_that_is_not_the_one_sent(changed: dict[str, Any]) -> None:
+def test_a_record_that_differs_from_the_sent_one(changed: dict[str, Any]) -> None:
     assert "1 records that were never sent" in complaints(writer_of(0), log_of(0, **changed))
 
 
@@ -119,7 +120,7 @@ def test_a_failure_where_none_is_allowed() -> None:
 
 def test_a_record_that_failed_as_not_written_and_is_there() -> None:
     text = complaints(writer_of(0, NOT_WRITTEN), log_of(0, 1), failed_until_s=9)
-    assert "1 records there that failed as not written:\n  record 1 of" in text
+    assert "1 records written that failed as not written:\n  record 1 of" in text
 
 
 def test_a_record_that_failed_as_maybe_written_may_be_there_once() -> None:
@@ -131,7 +132,7 @@ def test_a_record_that_failed_as_maybe_written_may_be_there_once() -> None:
     assert "1 records written more than once" in complaints(writer, log_of(0, 1, 1), failed_until_s=9)
 
 
-def test_a_record_that_a_restarted_broker_has_and_refuses() -> None:
+def test_a_record_that_a_restarted_broker_has_and_refuses_again() -> None:
     refused = errors.OutOfOrderSequenceNumberError("refused")
     refused.maybe_written = True
     Reckoning(writer_of(0, refused), log_of(0, 1), restarts=True).check()
@@ -145,21 +146,21 @@ def test_a_record_that_a_restarted_broker_has_and_refuses() -> None:
 
 def test_a_failure_that_does_not_say_whether_the_record_was_written() -> None:
     text = complaints(writer_of(0, UNCLEAR), log_of(0), failed_until_s=9)
-    assert "1 records whose failure does not say" in text
+    assert "1 failed records whose maybe_written is unknown" in text
 
 
-def test_a_record_whose_future_never_ended() -> None:
-    assert "1 records without an answer" in complaints(writer_of(0, None), log_of(0, 1))
+def test_a_record_whose_future_never_completed() -> None:
+    assert "1 records without an outcome" in complaints(writer_of(0, None), log_of(0, 1))
 
 
-def test_the_log_has_the_faults_and_what_cyproducer_said() -> None:
+def test_the_log_has_the_faults_and_cyproducers_messages() -> None:
     with FaultLog("s") as log:
         log.add("node 1: SIGKILL")
-        logging.getLogger("cyproducer").info("no answer from %s", "node 1")
+        logging.getLogger("cyproducer").info("no response from %s", "node 1")
     logging.getLogger("cyproducer").warning("later")
 
     assert "node 1: SIGKILL" in str(log)
-    assert "INFO no answer from node 1" in str(log)
+    assert "INFO no response from node 1" in str(log)
     assert "later" not in str(log)
 
 
@@ -199,5 +200,5 @@ def test_sequences_that_do_not_follow(batches: list[DumpedBatch], part: str) -> 
     assert part in complaint
 
 
-def test_a_topic_made_again_may_begin_anywhere() -> None:
+def test_a_recreated_topic_may_start_at_any_sequence() -> None:
     assert sequence_complaints(DumpedPartition([batch(7, 3), batch(10, 1)], []), fresh=False) == []

@@ -1,4 +1,4 @@
-"""Brokers older than topic ids, and than flexible versions: the oldest that is supported, and one of 3.x."""
+"""Tests brokers without topic ids and flexible versions: the oldest supported one, and one of 3.x."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.until import looks
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 VERSIONS = {
-    # The handshake begins with version 4; a refusal names the versions to go on with since Kafka 2.4.
+    # The handshake starts with version 4. Since Kafka 2.4, a refusal has the supported versions.
     "2.1.1": {
         ("API_VERSIONS", 4),
         ("API_VERSIONS", 0),
@@ -36,13 +36,13 @@ VERSIONS = {
     },
 }
 RECORDS = 1_000
-# 1970 is long past any retention; a record of the far future needs no rule in these versions.
+# Records from 1970 exceed any retention. Records from the far future need no option in these versions.
 KEPT_FOR_EVER = {"retention.ms": "-1", "segment.ms": str(2**63 - 1)}
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def old(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OldKafka]:
-    # Java is there, but Maven is needed as well where only the newest Kafka is in the cache.
+    # Java is installed, but Maven is needed too if only the newest Kafka is in the cache.
     if (reason := missing_tools(POMS / f"pom-{request.param}.xml")) is not None:
         pytest.skip(f"no Kafka {request.param}: {reason}")
     with old_kafka(request.param, tmp_path_factory.mktemp("old-kafka")) as broker:
@@ -61,13 +61,13 @@ def create(admin: AdminClient, topic: str, partitions: int) -> None:
             admin.create_topics([new], operation_timeout=30)[topic].result(30)
             return
         except KafkaException as error:
-            # ZooKeeper's brokers say that a topic is deleted while they are still about it.
+            # Brokers with ZooKeeper report a topic as deleted before the deletion is complete.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
     raise TimeoutError(f"topic {topic!r} is still there")
 
 
-def test_the_newest_versions_it_knows_are_used(old: OldKafka, admin: AdminClient) -> None:
+def test_the_newest_versions_that_a_broker_supports_are_used(old: OldKafka, admin: AdminClient) -> None:
     create(admin, "versions", 1)
     with KafkaProducer(bootstrap_servers=old.bootstrap_servers, client_id="versions") as producer:
         assert producer.send("versions", b"x").get(30).offset == 0
@@ -75,7 +75,7 @@ def test_the_newest_versions_it_knows_are_used(old: OldKafka, admin: AdminClient
     assert old.requests("versions", until="PRODUCE") == VERSIONS[old.version]
 
 
-def test_a_topic_nobody_created_is_made_by_the_first_record(old: OldKafka) -> None:
+def test_a_missing_topic_is_created_by_the_first_record(old: OldKafka) -> None:
     with KafkaProducer(bootstrap_servers=old.bootstrap_servers) as producer:
         futures = [producer.send("made-by-send", b"x", partition=partition) for partition in range(3)]
         assert [future.get(30).offset for future in futures] == [0, 0, 0]
@@ -87,7 +87,8 @@ def test_every_record_is_read_back_as_it_was_sent(
 ) -> None:
     topic = f"shapes-{codec}"
     create(admin, topic, 3)
-    # The broker's limit for a batch, of which a client's for a record knows nothing, is 1,000,012 in 2.1.
+    # In 2.1 the broker's limit for a batch is 1,000,012. The client's limit for a record does not consider
+    # it.
     shapes = list(all_shapes(RECORDS, 900_000, 3))
     with KafkaProducer(
         bootstrap_servers=old.bootstrap_servers, compression_type=codec, linger_ms=20
@@ -108,7 +109,7 @@ def test_every_record_is_read_back_as_it_was_sent(
         assert record == sent
 
 
-def test_a_topic_deleted_and_made_again_is_usable_again(old: OldKafka, admin: AdminClient) -> None:
+def test_a_deleted_and_recreated_topic_is_usable_again(old: OldKafka, admin: AdminClient) -> None:
     create(admin, "phoenix", 2)
     with KafkaProducer(bootstrap_servers=old.bootstrap_servers) as producer:
         assert [producer.send("phoenix", b"old", partition=0).get(30).offset for _ in range(3)] == [0, 1, 2]
@@ -121,7 +122,7 @@ def test_a_topic_deleted_and_made_again_is_usable_again(old: OldKafka, admin: Ad
     assert [r.value for r in read_all(old.bootstrap_servers, "phoenix", 3)] == [b"new"] * 3
 
 
-def test_a_batch_larger_than_its_topic_takes_fails_with_the_brokers_error(old: OldKafka) -> None:
+def test_a_batch_too_large_for_its_topic_fails_with_the_brokers_error(old: OldKafka) -> None:
     with KafkaProducer(bootstrap_servers=old.bootstrap_servers, max_request_size=4_000_000) as producer:
         with pytest.raises(errors.MessageSizeTooLargeError, match="too-large"):
             producer.send("too-large", b"x" * 3_000_000).get(30)

@@ -1,4 +1,4 @@
-"""What the proxy of the fault tests does to a connection: each fault alone, before a server of frames."""
+"""Tests each fault of the fault tests' proxy, with a server that responds to frames."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANSWER = b"answer" * 10
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """Answers each frame with its correlation id; keeps what it got."""
+    """Responds to each frame with its correlation id. Keeps the received bytes."""
 
     daemon_threads = False
 
@@ -68,7 +68,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 
 class OnePlan(Mischief):
-    """The plan given for the first connection, none for those to come."""
+    """The given plan for the first connection, and no fault for later ones."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__("")
@@ -98,7 +98,7 @@ def connected(proxy: Proxy) -> Iterator[socket.socket]:
 
 
 def received(client: socket.socket, size: int = 10_000) -> bytes:
-    """What comes until the connection's end, or ``size`` bytes."""
+    """Returns the bytes received until the connection's end, at most ``size``."""
     got = b""
     with contextlib.suppress(ConnectionResetError):
         while len(got) < size and (part := client.recv(size - len(got))):
@@ -106,7 +106,7 @@ def received(client: socket.socket, size: int = 10_000) -> bytes:
     return got
 
 
-def test_a_gentle_proxy_passes_all_on_in_both_directions(proxy: Proxy, server: Server) -> None:
+def test_a_proxy_without_faults_forwards_everything_in_both_directions(proxy: Proxy, server: Server) -> None:
     sent = frame(METADATA, 1) + frame(PRODUCE, 2, 300_000) + frame(PRODUCE, 3)
     with connected(proxy) as client:
         client.sendall(sent)
@@ -131,7 +131,7 @@ def test_requests_are_cut_at_the_byte(proxy: Proxy, server: Server, log: FaultLo
     assert log.count("13 of the 20 bytes of Produce 1") == 1
 
 
-def test_answers_are_cut_at_the_byte(proxy: Proxy, server: Server, log: FaultLog) -> None:
+def test_responses_are_cut_at_the_byte(proxy: Proxy, server: Server, log: FaultLog) -> None:
     plan = Plan(Fault.CUT_ANSWERS, at=len(answer(1)) + 5)
     with proxy.misbehaving(OnePlan(plan), log), connected(proxy) as client:
         client.sendall(frame(PRODUCE, 1) + frame(PRODUCE, 2))
@@ -141,7 +141,7 @@ def test_answers_are_cut_at_the_byte(proxy: Proxy, server: Server, log: FaultLog
 
 
 @pytest.mark.parametrize("plan", [Plan(Fault.LOSE_ANSWER, at=2), Plan(Fault.SLOW, last=2)])
-def test_an_answer_is_lost_after_the_request_was_carried_out(
+def test_a_response_is_lost_after_the_request_was_processed(
     proxy: Proxy, server: Server, log: FaultLog, plan: Plan
 ) -> None:
     with proxy.misbehaving(OnePlan(plan), log), connected(proxy) as client:
@@ -149,7 +149,7 @@ def test_an_answer_is_lost_after_the_request_was_carried_out(
         assert received(client) == answer(1) + answer(2)
         assert server.closed.acquire(timeout=10)
     assert server.answered == 3
-    assert log.count("the answer to Produce 2 was lost") == 1
+    assert log.count("the response to Produce 2 was lost") == 1
 
 
 def test_a_late_request_arrives_after_its_client_was_cut(proxy: Proxy, server: Server, log: FaultLog) -> None:
@@ -162,10 +162,10 @@ def test_a_late_request_arrives_after_its_client_was_cut(proxy: Proxy, server: S
         assert server.got == frame(METADATA, 1)
         assert server.closed.acquire(timeout=10)
     assert server.got == frame(METADATA, 1) + frame(PRODUCE, 2)
-    assert log.count("Produce 1 was answered after the client had gone") == 1
+    assert log.count("the response to Produce 1 came after the client had disconnected") == 1
 
 
-def test_stalled_requests_arrive_though_their_client_gave_up(
+def test_stalled_requests_arrive_although_their_client_gave_up(
     proxy: Proxy, server: Server, log: FaultLog
 ) -> None:
     plan = Plan(Fault.STALL_REQUESTS, at=1, hold_s=0.3)
@@ -183,11 +183,11 @@ def test_stalled_requests_arrive_though_their_client_gave_up(
     [
         (Plan(Fault.STALL_REQUESTS, at=1, hold_s=0.2), 0.2),
         (Plan(Fault.STALL_ANSWERS, at=1, hold_s=0.2), 0.2),
-        # Once on the way there and once on the way back.
+        # Once for the request and once for the response.
         (Plan(Fault.SLOW, hold_s=0.1), 0.2),
     ],
 )
-def test_what_is_held_back_comes_whole(proxy: Proxy, log: FaultLog, plan: Plan, least_s: float) -> None:
+def test_delayed_data_arrives_completely(proxy: Proxy, log: FaultLog, plan: Plan, least_s: float) -> None:
     with proxy.misbehaving(OnePlan(plan), log), connected(proxy) as client:
         began_s = time.monotonic()
         client.sendall(frame(PRODUCE, 1))
@@ -195,7 +195,7 @@ def test_what_is_held_back_comes_whole(proxy: Proxy, log: FaultLog, plan: Plan, 
         assert time.monotonic() - began_s >= least_s
 
 
-def test_connections_from_before_are_cut_when_the_faults_begin(proxy: Proxy, log: FaultLog) -> None:
+def test_existing_connections_are_cut_when_the_faults_begin(proxy: Proxy, log: FaultLog) -> None:
     with connected(proxy) as client:
         client.sendall(frame(METADATA, 1))
         assert received(client, len(answer(1))) == answer(1)
@@ -203,7 +203,7 @@ def test_connections_from_before_are_cut_when_the_faults_begin(proxy: Proxy, log
             assert received(client) == b""
 
 
-def test_connections_whose_fault_was_still_to_come_are_spared(proxy: Proxy, log: FaultLog) -> None:
+def test_faults_still_to_come_are_cancelled_at_the_end(proxy: Proxy, log: FaultLog) -> None:
     plan = Plan(Fault.LOSE_ANSWER, at=2)
     with contextlib.ExitStack() as stack:
         with proxy.misbehaving(OnePlan(plan), log):
@@ -214,7 +214,7 @@ def test_connections_whose_fault_was_still_to_come_are_spared(proxy: Proxy, log:
         assert received(client, len(answer(2))) == answer(2)
 
 
-def test_a_node_that_is_down_ends_its_clients_connections(server: Server) -> None:
+def test_connections_to_a_node_that_is_down_are_closed(server: Server) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     with Proxy([NODE]) as proxy:
@@ -236,7 +236,7 @@ def test_closing_ends_every_thread(server: Server) -> None:
     assert not [t for t in threading.enumerate() if t not in before and t.name.startswith("proxy")]
 
 
-def test_a_seed_gives_each_connection_the_same_plan_again() -> None:
+def test_a_seed_reproduces_the_plan_of_each_connection() -> None:
     def plans(seed: str, nodes: list[int]) -> dict[tuple[int, int], Plan]:
         mischief = Mischief(seed)
         made = {}
@@ -245,7 +245,7 @@ def test_a_seed_gives_each_connection_the_same_plan_again() -> None:
             made[node, number] = plan
         return made
 
-    # Which node's connections come first is up to the threads.
+    # The order of connections to different nodes depends on the threads.
     assert plans("1", [1, 2] * 200) == plans("1", [1] * 200 + [2] * 200)
     assert plans("1", [1] * 10) != plans("2", [1] * 10)
     assert {plan.fault for plan in plans("1", [1] * 200).values()} == set(ALL)

@@ -1,7 +1,8 @@
-"""Producers in the Python workers of a real Spark: made before its daemon forks them, and out of a closure.
+"""Tests producers in the Python workers of a real Spark: created before its daemon forks, and sent in a
+closure.
 
-The brokers are embedded. The marker is that of the tests against a real Kafka because of Spark: it needs Java
-too, and is too large to be installed for every Python.
+The brokers are embedded. The tests have the marker of the tests with a real Kafka because Spark also needs
+Java, and is too large to be installed for every Python.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from tests.reading import PARTITIONS, read_back
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240), needs_module("pyspark")]
 
 OURS = Path(cyproducer.__file__).parents[1]
-"""Where the package under test is, be it installed or built in place."""
+"""The directory of the package under test, installed or built in place."""
 
-# Records linger for longer than the test may take: nothing goes of itself.
+# Records linger for longer than the test may take: they are sent only by flush() or close().
 PRELOADED = """
 import os
 from cyproducer import KafkaProducer
@@ -79,7 +80,7 @@ def send_with_the_daemons(rows):
     for row in rows:
         made_in_daemon.producer.send("rows", b"preloaded %d" % row)
     made_in_daemon.producer.flush()
-    # The runtime was made by the first task in this worker, and is that of the ones that follow.
+    # The first task in this worker created the runtime. Later tasks use the same one.
     yield os.getpid(), made_in_daemon.made_by, id(made_in_daemon.producer._running)
 
 first = run(range(20), send_with_the_daemons)
@@ -137,7 +138,7 @@ def run_jobs(broker: EmbeddedBroker, directory: Path) -> Any:
     return json.loads(run.stdout.splitlines()[-1])
 
 
-def test_workers_of_pyspark_send_by_the_daemons_producer_and_by_a_pickled_one(tmp_path: Path) -> None:
+def test_pyspark_workers_send_with_the_daemons_producer_and_with_a_pickled_one(tmp_path: Path) -> None:
     with EmbeddedBroker(brokers=2) as broker:
         broker.create_topic("rows", PARTITIONS)
         first, second, closures, driver, error = run_jobs(broker, tmp_path)
@@ -146,7 +147,7 @@ def test_workers_of_pyspark_send_by_the_daemons_producer_and_by_a_pickled_one(tm
         values += [b"pickled %d" % row for row in range(20)]
         assert read_back(broker, "rows", len(values)) == Counter(values)
     workers = {pid for pid, _, _ in first + second}
-    # One daemon has made the producer, and is none of its workers.
+    # One daemon created the producer, and it is not one of the workers.
     assert len({made_by for _, made_by, _ in first + second}) == 1
     assert not workers & {driver, first[0][1]}
     assert len(first + second) == 8 > len(workers)

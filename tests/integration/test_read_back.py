@@ -1,4 +1,4 @@
-"""Every shape of record, through every codec, read back by librdkafka and by Kafka's own log tool."""
+"""Tests records of every shape with every codec, read back by librdkafka and by Kafka's own log tool."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ SETTINGS: dict[str, dict[str, object]] = {
 
 
 class Written(NamedTuple):
-    """What was sent to a topic, and what the futures told."""
+    """The records sent to a topic, and the metadata of their futures."""
 
     topic: str
     outcomes: list[tuple[Shape, RecordMetadata]]
 
     def expected(self) -> list[Fetched]:
-        """What a consumer has to find, by partition and offset."""
+        """Returns the records that a consumer must find, sorted by partition and offset."""
         records = [
             Fetched(
                 told.partition,
@@ -60,7 +60,7 @@ Write = Callable[[str], Written]
 
 @pytest.fixture(scope="module")
 def write(kafka: KafkaCluster) -> Write:
-    """Produces all shapes with a setting of the table, once."""
+    """Returns a function that produces all shapes with a setting of the table, once per setting."""
     done: dict[str, Written] = {}
 
     def written(setting: str) -> Written:
@@ -78,12 +78,12 @@ def _write(kafka: KafkaCluster, setting: str) -> Written:
     with KafkaProducer(
         bootstrap_servers=kafka.bootstrap_servers,
         max_request_size=MAX_REQUEST_SIZE,
-        # Large and lingering, so that the codec decides about the log's size, not chance.
+        # Large batches and linger, so that the log's size depends on the codec and not on chance.
         batch_size=100_000,
         linger_ms=200,
-        # All of it at once: a full buffer makes small batches.
+        # Enough for all records: a full buffer would make small batches.
         buffer_memory=128 * 1024 * 1024,
-        # One in flight keeps a partition's order even if a new topic's leader is not ready yet.
+        # One request in flight keeps the order even if a new topic's leader is not ready yet.
         max_in_flight_requests_per_connection=1,
         **SETTINGS[setting],
     ) as producer:
@@ -93,7 +93,7 @@ def _write(kafka: KafkaCluster, setting: str) -> Written:
 
 @pytest.fixture(scope="module")
 def dump(kafka: KafkaCluster, write: Write) -> Dump:
-    """The log of every setting's topic; one run of the tool, for it takes seconds to start."""
+    """The logs of all settings' topics, from one run of the tool, which takes seconds to start."""
     topics = [write(setting).topic for setting in SETTINGS]
     return dump_partitions(
         kafka.log_dir(1), [(topic, index) for topic in topics for index in range(PARTITIONS)]
@@ -108,18 +108,18 @@ def test_every_record_is_read_back_as_it_was_sent(kafka: KafkaCluster, write: Wr
 
     expected = written.expected()
     assert len(found) == RECORDS
-    # Record by record: a diff of the whole lists would be megabytes.
+    # Compares record by record: a diff of the whole lists would be megabytes.
     for record, sent in zip(found, expected, strict=True):
         assert record == sent
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_futures_tell_the_place_the_time_and_the_sizes_of_their_record(write: Write, setting: str) -> None:
+def test_futures_have_partition_offset_timestamp_and_sizes(write: Write, setting: str) -> None:
     last_offset = dict.fromkeys(range(PARTITIONS), -1)
     for shape, told in write(setting).outcomes:
         if shape.partition is not None:
             assert told.partition == shape.partition
-        # A partition's records keep the order in which they were sent.
+        # Records of a partition keep the order of their send() calls.
         assert told.offset == last_offset[told.partition] + 1
         last_offset[told.partition] = told.offset
         if shape.timestamp_ms is not None:
@@ -129,7 +129,7 @@ def test_futures_tell_the_place_the_time_and_the_sizes_of_their_record(write: Wr
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_kafkas_own_tool_finds_the_log_in_order(dump: Dump, write: Write, setting: str) -> None:
+def test_kafkas_own_tool_finds_no_fault_in_the_log(dump: Dump, write: Write, setting: str) -> None:
     written = write(setting)
     for index in range(PARTITIONS):
         log = dump[written.topic, index]
@@ -139,22 +139,24 @@ def test_kafkas_own_tool_finds_the_log_in_order(dump: Dump, write: Write, settin
         assert all(batch.is_valid for batch in log.batches)
         codec = setting.split("-")[0]
         assert codec in {batch.codec for batch in log.batches}
-        # A codec is not used for a batch that it would make longer.
+        # A codec is not used for a batch that it would enlarge.
         incompressible = {told.offset for shape, told in written.outcomes if shape.key == b"random"}
         for batch in log.batches:
-            # A few records may not have enough in common either.
+            # Neither for batches of few records, which may not compress.
             few = batch.record_count < 10
             assert batch.codec == codec or few or incompressible.intersection(batch.offsets)
         assert all(batch.record_count == len(batch.offsets) for batch in log.batches)
         assert log.offsets == sent
-        # Otherwise the batches would be of one record each, and nothing of the above worth much.
+        # Batches must have several records, or the checks above would show little.
         assert len(log.batches) < len(sent) / 5
 
 
 @pytest.mark.parametrize(
     ("larger", "smaller"), [("none", "snappy"), ("gzip-1", "gzip"), ("lz4", "lz4-12"), ("zstd", "zstd-9")]
 )
-def test_the_level_decides_about_the_logs_size(dump: Dump, write: Write, larger: str, smaller: str) -> None:
+def test_the_compression_level_changes_the_logs_size(
+    dump: Dump, write: Write, larger: str, smaller: str
+) -> None:
     def size(setting: str) -> int:
         topic = write(setting).topic
         return sum(batch.size for index in range(PARTITIONS) for batch in dump[topic, index].batches)

@@ -1,4 +1,4 @@
-"""A broker that makes no topics by itself, asks who may do what, and logs every request it gets."""
+"""Tests a broker that creates no topics automatically, checks ACLs, and logs every request."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def acls(restricted: KafkaCluster) -> Acls:
 
 
 class Acls:
-    """Takes away and gives back what everyone may do with a topic; returns once the broker obeys.
+    """Revokes and restores everyone's permissions for a topic. Returns once the broker applies the change.
 
-    A topic with any rule is closed to all that no rule allows.
+    If a topic has any rule, everything that no rule allows is denied.
     """
 
     def __init__(self, bootstrap: str) -> None:
@@ -98,9 +98,9 @@ class Acls:
 
 
 def requests_until(log: Path, client_id: str, api: str) -> list[tuple[str, int]]:
-    """API name and version of each request of a client, as the broker noted them, until the first of ``api``.
+    """Returns API name and version of a client's logged requests, up to the first request of ``api``.
 
-    It notes a request once it is answered, and some time after that.
+    The broker logs a request some time after it has responded.
     """
     found: list[tuple[str, int]] = []
     for _ in looks(15):
@@ -111,7 +111,7 @@ def requests_until(log: Path, client_id: str, api: str) -> list[tuple[str, int]]
                 found.append((header["requestApiKeyName"], header["requestApiVersion"]))
                 if found[-1][0] == api:
                     return found
-    raise TimeoutError(f"the broker noted no {api} request of {client_id!r}, only {found}")
+    raise TimeoutError(f"the broker logged no {api} request of {client_id!r}, only {found}")
 
 
 def test_the_newest_versions_of_kafka_4_1_are_used(restricted: KafkaCluster) -> None:
@@ -123,12 +123,12 @@ def test_the_newest_versions_of_kafka_4_1_are_used(restricted: KafkaCluster) -> 
     assert set(requests) == {("API_VERSIONS", 4), ("METADATA", 13), ("INIT_PRODUCER_ID", 5), ("PRODUCE", 13)}
 
 
-def test_a_topic_that_is_not_made_fails_in_bounded_time_and_says_why(restricted: KafkaCluster) -> None:
+def test_a_missing_topic_fails_in_bounded_time_with_the_reason(restricted: KafkaCluster) -> None:
     restricted.create_topic("there")
     with KafkaProducer(bootstrap_servers=restricted.bootstrap_servers, max_block_ms=500) as producer:
         started = time.monotonic()
         future = producer.send("missing", b"x")
-        # The others go on meanwhile.
+        # Other topics still work.
         assert producer.send("there", b"x").get(30).offset == 0
         with pytest.raises(errors.KafkaTimeoutError, match=r"'missing'.*UnknownTopicOrPartitionError"):
             future.get(30)
@@ -139,7 +139,7 @@ def test_a_topic_that_is_not_made_fails_in_bounded_time_and_says_why(restricted:
     assert 0.5 <= took < 5
 
 
-def test_a_topic_that_may_not_be_written_fails_alone(
+def test_a_topic_without_write_permission_fails_alone(
     restricted: KafkaCluster, acls: Acls, producer: KafkaProducer
 ) -> None:
     restricted.create_topic("read-only")
@@ -159,7 +159,7 @@ def test_a_topic_that_may_not_be_written_fails_alone(
     assert len(read_all(restricted.bootstrap_servers, "read-only", 1)) == 1
 
 
-def test_a_topic_that_may_not_be_seen_fails_alone(
+def test_a_topic_without_describe_permission_fails_alone(
     restricted: KafkaCluster, acls: Acls, producer: KafkaProducer
 ) -> None:
     restricted.create_topic("hidden")
@@ -189,7 +189,7 @@ def test_records_sent_right_after_a_refusal_are_refused_as_well(
             producer.send("hidden-again", b"x").get(10)
 
 
-def test_a_topic_hidden_while_in_use_fails_and_comes_back(restricted: KafkaCluster, acls: Acls) -> None:
+def test_a_topic_hidden_while_in_use_fails_and_recovers(restricted: KafkaCluster, acls: Acls) -> None:
     restricted.create_topic("revoked")
     with KafkaProducer(bootstrap_servers=restricted.bootstrap_servers, metadata_max_age_ms=100) as producer:
         assert producer.send("revoked", b"x").get(30).offset == 0
@@ -201,7 +201,8 @@ def test_a_topic_hidden_while_in_use_fails_and_comes_back(restricted: KafkaClust
 
 
 def _offset_once_allowed(producer: KafkaProducer, topic: str) -> int:
-    """The offset of a record sent as often as it is refused: a refusal is believed for retry_backoff_ms."""
+    """Sends a record until it is accepted, and returns its offset. A refusal is cached for
+    retry_backoff_ms."""
     for _ in looks(15):
         with contextlib.suppress(errors.TopicAuthorizationFailedError):
             offset: int = producer.send(topic, b"allowed").get(30).offset

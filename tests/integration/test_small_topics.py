@@ -1,4 +1,4 @@
-"""A topic that takes smaller batches than the producer makes."""
+"""Tests a topic whose batch limit is smaller than the producer's batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def counters(producer: KafkaProducer) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "lz4", "snappy", "zstd"])
-def test_everything_arrives_once_and_in_order_and_few_requests_are_wasted(
+def test_records_arrive_once_and_in_order_with_few_refused_requests(
     kafka: KafkaCluster, codec: str | None
 ) -> None:
     topic = f"small-{codec}"
@@ -29,7 +29,7 @@ def test_everything_arrives_once_and_in_order_and_few_requests_are_wasted(
     def note(told: RecordMetadata) -> None:
         called.append(told.offset)
 
-    # Hexadecimal digits of a generator: packed to about half, never below the limit.
+    # Pseudo-random hexadecimal digits: codecs halve them, which is still above the limit.
     seed = 1
     sent = []
     for i in range(12_000):
@@ -43,8 +43,8 @@ def test_everything_arrives_once_and_in_order_and_few_requests_are_wasted(
         assert [future.get(0).offset for future in futures] == list(range(len(sent)))
         first = counters(producer)
         assert first["batch-split-total"] >= 1
-        # The first five under way find the limit out by halves, 1 + 2 + 4 (and 8) refusals each at most; of
-        # those that waited, each is refused once.
+        # The first five batches in flight are halved until they fit, with at most 1 + 2 + 4 (+ 8) refusals
+        # each. Each waiting batch is refused once.
         waited = first["byte-total"] / (131_072 if codec is None else 60_000)
         assert first["batch-split-total"] <= 5 * 15 + waited
         futures = [producer.send(topic, value) for value in sent]

@@ -1,8 +1,8 @@
-"""The sink on three nodes, two of which must have a row before it counts: whole, and while nodes fail.
+"""Tests the sink with three nodes and min.insync.replicas=2, without faults and while nodes fail.
 
-No task gets a second attempt here, so a job that ends well has each row there once: what the producer sends
-again, idempotence keeps from being there twice. Trouble begins when rows are seen in the topic and ends while
-more of them come, so that there are rows before it, in it and after it.
+No task gets a second attempt here. So if a job succeeds, each row is written once: idempotence keeps retries
+of the producer from writing it twice. Faults begin when rows are in the topic, and end while more rows
+arrive, so that rows are written before, during and after the faults.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def keep(summary):
 
 
 class Summaries(NamedTuple):
-    """What the sink said it wrote, of the batches since the test began."""
+    """The sink's summaries since the start of the test."""
 
     file: Path
     callback: str = "summaries_of_cluster:keep"
 
     def told(self) -> list[tuple[int, int]]:
-        """Rows and retries of each batch."""
+        """Returns rows and retries of each batch."""
         return [(rows, retries) for rows, retries in map(json.loads, self.file.read_text().splitlines())]
 
 
@@ -67,7 +67,7 @@ def summary_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def spark(tmp_path_factory: pytest.TempPathFactory, summary_file: Path) -> Iterator[Any]:
     module = summary_file.with_name("summaries_of_cluster.py")
     module.write_text(SUMMARIES.replace("FILE", repr(str(summary_file))))
-    # One attempt a task.
+    # One attempt per task.
     with faults_session(tmp_path_factory.mktemp("spark"), f"local[{TASKS}]", __name__) as session:
         session.sparkContext.addPyFile(str(module))
         yield session
@@ -86,7 +86,7 @@ def signals(tmp_path: Path) -> Signals:
 
 @pytest.fixture
 def cluster(kafka_cluster: KafkaCluster) -> Iterator[KafkaCluster]:
-    """All of its nodes again at the end, where a test fails half-way too."""
+    """Restores all nodes after each test, even if it fails half-way."""
     yield kafka_cluster
     for node in kafka_cluster.node_ids:
         kafka_cluster.resume(node)
@@ -95,7 +95,7 @@ def cluster(kafka_cluster: KafkaCluster) -> Iterator[KafkaCluster]:
 
 
 def replicas(cluster: KafkaCluster, topic: str, partition: int) -> list[int]:
-    """A partition's nodes: the one that leads it, the one that follows when that dies, and the last."""
+    """Returns a partition's nodes: the leader, the next leader if that dies, and the last."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     found = admin.list_topics(topic, timeout=30).topics[topic].partitions[partition]
     assert found.leader == found.replicas[0]
@@ -103,22 +103,22 @@ def replicas(cluster: KafkaCluster, topic: str, partition: int) -> list[int]:
 
 
 def log_bytes(cluster: KafkaCluster, node: int, topic: str, partition: int) -> int:
-    """How long a node's copy is: replicas have the same batches, byte for byte."""
+    """Returns the size of a node's copy. Replicas have the same bytes."""
     directory = cluster.log_dir(node) / f"{topic}-{partition}"
     return sum(file.stat().st_size for file in directory.glob("*.log"))
 
 
 def epochs(cluster: KafkaCluster, node: int, topic: str, partition: int) -> list[int]:
-    """The offset at which each leader of a partition began to write, as a node knows it."""
+    """Returns the start offset of each leader epoch of a partition, from a node's checkpoint."""
     file = cluster.log_dir(node) / f"{topic}-{partition}" / "leader-epoch-checkpoint"
     # A version, a count, and lines of epoch and offset.
     return [int(line.split()[1]) for line in file.read_text().splitlines()[2:]]
 
 
 class KeepsComing:
-    """Makes each task's rows batch by batch until ``over`` is given, and some more then.
+    """Generates each task's rows, batch by batch, until ``over`` is given, and some more afterwards.
 
-    How many a task made, it leaves in a file when Spark has taken all of them.
+    When Spark has taken all rows, the task writes their number to a file.
     """
 
     AFTER = 10
@@ -136,7 +136,7 @@ class KeepsComing:
                 (Path(self._directory) / f"made-{task}").write_text(str(made))
 
     def _made(self, task: int) -> Iterator[int]:
-        """How many rows there are with each batch."""
+        """Yields the total number of rows after each batch."""
         after = made = 0
         deadline = time.monotonic() + PATIENCE_S
         while after < self.AFTER:
@@ -145,8 +145,8 @@ class KeepsComing:
             if self._signals.given("over"):
                 after += 1
             elif self._signals.given("broken") or time.monotonic() > deadline:
-                raise TimeoutError("the trouble is not over")
-            # Rows come all the time, and not so many that reading them back takes long.
+                raise TimeoutError("the fault did not end")
+            # A steady flow of rows, but few enough to read them back quickly.
             time.sleep(0.04)
 
     def expected(self) -> list[int]:
@@ -162,10 +162,11 @@ def write_while(
     summaries: Summaries,
     trouble: Callable[[], None],
 ) -> Counter[int]:
-    """Writes rows during trouble, each task's in turn to each partition; asserts that the job ends well and
-    says it wrote all of them, some not at the first time, and that each is there once, in order.
+    """Writes rows while ``trouble`` injects faults; each task writes to the partitions in turn. Checks that
+    the job succeeds, that its summary has all rows and some retries, and that each row is written once, in
+    order.
 
-    Returns how many each partition has."""
+    Returns the number of rows in each partition."""
     rows = KeepsComing(signals, directory)
     with meanwhile(signals, trouble):
         made = spark.range(0, TASKS, 1, TASKS).mapInArrow(rows, "value string")
@@ -188,7 +189,7 @@ def write_while(
         wanted = range(partition, expected[task], PARTITIONS)
         lost, again = len(set(wanted).difference(numbers)), len(numbers) - len(wanted)
         in_order = numbers == sorted(numbers)
-        # Not the lists: they are long.
+        # Not the whole lists: they are long.
         assert not lost, f"{lost} rows of task {task} are not in partition {partition}"
         assert not again, f"{again} rows of task {task} are there again in partition {partition}"
         assert in_order, f"rows of task {task} are not in order in partition {partition}"
@@ -197,7 +198,7 @@ def write_while(
 
 
 def all_handed_over(signals: Signals) -> None:
-    """Lets the rows end, and waits until the tasks have nothing to do but to wait for the brokers."""
+    """Ends the generation of rows, and waits until the tasks only wait for the brokers."""
     signals.give("over")
     for task in range(TASKS):
         signals.wait(f"made-{task}")
@@ -210,7 +211,7 @@ def each_once(cluster: KafkaCluster, topic: str, rows: int) -> None:
     assert max(found) == rows - 1
 
 
-def test_a_batch_is_there_once(spark: Any, cluster: KafkaCluster, summaries: Summaries) -> None:
+def test_a_batch_is_written_once(spark: Any, cluster: KafkaCluster, summaries: Summaries) -> None:
     topic, rows = "spark-cluster-batch", 50_000
     cluster.create_topic(topic, PARTITIONS, 3, TWO_IN_SYNC)
     df = spark.range(0, rows, 1, 4).selectExpr("cast(id as string) as value")
@@ -219,7 +220,7 @@ def test_a_batch_is_there_once(spark: Any, cluster: KafkaCluster, summaries: Sum
     each_once(cluster, topic, rows)
 
 
-def test_a_stream_is_there_once(
+def test_a_stream_is_written_once(
     spark: Any, cluster: KafkaCluster, summaries: Summaries, tmp_path: Path
 ) -> None:
     topic, files, each = "spark-cluster-stream", 3, 5_000
@@ -243,7 +244,7 @@ def test_a_stream_is_there_once(
     each_once(cluster, topic, files * each)
 
 
-def test_nothing_is_lost_when_a_leader_is_killed_with_rows_that_nobody_acknowledged(
+def test_nothing_is_lost_when_a_leader_with_unacknowledged_rows_is_killed(
     spark: Any, cluster: KafkaCluster, signals: Signals, summaries: Summaries, tmp_path: Path
 ) -> None:
     topic = "spark-cluster-killed"
@@ -252,25 +253,26 @@ def test_nothing_is_lost_when_a_leader_is_killed_with_rows_that_nobody_acknowled
 
     def trouble() -> None:
         until_written(cluster.bootstrap_servers, topic, 1, signals, [0])
-        # What the last one lacks is not acknowledged, and will be sent again, to an heir that has it.
+        # Rows that the last node does not have are not acknowledged. They are sent again to the next leader,
+        # which already has them.
         cluster.pause(last)
         for _ in looks(PATIENCE_S, 0.001):
             if log_bytes(cluster, heir, topic, 0) > log_bytes(cluster, last, topic, 0):
                 break
         else:
-            raise AssertionError("no rows come any more")
+            raise AssertionError("no more rows are replicated")
         cluster.kill(leader)
         cluster.resume(last)
         for _ in looks(PATIENCE_S):
-            # The heir, unless the machine is so slow that the controllers miss that one too.
+            # The next leader, unless the machine is so slow that its session times out too.
             if cluster.leader(topic, 0) in (heir, last):
                 break
         else:
-            raise AssertionError(f"nobody leads after the death of node {leader}")
+            raise AssertionError(f"the partition has no leader after the death of node {leader}")
         signals.give("over")
 
     written = write_while(spark, cluster, topic, signals, tmp_path, summaries, trouble)
-    # Both have written.
+    # Both leaders have written.
     began = epochs(cluster, heir, topic, 0)
     assert began[0] == 0
     assert 0 < began[-1] < written[0]
@@ -279,8 +281,8 @@ def test_nothing_is_lost_when_a_leader_is_killed_with_rows_that_nobody_acknowled
 def test_nothing_is_lost_while_too_few_replicas_are_in_sync(
     spark: Any, cluster: KafkaCluster, signals: Signals, summaries: Summaries, tmp_path: Path
 ) -> None:
-    """Leaders refuse rows once the controllers have taken a node out, for which they need a majority: so
-    one dies, and all three are wanted."""
+    """Leaders refuse rows once the controllers have removed a node from the in-sync replicas. The controllers
+    need a majority for that, so only one node dies, and all three replicas are required."""
     topic = "spark-cluster-refused"
     cluster.create_topic(topic, PARTITIONS, 3, {"min.insync.replicas": "3"})
     victim = replicas(cluster, topic, 0)[-1]
@@ -294,7 +296,7 @@ def test_nothing_is_lost_while_too_few_replicas_are_in_sync(
         for _ in looks(PATIENCE_S, 0.1):
             if refusals() > before:
                 return
-        raise AssertionError("no leader refuses for want of replicas")
+        raise AssertionError("no leader refuses rows for lack of in-sync replicas")
 
     def trouble() -> None:
         until_written(cluster.bootstrap_servers, topic, 1, signals)
@@ -311,8 +313,8 @@ def test_nothing_is_lost_while_too_few_replicas_are_in_sync(
 def test_nothing_is_lost_while_two_of_three_nodes_hang(
     spark: Any, cluster: KafkaCluster, signals: Signals, summaries: Summaries, tmp_path: Path
 ) -> None:
-    """Nobody is left to change leaders or to refuse: the third node writes what it leads and never
-    acknowledges it, so that requests run into their timeout, and rows come to it again."""
+    """No majority is left to change leaders or to shrink the in-sync replicas. The third node writes to its
+    partitions without acknowledging, so requests time out and rows are sent to it again."""
     topic = "spark-cluster-hung"
     cluster.create_topic(topic, PARTITIONS, 3, TWO_IN_SYNC)
     victims = replicas(cluster, topic, 0)[1:]
@@ -322,7 +324,7 @@ def test_nothing_is_lost_while_two_of_three_nodes_hang(
         for node in victims:
             cluster.pause(node)
         all_handed_over(signals)
-        # Nothing tells of a request that is given up: time has to pass.
+        # A timed-out request can't be observed, so wait.
         for _ in looks(2.5 * REQUEST_TIMEOUT_S):
             assert not signals.given("ended")
         for node in victims:

@@ -1,9 +1,9 @@
-"""Every kind of column that ``format("cyproducer")`` takes, as a batch and as a stream: what another client
-reads back is what the rows had.
+"""Tests every kind of column that ``format("cyproducer")`` accepts, in batches and streams: another client
+reads the rows back.
 
-Rows come from Parquet files, which hold every one of these types, dictionaries too, and which both a batch
-and a stream can read. The session's zone is not UTC: a timestamp without a zone must not be taken for one of
-the session's.
+The rows come from Parquet files, which support all of these types, including dictionaries, and which batches
+and streams can read. The session's time zone is not UTC: a timestamp without a zone must not be interpreted
+in the session's zone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300), needs_module("pyspark
 
 WHEN = datetime.datetime(2025, 7, 4, 5, 6, 7, 891000)
 WHEN_MS = 1_751_605_567_891
-"""The same, as it is in UTC."""
+"""The same time, in UTC."""
 DAY = datetime.timedelta(days=1)
 HEADERS = "array<struct<{}: string, {}: {}>>"
 
@@ -46,7 +46,8 @@ def how(request: pytest.FixtureRequest) -> str:
 
 
 def parquet(directory: Path, columns: dict[str, Any], files: int = 1) -> Path:
-    """Files of these columns (pyarrow's arrays); without a file's own directory a stream sees no file."""
+    """Writes Parquet files with these columns (pyarrow arrays), in a directory, because a stream reads
+    directories."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -67,7 +68,8 @@ def deliver(
     change: Callable[[Any], Any] = lambda df: df,
     **more: str,
 ) -> None:
-    """Writes what is in ``source``, whose ``schema`` Spark is told; ``change``: of the DataFrame before."""
+    """Writes the rows of ``source``, which has ``schema``, to Kafka. ``change`` is applied to the
+    DataFrame."""
     given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, **more}
     if how == "batch":
         df = change(spark.read.schema(schema).parquet(str(source)))
@@ -80,7 +82,8 @@ def deliver(
 
 
 def pairs(*rows: list[Any] | None, value: str = "binary", names: tuple[str, str] = ("key", "value")) -> Any:
-    """A column of headers: of each row None, or its headers: (name, value), or None for a null struct."""
+    """Returns a column of headers. A row is None or a list of headers: (name, value), or None for a null
+    struct."""
     import pyarrow as pa
 
     content = pa.string() if value == "string" else pa.binary()
@@ -123,7 +126,7 @@ def test_columns_of_every_type(
     topic = f"spark-types-{partition}-{how}"
     kafka.create_topic(topic, 3)
     count = 30
-    # With a zone the column holds instants, without one what a clock shows.
+    # With a zone the column has instants, without one wall-clock times.
     times = [WHEN.replace(tzinfo=datetime.UTC if zone else None) + DAY * n for n in range(count)]
     names = ("key", "value") if partition != "long" else ("name", "content")
     columns = {
@@ -155,7 +158,7 @@ def test_columns_of_every_type(
     ]
 
 
-def test_nulls_and_empty_ones_in_every_column(
+def test_null_and_empty_values_in_every_column(
     spark: Any, kafka: KafkaCluster, tmp_path: Path, how: str
 ) -> None:
     import pyarrow as pa
@@ -222,13 +225,13 @@ BAD = {
 
 
 def some_bad(directory: Path) -> tuple[Path, str]:
-    """Ten rows in one file, of which those of ``BAD`` can't be written."""
+    """Writes a file of ten rows, of which those in ``BAD`` can't be written to Kafka."""
     import pyarrow as pa
 
     utc = WHEN.replace(tzinfo=datetime.UTC)
     early = datetime.datetime(1969, 12, 31, 23, 59, 59, 999000, tzinfo=datetime.UTC)
     headers: list[Any] = [[("n", b"%d" % n)] for n in range(10)]
-    # A struct that is null, between two that are not, and one whose name is.
+    # A null struct between two others, and a struct whose name is null.
     headers[1] = [("a", b"1"), None, ("b", b"2")]
     headers[2] = [("a", b"1"), (None, b"2")]
     columns = {
@@ -245,7 +248,7 @@ def some_bad(directory: Path) -> tuple[Path, str]:
     return parquet(directory, columns), schema
 
 
-def test_rows_that_no_record_can_be_made_of_are_dead_letters(
+def test_rows_that_can_not_be_written_become_dead_letters(
     spark: Any, kafka: KafkaCluster, tmp_path: Path, how: str
 ) -> None:
     topic = f"spark-bad-{how}"
@@ -268,13 +271,13 @@ def test_rows_that_no_record_can_be_made_of_are_dead_letters(
         message = about["cyproducer.error.message"]
         assert f"column {column!r}: " in message
         assert says in message
-        # Headers without a name can't be written; those beside them are.
+        # Headers without a name can't be written; the others are.
         kept = [each for each in letter.headers if not each[0].startswith("cyproducer.")]
         assert kept == {1: [("a", b"1"), ("b", b"2")], 2: [("a", b"1")]}.get(number, [("n", b"%d" % number)])
 
 
 @pytest.mark.parametrize("number", sorted(set(BAD) - {2, 8}))
-def test_without_dead_letters_each_fails_the_task_by_name(
+def test_without_dead_letters_each_bad_row_fails_the_task_with_its_column(
     spark: Any, kafka: KafkaCluster, tmp_path: Path, number: int
 ) -> None:
     topic = f"spark-bad-{number}"
@@ -290,7 +293,7 @@ def test_without_dead_letters_each_fails_the_task_by_name(
 
 
 @pytest.mark.parametrize("large", ["false", "true"])
-def test_words_of_dictionaries_arrive_as_they_are(
+def test_dictionary_values_arrive_unchanged(
     spark: Any, kafka: KafkaCluster, tmp_path: Path, how: str, large: str
 ) -> None:
     import pyarrow as pa
@@ -307,7 +310,7 @@ def test_words_of_dictionaries_arrive_as_they_are(
     }
     schema = f"topic string, key string, value binary, headers {HEADERS.format('key', 'value', 'binary')}"
     source = parquet(tmp_path / "in", columns)
-    # Spark then hands over large_string and large_binary.
+    # With "true", Spark passes large_string and large_binary.
     spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", large)
     try:
         deliver(spark, kafka, how, source, schema)
@@ -341,10 +344,10 @@ def test_empty_and_tiny_partitions_lose_nothing(
     kafka.create_topic(topic, 3)
 
     def scatter(df: Any) -> Any:
-        # A row here and there: by hash, more than a third of the partitions get none.
+        # Few rows: by hash, more than a third of the partitions get none.
         return df.repartition(partitions, "id").selectExpr("cast(id as string) as value")
 
-    # Else Spark makes few of many.
+    # Otherwise Spark merges small partitions.
     spark.conf.set("spark.sql.adaptive.enabled", "false")
     try:
         deliver(spark, kafka, how, numbered(tmp_path / "in", partitions), "id bigint", scatter, topic=topic)
@@ -354,7 +357,7 @@ def test_empty_and_tiny_partitions_lose_nothing(
     assert Counter(int(r.value or b"-1") for r in found) == Counter(range(partitions))
 
 
-def test_what_lies_askew_arrives_whole(spark: Any, kafka: KafkaCluster, tmp_path: Path, how: str) -> None:
+def test_skewed_rows_arrive_completely(spark: Any, kafka: KafkaCluster, tmp_path: Path, how: str) -> None:
     topic = f"spark-skew-{how}"
     kafka.create_topic(topic, 4)
     count = 100_000
@@ -362,7 +365,7 @@ def test_what_lies_askew_arrives_whole(spark: Any, kafka: KafkaCluster, tmp_path
     def askew(df: Any) -> Any:
         from pyspark.sql import functions as F
 
-        # One task of four has 99 % of the rows, and 99 % of all rows go to one partition of the topic.
+        # One task of four has 99% of the rows, and 99% of all rows go to one partition of the topic.
         task = F.when(F.col("id") % 100 == 0, F.col("id") / 100 % 3 + 1).otherwise(0).cast("int")
         return df.repartitionByRange(4, task).selectExpr(
             "cast(id as string) as value", "cast(if(id % 100 = 1, id / 100 % 3 + 1, 0) as int) as partition"

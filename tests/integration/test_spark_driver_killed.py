@@ -1,5 +1,5 @@
-"""A stream whose driver is killed, Python's process and the JVM, again and again: it goes on from its
-checkpoint, loses nothing, and writes only those micro-batches twice that the checkpoint did not know of."""
+"""Tests a stream whose driver (Python process and JVM) is killed repeatedly: it continues from its
+checkpoint, loses nothing, and writes only those micro-batches twice that were not in the checkpoint."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ pytestmark = [
 
 BATCHES = 4
 FILES = 2
-"""In each micro-batch, and so many tasks."""
+"""Files, and so tasks, per micro-batch."""
 ROWS = 4_000
-"""Of a file."""
+"""Rows per file."""
 
 DRIVER = """
 import atexit, os, sys, time
 from pathlib import Path
 
 directory, root, bootstrap, topic, life = Path(sys.argv[1]), *sys.argv[2:]
-# Nobody who is killed gets there. Who waits for this driver need not wait on.
+# Not reached if the driver is killed. Otherwise, makes the test stop waiting for this driver.
 atexit.register((directory / "broken").touch)
 # At the end: an installed package comes before the sources.
 sys.path.append(root)
 from tests.integration.spark_session import spark_session
 
-# Where the callback is.
+# For the callback's module.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH")]))
 
 
 def rows(batches):
-    # Whoever waits here waits to be killed.
+    # The sleeps wait to be killed.
     for batch in batches:
         first = batch.column(0)[0].as_py().split() if batch.num_rows else ("", "")
         if life == "planned" and first[0] == "2":
@@ -55,13 +55,13 @@ def rows(batches):
             time.sleep(600)
         yield batch
         if life == "midway" and first[0] == "1" and first[1] == "6000":
-            # The second task gets no further. Rows before these fill the buffers on their way.
+            # The second task stops here. The rows before these fill the buffers in between.
             time.sleep(600)
 
 
 more = {"summaryCallback": "hold:before_note"} if life == "before-note" else {}
-# So few in a batch of Arrow's that the first ones are written while the task runs; what is no full batch of
-# Kafka's, only as the task ends.
+# Small Arrow batches, so that the first rows are written while the task runs. Incomplete Kafka batches are
+# only sent at the end of the task.
 more |= {"kafka.batch.size": "16384", "kafka.linger.ms": "300000", "kafka.delivery.timeout.ms": "400000"}
 with spark_session(directory / "spark", **{"spark.sql.execution.arrow.maxRecordsPerBatch": "500"}) as spark:
     query = (
@@ -82,19 +82,20 @@ import time
 from pathlib import Path
 
 def before_note(summary):
-    # The first micro-batch of this driver: what was written of it is acknowledged, and Spark does not know.
+    # The first micro-batch of this driver: its rows are acknowledged, but Spark has not committed it.
     Path(DIRECTORY, "all-written").touch()
     time.sleep(600)
 """
 
 
 def of_session(leader: int) -> list[ProcessInfo]:
-    """What a program has started, also where its parent is gone: nobody there leaves the session."""
+    """Returns all processes that a program has started, even if their parent is gone: none leaves the
+    session."""
     return [each for each in processes() if each.session == leader]
 
 
 def kill_driver(driver: Program) -> None:
-    """Kills Python's process and its JVM, nothing else, and asserts that the workers go by themselves."""
+    """Kills the driver's Python process and its JVM, and checks that the workers exit by themselves."""
     (jvm,) = (each for each in below(driver.pid) if "org.apache.spark.deploy.SparkSubmit" in each.command)
     workers = [each for each in of_session(driver.pid) if each.pid not in (driver.pid, jvm.pid)]
     assert any("pyspark.daemon" in each.command for each in workers), workers
@@ -107,12 +108,12 @@ def kill_driver(driver: Program) -> None:
     for each in left:
         with suppress(ProcessLookupError):
             os.kill(each.pid, signal.SIGKILL)
-    raise AssertionError(f"{GONE_S:.0f} s after the driver was killed there are still {left}")
+    raise AssertionError(f"{GONE_S:.0f} s after the driver was killed these still run: {left}")
 
 
 def noted(directory: Path, what: str) -> list[int]:
-    """The micro-batches in a part of the checkpoint: ``offsets``, that were planned, or ``commits``, that
-    ended."""
+    """Returns the micro-batches in a part of the checkpoint: ``offsets`` (planned) or ``commits``
+    (completed)."""
     return sorted(int(path.name) for path in (directory / "checkpoint" / what).glob("[0-9]*"))
 
 
@@ -127,24 +128,24 @@ def test_a_stream_loses_nothing_when_its_driver_is_killed_again_and_again(
         batch, start = number // FILES, number % FILES * ROWS
         file = tmp_path / "in" / f"{number}.txt"
         file.write_text("".join(f"{value(batch, row)}\n" for row in range(start, start + ROWS)))
-        # The stream takes the oldest ones first.
+        # The stream reads the oldest files first.
         os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
     script = DRIVER.replace("FILES", str(FILES))
     told = (str(tmp_path), str(ROOT), kafka.bootstrap_servers, topic)
 
-    # While the second micro-batch is being written: one task may have ended, the other one never will.
+    # Killed while the second micro-batch is written: one task may have ended, the other never does.
     with Program(script, *told, "midway") as driver:
         until_written(kafka.bootstrap_servers, topic, each + ROWS + 1, signals)
         kill_driver(driver)
     assert (noted(tmp_path, "offsets"), noted(tmp_path, "commits")) == ([0, 1], [0])
 
-    # When the second one is written, and nobody has noted it.
+    # Killed when the second one is written, but not in the checkpoint.
     with Program(script, *told, "before-note") as driver:
         signals.wait("all-written")
         kill_driver(driver)
     assert (noted(tmp_path, "offsets"), noted(tmp_path, "commits")) == ([0, 1], [0])
 
-    # When the second one is noted, the third one is planned, and its tasks have begun.
+    # Killed when the second one is in the checkpoint, and the tasks of the third have begun.
     with Program(script, *told, "planned") as driver:
         for row in range(0, each, ROWS):
             signals.wait(f"planned-{row}")
@@ -160,6 +161,6 @@ def test_a_stream_loses_nothing_when_its_driver_is_killed_again_and_again(
     assert sorted(there) == list(range(BATCHES))
     for times in there.values():
         assert sorted(times) == list(range(each))
-    # The second one was written to its end twice, and the first of it once more before that.
+    # The second one was written completely twice, and its first rows once more before that.
     assert set(there.pop(1).values()) == {2, 3}
     assert {batch: set(times.values()) for batch, times in there.items()} == {0: {1}, 2: {1}, 3: {1}}

@@ -1,8 +1,7 @@
-"""What Spark's side promises, at least once, while tasks, workers, drivers and brokers fail.
+"""Tests the sink's at-least-once guarantee while tasks and workers fail.
 
-Duplicates are allowed where ``docs/spark.md`` says so, and nowhere else: what was run once is there once.
-What is to fail waits for the moment that is to be hit, by files that the test and the tasks leave for each
-other.
+Duplicates are only allowed if ``docs/spark.md`` allows them: a task that runs once writes its rows once.
+Tasks fail at defined moments, which the test and the tasks signal to each other with files.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600), nee
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    # Three attempts a task.
+    # Three attempts per task.
     with faults_session(tmp_path_factory.mktemp("spark"), "local[2, 3]", __name__) as session:
         yield session
 
@@ -47,7 +46,7 @@ def signals(tmp_path: Path) -> Signals:
 
 
 def kills_writers() -> None:
-    """Kills this executor's other Python workers in which the producer is loaded."""
+    """Kills this executor's other Python workers that have loaded the producer."""
 
     def parent(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -65,11 +64,11 @@ def kills_writers() -> None:
         except OSError:
             continue
     if not killed:
-        raise AssertionError("nobody writes")
+        raise AssertionError("no worker has loaded the producer")
 
 
 def raises() -> None:
-    raise RuntimeError("this attempt was to fail")
+    raise RuntimeError("this attempt must fail")
 
 
 def kills_itself() -> None:
@@ -77,9 +76,8 @@ def kills_itself() -> None:
 
 
 class FailsOnce:
-    """Makes each task's rows: those of the task 1 in two halves, between which its first attempt fails.
-
-    It does so once rows of it are in the topic, as ``written`` tells.
+    """Generates each task's rows. The first attempt of task 1 fails after half of its rows, once the signal
+    ``written`` reports that rows of it are in the topic.
     """
 
     def __init__(self, signals: Signals, rows: int, fail: Callable[[], None]) -> None:
@@ -129,7 +127,7 @@ Job = Callable[[Any, FailsOnce, list[int], str, str], None]
         ("raised", by_format, raises, [0, 1, 2, 3]),
         ("raised-rows", by_partitions, raises, [0, 1, 2, 3]),
         ("killed-source", by_format, kills_itself, [0, 1, 2, 3]),
-        # One task: those of others can't be told apart from its own.
+        # Only one task: the workers of others can't be distinguished from its own.
         pytest.param("killed-writer", by_format, kills_writers, [1], marks=needs_proc),
         ("killed-rows", by_partitions, kills_itself, [0, 1, 2, 3]),
     ],
@@ -148,7 +146,7 @@ def test_a_task_that_fails_midway_is_run_again_and_loses_nothing(
     kafka.create_topic(topic, PARTITIONS)
 
     def let_fail() -> None:
-        # More than all of the other tasks' rows: one of those that are to come again, at least.
+        # More than all rows of the other tasks, so at least one row of the failing task.
         until_written(kafka.bootstrap_servers, topic, (len(tasks) - 1) * rows + 1, signals)
         signals.give("written")
 
@@ -160,5 +158,5 @@ def test_a_task_that_fails_midway_is_run_again_and_loses_nothing(
     for task, times in there.items():
         assert sorted(times) == list(range(rows))
         assert max(times.values()) == (2 if task == 1 else 1)
-    # The first attempt got so far.
+    # The first attempt wrote only rows of the first half.
     assert not [number for number, times in there[1].items() if times == 2 and number >= rows // 2]

@@ -1,5 +1,5 @@
-"""What a user of ``format("cyproducer")`` finds in the driver's standard error: what was written, and what
-may have been written where a job failed. In a driver of its own, whose output is all there is to it."""
+"""Tests the log messages of ``format("cyproducer")`` in the driver's standard error: what was written, and
+what may have been written if a job fails. Uses a separate driver, whose whole output is checked."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ with spark_session(directory) as spark:
 """
 
 
-def test_the_log_tells_what_was_written_and_what_may_have_been(kafka: KafkaCluster, tmp_path: Path) -> None:
+def test_the_log_reports_written_rows_and_failed_jobs(kafka: KafkaCluster, tmp_path: Path) -> None:
     for name in ("batch", "stream", "batch-fails", "stream-fails"):
         kafka.create_topic(f"spark-log-{name}", 2 if name == "batch" else 1)
     ran = subprocess.run(
@@ -97,7 +97,7 @@ def test_the_log_tells_what_was_written_and_what_may_have_been(kafka: KafkaClust
     for name, what in (("batch-fails", "batch"), ("stream-fails", "micro-batch 0")):
         assert "failed: True" in told[name]
         assert re.search(
-            rf"WARNING cyproducer\.spark: {what} failed: rows that were acknowledged before stay in Kafka, "
-            r"and come again when it is repeated$",
+            rf"WARNING cyproducer\.spark: {what} failed: rows that were acknowledged stay in Kafka, "
+            r"and are written again when it is retried$",
             line(name),
         )

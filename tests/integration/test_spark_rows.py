@@ -1,4 +1,5 @@
-"""Row by row, by Arrow's batches and by ``foreachBatch``: the functions that Spark calls on its workers."""
+"""Tests the functions that Spark calls on its workers: row by row, with Arrow batches, and by
+``foreachBatch``."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield session
 
 
-def test_each_record_of_a_partition_is_told_of(spark: Any, kafka: KafkaCluster) -> None:
+def test_each_record_of_a_partition_has_metadata(spark: Any, kafka: KafkaCluster) -> None:
     from cyproducer.spark import produce_partitions
 
     kafka.create_topic("rows-map", 3)
@@ -64,7 +65,7 @@ def test_a_worker_has_one_producer_for_all_of_its_tasks(spark: Any, kafka: Kafka
     from cyproducer.spark import produce_partitions
 
     kafka.create_topic("rows-shared", 1)
-    # A name of its own: in these workers there are other tests' producers.
+    # A unique client id, because these workers also have other tests' producers.
     named = "rows-shared"
     produce = produce_partitions(named, bootstrap_servers=kafka.bootstrap_servers, client_id=named)
 
@@ -94,7 +95,7 @@ def test_a_worker_has_one_producer_for_all_of_its_tasks(spark: Any, kafka: Kafka
     ]
     assert [sent for _, _, sent in told] == [2] * 12
     assert {made for _, made, _ in told} == {1}
-    # At most two tasks run at a time: where workers stay, they have several of them each.
+    # At most two tasks run at a time, so reused workers run several tasks each.
     workers = Counter(worker for worker, _, _ in told)
     assert len(workers) <= len(told) // 2, workers
 
@@ -109,7 +110,7 @@ def test_a_record_that_cannot_be_written_fails_its_task(spark: Any, kafka: Kafka
         elements.mapPartitions(produce).collect()
 
 
-def test_arrow_batches_become_their_rows_outcomes(spark: Any, kafka: KafkaCluster) -> None:
+def test_produce_arrow_returns_the_outcome_of_each_row(spark: Any, kafka: KafkaCluster) -> None:
     from cyproducer.spark import PRODUCED_SCHEMA, produce_arrow
 
     kafka.create_topic("rows-arrow", 3)
@@ -125,7 +126,7 @@ def test_arrow_batches_become_their_rows_outcomes(spark: Any, kafka: KafkaCluste
     )
 
 
-def test_rows_that_fail_are_told_of_with_their_cause(spark: Any, kafka: KafkaCluster) -> None:
+def test_failed_rows_have_their_cause(spark: Any, kafka: KafkaCluster) -> None:
     from cyproducer.spark import PRODUCED_SCHEMA, produce_arrow
 
     kafka.create_topic("rows-small", 2, configs={"max.message.bytes": "500"})
@@ -140,7 +141,7 @@ def test_rows_that_fail_are_told_of_with_their_cause(spark: Any, kafka: KafkaClu
     assert len(read_all(kafka.bootstrap_servers, "rows-small", 9)) == 9
 
 
-def test_foreach_batch_writes_and_tells(spark: Any, kafka: KafkaCluster, tmp_path: Path) -> None:
+def test_foreach_batch_writes_and_reports_a_summary(spark: Any, kafka: KafkaCluster, tmp_path: Path) -> None:
     from cyproducer.spark import WriteSummary, foreach_batch
 
     kafka.create_topic("rows-batch", 2)

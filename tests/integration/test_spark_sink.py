@@ -1,4 +1,4 @@
-"""``format("cyproducer")`` in a real Spark, writing to a real Kafka; another client reads back."""
+"""Tests ``format("cyproducer")`` in a real Spark with a real Kafka. Another client reads the records back."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write(df: Any, kafka: KafkaCluster, **more: str) -> None:
     df.write.format("cyproducer").mode("append").options(**options(kafka, **more)).save()
 
 
-def test_every_column_arrives_as_it_was(spark: Any, kafka: KafkaCluster) -> None:
+def test_every_column_arrives_unchanged(spark: Any, kafka: KafkaCluster) -> None:
     kafka.create_topic("spark-columns", 3)
     when = datetime.datetime(2025, 3, 4, 5, 6, 7, 891000, tzinfo=datetime.UTC)
     rows = [
@@ -47,7 +47,7 @@ def test_every_column_arrives_as_it_was(spark: Any, kafka: KafkaCluster) -> None
         "key string, value binary, headers array<struct<key:string,value:binary>>, "
         "partition int, timestamp timestamp"
     )
-    # Spark finds the format by itself here: nothing was registered.
+    # Spark finds the format by itself here: it is not registered.
     write(spark.createDataFrame(rows, schema).coalesce(1), kafka, topic="spark-columns")
     found = read_all(kafka.bootstrap_servers, "spark-columns", len(rows))
     at = round(when.timestamp() * 1000)
@@ -86,7 +86,7 @@ def test_each_row_goes_to_its_own_topic_in_order(spark: Any, kafka: KafkaCluster
         assert [int(r.value or b"-1") for r in found] == list(range(number, 30_000, 3))
 
 
-def test_the_option_counts_where_there_is_a_column_too(spark: Any, kafka: KafkaCluster) -> None:
+def test_the_option_topic_overrides_the_column(spark: Any, kafka: KafkaCluster) -> None:
     kafka.create_topic("spark-option", 1)
     write(
         spark.createDataFrame([("elsewhere", "v")], "topic string, value string"), kafka, topic="spark-option"
@@ -115,14 +115,18 @@ def test_empty_and_very_many_partitions_lose_nothing(spark: Any, kafka: KafkaClu
             {"topic": "t"},
             "column 'timestamp' is bigint: must be timestamp",
         ),
-        (["'x' as value"], {"topic": "t", "topc": "t"}, "option 'topc' is not known: is 'topic' meant?"),
+        (["'x' as value"], {"topic": "t", "topc": "t"}, "option 'topc' is unknown: did you mean 'topic'?"),
         (["'x' as value"], {"topic": "t", "kafka.linger.msec": "1"}, "linger.msec"),
         (["'x' as value"], {"topic": "t", "kafka.value.serializer": "S"}, "can't be given"),
-        (["'x' as value"], {"topic": "t", "deliveryGuarantee": "exactly-once"}, "not there yet"),
-        (["'x' as value"], {"topic": "t", "createTopic.partitions": "0"}, "must be a whole number from 1 on"),
+        (["'x' as value"], {"topic": "t", "deliveryGuarantee": "exactly-once"}, "not supported yet"),
+        (
+            ["'x' as value"],
+            {"topic": "t", "createTopic.partitions": "0"},
+            "must be a whole number, at least 1",
+        ),
     ],
 )
-def test_what_is_wrong_is_said_before_a_task_starts(
+def test_errors_in_options_and_schema_are_raised_before_a_task_starts(
     spark: Any, kafka: KafkaCluster, select: list[str], more: dict[str, str], says: str
 ) -> None:
     with pytest.raises(Exception, match="cyproducer") as raised:
@@ -131,7 +135,7 @@ def test_what_is_wrong_is_said_before_a_task_starts(
     assert "Task" not in str(raised.value).split("\n")[0]
 
 
-def test_a_task_fails_with_topic_and_cause_where_a_row_cannot_be_written(
+def test_a_task_fails_with_topic_and_cause_if_a_row_cannot_be_written(
     spark: Any, kafka: KafkaCluster
 ) -> None:
     kafka.create_topic("spark-too-large", 1)
@@ -165,10 +169,11 @@ def test_dead_letters_have_the_row_and_the_cause(spark: Any, kafka: KafkaCluster
     assert dict(dead[5].headers)["cyproducer.error.class"] == b"InvalidTopicError"
 
 
-def test_a_missing_topic_is_made_only_when_asked(spark: Any, kafka: KafkaCluster) -> None:
+def test_a_missing_topic_is_created_only_on_request(spark: Any, kafka: KafkaCluster) -> None:
     df = spark.range(10).selectExpr("cast(id as string) as value")
     with pytest.raises(Exception, match="'spark-made'"):
-        # One task: of two, the other would go on when the job has failed, and find the topic made then.
+        # One task: with two, the second could still run after the job failed, and find the topic created by
+        # then.
         write(df.coalesce(1), kafka, topic="spark-made", **{"kafka.max.block.ms": "1500"})
     made = {"createTopic.partitions": "5", "createTopic.replication": "1"}
     for _ in range(2):
@@ -189,7 +194,7 @@ def fail(summary):
 
 
 @pytest.mark.parametrize("function", ["keep", "fail"])
-def test_the_summary_callback_hears_what_was_written(
+def test_the_summary_callback_gets_the_summary(
     kafka: KafkaCluster, spark: Any, tmp_path: Path, function: str
 ) -> None:
     topic, module = f"spark-summary-{function}", f"summaries_{function}"
@@ -205,7 +210,7 @@ def test_the_summary_callback_hears_what_was_written(
 
 
 def lines(directory: Path, name: str, numbers: range) -> None:
-    """A file for a stream to read; complete from the moment it is there."""
+    """Writes a file for a stream to read, atomically."""
     part = directory.with_name(f"{name}.part")
     part.write_text("".join(f"{number}\n" for number in numbers))
     part.rename(directory / f"{name}.txt")
@@ -223,7 +228,7 @@ def run_stream(spark: Any, kafka: KafkaCluster, source: Path, checkpoint: Path, 
     assert query.awaitTermination(120)
 
 
-def test_a_stream_goes_on_from_its_checkpoint(spark: Any, kafka: KafkaCluster, tmp_path: Path) -> None:
+def test_a_stream_continues_from_its_checkpoint(spark: Any, kafka: KafkaCluster, tmp_path: Path) -> None:
     kafka.create_topic("spark-stream", 3)
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
     source.mkdir()

@@ -1,7 +1,8 @@
-"""Two copies of a task side by side, as Spark runs them where a task is slow: on a cluster of two workers, as
-there is no speculation in a local Spark.
+"""Tests speculative execution: two concurrent attempts of a slow task. Uses a cluster of two workers, because
+local Spark has no speculation.
 
-The job allows no task to fail. So a second attempt is a copy, and that one of both is killed is no failure.
+The job allows no task failure. So a second attempt is a speculative copy, and killing one of both is not a
+failure.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ pytestmark = [
 TASKS = 3
 ROWS = 20 * BATCH
 SLOW = 0
-"""The task that two copies are run of."""
+"""The task that runs twice."""
 
 SUMMARIES = """
 def keep(summary):
@@ -64,11 +65,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.speculation.interval": "100ms",
         "spark.speculation.minTaskRuntime": "100ms",
         "spark.speculation.multiplier": "1",
-        # When all of the others have ended.
+        # Speculation starts when all other tasks have ended.
         "spark.speculation.quantile": str((TASKS - 0.5) / TASKS),
         "spark.speculation.efficiency.enabled": "false",
         "spark.task.maxFailures": "1",
-        # One task at a time in each of the two executors: its Python workers are that task's, or idle.
+        # One task at a time per executor: its Python workers belong to that task, or are idle.
         "spark.executor.cores": "1",
         "spark.executor.memory": "512m",
         "spark.executor.extraJavaOptions": QUICK_START,
@@ -82,19 +83,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         spark_session(directory, cluster.master, **settings) as session,
     ):
         for _ in looks(PATIENCE_S, 0.1):
-            # The driver is one of them.
+            # The map includes the driver.
             if session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() == 1 + len(HOSTS):
                 break
         else:
-            raise AssertionError(f"there are not {len(HOSTS)} executors:\n{cluster.logs()}")
+            raise AssertionError(f"{len(HOSTS)} executors did not start:\n{cluster.logs()}")
         yield session
 
 
 class SlowTask:
-    """Makes each task's rows. Of the slow one there are two attempts.
+    """Generates each task's rows. The slow task has two attempts.
 
-    The ``loser`` makes half of its rows, and waits for ever. The other one makes all of them, when ``go`` is
-    given. Each tells that it began, and in which process, by a file.
+    The ``loser`` generates half of its rows, and then waits forever. The other attempt generates all rows
+    once ``go`` is given. Each attempt reports its start and its process with a file.
     """
 
     def __init__(self, signals: Signals, loser: int) -> None:
@@ -115,20 +116,21 @@ class SlowTask:
 
 
 def attempts(directory: Path, task: int) -> dict[int, int]:
-    """The attempts of a task that began: number to process."""
+    """Returns the started attempts of a task: number to pid."""
     names = [path.name.split("-")[2:] for path in directory.glob(f"began-{task}-*")]
     return {int(number): int(pid) for number, pid in names}
 
 
 def executor_of(worker: int) -> ProcessInfo:
-    """The JVM that has a Python worker: its daemon's parent."""
+    """Returns the executor of a Python worker: the JVM that is its daemon's parent."""
     running = {each.pid: each for each in processes()}
     return running[running[running[worker].parent].parent]
 
 
 def until_loser_is_gone(executor: int, there: list[ProcessInfo], maker: int) -> None:
-    """Of the processes below an executor when two attempts ran: the worker that made its rows, the one that
-    wrote them, and whatever these started. Idle workers may stay for the next task, as daemons do."""
+    """Waits until the losing attempt's processes are gone: the worker that generated its rows, the one that
+    wrote them, and their children. ``there``: the executor's processes while both attempts ran. Idle workers
+    and daemons may remain for the next task."""
     ran = {each.pid for each in there}
     daemons = {each.pid for each in there if each.parent == executor}
     workers = {each.pid for each in there if each.parent in daemons}
@@ -140,11 +142,11 @@ def until_loser_is_gone(executor: int, there: list[ProcessInfo], maker: int) -> 
         pids = {each.pid for each in left}
         if maker not in pids and len(workers & pids) <= len(workers) - 2 and not others & pids:
             return
-    raise AssertionError(f"of {there}, which ran beside the attempt that lost, there are still {left}")
+    raise AssertionError(f"of {there}, which ran with the losing attempt, these still run: {left}")
 
 
 def together(signals: Signals, tasks: int) -> Any:
-    """A function that tasks leave only when all of them have come."""
+    """Returns a function that is a barrier for tasks: it continues when all of them have arrived."""
 
     def meet(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -158,7 +160,7 @@ def together(signals: Signals, tasks: int) -> Any:
 
 
 @pytest.mark.parametrize(("loser", "name"), [(0, "original"), (1, "copy")])
-def test_rows_come_twice_of_the_task_alone_that_was_run_twice(
+def test_only_rows_of_the_task_that_ran_twice_are_written_twice(
     spark: Any, kafka: KafkaCluster, tmp_path: Path, loser: int, name: str
 ) -> None:
     signals = Signals(tmp_path)
@@ -171,14 +173,14 @@ def test_rows_come_twice_of_the_task_alone_that_was_run_twice(
     beside: list[ProcessInfo] = []
 
     def let_both_write() -> None:
-        # All of the other tasks' rows, and some of the attempt's that is to lose.
+        # All rows of the other tasks, and some of the losing attempt.
         until_written(kafka.bootstrap_servers, topic, (TASKS - 1) * ROWS + 1, signals)
         for _ in looks(PATIENCE_S):
             if len(both := attempts(tmp_path, SLOW)) == 2:
                 break
         else:
             raise AssertionError(f"no copy of the slow task began: {both}")
-        # Both run: neither was given up for the other.
+        # Both attempts still run.
         executors[:] = [executor_of(both[number]) for number in range(2)]
         beside[:] = below(executors[loser].pid)
         signals.give("go")
@@ -193,7 +195,7 @@ def test_rows_come_twice_of_the_task_alone_that_was_run_twice(
         )
     assert attempts(tmp_path, SLOW).keys() == {0, 1}
     assert [attempts(tmp_path, task).keys() for task in range(TASKS) if task != SLOW] == [{0}] * (TASKS - 1)
-    # On two hosts: Spark's executors tell theirs by their command.
+    # The executors are on different hosts, which their commands show.
     assert sorted(host for each in executors for host in HOSTS if f"--hostname {host}" in each.command) == [
         *HOSTS
     ]
@@ -208,7 +210,7 @@ def test_rows_come_twice_of_the_task_alone_that_was_run_twice(
     # Each task counts once.
     assert ast.literal_eval(told.read_text()) == (TASKS * ROWS, TASKS)
 
-    # Both executors have room again, and write. Spark may have copied one of these tasks, too.
+    # Both executors are free again, and write. Spark may also have started a copy of one of these tasks.
     ids = spark.range(0, len(HOSTS), 1, len(HOSTS))
     write(ids.mapInArrow(together(signals, len(HOSTS)), "value string"), kafka.bootstrap_servers, topic)
     before = sum(sum(times.values()) for times in there.values())

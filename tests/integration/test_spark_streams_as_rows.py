@@ -1,4 +1,4 @@
-"""What a stream's rows become where Spark has no Arrow writer for streams, as 4.0 has not."""
+"""Tests the conversion of a stream's rows for Spark 4.0, which has no Arrow writer for streams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ pytestmark = [pytest.mark.kafka, needs_module("pyspark")]
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kolkata"])
-def test_rows_become_columns_whatever_zone_the_worker_has(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_become_columns_in_any_time_zone_of_the_worker(
+    zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pyspark.sql.types import (
         ArrayType,
         BinaryType,
@@ -47,7 +49,7 @@ def test_rows_become_columns_whatever_zone_the_worker_has(zone: str, monkeypatch
             ]
         )
         when = datetime.datetime(2025, 7, 1, 12, tzinfo=datetime.UTC)
-        # As Spark makes it for a row: of the worker's own zone, without saying so.
+        # As in Spark's rows: a naive datetime in the worker's time zone.
         local = datetime.datetime.fromtimestamp(when.timestamp())
         rows: list[Any] = [
             (bytearray(b"v"), "k", [("h", bytearray(b"1"))], 1, local, 7),

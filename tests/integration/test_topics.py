@@ -1,4 +1,5 @@
-"""Topics that come, grow, go and come back while a producer uses them, and records they refuse."""
+"""Tests topics that are created, grow, are deleted and recreated while in use, and records that they
+refuse."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def admin(kafka: KafkaCluster) -> AdminClient:
     return AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
 
 
-def test_a_topic_nobody_created_is_made_by_the_first_record(kafka: KafkaCluster) -> None:
+def test_a_missing_topic_is_created_by_the_first_record(kafka: KafkaCluster) -> None:
     with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
         futures = [producer.send("made-by-send", b"%d" % i, partition=i % 3) for i in range(30)]
         places = [(told.partition, told.offset) for told in (future.get(30) for future in futures)]
@@ -31,7 +32,7 @@ def test_a_topic_nobody_created_is_made_by_the_first_record(kafka: KafkaCluster)
     assert len(read_all(kafka.bootstrap_servers, "made-by-send", 30)) == 30
 
 
-def test_a_topic_is_not_made_where_the_option_forbids_it(kafka: KafkaCluster, admin: AdminClient) -> None:
+def test_a_topic_is_not_created_if_the_option_forbids_it(kafka: KafkaCluster, admin: AdminClient) -> None:
     with KafkaProducer(
         bootstrap_servers=kafka.bootstrap_servers, allow_auto_create_topics=False, max_block_ms=500
     ) as producer:
@@ -42,7 +43,7 @@ def test_a_topic_is_not_made_where_the_option_forbids_it(kafka: KafkaCluster, ad
     assert "not-made" not in admin.list_topics(timeout=10).topics
 
 
-def test_a_topic_that_is_made_later_gets_the_records_that_waited(kafka: KafkaCluster) -> None:
+def test_a_topic_that_is_created_later_gets_the_parked_records(kafka: KafkaCluster) -> None:
     with KafkaProducer(
         bootstrap_servers=kafka.bootstrap_servers, allow_auto_create_topics=False, max_block_ms=60_000
     ) as producer:
@@ -55,7 +56,7 @@ def test_a_topic_that_is_made_later_gets_the_records_that_waited(kafka: KafkaClu
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ü", "x" * 250])
-def test_a_name_no_topic_can_have_is_refused_at_once(kafka: KafkaCluster, name: str) -> None:
+def test_an_invalid_topic_name_is_refused_at_once(kafka: KafkaCluster, name: str) -> None:
     with (
         KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer,
         pytest.raises(errors.InvalidTopicError, match="1 to 249"),
@@ -63,14 +64,14 @@ def test_a_name_no_topic_can_have_is_refused_at_once(kafka: KafkaCluster, name: 
         producer.send(name, b"x")
 
 
-def test_the_longest_name_a_topic_can_have_is_accepted(kafka: KafkaCluster) -> None:
+def test_the_longest_valid_topic_name_is_accepted(kafka: KafkaCluster) -> None:
     name = "x" * 249
     kafka.create_topic(name)
     with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
         assert producer.send(name, b"x").get(30).topic == name
 
 
-def test_partitions_added_while_sending_come_into_use(kafka: KafkaCluster, admin: AdminClient) -> None:
+def test_partitions_added_while_sending_are_used(kafka: KafkaCluster, admin: AdminClient) -> None:
     kafka.create_topic("growing", partitions=1)
     with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, metadata_max_age_ms=200) as producer:
         told = [producer.send("growing", b"before", key=b"%d" % i).get(30) for i in range(20)]
@@ -97,7 +98,7 @@ def test_partitions_added_while_sending_come_into_use(kafka: KafkaCluster, admin
     assert [(record.partition, record.offset) for record in found] == expected
 
 
-def test_partitions_added_since_the_metadata_are_written_to_by_number(
+def test_partitions_newer_than_the_metadata_can_be_written_by_number(
     kafka: KafkaCluster, admin: AdminClient
 ) -> None:
     kafka.create_topic("grown", partitions=1)
@@ -135,7 +136,7 @@ def test_a_partition_the_topic_does_not_have_is_refused(kafka: KafkaCluster) -> 
             producer.send("two", b"after metadata", partition=2)
 
 
-def test_a_topic_deleted_and_made_again_is_usable_again(kafka: KafkaCluster, admin: AdminClient) -> None:
+def test_a_deleted_and_recreated_topic_is_usable_again(kafka: KafkaCluster, admin: AdminClient) -> None:
     kafka.create_topic("phoenix", partitions=2)
     with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
         assert [producer.send("phoenix", b"old", partition=0).get(30).offset for _ in range(3)] == [0, 1, 2]
@@ -144,7 +145,7 @@ def test_a_topic_deleted_and_made_again_is_usable_again(kafka: KafkaCluster, adm
 
         futures = [producer.send("phoenix", b"new", partition=0) for _ in range(3)]
         assert [future.get(30).offset for future in futures] == [0, 1, 2]
-        # What the new topic has more of than the old one is in use too.
+        # Partitions that only the new topic has are in use too.
         assert producer.send("phoenix", b"new", partition=2).get(30).offset == 0
 
     found = read_all(kafka.bootstrap_servers, "phoenix", 4)
@@ -154,9 +155,7 @@ def test_a_topic_deleted_and_made_again_is_usable_again(kafka: KafkaCluster, adm
     ]
 
 
-def test_records_for_a_topic_that_is_gone_fail_in_bounded_time(
-    kafka: KafkaCluster, admin: AdminClient
-) -> None:
+def test_records_for_a_deleted_topic_fail_in_bounded_time(kafka: KafkaCluster, admin: AdminClient) -> None:
     kafka.create_topic("gone")
     kafka.create_topic("still-there")
     with KafkaProducer(
@@ -174,7 +173,7 @@ def test_records_for_a_topic_that_is_gone_fail_in_bounded_time(
             future.get(30)
 
 
-def test_a_batch_larger_than_its_topic_takes_fails_with_the_brokers_error(kafka: KafkaCluster) -> None:
+def test_a_batch_too_large_for_its_topic_fails_with_the_brokers_error(kafka: KafkaCluster) -> None:
     kafka.create_topic("small", configs={"max.message.bytes": "1000"})
     with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
         fits = producer.send("small", b"x" * 800)
@@ -184,7 +183,7 @@ def test_a_batch_larger_than_its_topic_takes_fails_with_the_brokers_error(kafka:
             large.get(30)
         assert producer.send("small", b"x").get(30).offset == 1
 
-    # The broker's word, not the client's own rule about max_request_size.
+    # The broker's error, not the client's own check of max_request_size.
     assert type(caught.value) is errors.MessageSizeTooLargeError
     assert "small-0" in str(caught.value)
     assert not large.retriable()
@@ -199,7 +198,7 @@ def test_a_record_larger_than_max_request_size_is_not_sent(kafka: KafkaCluster) 
         assert producer.send("never-sent", b"x").get(30).offset == 0
 
 
-def test_a_timestamp_the_broker_does_not_take_fails_with_its_error(kafka: KafkaCluster) -> None:
+def test_a_timestamp_that_the_broker_refuses_fails_with_its_error(kafka: KafkaCluster) -> None:
     kafka.create_topic("no-future", configs={"message.timestamp.after.max.ms": "1000"})
     with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
         future = producer.send("no-future", b"x", timestamp_ms=2**42)

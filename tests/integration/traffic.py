@@ -1,4 +1,4 @@
-"""Records that keep coming from a thread while a test does something to the cluster, and their reckoning."""
+"""Sends records from a thread while a test changes the cluster, and checks that none is lost."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.integration.kafka_cluster import KafkaCluster
 
 
 class Traffic:
-    """Sends numbered records to each partition of a topic in turn, from ``with`` to its end."""
+    """Sends numbered records to each partition of a topic in turn, within ``with``."""
 
     PAUSE_S = 0.002
-    """Some hundred records a second: enough to meet every moment, without taking the brokers' CPU."""
+    """A few hundred records per second: dense enough, without taking the brokers' CPU."""
 
     def __init__(self, producer: KafkaProducer, topic: str, partitions: int) -> None:
         self._producer = producer
@@ -50,7 +50,7 @@ class Traffic:
         self._thread.join()
 
     def pass_by(self, rounds: int = 3) -> None:
-        """Waits until ``rounds`` more records were sent to every partition and acknowledged."""
+        """Waits until ``rounds`` more records per partition are sent and acknowledged."""
         first = len(self._sent)
         while len(self._sent) < first + rounds * self._partitions:
             assert self._thread.is_alive()
@@ -60,7 +60,7 @@ class Traffic:
             future.get(60)
 
     def assert_nothing_lost(self, cluster: KafkaCluster) -> None:
-        """Every record was acknowledged, and is in the log, at the place its future tells."""
+        """Checks that every record was acknowledged, and is in the log at the acknowledged offset."""
         assert not self._thread.is_alive()
         assert self._refused == []
         told = [(value, future.get(60)) for value, _, future in self._sent]

@@ -1,4 +1,4 @@
-"""Produce requests by hand, one connection and one batch at a time."""
+"""Sends Produce requests without a producer: one connection, one batch at a time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TIMESTAMP_MS = 1_700_000_000_000
 
 
 class Answer(NamedTuple):
-    """Of one batch."""
+    """The response for one batch."""
 
     error_code: int
     offset: int
 
 
 def batch(values: int | list[bytes], *, producer_id: int = -1, epoch: int = -1, sequence: int = -1) -> bytes:
-    """So many records, or one for each of these values."""
+    """Returns a batch of that many records, or of one record per value."""
     if isinstance(values, int):
         values = [b"value"] * values
     records = [Record(at, TIMESTAMP_MS, None, value) for at, value in enumerate(values)]
@@ -31,7 +31,7 @@ def batch(values: int | list[bytes], *, producer_id: int = -1, epoch: int = -1, 
 
 
 def produce_request(topic: str, partition: int, records: bytes, *, acks: int = -1, number: int = 0) -> bytes:
-    """Without the size before it."""
+    """Returns a Produce request without its size prefix."""
     name = topic.encode()
     header = struct.pack(">hhihhhi", 0, VERSION, number, -1, -1, acks, 10_000)
     place = struct.pack(f">ih{len(name)}sii", 1, len(name), name, 1, partition)
@@ -39,14 +39,14 @@ def produce_request(topic: str, partition: int, records: bytes, *, acks: int = -
 
 
 class Connection:
-    """To one broker; asks and waits for the answer."""
+    """A connection to one broker. Sends requests and waits for the responses."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
         self._number = 0
 
     def produce(self, topic: str, partition: int, records: bytes) -> Answer:
-        """Raises ``ConnectionError`` where the connection ends instead."""
+        """Sends a batch and returns the response. Raises ``ConnectionError`` if the connection is closed."""
         self._number += 1
         self.send(produce_request(topic, partition, records, number=self._number))
         answer = self.receive()
@@ -63,7 +63,7 @@ class Connection:
         return self._exactly(size)
 
     def is_silent(self) -> bool:
-        """Whether nothing has come, not even the connection's end; for when it should be there by now."""
+        """Returns whether nothing has arrived, not even the end of the connection. Does not wait."""
         self._socket.setblocking(False)
         try:
             self._socket.recv(1)

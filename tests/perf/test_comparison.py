@@ -1,4 +1,4 @@
-"""The comparison as a whole: who runs when, what failures do, what is told; and all of it in small."""
+"""Tests the comparison: the order of runs, failures, the report, and a small comparison as a whole."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def taken(results: Any, pairs: int = 5) -> Taken:
     return Taken(results, 'make perf PERF="case"', "2026-01-01", "two cores", "CPython", pairs)
 
 
-# Who runs when
+# The order of runs
 
 
-def test_each_peer_has_a_run_of_this_producer_beside_it_first_or_second_in_turn() -> None:
+def test_each_peer_is_paired_with_this_producer_in_alternating_order() -> None:
     order = []
 
     def run(one: Client, args: dict[str, Any]) -> Figures:
@@ -65,7 +65,7 @@ def test_each_peer_has_a_run_of_this_producer_beside_it_first_or_second_in_turn(
     assert len(results["b"].all_own("cpu")) == 2
 
 
-def test_a_pair_is_of_the_same_round() -> None:
+def test_both_runs_of_a_pair_are_of_the_same_round() -> None:
     number = 0
 
     def run(one: Client, args: dict[str, Any]) -> Figures:
@@ -78,7 +78,7 @@ def test_a_pair_is_of_the_same_round() -> None:
     assert all(abs(own - other) == 1 for own, other in found.pairs("p", "cpu") + found.pairs("q", "cpu"))
 
 
-def test_records_are_scaled_but_never_to_nearly_none() -> None:
+def test_records_are_scaled_down_to_a_minimum() -> None:
     sizes = []
 
     def run(one: Client, args: dict[str, Any]) -> Figures:
@@ -92,7 +92,7 @@ def test_records_are_scaled_but_never_to_nearly_none() -> None:
     assert sizes[0] == 1000
 
 
-def test_options_go_to_this_producer_only_and_beside_its_own() -> None:
+def test_options_are_added_to_this_producers_own_only() -> None:
     given: dict[str, Any] = {}
 
     def run(one: Client, args: dict[str, Any]) -> Figures:
@@ -104,7 +104,7 @@ def test_options_go_to_this_producer_only_and_beside_its_own() -> None:
     assert given == {OWN: {"linger_ms": "5"}, "p": None, "q": None}
 
 
-def test_a_run_that_fails_is_told_and_ends_nothing_else() -> None:
+def test_a_failed_run_is_reported_and_other_runs_continue() -> None:
     tries = 0
     stream = io.StringIO()
 
@@ -124,7 +124,7 @@ def test_a_run_that_fails_is_told_and_ends_nothing_else() -> None:
     assert len(found.all_own("cpu")) == 6
 
 
-def test_peers_are_measured_where_this_producer_can_not_be() -> None:
+def test_peers_are_measured_if_this_producer_is_skipped() -> None:
     def run(one: Client, args: dict[str, Any]) -> Figures:
         return {"skipped": "no such call"} if one.name == OWN else {"cpu": 4.0}
 
@@ -135,19 +135,19 @@ def test_peers_are_measured_where_this_producer_can_not_be() -> None:
     assert found.pairs("p", "cpu") == []
 
 
-def test_without_its_broker_a_contest_is_skipped_with_the_reason() -> None:
+def test_a_contest_without_its_broker_is_skipped_with_the_reason() -> None:
     contest = Contest("real", Client(OWN, "x.own"), (Client("p", "x.p"),), "real")
     case = Case("case", "", "", (contest,), ())
 
     def run(one: Client, args: dict[str, Any]) -> Figures:
-        raise AssertionError("nothing runs")
+        raise AssertionError("a client was run")
 
     it = Bench(Brokers(without_real=True), Plan(pairs=2), Watch(io.StringIO(), 1), run)
 
-    assert it.measure(case)["real"].skipped == {OWN: "no real broker was wanted"}
+    assert it.measure(case)["real"].skipped == {OWN: "the real broker is disabled"}
 
 
-def test_progress_in_a_log_is_a_line_a_run_with_what_is_left() -> None:
+def test_progress_in_a_log_is_one_line_per_run_with_the_time_left() -> None:
     stream = io.StringIO()
     bench(lambda *_: {"cpu": 1.0}, Plan(pairs=2), stream).measure(CASE)
     lines = stream.getvalue().splitlines()
@@ -158,7 +158,7 @@ def test_progress_in_a_log_is_a_line_a_run_with_what_is_left() -> None:
     assert "about 0:00 left" in lines[9]
 
 
-# What it says
+# The report
 
 
 def results_of(own: float, p: float) -> Any:
@@ -172,7 +172,7 @@ def _only_this_case(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_only_this_case")
-def test_the_report_has_goals_tables_and_the_command_of_each() -> None:
+def test_the_report_has_goals_tables_and_commands() -> None:
     text = report.markdown(report.page(Store({"case": taken(results_of(1.0, 3.0))}), {"case": "case.png"}))
 
     assert "| CPU of a  | <= 2  | 1.00     | met           | case |" in text
@@ -183,17 +183,17 @@ def test_the_report_has_goals_tables_and_the_command_of_each() -> None:
 
 
 @pytest.mark.usefixtures("_only_this_case")
-def test_the_report_says_what_was_left_out_and_that_few_pairs_are_few() -> None:
+def test_the_report_lists_skipped_clients_and_warns_of_few_pairs() -> None:
     results = results_of(1.0, 3.0)
     results["a"].skipped["p"] = "it isn't installed"
     text = report.markdown(report.page(Store({"case": taken(results, pairs=1)}), {}))
 
     assert "Left out: a, p: it isn't installed." in text
-    assert "1 pair. A figure to quote takes at least five." in text
+    assert "1 pair. Figures to quote need at least five." in text
 
 
 @pytest.mark.usefixtures("_only_this_case")
-def test_the_web_page_escapes_and_marks_what_is_missed() -> None:
+def test_the_web_page_escapes_text_and_marks_missed_goals() -> None:
     page = report.web_page(report.page(Store({"case": taken(results_of(3.0, 3.0))}), {}))
 
     assert '<td class="missed">missed by 50%</td>' in page
@@ -216,14 +216,14 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
         (["--pairs", "7", "--scale", "0.5"], 'make perf PERF="send --pairs 7 --scale 0.5"'),
     ],
 )
-def test_the_command_that_is_told_makes_the_same_again(
+def test_the_reported_command_reproduces_the_run(
     monkeypatch: pytest.MonkeyPatch, line: list[str], command: str
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["compare.py", *line])
     assert compare.command_for("send", compare.arguments()) == command
 
 
-def test_goals_name_contests_peers_and_clients_that_are_there() -> None:
+def test_goals_name_existing_contests_and_peers() -> None:
     for case in CASES.values():
         contests = {contest.at: contest for contest in case.contests}
         assert len(contests) == len(case.contests)
@@ -238,16 +238,16 @@ def test_goals_name_contests_peers_and_clients_that_are_there() -> None:
                 measuring.Args(bootstrap="", **one.args)
 
 
-# What runs
+# The runs
 
 
 @pytest.mark.parametrize(("share", "found"), [(0.5, 51), (0.99, 100), (1.0, 100), (0.0, 1)])
-def test_a_percentile_is_a_value_that_was_taken(share: float, found: float) -> None:
+def test_a_percentile_is_a_measured_value(share: float, found: float) -> None:
     assert measuring.percentile(list(range(1, 101)), share) == found
     assert measuring.percentile([7.0], share) == 7.0
 
 
-def test_paced_records_are_due_at_equal_distances_however_late_they_are() -> None:
+def test_paced_records_are_due_at_equal_intervals_even_if_late() -> None:
     due: list[float] = []
     measuring.paced(measuring.Args("", records=5, rate=1000), due.append)
 
@@ -260,7 +260,7 @@ def test_json_values_are_json_like_and_of_one_size() -> None:
 
 
 @pytest.mark.skipif(null_broker.unavailable() is not None, reason=str(null_broker.unavailable()))
-def test_a_request_made_by_hand_is_taken_and_a_bad_one_is_noticed() -> None:
+def test_the_raw_socket_detects_refused_requests() -> None:
     with null_broker.NullBroker(topics={"t": 2}, check=True) as broker:
         sock = raw.Socket(broker.bootstrap_servers)
         frame = raw.produce_frame("t", {0: batch(3), 1: raw.batch([b"value"] * 4)})
@@ -275,13 +275,13 @@ def test_a_request_made_by_hand_is_taken_and_a_bad_one_is_noticed() -> None:
         assert broker.report().records("t") == 14 + 70
 
 
-def test_a_run_that_can_not_be_done_says_so_in_its_result() -> None:
+def test_a_skipped_run_reports_the_reason_as_its_result() -> None:
     args = json.dumps({"bootstrap": "127.0.0.1:1,127.0.0.1:2"})
     done = subprocess.run(
         [sys.executable, client.__file__, "raw.blocking", args], capture_output=True, text=True
     )
 
-    assert json.loads(done.stdout) == {"skipped": "the raw socket wants a single broker"}, done.stderr
+    assert json.loads(done.stdout) == {"skipped": "the raw socket needs a single broker"}, done.stderr
 
 
 @pytest.mark.slow
@@ -301,7 +301,7 @@ def test_a_small_comparison_writes_its_report(tmp_path: Path) -> None:
         for contest in CASES[name].contests:
             found = store.taken[name].results[contest.at]
             if contest.broker == "real":
-                assert found.skipped == {OWN: "no real broker was wanted"}
+                assert found.skipped == {OWN: "the real broker is disabled"}
                 continue
             for column in CASES[name].columns:
                 assert found.all_own(column.metric), (name, contest.at, column.metric)

@@ -1,4 +1,4 @@
-"""The comparison's arithmetic: pairs, ratios, medians, goals met or missed."""
+"""Tests the comparison's arithmetic: pairs, ratios, medians, goals met or missed."""
 
 from __future__ import annotations
 
@@ -33,25 +33,28 @@ def test_a_spread_is_the_median_with_its_range() -> None:
         ([5.0], 2, 1, "5.00"),
         ([1_720_000, 1_400_000, 2_160_000], 2, 1e-6, "1.72 (1.40-2.16)"),
         ([12345.0], 0, 1, "12,345"),
-        # What is printed alike is no range.
+        # No range if both ends print the same.
         ([1.001, 1.002], 2, 1, "1.00"),
     ],
 )
-def test_a_spread_is_written_for_people(values: list[float], digits: int, scale: float, text: str) -> None:
+def test_a_spread_is_formatted_with_its_range(
+    values: list[float], digits: int, scale: float, text: str
+) -> None:
     spread = Spread.of(values)
     assert spread is not None
     assert spread.text(digits, scale) == text
 
 
-def test_ratios_are_formed_within_pairs_and_not_of_medians() -> None:
-    # A machine that was slow for one pair: each ratio is 4, those of medians and of sorted values are not.
+def test_ratios_are_computed_within_pairs_and_not_of_medians() -> None:
+    # As if the machine was slow for one pair: each pair's ratio is 4, but not that of medians or sorted
+    # values.
     results = pairs([1, 2, 3], [4, 8, 12])
     assert ratios(results.pairs("peer", "cpu"), peer_by_own=True) == [4, 4, 4]
     assert ratios(results.pairs("peer", "cpu"), peer_by_own=False) == [0.25, 0.25, 0.25]
     assert ratios(pairs([1, 3], [6, 3]).pairs("peer", "cpu"), peer_by_own=True) == [6, 1]
 
 
-def test_half_a_pair_counts_for_medians_and_moves_no_other_pair() -> None:
+def test_half_a_pair_counts_for_medians_and_shifts_no_other_pair() -> None:
     results = Results()
     results.add("peer", {"cpu": 1}, None)
     results.add("peer", None, {"cpu": 100})
@@ -62,7 +65,7 @@ def test_half_a_pair_counts_for_medians_and_moves_no_other_pair() -> None:
     assert sorted(results.of_peer("peer", "cpu")) == [8, 100]
 
 
-def test_a_round_in_which_this_producer_ran_beside_several_is_their_median() -> None:
+def test_a_round_with_several_runs_of_this_producer_is_their_median() -> None:
     results = pairs([1, 10], [1, 1], "a")
     for value in (3, 30):
         results.add("b", {"cpu": value}, {"cpu": 1})
@@ -91,12 +94,12 @@ def test_a_goal_is_met_or_missed_by_a_share_of_its_bound(
     assert met(value, **bound) == told
 
 
-def test_a_goal_without_a_bound_is_a_mistake() -> None:
+def test_a_goal_without_a_bound_is_an_error() -> None:
     with pytest.raises(ValueError, match="bound"):
         met(1)
 
 
-def test_a_goal_for_this_producer_alone_takes_all_its_runs() -> None:
+def test_a_goal_for_this_producer_alone_uses_all_its_runs() -> None:
     goal = Goal("CPU", "cpu", "here", at_most=0.25)
     results = {"here": pairs([0.1, 0.3], [1, 1])}
     results["here"].add(ALONE, {"cpu": 0.2}, None)
@@ -105,7 +108,7 @@ def test_a_goal_for_this_producer_alone_takes_all_its_runs() -> None:
     assert (goal.bound(), goal.verdict(results)) == ("<= 0.25", "met")
 
 
-def test_a_goal_against_a_peer_takes_the_ratio_of_their_pairs() -> None:
+def test_a_goal_against_a_peer_uses_the_ratios_of_pairs() -> None:
     results = {"here": pairs([1, 2, 4], [3, 10, 8])}
     cheaper = Goal("CPU", "cpu", "here", at_least=4, peer="peer", peer_by_own=True)
     faster = Goal("rate", "cpu", "here", at_least=0.5, peer="peer")
@@ -115,7 +118,7 @@ def test_a_goal_against_a_peer_takes_the_ratio_of_their_pairs() -> None:
     assert faster.measured(results) == Spread(1 / 3, 0.2, 0.5)
 
 
-def test_a_goal_beside_another_contest_takes_the_ratio_of_each_round() -> None:
+def test_a_goal_against_another_contest_uses_the_ratio_of_each_round() -> None:
     goal = Goal("threads", "cpu", "many", at_least=8, beside="one")
     results = {"many": alone(80, 20), "one": alone(10, 2)}
 
@@ -123,7 +126,7 @@ def test_a_goal_beside_another_contest_takes_the_ratio_of_each_round() -> None:
     assert goal.verdict(results) == "met"
 
 
-def test_what_was_not_measured_is_not_met_and_says_why() -> None:
+def test_a_goal_that_was_not_measured_is_not_met_and_has_a_reason() -> None:
     goal = Goal("CPU", "cpu", "here", at_least=4, peer="peer", peer_by_own=True)
     no_peer = alone(1)
     no_peer.skipped["peer"] = "it isn't installed"
@@ -133,7 +136,7 @@ def test_what_was_not_measured_is_not_met_and_says_why() -> None:
     assert goal.verdict({"here": Results(skipped={OWN: "no such call"})}) == "not measured: no such call"
 
 
-def test_a_table_has_columns_as_wide_as_they_have_to_be() -> None:
+def test_a_table_has_aligned_columns() -> None:
     assert table(("a", "long"), [["wide", "x"]]).splitlines() == [
         "| a    | long |",
         "| ---- | ---- |",

@@ -1,4 +1,4 @@
-"""The null broker: it counts what arrives, once, by Kafka's rules, and breaks as it was told."""
+"""Tests the null broker: it counts records once, by Kafka's rules, and injects the requested faults."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def broker() -> Iterator[NullBroker]:
 
 @pytest.fixture
 def connection(broker: NullBroker) -> Iterator[Connection]:
-    """To the broker that leads t-0."""
+    """A connection to the leader of t-0."""
     with Connection(broker.ports[0]) as connection:
         yield connection
 
@@ -46,7 +46,7 @@ def numbers(count: int, sender: int = 0) -> list[bytes]:
 
 
 @pytest.mark.parametrize("version", [3, 5, 7, 8, 9, 10, 11, 12, 13])
-def test_our_producer_is_served_in_each_version(version: int) -> None:
+def test_the_null_broker_serves_this_producer_in_each_version(version: int) -> None:
     with (
         NullBroker(2, partitions=3, produce_version=version, check=True) as broker,
         KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer,
@@ -61,7 +61,7 @@ def test_our_producer_is_served_in_each_version(version: int) -> None:
     assert report.total("new", "corrupt") == report.total("new", "disorder") == 0
 
 
-def test_librdkafka_is_served(broker: NullBroker) -> None:
+def test_the_null_broker_serves_librdkafka(broker: NullBroker) -> None:
     confluent_kafka = pytest.importorskip("confluent_kafka")
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True}
@@ -73,7 +73,7 @@ def test_librdkafka_is_served(broker: NullBroker) -> None:
     assert (broker.report().records("t"), broker.report().total("t", "corrupt")) == (1000, 0)
 
 
-def test_kafka_python_is_served(broker: NullBroker) -> None:
+def test_the_null_broker_serves_kafka_python(broker: NullBroker) -> None:
     kafka = pytest.importorskip("kafka")
     producer = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
     for value in numbers(1000):
@@ -116,16 +116,14 @@ def test_a_gap_in_sequences_is_refused(broker: NullBroker, connection: Connectio
     assert (report.records("t"), report.total("t", "out_of_order")) == (2, 1)
 
 
-def test_producers_and_partitions_have_sequences_of_their_own(
-    broker: NullBroker, connection: Connection
-) -> None:
+def test_each_producer_and_partition_has_its_own_sequence(broker: NullBroker, connection: Connection) -> None:
     assert connection.produce("t", 0, batch(2, producer_id=1, epoch=0, sequence=0)) == (0, 0)
     assert connection.produce("t", 0, batch(2, producer_id=2, epoch=0, sequence=0)) == (0, 2)
     with Connection(broker.ports[1]) as other:
         assert other.produce("t", 1, batch(2, producer_id=1, epoch=0, sequence=0)) == (0, 0)
 
 
-def test_a_new_epoch_begins_at_zero_and_ends_the_old_one(connection: Connection) -> None:
+def test_a_new_epoch_starts_at_sequence_zero_and_fences_the_old_one(connection: Connection) -> None:
     connection.produce("t", 0, batch(2, producer_id=1, epoch=0, sequence=0))
 
     assert connection.produce("t", 0, batch(1, producer_id=1, epoch=1, sequence=2)).error_code == OUT_OF_ORDER
@@ -143,7 +141,7 @@ def test_sequences_wrap_inside_a_batch(connection: Connection) -> None:
     assert connection.produce("t", 0, batch(3, producer_id=1, epoch=0, sequence=LAST_SEQUENCE)) == (0, 1)
 
 
-def test_only_the_leader_takes_records(broker: NullBroker, connection: Connection) -> None:
+def test_only_the_leader_accepts_records(broker: NullBroker, connection: Connection) -> None:
     assert connection.produce("t", 1, batch(1)).error_code == NOT_LEADER
     assert connection.produce("t", 2, batch(1)).error_code == UNKNOWN_TOPIC
     assert connection.produce("nothing", 0, batch(1)).error_code == UNKNOWN_TOPIC
@@ -155,7 +153,7 @@ def test_a_batch_with_a_wrong_checksum_is_refused(broker: NullBroker, connection
     assert (broker.report().records("t"), broker.report().total("t", "corrupt")) == (0, 1)
 
 
-def test_numbers_in_values_are_added_up(broker: NullBroker, connection: Connection) -> None:
+def test_numbers_in_values_are_summed(broker: NullBroker, connection: Connection) -> None:
     connection.produce("t", 0, batch(numbers(100)))
     connection.produce("t", 0, batch(numbers(50, sender=3)))
 
@@ -164,14 +162,14 @@ def test_numbers_in_values_are_added_up(broker: NullBroker, connection: Connecti
     assert broker.report().total("t", "disorder") == broker.report().total("t", "unnumbered") == 0
 
 
-def test_a_number_that_does_not_grow_is_noticed(broker: NullBroker, connection: Connection) -> None:
+def test_a_number_that_does_not_increase_is_counted(broker: NullBroker, connection: Connection) -> None:
     one, two = numbers(2)
     connection.produce("t", 0, batch([two, one, one]))
 
     assert broker.report().total("t", "disorder") == 2
 
 
-def test_values_without_a_number_are_noticed(broker: NullBroker, connection: Connection) -> None:
+def test_values_without_a_number_are_counted(broker: NullBroker, connection: Connection) -> None:
     connection.produce("t", 0, batch([b"short", b"\xffno sender"]))
 
     assert broker.report().total("t", "unnumbered") == 2
@@ -200,7 +198,7 @@ def test_each_fault_happens_and_loses_nothing(broker: NullBroker, fault: str) ->
 
     def happened() -> int:
         nonlocal sent
-        # A producer each time, since some faults are met at its start only.
+        # A new producer each time, because some faults only affect its start.
         with KafkaProducer(**options) as producer:
             producer.send("t", sent.to_bytes(8, "big")).get(60)
         sent += 1
@@ -214,7 +212,7 @@ def test_each_fault_happens_and_loses_nothing(broker: NullBroker, fault: str) ->
     assert report.total("t", "disorder") == 0
 
 
-def test_a_seed_makes_the_same_faults_again() -> None:
+def test_a_seed_reproduces_the_faults() -> None:
     def outcomes(seed: int) -> list[int]:
         with NullBroker(topics={"t": 1}) as broker, Connection(broker.ports[0]) as connection:
             broker.faults(seed=seed, refuse=0.5)
@@ -225,7 +223,7 @@ def test_a_seed_makes_the_same_faults_again() -> None:
     assert {0, 3, 7, 19, 56} >= set(outcomes(1)) > {0}
 
 
-def test_an_answer_can_be_lost_after_counting(broker: NullBroker, connection: Connection) -> None:
+def test_a_response_can_be_lost_after_counting(broker: NullBroker, connection: Connection) -> None:
     broker.faults(cut_out=1)
     with pytest.raises(ConnectionError):
         connection.produce("t", 0, batch(1, producer_id=1, epoch=0, sequence=0))
@@ -245,7 +243,7 @@ def test_a_request_that_is_cut_off_is_not_counted(broker: NullBroker, connection
     assert broker.report().records("t") == 0
 
 
-def test_a_connection_that_lost_an_answer_gives_no_other(broker: NullBroker, connection: Connection) -> None:
+def test_a_connection_that_lost_a_response_stays_silent(broker: NullBroker, connection: Connection) -> None:
     broker.faults(lose=1)
     connection.send(produce_request("t", 0, batch(1)))
     until(lambda: broker.report().records("t") == 1, "the first batch")
@@ -256,7 +254,7 @@ def test_a_connection_that_lost_an_answer_gives_no_other(broker: NullBroker, con
     assert connection.is_silent()
 
 
-def test_a_broker_that_is_down_ends_connections_at_once(broker: NullBroker, connection: Connection) -> None:
+def test_a_broker_that_is_down_closes_connections_at_once(broker: NullBroker, connection: Connection) -> None:
     broker.faults(down=1, down_ms=1_000_000_000)
     with pytest.raises(ConnectionError):
         connection.produce("t", 0, batch(1))
@@ -268,9 +266,7 @@ def test_a_broker_that_is_down_ends_connections_at_once(broker: NullBroker, conn
         assert other.produce("t", 1, batch(1)).error_code == 0
 
 
-def test_without_acknowledgements_an_error_ends_the_connection(
-    broker: NullBroker, connection: Connection
-) -> None:
+def test_with_acks_0_an_error_closes_the_connection(broker: NullBroker, connection: Connection) -> None:
     connection.send(produce_request("t", 0, batch(1), acks=0))
     connection.send(produce_request("t", 1, batch(1), acks=0))
 
@@ -282,9 +278,7 @@ def test_without_acknowledgements_an_error_ends_the_connection(
 # The process
 
 
-def test_a_request_that_makes_no_sense_ends_the_connection_only(
-    broker: NullBroker, connection: Connection
-) -> None:
+def test_a_malformed_request_closes_only_its_connection(broker: NullBroker, connection: Connection) -> None:
     with Connection(broker.ports[0]) as other:
         other.send(struct.pack(">hhih", 0, 7, 1, 500))
         with pytest.raises(ConnectionError):
@@ -293,7 +287,7 @@ def test_a_request_that_makes_no_sense_ends_the_connection_only(
     assert connection.produce("t", 0, batch(1)) == (0, 0)
 
 
-def test_orders_that_are_none_are_an_error(broker: NullBroker) -> None:
+def test_unknown_commands_are_errors(broker: NullBroker) -> None:
     with pytest.raises(NullBrokerError, match="rain=1"):
         broker.faults(rain=1)
     with pytest.raises(NullBrokerError, match="topic t 1"):
@@ -329,7 +323,7 @@ def test_the_process_ends_with_its_parent() -> None:
     until(gone, "the end of the null broker")
 
 
-def test_a_machine_without_a_compiler_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_reason_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
 
     assert (

@@ -1,4 +1,4 @@
-"""The sender needs no GIL while all goes well: Python code that never lets go of it does not stop it."""
+"""Tests that Python code that never releases the GIL does not stop the sender, unless there are errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOREVER_S = 1000.0
 
 @pytest.fixture
 def nobody_else() -> Iterator[None]:
-    """A thread that runs Python code lets others have the GIL when it waits for something, and not before."""
+    """A thread that runs Python code releases the GIL only when it blocks."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(FOREVER_S)
     yield
@@ -31,7 +31,7 @@ def nobody_else() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_what_was_accepted_is_acknowledged_while_python_code_holds_the_gil(
+def test_records_are_acknowledged_while_python_code_holds_the_gil(
     idempotent: bool, nobody_else: None
 ) -> None:
     with (
@@ -44,11 +44,12 @@ def test_what_was_accepted_is_acknowledged_while_python_code_holds_the_gil(
             producer.send("t", b"first", partition=partition).get(WAIT_S)
         for _ in range(3):
             futures = [producer.send("t", bytes(100), partition=i % 4) for i in range(20_000)]
-            # No call here that waits, and with it lets go of the GIL.
+            # No call here blocks, which would release the GIL.
             deadline = time.monotonic() + WAIT_S
             while not all(future.is_done for future in futures) and time.monotonic() < deadline:
                 pass
             assert all(future.succeeded() for future in futures)
         requests = producer._runtime.sender.counters()["requests"]
-        # Not one request with everything: batches were taken, sent and answered one after the other.
+        # Not a single request with everything: batches were drained, sent and acknowledged one after the
+        # other.
         assert requests > 50

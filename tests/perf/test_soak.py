@@ -1,4 +1,4 @@
-"""The soak: a short one as `make soak` runs the long one, and that it notices what it is there to notice."""
+"""Tests the soak test: a short run of what `make soak` does, and that it detects each failed condition."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(null_broker.unavailable() is not None, reason=st
 @pytest.mark.slow
 def test_two_million_records_arrive_once_in_order_and_leave_nothing_behind(tmp_path: Path) -> None:
     figures_file = tmp_path / "figures.json"
-    # In so short a run memory is still growing to what the options allow: beside the pool, by less than 1 MB.
+    # In this short a run, memory is still growing to its limit: without the pool, by less than 1 MB.
     options = (
         "--records 2000000 --producers 20 --strength 3 --seed 7 --growth-mb 2 --warm-up 0.3 --sample-s 0.02"
         " --phase-s 0"
@@ -49,12 +49,12 @@ def test_two_million_records_arrive_once_in_order_and_leave_nothing_behind(tmp_p
     assert set(figures["verdicts"].values()) == {True}
 
 
-def test_a_plan_comes_from_its_seed_alone() -> None:
+def test_a_plan_depends_only_on_its_arguments() -> None:
     assert make_plan(1, 10, 10, 1) == make_plan(1, 10, 10, 1)
     assert make_plan(1, 10, 10, 1) != make_plan(2, 10, 10, 1)
 
 
-def test_sums_of_powers_are_those_of_the_numbers_sent() -> None:
+def test_power_sums_are_those_of_the_sent_numbers() -> None:
     numbers = [*range(1000), *range(77)]
 
     assert soak.power_sums([1000, 77]) == tuple(sum(n**power for n in numbers) for power in (1, 2, 3))
@@ -64,7 +64,7 @@ def test_sums_of_powers_are_those_of_the_numbers_sent() -> None:
 @pytest.fixture(scope="module")
 def run() -> Run:
     run = soak.soak(make_plan(3, 40_000, 4, 2), 0.1, 0.001, 1)
-    # What else this process does is no concern of these tests, nor what so short a run shows of memory.
+    # Ignores other threads of this process, and memory, which means nothing in this short a run.
     run.left_threads = run.left_descriptors = 0
     run.held = [Held(0, 0)] * 4
     run.memory = (STEADY, STEADY)
@@ -175,11 +175,11 @@ def _log_an_error(run: Run) -> None:
 @pytest.mark.parametrize(
     ("harm", "noticed"),
     [
-        (_lose, "the broker has as many"),
-        (_double, "each of them once"),
+        (_lose, "the broker has as many records"),
+        (_double, "each record once"),
         (_disorder, "in order within each partition"),
-        (_damage, "none of them damaged"),
-        (_unnumber, "none of them damaged"),
+        (_damage, "no record is corrupt"),
+        (_unnumber, "no record is corrupt"),
         (_other_batches, "batches: metrics and broker agree"),
         (_other_bytes, "bytes: metrics and broker agree"),
         (_lose_from_short_lived, "short-lived producers: each record once"),
@@ -188,12 +188,12 @@ def _log_an_error(run: Run) -> None:
         (_send_less, "every record was sent"),
         (_fail_a_record, "no record failed"),
         (_acknowledge_less, "every record was acknowledged"),
-        (_more_requests_than_sent, "requests: no more arrived than went"),
+        (_more_requests_than_sent, "requests: no more arrived than were sent"),
         (_stay_in_flight, "nothing is in flight"),
-        (_keep_a_buffer, "the pool is whole"),
-        (_grow, "memory in use is flat, beside the pool"),
-        (_grow_the_pool_too_far, "the pool keeps its bound"),
-        (_grow_by_gaps, "resident memory is flat, but for pool and gaps"),
+        (_keep_a_buffer, "the pool is complete"),
+        (_grow, "memory in use is flat, without the pool"),
+        (_grow_the_pool_too_far, "the pool keeps its limit"),
+        (_grow_by_gaps, "resident memory is flat, except for pool and gaps"),
         (_hold_memory, "everything was freed"),
         (_hold_objects_of_short_lived, "short-lived producers: everything was freed"),
         (_leave_a_thread, "no thread is left"),
@@ -201,7 +201,7 @@ def _log_an_error(run: Run) -> None:
         (_log_an_error, "no error was logged"),
     ],
 )
-def test_it_notices(run: Run, harm: Callable[[Run], None], noticed: str) -> None:
+def test_a_failed_condition_is_detected(run: Run, harm: Callable[[Run], None], noticed: str) -> None:
     log, run.log = run.log, soak.Log()
     harmed = copy.copy(run)
     harmed.report, harmed.tally = copy.deepcopy(run.report), copy.deepcopy(run.tally)
@@ -213,8 +213,8 @@ def test_it_notices(run: Run, harm: Callable[[Run], None], noticed: str) -> None
     assert not harmed.verdicts()[noticed]
 
 
-def test_a_pool_that_fills_late_is_no_growth(run: Run) -> None:
-    # As in a short run whose broker falls behind for the first time near its end.
+def test_a_pool_that_fills_late_does_not_count_as_growth(run: Run) -> None:
+    # As in a short run in which the broker first falls behind near the end.
     room = run.plan.options["buffer_memory"] - STEADY.pool
     late = Medians(STEADY.resident + room, STEADY.heap + room, STEADY.pool + room, STEADY.rest)
     filled = copy.copy(run)
@@ -223,8 +223,8 @@ def test_a_pool_that_fills_late_is_no_growth(run: Run) -> None:
     assert [what for what, holds in filled.verdicts().items() if not holds] == []
 
 
-def test_memory_that_is_held_is_seen_to_the_byte() -> None:
-    # In a process of its own: what other tests have left behind goes whenever it likes.
+def test_allocated_memory_is_measured_to_the_byte() -> None:
+    # In a separate process: memory that other tests have left may be freed at any time.
     program = """
 import footprint
 before = footprint.Held.now()
@@ -245,14 +245,14 @@ print(before.bytes, after.bytes - before.bytes, grew, before.grew(footprint.Held
     assert done.returncode == 0, done.stderr
     held, more, grew, still = done.stdout.split()
     if held == "0":
-        pytest.skip("this C library does not tell what it holds")
+        pytest.skip("this C library does not report its allocations")
     assert 1_000_000 <= int(more) < 1_100_000
     assert (grew, still) == ("True", "False")
 
 
 @pytest.mark.parametrize("name", PHASES)
-def test_a_phase_under_pressure_fails_nothing_and_does_not_come_to_a_halt(name: str) -> None:
-    """In so short a time a busy machine alone may halve a rate; what was found decays by more."""
+def test_a_phase_under_pressure_has_no_failures_and_makes_progress(name: str) -> None:
+    """In this short a time, a busy machine alone may halve a rate. Real decay is more than that."""
     phase = PHASES[name](3.0)
     verdicts = {what.rpartition(": ")[2]: holds for what, holds in phase.verdicts().items()}
     assert verdicts["nothing failed"]
@@ -261,7 +261,7 @@ def test_a_phase_under_pressure_fails_nothing_and_does_not_come_to_a_halt(name: 
     assert phase.steady > 0.2
 
 
-def test_a_phase_that_slows_down_grows_or_loses_is_noticed() -> None:
+def test_a_phase_that_slows_down_grows_or_fails_is_detected() -> None:
     good = Phase("p", "records/s", 1000.0, 990.0, 1 << 20, 0)
     assert all(good.verdicts().values())
     for bad, what in (

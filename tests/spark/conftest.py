@@ -1,4 +1,4 @@
-"""What tests of Spark's side without Spark share: a broker in this process, and no producer left behind."""
+"""Fixtures for tests of the Spark code without Spark: an embedded broker, and closing of shared producers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,8 +26,8 @@ def _nothing_left() -> Iterator[None]:
 
 @pytest.fixture
 def half_sent(monkeypatch: pytest.MonkeyPatch) -> UnknownTopicOrPartitionError:
-    """What ``send_arrow()`` raises once, as where a topic loses partitions while a batch is being sent: half
-    of the rows were accepted then."""
+    """Makes ``send_arrow()`` accept half of the rows and raise this error, once, as if the topic lost
+    partitions while a batch is being sent."""
     send_arrow = KafkaProducer.send_arrow
     error = UnknownTopicOrPartitionError("the topic has lost partitions meanwhile")
 

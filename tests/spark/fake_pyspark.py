@@ -1,7 +1,7 @@
-"""The few names of PySpark's that the sink imports, for tests without Spark.
+"""A fake of the PySpark names that the sink imports, for tests without Spark.
 
-They have the attributes that ``cyproducer.spark`` reads, and nothing else: that Spark's own are like them is
-for the tests against a real Spark.
+The fakes have only the attributes that ``cyproducer.spark`` reads. Tests with a real Spark check that Spark's
+classes have them too.
 """
 
 import importlib
@@ -17,7 +17,7 @@ SOURCE = "cyproducer.spark.source"
 
 
 class DataType:
-    """Types of one kind are equal."""
+    """The base class of all types."""
 
     def simpleString(self) -> str:
         return type(self).__name__.removesuffix("Type").lower()
@@ -124,7 +124,7 @@ def _module(name: str, *members: type, **more: object) -> ModuleType:
 
 @contextmanager
 def fake_pyspark(*, arrow_streams: bool = True) -> Iterator[None]:
-    """PySpark is what stands here, until the block ends. ``arrow_streams``: as since Spark 4.1."""
+    """Replaces PySpark with this fake until the block ends. ``arrow_streams``: as in Spark 4.1 and later."""
     names = _module(
         "pyspark.sql.types", DataType, StringType, BinaryType, ByteType, ShortType, IntegerType, LongType,
         DoubleType, TimestampType, TimestampNTZType, StructField, StructType, ArrayType, Row,
@@ -157,6 +157,6 @@ def fake_pyspark(*, arrow_streams: bool = True) -> Iterator[None]:
 
 @contextmanager
 def source_module(*, arrow_streams: bool = True) -> Iterator[Any]:
-    """``cyproducer.spark.source``, on top of these."""
+    """Imports ``cyproducer.spark.source`` with this fake."""
     with fake_pyspark(arrow_streams=arrow_streams):
         yield importlib.import_module(SOURCE)

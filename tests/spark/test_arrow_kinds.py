@@ -1,5 +1,5 @@
-"""The types in which Arrow may hold a task's columns, which Spark's schema does not tell: large ones, views,
-dictionaries, also inside headers. Bad rows are among them, as only those are taken apart again."""
+"""Tests the Arrow types that Spark's schema does not distinguish: large types, views and dictionaries, also
+inside headers. The batches have bad rows, because only such batches are divided."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ def dictionary(array: pa.Array) -> pa.Array:
 
 
 def small_dictionary(array: pa.Array) -> pa.Array:
-    """Indices of 8 bits, and words that no row has, one of them null."""
+    """Returns a dictionary array with 8-bit indices and unused words, one of them null."""
     encoded = array.dictionary_encode()
     words = pa.concat_arrays([pa.array(["nobody's", None]).cast(array.type), encoded.dictionary])
     indices = pa.array([None if i is None else i + 2 for i in encoded.indices.to_pylist()], pa.int8())
@@ -41,7 +41,7 @@ def small_dictionary(array: pa.Array) -> pa.Array:
 
 
 def null_words(array: pa.Array) -> pa.Array:
-    """What is null is a word that is null."""
+    """Returns a dictionary array whose nulls are indices of a null word."""
     words = pa.concat_arrays([pa.nulls(1, array.type), array.dictionary_encode().dictionary])
     indices = [0 if i is None else i + 1 for i in array.dictionary_encode().indices.to_pylist()]
     return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int16()), words)
@@ -71,7 +71,7 @@ def column_of_headers(given: list[list[tuple[str | None, bytes | None]] | None],
 
 
 @pytest.mark.parametrize("kind", [dictionary, small_dictionary, null_words, large, large_dictionary, view])
-def test_columns_arrive_in_whichever_type_they_come(broker: EmbeddedBroker, kind: Kind) -> None:
+def test_columns_of_each_arrow_type_arrive(broker: EmbeddedBroker, kind: Kind) -> None:
     topics = [f"{kind.__name__}-{n}" for n in range(2)]
     dead = f"{kind.__name__}-dead"
     for name in (*topics, dead):
@@ -95,7 +95,7 @@ def test_columns_arrive_in_whichever_type_they_come(broker: EmbeddedBroker, kind
     )
     config = {"allow_auto_create_topics": False, "max_request_size": 5000}
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **config) as producer:
-        # A slice, so that offsets are not 0.
+        # Slices, so that array offsets are not 0.
         writer = TaskWriter(producer, COLUMNS, None, DeadLetters(producer, dead))
         summary = write_all(writer, [batch.slice(1, 20), batch.slice(21)])
     bad = (TOO_LARGE, NO_TOPIC, NAMELESS)

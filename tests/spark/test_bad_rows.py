@@ -1,4 +1,4 @@
-"""What is looked for in all rows at once is what ``send_arrow()`` refuses of single ones."""
+"""Tests that ``bad_rows()`` finds, in all rows at once, the rows that ``send_arrow()`` refuses one by one."""
 
 import random
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def producer(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
 
 
 def some_rows(seed: int, count: int) -> pa.RecordBatch:
-    """Rows about as large as may be, to both sides, and some that are wrong in other ways."""
+    """Returns rows just below and above the size limit, and rows that are bad in other ways."""
     pick = random.Random(seed)
     made = []
     for _ in range(count):
@@ -68,13 +68,13 @@ def some_rows(seed: int, count: int) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_it_finds_just_the_rows_that_send_arrow_refuses(
+def test_bad_rows_finds_exactly_the_rows_that_send_arrow_refuses(
     broker: EmbeddedBroker, producer: KafkaProducer, seed: int
 ) -> None:
     topic = f"judged-{seed}"
     broker.create_topic(topic, 2)
     columns = {"key": "key", "headers": "headers", "partition": "partition", "timestamp": "timestamp"}
-    # Null lists and slices have offsets of their own.
+    # A slice, so that array offsets are not 0.
     rows = some_rows(seed, 1000).slice(7)
     found = bad_rows(rows, COLUMNS, 2, LIMIT)
     kinds = set()
@@ -88,13 +88,13 @@ def test_it_finds_just_the_rows_that_send_arrow_refuses(
                 refused = error
                 raise
         assert type(cause) is type(refused), (number, cause, refused)
-        # All but the number of the row.
+        # Equal except for the row number.
         assert str(refused).replace(", row 0", "") == str(cause)
         kinds.add(str(cause)[:20])
-    # One of them is none.
+    # Six kinds of errors, and "None".
     assert len(kinds) == 7
     assert {type(each) for each in found.values()} >= {RecordTooLargeError, ValueError}
-    # The next attempt may have a topic that has grown.
+    # With an unknown partition count, no error mentions it: the topic may have grown.
     unsure = bad_rows(rows, COLUMNS, None, LIMIT)
     assert not [each for each in unsure.values() if "which has 2" in str(each)]
 
@@ -102,7 +102,7 @@ def test_it_finds_just_the_rows_that_send_arrow_refuses(
 def test_ten_thousand_bad_rows_take_a_few_attempts(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Small, as the embedded broker keeps 5 MB of a partition.
+    # Small, because the embedded broker keeps only 5 MB per partition.
     limit = 2500
     for name in ("many", "many-dead"):
         broker.create_topic(name, 1)

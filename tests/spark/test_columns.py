@@ -1,4 +1,4 @@
-"""Which columns are written, and what is said about those that can't be. PySpark is a fake's."""
+"""Tests which columns are written, and the errors about columns that can't be. Uses a fake PySpark."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -42,7 +42,7 @@ def test_all_columns_are_found_by_their_names_in_any_case() -> None:
     )
 
 
-def test_the_option_takes_the_place_of_the_column_and_headers_can_be_left() -> None:
+def test_option_topic_overrides_the_column_and_headers_can_be_left_out() -> None:
     of = schema(value=STRING, topic=STRING, headers=headers_of(STRING))
     assert find(of, "mine", False) == Columns(value="value")
     assert find(of, None, False) == Columns(value="value", topic="topic")
@@ -68,9 +68,7 @@ def test_the_option_takes_the_place_of_the_column_and_headers_can_be_left() -> N
         ),
     ],
 )
-def test_types_that_can_not_be_written_are_refused(
-    name: str, good: list[spark.DataType], wanted: str
-) -> None:
+def test_columns_of_wrong_types_are_refused(name: str, good: list[spark.DataType], wanted: str) -> None:
     for each in good:
         assert getattr(find(schema(**{"value": BINARY, name: each}), None if name == "topic" else "t"), name)
     with pytest.raises(SchemaError) as caught:
@@ -88,7 +86,7 @@ def test_types_that_can_not_be_written_are_refused(
         spark.ArrayType(schema(key=STRING, value=BINARY, more=BINARY)),
     ],
 )
-def test_headers_are_pairs_of_a_name_and_a_content(of: spark.DataType) -> None:
+def test_headers_must_be_structs_of_key_and_value(of: spark.DataType) -> None:
     with pytest.raises(SchemaError, match="column 'headers' is array: must be array<struct"):
         find(schema(value=BINARY, headers=of))
 
@@ -96,12 +94,12 @@ def test_headers_are_pairs_of_a_name_and_a_content(of: spark.DataType) -> None:
 @pytest.mark.parametrize(
     ("of", "topic", "says"),
     [
-        (schema(key=STRING, other=DOUBLE), "t", "no column 'value', only 'key', 'other': it is what"),
+        (schema(key=STRING, other=DOUBLE), "t", "no column 'value', only 'key', 'other': 'value' is"),
         (schema(), "t", "no column 'value', only none at all"),
         (schema(value=BINARY), None, "no topic: give option 'topic', or a column 'topic'"),
-        (schema(value=BINARY, Value=STRING), "t", "columns 'value' and 'Value': there can be one value"),
+        (schema(value=BINARY, Value=STRING), "t", "columns 'value' and 'Value': only one value is allowed"),
     ],
 )
-def test_what_is_missing_or_twice_is_said(of: Any, topic: str | None, says: str) -> None:
+def test_missing_and_duplicate_columns_are_errors(of: Any, topic: str | None, says: str) -> None:
     with pytest.raises(SchemaError, match=says):
         find(of, topic)

@@ -1,4 +1,4 @@
-"""What `make demo-spark` compares and says, without Spark and Kafka."""
+"""Tests the comparison and the output of `make demo-spark`, without Spark and Kafka."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-# At the end: an installed package comes before the sources, which stand beside the demo.
+# At the end: an installed package comes before the sources, which are in the same directory as the demo.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 pa = pytest.importorskip("pyarrow")
@@ -59,7 +59,7 @@ SAME = outcome(hashes(1), hashes(1))
         ((1,), (), (1, 0, 0)),
     ],
 )
-def test_each_record_counts_as_often_as_it_is_missing_or_too_many(
+def test_each_missing_or_surplus_copy_counts(
     expected: tuple[int, ...], found: tuple[int, ...], difference: tuple[int, int, int]
 ) -> None:
     assert compare(hashes(*expected), hashes(*found)) == Difference(*difference)
@@ -72,18 +72,18 @@ def test_a_checksum_is_the_same_in_any_order_and_of_any_size() -> None:
     assert checksum(hashes()) == "0" * 16
 
 
-def test_a_hash_is_the_first_sixty_bits_of_md5_and_tells_key_from_value() -> None:
+def test_a_hash_is_the_first_sixty_bits_of_md5_and_separates_key_and_value() -> None:
     assert record_hash(b"k", b"v") == int(hashlib.md5(b"k\0v").hexdigest()[:15], 16)
     assert record_hash(b"kv", b"") != record_hash(b"k", b"v")
 
 
-def test_what_is_the_same_ends_with_zero(capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_contents_exit_with_zero(capsys: pytest.CaptureFixture[str]) -> None:
     said = io.StringIO()
 
     assert run.tell([outcome(hashes(1, 2), hashes(2, 1))], said) == 0
 
     assert said.getvalue() == ""
-    assert "each row once" in capsys.readouterr().out
+    assert "exactly the rows that Spark computed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_what_is_the_same_ends_with_zero(capsys: pytest.CaptureFixture[str]) -> 
     [
         (outcome(hashes(1, 2), hashes(1)), "2 rows expected, but 1 lost, end offsets of 1"),
         (outcome(hashes(1, 2), hashes(1, 2, 2)), "2 rows expected, but 1 more than once, end offsets of 3"),
-        (outcome(hashes(1, 2), hashes(1, 3)), "but 1 lost, 1 that Spark knows nothing of"),
+        (outcome(hashes(1, 2), hashes(1, 3)), "but 1 lost, 1 unknown to Spark"),
         (dataclasses.replace(SAME, found=ReadBack(hashes(1), 1, 2, 0.5)), "but end offsets of 2"),
         (dataclasses.replace(SAME, summary_rows=0), "but 0 in the sink's summaries"),
     ],
 )
-def test_a_difference_is_said_and_ends_with_one(
+def test_a_difference_is_reported_and_exits_with_one(
     wrong: Outcome, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = io.StringIO()
@@ -105,10 +105,12 @@ def test_a_difference_is_said_and_ends_with_one(
 
     assert said.getvalue().startswith("topic 'a-topic': ")
     assert says in said.getvalue()
-    assert "each row once" not in capsys.readouterr().out
+    assert "exactly the rows that Spark computed" not in capsys.readouterr().out
 
 
-def test_summaries_are_kept_in_order_and_taken_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_summaries_are_kept_in_order_and_returned_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "summaries"
     monkeypatch.setenv(summaries.FILE_VARIABLE, str(file))
     made: list[Any] = ["first", "second"]

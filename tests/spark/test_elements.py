@@ -1,4 +1,4 @@
-"""Which elements are alike and plain, and how many of them are taken at a time."""
+"""Tests which elements are alike and plain, and how many are taken at a time."""
 
 import struct
 import time
@@ -11,12 +11,12 @@ from cyproducer.spark.elements import PlainElements
 
 
 class Row(tuple[Any, ...]):
-    """As PySpark's."""
+    """Like PySpark's Row."""
 
     __fields__: Any
 
     def __getattr__(self, name: str) -> Any:
-        raise AssertionError("a function in Python for each row")
+        raise AssertionError("calls a Python function for each row")
 
 
 class Other(Row):
@@ -47,7 +47,7 @@ def taken(
 
 
 def runs(elements: Iterable[Any], **limits: int) -> list[Any]:
-    """How many elements were taken together, and those that weren't."""
+    """Returns the number of elements of each run, and the elements between the runs."""
     found: list[Any] = []
     for values, _, _, others in taken(elements, **limits):
         found += [len(values)] if values else []
@@ -68,9 +68,9 @@ KV = ["key", "value"]
         ([row(Row(KV), "k", "v")], [b"v"], [b"k"], [(1, 1)]),
         ([row(["value"], "v"), row(["value"], None)], [b"v", None], None, [1, -1]),
     ],
-    ids=["values", "pairs", "rows", "turned", "row by a row", "row of a value"],
+    ids=["values", "pairs", "rows", "value before key", "row made by a row", "row of a value"],
 )
-def test_alike_elements_are_columns(elements: list[Any], values: Any, keys: Any, each: list[Any]) -> None:
+def test_alike_elements_become_columns(elements: list[Any], values: Any, keys: Any, each: list[Any]) -> None:
     pairs = [size if isinstance(size, tuple) else (-1, size) for size in each]
     first, *rest = taken(elements)
     for more in rest:
@@ -104,27 +104,27 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=ascii)
-def test_others_are_not(other: Any) -> None:
+def test_other_elements_do_not_become_columns(other: Any) -> None:
     assert runs([other]) == [other]
     for first in PLAIN:
         assert runs([first, first, other, first]) == [1, 1, other, 1]
 
 
 @pytest.mark.parametrize("first", PLAIN, ids=ascii)
-def test_what_is_plain_and_differs_comes_by_itself(first: Any) -> None:
+def test_a_plain_element_of_another_shape_comes_by_itself(first: Any) -> None:
     for other in [*PLAIN, row(["value", "key"], "v", "k")]:
         if other is not first:
             assert runs([first, first, other, first]) == [1, 1, other, 1]
 
 
-def test_ever_more_are_taken_up_to_the_limits() -> None:
+def test_the_number_taken_doubles_up_to_the_limits() -> None:
     assert runs([b"v"] * 30, most=8) == [1, 2, 4, 8, 8, 7]
-    # What is over the limit of bytes is one element.
+    # The byte limit is exceeded by at most one element.
     assert runs([("kk", "vv")] * 30, most=8, most_bytes=15) == [1, 2, 4, 4, 4, 4, 4, 4, 3]
     assert runs([b"v", b"v", b"v" * 100, b"v", b"v"], most_bytes=50) == [1, 2, 2]
 
 
-def test_elements_that_come_slowly_do_not_wait_for_others() -> None:
+def test_slow_elements_do_not_wait_for_others() -> None:
     limit = 200_000_000
 
     def elements() -> Iterator[bytes]:
@@ -140,7 +140,7 @@ def test_elements_that_come_slowly_do_not_wait_for_others() -> None:
     assert counts == [1, 2, 4, 8, 6, 1, 1, 1, 2, 4, 6, 3, 6, 11]
 
 
-def test_what_is_used_for_the_next_element_is_copied() -> None:
+def test_a_reused_bytearray_is_copied() -> None:
     def elements() -> Iterator[tuple[bytearray, bytearray]]:
         key, value = bytearray(1), bytearray(1)
         for i in range(20):
@@ -152,7 +152,7 @@ def test_what_is_used_for_the_next_element_is_copied() -> None:
     assert [value for _, values in found for value in values] == [bytes([100 + i]) for i in range(20)]
 
 
-def test_what_came_before_an_error_is_taken() -> None:
+def test_elements_before_an_error_are_taken() -> None:
     def elements() -> Iterator[bytes]:
         yield from [b"v"] * 5
         raise OSError("no more")
@@ -164,8 +164,8 @@ def test_what_came_before_an_error_is_taken() -> None:
     assert plain.take() == ([], None, b"", [])
 
 
-def test_what_it_is_made_of_is_checked() -> None:
-    with pytest.raises(ValueError, match="most: is 0, must be at least 1"):
+def test_constructor_arguments_are_checked() -> None:
+    with pytest.raises(ValueError, match="most=0: must be at least 1"):
         PlainElements([], 0, 1, 1)
     with pytest.raises(TypeError, match="not iterable"):
         PlainElements(cast("Any", 5), 1, 1, 1)

@@ -1,4 +1,4 @@
-"""What ``produce_arrow`` tells of each row, also of those that can't be sent. No Spark is needed for it."""
+"""Tests the outcomes that ``produce_arrow`` returns, also for rows that can't be sent. Needs no Spark."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def values(*given: bytes | None) -> pa.RecordBatch:
     return pa.record_batch({"value": pa.array(given, pa.binary())})
 
 
-def test_each_row_has_its_place_or_its_error(broker: EmbeddedBroker) -> None:
+def test_each_row_has_its_partition_and_offset_or_its_error(broker: EmbeddedBroker) -> None:
     broker.create_topic("rows", 2)
     schema = pa.schema([("key", pa.string()), ("value", pa.binary()), ("partition", pa.int32())])
     given: list[tuple[str | None, bytes | None, int | None]] = [
@@ -44,7 +44,7 @@ def test_each_row_has_its_place_or_its_error(broker: EmbeddedBroker) -> None:
     batch = pa.RecordBatch.from_pylist(
         [dict(zip(schema.names, row, strict=True)) for row in given], schema=schema
     )
-    # Before it a batch without a bad row, after it one without rows.
+    # First a batch without bad rows, last a batch without rows.
     rows = told(broker, "rows", batch.slice(0, 1), batch, batch.slice(0, 0), max_request_size=5000)
     found = {(r.partition, r.offset): r.value for r in read_all(broker.bootstrap_servers, "rows", 4)}
     assert len(rows) == 8
@@ -66,7 +66,7 @@ def test_each_row_has_its_place_or_its_error(broker: EmbeddedBroker) -> None:
 
 
 def test_it_does_not_linger_at_the_end(broker: EmbeddedBroker) -> None:
-    """What waited for an hour's linger would run into the test's timeout."""
+    """The linger is an hour: a task that waited for it would exceed the test's timeout."""
     broker.create_topic("soon", 1)
     rows = told(broker, "soon", values(b"1"), linger_ms=HOUR_MS, delivery_timeout_ms=2 * HOUR_MS)
     assert [row["error"] for row in rows] == [None]
@@ -80,7 +80,7 @@ def test_it_does_not_linger_at_the_end(broker: EmbeddedBroker) -> None:
         ("nowhere", values(b"1"), KafkaTimeoutError, "no metadata of topic 'nowhere'"),
     ],
 )
-def test_what_concerns_all_rows_fails_the_task(
+def test_an_error_that_concerns_all_rows_fails_the_task(
     broker: EmbeddedBroker, topic: str, batch: pa.RecordBatch, error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
@@ -98,7 +98,7 @@ def test_rows_that_were_accepted_are_not_sent_again(
 
 
 def test_rows_keep_their_numbers_over_several_rounds_of_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each round finds other rows wrong, and numbers those that the rounds before have left."""
+    """Each round finds other bad rows, numbered within the rows that the previous rounds have left."""
     rounds: list[dict[int, Exception]] = [{0: ValueError("first")}, {1: ValueError("second")}]
     sent: list[list[bytes]] = []
 
@@ -121,7 +121,7 @@ def test_rows_keep_their_numbers_over_several_rounds_of_refusals(monkeypatch: py
     assert (found.total, found.future) == (5, "future")
 
 
-def test_a_row_that_failed_at_the_broker_has_its_error_though_others_were_refused_before() -> None:
+def test_a_row_that_failed_at_the_broker_has_its_error_after_others_were_refused() -> None:
     with Rig({"t": [1, 1]}) as rig:
         rows = pa.table({"value": [b"1", b"3"], "p": [0, 1]})
         future = rig.path.send_arrow("t", rows, partition="p")

@@ -1,4 +1,4 @@
-"""What an element of an RDD means as a record; Spark itself is not needed to say it."""
+"""Tests how elements of an RDD become records. Needs no Spark."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ TOPIC_AUTHORIZATION_FAILED = 29
 
 
 class Row(tuple[Any, ...]):
-    """As PySpark's: a tuple with the names of its fields."""
+    """Like PySpark's Row: a tuple with the names of its fields."""
 
     __fields__: list[str]
 
@@ -44,7 +44,7 @@ def sent(broker: EmbeddedBroker, topic: str, elements: list[Any], **config: Any)
 
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many records each call of ``send_many()`` has sent, as if no time passed."""
+    """Returns a list of the number of records in each ``send_many()`` call. Switches the time limit off."""
     send_many = KafkaProducer.send_many
     counts: list[int] = []
 
@@ -66,13 +66,13 @@ def key_of(number: int) -> str | None:
     ("name", "element"),
     [
         ("row", lambda n, fields: rows(fields, (key_of(n), bytearray(b"%d" % n)))[0]),
-        # Spark's rows of two batches have lists of their own.
+        # Rows of different batches of Spark have different list objects.
         ("like-row", lambda n, fields: rows(list(fields), (key_of(n), b"%d" % n))[0]),
         ("turned-row", lambda n, _: rows(["value", "key"], (str(n), key_of(n)))[0]),
         ("pair", lambda n, _: (key_of(n), str(n) if n % 2 else b"%d" % n)),
     ],
 )
-def test_rows_that_are_alike_go_together_and_each_is_told(
+def test_alike_rows_are_sent_together_and_each_has_metadata(
     broker: EmbeddedBroker, together: list[int], name: str, element: Callable[[int, list[str]], Any]
 ) -> None:
     topic = f"together-{name}"
@@ -92,7 +92,7 @@ def test_rows_that_are_alike_go_together_and_each_is_told(
 
 
 @pytest.mark.parametrize("make", [bytes, bytearray, bytes.decode])
-def test_values_alone_go_together(
+def test_plain_values_are_sent_together(
     broker: EmbeddedBroker, together: list[int], make: Callable[[bytes], Any]
 ) -> None:
     values = [b"%d" % n for n in range(20)]
@@ -116,7 +116,7 @@ def counting(key: bytes | None, partitions: list[int], available: list[int]) -> 
         ("serializer", [("k", "v")] * 2, {"value_serializer": str.encode}, []),
     ],
 )
-def test_others_go_one_by_one(
+def test_other_elements_are_sent_one_by_one(
     broker: EmbeddedBroker,
     together: list[int],
     name: str,
@@ -129,7 +129,7 @@ def test_others_go_one_by_one(
     assert together == counts
 
 
-def test_elements_that_are_used_again_are_sent_as_they_were(broker: EmbeddedBroker) -> None:
+def test_reused_elements_are_sent_with_their_original_content(broker: EmbeddedBroker) -> None:
     value, mapping = bytearray(1), {"value": b""}
 
     def elements() -> Iterator[Any]:
@@ -174,7 +174,7 @@ def test_all_fields_of_a_row(broker: EmbeddedBroker) -> None:
     assert (second.key, second.headers, second.timestamp_ms) == (None, [], 17)
 
 
-def test_each_element_may_have_its_topic(broker: EmbeddedBroker) -> None:
+def test_each_element_may_have_its_own_topic(broker: EmbeddedBroker) -> None:
     for name in ("own-1", "own-2"):
         broker.create_topic(name, 1)
     produce = produce_partitions(bootstrap_servers=broker.bootstrap_servers)
@@ -184,7 +184,7 @@ def test_each_element_may_have_its_topic(broker: EmbeddedBroker) -> None:
     assert [(each.topic, each.offset) for each in told] == [("own-1", 0), ("own-2", 0), ("own-1", 1)]
 
 
-def test_serializers_get_elements_as_they_are(broker: EmbeddedBroker) -> None:
+def test_serializers_get_elements_unchanged(broker: EmbeddedBroker) -> None:
     serialize: Callable[[object], bytes | None] = repr_bytes
     found = sent(broker, "serialized", ["a", ("k", 1)], value_serializer=serialize, key_serializer=serialize)
     assert [(r.key, r.value) for r in found] == [(None, b"'a'"), (b"'k'", b"1")]
@@ -206,14 +206,14 @@ def repr_bytes(value: object) -> bytes | None:
         ("t", {"key": "k"}, "no field 'value', only key: None is a tombstone's value"),
         ("t", rows(["key"], ("k",))[0], "no field 'value', only key"),
         ("t", rows(["value", "key", "value"], ("v", "k", "w"))[0], "a Row has a field twice: value, key"),
-        # Two letters are no pair, neither a mapping's name nor a text.
+        # A string of two letters, as a mapping's key or in a list, is not a pair.
         ("t", {"value": "v", "headers": {"id": "7"}}, "headers={'id': '7'}: must be a list of pairs"),
         ("t", {"value": "v", "headers": ["ab"]}, "headers=['ab']: must be a list of pairs"),
         ("t", {"value": "v", "headers": "ab"}, "headers='ab': must be a list of pairs"),
         ("t", {"value": "v", "headers": [("a", b"", 1)]}, "must be a list of pairs (name, content)"),
     ],
 )
-def test_what_is_no_record_is_said(
+def test_an_element_that_is_not_a_record_is_an_error(
     broker: EmbeddedBroker, topic: str | None, element: Any, says: str
 ) -> None:
     produce = produce_partitions(topic, bootstrap_servers=broker.bootstrap_servers)
@@ -222,7 +222,7 @@ def test_what_is_no_record_is_said(
     assert says in str(raised.value)
 
 
-def test_a_row_that_lacks_a_value_is_no_tombstone(broker: EmbeddedBroker) -> None:
+def test_a_row_without_a_value_is_not_a_tombstone(broker: EmbeddedBroker) -> None:
     produce = produce_partitions("t", bootstrap_servers=broker.bootstrap_servers)
     with pytest.raises(ValueError, match="a Row has 1 values, and 2 fields: key, value"):
         list(produce(iter(rows(["key", "value"], ("k",)))))
@@ -237,7 +237,7 @@ def test_a_row_that_lacks_a_value_is_no_tombstone(broker: EmbeddedBroker) -> Non
         ("partition", {"value": "v", "partition": -1}, ValueError),
     ],
 )
-def test_a_record_that_cannot_be_made_is_told_with_its_topic(
+def test_the_error_of_an_invalid_record_names_its_topic(
     broker: EmbeddedBroker, name: str, element: Any, cause: type[Exception]
 ) -> None:
     topic = f"unmade-{name}"
@@ -249,7 +249,7 @@ def test_a_record_that_cannot_be_made_is_told_with_its_topic(
 
 
 @pytest.mark.parametrize("name", ["mapping", "pair"])
-def test_a_record_that_fails_is_told_with_its_partition(broker: EmbeddedBroker, name: str) -> None:
+def test_the_error_of_a_failed_record_names_its_partition(broker: EmbeddedBroker, name: str) -> None:
     topic = f"placed-{name}"
     broker.create_topic(topic, 2)
     produce = produce_partitions(topic, bootstrap_servers=broker.bootstrap_servers)
@@ -259,7 +259,7 @@ def test_a_record_that_fails_is_told_with_its_partition(broker: EmbeddedBroker, 
         list(produce([(key, "v") if name == "pair" else MappingProxyType({"key": key, "value": "v"})]))
 
 
-def test_a_record_that_fails_is_told_where_no_more_elements_come(broker: EmbeddedBroker) -> None:
+def test_a_failed_record_is_reported_while_no_more_elements_arrive(broker: EmbeddedBroker) -> None:
     broker.create_topic("slow", 1)
     produce = produce_partitions("slow", bootstrap_servers=broker.bootstrap_servers, linger_ms=0)
     taken = []
@@ -267,7 +267,7 @@ def test_a_record_that_fails_is_told_where_no_more_elements_come(broker: Embedde
     def elements() -> Iterator[Any]:
         for number in range(1000):
             taken.append(number)
-            # The first is refused at once; the others have no end that one could wait for.
+            # The first record is refused, so no other element may be taken.
             yield ["k", b"x" * (2_000_000 if number == 0 else 1)]
 
     with pytest.raises(RowsFailedError, match="RecordTooLargeError"):
@@ -276,7 +276,7 @@ def test_a_record_that_fails_is_told_where_no_more_elements_come(broker: Embedde
 
 
 @pytest.mark.parametrize("name", ["lists", "pairs"])
-def test_who_takes_a_few_is_told_what_became_of_the_others(
+def test_closing_the_generator_raises_the_error_of_the_other_records(
     broker: EmbeddedBroker, together: list[int], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cyproducer.spark.rows.WINDOW", 2)
@@ -298,7 +298,7 @@ def test_who_takes_a_few_is_told_what_became_of_the_others(
     close_all()
 
 
-def test_timestamps_are_milliseconds_that_have_begun(
+def test_timestamps_are_rounded_down_to_milliseconds(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZ", "America/New_York")
@@ -327,14 +327,12 @@ def test_the_first_record_that_fails_ends_the_partition(broker: EmbeddedBroker) 
     assert read_all(broker.bootstrap_servers, "failing", 1)[0].value == b"fine"
 
 
-def test_records_before_the_one_that_brokers_refuse_are_told(
-    broker: EmbeddedBroker, together: list[int]
-) -> None:
+def test_records_before_a_refused_one_are_yielded(broker: EmbeddedBroker, together: list[int]) -> None:
     broker.create_topic("refusing", 1)
     produce = produce_partitions(
         "refusing",
         bootstrap_servers=broker.bootstrap_servers,
-        # One request for each record, one after the other.
+        # One request per record, one after the other.
         batch_size=200,
         linger_ms=0,
         max_in_flight_requests_per_connection=1,
@@ -343,13 +341,13 @@ def test_records_before_the_one_that_brokers_refuse_are_told(
     told: list[RecordMetadata] = []
     with pytest.raises(RowsFailedError, match=r"partition 0: .*TopicAuthorization") as raised:
         told.extend(produce(b"%d" % n * 150 for n in range(4)))
-    # The last goes unless that failure is known by then.
+    # The last record is sent unless the failure is already known.
     assert together in ([1, 2], [1, 2, 1])
     assert (raised.value.topic, raised.value.partition) == ("refusing", 0)
     assert [metadata.offset for metadata in told] == [0, 1]
 
 
-def test_rows_that_do_not_fit_side_by_side_go_one_by_one(broker: EmbeddedBroker) -> None:
+def test_rows_that_do_not_fit_together_are_sent_one_by_one(broker: EmbeddedBroker) -> None:
     large = b"x" * 600_000
     elements = [(b"k", b"v"), (large, b"v"), (b"k", large)]
     found = sent(broker, "beside", elements, buffer_memory=1_000_000, max_request_size=5_000_000)
@@ -363,7 +361,7 @@ def test_rows_of_which_some_were_accepted_are_not_sent_again(
     send_many = KafkaProducer.send_many
 
     def interrupted(producer: KafkaProducer, topic: str, values: Any, *rest: Any, **options: Any) -> Any:
-        # As by a signal's handler.
+        # As if interrupted by a signal handler.
         send_many(producer, topic, values[:1], **options)
         error = ValueError("meanwhile")
         error.accepted = 1  # type: ignore[attr-defined]
@@ -377,13 +375,13 @@ def test_rows_of_which_some_were_accepted_are_not_sent_again(
     assert [r.value for r in read_all(broker.bootstrap_servers, "midway", 1)] == [b"1"]
 
 
-def test_elements_are_taken_as_their_outcomes_are(
+def test_elements_are_taken_no_faster_than_outcomes(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cyproducer.spark.rows.WINDOW", 20)
     monkeypatch.setattr("cyproducer.spark.rows.CHUNK", 5)
     broker.create_topic("window", 1)
-    # So long that twenty are ahead before the first is done.
+    # Linger long enough for twenty elements to be taken before the first outcome.
     produce = produce_partitions("window", bootstrap_servers=broker.bootstrap_servers, linger_ms=20)
     taken = 0
 
@@ -399,9 +397,9 @@ def test_elements_are_taken_as_their_outcomes_are(
     assert [r.value for r in found] == [b"%d" % number for number in range(1, 501)]
 
 
-def test_large_elements_are_taken_few_at_a_time(broker: EmbeddedBroker, together: list[int]) -> None:
+def test_few_large_elements_are_taken_at_a_time(broker: EmbeddedBroker, together: list[int]) -> None:
     elements = [*[(b"k" * 125_000, b"v" * 125_000)] * 17, *[(b"k", b"v")] * 23]
     found = sent(broker, "large", elements, linger_ms=0)
     assert [(r.key, r.value) for r in found] == elements
-    # With the fifth it is more than 1 MiB.
+    # The fifth element exceeds 1 MiB.
     assert together == [1, 2, 4, 5, 5, 8, 15]

@@ -1,4 +1,4 @@
-"""A task's rows on their way: divided by topic, counted, and what becomes of those that can't be written."""
+"""Tests the writing of a task's rows: division by topic, the summary, and rows that can't be written."""
 
 import pickle
 from array import array
@@ -55,7 +55,7 @@ def read(broker: EmbeddedBroker, topic: str, count: int) -> list[Fetched]:
     return read_all(broker.bootstrap_servers, topic, count)
 
 
-def test_what_was_written_is_told(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+def test_the_summary_has_rows_bytes_and_ranges(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
     broker.create_topic("told", 1)
     writer = TaskWriter(producer, PLAIN, "told", None)
     empty = values()
@@ -71,9 +71,9 @@ def test_what_was_written_is_told(broker: EmbeddedBroker, producer: KafkaProduce
     assert pickle.loads(pickle.dumps(summary)) == summary
 
 
-def test_what_was_sent_again_is_told(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+def test_the_summary_counts_retries(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
     broker.create_topic("again", 1)
-    # Of an earlier task of the same producer.
+    # A retry of an earlier task with the same producer does not count.
     broker.fail_next(PRODUCE, REQUEST_TIMED_OUT)
     assert write_all(TaskWriter(producer, PLAIN, "again", None), [values(b"0")]).retries == 1
     broker.fail_next(PRODUCE, REQUEST_TIMED_OUT, NOT_LEADER, 0)
@@ -97,8 +97,8 @@ def test_rows_that_were_accepted_are_not_sent_again(
     assert [r.value for r in read(broker, "shrunk", 2)] == [b"0", b"1"]
 
 
-def test_no_task_lingers_at_its_end(broker: EmbeddedBroker) -> None:
-    """An hour's linger: what waited for it would run into this test's timeout."""
+def test_a_task_does_not_linger_at_its_end(broker: EmbeddedBroker) -> None:
+    """The linger is an hour: a task that waited for it would exceed the test's timeout."""
     for name in ("hasty", "hasty-dead"):
         broker.create_topic(name, 1)
     hour = 3_600_000
@@ -116,7 +116,7 @@ def test_rows_go_to_their_topics_in_order(broker: EmbeddedBroker, producer: Kafk
     for name in ("one", "two"):
         broker.create_topic(name, 1)
     batch = rows(*((("one", "two")[n % 3 == 0], str(n), b"%d" % n) for n in range(300)))
-    # A slice of a batch whose column of topics is a dictionary, as Spark may hand it over.
+    # A slice of a batch whose topic column is a dictionary, which Spark may pass.
     topics = batch.column("topic").dictionary_encode()
     batch = pa.RecordBatch.from_arrays([topics, *batch.columns[1:]], names=batch.schema.names).slice(3)
     summary = write_all(TaskWriter(producer, BY_TOPIC, None, None), [batch])
@@ -150,7 +150,7 @@ def test_a_row_that_cannot_be_written_fails_the_task(
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
 
 
-def test_only_those_that_cannot_be_written_are_dead_letters(
+def test_only_rows_that_cannot_be_written_become_dead_letters(
     broker: EmbeddedBroker, producer: KafkaProducer
 ) -> None:
     broker.create_topic("alive", 1)
@@ -177,7 +177,7 @@ def test_only_those_that_cannot_be_written_are_dead_letters(
     assert "cyproducer.error.bytes" not in about[b"50"]
 
 
-def test_an_outage_makes_no_dead_letters(broker: EmbeddedBroker) -> None:
+def test_an_outage_creates_no_dead_letters(broker: EmbeddedBroker) -> None:
     with EmbeddedBroker() as gone:
         gone.create_topic("dead", 1)
         producer = KafkaProducer(
@@ -192,12 +192,12 @@ def test_an_outage_makes_no_dead_letters(broker: EmbeddedBroker) -> None:
     assert isinstance(raised.value.cause, KafkaTimeoutError)
 
 
-def test_a_topic_of_dead_letters_that_is_not_there_is_said_at_once(producer: KafkaProducer) -> None:
+def test_a_missing_dead_letter_topic_is_an_error_at_once(producer: KafkaProducer) -> None:
     with pytest.raises(DeadLetterError, match=r"deadLetterTopic 'nowhere'.*UnknownTopicOrPartition"):
         DeadLetters(producer, "nowhere")
 
 
-def test_dead_letters_take_what_is_no_text_and_no_time(
+def test_dead_letters_accept_invalid_utf8_and_timestamps(
     broker: EmbeddedBroker, producer: KafkaProducer
 ) -> None:
     for name in ("odd", "odd-dead"):
@@ -213,11 +213,11 @@ def test_dead_letters_take_what_is_no_text_and_no_time(
 
 
 def text(*given: bytes) -> pa.Array:
-    """Strings that are no UTF-8, which Spark makes of binaries without looking."""
+    """Returns strings that are not UTF-8. Spark makes such strings from bytes without checking them."""
     return pa.Array.from_buffers(pa.string(), len(given), pa.array(given, pa.binary()).buffers())
 
 
-def test_headers_that_are_no_text_go_with_a_dead_letter(
+def test_headers_with_invalid_utf8_are_kept_in_a_dead_letter(
     broker: EmbeddedBroker, producer: KafkaProducer
 ) -> None:
     for name in ("odd-headers", "odd-headers-dead"):
@@ -234,7 +234,7 @@ def test_headers_that_are_no_text_go_with_a_dead_letter(
 
 
 @pytest.mark.parametrize("others", [0, 2])
-def test_a_topic_whose_name_is_no_text_has_no_rows_written(
+def test_rows_whose_topic_is_invalid_utf8_are_not_written(
     broker: EmbeddedBroker, producer: KafkaProducer, others: int
 ) -> None:
     for name in (f"named-{others}", f"nameless-dead-{others}"):
@@ -251,7 +251,7 @@ def test_a_topic_whose_name_is_no_text_has_no_rows_written(
 
 
 class Picky:
-    """A producer whose brokers take no two records in a batch."""
+    """A producer whose brokers refuse batches of more than one record."""
 
     def __init__(self, producer: KafkaProducer) -> None:
         self.config = producer.config
@@ -263,7 +263,7 @@ class Picky:
         pass
 
     def send_arrow(self, topic: str, rows: pa.RecordBatch, **columns: Any) -> Any:
-        # Side by side the two halves would be in one batch again.
+        # If both halves were sent at once, they would be in one batch again.
         assert rows.num_rows > 1 or self.under_way == 0
         self.under_way += 1
         return SimpleNamespace(is_done=False, get=lambda: self.answer(rows))
@@ -280,7 +280,7 @@ class Picky:
         raise BulkSendError("refused", metadata=metadata, failures=[failed])
 
 
-def test_any_number_of_refused_batches_is_halved(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+def test_refused_batches_are_halved_repeatedly(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
     broker.create_topic("picky-dead", 1)
     picky: Any = Picky(producer)
     dead = DeadLetters(producer, "picky-dead")
@@ -288,13 +288,13 @@ def test_any_number_of_refused_batches_is_halved(broker: EmbeddedBroker, produce
     batches = [values(*given[first : first + 3]) for first in range(0, 3000, 3)]
     write_all(TaskWriter(picky, PLAIN, "picky", dead), batches)
     assert sorted(picky.taken) == sorted(given)
-    # The halves of a batch go in the rows' order: those of one partition stay in it.
+    # The halves of a batch are sent in the order of their rows, so each partition keeps its order.
     for first in range(0, 3000, 3):
         places = [picky.taken.index(value) for value in given[first : first + 3]]
         assert places == sorted(places)
 
 
-def test_headers_go_where_they_leave_no_room(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+def test_headers_are_dropped_if_they_leave_no_room(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
     for name in ("heavy", "heavy-dead"):
         broker.create_topic(name, 1)
     headers = pa.array(
@@ -308,13 +308,13 @@ def test_headers_go_where_they_leave_no_room(broker: EmbeddedBroker, producer: K
     assert {name.rpartition(".")[0] for name, _ in letter.headers} == {"cyproducer.error"}
 
 
-def test_ranges_of_a_partition_become_one() -> None:
+def test_ranges_of_a_partition_are_merged() -> None:
     assert merge_ranges(
         [WrittenRange("b", 0, 5, 9, 5), WrittenRange("a", 1, 0, 3, 4), WrittenRange("b", 0, 1, 2, 2)]
     ) == (WrittenRange("a", 1, 0, 3, 4), WrittenRange("b", 0, 1, 9, 7))
 
 
-def test_tasks_add_up() -> None:
+def test_summaries_of_tasks_are_added() -> None:
     one = WriteSummary(3, 30, 1, (WrittenRange("a", 0, 0, 2, 3),), 2, 5.0, 1)
     two = WriteSummary(2, 20, 0, (WrittenRange("a", 0, 3, 4, 2),), 1, 7.0, 1)
     assert merge([one, two]) == WriteSummary(5, 50, 1, (WrittenRange("a", 0, 0, 4, 5),), 3, 7.0, 2)

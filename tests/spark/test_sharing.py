@@ -1,4 +1,4 @@
-"""One producer a configuration: shared, counted, drained, closed when idle."""
+"""Tests the sharing of producers: one per configuration, drained after use, closed when idle."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ def test_equal_configurations_share_a_producer_and_others_do_not(broker: Embedde
         assert again is first
 
 
-def test_what_was_sent_has_its_outcome_when_the_block_ends(broker: EmbeddedBroker) -> None:
+def test_all_records_have_an_outcome_when_the_block_ends(broker: EmbeddedBroker) -> None:
     with shared_producer(config(broker, linger_ms=30_000)) as producer:
         future = producer.send("t", b"v")
         assert not future.is_done
@@ -68,13 +68,13 @@ def test_an_idle_producer_is_closed_and_one_in_use_is_not(
     until(lambda: not sharing._shared, "the producer being forgotten")
 
 
-def test_a_task_that_comes_in_time_keeps_it_open(
+def test_a_task_in_time_keeps_an_idle_producer_open(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     due: list[Callable[[], None]] = []
 
     class Timer(threading.Timer):
-        """Runs out when the test says."""
+        """A timer that fires when the test calls its function."""
 
         def start(self) -> None:
             due.append(self.run_out)
@@ -95,14 +95,14 @@ def test_a_task_that_comes_in_time_keeps_it_open(
         assert third is first
 
 
-def test_a_block_that_ends_by_an_exception_leaves_its_producer_to_nobody(broker: EmbeddedBroker) -> None:
+def test_the_producer_is_not_reused_after_an_exception(broker: EmbeddedBroker) -> None:
     with pytest.raises(ZeroDivisionError), shared_producer(config(broker)) as first:
         raise ZeroDivisionError
     with shared_producer(config(broker)) as second:
         assert second is not first
 
 
-def test_a_generator_that_is_not_read_to_its_end_leaves_nothing_unsent(broker: EmbeddedBroker) -> None:
+def test_a_generator_that_is_closed_early_leaves_nothing_unsent(broker: EmbeddedBroker) -> None:
     sent = []
 
     def send() -> Iterator[None]:
@@ -118,7 +118,9 @@ def test_a_generator_that_is_not_read_to_its_end_leaves_nothing_unsent(broker: E
 
 
 @needs_fork
-def test_a_forked_child_makes_its_own_while_its_parent_holds_the_lock(broker: EmbeddedBroker) -> None:
+def test_a_forked_child_creates_its_own_producer_while_the_parent_holds_the_lock(
+    broker: EmbeddedBroker,
+) -> None:
     with shared_producer(config(broker)), sharing._lock:
 
         def own() -> list[int]:
@@ -130,16 +132,16 @@ def test_a_forked_child_makes_its_own_while_its_parent_holds_the_lock(broker: Em
         assert Child(own).outcome() == [1]
 
 
-def test_who_has_it_still_may_use_it_after_close_all(broker: EmbeddedBroker) -> None:
+def test_a_producer_in_use_still_works_after_close_all(broker: EmbeddedBroker) -> None:
     with shared_producer(config(broker)) as producer:
         close_all()
         assert producer.send("t", b"v").get(PATIENCE_S).topic == "t"
 
 
-def test_time_that_runs_out_while_a_task_takes_the_producer_closes_nothing(
+def test_a_timer_that_fires_while_a_task_takes_the_producer_closes_nothing(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The timer's thread was past the point where cancelling it helps."""
+    """The timer's thread has already passed the point at which it can be cancelled."""
     due: list[Callable[[], None]] = []
 
     class Timer(threading.Timer):

@@ -1,4 +1,4 @@
-"""The sink as Spark calls it: what is checked when, done where, and told. PySpark is a fake's."""
+"""Tests the sink's interface to Spark: checks, work and messages of each step. Uses a fake PySpark."""
 
 import logging
 import pickle
@@ -34,7 +34,7 @@ def _no_summaries() -> Iterator[None]:
 
 
 def note(summary: WriteSummary) -> None:
-    """A summaryCallback."""
+    """The summaryCallback of these tests."""
     SUMMARIES.append(summary)
 
 
@@ -48,12 +48,12 @@ def values(*given: bytes) -> pa.RecordBatch:
 
 
 def travelled(writer: Any) -> Any:
-    """A writer as it is in a task: what comes before the tasks was done."""
+    """Pickles and unpickles a writer, as Spark does before the tasks."""
     return pickle.loads(pickle.dumps(writer))
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_tasks_write_and_the_commit_tells_what_all_have_written(
+def test_tasks_write_and_the_commit_reports_their_summary(
     source: Any, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, stream: bool
 ) -> None:
     topic = f"source-{stream}"
@@ -76,7 +76,9 @@ def test_tasks_write_and_the_commit_tells_what_all_have_written(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_abort_says_what_stays(source: Any, caplog: pytest.LogCaptureFixture, stream: bool) -> None:
+def test_an_abort_logs_that_acknowledged_rows_stay(
+    source: Any, caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
     made = source.CyproducerDataSource(options())
     with caplog.at_level(logging.WARNING, "cyproducer.spark"):
         if stream:
@@ -86,7 +88,7 @@ def test_an_abort_says_what_stays(source: Any, caplog: pytest.LogCaptureFixture,
     assert f"{'micro-batch 9' if stream else 'batch'} failed: rows that were acknowledged" in caplog.text
 
 
-def test_it_does_not_read_nor_overwrite(source: Any) -> None:
+def test_reading_and_overwriting_are_refused(source: Any) -> None:
     made = source.CyproducerDataSource(options())
     with pytest.raises(KafkaConfigurationError, match=r"writes only: read with format\('kafka'\)"):
         made.schema()
@@ -107,7 +109,7 @@ def test_options_and_columns_are_checked_before_any_task(source: Any) -> None:
 
 
 @pytest.mark.parametrize("callback", ["nowhere.at.all:note", f"{__name__}:nothing"])
-def test_a_callback_that_is_not_there_is_said_before_the_tasks(source: Any, callback: str) -> None:
+def test_a_missing_callback_is_an_error_before_the_tasks(source: Any, callback: str) -> None:
     writer = source.CyproducerDataSource(options(summaryCallback=callback)).writer(VALUES, False)
     with pytest.raises(KafkaConfigurationError, match=f"option 'summaryCallback'='{callback}'"):
         pickle.dumps(writer)
@@ -133,7 +135,7 @@ def test_a_topic_is_created_once_before_the_tasks(
     assert ("topic 't' was created with 3 partitions" in caplog.text) is created
 
 
-def test_rows_of_spark_4_0s_streams_become_columns(broker: EmbeddedBroker) -> None:
+def test_rows_of_a_spark_4_0_stream_become_columns(broker: EmbeddedBroker) -> None:
     broker.create_topic("objects", 1)
     with source_module(arrow_streams=False) as module:
         made = module.CyproducerDataSource(options(broker, topic="objects"))
@@ -144,8 +146,8 @@ def test_rows_of_spark_4_0s_streams_become_columns(broker: EmbeddedBroker) -> No
     assert [r.value for r in read_all(broker.bootstrap_servers, "objects", 2)] == [b"1", b"2"]
 
 
-def test_each_type_of_a_row_becomes_arrows(source: Any) -> None:
-    """Also of columns that nobody writes, which are left away."""
+def test_each_type_is_converted_to_arrow(source: Any) -> None:
+    """Columns that are not written are left out."""
     of = schema(
         Value=spark.StringType(),
         key=spark.BinaryType(),
@@ -183,7 +185,7 @@ def test_each_type_of_a_row_becomes_arrows(source: Any) -> None:
     assert {name for name, value in second.items() if value is not None} == {"topic"}
 
 
-def test_headers_may_be_text_and_a_clock_without_a_zone_is_utc(source: Any) -> None:
+def test_headers_may_be_strings_and_a_timestamp_without_a_zone_is_utc(source: Any) -> None:
     of = schema(headers=headers_of(spark.StringType()), timestamp=spark.TimestampNTZType())
     clock = datetime(2024, 5, 6, 7, 8, 9)
     (batch,) = source.record_batches(iter([spark.Row(([("h", "1")], clock))]), of)
@@ -191,6 +193,6 @@ def test_headers_may_be_text_and_a_clock_without_a_zone_is_utc(source: Any) -> N
     assert batch.to_pylist() == [{"headers": [{"key": "h", "value": "1"}], "timestamp": clock}]
 
 
-def test_rows_go_ten_thousand_at_a_time(source: Any) -> None:
+def test_rows_are_converted_ten_thousand_at_a_time(source: Any) -> None:
     rows = (spark.Row((b"%d" % number,)) for number in range(20_001))
     assert [batch.num_rows for batch in source.record_batches(rows, VALUES)] == [10_000, 10_000, 1]

@@ -1,4 +1,4 @@
-"""What the administration client is asked for, and what its answers become. The client is a fake's."""
+"""Tests the requests to the administration client and the handling of its errors. Uses a fake client."""
 
 import sys
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ class NewTopic:
 
 
 class Admin:
-    """Notes what it is asked; ``made`` are all of a test's."""
+    """A fake client that records its requests. ``made`` lists all clients of a test."""
 
     DEFAULT_CONFIG = dict.fromkeys(("bootstrap_servers", "client_id", "request_timeout_ms", "ssl_cafile"))
     made: "list[Admin]"
@@ -66,13 +66,13 @@ CONFIG = ProducerConfig(bootstrap_servers="a:1,b:2", client_id="me", request_tim
 
 
 @pytest.mark.parametrize(("replication", "told"), [(None, -1), (3, 3)])
-def test_a_topic_is_asked_for_as_the_options_say(
+def test_a_topic_is_created_as_the_options_say(
     admin: type[Admin], replication: int | None, told: int
 ) -> None:
     assert create_missing(CONFIG, "t", 12, replication) is True
     (made,) = admin.made
     assert made.asked == [({"name": "t", "num_partitions": 12, "replication_factor": told}, 1234)]
-    # What the client knows and is set, addresses as text, and nothing that is the producer's alone.
+    # Options that are set and that both clients have, with addresses as strings. None of the producer's own.
     assert made.settings == {
         "bootstrap_servers": ["a:1", "b:2"],
         "client_id": "me",
@@ -80,21 +80,25 @@ def test_a_topic_is_asked_for_as_the_options_say(
     }
 
 
-def test_a_topic_that_is_there_is_no_error(admin: type[Admin]) -> None:
+def test_an_existing_topic_is_not_an_error(admin: type[Admin]) -> None:
     admin.error = TopicAlreadyExistsError("t")
     assert create_missing(CONFIG, "t", 1, None) is False
 
 
-@pytest.mark.parametrize(("replication", "says"), [(None, "as brokers do"), (2, "2")])
-def test_a_refusal_has_the_brokers_words(admin: type[Admin], replication: int | None, says: str) -> None:
+@pytest.mark.parametrize(("replication", "says"), [(None, "default"), (2, "2")])
+def test_a_refusal_has_the_brokers_error_message(
+    admin: type[Admin], replication: int | None, says: str
+) -> None:
     admin.error = ClientError("not you")
     with pytest.raises(TopicCreationError) as caught:
         create_missing(CONFIG, "t", 5, replication)
-    assert str(caught.value).endswith(f"topic 't' with 5 partitions, replicated {says}: ClientError: not you")
+    assert str(caught.value).endswith(
+        f"topic 't' with 5 partitions, replication factor {says}: ClientError: not you"
+    )
     assert caught.value.__cause__ is admin.error
 
 
-def test_without_kafka_python_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_kafka_python_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "kafka"]:
         monkeypatch.delitem(sys.modules, name)
 
