@@ -105,9 +105,9 @@ def _partitions(
         bad = pc.or_(bad, pc.greater_equal(column, partitions))
     for number in _numbers(bad):
         wanted = column[number].as_py()
-        text = f"column {columns.partition!r}: {wanted} is no partition of the topic"
+        text = f"column {columns.partition!r}: {wanted} is not a partition of the topic"
         if partitions is not None:
-            text = f"{text}, which has {partitions}, 0 to {partitions - 1}"
+            text = f"{text}, which has {partitions} partitions, 0 to {partitions - 1}"
         error = ValueError(text) if wanted < 0 else UnknownTopicOrPartitionError(text)
         found.setdefault(number, error)
 
@@ -119,8 +119,8 @@ def _timestamps(rows: pa.RecordBatch, columns: Columns, found: dict[int, Excepti
     column = rows.column(columns.timestamp).cast(pa.int64())
     for number in _numbers(pc.less(column, 0)):
         error = ValueError(
-            f"column {columns.timestamp!r}: {column[number].as_py()} is no timestamp: must be at or after "
-            "the epoch, 1970, and in milliseconds below 2**63"
+            f"column {columns.timestamp!r}: {column[number].as_py()} is not a valid timestamp: must be "
+            "at or after the epoch, 1970, and below 2**63 in milliseconds"
         )
         found.setdefault(number, error)
 
