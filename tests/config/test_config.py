@@ -269,6 +269,7 @@ def test_replace_keeps_given_options_and_resolves_the_others_again() -> None:
     assert (other.acks, other.linger_ms, other.retry_backoff_max_ms) == (1, 7, 1000)
     assert config.linger_ms == 0
     assert other.replace(client_id=None).client_id.startswith("cyproducer-")
+    assert other.replace(**{"client.id": None}).client_id.startswith("cyproducer-")
     with pytest.raises(KafkaConfigurationError, match="linger_ms=-1"):
         config.replace(linger_ms=-1)
 
