@@ -4,6 +4,7 @@
 VENV = .venv
 TOX_VENV = .cache/tox
 DEV_VENV = .cache/dev
+EXTENSIONS = $(shell find cyproducer -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 SOURCES = pyproject.toml setup.py $(shell find cyproducer -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
 .PHONY: help dev t demo demo-spark test simulate lint fuzz mutants soak perf gate clean
@@ -13,8 +14,7 @@ help:  ## list the targets
 
 dev: $(DEV_VENV)/stamp  ## set up for development: an editable install in .cache/dev, and pre-commit
 
-t: $(DEV_VENV)/stamp  ## rebuild what changed and run tests on it: make t T=tests/accumulator
-	@CYPRODUCER_DEV=1 $(DEV_VENV)/bin/python setup.py --quiet build_ext --inplace
+t: $(DEV_VENV)/built  ## rebuild what changed and run tests on it: make t T=tests/accumulator
 	@$(DEV_VENV)/bin/python -m pytest -q $(or $(T),tests/control)
 
 demo: $(VENV)/stamp  ## produce Python's standard library to an embedded broker
@@ -71,6 +71,10 @@ $(DEV_VENV)/stamp: pyproject.toml setup.py tools/find_python.sh tools/check_pyth
 	@$(DEV_VENV)/bin/python -m pip install --quiet --group dev
 	@CYPRODUCER_DEV=1 $(DEV_VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[testing]'
 	@if test -d .git; then $(DEV_VENV)/bin/pre-commit install >/dev/null; fi
+	@touch $@
+
+$(DEV_VENV)/built: $(DEV_VENV)/stamp $(EXTENSIONS)
+	@CYPRODUCER_DEV=1 $(DEV_VENV)/bin/python setup.py --quiet build_ext --inplace
 	@touch $@
 
 # The package is already installed in this version: pip only installs the extra's dependencies.
