@@ -69,7 +69,7 @@ $(DEV_VENV)/stamp: pyproject.toml setup.py tools/find_python.sh tools/check_pyth
 	@# Dependency groups need a newer pip than many Pythons come with.
 	@$(DEV_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	@$(DEV_VENV)/bin/python -m pip install --quiet --group dev
-	@CYPRODUCER_DEV=1 $(DEV_VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[testing]'
+	@CYPRODUCER_DEV=1 PYTHONWARNINGS=ignore $(DEV_VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[testing]'
 	@if test -d .git; then $(DEV_VENV)/bin/pre-commit install >/dev/null; fi
 	@touch $@
 
