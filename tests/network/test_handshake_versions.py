@@ -1,0 +1,23 @@
+"""A broker that rejects a version of ApiVersions which it says it supports."""
+
+import struct
+
+from tests.network import scripted_wire as wire
+from tests.network.producing import WAIT_S, producing
+from tests.network.scripted_broker import API_VERSIONS, Act, ScriptedCluster
+
+
+def test_a_rejected_version_is_not_asked_for_again() -> None:
+    """The next request goes one version down, whatever range the broker names: else they never end."""
+
+    def rejects(response: bytes) -> bytes:
+        (correlation_id,) = struct.unpack_from(">i", response, 4)
+        return wire.write_api_versions(0, correlation_id, {API_VERSIONS: (0, 4)}, error=35)
+
+    with ScriptedCluster(orders=1) as cluster:
+        cluster.act(API_VERSIONS, *[Act(rewrite=rejects)] * 3)
+        with producing(cluster) as producer:
+            assert producer.send("orders", b"v").get(WAIT_S).offset == 0
+        first = cluster.nodes[1].connections[0]
+        asked = [each.header.version for each in first.requests if each.api_key == API_VERSIONS]
+        assert asked == [4, 3, 2, 1]
