@@ -1,4 +1,4 @@
-"""Reporters beside each other: the order of their ends, what one does to its list, and news that come late."""
+"""Reporters beside each other: the order of their ends, their lists, and metrics that come up meanwhile."""
 
 import math
 from typing import Any

@@ -28,7 +28,7 @@ class Part:
 
 def test_interceptors_end_in_their_order_and_serializers_after_them() -> None:
     ended: list[str] = []
-    given = {
+    given: dict[str, Any] = {
         "interceptors": [Part("first", ended), Part("second", ended)],
         "key_serializer": Part("key", ended),
         "value_serializer": Part("value", ended),
