@@ -57,10 +57,11 @@ class Progress:
 
 def amount(size: float) -> str:
     """Human-readable size in bytes: ``12.3 MB`` (powers of ten)."""
-    if size < 1000:
+    # Rounded as it is shown: 999,960 bytes are 1.0 MB, not 1000.0 kB.
+    if round(size) < 1000:
         return f"{size:.0f} B"
     units = ["kB", "MB", "GB", "TB"]
-    while (size := size / 1000) >= 1000 and len(units) > 1:
+    while round(size := size / 1000, 1) >= 1000 and len(units) > 1:
         units.pop(0)
     return f"{size:.1f} {units[0]}"
 

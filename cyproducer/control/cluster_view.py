@@ -35,6 +35,10 @@ class SharedList(list[int]):
     append = extend = insert = remove = pop = clear = sort = reverse = _refuse
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What copy and pickle make of it would otherwise be filled by append().
+        return list, (list(self),)
+
 
 class TopicView:
     """One topic. ``leaders`` must not be written to after it was passed in.

@@ -113,8 +113,9 @@ class DeadLetters:
         size = len(key or b"") + len(value or b"")
         room = most - _bytes_of(about)
         kept, cut_key, cut_value = headers, key, value
+        told = about
         if size + _bytes_of(headers) > room:
-            about = [*about, (f"{PREFIX}bytes", b"%d" % size)]
+            told = [*about, (f"{PREFIX}bytes", b"%d" % size)]
             kept = headers if _bytes_of(headers) < room // 2 else []
             room -= _bytes_of(kept) + 64
             cut_key = key[: room // 2] if key is not None else None
@@ -122,7 +123,7 @@ class DeadLetters:
         # A record needs a key or a value.
         sent_value = b"" if cut_key is None and cut_value is None else cut_value
         try:
-            future = self._producer.send(self.topic, sent_value, cut_key, [*kept, *about])
+            future = self._producer.send(self.topic, sent_value, cut_key, [*kept, *told])
         except KafkaError as error:
             raise DeadLetterError(f"deadLetterTopic {self.topic!r}: {error}") from error
         self._letters.append(_Letter(future, key, value, headers, about, most))

@@ -136,7 +136,9 @@ def test_the_error_names_an_option_that_cannot_be_pickled(
 def test_the_error_for_a_pickled_future_says_what_to_return() -> None:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
         future = producer.send("orders", b"1")
-        with pytest.raises(TypeError, match=r"'orders' can't be pickled: .* Return the result of its get\(\)"):
+        with pytest.raises(
+            TypeError, match=r"'orders' can't be pickled: .* Return the result of its get\(\)"
+        ):
             pickle.dumps(future)
         metadata = future.get(WAIT_S)
         assert pickle.loads(pickle.dumps(metadata)) == metadata

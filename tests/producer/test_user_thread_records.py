@@ -1,0 +1,41 @@
+"""What a log handler sees of a line that waited, and who the thread is once it has ended."""
+
+import logging
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from cyproducer import user_thread as module
+from cyproducer.user_thread import Log, UserThread
+from tests.until import PATIENCE_S
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_the_times_of_a_line_are_those_at_which_it_was_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as past:
+        past.setattr(module, "time", SimpleNamespace(time=lambda: 1000.25))
+        Log("cyproducer.tests").warning("long ago")
+        assert module.user_thread.drain(PATIENCE_S)
+    (record,) = caplog.records
+    now = logging.makeLogRecord({})
+    began_s = now.created - now.relativeCreated / 1000
+    assert (record.created, record.msecs) == (1000.25, 250)
+    assert record.relativeCreated == pytest.approx((1000.25 - began_s) * 1000, abs=5)
+
+
+def test_a_new_thread_with_the_ended_one_s_identifier_is_another_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Systems use identifiers again, and the thread itself must not wait for its jobs, which others may."""
+    thread = UserThread()
+    ran: list[threading.Thread] = []
+    thread.put(lambda: ran.append(threading.current_thread()))
+    assert thread.drain(PATIENCE_S)
+    ran[0].join(PATIENCE_S)
+    assert not ran[0].is_alive()
+    monkeypatch.setattr(module, "get_ident", lambda: ran[0].ident)
+    assert not thread.is_current()
