@@ -97,5 +97,5 @@ def test_a_connection_to_a_broker_without_ids_is_closed() -> None:
     peer.client.tick(0)
     (cause,) = peer.closed
     assert isinstance(cause, errors.UnsupportedVersionError)
-    assert "broker:9092 does not offer InitProducerId" in str(cause)
+    assert "broker:9092 does not support InitProducerId" in str(cause)
     assert peer.requests == 0
