@@ -7,6 +7,7 @@ exit codes or messages (`main`). Runs on the main thread, where Python delivers 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 import time
 from collections import deque
@@ -147,11 +148,13 @@ class LineProducer:
         Raises:
             KafkaError: The cluster is unreachable or refuses. Records sent before must still be drained.
         """
+        # Over all sources: there may be many, each of a few lines.
+        sent = itertools.count(1)
         try:
             for name, stream in sources:
                 for number, line in enumerate(self._lines(stream, interrupts), 1):
                     self._send(name, number, line)
-                    if number % SETTLE_EVERY == 0:
+                    if next(sent) % SETTLE_EVERY == 0:
                         self._settle(wait=False)
                 if interrupts.requested:
                     return
