@@ -547,6 +547,469 @@ MUTANTS = [
         "        transport.traffic.out_bytes += n\n",
         ("tests/network/test_connection_use.py::test_writing_is_use_of_a_connection_that_gets_no_responses",),
     ),
+    Mutant(
+        "deleted-partition-not-held-back",
+        "cyproducer/control/batch_fate.py",
+        "        return Decision(Verdict(Fate.FAIL, 0, error, maybe), "
+        "self._orders(batch, 0, Fate.FAIL, maybe))",
+        "        return Decision(Verdict(Fate.FAIL, 0, error, maybe))",
+        (
+            "tests/control/test_rare_decisions.py::test_a_sequenced_batch_of_a_deleted_partition_holds_the_partition_back",
+        ),
+    ),
+    Mutant(
+        "last-kind-s-report-time",
+        "cyproducer/control/log_limit.py",
+        "                    due_ms = min(due_ms, kind.until_ms - now_ms)",
+        "                    due_ms = kind.until_ms - now_ms",
+        ("tests/control/test_rare_decisions.py::test_the_next_report_is_that_of_the_kind_held_back_first",),
+    ),
+    Mutant(
+        "second-of-long-ago",
+        "cyproducer/control/log_limit.py",
+        "        kind.until_ms = now_ms + INTERVAL_MS\n        kind.held",
+        "        kind.until_ms += INTERVAL_MS\n        kind.held",
+        ("tests/control/test_rare_decisions.py::test_a_line_after_a_long_pause_starts_a_second_of_its_own",),
+    ),
+    Mutant(
+        "gap-moved-forward",
+        "cyproducer/control/idempotence.py",
+        "batch.id if trouble.gap_id < 0 else min(trouble.gap_id, batch.id)",
+        "batch.id",
+        ("tests/control/test_rare_decisions.py::test_a_younger_absent_batch_does_not_move_the_gap",),
+    ),
+    Mutant(
+        "lost-batch-hidden",
+        "cyproducer/control/idempotence.py",
+        "            trouble.lost_id = max(trouble.lost_id, batch.id)",
+        "            trouble.lost_id = batch.id",
+        ("tests/control/test_rare_decisions.py::test_an_older_lost_batch_does_not_hide_a_younger_one",),
+    ),
+    Mutant(
+        "broker-0-leads-nothing",
+        "cyproducer/control/cluster_view.py",
+        "if leader >= 0)",
+        "if leader > 0)",
+        ("tests/control/test_rare_decisions.py::test_broker_0_leads_partitions_like_any_other",),
+    ),
+    Mutant(
+        "shared-list-repeated",
+        "cyproducer/control/cluster_view.py",
+        " = __iadd__ = __imul__ = _refuse",
+        " = __iadd__ = _refuse",
+        ("tests/control/test_rare_decisions.py::test_no_method_of_a_list_changes_a_shared_one",),
+    ),
+    Mutant(
+        "one-error-for-all-batches",
+        "cyproducer/errors/base.py",
+        '    twin = copied(error)\n    twin.__dict__["maybe',
+        '    twin = error\n    twin.__dict__["maybe',
+        (
+            "tests/control/test_error_copies.py::test_each_batch_has_an_error_of_its_own_that_says_what_is_known_of_it",
+        ),
+    ),
+    Mutant(
+        "falsy-plugin-dropped",
+        "cyproducer/config/values.py",
+        '        if value is None or value == "":\n            return ()',
+        "        if not value:\n            return ()",
+        ("tests/config/test_falsy_plugins.py::test_an_empty_collection_of_methods_is_a_plugin",),
+    ),
+    Mutant(
+        "ctrl-c-handler-lost",
+        "cyproducer/cli/line_producer.py",
+        "        signal.signal(signal.SIGINT, self._previous)\n",
+        "        signal.signal(signal.SIGINT, signal.default_int_handler)\n",
+        ("tests/cli/test_rare_endings.py::test_a_handler_of_the_calling_program_is_there_again_afterwards",),
+    ),
+    Mutant(
+        "reporters-end-backwards",
+        "cyproducer/observability/registry.py",
+        '_call(self._reporters.pop(0), "close")',
+        '_call(self._reporters.pop(), "close")',
+        (
+            "tests/observability/test_reporter_order.py::test_reporters_end_in_the_order_in_which_they_were_given",
+        ),
+    ),
+    Mutant(
+        "refresh-asked-for-in-vain",
+        "cyproducer/observability/registry.py",
+        "        self._due = False\n        self.refresh()",
+        "        self.refresh()\n        self._due = False",
+        (
+            "tests/observability/test_reporter_order.py::test_what_comes_up_while_reporters_are_told_is_told_next",
+        ),
+    ),
+    Mutant(
+        "forgotten-topic-counts-0",
+        "cyproducer/observability/registry.py",
+        "            except KeyError:\n"
+        "                # The topic was forgotten.\n"
+        "                return math.nan\n",
+        "            except KeyError:\n"
+        "                # The topic was forgotten.\n"
+        "                return 0.0\n",
+        (
+            "tests/observability/test_reporter_order.py::test_a_metric_of_a_forgotten_topic_has_no_value_any_more",
+        ),
+    ),
+    Mutant(
+        "reporters-share-a-list",
+        "cyproducer/observability/registry.py",
+        '_call(reporter, "init", list(metrics))',
+        '_call(reporter, "init", metrics)',
+        ("tests/observability/test_reporter_order.py::test_a_reporter_may_change_the_list_that_it_is_given",),
+    ),
+    Mutant(
+        "ended-thread-still-current",
+        "cyproducer/user_thread.py",
+        "            self._ident = 0\n            running.release()",
+        "            running.release()",
+        (
+            "tests/producer/test_user_thread_records.py::test_a_new_thread_with_the_ended_one_s_identifier_is_another_thread",
+        ),
+    ),
+    Mutant(
+        "relative-time-of-emitting",
+        "cyproducer/user_thread.py",
+        "    record.relativeCreated -= (record.created - created) * 1000\n",
+        "",
+        (
+            "tests/producer/test_user_thread_records.py::test_the_times_of_a_line_are_those_at_which_it_was_logged",
+        ),
+    ),
+    Mutant(
+        "extensions-end-backwards",
+        "cyproducer/producer.py",
+        "(*reversed(extras), self._custom)",
+        "(*extras, self._custom)",
+        (
+            "tests/producer/test_order_of_closing.py::test_interceptors_end_in_their_order_and_serializers_after_them",
+        ),
+    ),
+    Mutant(
+        "refused-record-without-topic",
+        "cyproducer/producer.py",
+        "                topic = whole.topic\n",
+        "",
+        ("tests/producer/test_rare_arguments.py::test_a_record_that_send_all_refuses_fails_with_its_topic",),
+    ),
+    Mutant(
+        "one-lost-record-untold",
+        "cyproducer/producer.py",
+        "        if lost:\n            log.warning",
+        "        if lost > 1:\n            log.warning",
+        ("tests/producer/test_rare_arguments.py::test_a_single_record_that_is_lost_at_the_end_is_told",),
+    ),
+    Mutant(
+        "failed-close-keeps-others-open",
+        "cyproducer/producer.py",
+        '                log.exception("%r raised in close", extra)',
+        '                log.exception("%r raised in close", extra)\n                break',
+        ("tests/producer/test_rare_arguments.py::test_an_extension_that_fails_to_close_keeps_no_other_open",),
+    ),
+    Mutant(
+        "partitions-shared",
+        "cyproducer/producer.py",
+        "        return set(view.partitions_for_topic(topic) or ())",
+        "        return view.partitions_for_topic(topic) or set()",
+        ("tests/producer/test_rare_arguments.py::test_partitions_for_gives_each_caller_a_set_of_its_own",),
+    ),
+    Mutant(
+        "keyed-before-serializing",
+        "cyproducer/producer.py",
+        "            opens = key is None and self._opens",
+        "            opens = record.key is None and self._opens",
+        (
+            "tests/producer/test_rare_arguments.py::test_a_key_that_is_serialized_to_nothing_is_none_for_the_partitioner",
+        ),
+    ),
+    Mutant(
+        "idle-timer-runs-on",
+        "cyproducer/spark/sharing.py",
+        "            shared.timer.cancel()\n            shared.timer = None\n        return shared",
+        "            shared.timer = None\n        return shared",
+        (
+            "tests/spark/test_rare_endings.py::test_a_task_that_takes_an_idle_producer_stops_the_timer_that_would_close_it",
+        ),
+    ),
+    Mutant(
+        "first-failed-close-ends-closing",
+        "cyproducer/spark/sharing.py",
+        "        except KafkaError as error:\n            errors.append(error)\n    if errors:",
+        "        except KafkaError as error:\n            errors = [error]\n            break\n"
+        "    if errors:",
+        ("tests/spark/test_rare_endings.py::test_one_producer_that_fails_to_close_keeps_no_other_open",),
+    ),
+    Mutant(
+        "refused-bytes-counted-twice",
+        "cyproducer/spark/sending.py",
+        "        self._bytes -= self._payload(rows)\n",
+        "",
+        (
+            "tests/spark/test_rare_endings.py::test_bytes_of_a_refused_batch_are_counted_with_its_halves_alone",
+        ),
+    ),
+    Mutant(
+        "latency-of-nothing-is-nan",
+        "cyproducer/spark/sending.py",
+        "            p99_ms=p99 if p99 == p99 else 0.0,",
+        "            p99_ms=p99,",
+        ("tests/spark/test_rare_endings.py::test_a_task_without_rows_has_a_latency_that_compares",),
+    ),
+    Mutant(
+        "merged-range-dropped",
+        "cyproducer/spark/sending.py",
+        "            self._ranges = list(merge_ranges(self._ranges))",
+        "            self._ranges = list(merge_ranges(self._ranges[:-1]))",
+        (
+            "tests/spark/test_windows_of_tasks.py::test_no_record_is_forgotten_where_ranges_of_many_partitions_are_merged",
+        ),
+    ),
+    Mutant(
+        "unknown-is-not-written",
+        "cyproducer/spark/sending.py",
+        "cause.maybe_written is not False:",
+        "cause.maybe_written:",
+        ("tests/spark/test_windows_of_tasks.py::test_a_refused_row_that_may_be_written_is_no_dead_letter",),
+    ),
+    Mutant(
+        "window-never-reopens",
+        "cyproducer/spark/rows.py",
+        "                        under_way -= count\n",
+        "",
+        ("tests/spark/test_windows_of_tasks.py::test_a_window_of_records_stays_under_way",),
+    ),
+    Mutant(
+        "left-records-linger",
+        "cyproducer/spark/rows.py",
+        "                # The caller closed the generator early. Records already sent "
+        "were accepted: await them too.\n"
+        "                await_outcomes(producer)\n",
+        "",
+        (
+            "tests/spark/test_windows_of_tasks.py::test_who_takes_a_few_outcomes_has_the_others_awaited_at_once",
+        ),
+    ),
+    Mutant(
+        "callback-error-escapes",
+        "cyproducer/spark/summary.py",
+        '    except Exception:\n        log.exception("summaryCallback %s failed',
+        '    except ValueError:\n        log.exception("summaryCallback %s failed',
+        ("tests/spark/test_summary_callback.py::test_whatever_a_callback_raises_is_logged_alone",),
+    ),
+    Mutant(
+        "any-number-of-batches-kept",
+        "cyproducer/spark/mapping.py",
+        "                while len(sent) > _UNDER_WAY or",
+        "                while len(sent) >= 10**9 or",
+        ("tests/spark/test_batches_under_way.py::test_a_long_task_keeps_few_batches",),
+    ),
+    Mutant(
+        "true-in-capitals-is-false",
+        "cyproducer/spark/options.py",
+        '    return value.lower() == "true"',
+        '    return value == "true"',
+        ("tests/spark/test_batches_under_way.py::test_truth_values_are_read_in_any_letters",),
+    ),
+    Mutant(
+        "any-number-of-letters-kept",
+        "cyproducer/spark/dead_letters.py",
+        "            if len(self._letters) >= _UNDER_WAY:\n                self._settle()\n",
+        "",
+        ("tests/spark/test_refused_dead_letters.py::test_letters_are_settled_while_others_are_sent",),
+    ),
+    Mutant(
+        "cut-letter-again-and-again",
+        "cyproducer/spark/dead_letters.py",
+        "            if letter.most <= CUT_BYTES:\n                raise",
+        "            if letter.most < CUT_BYTES:\n                raise",
+        (
+            "tests/spark/test_refused_dead_letters.py::test_a_letter_that_is_refused_when_it_was_cut_is_an_error",
+        ),
+    ),
+    Mutant(
+        "cut-value-beside-cut-key",
+        "cyproducer/spark/dead_letters.py",
+        'cut_value = value[: room - len(cut_key or b"")] if value is not None else None',
+        "cut_value = value[:room] if value is not None else None",
+        ("tests/spark/test_refused_dead_letters.py::test_key_and_value_are_cut_to_what_one_request_takes",),
+    ),
+    Mutant(
+        "last-waiter-left",
+        "cyproducer/accumulator/buffer_pool.pyx",
+        "            if self.last_waiter == me:\n                self.last_waiter = at\n",
+        "",
+        ("tests/accumulator/test_waiting_and_backoff.py::test_whoever_joins_after_one_has_left_is_served",),
+    ),
+    Mutant(
+        "backoff-cut-short",
+        "cyproducer/accumulator/incomplete_batches.pyx",
+        "        if retry_at_ns > p.retry_at_ns:\n            p.retry_at_ns = retry_at_ns\n",
+        "        p.retry_at_ns = retry_at_ns\n",
+        (
+            "tests/accumulator/test_waiting_and_backoff.py::test_a_shorter_backoff_of_a_later_batch_does_not_end_that_of_an_earlier_one",
+        ),
+    ),
+    Mutant(
+        "flush-forgets-parked",
+        "cyproducer/accumulator/incomplete_batches.pyx",
+        "                            placed = True\n                            target = a.next_id",
+        "                            placed = True",
+        (
+            "tests/accumulator/test_waiting_and_backoff.py::test_a_flush_waits_for_the_batch_that_a_parked_record_went_into",
+        ),
+    ),
+    Mutant(
+        "probe-wait-without-bound",
+        "cyproducer/accumulator/batch_limit.pyx",
+        "    t.probe_wait_ns = min(2 * t.probe_wait_ns, LONGEST_WAIT_NS)\n",
+        "    t.probe_wait_ns = 2 * t.probe_wait_ns\n",
+        (
+            "tests/accumulator/test_choices_and_probes.py::test_probes_of_a_limit_that_stays_come_every_twenty_seconds",
+        ),
+    ),
+    Mutant(
+        "probe-wait-kept-after-success",
+        "cyproducer/accumulator/batch_limit.pyx",
+        "    t.probe_wait_ns = FIRST_WAIT_NS\n    t.probe_at_ns = 0\n",
+        "    t.probe_at_ns = 0\n",
+        (
+            "tests/accumulator/test_probes_after_a_success.py::test_a_probe_that_is_acknowledged_makes_the_next_wait_a_short_one",
+        ),
+    ),
+    Mutant(
+        "batches-on-the-wire-unweighed",
+        "cyproducer/accumulator/builtin_partitioner.pyx",
+        "queued[n] = p.queued + p.in_flight",
+        "queued[n] = p.queued",
+        (
+            "tests/accumulator/test_choices_and_probes.py::test_batches_at_a_broker_count_for_its_partitions_as_queued_ones_do",
+        ),
+    ),
+    Mutant(
+        "older-than-its-batch",
+        "cyproducer/accumulator/record_accumulator.pyx",
+        "                b.clock_ms = timestamp\n",
+        "",
+        (
+            "tests/accumulator/test_lagging_clock.py::test_a_record_is_not_older_than_the_one_its_batch_began_with",
+        ),
+    ),
+    Mutant(
+        "parked-topic-unused",
+        "cyproducer/accumulator/parked_records.pyx",
+        "        t.last_used_ns = acc.clock.now_ns()\n        delivery_ref",
+        "        delivery_ref",
+        (
+            "tests/accumulator/test_topics_in_use.py::test_each_parked_record_and_each_batch_counts_as_use_of_its_topic",
+        ),
+    ),
+    Mutant(
+        "forgotten-with-batches-under-way",
+        "cyproducer/accumulator/ready_partitions.pyx",
+        "(p.unsettled_count == 0 and now - p.sequenced_ns > FORGOTTEN_NS)",
+        "(now - p.sequenced_ns > FORGOTTEN_NS)",
+        ("tests/network/test_pauses_of_a_partition.py::test_a_slow_answer_is_no_pause",),
+    ),
+    Mutant(
+        "sequences-of-an-older-epoch-kept",
+        "cyproducer/accumulator/topology.pyx",
+        "        if p.producer_id == a.producer_id and p.producer_epoch == "
+        "a.producer_epoch:\n            out.next",
+        "        if p.producer_id == a.producer_id:\n            out.next",
+        (
+            "tests/accumulator/test_sequences_of_old_epochs.py::test_only_sequences_of_the_epoch_of_now_are_kept",
+        ),
+    ),
+    Mutant(
+        "failed-schema-released",
+        "cyproducer/records/arrow.pyx",
+        "    if code:\n        table.schema.release = NULL\n",
+        "    if code:\n",
+        ("tests/records/test_failed_schema.py::test_a_schema_that_came_with_an_error_is_not_released",),
+    ),
+    Mutant(
+        "view-behind-its-buffer",
+        "cyproducer/records/columnar.pyx",
+        "if load32(view + 12) + size > c.sizes[buffer] or",
+        "if size > c.sizes[buffer] or",
+        ("tests/records/test_views_beyond_buffers.py::test_a_view_ends_within_its_buffer",),
+    ),
+    Mutant(
+        "timestamp-row-of-its-batch",
+        "cyproducer/records/row_source.pyx",
+        '                    f"{self.place(self.timestamp_name, before + row)}: {said} is not',
+        '                    f"{self.place(self.timestamp_name, row)}: {said} is not',
+        ("tests/records/test_rows_of_later_batches.py::test_a_bad_row_is_named_by_its_place_in_all_batches",),
+    ),
+    Mutant(
+        "null-row-of-its-batch",
+        "cyproducer/records/row_source.pyx",
+        "data: row {self.count + whole} is null",
+        "data: row {whole} is null",
+        (
+            "tests/records/test_rows_of_later_batches.py::test_a_row_that_is_null_as_a_whole_is_named_by_its_place_in_all_batches",
+        ),
+    ),
+    Mutant(
+        "refused-scalar-kept",
+        "cyproducer/records/row_source.pyx",
+        "    except BaseException:\n        PyBuffer_Release(view)\n        raise\n    return 0",
+        "    except BaseException:\n        raise\n    return 0",
+        ("tests/records/test_rows_of_later_batches.py::test_a_scalar_that_is_refused_is_let_go_of",),
+    ),
+    Mutant(
+        "futures-kept-per-file",
+        "cyproducer/cli/line_producer.py",
+        "                    if next(sent) % SETTLE_EVERY == 0:",
+        "                    if number % SETTLE_EVERY == 0:",
+        ("tests/cli/test_accounts_of_many_files.py::test_futures_are_let_go_of_while_lines_are_read",),
+    ),
+    Mutant(
+        "a-thousand-kilobytes",
+        "cyproducer/cli/console.py",
+        ">= 1000 and len(units) > 1:",
+        "> 1000 and len(units) > 1:",
+        ("tests/cli/test_rare_endings.py::test_an_amount_that_is_rounded_up_to_the_next_unit_has_that_unit",),
+    ),
+    Mutant(
+        "letter-tells-its-size-twice",
+        "cyproducer/spark/dead_letters.py",
+        '            told = [*about, (f"{PREFIX}bytes", b"%d" % size)]',
+        '            told = about = [*about, (f"{PREFIX}bytes", b"%d" % size)]',
+        ("tests/spark/test_rare_endings.py::test_a_dead_letter_that_is_cut_twice_tells_its_size_once",),
+    ),
+    Mutant(
+        "shared-list-without-copies",
+        "cyproducer/control/cluster_view.py",
+        "        return list, (list(self),)",
+        "        return type(self), (), None, iter(self)",
+        ("tests/control/test_rare_decisions.py::test_a_copy_of_a_shared_list_is_a_list_of_its_own",),
+    ),
+    Mutant(
+        "rows-counted-from-the-batch-before",
+        "cyproducer/records/row_source.pyx",
+        "        before += source.batches[i].count\n",
+        "        before = source.batches[i].count\n",
+        ("tests/records/test_rows_of_later_batches.py::test_a_bad_row_is_named_by_its_place_in_all_batches",),
+    ),
+    Mutant(
+        "carriage-return-of-the-chunk-before",
+        "cyproducer/cli/line_producer.py",
+        '            yield b"".join(unfinished).removesuffix(b"\\r")',
+        '            yield b"".join([*unfinished[:-1], unfinished[-1].removesuffix(b"\\r")])',
+        (
+            "tests/cli/test_chunks_and_deadlines.py::test_a_carriage_return_is_cut_off_where_the_line_feed_comes_with_the_next_chunk",
+        ),
+    ),
+    Mutant(
+        "interrupt-makes-time-longer",
+        "cyproducer/cli/line_producer.py",
+        "deadline_s = min(deadline_s, time.monotonic() + interrupted_timeout_s)",
+        "deadline_s = time.monotonic() + interrupted_timeout_s",
+        ("tests/cli/test_chunks_and_deadlines.py::test_an_interrupt_makes_no_time_longer",),
+    ),
 ]
 
 
