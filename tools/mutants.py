@@ -4,7 +4,7 @@
 there on the unchanged product. Then, for one mutant after the other: applies it, builds the changed file
 (with ccache if it is installed) and runs the tests that should fail. A mutant survives if they pass; then the
 exit status is 1. Needs the dependencies of the build and of the unit tests, and the extensions built in
-place. All mutants take about a quarter of an hour.
+place. A mutant takes some 15 seconds.
 
 Owns mutants that unit tests detect. Mutants that only histories of many events detect are in
 ``tests/simulation/mutate.py``.
