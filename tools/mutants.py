@@ -28,6 +28,8 @@ PARTS = (
 )  # fmt: skip
 PERTURB = "glibc.malloc.tcache_count=0:glibc.malloc.perturb=165"
 """For ``GLIBC_TUNABLES``: overwrites freed memory at once, so that reading it fails a test."""
+BUILT = (".pyx", ".h")
+"""Sources of the extensions."""
 LIMIT_S = 180.0
 """If the tests take longer, the mutant hangs, which counts as detected."""
 
@@ -1010,6 +1012,317 @@ MUTANTS = [
         "deadline_s = time.monotonic() + interrupted_timeout_s",
         ("tests/cli/test_chunks_and_deadlines.py::test_an_interrupt_makes_no_time_longer",),
     ),
+    Mutant(
+        "asks-the-same-version-again",
+        "cyproducer/network/connector.py",
+        "min(highest, version - 1)",
+        "highest",
+        ("tests/network/test_handshake_versions.py::test_a_rejected_version_is_not_asked_for_again",),
+    ),
+    Mutant(
+        "socket-kept-when-connect-fails",
+        "cyproducer/network/connector.py",
+        "        except BaseException:\n            sock.close()\n            raise\n        return sock",
+        "        except BaseException:\n            raise\n        return sock",
+        ("tests/network/test_socket_setup.py::test_a_socket_whose_connect_fails_at_once_is_closed",),
+    ),
+    Mutant(
+        "buffers-swapped",
+        "cyproducer/network/connector.py",
+        "(self._config.send_buffer_bytes, socket.SO_SNDBUF),\n"
+        "                (self._config.receive_buffer_bytes, socket.SO_RCVBUF)",
+        "(self._config.send_buffer_bytes, socket.SO_RCVBUF),\n"
+        "                (self._config.receive_buffer_bytes, socket.SO_SNDBUF)",
+        ("tests/network/test_socket_setup.py::test_each_buffer_size_goes_to_its_own_socket_option",),
+    ),
+    Mutant(
+        "lines-held-back-lost-at-close",
+        "cyproducer/network/network_client.py",
+        "        self._log_limit.flush(math.inf)\n",
+        "",
+        ("tests/network/test_waits_and_the_end.py::test_closing_logs_what_the_limit_of_log_lines_held_back",),
+    ),
+    Mutant(
+        "wait-ready-past-close",
+        "cyproducer/network/network_client.py",
+        "if left <= 0 or self._fatal is not None:",
+        "if left <= 0:",
+        ("tests/network/test_waits_and_the_end.py::test_closing_ends_a_wait_for_the_first_broker",),
+    ),
+    Mutant(
+        "stale-topic-error",
+        "cyproducer/network/network_client.py",
+        "        with self._changed:\n            self._topic_errors.pop(name, None)\n",
+        "",
+        (
+            "tests/network/test_waits_and_the_end.py::test_a_topic_that_was_refused_is_asked_for_again_once_it_is_allowed",
+        ),
+    ),
+    Mutant(
+        "id-backoff-never-reset",
+        "cyproducer/network/producer_id.py",
+        "            self._refusals = 0\n            self._idem",
+        "            self._idem",
+        ("tests/network/test_producer_id_retries.py::test_the_backoff_begins_anew_after_an_id_was_granted",),
+    ),
+    Mutant(
+        "lacking-broker-kept",
+        "cyproducer/network/producer_id.py",
+        "        self._ask_again(error, now_ms)\n        self._sender.close_connection(connection, error)",
+        "        self._ask_again(error, now_ms)",
+        ("tests/network/test_producer_id_retries.py::test_a_connection_to_a_broker_without_ids_is_closed",),
+    ),
+    Mutant(
+        "each-wait-its-own-time",
+        "cyproducer/send_async.py",
+        "left_s = max(0.0, deadline - loop.time())",
+        "left_s = producer.config.max_block_ms / 1000",
+        ("tests/producer/test_send_async_waits.py::test_all_waits_of_one_call_share_max_block_ms",),
+    ),
+    Mutant(
+        "refused-topic-raises",
+        "cyproducer/send_async.py",
+        "                except BrokerResponseError as error:\n"
+        "                    return failed_future(record.topic, error)",
+        "                except KeyError as error:\n"
+        "                    return failed_future(record.topic, error)",
+        (
+            "tests/producer/test_send_async_waits.py::test_a_topic_that_a_partitioner_waits_for_in_vain_fails_through_the_future",
+        ),
+    ),
+    Mutant(
+        "pipe-blocks",
+        "cyproducer/send_async.py",
+        "    for fd in fds:\n        os.set_blocking(fd, False)\n    return fds",
+        "    return fds",
+        (
+            "tests/producer/test_send_async_waits.py::test_without_eventfd_a_pipe_that_never_blocks_announces_memory",
+        ),
+    ),
+    Mutant(
+        "one-failing-close-ends-all",
+        "cyproducer/runtime.py",
+        "        except Exception:\n            # The next producer",
+        "        except KeyError:\n            # The next producer",
+        (
+            "tests/producer/test_runtime_failures.py::test_a_producer_that_cannot_be_closed_at_the_exit_keeps_no_other_from_it",
+        ),
+    ),
+    Mutant(
+        "start-fails-halfway",
+        "cyproducer/runtime.py",
+        "        except BaseException:\n            self.close(0)\n            raise",
+        "        except BaseException:\n            raise",
+        (
+            "tests/producer/test_runtime_failures.py::test_a_producer_whose_thread_cannot_be_started_leaves_nothing_open",
+        ),
+    ),
+    Mutant(
+        "flush-time-spent-twice",
+        "cyproducer/runtime.py",
+        "left = max(0.0, deadline - time.monotonic())\n        patience",
+        "left = timeout_s\n        patience",
+        (
+            "tests/producer/test_runtime_failures.py::test_callbacks_have_what_the_records_left_of_the_time_of_a_flush",
+        ),
+    ),
+    Mutant(
+        "sender-error-unnamed",
+        "cyproducer/runtime.py",
+        '            self._end_error = errors.KafkaError(f"the sender thread failed: {error!r}")\n',
+        "            pass\n",
+        ("tests/producer/test_sender_failure.py::test_records_of_a_sender_that_failed_name_its_error",),
+    ),
+    Mutant(
+        "control-error-keeps-connection",
+        "cyproducer/network/sender.pyx",
+        '            self.close_connection(connection, KafkaConnectionError(f"{connection.where}: '
+        '{error!r}"))\n',
+        "            pass\n",
+        (
+            "tests/network/test_failing_control_plane.py::test_a_response_that_the_control_plane_fails_on_closes_its_connection",
+        ),
+    ),
+    Mutant(
+        "control-plane-retries-in-an-hour",
+        "cyproducer/network/sender.pyx",
+        "            delay_ms = 1000.0\n",
+        "            delay_ms = 3.6e6\n",
+        ("tests/network/test_failing_control_plane.py::test_a_tick_that_fails_is_repeated_after_a_second",),
+    ),
+    Mutant(
+        "abort-forgets-ambiguous",
+        "cyproducer/network/sender.pyx",
+        "self.accumulator.fail(b, unknown if b.ambiguous else absent)",
+        "self.accumulator.fail(b, absent)",
+        (
+            "tests/network/test_maybe_written.py::test_a_batch_that_waits_for_a_retry_after_a_lost_connection_may_be_written",
+        ),
+    ),
+    Mutant(
+        "abandon-says-absent",
+        "cyproducer/network/sender.pyx",
+        "self.accumulator.abandon(b, unknown)",
+        "self.accumulator.abandon(b, absent)",
+        (
+            "tests/network/test_maybe_written.py::test_a_batch_in_flight_may_be_written_when_the_cluster_refuses_the_producer",
+        ),
+    ),
+    Mutant(
+        "decision-error-says-absent",
+        "cyproducer/network/batch_errors.pyx",
+        "error=told(problem, True), maybe_written=True)",
+        "error=told(problem, False), maybe_written=True)",
+        (
+            "tests/network/test_maybe_written.py::test_a_batch_about_which_no_decision_can_be_made_may_be_written",
+        ),
+    ),
+    Mutant(
+        "backoff-without-timer",
+        "cyproducer/network/batch_errors.pyx",
+        "    sender.next_control_ns = min(sender.next_control_ns, p.retry_at_ns)\n",
+        "",
+        ("tests/network/test_retry_timers.py::test_a_backoff_ends_in_time_though_nothing_else_is_due",),
+    ),
+    Mutant(
+        "leaders-error-ends-the-sender",
+        "cyproducer/network/produce_response.pyx",
+        '    except Exception:\n        log.exception("applying the leaders',
+        '    except KeyError:\n        log.exception("applying the leaders',
+        (
+            "tests/network/test_retry_timers.py::test_a_failing_look_at_the_new_leaders_leaves_the_batch_to_the_backoff",
+        ),
+    ),
+    Mutant(
+        "peak-is-last",
+        "cyproducer/network/transport.pyx",
+        "max(transport.traffic.request_peak, r.size)",
+        "r.size",
+        (
+            "tests/observability/test_request_peaks.py::test_the_largest_request_is_not_the_last_one_of_a_step",
+        ),
+    ),
+    Mutant(
+        "eintr-ends-exact-waits",
+        "cyproducer/network/polling.h",
+        "if (n >= 0 || errno == EINTR || errno == EBADF",
+        "if (n >= 0 || errno == EBADF",
+        ("tests/network/test_interrupted_waits.py::test_a_signal_during_a_wait_leaves_later_waits_exact",),
+    ),
+    Mutant(
+        "waits-round-down",
+        "cyproducer/network/polling.h",
+        "(int)((ns + 999999) / 1000000)",
+        "(int)(ns / 1000000)",
+        ("tests/network/test_wait_lengths.py::test_a_wait_counted_in_milliseconds_is_rounded_up",),
+    ),
+    Mutant(
+        "endless-timeouts-overflow",
+        "cyproducer/futures/concurrent_future.py",
+        'seconds = waitable(duration("timeout", timeout))\n'
+        "        if self._record.is_done:\n"
+        "            return self._record.exception",
+        'seconds = duration("timeout", timeout)\n'
+        "        if self._record.is_done:\n"
+        "            return self._record.exception",
+        ("tests/futures/test_concurrent_timeouts.py::test_a_timeout_may_be_longer_than_a_lock_can_wait",),
+    ),
+    Mutant(
+        "given-up-look-up-still-named",
+        "cyproducer/network/connector.py",
+        "        self._forget_questions(node_id)\n        error = errors.Name",
+        "        error = errors.Name",
+        (
+            "tests/network/test_given_up_look_ups.py::test_errors_name_a_look_up_once_however_often_it_was_given_up",
+        ),
+    ),
+    Mutant(
+        "stale-questions-after-drop",
+        "cyproducer/network/connector.py",
+        "        self._forget_questions(node_id)\n        for connection in [each",
+        "        for connection in [each",
+        (
+            "tests/network/test_dropped_look_ups.py::test_the_look_up_of_a_broker_that_is_dropped_is_no_longer_named_nor_used",
+        ),
+    ),
+    Mutant(
+        "fork-in-a-signal-waits-on",
+        "cyproducer/futures/delivery.pyx",
+        "                # A signal handler may have forked.\n                self._refuse_foreign()\n",
+        "                pass\n",
+        (
+            "tests/producer/test_fork_in_a_wait.py::test_a_child_forked_in_the_middle_of_a_wait_does_not_go_on_with_it",
+        ),
+    ),
+    Mutant(
+        "bitmap-too-short",
+        "cyproducer/futures/bulk_future.pyx",
+        "len(valid) * 64 < len(offsets)",
+        "len(valid) * 512 < len(offsets)",
+        ("tests/futures/test_row_offsets.py::test_a_bitmap_has_a_bit_for_each_row",),
+    ),
+    Mutant(
+        "unknown-joined-to-known",
+        "cyproducer/futures/segments.pyx",
+        "0 <= last[1] == offset - last[2]",
+        "last[1] == offset - last[2]",
+        (
+            "tests/futures/test_unknown_offsets.py::test_rows_without_an_offset_are_no_neighbours_of_those_that_begin_the_log",
+        ),
+    ),
+    Mutant(
+        "disowned-queue-never-idle",
+        "cyproducer/futures/completion.pyx",
+        "        self.entries.handled = self.entries.handed_in\n",
+        "",
+        ("tests/futures/test_disowned_queue.py::test_a_disowned_queue_is_idle_and_runs_nothing",),
+    ),
+    Mutant(
+        "unknown-not-joined",
+        "cyproducer/futures/segments.pyx",
+        "if unknown or 0 <= last[1]",
+        "if 0 <= last[1]",
+        (
+            "tests/futures/test_ranges_without_acks.py::test_rows_of_several_batches_without_acks_are_one_range_for_each_partition",
+        ),
+    ),
+    Mutant(
+        "bulk-callback-in-child",
+        "cyproducer/futures/bulk_future.pyx",
+        "            try:\n"
+        "                refuse_foreign(d, self)\n"
+        "            finally:\n"
+        "                delivery_unref(d)",
+        "            delivery_unref(d)",
+        (
+            "tests/producer/test_forked_rows.py::test_rows_of_the_parents_are_refused_in_the_child_while_they_are_pending",
+        ),
+    ),
+    Mutant(
+        "topic-by-prefix",
+        "cyproducer/network/produce_codec.pyx",
+        "return size == t.name_size and memcmp(t.name, name, size) == 0",
+        "return size >= t.name_size and memcmp(t.name, name, t.name_size) == 0",
+        (
+            "tests/network/test_similar_topics.py::test_a_topic_whose_name_begins_another_name_is_not_taken_for_it",
+        ),
+    ),
+    Mutant(
+        "async-blocked-in-callback",
+        "cyproducer/callers/send_path.pyx",
+        "if not blocks and not acc.completions.in_callback():",
+        "if not blocks:",
+        ("tests/callers/test_send_at_once.py::test_a_callback_does_not_wait_for_callbacks",),
+    ),
+    Mutant(
+        "exactly-the-limit-refused",
+        "cyproducer/callers/send_path.pyx",
+        "        if size > self.max_request_size:\n            return RecordTooLargeError",
+        "        if size >= self.max_request_size:\n            return RecordTooLargeError",
+        (
+            "tests/callers/test_largest_record.py::test_a_record_of_exactly_the_limit_is_accepted_and_the_next_byte_is_not",
+        ),
+    ),
 ]
 
 
@@ -1063,9 +1376,11 @@ class Tree:
         # Restored below with their old modification times, so that they are not built again: the extension in
         # place, the one below build/ that a later build would copy there, and their C and object files.
         kept = [path]
-        if path.suffix == ".pyx":
-            for pattern in (f"{path.stem}.*.so", f"{path.stem}.[co]"):
-                kept += [*path.parent.glob(pattern), *(self.root / "build").rglob(pattern)]
+        if path.suffix in BUILT:
+            # Any extension may include a header.
+            stem = "*" if path.suffix == ".h" else path.stem
+            for pattern in (f"{stem}.*.so", f"{stem}.[co]"):
+                kept += [*(self.root / "cyproducer").rglob(pattern), *(self.root / "build").rglob(pattern)]
         with tempfile.TemporaryDirectory() as store:
             saved = [(each, Path(store) / str(number)) for number, each in enumerate(kept)]
             for each, copy in saved:
@@ -1081,7 +1396,7 @@ class Tree:
         if text.count(mutant.old) != 1:
             return False, f"does not apply: its old text is {text.count(mutant.old)} times in {mutant.path}"
         path.write_text(text.replace(mutant.old, mutant.new))
-        if path.suffix == ".pyx" and (problem := self.build()):
+        if path.suffix in BUILT and (problem := self.build()):
             return False, problem
         passed, words = self.test(mutant.tests, mutant.perturbed)
         if passed is None:
