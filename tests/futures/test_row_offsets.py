@@ -9,7 +9,7 @@ from cyproducer.futures.bulk_future import RowOffsets
 def test_a_bitmap_has_a_bit_for_each_row(rows: int, bitmap: int) -> None:
     made = RowOffsets(bytes(4 * rows), bytes(8 * rows), bytes(bitmap), rows)
     assert len(made) == rows
-    with pytest.raises(ValueError, match="does not fit the bitmap"):
+    with pytest.raises(ValueError, match="does not match the bitmap"):
         RowOffsets(bytes(4 * rows), bytes(8 * rows), bytes(bitmap - 1), rows)
 
 

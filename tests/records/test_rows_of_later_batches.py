@@ -32,9 +32,9 @@ def headers(*keys: bytes | None) -> pa.RecordBatch:
 @pytest.mark.parametrize(
     ("make", "good", "bad", "column", "said"),
     [
-        (times, 0, -1, "timestamp", "is no timestamp"),
-        (partitions, 0, -1, "partition", "is no partition"),
-        (headers, b"k", b"\xff", "headers", "is no UTF-8"),
+        (times, 0, -1, "timestamp", "is not a valid timestamp"),
+        (partitions, 0, -1, "partition", "is not a partition"),
+        (headers, b"k", b"\xff", "headers", "is not UTF-8"),
         (headers, b"k", None, "headers", "a header has no key"),
     ],
 )
@@ -60,7 +60,7 @@ def test_a_row_that_is_null_as_a_whole_is_named_by_its_place_in_all_batches() ->
     of = pa.struct([("value", pa.binary())])
     row = {"value": b"v"}
     data = pa.chunked_array([pa.array([row, row, row], of), pa.array([row, None], of)])
-    with Rig({"t": [1]}) as rig, pytest.raises(ValueError, match="row 4 is null as a whole"):
+    with Rig({"t": [1]}) as rig, pytest.raises(ValueError, match="row 4 is null: a row must be a struct"):
         rig.path.send_arrow("t", data)
 
 
