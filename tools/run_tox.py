@@ -69,7 +69,10 @@ def summary(results: dict[str, Any], reports: dict[str, Counts]) -> str:
     rows = [("environment", "result", "time", "passed", "failed", "skipped")]
     reasons: dict[str, list[str]] = {}
     for name, environment in results.items():
-        result = environment.get("result", {})
+        result = environment.get("result")
+        if result is None:
+            # What tox builds packages in, and environments that it only knows.
+            continue
         outcome = "skipped" if result.get("skipped") else "ok" if result.get("success") else "FAILED"
         if outcome == "skipped":
             reasons.setdefault("this machine lacks the Python", []).append(name)

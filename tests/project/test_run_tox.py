@@ -1,6 +1,7 @@
 """The table at the end of ``make test``."""
 
 from pathlib import Path
+from typing import Any
 
 from tools.run_tox import Counts, counts, summary
 
@@ -19,10 +20,11 @@ def test_a_report_is_counted(tmp_path: Path) -> None:
 
 
 def test_the_table_has_each_environment_and_why_tests_were_skipped() -> None:
-    results = {
+    results: dict[str, Any] = {
         "py312": {"result": {"success": False, "skipped": False, "duration": 61.7}},
         "py314": {"result": {"success": True, "skipped": True, "duration": 0.5}},
         "lint": {"result": {"success": True, "skipped": False, "duration": 9.2}},
+        ".pkg": {"setup": []},
     }
     counted = Counts(total=7, failed=2, skipped=2)
     counted.reasons["needs Linux"] = 2
