@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy
 import pytest
 
 from cyproducer.errors import InvalidTopicError
@@ -215,8 +216,6 @@ class Fields(ctypes.Structure):
 
 @pytest.mark.parametrize("place", ["value", "key", "header", "values", "keys"])
 def test_a_numpy_scalar_is_refused_and_raw_memory_is_not(place: str) -> None:
-    numpy = pytest.importorskip("numpy")
-
     def send(data: Any) -> None:
         if place == "header":
             rig.send("t", b"v", headers=[("h", data)])
