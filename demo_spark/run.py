@@ -32,13 +32,13 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from cyproducer.cli.console import Progress, one_line
-from tests.integration.kafka_install import KafkaUnavailableError, classpath, missing_tools
+from tools.harness.kafka_install import KafkaUnavailableError, classpath, missing_tools
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
     from demo_spark.checking import Outcome
-    from tests.integration.kafka_cluster import KafkaCluster
+    from tools.harness.kafka_cluster import KafkaCluster
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
@@ -237,7 +237,7 @@ def _environment(more: dict[str, str]) -> Iterator[None]:
 def _spark(directory: Path, log: Path) -> Iterator[Any]:
     """Starts a local Spark whose processes write to ``log``, so that they do not disturb the progress bar."""
     from demo_spark import pipeline, summaries
-    from tests.integration.spark_session import spark_session
+    from tools.harness.spark_session import spark_session
 
     # Spark's processes inherit this environment, and must be able to import `summaries`.
     path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)])
@@ -262,7 +262,7 @@ def _spark(directory: Path, log: Path) -> Iterator[Any]:
 
 
 def _run(options: argparse.Namespace, terminal: TextIO) -> int:
-    from tests.integration.kafka_cluster import KafkaCluster
+    from tools.harness.kafka_cluster import KafkaCluster
 
     with tempfile.TemporaryDirectory(prefix="demo-spark-") as scratch:
         directory = Path(scratch)

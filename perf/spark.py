@@ -155,7 +155,7 @@ def main() -> int:
     parser.add_argument("--sinks", nargs="+", choices=SINKS, default=list(SINKS), metavar="SINK")
     parser.add_argument("--bootstrap", help="the address of a broker to use instead of starting a Kafka")
     given = parser.parse_args()
-    from tests.integration.kafka_install import classpath
+    from tools.harness.kafka_install import classpath
 
     jar_directory = Path(classpath(HERE / "spark_sinks" / "pom.xml")).parent
     jars = ",".join(str(path) for path in sorted(jar_directory.glob("*.jar")))

@@ -80,8 +80,8 @@ class Brokers:
         if not self._real:
             if importlib.util.find_spec("confluent_kafka") is None:
                 raise NoBrokerError("starting a Kafka needs confluent-kafka")
-            from tests.integration.kafka_cluster import KafkaCluster
-            from tests.integration.kafka_install import KafkaUnavailableError
+            from tools.harness.kafka_cluster import KafkaCluster
+            from tools.harness.kafka_install import KafkaUnavailableError
 
             try:
                 cluster = self._stack.enter_context(KafkaCluster(nodes=1, jvm_options=AS_INSTALLED))

@@ -25,8 +25,8 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from cyproducer.callers.bulk_path import BulkPath
-from tests.reference_produce import PartitionResponse, decode_produce_request, encode_produce_response
-from tests.rig import Rig
+from tools.harness.reference_produce import PartitionResponse, decode_produce_request, encode_produce_response
+from tools.harness.rig import Rig
 
 TOPIC = "gate"
 PARTITIONS = 3

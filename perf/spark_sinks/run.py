@@ -124,7 +124,7 @@ TO_KAFKA = [name for name in SINKS if name not in ("noop", "nowhere", "foreach, 
 
 
 def main(args: dict[str, Any]) -> dict[str, Any]:
-    from tests.integration.spark_session import spark_session
+    from tools.harness.spark_session import spark_session
 
     # Not the JVM options of the tests, which start faster but compile worse.
     options = {"spark__jars": args["jars"], "spark__driver__extraJavaOptions": ""}

@@ -3,8 +3,8 @@
 from typing import Any
 
 from cyproducer.futures.delivery import RecordFuture
-from tests.reference_records import Batch
-from tests.rig import Place, Rig, Seen
+from tools.harness.reference_records import Batch
+from tools.harness.rig import Place, Rig, Seen
 
 TOO_LARGE = 10
 

@@ -18,8 +18,8 @@ from cyproducer.errors import (
 )
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.records.compression import compressor_for
-from tests.rig import Rig
-from tests.until import PATIENCE_S
+from tools.harness.rig import Rig
+from tools.harness.until import PATIENCE_S
 
 # Retriable and final: leader moved, timed out, not enough replicas, not authorized, too large, corrupt.
 CODES = [6, 7, 19, 29, 10, 2]

@@ -7,7 +7,7 @@ import pytest
 from cyproducer.accumulator.splitting import topic_estimates
 from cyproducer.records.compression import compressor_for
 from tests.accumulator.small_topic import assert_nothing_left, sent_size, serve
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 BATCH_SIZE = 32_000
 STEP = BATCH_SIZE // 16

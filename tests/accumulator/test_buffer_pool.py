@@ -11,7 +11,7 @@ from types import FrameType
 import pytest
 
 from cyproducer.accumulator.buffer_pool import BufferPool, Lease
-from tests.until import PATIENCE_S, until
+from tools.harness.until import PATIENCE_S, until
 
 
 class Borrower(threading.Thread):

@@ -7,7 +7,7 @@ import pytest
 
 from cyproducer.control.partitioners import BUILT_IN, PartitionerSpec
 from cyproducer.records.hashing import partition_for_key
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 KEYLESS = {
     policy: PartitionerSpec("none", policy)

@@ -4,7 +4,7 @@ import itertools
 
 from cyproducer.control.partitioners import BUILT_IN
 from tests.accumulator.test_batch_limit import refusals, rigged, send_batches
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 
 def test_batches_at_a_broker_count_for_its_partitions_as_queued_ones_do() -> None:

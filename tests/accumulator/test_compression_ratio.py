@@ -8,7 +8,7 @@ import pytest
 from cyproducer.accumulator.splitting import topic_estimates
 from cyproducer.records.compression import compressor_for
 from tests.accumulator.small_topic import assert_nothing_left, fill, refuse_large, sent_size, serve
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 HEADER = 61
 BATCH_SIZE = 20_000

@@ -15,8 +15,8 @@ from cyproducer.errors import (
 )
 from cyproducer.records.compression import compressor_for
 from cyproducer.user_thread import user_thread
-from tests.rig import Rig
-from tests.until import PATIENCE_S
+from tools.harness.rig import Rig
+from tools.harness.until import PATIENCE_S
 
 NOT_LEADER, NOT_AUTHORIZED, TIMED_OUT = 6, 29, 7
 

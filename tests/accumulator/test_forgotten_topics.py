@@ -13,8 +13,8 @@ from cyproducer.errors import KafkaTimeoutError
 from tests.accumulator.test_parked_records import KIB, Flood
 from tests.malloc import lent_bytes, needs_glibc
 from tests.network.test_idempotent_sender import grant, on_wire
-from tests.rig import Rig
-from tests.until import PATIENCE_S, until_blocked
+from tools.harness.rig import Rig
+from tools.harness.until import PATIENCE_S, until_blocked
 
 NOT_ENOUGH_REPLICAS = 19
 

@@ -1,6 +1,6 @@
 """Timestamps where the clock that is read for each record lags behind the exact one."""
 
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 
 def test_a_record_is_not_older_than_the_one_its_batch_began_with() -> None:

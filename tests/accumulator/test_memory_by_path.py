@@ -13,7 +13,7 @@ import pytest
 from cyproducer.errors import DeliveryTimeoutError, KafkaTimeoutError
 from cyproducer.records.compression import compressor_for
 from tests.malloc import lent_bytes, needs_glibc
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 pytestmark = needs_glibc
 

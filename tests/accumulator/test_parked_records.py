@@ -15,8 +15,8 @@ from cyproducer.errors import (
     UnknownTopicOrPartitionError,
 )
 from cyproducer.records.compression import compressor_for
-from tests.rig import Rig
-from tests.until import PATIENCE_S, until, until_blocked
+from tools.harness.rig import Rig
+from tools.harness.until import PATIENCE_S, until, until_blocked
 
 
 def test_missing_metadata_is_requested_and_records_are_parked() -> None:

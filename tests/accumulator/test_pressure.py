@@ -10,8 +10,8 @@ import pytest
 
 from cyproducer.records.compression import compressor_for
 from tests.accumulator.small_topic import sent_size
-from tests.rig import Rig
-from tests.until import PATIENCE_S, until
+from tools.harness.rig import Rig
+from tools.harness.until import PATIENCE_S, until
 
 KIB = 1024
 BATCH_SIZE = 16 * KIB

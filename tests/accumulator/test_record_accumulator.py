@@ -9,9 +9,9 @@ import pytest
 
 from cyproducer.accumulator.metric_snapshot import read_producer
 from cyproducer.futures.delivery import RecordFuture
-from tests.reference_records import Record, batch_of, encode_batch
-from tests.rig import Rig, Seen
-from tests.until import PATIENCE_S, until
+from tools.harness.reference_records import Record, batch_of, encode_batch
+from tools.harness.rig import Rig, Seen
+from tools.harness.until import PATIENCE_S, until
 
 KIB = 1024
 

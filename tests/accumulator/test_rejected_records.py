@@ -10,7 +10,7 @@ from cyproducer.records.compression import compressor_for
 from tests.accumulator.small_topic import assert_nothing_left
 from tests.network.test_idempotent_sender import grant
 from tests.observability.measured import registry
-from tests.rig import Rig, Seen
+from tools.harness.rig import Rig, Seen
 
 INVALID_TIMESTAMP, INVALID_RECORD, TIMED_OUT, OUT_OF_ORDER = 32, 87, 7, 45
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]

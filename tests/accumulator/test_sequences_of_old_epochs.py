@@ -1,7 +1,7 @@
 """A topic that is forgotten while some of its partitions are still of an older epoch."""
 
 from tests.network.test_idempotent_sender import grant, on_wire
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 
 def test_only_sequences_of_the_epoch_of_now_are_kept() -> None:

@@ -11,8 +11,8 @@ from cyproducer.accumulator.splitting import topic_estimates
 from cyproducer.errors import MessageSizeTooLargeError
 from cyproducer.records.compression import compressor_for
 from tests.accumulator.small_topic import assert_nothing_left, fill, refuse_large, sent_size, serve
-from tests.reference_records import Batch
-from tests.rig import Rig
+from tools.harness.reference_records import Batch
+from tools.harness.rig import Rig
 
 TOO_LARGE, LIST_TOO_LARGE, TIMED_OUT = 10, 18, 7
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]

@@ -13,8 +13,8 @@ from cyproducer.errors import DeliveryTimeoutError, ProducerClosedError
 from cyproducer.records import compression
 from cyproducer.records.compression import compressor_for
 from tests.accumulator.small_topic import assert_nothing_left, fill, refuse_large, serve
-from tests.rig import Rig
-from tests.until import PATIENCE_S, until
+from tools.harness.rig import Rig
+from tools.harness.until import PATIENCE_S, until
 
 VALUES = [b"%04d" % i + bytes(96) for i in range(64)]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.rig import Rig
-from tests.until import PATIENCE_S, until, until_blocked
+from tools.harness.rig import Rig
+from tools.harness.until import PATIENCE_S, until, until_blocked
 
 LINGER_MS = 0.5
 FLOW = 256

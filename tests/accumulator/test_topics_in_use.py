@@ -1,6 +1,6 @@
 """When a topic was last used, by which its metadata are kept."""
 
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 
 def test_each_parked_record_and_each_batch_counts_as_use_of_its_topic() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from cyproducer.accumulator.buffer_pool import BufferPool, Ticket
-from tests.rig import HookResult, Rig
-from tests.until import PATIENCE_S, until
+from tools.harness.rig import HookResult, Rig
+from tools.harness.until import PATIENCE_S, until
 
 
 @pytest.fixture

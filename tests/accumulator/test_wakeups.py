@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from cyproducer.accumulator.buffer_pool import BufferPool
-from tests.rig import Rig
-from tests.until import PATIENCE_S, until, until_blocked
+from tools.harness.rig import Rig
+from tools.harness.until import PATIENCE_S, until, until_blocked
 
 TRIES = 8
 SLICE_S = 0.05

@@ -8,7 +8,7 @@ import gc
 from typing import Any
 
 from cyproducer.records.compression import compressor_for
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 RECORDS = 30
 

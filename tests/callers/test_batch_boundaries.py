@@ -8,7 +8,7 @@ import pytest
 from cyproducer.callers.send_path import WouldBlock
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.records.compression import compressor_for
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 
 def test_rows_that_join_an_earlier_batch_raise_its_max_timestamp() -> None:

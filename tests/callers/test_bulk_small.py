@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from cyproducer import errors
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 MANY = 10_000
 

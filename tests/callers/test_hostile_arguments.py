@@ -12,8 +12,8 @@ import numpy
 import pytest
 
 from cyproducer.errors import InvalidTopicError
-from tests.reference_records import Record
-from tests.rig import Rig
+from tools.harness.reference_records import Record
+from tools.harness.rig import Rig
 
 TYPE, VALUE = TypeError, ValueError
 

@@ -1,7 +1,7 @@
 """The largest record that ``max_request_size`` allows, to the byte."""
 
 from cyproducer.errors import RecordTooLargeError
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 LIMIT = 2000
 

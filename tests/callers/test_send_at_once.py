@@ -5,7 +5,7 @@ import pytest
 from cyproducer.callers.send_path import WouldBlock
 from cyproducer.futures.completion import CompletionQueue
 from cyproducer.futures.delivery import RecordFuture
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 
 def test_a_callback_does_not_wait_for_callbacks() -> None:

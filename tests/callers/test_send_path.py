@@ -24,9 +24,9 @@ from cyproducer.errors import (
     UnknownTopicOrPartitionError,
 )
 from cyproducer.futures.delivery import RecordFuture
-from tests.reference_records import Record, batch_of, encode_batch
-from tests.rig import Rig
-from tests.until import PATIENCE_S, until
+from tools.harness.reference_records import Record, batch_of, encode_batch
+from tools.harness.rig import Rig
+from tools.harness.until import PATIENCE_S, until
 
 TYPE, VALUE = TypeError, ValueError
 

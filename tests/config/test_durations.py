@@ -31,8 +31,8 @@ from tests.network.odd_servers import refusing_address
 from tests.network.producing import WAIT_S, options, producing
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
 from tests.programs import run_to_exit
-from tests.rig import Rig
-from tests.until import until, until_blocked
+from tools.harness.rig import Rig
+from tools.harness.until import until, until_blocked
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -18,8 +18,8 @@ from cyproducer.futures.bulk_future import BulkFuture, BulkMetadata
 from cyproducer.futures.completion import CompletionQueue
 from cyproducer.records.compression import compressor_for
 from cyproducer.structs import FailedRows
-from tests.rig import Rig
-from tests.until import looks, until, until_blocked
+from tools.harness.rig import Rig
+from tools.harness.until import looks, until, until_blocked
 
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 

@@ -11,8 +11,8 @@ from cyproducer import errors
 from cyproducer.futures.completion import CompletionQueue
 from cyproducer.futures.delivery import RecordFuture
 from tests.observability.measured import registry
-from tests.rig import Rig
-from tests.until import PATIENCE_S, until, until_blocked
+from tools.harness.rig import Rig
+from tools.harness.until import PATIENCE_S, until, until_blocked
 
 MOST = 200
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from cyproducer.errors import TopicAuthorizationFailedError
-from tests.rig import Rig
-from tests.until import PATIENCE_S, until_blocked
+from tools.harness.rig import Rig
+from tools.harness.until import PATIENCE_S, until_blocked
 
 NOT_AUTHORIZED = 29
 

@@ -21,8 +21,8 @@ from cyproducer.errors import (
 )
 from cyproducer.futures.delivery import RecordFuture, failed_future
 from cyproducer.structs import RecordMetadata, TopicPartition
-from tests.rig import Rig
-from tests.until import PATIENCE_S
+from tools.harness.rig import Rig
+from tools.harness.until import PATIENCE_S
 
 NOT_LEADER, NOT_AUTHORIZED = 6, 29
 KINDS = ["acknowledged", "failed", "refused"]

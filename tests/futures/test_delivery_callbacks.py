@@ -13,8 +13,8 @@ from cyproducer.errors import TopicAuthorizationFailedError
 from cyproducer.futures.completion import CompletionQueue
 from cyproducer.futures.delivery import RecordFuture, failed_future
 from cyproducer.network.callback_thread import CallbackThread
-from tests.rig import Rig
-from tests.until import PATIENCE_S, until
+from tools.harness.rig import Rig
+from tools.harness.until import PATIENCE_S, until
 
 NOT_AUTHORIZED = 29
 

@@ -1,6 +1,6 @@
 """A queue of callbacks in a forked child, whose thread may be in the middle of a flush."""
 
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 
 def test_a_disowned_queue_is_idle_and_runs_nothing() -> None:

@@ -1,6 +1,6 @@
 """Ranges of rows that nobody acknowledges."""
 
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 
 def test_rows_of_several_batches_without_acks_are_one_range_for_each_partition() -> None:

@@ -1,6 +1,6 @@
 """Ranges of rows of which the broker did not say the offset: it had them already, and says only that."""
 
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 DUPLICATE = 46
 

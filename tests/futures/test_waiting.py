@@ -9,8 +9,8 @@ import pytest
 
 from cyproducer.errors import KafkaTimeoutError
 from cyproducer.futures.waiting import begin_sending
-from tests.rig import Rig
-from tests.until import PATIENCE_S, until_blocked
+from tools.harness.rig import Rig
+from tools.harness.until import PATIENCE_S, until_blocked
 
 LOOK_S = 0.05
 """How often a waiting thread checks for signals and for the outcome."""

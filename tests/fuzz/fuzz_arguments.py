@@ -24,7 +24,7 @@ from typing import Any
 from cyproducer import errors
 from tests.fuzz.fuzz_rig import Choices
 from tests.records.arrow_abi import Made, MadeStream, made_array, made_schema
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 TOPICS = {"a": [1, 1], "b": [1]}
 

@@ -15,8 +15,8 @@ import uuid
 
 from cyproducer import errors
 from cyproducer.futures.delivery import RecordFuture
-from tests.reference_records import PartitionResponse, Topic, encode_produce_response
-from tests.rig import HookResult, Rig, Seen
+from tools.harness.reference_records import PartitionResponse, Topic, encode_produce_response
+from tools.harness.rig import HookResult, Rig, Seen
 
 #: The topics, which `fuzz_network.pyx` also uses, each with three partitions.
 NAMES = ("aa", "b", "ccc")

@@ -17,7 +17,7 @@ from cyproducer.records.compression import compressor_for
 from tests.fuzz import corpus
 from tests.fuzz.fuzz_rig import IDS, NAMES
 from tests.network.test_protocol_malformed import CASES
-from tests.reference_records import PartitionResponse, Topic, encode_produce_response
+from tools.harness.reference_records import PartitionResponse, Topic, encode_produce_response
 
 MARK = "  # a seed"
 DECODERS = [protocol.decode_api_versions, protocol.decode_metadata, protocol.decode_init_producer_id]

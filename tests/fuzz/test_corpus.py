@@ -15,7 +15,7 @@ from cyproducer.network import protocol
 from cyproducer.records.compression import DecompressionError, compressor_for, decompress
 from tests.fuzz import corpus, fuzz_arguments, fuzz_rig
 from tests.fuzz.fuzz_rig import IDS, NAMES, acknowledge, retry_all
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 BOUNDS = (0, 1, 100, 4096, 65536, 1 << 20)
 LIMITS = (4, 5, 100, 8192, 16384, 1 << 20, 100 << 20, 0x7FFFFFFF)

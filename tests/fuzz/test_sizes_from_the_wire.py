@@ -15,8 +15,8 @@ from cyproducer import errors
 from cyproducer.network import protocol
 from tests.fuzz.fuzz_rig import acknowledge, respond, retry_all
 from tests.malloc import lent_bytes, needs_glibc
-from tests.reference_wire import encode_uvarint
-from tests.rig import Rig, Seen
+from tools.harness.reference_wire import encode_uvarint
+from tools.harness.rig import Rig, Seen
 
 MIB = 1 << 20
 

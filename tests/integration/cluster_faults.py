@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.integration.fault_log import FaultLog
-from tests.integration.kafka_cluster import KafkaCluster
-from tests.until import looks
+from tools.harness.kafka_cluster import KafkaCluster
+from tools.harness.until import looks
 
 SETTLING_S = 40
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.kafka_cluster import KafkaCluster
-from tests.integration.kafka_install import missing_tools
+from tools.harness.kafka_cluster import KafkaCluster
+from tools.harness.kafka_install import missing_tools
 
 SKIPPED = pytest.StashKey[list[str]]()
 

@@ -16,9 +16,9 @@ from cyproducer import KafkaProducer
 from tests.integration.cluster_faults import ClusterFaults
 from tests.integration.consume import Fetched, read_all
 from tests.integration.fault_log import FaultLog
-from tests.integration.kafka_cluster import KafkaCluster
 from tests.integration.ledger import Reckoning, Writer
 from tests.integration.log_dump import DumpedPartition, dump_partitions
+from tools.harness.kafka_cluster import KafkaCluster
 
 PARTITIONS = 5
 SEED = os.environ.get("FAULTS_SEED", "1")

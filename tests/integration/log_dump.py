@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.integration.kafka_install import classpath
-from tests.integration.kafka_node import java
+from tools.harness.kafka_install import classpath
+from tools.harness.kafka_node import java
 
 FIELD = re.compile(r"(\w+): (\S+)")
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tests.integration.kafka_cluster import KafkaCluster, free_ports
-from tests.integration.kafka_install import classpath
-from tests.integration.kafka_node import KafkaNode, KafkaStartError
-from tests.until import looks
+from tools.harness.kafka_cluster import KafkaCluster, free_ports
+from tools.harness.kafka_install import classpath
+from tools.harness.kafka_node import KafkaNode, KafkaStartError
+from tools.harness.until import looks
 
 POMS = Path(__file__).with_name("old")
 LOG4J1 = """\

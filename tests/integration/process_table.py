@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.until import looks
+from tools.harness.until import looks
 
 GONE_S = 60.0
 

@@ -19,8 +19,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.integration.consume import read_all
-from tests.integration.spark_session import spark_session
-from tests.until import looks
+from tools.harness.spark_session import spark_session
+from tools.harness.until import looks
 
 PARTITIONS = 3
 BATCH = 200

@@ -21,9 +21,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
-from tests.integration.kafka_node import SUPERVISE, java
 from tests.integration.process_table import below, until_gone
-from tests.until import looks
+from tools.harness.kafka_node import SUPERVISE, java
+from tools.harness.until import looks
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 START_S = 240.0

@@ -12,7 +12,7 @@ from cyproducer.spark.dead_letters import CUT_BYTES, DeadLetters
 from cyproducer.spark.sending import TaskWriter, write_all
 from cyproducer.spark.summary import WriteSummary
 from tests.integration.consume import Fetched, read_all
-from tests.integration.kafka_cluster import KafkaCluster
+from tools.harness.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 

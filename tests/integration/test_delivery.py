@@ -11,7 +11,7 @@ import pytest
 
 from cyproducer import KafkaProducer
 from tests.integration.consume import Fetched, read_all
-from tests.integration.kafka_cluster import KafkaCluster
+from tools.harness.kafka_cluster import KafkaCluster
 
 pytestmark = pytest.mark.kafka
 

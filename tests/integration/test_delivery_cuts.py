@@ -22,11 +22,11 @@ from tests.integration.delivery_rig import (
     writing,
 )
 from tests.integration.fault_log import FaultLog
-from tests.integration.kafka_cluster import KafkaCluster
 from tests.integration.ledger import Writer
 from tests.integration.mischief import Fault, Mischief
 from tests.integration.proxy import Proxy
-from tests.until import looks
+from tools.harness.kafka_cluster import KafkaCluster
+from tools.harness.until import looks
 
 pytestmark = [
     pytest.mark.kafka,

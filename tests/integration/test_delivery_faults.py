@@ -25,8 +25,8 @@ from tests.integration.delivery_rig import (
     writing,
 )
 from tests.integration.fault_log import FaultLog
-from tests.integration.kafka_cluster import KafkaCluster
 from tests.integration.ledger import Writer
+from tools.harness.kafka_cluster import KafkaCluster
 
 pytestmark = [
     pytest.mark.kafka,

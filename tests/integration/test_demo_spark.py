@@ -18,10 +18,7 @@ import pytest
 from tests.forked import needs_module, needs_proc
 from tests.integration.consume import Fetched, read_all
 from tests.integration.process_table import ProcessInfo, processes
-from tests.until import until
-
-# At the end: an installed package comes before the sources, which are in the same directory as the demo.
-sys.path.append(str(Path(__file__).resolve().parents[2]))
+from tools.harness.until import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(400), needs_module("pyspark")]
 

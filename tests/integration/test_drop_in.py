@@ -14,9 +14,9 @@ from confluent_kafka import Producer
 import cyproducer
 from cyproducer import KafkaProducer
 from tests.integration.consume import read_all
-from tests.integration.kafka_cluster import KafkaCluster
-from tests.integration.kafka_install import classpath
-from tests.integration.kafka_node import java
+from tools.harness.kafka_cluster import KafkaCluster
+from tools.harness.kafka_install import classpath
+from tools.harness.kafka_node import java
 
 pytestmark = pytest.mark.kafka
 

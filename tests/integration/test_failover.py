@@ -13,9 +13,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from cyproducer import KafkaProducer
-from tests.integration.kafka_cluster import KafkaCluster
 from tests.integration.traffic import Traffic
-from tests.until import looks
+from tools.harness.kafka_cluster import KafkaCluster
+from tools.harness.until import looks
 
 pytestmark = [
     pytest.mark.kafka,

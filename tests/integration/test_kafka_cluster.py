@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.integration.consume import read_all
-from tests.integration.kafka_cluster import KafkaCluster
+from tools.harness.kafka_cluster import KafkaCluster
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -173,7 +173,7 @@ def test_stop_leaves_no_process_no_port_and_no_file() -> None:
 def test_brokers_die_with_the_process_that_started_them(tmp_path: Path) -> None:
     script = textwrap.dedent(f"""
         import os, pathlib, signal
-        from tests.integration.kafka_cluster import KafkaCluster
+        from tools.harness.kafka_cluster import KafkaCluster
         cluster = KafkaCluster(1, directory=pathlib.Path({str(tmp_path)!r})).start()
         print(cluster.pid(1), cluster.bootstrap_servers, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration import kafka_install
-from tests.integration.kafka_install import KafkaUnavailableError, classpath, missing_tools
+from tools.harness import kafka_install
+from tools.harness.kafka_install import KafkaUnavailableError, classpath, missing_tools
 
 MAVEN = """#!/bin/sh
 echo run >> '{runs}'

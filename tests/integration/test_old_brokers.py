@@ -11,10 +11,10 @@ from confluent_kafka.cimpl import NewTopic
 
 from cyproducer import KafkaProducer, errors
 from tests.integration.consume import Fetched, read_all
-from tests.integration.kafka_install import missing_tools
 from tests.integration.old_kafka import POMS, OldKafka, old_kafka
 from tests.integration.record_shapes import all_shapes
-from tests.until import looks
+from tools.harness.kafka_install import missing_tools
+from tools.harness.until import looks
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

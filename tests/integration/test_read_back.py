@@ -10,9 +10,9 @@ import pytest
 from cyproducer import KafkaProducer
 from cyproducer.structs import RecordMetadata
 from tests.integration.consume import Fetched, read_all
-from tests.integration.kafka_cluster import KafkaCluster
 from tests.integration.log_dump import Dump, dump_partitions
 from tests.integration.record_shapes import TOPIC_CONFIG, Shape, all_shapes
+from tools.harness.kafka_cluster import KafkaCluster
 
 pytestmark = pytest.mark.kafka
 

@@ -22,8 +22,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from cyproducer import KafkaProducer, errors
 from tests.integration.consume import read_all
-from tests.integration.kafka_cluster import KafkaCluster
-from tests.until import looks
+from tools.harness.kafka_cluster import KafkaCluster
+from tools.harness.until import looks
 
 pytestmark = pytest.mark.kafka
 

@@ -7,7 +7,7 @@ import pytest
 from cyproducer import KafkaProducer, errors
 from cyproducer.structs import RecordMetadata
 from tests.integration.consume import read_all
-from tests.integration.kafka_cluster import KafkaCluster
+from tools.harness.kafka_cluster import KafkaCluster
 
 pytestmark = pytest.mark.kafka
 

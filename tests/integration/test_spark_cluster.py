@@ -19,7 +19,6 @@ from confluent_kafka.admin import AdminClient
 
 from tests.forked import needs_module
 from tests.integration.consume import read_all
-from tests.integration.kafka_cluster import KafkaCluster
 from tests.integration.spark_faults import (
     BATCH,
     PARTITIONS,
@@ -32,7 +31,8 @@ from tests.integration.spark_faults import (
     value,
     write,
 )
-from tests.until import looks
+from tools.harness.kafka_cluster import KafkaCluster
+from tools.harness.until import looks
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300), needs_module("pyspark")]
 

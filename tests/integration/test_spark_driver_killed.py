@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.forked import needs_module, needs_proc
-from tests.integration.kafka_cluster import KafkaCluster
 from tests.integration.process_table import GONE_S, ProcessInfo, below, processes
 from tests.integration.spark_faults import PARTITIONS, Signals, found, until_written, value
 from tests.programs import ROOT, Program
-from tests.until import looks
+from tools.harness.kafka_cluster import KafkaCluster
+from tools.harness.until import looks
 
 pytestmark = [
     pytest.mark.kafka,
@@ -40,7 +40,7 @@ directory, root, bootstrap, topic, life = Path(sys.argv[1]), *sys.argv[2:]
 atexit.register((directory / "broken").touch)
 # At the end: an installed package comes before the sources.
 sys.path.append(root)
-from tests.integration.spark_session import spark_session
+from tools.harness.spark_session import spark_session
 
 # For the callback's module.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH")]))

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from tests.forked import needs_module, needs_proc
-from tests.integration.kafka_cluster import KafkaCluster
 from tests.integration.spark_faults import (
     BATCH,
     PARTITIONS,
@@ -29,6 +28,7 @@ from tests.integration.spark_faults import (
     value,
     write,
 )
+from tools.harness.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600), needs_module("pyspark")]
 

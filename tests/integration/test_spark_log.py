@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import needs_module
-from tests.integration.kafka_cluster import KafkaCluster
+from tools.harness.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600), needs_module("pyspark")]
 
@@ -23,7 +23,7 @@ from pathlib import Path
 servers, directory, root = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 # At the end: an installed package comes before the sources.
 sys.path.append(root)
-from tests.integration.spark_session import spark_session
+from tools.harness.spark_session import spark_session
 
 
 def told(name):

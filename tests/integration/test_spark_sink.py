@@ -14,8 +14,8 @@ import pytest
 
 from tests.forked import needs_module
 from tests.integration.consume import read_all
-from tests.integration.kafka_cluster import KafkaCluster
-from tests.integration.spark_session import spark_session
+from tools.harness.kafka_cluster import KafkaCluster
+from tools.harness.spark_session import spark_session
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300), needs_module("pyspark")]
 

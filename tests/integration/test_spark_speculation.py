@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from tests.forked import needs_module, needs_proc
-from tests.integration.kafka_cluster import KafkaCluster
 from tests.integration.process_table import GONE_S, ProcessInfo, below, processes
 from tests.integration.spark_faults import (
     BATCH,
@@ -32,9 +31,10 @@ from tests.integration.spark_faults import (
     value,
     write,
 )
-from tests.integration.spark_session import OURS, QUICK_START, spark_session
 from tests.integration.spark_standalone import HOSTS, StandaloneSpark, missing_hosts
-from tests.until import looks
+from tools.harness.kafka_cluster import KafkaCluster
+from tools.harness.spark_session import OURS, QUICK_START, spark_session
+from tools.harness.until import looks
 
 pytestmark = [
     pytest.mark.kafka,

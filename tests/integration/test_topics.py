@@ -12,8 +12,8 @@ from confluent_kafka.cimpl import NewPartitions
 
 from cyproducer import KafkaProducer, errors
 from tests.integration.consume import read_all
-from tests.integration.kafka_cluster import KafkaCluster
-from tests.until import PATIENCE_S, looks
+from tools.harness.kafka_cluster import KafkaCluster
+from tools.harness.until import PATIENCE_S, looks
 
 pytestmark = pytest.mark.kafka
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from cyproducer import KafkaProducer, errors
 from tests.integration.consume import read_all
-from tests.integration.kafka_cluster import KafkaCluster
+from tools.harness.kafka_cluster import KafkaCluster
 
 
 class Traffic:

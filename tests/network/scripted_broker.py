@@ -21,7 +21,7 @@ from types import TracebackType
 from tests.network import scripted_wire as wire
 from tests.network.scripted_model import NO_LEADER, Act, Answers, Partition, TopicModel
 from tests.network.scripted_wire import API_VERSIONS, INIT_PRODUCER_ID, METADATA, PRODUCE
-from tests.reference_records import (
+from tools.harness.reference_records import (
     Batch,
     PartitionResponse,
     ProduceRequest,

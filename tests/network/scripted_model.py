@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from tests.reference_records import Batch, PartitionResponse, Record, Topic
+from tools.harness.reference_records import Batch, PartitionResponse, Record, Topic
 
 NO_LEADER = -1
 

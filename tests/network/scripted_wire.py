@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.reference_wire import MalformedError, Reader, encode_array, encode_string
+from tools.harness.reference_wire import MalformedError, Reader, encode_array, encode_string
 
 PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 3, 18, 22
 FIRST_FLEXIBLE = {PRODUCE: 9, METADATA: 9, API_VERSIONS: 3, INIT_PRODUCER_ID: 2}

@@ -2,8 +2,8 @@
 
 import socket
 
-from tests.reference_records import PartitionResponse, encode_produce_response
-from tests.rig import Peer, Rig, Seen
+from tools.harness.reference_records import PartitionResponse, encode_produce_response
+from tools.harness.rig import Peer, Rig, Seen
 
 
 def response_to(seen: Seen, correlation_id: int | None = None, offset: int = 0) -> bytes:

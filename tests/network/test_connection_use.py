@@ -1,6 +1,6 @@
 """What counts as use of a connection, which is closed once it was idle for ``connections_max_idle_ms``."""
 
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 
 def test_writing_is_use_of_a_connection_that_gets_no_responses() -> None:

@@ -10,7 +10,7 @@ import pytest
 from cyproducer.control.connections import Address
 from cyproducer.errors import NameResolutionError
 from cyproducer.network.dns import MOST_THREADS, Resolution, Resolver
-from tests.until import until
+from tools.harness.until import until
 
 TIMEOUT_S = 10.0
 

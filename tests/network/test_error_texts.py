@@ -3,8 +3,8 @@
 import pytest
 
 from cyproducer import errors
-from tests.reference_records import PartitionResponse, encode_produce_response
-from tests.rig import Rig
+from tools.harness.reference_records import PartitionResponse, encode_produce_response
+from tools.harness.rig import Rig
 
 INVALID_RECORD = 87
 

@@ -10,7 +10,7 @@ import pytest
 from cyproducer.network import connector
 from cyproducer.network.dns import Resolver, ResolveRequest
 from tests.network.producing import WAIT_S, producing
-from tests.until import until
+from tools.harness.until import until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -10,7 +10,7 @@ import pytest
 from cyproducer.control.idempotence import State
 from cyproducer.errors import DeliveryTimeoutError, OutOfOrderSequenceNumberError
 from tests.network.sender_steps import narrow
-from tests.rig import Rig, Seen
+from tools.harness.rig import Rig, Seen
 
 NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
 NOT_LEADER, TOO_LARGE, NOT_ENOUGH_REPLICAS, NOT_AUTHORIZED, OUT_OF_ORDER, DUPLICATE, STALE_EPOCH = (

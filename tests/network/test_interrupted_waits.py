@@ -11,7 +11,7 @@ INTERRUPTED = """
 import ctypes, errno, signal, struct, sys, time
 
 sys.path.append(sys.argv[1])  # Last, so that an installed package is the one under test.
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 EPOLL_WAIT, EPOLL_PWAIT, EPOLL_PWAIT2 = 232, 281, 441
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2

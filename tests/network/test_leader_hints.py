@@ -13,8 +13,8 @@ from cyproducer.network import protocol
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, Received, ScriptedCluster
 from tests.network.scripted_model import Answers
-from tests.reference_records import PartitionResponse, encode_produce_response
-from tests.rig import Rig, Seen
+from tools.harness.reference_records import PartitionResponse, encode_produce_response
+from tools.harness.rig import Rig, Seen
 
 pytestmark = pytest.mark.timeout(60)
 

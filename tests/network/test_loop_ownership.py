@@ -15,7 +15,7 @@ from cyproducer.producer import KafkaProducer
 from tests.forked import in_child, needs_fork
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
-from tests.until import looks, until
+from tools.harness.until import looks, until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -7,7 +7,7 @@ import pytest
 from cyproducer.errors import ProducerClosedError
 from cyproducer.futures.delivery import RecordFuture
 from tests.network.sender_steps import one
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 ENDED = ProducerClosedError("the end")
 

@@ -8,7 +8,7 @@ import pytest
 from cyproducer import errors
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import ScriptedCluster
-from tests.until import until
+from tools.harness.until import until
 
 pytestmark = pytest.mark.timeout(60)
 

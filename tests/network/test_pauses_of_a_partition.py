@@ -1,7 +1,7 @@
 """A pause after which a broker may have forgotten the producer counts only where nothing is under way."""
 
 from tests.network.test_idempotent_sender import introduce, on_wire, send
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 
 def test_a_slow_answer_is_no_pause() -> None:

@@ -12,7 +12,7 @@ REFUSED = """
 import ctypes, struct, sys
 
 sys.path.append(sys.argv[2])  # Last, so that an installed package is the one under test.
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 EPOLL_PWAIT2 = 441
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2

@@ -9,14 +9,14 @@ import pytest
 
 from cyproducer import errors
 from cyproducer.futures.delivery import RecordFuture
-from tests.reference_records import (
+from tools.harness.reference_records import (
     PartitionResponse,
     ProduceRequest,
     Topic,
     decode_batches,
     encode_produce_response,
 )
-from tests.rig import HookResult, Rig, Seen
+from tools.harness.rig import HookResult, Rig, Seen
 
 VERSIONS = range(3, 14)
 FLEXIBLE = range(9, 14)

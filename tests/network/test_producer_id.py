@@ -10,7 +10,7 @@ from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import Received, ScriptedCluster
 from tests.network.scripted_model import Act
 from tests.network.scripted_wire import INIT_PRODUCER_ID, PRODUCE
-from tests.until import until
+from tools.harness.until import until
 
 STILL_LOADING, REBALANCING, NOT_AUTHORIZED, UNKNOWN = 14, 15, 31, -1
 

@@ -15,8 +15,8 @@ import pytest
 
 from cyproducer.errors import DeliveryTimeoutError
 from tests.network.sender_steps import give
-from tests.rig import Rig
-from tests.until import PATIENCE_S
+from tools.harness.rig import Rig
+from tools.harness.until import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 COMPILER = shutil.which("cc")
@@ -210,8 +210,8 @@ def test_an_inbox_that_is_filled_repeatedly_keeps_its_size() -> None:
 RETIRING = """
 import ctypes, sys, threading
 sys.path.append(sys.argv[1])
-from tests.rig import Rig
-from tests.until import until
+from tools.harness.rig import Rig
+from tools.harness.until import until
 
 ENTERED, STAYED_OPEN = 2, 3
 library = ctypes.CDLL(sys.argv[2])

@@ -9,8 +9,8 @@ import pytest
 from cyproducer import errors
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
-from tests.reference_records import PartitionResponse, encode_produce_response
-from tests.rig import Rig
+from tools.harness.reference_records import PartitionResponse, encode_produce_response
+from tools.harness.rig import Rig
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -11,7 +11,7 @@ from cyproducer import KafkaProducer, errors
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import METADATA, Act, ScriptedCluster
 from tests.network.scripted_model import Partition
-from tests.until import until, until_blocked
+from tools.harness.until import until, until_blocked
 
 pytestmark = pytest.mark.timeout(60)
 

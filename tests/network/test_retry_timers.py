@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.network.sender_steps import one
-from tests.reference_records import PartitionResponse, encode_produce_response
-from tests.rig import Rig
+from tools.harness.reference_records import PartitionResponse, encode_produce_response
+from tools.harness.rig import Rig
 
 NOT_LEADER, REQUEST_TIMED_OUT = 6, 7
 BACKOFF_MS = 100

@@ -7,8 +7,8 @@ import pytest
 
 from cyproducer import errors
 from tests.network.sender_steps import cause_of_the_end, give, narrow, one, response_to
-from tests.reference_records import PartitionResponse, decode_produce_request, encode_produce_response
-from tests.rig import Rig
+from tools.harness.reference_records import PartitionResponse, decode_produce_request, encode_produce_response
+from tools.harness.rig import Rig
 
 pytestmark = pytest.mark.timeout(60)
 

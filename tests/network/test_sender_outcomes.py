@@ -6,7 +6,7 @@ import pytest
 
 from cyproducer import errors
 from tests.network.sender_steps import cause_of_the_end, narrow, one
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -5,8 +5,8 @@ import pytest
 from cyproducer.errors import TopicAuthorizationFailedError
 from tests.network.scripted_model import Answers
 from tests.network.sender_steps import one
-from tests.reference_records import PartitionResponse, encode_produce_response
-from tests.rig import Rig
+from tools.harness.reference_records import PartitionResponse, encode_produce_response
+from tools.harness.rig import Rig
 
 NOT_AUTHORIZED = 29
 NAMES = ["a" * length for length in range(1, 7)]

@@ -11,7 +11,7 @@ from cyproducer.network.connector import Connector
 from tests.network.odd_servers import refusing_address
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import ScriptedCluster
-from tests.until import until
+from tools.harness.until import until
 
 
 def test_a_socket_whose_connect_fails_at_once_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from tests.network.scripted_broker import (
     Received,
     ScriptedCluster,
 )
-from tests.reference_records import PartitionResponse, encode_produce_response
-from tests.rig import Rig, Seen
+from tools.harness.reference_records import PartitionResponse, encode_produce_response
+from tools.harness.rig import Rig, Seen
 
 pytestmark = pytest.mark.timeout(60)
 

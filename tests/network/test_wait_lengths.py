@@ -2,7 +2,7 @@
 
 import time
 
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 
 def test_a_wait_counted_in_milliseconds_is_rounded_up() -> None:

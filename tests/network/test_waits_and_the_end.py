@@ -9,7 +9,7 @@ from cyproducer import errors
 from tests.network.odd_servers import refusing_address
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import ScriptedCluster
-from tests.until import until
+from tools.harness.until import until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from cyproducer.observability.registry import Registry
-from tests.rig import Rig, Seen
+from tools.harness.rig import Rig, Seen
 
 WINDOW_MS = 30_000.0
 """The default length of a window. Two windows are kept."""

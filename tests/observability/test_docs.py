@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cyproducer.observability.definitions import COUNT, OF_NODE, OF_PRODUCER, OF_TOPIC, metrics_as_markdown
 from tests.observability.measured import registry, sent
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 

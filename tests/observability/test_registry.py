@@ -23,8 +23,8 @@ from tests.forked import in_child, needs_fork
 from tests.network.producing import WAIT_S, options, producing
 from tests.network.scripted_broker import METADATA, PRODUCE, ScriptedCluster
 from tests.observability.measured import registry, sent
-from tests.rig import Rig
-from tests.until import until
+from tools.harness.rig import Rig
+from tools.harness.until import until
 
 Snapshot = dict[str, dict[str, float]]
 

@@ -6,8 +6,8 @@ from typing import Any
 from cyproducer.observability.registry import Metric
 from cyproducer.user_thread import user_thread
 from tests.observability.measured import registry, sent
-from tests.rig import Rig
-from tests.until import PATIENCE_S
+from tools.harness.rig import Rig
+from tools.harness.until import PATIENCE_S
 
 
 class Named:

@@ -1,7 +1,7 @@
 """The size of the largest request, where several are written in one step of the sender."""
 
 from tests.observability.measured import node, producer
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 
 def test_the_largest_request_is_not_the_last_one_of_a_step() -> None:

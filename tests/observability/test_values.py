@@ -13,7 +13,7 @@ from cyproducer.observability.definitions import NODE, TOPIC
 from cyproducer.records.compression import compressor_for
 from tests.network.sender_steps import narrow
 from tests.observability.measured import WINDOW_MS, node, one, producer, registry, sent, topic
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 TOO_LARGE, NOT_ENOUGH_REPLICAS, NOT_ALLOWED = 10, 19, 29
 

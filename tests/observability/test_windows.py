@@ -7,7 +7,7 @@ import pytest
 
 from cyproducer.accumulator.metric_snapshot import Reading, read_node, read_producer, read_topic
 from tests.observability.measured import WINDOW_MS, node, one, producer, sent, topic
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 APPROXIMATELY = 1 / 64 + 1e-9
 """The relative error of percentiles."""

@@ -7,7 +7,7 @@ import struct
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from tests.reference_records import Record, batch_of, encode_batch
+from tools.harness.reference_records import Record, batch_of, encode_batch
 
 VERSION = 7
 TIMESTAMP_MS = 1_700_000_000_000

@@ -16,7 +16,7 @@ from cyproducer import KafkaProducer
 from perf import null_broker
 from perf.null_broker import NullBroker, NullBrokerError
 from tests.perf.produce import Connection, batch, produce_request
-from tests.until import until
+from tools.harness.until import until
 
 NOT_LEADER, CORRUPT, UNKNOWN_TOPIC = 6, 2, 3
 OUT_OF_ORDER, DUPLICATE, INVALID_EPOCH = 45, 46, 47

@@ -12,7 +12,7 @@ from cyproducer import errors
 from tests.forked import needs_fork
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
-from tests.until import until_blocked
+from tools.harness.until import until_blocked
 
 pytestmark = [pytest.mark.timeout(60), needs_fork]
 

@@ -18,7 +18,7 @@ from cyproducer.user_thread import NAME
 from tests.network.odd_servers import refusing_address
 from tests.network.producing import WAIT_S, options, producing
 from tests.network.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
-from tests.until import until, until_blocked
+from tools.harness.until import until, until_blocked
 
 pytestmark = pytest.mark.timeout(60)
 ROOT = Path(__file__).parents[2]

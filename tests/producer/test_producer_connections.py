@@ -21,7 +21,7 @@ from tests.network import odd_servers
 from tests.network.odd_servers import odd_server, refusing_address
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
-from tests.until import until
+from tools.harness.until import until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -19,7 +19,7 @@ from tests.network import odd_servers
 from tests.network.odd_servers import odd_server, refusing_address
 from tests.network.producing import WAIT_S, options, producing
 from tests.network.scripted_broker import API_VERSIONS, METADATA, PRODUCE, Act, ScriptedCluster
-from tests.until import until
+from tools.harness.until import until
 
 pytestmark = pytest.mark.timeout(60)
 

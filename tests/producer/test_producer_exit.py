@@ -13,7 +13,7 @@ from tests.network.odd_servers import is_silent, odd_server, refusing_address
 from tests.network.producing import WAIT_S, CollectingSelector, options
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 from tests.programs import run_to_exit
-from tests.until import until
+from tools.harness.until import until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -15,7 +15,7 @@ from cyproducer.producer import KafkaProducer
 from cyproducer.runtime import Runtime, close_all
 from tests.network.odd_servers import refusing_address
 from tests.network.producing import options
-from tests.until import until
+from tools.harness.until import until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -13,7 +13,7 @@ from cyproducer.producer import KafkaProducer, ProducerRecord
 from cyproducer.structs import RecordMetadata
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
-from tests.until import until
+from tools.harness.until import until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -17,7 +17,7 @@ from cyproducer.user_thread import DRAIN_S, NAME, user_thread
 from tests.forked import in_child, needs_fork
 from tests.network.producing import WAIT_S, CollectingSelector, options, producing
 from tests.network.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
-from tests.until import until
+from tools.harness.until import until
 
 pytestmark = pytest.mark.timeout(60)
 

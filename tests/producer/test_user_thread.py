@@ -11,7 +11,7 @@ import pytest
 from cyproducer import user_thread as module
 from cyproducer.user_thread import MOST_LINES, NAME, Log, UserThread
 from tests.forked import in_child, needs_fork
-from tests.until import PATIENCE_S, until
+from tools.harness.until import PATIENCE_S, until
 
 pytestmark = pytest.mark.timeout(60)
 

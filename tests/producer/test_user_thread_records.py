@@ -8,7 +8,7 @@ import pytest
 
 from cyproducer import user_thread as module
 from cyproducer.user_thread import Log, UserThread
-from tests.until import PATIENCE_S
+from tools.harness.until import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -132,6 +132,20 @@ def test_only_the_spark_package_imports_spark() -> None:
     assert knowing == []
 
 
+def test_only_tests_import_tests() -> None:
+    folders = [ROOT / name for name in ("cyproducer", "pyspark_cyproducer", "demo_spark", "perf", "tools")]
+    paths = [path for folder in folders for path in sources(folder)]
+    assert len({path.relative_to(ROOT).parts[0] for path in paths}) == len(folders)
+    assert [
+        path
+        for path in paths
+        if any(
+            name.split(".")[0] == "tests"
+            for name in imported(module_name(path), path.read_text(), path.suffix)
+        )
+    ] == []
+
+
 def test_control_is_pure_python() -> None:
     assert [path for path in sources(PACKAGE / "control") if path.suffix in (".pyx", ".pxd")] == []
 

@@ -14,7 +14,7 @@ from cyproducer.network import protocol
 from cyproducer.observability import definitions
 from cyproducer.records.codecs import CODECS, Codec
 from cyproducer.records.compression import compressor_for
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 # Its constants have no stub.
 meters = importlib.import_module("cyproducer.base.meters")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from tests.reference_records import (
+from tools.harness.reference_records import (
     MalformedError,
     PartitionResponse,
     ProduceRequest,

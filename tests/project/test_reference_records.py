@@ -24,8 +24,15 @@ from kafka.record.default_records import (
 )
 from kio.records.readers import read_batch
 
-from tests import reference_records as reference
-from tests.reference_records import Batch, MalformedError, Record, batch_of, decode_batches, encode_batch
+from tools.harness import reference_records as reference
+from tools.harness.reference_records import (
+    Batch,
+    MalformedError,
+    Record,
+    batch_of,
+    decode_batches,
+    encode_batch,
+)
 
 CODECS = [reference.NONE, reference.GZIP, reference.SNAPPY, reference.LZ4, reference.ZSTD]
 # kafka-python's snappy needs an additional library.

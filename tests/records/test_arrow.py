@@ -14,7 +14,7 @@ import pytest
 from cyproducer import errors
 from cyproducer.records import arrow
 from tests.records.arrow_abi import Counted, Made, MadeStream, int32s, made_array, made_schema
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 COMPILER = shutil.which("cc")
 VIEW = (ctypes.c_int32 * 4)(13, 0, 7, 0)

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cyproducer import errors
-from tests.reference_records import Record
-from tests.rig import Rig
+from tools.harness.reference_records import Record
+from tools.harness.rig import Rig
 
 NOW = 1_700_000_000_000
 BYTES_TYPES = [

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cyproducer import errors
 from cyproducer.callers.bulk_path import BulkPath
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
 DAY_MS = 86_400_000

@@ -23,7 +23,7 @@ from cyproducer.records.compression import (
     compressor_for,
     decompress,
 )
-from tests.reference_records import xerial_blocks
+from tools.harness.reference_records import xerial_blocks
 
 KIB, MIB = 1024, 1024 * 1024
 NAMES = [None, *(codec.name for codec in codecs.CODECS if codec.codec_id)]

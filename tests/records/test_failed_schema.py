@@ -5,7 +5,7 @@ import ctypes
 import pytest
 
 from tests.records.arrow_abi import ArrowSchema, MadeStream, made_schema
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 

@@ -12,10 +12,10 @@ from cyproducer.accumulator.metric_snapshot import read_producer
 from cyproducer.errors import RecordTooLargeError
 from cyproducer.records.compression import compressor_for
 from cyproducer.records.record_batch import encode_batch
-from tests import reference_records as reference
-from tests.reference_records import Record, batch_of, decode_batches
-from tests.reference_wire import encode_varint, encode_varint_bytes
-from tests.rig import Rig
+from tools.harness import reference_records as reference
+from tools.harness.reference_records import Record, batch_of, decode_batches
+from tools.harness.reference_wire import encode_varint, encode_varint_bytes
+from tools.harness.rig import Rig
 
 Headers = tuple[tuple[str, bytes | None], ...]
 

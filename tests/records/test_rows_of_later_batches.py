@@ -8,7 +8,7 @@ import numpy
 import pyarrow as pa
 import pytest
 
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 PAIR = pa.struct([("key", pa.binary()), ("value", pa.binary())])
 

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from tests.records.arrow_abi import Made, made_array, made_schema
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 DATA = b"0123456789abcdefghij"
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 from cyproducer.errors import DeliveryTimeoutError, InvalidRecordError, KafkaError
 from tests.network.scripted_wire import PRODUCE
-from tests.reference_produce import decode_produce_request
-from tests.reference_records import CODEC_MASK, MalformedError, decompress
-from tests.reference_wire import Reader
 from tests.simulation.client import Sent
 from tests.simulation.history import PROBE
 from tests.simulation.model_cluster import Entry
 from tests.simulation.model_produce import INVALID_RECORD, REJECTED
 from tests.simulation.world import NS_PER_MS, START_NS
+from tools.harness.reference_produce import decode_produce_request
+from tools.harness.reference_records import CODEC_MASK, MalformedError, decompress
+from tools.harness.reference_wire import Reader
 
 if TYPE_CHECKING:
     from tests.simulation.simulate import Simulation

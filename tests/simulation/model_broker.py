@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 from tests.network import scripted_wire as wire_format
 from tests.network.scripted_wire import API_VERSIONS, INIT_PRODUCER_ID, METADATA, PRODUCE
-from tests.reference_produce import ProduceRequest, decode_produce_request
 from tests.simulation.model_cluster import Cluster
 from tests.simulation.model_produce import answer_produce
 from tests.simulation.network import PORT, Network, Wire
 from tests.simulation.world import NS_PER_MS, World
+from tools.harness.reference_produce import ProduceRequest, decode_produce_request
 
 UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE = 3, 5
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import crc32c
 
-from tests.reference_produce import PartitionResponse, ProduceRequest, Topic, encode_produce_response
-from tests.reference_records import decode_batches
 from tests.simulation.model_cluster import SEQUENCES, Entry, Header, Partition
+from tools.harness.reference_produce import PartitionResponse, ProduceRequest, Topic, encode_produce_response
+from tools.harness.reference_records import decode_batches
 
 if TYPE_CHECKING:
     from tests.simulation.model_broker import Broker, Conversation

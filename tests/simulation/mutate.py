@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("cyproducer", "tests", "build", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+PARTS = ("cyproducer", "tests", "tools", "build", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 
 
 class Mutation(NamedTuple):

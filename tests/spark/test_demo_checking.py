@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 
-# At the end: an installed package comes before the sources, which are in the same directory as the demo.
-sys.path.append(str(Path(__file__).resolve().parents[2]))
-
 pa = pytest.importorskip("pyarrow")
 
 from demo_spark import run, summaries  # noqa: E402

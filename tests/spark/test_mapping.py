@@ -9,7 +9,7 @@ from cyproducer.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
 from cyproducer.spark import mapping, produce_arrow
 from cyproducer.testing import EmbeddedBroker
 from tests.integration.consume import read_all
-from tests.rig import Rig
+from tools.harness.rig import Rig
 
 INVALID_TOPIC = 17
 HOUR_MS = 3_600_000

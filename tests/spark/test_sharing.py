@@ -10,7 +10,7 @@ from cyproducer.spark import sharing
 from cyproducer.spark.sharing import SharedConfig, close_all, shared_producer
 from cyproducer.testing import EmbeddedBroker
 from tests.forked import Child, needs_fork
-from tests.until import PATIENCE_S, until
+from tools.harness.until import PATIENCE_S, until
 
 
 @pytest.fixture(scope="module", autouse=True)

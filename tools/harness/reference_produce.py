@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.reference_wire import MalformedError, Reader, encode_array, encode_string, encode_tags
+from tools.harness.reference_wire import MalformedError, Reader, encode_array, encode_string, encode_tags
 
 Topic = str | uuid.UUID
 """A name up to version 12, an id since version 13."""

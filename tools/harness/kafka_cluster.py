@@ -24,9 +24,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.integration.kafka_install import classpath
-from tests.integration.kafka_node import KafkaNode, KafkaStartError, java
-from tests.until import looks
+from tools.harness.kafka_install import classpath
+from tools.harness.kafka_node import KafkaNode, KafkaStartError, java
+from tools.harness.until import looks
 
 PORTS = range(20_000, 32_000)
 """Below the ephemeral ports of Linux and macOS: an outgoing connection could otherwise take a node's port

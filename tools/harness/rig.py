@@ -35,7 +35,7 @@ from cyproducer.futures.completion import CompletionQueue
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.network.connection import Connection
 from cyproducer.network.sender import Sender
-from tests.reference_records import (
+from tools.harness.reference_records import (
     Batch,
     PartitionResponse,
     ProduceRequest,

@@ -20,14 +20,14 @@ import crc32c
 import lz4.frame  # type: ignore[import-untyped]
 import zstandard
 
-from tests.reference_produce import (
+from tools.harness.reference_produce import (
     PartitionResponse,
     ProduceRequest,
     Topic,
     decode_produce_request,
     encode_produce_response,
 )
-from tests.reference_wire import (
+from tools.harness.reference_wire import (
     MalformedError,
     Reader,
     decode_text,
