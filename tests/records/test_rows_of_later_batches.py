@@ -65,7 +65,7 @@ def test_a_row_that_is_null_as_a_whole_is_named_by_its_place_in_all_batches() ->
 
 
 def test_a_scalar_that_is_refused_is_let_go_of() -> None:
-    scalar = numpy.float64(1.5)
+    scalar: Any = numpy.float64(1.5)
     before = sys.getrefcount(scalar)
     with Rig({"t": [1]}) as rig:
         for _ in range(5):
