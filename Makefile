@@ -74,7 +74,9 @@ $(DEV_VENV)/stamp: pyproject.toml setup.py tools/find_python.sh tools/check_pyth
 	@touch $@
 
 $(DEV_VENV)/built: $(DEV_VENV)/stamp $(EXTENSIONS)
-	@CYPRODUCER_DEV=1 $(DEV_VENV)/bin/python setup.py --quiet build_ext --inplace
+	@# If only sources of extensions have changed, and nothing that others include, only these are built.
+	@CYPRODUCER_DEV=1 CYPRODUCER_ONLY="$(if $(filter-out %.pyx,$?),,$?)" \
+		$(DEV_VENV)/bin/python setup.py --quiet build_ext --inplace
 	@touch $@
 
 # The package is already installed in this version: pip only installs the extra's dependencies.

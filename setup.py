@@ -4,6 +4,7 @@ Sets the compiler directives of all modules; no module sets its own. ``CYPRODUCE
 assertions and line tracing, without optimisation. ``CYPRODUCER_SANITIZE=address,undefined`` adds the
 compiler's sanitizers, which abort the process at the first finding; ``tests/fuzz`` runs such a build.
 ``CYPRODUCER_DEV=1`` builds without optimisation and debug symbols, for short compile times.
+``CYPRODUCER_ONLY="a.pyx b.pyx"`` builds only these: looking for changes in all takes a second.
 """
 
 import contextlib
@@ -37,6 +38,7 @@ COMPILER_DIRECTIVES = {
 
 # For development builds: without optimisation and debug symbols gcc takes a quarter of the time.
 DEV = os.environ.get("CYPRODUCER_DEV", "") not in ("", "0")
+ONLY = os.environ.get("CYPRODUCER_ONLY", "").split()
 # Under sanitizers -O3 takes twice as long to compile, and hides stack frames from their reports.
 OPTIMIZE = ["-O1", "-g1"] if SANITIZE else ["-O0", "-g0"] if DEV else ["-O3", "-g1"]
 compile_args = ["-O0", "-g", "-UNDEBUG"] if DEBUG else OPTIMIZE
@@ -61,6 +63,8 @@ def extensions() -> list[Extension]:
     found = []
     for path in sorted((ROOT / "cyproducer").rglob("*.pyx")):
         relative = path.relative_to(ROOT)
+        if ONLY and str(relative) not in ONLY:
+            continue
         found.append(
             Extension(
                 ".".join(relative.with_suffix("").parts),
