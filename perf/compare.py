@@ -1,9 +1,9 @@
 """Compares this producer with other producers and with bare sockets: tables, plots, goals.
 
     make perf                                # all cases, in a virtual environment: about half an hour
-    make perf PERF="--quick"                 # a short run, under five minutes: its figures are not for
-    quoting make perf PERF="send get"                # cases by name; --list lists them python perf/compare.py
-    send --bootstrap-server HOST:PORT --option linger_ms=5
+    make perf PERF="--quick"                 # a short run, under five minutes, not for quoting
+    make perf PERF="send get"                # cases by name; --list lists them
+    python perf/compare.py send --bootstrap-server HOST:PORT --option linger_ms=5
 
 Writes ``report.md``, ``report.html``, the plots and ``results.json`` to ``perf/report``. Results of cases
 that are not run this time stay in the report, each with its date and command. Starts a real Kafka if Java and
