@@ -1315,6 +1315,13 @@ MUTANTS = [
         ("tests/callers/test_send_at_once.py::test_a_callback_does_not_wait_for_callbacks",),
     ),
     Mutant(
+        "histograms-of-idle-windows",
+        "cyproducer/base/meters.pyx",
+        "window = max(ms.all.window + 1, ms.window - ms.samples + 1)",
+        "window = ms.window",
+        ("tests/observability/test_windows.py::test_percentiles_after_windows_in_which_nothing_happened",),
+    ),
+    Mutant(
         "exactly-the-limit-refused",
         "cyproducer/callers/send_path.pyx",
         "        if size > self.max_request_size:\n            return RecordTooLargeError",

@@ -182,6 +182,19 @@ def test_percentiles_forget_what_the_windows_forget() -> None:
         assert producer(rig)["request-latency-p999"] == pytest.approx(10, rel=APPROXIMATELY)
 
 
+@pytest.mark.parametrize("samples", [2, 3, 5])
+def test_percentiles_after_windows_in_which_nothing_happened(samples: int) -> None:
+    """Each of those windows begins with what was counted before it, not with what an older one began with."""
+    with Rig({"t": [1]}, samples=samples, sample_window_ms=1000) as rig:
+        sent(rig, [b"x"], then=lambda: rig.clock.advance_ms(10))
+        rig.clock.advance_ms(1000 * (samples + 1))
+        # Longer than before: a percentile is never above the peak of its windows.
+        sent(rig, [b"x"], then=lambda: rig.clock.advance_ms(300))
+        assert producer(rig)["request-latency-p999"] == pytest.approx(300, rel=APPROXIMATELY)
+        assert producer(rig)["request-latency-p50"] == pytest.approx(300, rel=APPROXIMATELY)
+
+
+
 def test_a_reading_has_the_counters_of_its_meter() -> None:
     with Rig({"t": [1]}) as rig:
         sent(rig, [b"x"])
