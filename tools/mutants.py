@@ -1322,6 +1322,19 @@ MUTANTS = [
         ("tests/observability/test_windows.py::test_percentiles_after_windows_in_which_nothing_happened",),
     ),
     Mutant(
+        "interest-after-state",
+        "cyproducer/futures/delivery.pyx",
+        "    cyp_add32(&d.interested, 1)\n"
+        "    pthread_mutex_lock(lock)\n"
+        "    pending = cyp_load32(&d.state) == PENDING\n"
+        "    if pending and future.listed == NULL:\n",
+        "    pthread_mutex_lock(lock)\n"
+        "    pending = cyp_load32(&d.state) == PENDING\n"
+        "    if pending and future.listed == NULL:\n"
+        "        cyp_add32(&d.interested, 1)\n",
+        ("tests/futures/test_delivery_callbacks.py::test_interest_is_registered_before_the_state_is_read",),
+    ),
+    Mutant(
         "exactly-the-limit-refused",
         "cyproducer/callers/send_path.pyx",
         "        if size > self.max_request_size:\n            return RecordTooLargeError",

@@ -381,8 +381,27 @@ def test_an_outcome_is_stored_before_interest_is_checked() -> None:
     3. The sender stores the state, and the callback never runs.
     From 1 to 3 it takes a few nanoseconds, without the GIL.
     """
-    text = (Path(__file__).resolve().parents[2] / "cyproducer/futures/delivery.pyx").read_text()
-    body = text.partition("cdef void settled(Delivery* d, int32_t state) noexcept nogil:\n")[2]
-    body = body.partition("\n\n\n")[0]
+    body = function("cdef void settled(Delivery* d, int32_t state) noexcept nogil:")
     assert body.count("cyp_store32(&d.state, state)") == body.count("cyp_load32(&d.interested)") == 1
     assert body.index("cyp_store32(&d.state, state)") < body.index("cyp_load32(&d.interested)")
+
+
+def test_interest_is_registered_before_the_state_is_read() -> None:
+    """The other side of the same race, which no test run hits either.
+
+    1. A thread that adds a callback sees that the record is pending.
+    2. The sender stores the state, and sees that nothing is interested.
+    3. The thread registers its interest, and the callback never runs.
+    """
+    adding = function("cdef bint list_callback(Delivery* d, RecordFuture future) noexcept:")
+    assert adding.count("cyp_add32(&d.interested, 1)") == adding.count("cyp_load32(&d.state)") == 1
+    assert adding.index("cyp_add32(&d.interested, 1)") < adding.index("cyp_load32(&d.state)")
+    waiting = function("cdef int delivery_await(Delivery* d, int64_t until) except -1:")
+    assert waiting.index("cyp_add32(&d.interested, 1)") < waiting.index("sleep_until_settled(d, until)")
+
+
+def function(head: str) -> str:
+    """The source of a function of ``delivery.pyx``."""
+    text = (Path(__file__).resolve().parents[2] / "cyproducer/futures/delivery.pyx").read_text()
+    assert text.count(head) == 1
+    return text.partition(head)[2].partition("\n\n\n")[0]

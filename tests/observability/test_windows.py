@@ -194,7 +194,6 @@ def test_percentiles_after_windows_in_which_nothing_happened(samples: int) -> No
         assert producer(rig)["request-latency-p50"] == pytest.approx(300, rel=APPROXIMATELY)
 
 
-
 def test_a_reading_has_the_counters_of_its_meter() -> None:
     with Rig({"t": [1]}) as rig:
         sent(rig, [b"x"])
