@@ -1335,6 +1335,40 @@ MUTANTS = [
         ("tests/futures/test_delivery_callbacks.py::test_interest_is_registered_before_the_state_is_read",),
     ),
     Mutant(
+        "no-time-after-callbacks",
+        "cyproducer/callers/send_path.pyx",
+        "                deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)\n"
+        "                expiry = cyp_after(acc.clock.now_ns(), self.max_block_ns)\n"
+        "                self._await_callbacks(deadline, state.name)",
+        "                deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)\n"
+        "                self._await_callbacks(deadline, state.name)",
+        (
+            "tests/futures/test_callback_backlog.py::test_a_record_that_waited_for_callbacks_may_still_wait_for_metadata",
+        ),
+    ),
+    Mutant(
+        "no-notice-of-new-work",
+        "cyproducer/network/sender.pyx",
+        "            if not has_work(n):\n"
+        "                if n.transport == NULL:\n"
+        "                    n.takes = 1\n"
+        "            else:\n"
+        "                if n.takes and n.transport == NULL:",
+        "            if has_work(n):\n                if n.takes and n.transport == NULL:",
+        (
+            "tests/accumulator/test_wakeups.py::test_the_first_record_after_a_broker_had_no_work_has_it_connected",
+        ),
+    ),
+    Mutant(
+        "unanswered-after-break",
+        "cyproducer/network/sender.pyx",
+        "transport.node.answered = transport.node.sent",
+        "transport.node.answered += transport.in_flight",
+        (
+            "tests/network/test_sender_outcomes.py::test_a_connection_that_broke_within_a_request_without_acknowledgement_delays_no_later_record",
+        ),
+    ),
+    Mutant(
         "exactly-the-limit-refused",
         "cyproducer/callers/send_path.pyx",
         "        if size > self.max_request_size:\n            return RecordTooLargeError",

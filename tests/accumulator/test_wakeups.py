@@ -265,3 +265,30 @@ def test_the_sender_sleeps_no_longer_than_the_oldest_batch_lingers() -> None:
             rig.step()
         rig.step(10_000)
         assert timeouts[-1] == pytest.approx(0.005)
+
+
+def test_the_first_record_after_a_broker_had_no_work_has_it_connected() -> None:
+    """The control plane is called once while there is work for a broker without a connection, and once again
+    when there is work after there was none."""
+    with Rig({"t": [1]}, auto_connect=False, delivery_timeout_ms=1000) as rig:
+        rig.control.delay_ms = 1e9
+        called: list[list[int]] = []
+        tick = rig.control.tick
+
+        def noting(now_ms: float) -> float:
+            called.append(rig.sender.nodes_without_connection())
+            return tick(now_ms)
+
+        rig.control.tick = noting  # type: ignore[method-assign]
+        overdue = rig.send("t", b"1")
+        for _ in range(3):
+            rig.step()
+        assert [1] in called
+        rig.advance_ms(1001)
+        rig.step()
+        assert overdue.failed()
+        called.clear()
+        rig.send("t", b"2")
+        for _ in range(3):
+            rig.step()
+        assert [1] in called

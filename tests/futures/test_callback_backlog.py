@@ -34,12 +34,12 @@ class Backlog:
             self.rig.send("t", bytes(size), partition=number % 2).add_both(self.count)
         self.rig.answer_all()
 
-    def sending(self, results: list[Any]) -> threading.Thread:
+    def sending(self, results: list[Any], topic: str = "t") -> threading.Thread:
         """Starts a thread that sends one record."""
 
         def send() -> None:
             try:
-                results.append(self.rig.send("t", b"later", partition=0))
+                results.append(self.rig.send(topic, b"later", partition=0))
             except BaseException as error:
                 results.append(error)
 
@@ -78,6 +78,21 @@ def test_send_waits_until_callbacks_have_caught_up(backlog: Backlog) -> None:
     thread.join(PATIENCE_S)
     assert isinstance(results[0], RecordFuture)
     assert backlog.queue.wait_time_ns > 0
+
+
+def test_a_record_that_waited_for_callbacks_may_still_wait_for_metadata(backlog: Backlog) -> None:
+    backlog.fill(MOST)
+    results: list[Any] = []
+    thread = backlog.sending(results, "unknown")
+    until_blocked(thread)
+    backlog.rig.run_callbacks()
+    thread.join(PATIENCE_S)
+    # The control plane fails the records that have waited for too long.
+    backlog.rig.step()
+    assert not results[0].is_done
+    backlog.rig.sender.apply_topic("unknown", b"", [1])
+    backlog.rig.answer_all()
+    assert results[0].succeeded()
 
 
 def test_many_rows_wait_too(backlog: Backlog) -> None:

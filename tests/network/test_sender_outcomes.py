@@ -1,5 +1,6 @@
 """The sender loop after requests are written: outcomes, timeouts, and sleeping."""
 
+import socket
 import threading
 
 import pytest
@@ -165,3 +166,18 @@ def test_any_thread_can_wake_up_the_sender(call: str) -> None:
         getattr(rig.sender, call)()
         assert ended.wait(WAIT_S)
         thread.join()
+
+
+def test_a_connection_that_broke_within_a_request_without_acknowledgement_delays_no_later_record() -> None:
+    """The request counts as answered: otherwise open batches would wait for its response for ever."""
+    with Rig({"t": [1]}, acks=0) as rig:
+        peer = rig.connect(1)
+        peer.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        rig.send("t", b"large" * 100_000)
+        rig.step()
+        rig.cut(1)
+        rig.clock.advance_ms(200)
+        rig.requests()
+        rig.send("t", b"small")
+        (seen,) = rig.requests()
+        assert seen.values() == [b"small"]
