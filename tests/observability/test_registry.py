@@ -229,6 +229,8 @@ def test_windows_follow_the_options() -> None:
     given = {"metrics.num.samples": 1, "metrics.sample.window.ms": 1}
     with ScriptedCluster(orders=1) as cluster, producing(cluster, **given) as producer:
         producer.send("orders", b"1").get(WAIT_S)
+        # Records are counted after their futures are done.
+        until(lambda: producer.metrics()["producer-metrics"]["record-send-total"] == 1, "the record")
         until(lambda: producer.metrics()["producer-metrics"]["record-send-rate"] == 0, "another window")
         assert math.isnan(producer.metrics()["producer-metrics"]["batch-size-max"])
 
