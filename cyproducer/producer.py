@@ -393,7 +393,7 @@ class KafkaProducer(BulkPath):
         return registry.metrics() if raw else registry.snapshot()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = self.config.given()
+        options = self.config.to_pickle()
         for name, value in options.items():
             _check_pickles(name, value)
         return _from_options, (type(self), options)

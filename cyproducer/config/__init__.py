@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
 from cyproducer.config.options import OPTIONS, Option, ProducerOptions
-from cyproducer.config.values import FOREVER_MS, Address, Refused, split_server
+from cyproducer.config.values import FOREVER_MS, Address, Refused, Secret, split_server
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records.codecs import CODECS
 
@@ -38,15 +38,6 @@ _BY_KEY: Final = {option.java_name: option for option in OPTIONS if option.java_
 # Options that only the Java client has, and what to do instead.
 _JAVA_ONLY: Final = {
     "sasl.jaas.config": "give sasl_plain_username and sasl_plain_password, or the mechanism's own",
-    "ssl.truststore.type": "ssl_cafile is always PEM",
-    "ssl.truststore.password": "ssl_cafile is always PEM, which has no password",
-    "ssl.truststore.certificates": "write the certificates to a file and give ssl_cafile",
-    "ssl.keystore.type": "ssl_certfile and ssl_keyfile are always PEM",
-    "ssl.keystore.password": "give ssl_password for the private key",
-    "ssl.keystore.key": "write the key to a file and give ssl_keyfile",
-    "ssl.keystore.certificate.chain": "write the chain to a file and give ssl_certfile",
-    "ssl.enabled.protocols": "give an ssl_context that is limited to these",
-    "ssl.protocol": "give an ssl_context that is limited to it",
     "sasl.login.callback.handler.class": "give sasl_oauth_token_provider",
     "sasl.oauthbearer.token.endpoint.url": "give sasl_oauth_token_provider",
     "enable.metrics.push": "client telemetry is not supported",
@@ -61,7 +52,6 @@ _GROWING: Final = (
 
 # reject_unsupported() refuses these if they differ from their default.
 _NOT_YET: Final = (
-    "security_protocol",
     "sasl_mechanism",
     "sasl_plain_username",
     "sasl_plain_password",
@@ -111,6 +101,7 @@ class ProducerConfig(ProducerOptions):
         self._given = _read(configs)
         values = {option.name: option.default for option in OPTIONS} | self._given
         _check_server_protocols(values)
+        _check_tls(values)
         _check_compression_level(values)
         _resolve_growing(values, self._given)
         _resolve_delivery_timeout(values, self._given)
@@ -166,6 +157,8 @@ class ProducerConfig(ProducerOptions):
     def reject_unsupported(self) -> None:
         """Raises ``KafkaConfigurationError`` if an option asks for something this version does not have."""
         asked = [name for name in _NOT_YET if self._values[name] != _BY_NAME[name].default]
+        if self.security_protocol.startswith("SASL"):
+            asked.insert(0, "security_protocol")
         if asked:
             listed = ", ".join(f"{name}={_BY_NAME[name].shown(self._values[name])}" for name in asked)
             raise KafkaConfigurationError(f"{listed}: not supported by this version of cyproducer yet")
@@ -182,8 +175,21 @@ class ProducerConfig(ProducerOptions):
         listed = ", ".join(f"{name}={_BY_NAME[name].shown(value)}" for name, value in shown.items())
         return f"{type(self).__name__}({listed})"
 
+    def to_pickle(self) -> dict[str, Any]:
+        """Returns the options that were given, as a pickle may have them.
+
+        Raises TypeError if there are passwords or keys among them, unless ``pickle_secrets`` allows that.
+        """
+        secrets = {name: each for name, each in self._given.items() if isinstance(each, Secret)}
+        if secrets and not self.pickle_secrets:
+            raise TypeError(
+                f"{', '.join(secrets)} would be in the pickle: give a callable that returns it where it is "
+                "needed, or set pickle_secrets=True"
+            )
+        return self._given | {name: each.reveal() for name, each in secrets.items()}
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self).from_kwargs, (self._given,)
+        return type(self).from_kwargs, (self.to_pickle(),)
 
 
 def _read(configs: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,6 +239,45 @@ def _check_server_protocols(values: Mapping[str, Any]) -> None:
             raise KafkaConfigurationError(
                 f"bootstrap_servers: {entry!r} contradicts security_protocol={wanted!r}: they must agree"
             )
+
+
+def _check_tls(values: Mapping[str, Any]) -> None:
+    """The rules between ssl_* options, as Java's client has them."""
+    if values["ssl_context"] is not None:
+        return
+    for text, file in (
+        ("ssl_truststore_certificates", "ssl_cafile"),
+        ("ssl_keystore_certificate_chain", "ssl_certfile"),
+        ("ssl_keystore_key", "ssl_keyfile"),
+        ("ssl_keystore_key", "ssl_certfile"),
+    ):
+        if values[text] is not None and values[file] is not None:
+            raise KafkaConfigurationError(f"{text} and {file} are two places for the same: give one of them")
+    for one, other in (
+        ("ssl_keystore_key", "ssl_keystore_certificate_chain"),
+        ("ssl_keystore_certificate_chain", "ssl_keystore_key"),
+        ("ssl_keyfile", "ssl_certfile"),
+        ("ssl_keystore_password", "ssl_certfile"),
+        ("ssl_truststore_password", "ssl_cafile"),
+    ):
+        if values[one] is not None and values[other] is None:
+            raise KafkaConfigurationError(f"{one} is given without {other}, which belongs to it")
+    for store, text, file in (
+        ("ssl_truststore_type", "ssl_truststore_certificates", "ssl_cafile"),
+        ("ssl_keystore_type", "ssl_keystore_key", "ssl_certfile"),
+    ):
+        if values[store] == "JKS":
+            raise KafkaConfigurationError(
+                f"{store}='JKS': only Java reads this format. Convert the file with `keytool -importkeystore "
+                f"-deststoretype PKCS12 ...`, and give that as {file}"
+            )
+        if values[store] == "PKCS12" and values[text] is not None:
+            raise KafkaConfigurationError(f"{store}='PKCS12' contradicts {text}, which is PEM")
+    protocol = values["ssl_protocol"]
+    if protocol is not None and protocol not in values["ssl_enabled_protocols"]:
+        raise KafkaConfigurationError(
+            f"ssl_protocol={protocol!r} is not one of ssl_enabled_protocols={values['ssl_enabled_protocols']}"
+        )
 
 
 _CODECS_WITH_LEVELS = [codec.name for codec in CODECS if codec.levels]

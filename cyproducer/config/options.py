@@ -396,7 +396,7 @@ class ProducerOptions:
     ssl_context = Option(
         None,
         kind.optional(kind.ssl_context()),
-        "An existing context. The other ssl_* options are then ignored",
+        "An existing context. The other ssl_* options, apart from ssl_without_gil, are then ignored",
         java=None,
     )
     ssl_check_hostname = Option(
@@ -408,13 +408,25 @@ class ProducerOptions:
     ssl_cafile = Option(
         None,
         kind.optional(kind.path(), ""),
-        "CA certificates, PEM. None: the system default",
+        "CA certificates: a PEM or PKCS#12 file. None: the system's",
         java="ssl.truststore.location",
+    )
+    ssl_truststore_certificates = Option(
+        None, kind.optional(kind.pem(), ""), "CA certificates as PEM text, instead of ssl_cafile"
+    )
+    ssl_truststore_type = Option(
+        None,
+        kind.optional(kind.choice("PEM", "PKCS12", "JKS"), ""),
+        "The format of ssl_cafile, for Java's sake: the content decides. JKS is not supported",
+        shown_default="None",
+    )
+    ssl_truststore_password = Option(
+        None, kind.optional(kind.secret(), ""), "The password of a PKCS#12 file in ssl_cafile", secret=True
     )
     ssl_certfile = Option(
         None,
         kind.optional(kind.path(), ""),
-        "The client's certificate chain, PEM",
+        "The client's certificate chain: a PEM file, or a PKCS#12 file with its private key",
         java="ssl.keystore.location",
     )
     ssl_keyfile = Option(
@@ -423,18 +435,55 @@ class ProducerOptions:
         "The client's private key, PEM. None: it is in ssl_certfile",
         java=None,
     )
+    ssl_keystore_certificate_chain = Option(
+        None,
+        kind.optional(kind.pem(), ""),
+        "The client's certificate chain as PEM text, instead of ssl_certfile",
+    )
+    ssl_keystore_key = Option(
+        None, kind.optional(kind.secret(), ""), "The private key of that chain as PEM text", secret=True
+    )
+    ssl_keystore_type = Option(
+        None,
+        kind.optional(kind.choice("PEM", "PKCS12", "JKS"), ""),
+        "The format of ssl_certfile, for Java's sake: the content decides. JKS is not supported",
+    )
+    ssl_keystore_password = Option(
+        None, kind.optional(kind.secret(), ""), "The password of a PKCS#12 file in ssl_certfile", secret=True
+    )
     ssl_crlfile = Option(
-        None, kind.optional(kind.path(), ""), "A list of revoked certificates, PEM", java=None
+        None,
+        kind.optional(kind.path(), ""),
+        "A list of revoked certificates, PEM, for the brokers' own certificates",
+        java=None,
     )
     ssl_password = Option(
         None,
-        kind.optional(kind.text(), ""),
+        kind.optional(kind.secret(), ""),
         "The password of the private key",
         java="ssl.key.password",
         secret=True,
     )
     ssl_ciphers = Option(
-        None, kind.optional(kind.text()), "Ciphers by OpenSSL's names", java="ssl.cipher.suites"
+        None,
+        kind.optional(kind.text(), ""),
+        "Ciphers of TLS 1.2, by OpenSSL's or Java's names. Those of TLS 1.3 are always allowed",
+        java="ssl.cipher.suites",
+    )
+    ssl_enabled_protocols = Option(
+        ("TLSv1.2", "TLSv1.3"), kind.some_of("TLSv1.2", "TLSv1.3"), "The versions of TLS to offer"
+    )
+    ssl_protocol = Option(
+        None,
+        kind.optional(kind.choice("TLSv1.2", "TLSv1.3"), "", "tls"),
+        "Java's name for the newest of these; it changes nothing",
+    )
+    ssl_without_gil = Option(
+        True,
+        kind.boolean(),
+        "Encrypt in C, without the GIL, if this Python's OpenSSL can be called from C. False: always through "
+        "Python's ssl module, which is slower",
+        java=None,
     )
 
     # SASL.
@@ -447,7 +496,7 @@ class ProducerOptions:
     )
     sasl_plain_username = Option(None, kind.optional(kind.text()), "The user, for PLAIN and SCRAM", java=None)
     sasl_plain_password = Option(
-        None, kind.optional(kind.text()), "The password, for PLAIN and SCRAM", java=None, secret=True
+        None, kind.optional(kind.secret()), "The password, for PLAIN and SCRAM", java=None, secret=True
     )
     sasl_kerberos_name = Option(
         None, kind.optional(kind.anything("a string or a gssapi.Name")), "The broker's principal", java=None
@@ -483,6 +532,13 @@ class ProducerOptions:
     )
     metrics_sample_window_ms = Option(30000, kind.milliseconds(1), "The duration of a sample (window)")
 
+    pickle_secrets = Option(
+        False,
+        kind.boolean(),
+        "Whether pickles of a producer or its configuration may contain passwords and keys. False: pickling "
+        "raises TypeError if there are any; those given as callables do not count",
+        java=None,
+    )
     api_version = Option(
         None,
         kind.optional(kind.api_version(), "auto"),

@@ -11,7 +11,8 @@ import operator
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from hmac import compare_digest
+from typing import Any, Generic, NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -191,6 +192,83 @@ def text() -> Kind[str]:
         return value
 
     return Kind("a string of 1 to 32767 bytes", read)
+
+
+class Secret:
+    """A password, key or token. It shows itself as ``***``; ``reveal()`` returns the text.
+
+    Immutable. Pickling raises TypeError: ``ProducerConfig.to_pickle`` decides about that.
+    """
+
+    __slots__ = ("_text",)
+    _text: str
+
+    def __init__(self, text: str) -> None:
+        object.__setattr__(self, "_text", text)
+
+    def reveal(self) -> str:
+        """Returns the text."""
+        return self._text
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a secret cannot be changed")
+
+    def __repr__(self) -> str:
+        return "***"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and compare_digest(self._text.encode(), other._text.encode())
+
+    def __hash__(self) -> int:
+        return hash(Secret)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a password or key is not pickled by itself")
+
+
+def revealed(secret: "Secret | Callable[[], str] | None") -> str | None:
+    """Returns the text of a secret; calls it if it is callable."""
+    if secret is None:
+        return None
+    return secret.reveal() if isinstance(secret, Secret) else str(secret())
+
+
+def secret() -> Kind[Any]:
+    """A string, which becomes a ``Secret``, or a callable that returns one."""
+
+    def read(value: Any) -> Any:
+        if isinstance(value, Secret) or (callable(value) and not isinstance(value, type)):
+            return value
+        if not is_text(value) or not value:
+            raise Refused
+        return Secret(value)
+
+    return Kind("a string, or a callable that returns one", read)
+
+
+def pem() -> Kind[str]:
+    """Certificates as PEM text."""
+
+    def read(value: Any) -> str:
+        if not is_text(value) or "-----BEGIN CERTIFICATE-----" not in value:
+            raise Refused
+        text: str = value
+        return text
+
+    return Kind("certificates as PEM text", read)
+
+
+def some_of(*names: str) -> Kind[tuple[str, ...]]:
+    """A list of names, or one string with commas."""
+
+    def read(value: Any) -> tuple[str, ...]:
+        entries = value.split(",") if is_text(value) else value
+        if not isinstance(entries, list | tuple) or not entries:
+            raise Refused
+        one = choice(*names)
+        return tuple(dict.fromkeys(one(entry) for entry in entries))
+
+    return Kind("some of " + ", ".join(map(repr, names)), read)
 
 
 def path() -> Kind[str]:

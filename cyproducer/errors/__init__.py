@@ -22,6 +22,7 @@ for it only needs another import. Cyproducer's own errors, below kafka-python's:
     |     `- KafkaConnectionError
     |        |- NoBrokersAvailable
     |        |- NameResolutionError
+    |        |- TlsError
     |        `- BrokerProtocolError
     `- BrokerResponseError            one class for each error code
        |- MessageSizeTooLargeError
@@ -179,6 +180,10 @@ class NoBrokersAvailable(KafkaConnectionError):
 
 class NameResolutionError(KafkaConnectionError):
     """A host name has no address."""
+
+
+class TlsError(KafkaConnectionError):
+    """TLS could not be set up, or ended with an error; the message says which option to change."""
 
 
 class BrokerProtocolError(KafkaConnectionError):

@@ -1,5 +1,6 @@
 from libc.stdint cimport int16_t, int32_t, int64_t
 
+from cyproducer.network.tls_transport cimport TlsSession
 from cyproducer.network.transport cimport Transport
 
 
@@ -8,6 +9,7 @@ cdef class Connection:
     cdef readonly object sock
     cdef readonly int32_t node_id
     cdef readonly str where           # host:port (address), for messages
+    cdef readonly TlsSession tls      # None: not encrypted
     cdef public object handshake      # a connector.Handshake; only the control plane uses it
 
 cdef Connection make_connection(object sock, int32_t node_id, str where, int64_t receive_max)

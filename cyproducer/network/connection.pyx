@@ -17,6 +17,7 @@ from cyproducer.network.transport cimport (
     transport_throttle,
 )
 from cyproducer.network.produce_codec cimport Request, whole_request
+from cyproducer.network.tls_transport cimport TlsSession, attach_tls
 
 
 cdef class Connection:
@@ -49,6 +50,20 @@ cdef class Connection:
         """Returns for how many milliseconds the broker throttles this client; 0 if it does not."""
         return max(0.0, self.transport.throttled_until_ns / 1e6 - now_ms)
 
+    def use_tls(self, TlsSession session not None):
+        """Sends and receives through an established TLS session from now on."""
+        attach_tls(self.transport, session)
+        self.tls = session
+
+    def end_tls(self):
+        """Tells the peer that no more bytes follow, if the socket takes that, and frees the session's objects.
+
+        The connection sends and receives nothing afterwards.
+        """
+        from cyproducer.network.tls_handshake import end_session
+
+        end_session(self.tls, self.sock if self.transport.unsent == 0 else None)
+
     @property
     def connected(self):
         """Whether the socket is connected: the handshake has begun."""
@@ -63,6 +78,11 @@ cdef class Connection:
     def in_flight(self):
         """The number of Produce requests without a response."""
         return self.transport.in_flight
+
+    @property
+    def unsent(self):
+        """The number of encrypted bytes that the socket has not accepted yet; 0 without TLS."""
+        return self.transport.unsent
 
     @property
     def last_used_ns(self):

@@ -11,7 +11,8 @@ import errno
 import math
 import os
 import socket
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from cyproducer import errors
 from cyproducer.base.clock import Clock
@@ -19,11 +20,16 @@ from cyproducer.config import ProducerConfig
 from cyproducer.control.apis import API_VERSIONS, PRODUCE, Api, ApiVersionsResponse, fallback_for, negotiate
 from cyproducer.control.connections import Address, Connections, ConnectionState, cause_text
 from cyproducer.network import protocol
+from cyproducer.network.background import Background, Task
 from cyproducer.network.connection import Connection
 from cyproducer.network.dns import Resolver, ResolveRequest
 from cyproducer.network.sender import Sender
+from cyproducer.network.stages import Stage, Waiting
 from cyproducer.user_thread import Log
 from cyproducer.version import VERSION
+
+if TYPE_CHECKING:
+    from cyproducer.security.tls_context import TlsContext
 
 log = Log("cyproducer")
 
@@ -35,10 +41,13 @@ SOFTWARE_NAME = "cyproducer"
 class Handshake:
     """The state of a connection's handshake."""
 
-    __slots__ = ("address", "versions")
+    __slots__ = ("address", "stage", "stages", "versions")
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        #: What comes before Kafka's protocol: the stages left, and the current one; None when it has begun.
+        self.stages: Iterator[Stage] = iter(())
+        self.stage: Stage | None = None
         #: API -> the version to use. After the handshake, APIs that the broker does not support are missing.
         self.versions = {API_VERSIONS: API_VERSIONS.highest}
 
@@ -68,6 +77,16 @@ class Connector:
             resolver: for tests and simulators.
         """
         self._config = config
+        self._background = Background(sender.request_control)
+        #: None: connections are not encrypted.
+        self._tls: TlsContext | None = None
+        self._reload: Task[None] | None = None
+        self._told_slow = False
+        if config.security_protocol in ("SSL", "SASL_SSL"):
+            # Imported here: ssl takes longer to import than everything else.
+            from cyproducer.security import tls_context
+
+            self._tls = tls_context.TlsContext(config)
         self._sender = sender
         self._clock = clock
         self._rng = rng
@@ -125,6 +144,10 @@ class Connector:
         Returns the milliseconds until the next event is due.
         """
         self._take_resolutions(now_ms)
+        for connection in list(self.connections.values()):
+            stage = connection.handshake.stage
+            if isinstance(stage, Waiting) and stage.task.done:
+                self._advance(connection, now_ms)
         for node_id, address, cause in self.states.timed_out(now_ms):
             if address is None:
                 self._give_up_look_up(node_id, cause, now_ms)
@@ -228,7 +251,10 @@ class Connector:
     def on_socket_ready(self, connection: Connection, now_ms: float) -> None:
         """Connecting has succeeded or failed, or the socket is writable again during the handshake."""
         if connection.connected:
-            self._sender.flush_connection(connection)
+            if connection.handshake.stage is not None:
+                self._advance(connection, now_ms)
+            else:
+                self._sender.flush_connection(connection)
             return
         node_id, address = connection.node_id, connection.handshake.address
         code = connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -237,10 +263,53 @@ class Connector:
             return
         self._sender.connected(connection)
         self._close_quietly(node_id, self.states.connected(node_id, address, now_ms))
+        connection.handshake.stages = self._stages(connection)
+        self._advance(connection, now_ms)
+
+    def _advance(self, connection: Connection, now_ms: float) -> None:
+        """Goes through the stages as far as the socket is ready; after the last, begins Kafka's protocol."""
+        handshake = connection.handshake
+        try:
+            while handshake.stage is None or (writes := handshake.stage.step(connection.sock)) is None:
+                handshake.stage = next(handshake.stages, None)
+                if handshake.stage is None:
+                    break
+                self._sender.set_raw(connection, True)
+            else:
+                self._sender.watch_write(connection, writes)
+                return
+        except (OSError, errors.KafkaError) as error:
+            self._sender.close_connection(connection, error)
+            return
+        self._sender.set_raw(connection, False)
+        self._sender.watch_write(connection, False)
         if self._assumed is not None:
             self._hand_over(connection, self._assumed, now_ms)
         else:
             self._ask_versions(connection)
+
+    def _stages(self, connection: Connection) -> Iterator[Stage]:
+        """The stages of a connection, in order. What follows a ``yield`` runs when that stage is complete."""
+        if self._tls is None:
+            return
+        from cyproducer.network.tls_handshake import TlsHandshake
+
+        if self._reload is None and self._tls.is_stale():
+            self._reload = self._background.start(self._tls.reload)
+        if self._reload is not None:
+            yield Waiting(self._reload)
+            if self._reload is not None and self._reload.done:
+                if self._reload.error is not None:
+                    log.error("connecting with the certificates read before: %s", self._reload.error)
+                self._reload = None
+        host, _ = self.states.endpoint(connection.node_id)
+        stage = TlsHandshake(self._config, self._tls.context, connection.where, host)
+        yield stage
+        session = stage.session(self._config.ssl_without_gil)
+        if session.slow_because and self._config.ssl_without_gil and not self._told_slow:
+            self._told_slow = True
+            log.warning("TLS goes through Python's ssl module, which is slower: %s", session.slow_because)
+        connection.use_tls(session)
 
     def request(self, connection: Connection, api: Api, correlation_id: int, frame: bytes) -> None:
         """Sends a request other than Produce; ``NetworkClient.on_frame`` gets the response."""
@@ -351,6 +420,8 @@ class Connector:
         if setting_up and type(cause) is errors.KafkaConnectionError:
             # The loop's general error for a closed socket; every other cause is more specific.
             cause = self._hung_up(connection)
+        elif isinstance(cause, errors.TlsError) and connection.tls is not None:
+            cause = self._explained(connection)
         self._close_quietly(node_id, self.states.failed(node_id, address, cause, now_ms))
         return _placed(cause, connection.where)
 
@@ -358,10 +429,26 @@ class Connector:
         """The peer closed during the handshake: not Kafka, another protocol, or a very old broker."""
         if self._config.api_version is not None and self._assumed is None:
             self._assumed = fallback_for(self._config.api_version)
+        if connection.tls is not None:
+            return errors.BrokerProtocolError(
+                f"{connection.where} closed the connection after the TLS handshake: does it ask for a client "
+                "certificate (ssl_certfile), or is it a SASL_SSL listener?"
+            )
+        protocol = self._config.security_protocol
         return errors.BrokerProtocolError(
             f"{connection.where} closed the connection during the handshake: is it a Kafka broker with a "
-            f"{self._config.security_protocol} listener on this port?"
+            f"{protocol} listener on this port? If it expects TLS, set "
+            f"security_protocol={protocol.replace('PLAINTEXT', 'SSL')!r}"
         )
+
+    def _explained(self, connection: Connection) -> Exception:
+        """The peer ended the TLS session with an alert, or OpenSSL did not understand it."""
+        from cyproducer.security.tls_errors import explain
+
+        assert connection.tls is not None
+        host, _ = self.states.endpoint(connection.node_id)
+        reason = connection.tls.reason() or "unknown error"
+        return errors.TlsError(explain(reason, connection.where, host, self._config))
 
     def _close_idle(self, now_ms: float, busy: Container[Connection | None]) -> None:
         ready = {each.node_id: each for each in self.connections.values() if each.ready}
@@ -380,6 +467,7 @@ class Connector:
     def close(self) -> None:
         """Ends name resolution. Call it after the loop has ended and all connections are closed."""
         self._resolver.close()
+        self._background.close()
 
 
 def _placed(cause: Exception, where: str) -> Exception:

@@ -10,10 +10,10 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t
 
 from cyproducer.network.connection cimport Connection
-from cyproducer.network.transport cimport IO_CLOSED
+from cyproducer.network.transport cimport IO_CLOSED, IO_TLS
 from cyproducer.records.big_endian cimport get_u32
 
-from cyproducer.errors import BrokerProtocolError, CorrelationIdError, KafkaConnectionError
+from cyproducer.errors import BrokerProtocolError, CorrelationIdError, KafkaConnectionError, TlsError
 from cyproducer.network.protocol import frame_looks_like
 
 
@@ -22,6 +22,8 @@ cdef object socket_error(Transport* transport, int64_t why):
     where = (<Connection>transport.owner).where
     if why == IO_CLOSED:
         return KafkaConnectionError(f"{where} closed the connection")
+    if why == IO_TLS:
+        return TlsError(f"TLS with {where} failed: {(<Connection>transport.owner).tls.reason()}")
     return KafkaConnectionError(f"the connection to {where} failed: {os.strerror(transport.sys_errno)}")
 
 

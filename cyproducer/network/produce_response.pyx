@@ -53,12 +53,16 @@ cdef int read_responses(Sender sender, Transport* transport, int64_t now) except
     while True:
         n = transport_receive(transport)
         if n == IO_AGAIN:
-            return 0
+            # Reading from TLS may have produced bytes to send.
+            return sender.write(transport, now) if transport.unsent else 0
         if n < 0:
             return sender.connection_broken(transport, n)
         transport.last_used_ns = now
         if not handle_frames(sender, transport, now):
             return 0
+        if transport.tls != NULL:
+            # A read returns one TLS record at most, and the poller does not see what OpenSSL has decrypted.
+            continue
         if transport.inbox_used < transport.inbox_room and n < transport.inbox_room - transport.inbox_used:
             # A read that did not fill the buffer has emptied the socket; the poller reports new bytes.
             return 0
@@ -273,6 +277,7 @@ cdef int resume_deferred(Sender sender, int64_t now) except -1 nogil:
         i = 0
         if transport.failure:
             sender.connection_broken(transport, transport.failure)
-        else:
-            handle_frames(sender, transport, now)
+        elif handle_frames(sender, transport, now) and transport.tls != NULL:
+            # The thread in get() stopped reading before OpenSSL had nothing left.
+            read_responses(sender, transport, now)
     return 0

@@ -96,6 +96,7 @@ from cyproducer.network.transport cimport (
     transport_pop_written,
     transport_push,
 )
+from cyproducer.network.tls_transport cimport reason_of_failure
 from cyproducer.network.waker cimport retire, wake_sender
 from cyproducer.records.record_batch cimport put_batch_header
 
@@ -240,7 +241,7 @@ cdef class Sender:
             transport = self.transport_of(ready[i].fd)
             if transport == NULL:
                 continue
-            if transport.state == CONNECTING and transport.wants_write:
+            if transport.state == CONNECTING and (transport.wants_write or transport.raw):
                 if self.driven:
                     self.defer(transport)
                     continue
@@ -330,6 +331,7 @@ cdef class Sender:
             not throttled
             and transport.in_flight < self.max_in_flight_requests
             and transport.first_out == NULL
+            and transport.unsent == 0
         ):
             cyp_lock_queued(&self.accumulator.c.lock, &self.accumulator.c.queued)
             count = drain(
@@ -374,6 +376,7 @@ cdef class Sender:
             not throttled
             and transport.in_flight < self.max_in_flight_requests
             and transport.first_out == NULL
+            and transport.unsent == 0
         )
         report_traffic(&self.accumulator.c, transport, now)
         pthread_mutex_unlock(&self.accumulator.c.lock)
@@ -396,7 +399,7 @@ cdef class Sender:
                 transport.wants_write = rc != 0
                 self.poller.watch_write(transport.fd, transport.wants_write)
             return 0
-        return self.connection_broken(transport, rc)
+        return self.connection_broken(transport, reason_of_failure(transport, rc))
 
     cdef int connection_broken(self, Transport* transport, int64_t failure) except -1 nogil:
         """Handles a read or write that ended the connection; ``failure``: an ``Io``."""
@@ -495,10 +498,19 @@ cdef class Sender:
 
     def connected(self, Connection connection not None):
         """Marks the socket as connected: frames can be sent, but no Produce requests yet."""
-        connection.transport.wants_write = False
         connection.transport.connected = True
         self.count_connection(CONNECTED)
-        self.poller.watch_write(connection.transport.fd, False)
+        self.watch_write(connection, False)
+
+    def watch_write(self, Connection connection not None, bint on):
+        """Whether to call ``on_socket_ready`` when the socket takes bytes."""
+        connection.transport.wants_write = on
+        self.poller.watch_write(connection.transport.fd, on)
+
+    def set_raw(self, Connection connection not None, bint on):
+        """Whether the control plane reads and writes the socket itself: ``on_socket_ready`` is called when
+        that is possible, and no frames are read."""
+        connection.transport.raw = on
 
     def ready(self, Connection connection not None, int produce_version):
         """Marks the handshake as finished: the broker's batches are sent on this connection."""
@@ -548,6 +560,8 @@ cdef class Sender:
             self.poller.selector.unregister(connection.sock)
         except (KeyError, ValueError, OSError):
             log.debug("socket of %r was not registered", connection)
+        if connection.tls is not None:
+            connection.end_tls()
         # No write can read the batches once the socket is closed.
         connection.sock.close()
         pthread_mutex_lock(&self.accumulator.c.lock)
@@ -730,6 +744,10 @@ cdef class Sender:
             "drives": self.drives,
             "left_alone": self.left_alone,
             "connections": self.transport_count,
+            "tls_connections": sum([(<Connection>c).tls is not None for c in self.connections]),
+            "tls_connections_slow": sum(
+                [(<Connection>c).tls is not None and c.tls.slow_because != "" for c in self.connections]
+            ),
             "received_room": sum([(<Connection>c).transport.inbox_room for c in self.connections]),
             "in_flight": sum([(<Connection>c).transport.in_flight for c in self.connections]),
         }

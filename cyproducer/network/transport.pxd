@@ -13,11 +13,14 @@ cdef enum Io:
     IO_AGAIN = -1             # the socket would block
     IO_CLOSED = -2            # the peer closed the connection
     IO_ERROR = -3             # see Transport.sys_errno
+    IO_TLS = -4               # see TlsSession.error
 
-# How bytes are sent and received: plain sockets here; TLS would use functions that take the GIL themselves.
+# How bytes are sent and received: over a plain socket, or over TLS (``tls_transport``).
 # Both return the number of bytes moved (more than 0), or an Io.
 ctypedef int64_t (*SendFunction)(Transport* transport, const iovec* parts, int count) noexcept nogil
 ctypedef int64_t (*ReceiveFunction)(Transport* transport, uint8_t* into, int64_t room) noexcept nogil
+# Writes encrypted bytes that the socket did not accept before; returns 0 when all are written, else an Io.
+ctypedef int64_t (*PushFunction)(Transport* transport) noexcept nogil
 
 # A connection to a broker. Used by one thread at a time: the one that holds the loop lock.
 cdef struct Transport:
@@ -28,6 +31,10 @@ cdef struct Transport:
     void* owner               # the Connection, borrowed: it frees this
     SendFunction send
     ReceiveFunction receive
+    PushFunction push         # NULL: not TLS
+    void* tls                 # a Tls of tls_transport, borrowed from the Connection; NULL: not TLS
+    int64_t unsent            # bytes that `send` took and encrypted, and that the socket has not accepted yet
+    bint raw                  # the control plane reads and writes the socket: for a proxy, or to set up TLS
     int sys_errno             # of the last IO_ERROR
     bint deferred             # the sender thread must handle the frames in the inbox, or `failure`
     int64_t failure           # an Io that a thread in get() got; 0: none
@@ -54,6 +61,8 @@ cdef enum FrameResult:
     FRAME_READY = 1
     FRAME_BAD_SIZE = 2        # invalid length: too large, or too small for a header
 
+cdef int64_t send_plain(Transport* transport, const iovec* parts, int count) noexcept nogil
+cdef int64_t receive_plain(Transport* transport, uint8_t* into, int64_t room) noexcept nogil
 cdef Transport* transport_new(int fd, int32_t node_id, int64_t receive_max) noexcept nogil
 cdef void transport_free(Transport* transport) noexcept nogil
 cdef int32_t transport_next_id(Transport* transport) noexcept nogil

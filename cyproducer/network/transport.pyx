@@ -127,8 +127,11 @@ cdef Request* transport_pop_awaiting(Transport* transport) noexcept nogil:
 
 
 cdef Request* transport_pop_written(Transport* transport) noexcept nogil:
-    """Removes and returns a written request that gets no response; NULL if there is none."""
-    cdef Request* r = transport.first_written
+    """Removes and returns a written request that gets no response; NULL if there is none.
+
+    There is none while encrypted bytes are unsent: some of them may be of that request.
+    """
+    cdef Request* r = NULL if transport.unsent and transport.state != BROKEN else transport.first_written
     if r != NULL:
         transport.first_written = r.next_out
     return r
@@ -150,12 +153,20 @@ cdef Request* transport_pop_unwritten(Transport* transport) noexcept nogil:
 
 
 cdef int64_t transport_flush(Transport* transport, int64_t now) noexcept nogil:
-    """Writes as much of the queued requests as the socket accepts; 0 when all is written, else an Io."""
+    """Writes as much of the queued requests as the socket accepts; 0 when all is written, else an Io.
+
+    Over TLS a request is written when its bytes are encrypted: the peer may have got any part of it. But this
+    does not return 0 before the socket has accepted them.
+    """
     cdef iovec gathered[MOST_PARTS]
     cdef Request* r
     cdef int count
     cdef int i
     cdef int64_t n
+    if transport.unsent:
+        n = transport.push(transport)
+        if n < 0:
+            return n
     while transport.first_out != NULL:
         count = 0
         r = transport.first_out
@@ -193,7 +204,7 @@ cdef int64_t transport_flush(Transport* transport, int64_t now) noexcept nogil:
             r.parts[r.part_at].iov_base = <uint8_t*>r.parts[r.part_at].iov_base + n
             r.parts[r.part_at].iov_len -= n
             n = 0
-    return 0
+    return IO_AGAIN if transport.unsent else 0
 
 
 cdef int64_t transport_receive(Transport* transport) noexcept nogil:

@@ -200,6 +200,15 @@ def _producer() -> Iterator[Definition]:
         PRODUCER, "connection-count", "connections", "Connections, including those being established, now",
         lambda r, h: h.sender.counters()["connections"],
     )  # fmt: skip
+    yield Definition(
+        PRODUCER, "tls-connection-count", "connections", "Connections that are encrypted, now",
+        lambda r, h: h.sender.counters()["tls_connections"],
+    )  # fmt: skip
+    yield Definition(
+        PRODUCER, "tls-connection-slow-count", "connections",
+        "Of these, those through Python's ssl module, with the GIL; the log says why, now",
+        lambda r, h: h.sender.counters()["tls_connections_slow"],
+    )  # fmt: skip
     yield from _rated(PRODUCER, "connection-creation", "connected", "connections", "Connections established")
     yield from _rated(
         PRODUCER, "connection-close", "disconnected", "connections", "Established connections that ended"

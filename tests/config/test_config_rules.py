@@ -171,7 +171,7 @@ def test_bootstrap_addresses_are_unique_and_in_order() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"security_protocol": "SSL"}, "security_protocol='SSL'"),
+        ({"security_protocol": "SASL_SSL"}, "security_protocol='SASL_SSL'"),
         ({"sasl_mechanism": "PLAIN"}, "sasl_mechanism='PLAIN'"),
         ({"sasl_plain_username": "u"}, "sasl_plain_username='u'"),
         ({"sasl_plain_password": "secret"}, "sasl_plain_password='***'"),
@@ -196,4 +196,5 @@ def test_unsupported_options_are_accepted_and_then_refused_by_name(
 
 
 def test_everything_else_is_supported() -> None:
-    assert ProducerConfig(ssl_cafile="ca.pem", acks=1, linger_ms=5).reject_unsupported() is None  # type: ignore[func-returns-value]
+    options = {"security_protocol": "SSL", "ssl_cafile": "ca.pem"}
+    assert ProducerConfig(**options, acks=1, linger_ms=5).reject_unsupported() is None  # type: ignore[func-returns-value]

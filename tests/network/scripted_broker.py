@@ -10,6 +10,7 @@ requests arrive. Requests are read strictly; an invalid request fails the test w
 import contextlib
 import queue
 import socket
+import ssl
 import struct
 import threading
 import uuid
@@ -30,6 +31,7 @@ from tools.harness.reference_records import (
     decode_produce_request,
     encode_produce_response,
 )
+from tools.harness.tls import TlsEnd
 
 __all__ = [
     "API_VERSIONS",
@@ -84,7 +86,8 @@ class Connection:
 
     def __init__(self, node: "Node", sock: socket.socket) -> None:
         self.node = node
-        self.sock = sock
+        context = node.cluster.tls
+        self.sock = sock if context is None else TlsEnd(sock, context)
         self.requests: list[Received] = []
         self.closed = False
         self._answers: queue.SimpleQueue[tuple[bytes, Act] | None] = queue.SimpleQueue()
@@ -201,7 +204,7 @@ class Node:
 class ScriptedCluster:
     """``nodes`` brokers with the ids 1, 2, ...; a context manager."""
 
-    def __init__(self, nodes: int = 1, **topics: int) -> None:
+    def __init__(self, nodes: int = 1, *, tls: ssl.SSLContext | None = None, **topics: int) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.requests: list[Received] = []
         self.failures: list[Exception] = []
@@ -213,6 +216,8 @@ class ScriptedCluster:
         self.unlisted: set[int] = set()
         """Nodes missing in the metadata's broker list, even if they lead partitions."""
         self.script: Callable[[Received], Act | None] = lambda received: None
+        #: Connections are encrypted with it; None: they are not.
+        self.tls = tls
         self._acts: dict[int, deque[Act]] = {key: deque() for key in ALL_VERSIONS}
         self._holds: list[threading.Event] = []
         self.nodes = {node_id: Node(self, node_id) for node_id in range(1, nodes + 1)}

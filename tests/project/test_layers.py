@@ -20,11 +20,13 @@ MAY_IMPORT = {
     "config": ("errors", "records"),
     "records": ("base", "errors"),
     "control": ("base", "errors", "records"),
+    "security": ("config", "errors"),
     "futures": ("base", "errors", "records", "structs"),
     "accumulator": ("base", "errors", "futures", "records", "user_thread"),
     "callers": ("accumulator", "base", "errors", "futures", "records"),
     "network": (
-        "accumulator", "base", "config", "control", "errors", "futures", "records", "user_thread", "version",
+        "accumulator", "base", "config", "control", "errors", "futures", "records", "security", "user_thread",
+        "version",
     ),
     "observability": ("accumulator", "base", "records", "user_thread"),
 }  # fmt: skip
@@ -35,6 +37,7 @@ THREADS_AND_CLOCKS = ("asyncio", "threading", "_thread", "concurrent", "multipro
 BANNED = {
     "control": (*IO, *THREADS_AND_CLOCKS),
     "records": (*IO, "asyncio"),
+    "security": ("socket", "select", "selectors", "asyncio"),
     # A future is awaitable: it imports asyncio when it is awaited, to find the running loop.
     "futures": IO,
     "accumulator": (*IO, "asyncio"),

@@ -35,6 +35,7 @@ from cyproducer.futures.completion import CompletionQueue
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.network.connection import Connection
 from cyproducer.network.sender import Sender
+from cyproducer.network.tls_transport import TlsSession
 from tools.harness.reference_records import (
     Batch,
     PartitionResponse,
@@ -80,7 +81,7 @@ class Peer:
     """A broker's end of a connection."""
 
     node: int
-    sock: socket.socket
+    sock: Any  # a socket, or a TlsEnd
     connection: Connection
     received: bytearray = field(default_factory=bytearray)
 
@@ -184,7 +185,11 @@ class NotedFates(FatePolicy):
 
 
 class Rig:
-    """See the module. Options are the producer's; ``topics`` has the leaders by partition (-1: none)."""
+    """See the module. Options are the producer's; ``topics`` has the leaders by partition (-1: none).
+
+    ``tls``: given the broker's end of a socket pair, returns the producer's session, and the broker's end of
+    it (``TlsEnd``).
+    """
 
     def __init__(
         self,
@@ -216,6 +221,7 @@ class Rig:
         selector: selectors.BaseSelector | None = None,
         samples: int = 2,
         sample_window_ms: float = 30_000,
+        tls: Callable[[socket.socket], tuple[TlsSession, Any]] | None = None,
     ) -> None:
         self.clock = ManualClock(START_NS)
         self.pool = BufferPool(buffer_memory)
@@ -256,6 +262,7 @@ class Rig:
         self.path = BulkPath()
         self.path._open_path(self.accumulator, max_request_size, max_block_ms, extension)
         self.produce_version = produce_version
+        self.tls = tls
         self.auto_connect = auto_connect
         self.peers: dict[int, Peer] = {}
         #: Requests without a response.
@@ -296,8 +303,12 @@ class Rig:
         theirs.setblocking(False)
         connection = self.sender.open_connection(ours, node, f"broker-{node}")
         self.sender.connected(connection)
+        end: Any = theirs
+        if self.tls is not None:
+            session, end = self.tls(theirs)
+            connection.use_tls(session)
         self.sender.ready(connection, self.produce_version)
-        self.peers[node] = Peer(node, theirs, connection)
+        self.peers[node] = Peer(node, end, connection)
         return self.peers[node]
 
     def requests(self) -> list[Seen]:
@@ -305,7 +316,9 @@ class Rig:
         idle = 0
         while idle < 2:
             self.step()
-            idle = 0 if self._receive() else idle + 1
+            # Part of a TLS record is nothing that a broker could see.
+            arriving = self._receive() or any(peer.connection.unsent for peer in self.peers.values())
+            idle = 0 if arriving else idle + 1
         found, self._unseen = self._unseen, []
         return found
 

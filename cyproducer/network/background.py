@@ -1,0 +1,59 @@
+"""Runs what may block, or is users' code, on a thread of its own, and wakes up the loop when it is done.
+
+Owns one daemon thread per running task. Does not own what the tasks do: reading certificates, calling a
+function that returns a password. The sender's thread starts tasks and looks at them; it never waits.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from cyproducer.user_thread import start_thread
+
+T = TypeVar("T")
+
+
+class Task(Generic[T]):
+    """One call. ``done`` is set last: with it, ``result`` or ``error`` is final."""
+
+    __slots__ = ("done", "error", "result")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.result: T | None = None
+        self.error: BaseException | None = None
+
+
+class Background:
+    """Starts tasks. ``wake`` is called from their threads when one is done; it must return quickly."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        # Held while calling wake(), so that no task wakes up a loop that no longer exists.
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def start(self, function: Callable[[], T]) -> Task[T]:
+        """Calls the function on a new thread. If no thread can be started, the task has that as its error."""
+        task: Task[T] = Task()
+        try:
+            start_thread("cyproducer-background", self._run, task, function)
+        except RuntimeError as error:
+            task.error = error
+            task.done = True
+        return task
+
+    def _run(self, task: Task[T], function: Callable[[], T]) -> None:
+        try:
+            task.result = function()
+        except BaseException as error:
+            task.error = error
+        task.done = True
+        with self._lock:
+            if not self._closed:
+                self._wake()
+
+    def close(self) -> None:
+        """``wake`` is not called after this has returned. Running tasks end by themselves."""
+        with self._lock:
+            self._closed = True

@@ -1,0 +1,145 @@
+"""Sets up TLS on a connected socket, one step whenever the socket is ready.
+
+Owns the handshake of one connection. Does not own the context (``security/tls_context``), the messages about
+failures (``security/tls_errors``), or the encrypted connection (``tls_transport``).
+
+Python's ``ssl`` module does the handshake: names, SNI, callbacks and subclasses of ``SSLContext`` work as its
+users expect. It runs on the sender's thread with the loop lock held.
+"""
+
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from cyproducer import errors
+from cyproducer.config import ProducerConfig
+from cyproducer.network.tls_transport import TlsSession
+from cyproducer.security.tls_errors import explain
+
+#: More bytes than any handshake needs; certificates are a few kilobytes each.
+MOST_BYTES = 65536
+
+
+# Held while OpenSSL works, and during a fork: the child of a fork in the middle of a handshake would wait for
+# OpenSSL's own locks for ever.
+_working = threading.RLock()
+
+
+def _renew() -> None:
+    global _working
+    _working = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=lambda: _working.acquire(),
+        after_in_parent=lambda: _working.release(),
+        after_in_child=_renew,
+    )
+
+
+def end_session(session: TlsSession, sock: socket.socket | None) -> None:
+    """Sends close_notify (RFC 8446, 6.1) as far as ``sock`` takes it, and frees the session's objects.
+
+    ``sock``: None if a part of an encrypted record is sent, and the rest is not.
+    """
+    with _working:
+        if sock is not None:
+            # After a failure there may be no session to end; and the peer's own close_notify is not awaited.
+            with suppress(OSError):
+                session.connection.unwrap()
+            if data := session.outgoing.read():
+                with suppress(OSError):
+                    sock.send(data)
+        session.release()
+
+
+class TlsHandshake:
+    """A ``Stage``: the TLS handshake with the server ``host``. Raises TlsError if TLS cannot be set up."""
+
+    def __init__(self, config: ProducerConfig, context: ssl.SSLContext, where: str, host: str) -> None:
+        self._config = config
+        self._where = where
+        # Certificates have neither the root's dot, nor a zone.
+        self._host = host.removesuffix(".").partition("%")[0]
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._unsent = b""
+        self._received = 0
+        self._complete = False
+        with _working, self._explaining(None):
+            # Never without a name: some Pythons then check none, although check_hostname is on.
+            self._connection = context.wrap_bio(
+                self._incoming, self._outgoing, server_side=False, server_hostname=self._host
+            )
+
+    def step(self, sock: socket.socket) -> bool | None:
+        """See ``Stage.step``."""
+        try:
+            return self._step(sock)
+        except ConnectionError as error:
+            # A server without TLS may not even read all that it does not understand.
+            end = ssl.SSLEOFError(ssl.SSL_ERROR_EOF, str(error))
+            raise errors.TlsError(explain(end, self._where, self._host, self._config)) from error
+
+    def _step(self, sock: socket.socket) -> bool | None:
+        while True:
+            if not self._complete:
+                try:
+                    with self._explaining(self._connection):
+                        self._shake_hands()
+                except errors.TlsError:
+                    # OpenSSL has written an alert, which says what this side does not accept.
+                    with suppress(OSError):
+                        self._send(sock)
+                    raise
+            sent = self._send(sock)
+            if self._complete:
+                # What the server sends next is for the session.
+                return None if sent else True
+            try:
+                data = sock.recv(16384)
+            except BlockingIOError:
+                return not sent
+            if not data:
+                self._incoming.write_eof()
+                continue
+            self._received += len(data)
+            if self._received > MOST_BYTES:
+                raise errors.KafkaConnectionError(f"it sent more than {MOST_BYTES} bytes for a TLS handshake")
+            self._incoming.write(data)
+
+    @contextmanager
+    def _explaining(self, connection: ssl.SSLObject | None) -> Iterator[None]:
+        try:
+            yield
+        except (ssl.SSLError, ValueError) as error:
+            raise errors.TlsError(
+                explain(error, self._where, self._host, self._config, connection)
+            ) from error
+
+    def _shake_hands(self) -> None:
+        try:
+            with _working:
+                self._connection.do_handshake()
+            self._complete = True
+        except ssl.SSLWantReadError:
+            pass
+
+    def _send(self, sock: socket.socket) -> bool:
+        """Sends what OpenSSL has written; returns whether the socket took all of it."""
+        self._unsent += self._outgoing.read()
+        while self._unsent:
+            try:
+                sent = sock.send(self._unsent)
+            except BlockingIOError:
+                return False
+            self._unsent = self._unsent[sent:]
+        return True
+
+    def session(self, in_c: bool) -> TlsSession:
+        """Returns the established session; call it when ``step`` has returned None."""
+        return TlsSession(self._connection, self._incoming, self._outgoing, in_c)

@@ -1,0 +1,163 @@
+"""Says what a failed TLS connection means, and which option to change.
+
+Owns the sentences. Does not own the handshake (``network/tls_handshake``) or the decision what follows.
+Pure functions, callable from any thread.
+"""
+
+import re
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from cyproducer.config import ProducerConfig
+
+#: OpenSSL's X509_V_ERR_... numbers.
+_NOT_YET_VALID, _EXPIRED, _SELF_SIGNED, _SELF_SIGNED_CHAIN, _NO_ISSUER, _REVOKED = 9, 10, 18, 19, 20, 23
+_NO_CRL, _WRONG_HOST, _WRONG_ADDRESS = 3, 62, 64
+
+
+def explain(
+    reason: str | BaseException, where: str, host: str, config: ProducerConfig, connection: Any = None
+) -> str:
+    """Returns the sentence about a failure.
+
+    Args:
+        reason: the exception of the handshake, or OpenSSL's words for the error after it.
+        where: the address as messages name it.
+        host: the server's name, with which its certificate was compared.
+        config: the producer's options.
+        connection: the ``ssl.SSLObject``, which has the certificate that was refused; None if unknown.
+    """
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return _about_certificate(reason, where, host, config, _certificate_of(connection))
+    if isinstance(reason, ssl.SSLEOFError):
+        name = "UNEXPECTED_EOF_WHILE_READING"
+    elif isinstance(reason, BaseException):
+        name = str(getattr(reason, "reason", None) or reason)
+    else:
+        name = reason
+    name = name.upper().replace(" ", "_")
+    if "UNEXPECTED_EOF" in name:
+        return (
+            f"{where} closed the connection during the TLS handshake: is this a port without TLS? Then set "
+            f"security_protocol={_without_tls(config)!r}"
+        )
+    if name in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL"):
+        return (
+            f"{where} does not answer in TLS: is this a port without TLS? Then set "
+            f"security_protocol={_without_tls(config)!r}"
+        )
+    sentence = _ALERTS.get(re.sub(r"^.*?ALERT_", "", name))
+    if sentence is None:
+        return f"TLS with {where} failed: {name.lower().replace('_', ' ')}"
+    return sentence.format(where=where, host=host, given=_given_certificate(config))
+
+
+def _without_tls(config: ProducerConfig) -> str:
+    return "SASL_PLAINTEXT" if config.security_protocol == "SASL_SSL" else "PLAINTEXT"
+
+
+def _given_certificate(config: ProducerConfig) -> str:
+    if config.ssl_context is not None:
+        return "the certificate of ssl_context"
+    if config.ssl_keystore_certificate_chain is not None:
+        return "the certificate of ssl_keystore_certificate_chain"
+    return (
+        f"the certificate in ssl_certfile={config.ssl_certfile!r}"
+        if config.ssl_certfile
+        else "no certificate"
+    )
+
+
+_WANTS_CERTIFICATE = (
+    "{where} asks for a client certificate that it trusts, and got {given}: give ssl_certfile and ssl_keyfile"
+)
+_NO_VERSION = "{where} has no version of TLS in common with this client: see ssl_enabled_protocols"
+_NO_CIPHER = "{where} accepts none of the ciphers: see ssl_ciphers"
+_UNKNOWN_NAME = "{where} does not know itself by the name {host!r} (SNI): connect by a name it knows"
+_ALERTS: Mapping[str, str] = {
+    "CERTIFICATE_REQUIRED": _WANTS_CERTIFICATE,
+    "BAD_CERTIFICATE": _WANTS_CERTIFICATE,
+    "CERTIFICATE_UNKNOWN": "{where} does not accept {given}: does it trust the authority that issued it?",
+    "UNKNOWN_CA": "{where} does not trust the authority that issued {given}",
+    "CERTIFICATE_EXPIRED": "{where} refuses {given}: it has expired",
+    "CERTIFICATE_REVOKED": "{where} refuses {given}: it is revoked",
+    "UNSUPPORTED_CERTIFICATE": "{where} refuses {given}: it is not for clients (extended key usage)",
+    "ACCESS_DENIED": "{where} refuses {given}: access denied",
+    "HANDSHAKE_FAILURE": (
+        "{where} broke off the TLS handshake: no common cipher (ssl_ciphers), or it asks for a client "
+        "certificate (ssl_certfile) and got {given}"
+    ),
+    "PROTOCOL_VERSION": _NO_VERSION,
+    "UNSUPPORTED_PROTOCOL": _NO_VERSION,
+    "INSUFFICIENT_SECURITY": _NO_CIPHER,
+    "NO_SHARED_CIPHER": _NO_CIPHER,
+    "UNRECOGNIZED_NAME": _UNKNOWN_NAME,
+    "TLSV1_UNRECOGNIZED_NAME": _UNKNOWN_NAME,
+}
+
+
+def _about_certificate(
+    error: ssl.SSLCertVerificationError,
+    where: str,
+    host: str,
+    config: ProducerConfig,
+    certificate: Mapping[str, Any],
+) -> str:
+    code = error.verify_code
+    issuer = _name(certificate.get("issuer", ()))
+    by = f" (issued by {issuer})" if issuer else ""
+    trusted = _trusted(config)
+    if code == _NO_ISSUER:
+        return (
+            f"{where}: no trusted authority vouches for its certificate{by}. Give the authority's "
+            f"certificate as ssl_cafile, instead of {trusted}; or the server leaves out an intermediate one"
+        )
+    if code in (_SELF_SIGNED, _SELF_SIGNED_CHAIN):
+        return (
+            f"{where}: its certificate{by} is its own authority, or that is not trusted. If it is yours, "
+            f"give it as ssl_cafile, instead of {trusted}"
+        )
+    if code in (_EXPIRED, _NOT_YET_VALID):
+        date = certificate.get("notAfter" if code == _EXPIRED else "notBefore", "an unknown date")
+        verb = "ended" if code == _EXPIRED else "begins"
+        now = datetime.now(UTC).strftime("%b %d %H:%M:%S %Y GMT")
+        return f"{where}: its certificate {verb} on {date}, and it is {now}: renew it, or set the clock"
+    if code in (_WRONG_HOST, _WRONG_ADDRESS):
+        names = [
+            name for kind, name in certificate.get("subjectAltName", ()) if kind in ("DNS", "IP Address")
+        ]
+        listed = ", ".join(names) if names else "no name"
+        return (
+            f"{where}: its certificate is for {listed}, not for {host}: connect by one of these names, or "
+            "set ssl_check_hostname=False"
+        )
+    if code == _REVOKED:
+        return f"{where}: its certificate{by} is revoked by ssl_crlfile={config.ssl_crlfile!r}"
+    if code == _NO_CRL:
+        return f"{where}: ssl_crlfile={config.ssl_crlfile!r} has no list of its certificate's issuer{by}"
+    return f"{where}: its certificate{by} is not accepted: {error.verify_message}"
+
+
+def _trusted(config: ProducerConfig) -> str:
+    if config.ssl_context is not None:
+        return "what ssl_context trusts"
+    if config.ssl_truststore_certificates is not None:
+        return "ssl_truststore_certificates"
+    return f"{config.ssl_cafile!r}" if config.ssl_cafile is not None else "the system's certificates"
+
+
+def _certificate_of(connection: Any) -> Mapping[str, Any]:
+    """The server's certificate; empty if it is unknown. ``getpeercert()`` has none after a failed check."""
+    with suppress(Exception):
+        found: Mapping[str, Any] = connection._sslobj.get_unverified_chain()[0].get_info()
+        return found
+    return {}
+
+
+def _name(parts: Any) -> str:
+    """A distinguished name as text, its common name if it has one."""
+    values = {key: value for part in parts for key, value in part}
+    return str(values.get("commonName") or values.get("organizationName") or "")
