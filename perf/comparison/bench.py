@@ -145,6 +145,9 @@ class Bench:
             )
         if "seconds" in args:
             args["seconds"] = max(LEAST_SECONDS, args["seconds"] * self._plan.scale)
+        if "options" in args:
+            files = self._brokers.files
+            args["options"] = {name: value.format_map(files) for name, value in args["options"].items()}
         if client.name == OWN and self._plan.options:
             given = dict(option.split("=", 1) for option in self._plan.options)
             args["options"] = {**args.get("options", {}), **given}

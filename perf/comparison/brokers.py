@@ -3,12 +3,17 @@
 
 import contextlib
 import importlib.util
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from perf import null_broker
 from perf.null_broker import NullBroker
+
+if TYPE_CHECKING:
+    from tools.harness.kafka_cluster import KafkaCluster
 
 CREATE_S = 60
 
@@ -40,7 +45,9 @@ class Brokers:
         self._without_real = without_real
         self._stack = contextlib.ExitStack()
         self._null: NullBroker | None = None
-        self._real = ""
+        self._real: KafkaCluster | None = None
+        #: What options may refer to as ``{name}``.
+        self.files: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         self._topics: dict[tuple[str, str], int] = {}
 
@@ -55,14 +62,17 @@ class Brokers:
         if kind in self._refused:
             raise NoBrokerError(self._refused[kind])
         try:
-            address = self._null_address() if kind == "null" else self._real_address()
+            address = self._null_address() if kind == "null" else self._real_address(kind)
         except NoBrokerError as error:
             self._refused[kind] = str(error)
             raise
+        # Topics are made through the listener that needs no settings.
+        where = self._real.bootstrap_servers if kind == "tls" and self._real is not None else address
+        made = "real" if kind == "tls" else kind
         for name, partitions in topics.items():
-            if (kind, name) not in self._topics:
-                self._make_topic(kind, address, name, partitions)
-                self._topics[kind, name] = partitions
+            if (made, name) not in self._topics:
+                self._make_topic(made, where, name, partitions)
+                self._topics[made, name] = partitions
         return address
 
     def _null_address(self) -> str:
@@ -72,23 +82,38 @@ class Brokers:
             self._null = self._stack.enter_context(NullBroker(partitions=3))
         return self._null.bootstrap_servers
 
-    def _real_address(self) -> str:
+    def _real_address(self, kind: str) -> str:
         if self._without_real:
             raise NoBrokerError("the real broker is disabled")
         if self._given is not None:
+            if kind == "tls":
+                raise NoBrokerError("the given broker's TLS listener is not known")
             return self._given
-        if not self._real:
-            if importlib.util.find_spec("confluent_kafka") is None:
-                raise NoBrokerError("starting a Kafka needs confluent-kafka")
-            from tools.harness.kafka_cluster import KafkaCluster
-            from tools.harness.kafka_install import KafkaUnavailableError
+        if self._real is None:
+            self._real = self._start_real()
+        return self._real.bootstrap("TLS" if kind == "tls" else "PLAINTEXT")
 
-            try:
-                cluster = self._stack.enter_context(KafkaCluster(nodes=1, jvm_options=AS_INSTALLED))
-            except KafkaUnavailableError as error:
-                raise NoBrokerError(f"Kafka can't be started: {error}") from error
-            self._real = cluster.bootstrap_servers
-        return self._real
+    def _start_real(self) -> "KafkaCluster":
+        for module in ("confluent_kafka", "trustme"):
+            if importlib.util.find_spec(module) is None:
+                raise NoBrokerError(f"starting a Kafka needs {module}")
+        from tools.harness.kafka_cluster import KafkaCluster
+        from tools.harness.kafka_install import KafkaUnavailableError
+        from tools.harness.tls import Authority, broker_properties
+
+        authority = Authority()
+        directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="perf-tls-")))
+        self.files["ca"] = str(authority.file(directory))
+        cluster = KafkaCluster(
+            nodes=1,
+            properties=broker_properties("TLS", authority, directory),
+            listeners={"TLS": "SSL"},
+            jvm_options=AS_INSTALLED,
+        )
+        try:
+            return self._stack.enter_context(cluster)
+        except KafkaUnavailableError as error:
+            raise NoBrokerError(f"Kafka can't be started: {error}") from error
 
     def _make_topic(self, kind: str, address: str, name: str, partitions: int) -> None:
         if kind == "null":

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from perf.comparison.figures import OWN, Goal
 
-BrokerKind = Literal["real", "null", "none"]
+BrokerKind = Literal["real", "tls", "null", "none"]
+"""``tls``: the real broker's encrypted listener. An option ``{ca}`` stands for the file of its authority."""
 REAL, NULL = "real broker", "null broker"
 TOPIC = "perf"
 
@@ -224,6 +225,68 @@ THREADS = Case(
     ),
     plot=True,
     axis="threads",
+)
+
+# TLS
+
+PLAIN, TLS, TLS_SLOWLY = "not encrypted", "TLS 1.3", "TLS 1.3 through Python's ssl module"
+_OUR_TLS = {"security_protocol": "SSL", "ssl_cafile": "{ca}"}
+_THEIR_TLS = {"security.protocol": "SSL", "ssl.ca.location": "{ca}"}
+
+
+def tls_contests(run: str, peer_run: str, records: int) -> tuple[Contest, ...]:
+    def peer(options: Mapping[str, str]) -> Client:
+        return client(CONFLUENT, peer_run, "confluent_kafka", records=records, options=options)
+
+    slowly = {**_OUR_TLS, "ssl_without_gil": "false"}
+    return (
+        Contest(PLAIN, own(run, records=records), (peer({}),), "real"),
+        Contest(TLS, own(run, records=records, options=_OUR_TLS), (peer(_THEIR_TLS),), "tls"),
+        Contest(TLS_SLOWLY, own(run, records=records, options=slowly), (), "tls"),
+    )
+
+
+TLS_SEND = Case(
+    "tls",
+    "send() over TLS",
+    "On the real broker's TLS listener, and on its plain one in the same run. All with acks=all and "
+    "idempotence; confluent-kafka without callbacks.",
+    tls_contests("own.futures", "peers.confluent", 1_000_000),
+    (RATE, CPU, PEAK),
+    (
+        Goal(
+            "CPU, confluent-kafka / ours, over TLS",
+            *("cpu_s_per_million", TLS),
+            at_least=3,
+            peer=CONFLUENT,
+            peer_by_own=True,
+        ),
+        Goal(
+            "records/s, ours / confluent-kafka, over TLS", "records_per_s", TLS, at_least=1.3, peer=CONFLUENT
+        ),
+        Goal(
+            "CPU s per million that TLS adds",
+            *("cpu_s_per_million", TLS),
+            at_most=0.15,
+            above=PLAIN,
+            digits=3,
+        ),
+    ),
+)
+TLS_GET = Case(
+    "tls-get",
+    "send().get() over TLS",
+    "As above. confluent-kafka: produce() and flush(), linger.ms=0.",
+    tls_contests("own.blocking", "peers.confluent_blocking", 10_000),
+    (Column("records_per_s", "round trips/s", 0), P50, P99, CPU),
+    (
+        Goal(
+            "round trips/s, ours / confluent-kafka, over TLS",
+            *("records_per_s", TLS),
+            at_least=1.1,
+            peer=CONFLUENT,
+        ),
+    ),
 )
 
 # Columns
@@ -535,6 +598,6 @@ CASES: dict[str, Case] = {
     case.name: case
     for case in (
         *(SEND, DEFAULTS, SEND_ALONE, GET, THREADS, COLUMNAR, CODECS, PARTITIONS),
-        *(MEMORY, IDLE, IMPORT, FIRST_ACK, SIZES, LATENCY, LOAD, PRESSURE),
+        *(TLS_SEND, TLS_GET, MEMORY, IDLE, IMPORT, FIRST_ACK, SIZES, LATENCY, LOAD, PRESSURE),
     )
 }

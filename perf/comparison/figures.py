@@ -101,6 +101,8 @@ class Goal:
     """Whether the ratio is peer's value / own value instead of own / peer's."""
     beside: str | None = None
     """If set, the figure is the ratio to this producer's value in that other contest, round by round."""
+    above: str | None = None
+    """If set, the figure is the difference to this producer's value in that other contest, round by round."""
     digits: int = 2
 
     def bound(self) -> str:
@@ -117,6 +119,10 @@ class Goal:
             other = results.get(self.beside, Results()).rounds(self.metric)
             both = zip(found.rounds(self.metric), other, strict=False)
             return Spread.of(value / against for value, against in both)
+        if self.above is not None:
+            other = results.get(self.above, Results()).rounds(self.metric)
+            both = zip(found.rounds(self.metric), other, strict=False)
+            return Spread.of(value - less for value, less in both)
         return Spread.of(found.all_own(self.metric))
 
     def verdict(self, results: dict[str, Results]) -> str:
