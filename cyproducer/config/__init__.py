@@ -23,6 +23,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
+from cyproducer.config.jaas import parse as parse_jaas
 from cyproducer.config.options import OPTIONS, Option, ProducerOptions
 from cyproducer.config.values import FOREVER_MS, Address, Refused, Secret, split_server
 from cyproducer.errors import KafkaConfigurationError
@@ -37,7 +38,6 @@ _BY_KEY: Final = {option.java_name: option for option in OPTIONS if option.java_
 
 # Options that only the Java client has, and what to do instead.
 _JAVA_ONLY: Final = {
-    "sasl.jaas.config": "give sasl_plain_username and sasl_plain_password, or the mechanism's own",
     "sasl.login.callback.handler.class": "give sasl_oauth_token_provider",
     "sasl.oauthbearer.token.endpoint.url": "give sasl_oauth_token_provider",
     "enable.metrics.push": "client telemetry is not supported",
@@ -52,9 +52,6 @@ _GROWING: Final = (
 
 # reject_unsupported() refuses these if they differ from their default.
 _NOT_YET: Final = (
-    "sasl_mechanism",
-    "sasl_plain_username",
-    "sasl_plain_password",
     "sasl_kerberos_name",
     "sasl_kerberos_service_name",
     "sasl_kerberos_domain_name",
@@ -63,6 +60,8 @@ _NOT_YET: Final = (
     "proxy_url",
     "socks5_proxy",
 )
+
+_MECHANISMS_WITH_PASSWORDS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 _client_numbers = itertools.count(1)
 _client_numbers_lock = threading.Lock()  # guards _client_numbers: a count is not atomic without the GIL
@@ -102,6 +101,8 @@ class ProducerConfig(ProducerOptions):
         values = {option.name: option.default for option in OPTIONS} | self._given
         _check_server_protocols(values)
         _check_tls(values)
+        _read_jaas(values)
+        _check_sasl(values)
         _check_compression_level(values)
         _resolve_growing(values, self._given)
         _resolve_delivery_timeout(values, self._given)
@@ -122,6 +123,15 @@ class ProducerConfig(ProducerOptions):
     def bootstrap_addresses(self) -> tuple[Address, ...]:
         """Returns ``bootstrap_servers`` as (host, port), each once."""
         return tuple(dict.fromkeys(split_server(entry)[1] for entry in self.bootstrap_servers))
+
+    @property
+    def sasl_delegation_token(self) -> bool:
+        """Whether SCRAM's user and password are those of a delegation token: ``tokenauth`` of JAAS."""
+        given = self.sasl_jaas_config
+        return (
+            isinstance(given, Secret)
+            and parse_jaas(given.reveal()).options.get("tokenauth", "").lower() == "true"
+        )
 
     @property
     def effective_compression_level(self) -> int | None:
@@ -157,8 +167,8 @@ class ProducerConfig(ProducerOptions):
     def reject_unsupported(self) -> None:
         """Raises ``KafkaConfigurationError`` if an option asks for something this version does not have."""
         asked = [name for name in _NOT_YET if self._values[name] != _BY_NAME[name].default]
-        if self.security_protocol.startswith("SASL"):
-            asked.insert(0, "security_protocol")
+        if self.sasl_mechanism not in (None, *_MECHANISMS_WITH_PASSWORDS):
+            asked.insert(0, "sasl_mechanism")
         if asked:
             listed = ", ".join(f"{name}={_BY_NAME[name].shown(self._values[name])}" for name in asked)
             raise KafkaConfigurationError(f"{listed}: not supported by this version of cyproducer yet")
@@ -277,6 +287,61 @@ def _check_tls(values: Mapping[str, Any]) -> None:
     if protocol is not None and protocol not in values["ssl_enabled_protocols"]:
         raise KafkaConfigurationError(
             f"ssl_protocol={protocol!r} is not one of ssl_enabled_protocols={values['ssl_enabled_protocols']}"
+        )
+
+
+#: Login module -> the mechanisms that it has credentials for.
+_LOGIN_MODULES: Final = {
+    "PlainLoginModule": ("PLAIN",),
+    "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+}
+
+
+def _read_jaas(values: dict[str, Any]) -> None:
+    """Takes user and password from ``sasl_jaas_config``."""
+    given, mechanism = values["sasl_jaas_config"], values["sasl_mechanism"]
+    if not isinstance(given, Secret):
+        if given is not None:
+            raise KafkaConfigurationError("sasl_jaas_config='***': must be a string, not a callable")
+        return
+    try:
+        module = parse_jaas(given.reveal())
+    except Refused as refused:
+        raise KafkaConfigurationError(f"sasl_jaas_config='***': {refused}") from None
+    mechanisms = _LOGIN_MODULES.get(module.name)
+    if mechanisms is None:
+        known = ", ".join(_LOGIN_MODULES)
+        raise KafkaConfigurationError(
+            f"sasl_jaas_config='***': the login module {module.name} is not supported, only {known}"
+        )
+    if mechanism is not None and mechanism not in mechanisms:
+        raise KafkaConfigurationError(
+            f"sasl_jaas_config='***': {module.name} has no credentials for sasl_mechanism={mechanism!r}"
+        )
+    for option, name in (("sasl_plain_username", "username"), ("sasl_plain_password", "password")):
+        if name not in module.options:
+            raise KafkaConfigurationError(f"sasl_jaas_config='***': {module.name} has no {name}")
+        value: Any = module.options[name]
+        value = Secret(value) if name == "password" else value
+        if values[option] not in (None, value):
+            raise KafkaConfigurationError(f"{option} contradicts sasl_jaas_config: give one of them")
+        values[option] = value
+
+
+def _check_sasl(values: Mapping[str, Any]) -> None:
+    protocol, mechanism = values["security_protocol"], values["sasl_mechanism"]
+    if not protocol.startswith("SASL"):
+        return
+    if mechanism is None:
+        raise KafkaConfigurationError(f"security_protocol={protocol!r} needs sasl_mechanism")
+    if mechanism in _MECHANISMS_WITH_PASSWORDS:
+        for name in ("sasl_plain_username", "sasl_plain_password"):
+            if values[name] is None:
+                raise KafkaConfigurationError(f"sasl_mechanism={mechanism!r} needs {name}")
+    if (protocol, mechanism) == ("SASL_PLAINTEXT", "PLAIN"):
+        _warn(
+            "sasl_mechanism='PLAIN' with security_protocol='SASL_PLAINTEXT': the password crosses the "
+            "network in clear text. Use SASL_SSL, or a SCRAM mechanism"
         )
 
 

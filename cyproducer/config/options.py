@@ -494,9 +494,18 @@ class ProducerOptions:
         ),
         "The authentication mechanism if security_protocol begins with SASL",
     )
-    sasl_plain_username = Option(None, kind.optional(kind.text()), "The user, for PLAIN and SCRAM", java=None)
+    sasl_plain_username = Option(
+        None, kind.optional(kind.text_or_callable()), "The user, for PLAIN and SCRAM", java=None
+    )
     sasl_plain_password = Option(
         None, kind.optional(kind.secret()), "The password, for PLAIN and SCRAM", java=None, secret=True
+    )
+    sasl_jaas_config = Option(
+        None,
+        kind.optional(kind.secret(), ""),
+        "The credentials as Java's clients have them: a PlainLoginModule or ScramLoginModule with username "
+        "and password",
+        secret=True,
     )
     sasl_kerberos_name = Option(
         None, kind.optional(kind.anything("a string or a gssapi.Name")), "The broker's principal", java=None

@@ -246,6 +246,16 @@ def secret() -> Kind[Any]:
     return Kind("a string, or a callable that returns one", read)
 
 
+def text_or_callable() -> Kind[Any]:
+    """A non-empty string, or a callable that returns one."""
+    string = text()
+
+    def read(value: Any) -> Any:
+        return value if callable(value) and not isinstance(value, type) else string(value)
+
+    return Kind(f"{string.allowed}, or a callable that returns one", read)
+
+
 def pem() -> Kind[str]:
     """Certificates as PEM text."""
 

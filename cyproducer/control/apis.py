@@ -12,6 +12,8 @@ from typing import NamedTuple
 from cyproducer.errors import IncompatibleBrokerVersion, UnrecognizedBrokerVersion
 
 Release = tuple[int, int]
+NEVER = 1 << 15
+"""A version that no request type has."""
 
 
 class Api(NamedTuple):
@@ -77,7 +79,28 @@ INIT_PRODUCER_ID = Api(
     # Without it the producer cannot be idempotent with this broker.
     required=False,
 )
-APIS = (PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID)
+SASL_HANDSHAKE = Api(
+    17,
+    "SaslHandshake",
+    # Version 0 is followed by bytes that are no Kafka requests.
+    lowest=1,
+    highest=1,
+    flexible=NEVER,
+    client_throttles=NEVER,
+    releases=(((2, 1), 1),),
+    required=False,
+)
+SASL_AUTHENTICATE = Api(
+    36,
+    "SaslAuthenticate",
+    lowest=0,
+    highest=2,
+    flexible=2,
+    client_throttles=NEVER,
+    releases=(((2, 1), 0), ((2, 2), 1), ((2, 5), 2)),
+    required=False,
+)
+APIS = (PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID, SASL_HANDSHAKE, SASL_AUTHENTICATE)
 
 PRODUCE_BY_TOPIC_ID = 13
 """The first Produce version that names topics by id alone (KIP-516)."""
@@ -222,3 +245,20 @@ class InitProducerIdResponse(NamedTuple):
     error_code: int
     producer_id: int
     producer_epoch: int
+
+
+class SaslHandshakeResponse(NamedTuple):
+    """Whether the broker has the mechanism enabled, and the names of those that it has (KIP-43)."""
+
+    error_code: int
+    mechanisms: list[str]
+
+
+class SaslAuthenticateResponse(NamedTuple):
+    """The server's next message of the mechanism (KIP-152, KIP-368)."""
+
+    error_code: int
+    error_message: str | None
+    auth_bytes: bytes
+    #: For how long the connection is authenticated; 0: until it closes.
+    session_lifetime_ms: int

@@ -54,6 +54,8 @@ class ConnectionState(enum.Enum):
 
 
 _UNDER_WAY = (ConnectionState.RESOLVING, ConnectionState.CONNECTING, ConnectionState.HANDSHAKING)
+#: Failures in a row after which every backoff is the longest.
+_MANY_ROUNDS = 64
 
 
 class Address(NamedTuple):
@@ -459,6 +461,9 @@ class Connections:
             node.follow_attempts()
             return []
         node.unreachable = True
+        if not try_next_address:
+            # Trying it again soon would do harm as well: the next attempt is after the longest backoff.
+            node.rounds = max(node.rounds, _MANY_ROUNDS)
         return self._back_off(node, now_ms)
 
     def closed(self, node_id: int) -> list[Address]:

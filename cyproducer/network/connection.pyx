@@ -75,6 +75,11 @@ cdef class Connection:
         return self.transport.state == READY
 
     @property
+    def held(self):
+        """Whether it authenticates again, and carries no other requests."""
+        return bool(self.transport.held)
+
+    @property
     def in_flight(self):
         """The number of Produce requests without a response."""
         return self.transport.in_flight

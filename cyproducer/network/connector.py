@@ -12,12 +12,24 @@ import math
 import os
 import socket
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cyproducer import errors
 from cyproducer.base.clock import Clock
 from cyproducer.config import ProducerConfig
-from cyproducer.control.apis import API_VERSIONS, PRODUCE, Api, ApiVersionsResponse, fallback_for, negotiate
+from cyproducer.control.apis import (
+    API_VERSIONS,
+    PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    Api,
+    ApiVersionsResponse,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
+    fallback_for,
+    negotiate,
+)
 from cyproducer.control.connections import Address, Connections, ConnectionState, cause_text
 from cyproducer.network import protocol
 from cyproducer.network.background import Background, Task
@@ -29,11 +41,19 @@ from cyproducer.user_thread import Log
 from cyproducer.version import VERSION
 
 if TYPE_CHECKING:
+    from cyproducer.network.authentication import Authentication
+    from cyproducer.security.sasl import Conversation
     from cyproducer.security.tls_context import TlsContext
 
 log = Log("cyproducer")
 
 UNSUPPORTED_VERSION = 35
+#: Trying again soon would not help, and may lock the account.
+AUTHENTICATION_ERRORS = (
+    errors.SaslAuthenticationFailedError,
+    errors.UnsupportedSaslMechanismError,
+    errors.IllegalSaslStateError,
+)
 #: The name of this client in the handshake (KIP-511).
 SOFTWARE_NAME = "cyproducer"
 
@@ -41,10 +61,12 @@ SOFTWARE_NAME = "cyproducer"
 class Handshake:
     """The state of a connection's handshake."""
 
-    __slots__ = ("address", "stage", "stages", "versions")
+    __slots__ = ("address", "authentication", "stage", "stages", "versions")
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        #: None without SASL, and before it begins.
+        self.authentication: Authentication | None = None
         #: What comes before Kafka's protocol: the stages left, and the current one; None when it has begun.
         self.stages: Iterator[Stage] = iter(())
         self.stage: Stage | None = None
@@ -82,6 +104,12 @@ class Connector:
         self._tls: TlsContext | None = None
         self._reload: Task[None] | None = None
         self._told_slow = False
+        #: Makes the conversation of a SASL mechanism; None without SASL.
+        self._converse: Callable[[], Conversation] | None = None
+        if config.security_protocol.startswith("SASL"):
+            from cyproducer.security import sasl
+
+            self._converse = partial(sasl.converse, config, sasl.SaltedPasswords())
         if config.security_protocol in ("SSL", "SASL_SSL"):
             # Imported here: ssl takes longer to import than everything else.
             from cyproducer.security import tls_context
@@ -129,7 +157,11 @@ class Connector:
 
     def free(self, now_ms: float) -> list[Connection]:
         """Returns the connections that can take a request now: ready, and not throttled."""
-        return [c for c in list(self.connections.values()) if c.ready and c.throttled_ms(now_ms) <= 0]
+        return [
+            c
+            for c in list(self.connections.values())
+            if c.ready and not c.held and c.throttled_ms(now_ms) <= 0
+        ]
 
     def throttled_ms(self, now_ms: float) -> float:
         """Returns the milliseconds until the first throttling broker takes requests; infinity if none."""
@@ -157,7 +189,8 @@ class Connector:
         for node_id in self.states.due(now_ms):
             self.connect_to(node_id, now_ms)
         self._close_idle(now_ms, busy)
-        return self.states.next_event_ms(now_ms)
+        renewal_ms = self._authenticate_again(now_ms) if self._converse is not None else math.inf
+        return min(renewal_ms, self.states.next_event_ms(now_ms))
 
     def connect_to(self, node_id: int, now_ms: float) -> None:
         """Begins to connect, unless the node is unknown, in backoff, or already connecting or connected."""
@@ -345,8 +378,92 @@ class Connector:
 
     def _hand_over(self, connection: Connection, versions: dict[int, tuple[int, int]], now_ms: float) -> None:
         """Ends the handshake: the connection can be used from now on."""
-        chosen = negotiate(versions)
-        connection.handshake.versions = chosen
+        connection.handshake.versions = negotiate(versions)
+        if self._converse is None:
+            self._finish(connection, now_ms)
+            return
+        for api in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
+            if api not in connection.handshake.versions:
+                raise errors.IncompatibleBrokerVersion(f"{connection.where} does not offer {api.name}")
+        connection.handshake.authentication = self._authentication(connection, self._converse)
+        connection.handshake.authentication.begin()
+
+    def _authentication(
+        self, connection: Connection, converse: "Callable[[], Conversation]"
+    ) -> "Authentication":
+        from cyproducer.network.authentication import Authentication
+
+        client_id, versions = self._config.client_id, connection.handshake.versions
+
+        def send_handshake(mechanism: str) -> None:
+            number = connection.next_correlation_id()
+            frame = protocol.encode_sasl_handshake(versions[SASL_HANDSHAKE], number, client_id, mechanism)
+            # From here on, the broker closes the connection if it gets another request.
+            self._sender.hold(connection, True)
+            self.request(connection, SASL_HANDSHAKE, number, frame)
+
+        def send_authenticate(message: bytes) -> None:
+            number = connection.next_correlation_id()
+            frame = protocol.encode_sasl_authenticate(versions[SASL_AUTHENTICATE], number, client_id, message)
+            self.request(connection, SASL_AUTHENTICATE, number, frame)
+
+        return Authentication(
+            self._config,
+            connection.where,
+            converse,
+            self._background,
+            self._rng,
+            send_handshake,
+            send_authenticate,
+        )
+
+    def on_sasl_handshake(
+        self, connection: Connection, version: int, response: SaslHandshakeResponse, now_ms: float
+    ) -> None:
+        """Handles the SaslHandshake response. Raises KafkaError if there is no such mechanism."""
+        authentication = connection.handshake.authentication
+        assert authentication is not None
+        authentication.on_handshake(response)
+
+    def on_sasl_authenticate(
+        self, connection: Connection, version: int, response: SaslAuthenticateResponse, now_ms: float
+    ) -> None:
+        """Handles a SaslAuthenticate response. Raises KafkaError if the broker refuses this client."""
+        authentication = connection.handshake.authentication
+        assert authentication is not None
+        if not authentication.on_authenticate(response, now_ms):
+            return
+        self._sender.hold(connection, False)
+        if not connection.ready:
+            self._finish(connection, now_ms)
+
+    def _authenticate_again(self, now_ms: float) -> float:
+        """Continues authentications and begins those that are due; returns the time until the next, in ms."""
+        due_ms = math.inf
+        for connection in list(self.connections.values()):
+            authentication = connection.handshake.authentication
+            if authentication is None:
+                continue
+            try:
+                if authentication.waits_for_task:
+                    authentication.resume()
+                if connection.ready and now_ms >= authentication.renew_at_ms:
+                    # The session may end before the broker lets it be renewed.
+                    self._sender.hold(connection, True)
+                    if now_ms >= authentication.may_begin_ms():
+                        authentication.renew_at_ms = math.inf
+                        authentication.begin()
+                    else:
+                        due_ms = min(due_ms, authentication.may_begin_ms())
+                else:
+                    due_ms = min(due_ms, authentication.renew_at_ms)
+            except errors.KafkaError as error:
+                self._sender.close_connection(connection, error)
+        return due_ms - now_ms
+
+    def _finish(self, connection: Connection, now_ms: float) -> None:
+        """Everything is agreed with the broker: its batches may be sent."""
+        chosen = connection.handshake.versions
         node_id = connection.node_id
         self._close_quietly(node_id, self.states.ready(node_id, connection.handshake.address, now_ms))
         if node_id < 0:
@@ -422,13 +539,21 @@ class Connector:
             cause = self._hung_up(connection)
         elif isinstance(cause, errors.TlsError) and connection.tls is not None:
             cause = self._explained(connection)
-        self._close_quietly(node_id, self.states.failed(node_id, address, cause, now_ms))
+        others = self.states.failed(
+            node_id, address, cause, now_ms, try_next_address=not isinstance(cause, AUTHENTICATION_ERRORS)
+        )
+        self._close_quietly(node_id, others)
         return _placed(cause, connection.where)
 
     def _hung_up(self, connection: Connection) -> Exception:
         """The peer closed during the handshake: not Kafka, another protocol, or a very old broker."""
         if self._config.api_version is not None and self._assumed is None:
             self._assumed = fallback_for(self._config.api_version)
+        if connection.handshake.authentication is not None:
+            return errors.BrokerProtocolError(
+                f"{connection.where} closed the connection during the authentication by "
+                f"{self._config.sasl_mechanism}"
+            )
         if connection.tls is not None:
             return errors.BrokerProtocolError(
                 f"{connection.where} closed the connection after the TLS handshake: does it ask for a client "

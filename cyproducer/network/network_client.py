@@ -24,9 +24,12 @@ from cyproducer.control.apis import (
     API_VERSIONS,
     INIT_PRODUCER_ID,
     METADATA,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
     Api,
     ApiVersionsResponse,
     MetadataResponse,
+    SaslAuthenticateResponse,
 )
 from cyproducer.control.batch_fate import FatePolicy
 from cyproducer.control.cluster_view import BrokerMetadata, ClusterView
@@ -38,7 +41,7 @@ from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
-from cyproducer.network.connector import Connector
+from cyproducer.network.connector import AUTHENTICATION_ERRORS, Connector
 from cyproducer.network.dns import Resolver
 from cyproducer.network.producer_id import COMPRESSING_MS, ProducerIdClient
 from cyproducer.network.sender import Sender
@@ -137,6 +140,8 @@ class NetworkClient:
                 (API_VERSIONS, protocol.decode_api_versions, self._on_versions),
                 (METADATA, protocol.decode_metadata, self._on_metadata),
                 (INIT_PRODUCER_ID, protocol.decode_init_producer_id, self._producer_id.on_producer_id),
+                (SASL_HANDSHAKE, protocol.decode_sasl_handshake, self._connector.on_sasl_handshake),
+                (SASL_AUTHENTICATE, protocol.decode_sasl_authenticate, self._on_authenticated),
             )
         }
         #: Called after the view of the cluster has changed, on the sender thread or the thread in close().
@@ -146,6 +151,8 @@ class NetworkClient:
         self._shrunk: set[str] = set()
         self._topic_errors: dict[str, Exception] = {}
         self._fatal: Exception | None = None
+        #: Why the brokers refuse this client's credentials; None if the last one did not.
+        self._denied: Exception | None = None
         # Filled by application threads, emptied by the sender thread.
         self._wanted: deque[str] = deque()
         self._asked: set[str] = set()
@@ -202,7 +209,7 @@ class NetworkClient:
             if view.knows(name):
                 return view
             with self._changed:
-                error = self._fatal or self._topic_errors.get(name)
+                error = self._fatal or self._topic_errors.get(name) or self._denied
                 if error is not None:
                     raise error
                 self.want_topic(name)
@@ -267,6 +274,8 @@ class NetworkClient:
         with self._changed:
             while not self.view.brokers():
                 left = deadline - time.monotonic()
+                if self._denied is not None:
+                    raise self._denied
                 if left <= 0 or self._fatal is not None:
                     raise errors.NoBrokersAvailable(f"no broker within {timeout_s:g} s: {self.diagnosis()}")
                 self._changed.wait(min(left, 0.5))
@@ -345,6 +354,17 @@ class NetworkClient:
         self, connection: Connection, version: int, response: ApiVersionsResponse, now_ms: float
     ) -> None:
         self._connector.on_versions(connection, version, response, now_ms)
+        self._close_bootstrap(connection)
+
+    def _on_authenticated(
+        self, connection: Connection, version: int, response: SaslAuthenticateResponse, now_ms: float
+    ) -> None:
+        self._connector.on_sasl_authenticate(connection, version, response, now_ms)
+        if connection.ready:
+            self._denied = None
+        self._close_bootstrap(connection)
+
+    def _close_bootstrap(self, connection: Connection) -> None:
         if connection.ready and connection.node_id >= 0:
             self._connector.close_bootstrap((self._metadata_on, self._producer_id.asked_on))
 
@@ -356,8 +376,35 @@ class NetworkClient:
             return
         if connection is self._metadata_on:
             self._metadata_on = None
+            if type(cause) is errors.KafkaConnectionError and not self._metadata.broker_ids():
+                cause = self._no_answer(connection)
             self._metadata.on_failure(cause, now_ms)
+        if isinstance(cause, AUTHENTICATION_ERRORS) and not self._connector.any_ready():
+            self._refuse_waits(cause)
         self._on_node_failure(cause, now_ms)
+
+    def _no_answer(self, connection: Connection) -> Exception:
+        """The first broker closed the connection on the first request after the handshake."""
+        protocol = self._config.security_protocol
+        if protocol.startswith("SASL"):
+            return errors.KafkaConnectionError(
+                f"{connection.where} closed the connection on the first request"
+            )
+        return errors.KafkaConnectionError(
+            f"{connection.where} closed the connection on the first request: if it is a listener with SASL, "
+            f"set security_protocol={'SASL_' + protocol!r} and sasl_mechanism"
+        )
+
+    def _refuse_waits(self, error: Exception) -> None:
+        """No broker accepts this client's credentials: fails what waits for metadata, at once."""
+        with self._changed:
+            self._denied = error
+            self._changed.notify_all()
+        for name in self._sender.parked_topics():
+            self._asked.discard(name)
+            failed = self._sender.fail_parked(name, errors.told(error, False))
+            if failed:
+                self._failed(failed, "%d records failed: %s", failed, error)
 
     def _on_node_failure(self, cause: BaseException, now_ms: float) -> None:
         """A broker cannot be reached: requests metadata, since its partitions may have new leaders."""

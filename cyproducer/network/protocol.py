@@ -1,4 +1,4 @@
-"""Encodes and decodes every Kafka message except Produce: ApiVersions, Metadata, InitProducerId.
+"""Encodes and decodes every Kafka message except Produce: ApiVersions, Metadata, InitProducerId, SASL.
 
 Owns the byte layout of these requests and responses in each version the package implements, and of the
 Produce response field with broker addresses. Does not own the primitive types (``primitives.pyx``), sockets
@@ -15,12 +15,16 @@ from cyproducer.control.apis import (
     INIT_PRODUCER_ID,
     METADATA,
     NO_TOPIC_ID,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
     Api,
     ApiVersionsResponse,
     BrokerInfo,
     InitProducerIdResponse,
     MetadataResponse,
     PartitionInfo,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
     TopicInfo,
 )
 from cyproducer.errors import KafkaProtocolError
@@ -136,6 +140,24 @@ def encode_init_producer_id(
             f"{writer.message}: producer_id={producer_id} with producer_epoch={producer_epoch} "
             "needs version 3 or newer"
         )
+    writer.no_tags()
+    return writer.finish()
+
+
+def encode_sasl_handshake(version: int, correlation_id: int, client_id: str | None, mechanism: str) -> bytes:
+    """Encodes a SaslHandshake request v1 as a whole frame (KIP-43)."""
+    writer = _request(SASL_HANDSHAKE, version, correlation_id, client_id)
+    writer.string("mechanism", mechanism)
+    return writer.finish()
+
+
+def encode_sasl_authenticate(
+    version: int, correlation_id: int, client_id: str | None, auth_bytes: bytes
+) -> bytes:
+    """Encodes a SaslAuthenticate request v0-v2 as a whole frame (KIP-152, KIP-368)."""
+    writer = _request(SASL_AUTHENTICATE, version, correlation_id, client_id)
+    writer.count(len(auth_bytes))
+    writer.raw(auth_bytes)
     writer.no_tags()
     return writer.finish()
 
@@ -304,6 +326,30 @@ def decode_init_producer_id(version: int, frame: _Frame) -> InitProducerIdRespon
     reader.skip_tags()
     reader.finish()
     return InitProducerIdResponse(throttle_time_ms, error_code, producer_id, producer_epoch)
+
+
+def decode_sasl_handshake(version: int, frame: _Frame) -> SaslHandshakeResponse:
+    """Decodes a SaslHandshake response v1."""
+    reader = _response(SASL_HANDSHAKE, version, frame)
+    reader.int32("correlation_id")
+    error_code = reader.int16("error_code")
+    mechanisms = [reader.string("mechanism") for _ in range(reader.count("mechanisms", 2))]
+    reader.finish()
+    return SaslHandshakeResponse(error_code, mechanisms)
+
+
+def decode_sasl_authenticate(version: int, frame: _Frame) -> SaslAuthenticateResponse:
+    """Decodes a SaslAuthenticate response v0-v2."""
+    reader = _response(SASL_AUTHENTICATE, version, frame)
+    reader.int32("correlation_id")
+    reader.skip_tags()
+    error_code = reader.int16("error_code")
+    error_message = reader.nullable_string("error_message")
+    auth_bytes = reader.raw("auth_bytes", reader.count("auth_bytes", 1))
+    session_lifetime_ms = reader.int64("session_lifetime_ms") if version >= 1 else 0
+    reader.skip_tags()
+    reader.finish()
+    return SaslAuthenticateResponse(error_code, error_message, auth_bytes, session_lifetime_ms)
 
 
 _GREETINGS = (

@@ -326,7 +326,7 @@ cdef class Sender:
         cdef int32_t i
         cdef int fd = transport.fd
         cdef Node* node = transport.node
-        cdef bint throttled = transport.throttled_until_ns > now
+        cdef bint throttled = transport.held or transport.throttled_until_ns > now
         while (
             not throttled
             and transport.in_flight < self.max_in_flight_requests
@@ -511,6 +511,12 @@ cdef class Sender:
         """Whether the control plane reads and writes the socket itself: ``on_socket_ready`` is called when
         that is possible, and no frames are read."""
         connection.transport.raw = on
+
+    def hold(self, Connection connection not None, bint on):
+        """Whether the connection takes no Produce requests for now. Those before it are still answered."""
+        connection.transport.held = on
+        if not on:
+            self.request_control()
 
     def ready(self, Connection connection not None, int produce_version):
         """Marks the handshake as finished: the broker's batches are sent on this connection."""

@@ -39,6 +39,7 @@ cdef struct Transport:
     bint deferred             # the sender thread must handle the frames in the inbox, or `failure`
     int64_t failure           # an Io that a thread in get() got; 0: none
     int16_t produce_version
+    bint held                 # takes no Produce requests now: it authenticates again
     bint connected            # connecting has succeeded, so that closing it counts
     bint wants_write          # the selector watches for writability
     int32_t correlation_id    # of the last request

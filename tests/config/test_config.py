@@ -107,6 +107,7 @@ OWN_DEFAULTS = {
     "ssl_protocol": None,
     "ssl_without_gil": True,
     "pickle_secrets": False,
+    "sasl_jaas_config": None,
 }
 
 
@@ -171,6 +172,8 @@ def test_java_names_and_textual_values_give_the_same_configuration() -> None:
         ssl_cafile="ca.pem",
         security_protocol="SASL_SSL",
         sasl_mechanism="SCRAM-SHA-256",
+        sasl_plain_username="u",
+        sasl_plain_password="p",
     )
     java = ProducerConfig.from_kwargs(
         {
@@ -192,9 +195,11 @@ def test_java_names_and_textual_values_give_the_same_configuration() -> None:
             "ssl.truststore.location": "ca.pem",
             "security.protocol": "sasl_ssl",
             "sasl.mechanism": "scram-sha-256",
+            "sasl.jaas.config": 'a.b.ScramLoginModule required username="u" password="p";',
         }
     )
-    assert java == python
+    assert java.as_dict().pop("sasl_jaas_config") is not None
+    assert java.as_dict() | {"sasl_jaas_config": None} == python.as_dict()
 
 
 def test_an_option_that_java_lacks_may_be_spelled_with_dots() -> None:

@@ -165,16 +165,41 @@ def test_bootstrap_addresses_are_unique_and_in_order() -> None:
     assert config.bootstrap_addresses == (("b", 9092), ("a", 9092), ("a", 9093))
 
 
+# --- SASL -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
+def test_sasl_needs_a_mechanism_and_its_credentials(protocol: str) -> None:
+    def problem(**options: Any) -> str:
+        with pytest.raises(KafkaConfigurationError) as caught:
+            ProducerConfig(security_protocol=protocol, **options)
+        return str(caught.value).removeprefix("KafkaConfigurationError: ")
+
+    assert problem() == f"security_protocol={protocol!r} needs sasl_mechanism"
+    for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
+        given = {"sasl_mechanism": mechanism}
+        assert problem(**given) == f"sasl_mechanism={mechanism!r} needs sasl_plain_username"
+        given["sasl_plain_username"] = "u"
+        assert problem(**given) == f"sasl_mechanism={mechanism!r} needs sasl_plain_password"
+        ProducerConfig(security_protocol=protocol, **given, sasl_plain_password="p").reject_unsupported()
+
+
+def test_a_password_in_clear_text_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"sasl_mechanism": "PLAIN", "sasl_plain_username": "u", "sasl_plain_password": "p"}
+    ProducerConfig(security_protocol="SASL_SSL", **given)
+    assert caplog.text == ""
+    ProducerConfig(security_protocol="SASL_PLAINTEXT", **given)
+    assert "the password crosses the network in clear text" in caplog.text
+
+
 # --- not supported yet ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"security_protocol": "SASL_SSL"}, "security_protocol='SASL_SSL'"),
-        ({"sasl_mechanism": "PLAIN"}, "sasl_mechanism='PLAIN'"),
-        ({"sasl_plain_username": "u"}, "sasl_plain_username='u'"),
-        ({"sasl_plain_password": "secret"}, "sasl_plain_password='***'"),
+        ({"sasl_mechanism": "GSSAPI"}, "sasl_mechanism='GSSAPI'"),
+        ({"sasl_mechanism": "OAUTHBEARER"}, "sasl_mechanism='OAUTHBEARER'"),
         ({"sasl_kerberos_name": "n"}, "sasl_kerberos_name='n'"),
         ({"sasl_kerberos_service_name": "n"}, "sasl_kerberos_service_name='n'"),
         ({"sasl_kerberos_domain_name": "n"}, "sasl_kerberos_domain_name='n'"),

@@ -304,13 +304,15 @@ DECODERS = (
     (protocol.decode_api_versions, 0, 5),
     (protocol.decode_metadata, 1, 13),
     (protocol.decode_init_producer_id, 0, 6),
+    (protocol.decode_sasl_handshake, 1, 1),
+    (protocol.decode_sasl_authenticate, 0, 3),
 )
 
 
 cdef int fuzz_messages(const uint8_t* data, size_t size) noexcept with gil:
     if size < 2:
         return 0
-    decode, lowest, versions = DECODERS[data[0] % 3]
+    decode, lowest, versions = DECODERS[data[0] % len(DECODERS)]
     try:
         frame = PyMemoryView_FromMemory(<char*>data + 2, size - 2, PyBUF_READ)
         protocol.frame_looks_like(frame)

@@ -20,8 +20,14 @@ from tests.network.test_protocol_malformed import CASES
 from tools.harness.reference_records import PartitionResponse, Topic, encode_produce_response
 
 MARK = "  # a seed"
-DECODERS = [protocol.decode_api_versions, protocol.decode_metadata, protocol.decode_init_producer_id]
-LOWEST = [0, 1, 0]
+DECODERS = [
+    protocol.decode_api_versions,
+    protocol.decode_metadata,
+    protocol.decode_init_producer_id,
+    protocol.decode_sasl_handshake,
+    protocol.decode_sasl_authenticate,
+]
+LOWEST = [0, 1, 0, 1, 0]
 
 
 def produce() -> Iterator[bytes]:

@@ -23,6 +23,8 @@ DECODERS = (
     (protocol.decode_api_versions, 0, 5),
     (protocol.decode_metadata, 1, 13),
     (protocol.decode_init_producer_id, 0, 6),
+    (protocol.decode_sasl_handshake, 1, 1),
+    (protocol.decode_sasl_authenticate, 0, 3),
 )
 
 pytestmark = pytest.mark.timeout(120)
@@ -92,7 +94,7 @@ def test_a_stream_gives_its_frames_or_ends_the_connection(limit: int) -> None:
 def test_messages_give_a_result_or_an_error_with_the_offset() -> None:
     read = refused = 0
     for data in two_byte_inputs("messages"):
-        decode, lowest, versions = DECODERS[data[0] % 3]
+        decode, lowest, versions = DECODERS[data[0] % len(DECODERS)]
         problem = None
         try:
             assert decode(lowest + data[1] % versions, data[2:]) is not None

@@ -21,7 +21,15 @@ from types import TracebackType
 
 from tests.network import scripted_wire as wire
 from tests.network.scripted_model import NO_LEADER, Act, Answers, Partition, TopicModel
-from tests.network.scripted_wire import API_VERSIONS, INIT_PRODUCER_ID, METADATA, PRODUCE
+from tests.network.scripted_sasl import SaslServer, SaslState
+from tests.network.scripted_wire import (
+    API_VERSIONS,
+    INIT_PRODUCER_ID,
+    METADATA,
+    PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
 from tools.harness.reference_records import (
     Batch,
     PartitionResponse,
@@ -39,6 +47,8 @@ __all__ = [
     "METADATA",
     "NO_LEADER",
     "PRODUCE",
+    "SASL_AUTHENTICATE",
+    "SASL_HANDSHAKE",
     "TIMEOUT_S",
     "Act",
     "Connection",
@@ -50,7 +60,15 @@ __all__ = [
 ]
 
 TIMEOUT_S = 20.0
-ALL_VERSIONS = {PRODUCE: (3, 13), METADATA: (0, 13), API_VERSIONS: (0, 4), INIT_PRODUCER_ID: (0, 5)}
+ALL_VERSIONS = {
+    PRODUCE: (3, 13),
+    METADATA: (0, 13),
+    API_VERSIONS: (0, 4),
+    INIT_PRODUCER_ID: (0, 5),
+    SASL_HANDSHAKE: (0, 1),
+    SASL_AUTHENTICATE: (0, 2),
+}
+BEFORE_AUTHENTICATION = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
 LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC, NOT_LEADER, UNKNOWN_TOPIC_ID = 5, 3, 6, 100
 
 
@@ -90,6 +108,7 @@ class Connection:
         self.sock = sock if context is None else TlsEnd(sock, context)
         self.requests: list[Received] = []
         self.closed = False
+        self.sasl = SaslState()
         self._answers: queue.SimpleQueue[tuple[bytes, Act] | None] = queue.SimpleQueue()
         self.threads = [
             threading.Thread(target=run, name=f"scripted-{node.id}", daemon=True)
@@ -204,7 +223,14 @@ class Node:
 class ScriptedCluster:
     """``nodes`` brokers with the ids 1, 2, ...; a context manager."""
 
-    def __init__(self, nodes: int = 1, *, tls: ssl.SSLContext | None = None, **topics: int) -> None:
+    def __init__(
+        self,
+        nodes: int = 1,
+        *,
+        tls: ssl.SSLContext | None = None,
+        sasl: SaslServer | None = None,
+        **topics: int,
+    ) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.requests: list[Received] = []
         self.failures: list[Exception] = []
@@ -216,6 +242,8 @@ class ScriptedCluster:
         self.unlisted: set[int] = set()
         """Nodes missing in the metadata's broker list, even if they lead partitions."""
         self.script: Callable[[Received], Act | None] = lambda received: None
+        #: Clients must authenticate; None: they need not, and cannot.
+        self.sasl = sasl
         #: Connections are encrypted with it; None: they are not.
         self.tls = tls
         self._acts: dict[int, deque[Act]] = {key: deque() for key in ALL_VERSIONS}
@@ -292,7 +320,13 @@ class ScriptedCluster:
         received = Received(connection, header, frame)
         lowest, highest = connection.node.versions[header.api_key]
         with self.changed:
-            if lowest <= header.version <= highest:
+            if header.api_key != SASL_AUTHENTICATE:
+                assert not connection.sasl.between, f"a request in the middle of authenticating: {header}"
+            denied = self.sasl is not None and not connection.sasl.authenticated
+            if denied and header.api_key not in BEFORE_AUTHENTICATION:
+                connection.close()
+                response, act = None, Act()
+            elif lowest <= header.version <= highest:
                 response, act = self._respond(received)
             else:
                 assert header.api_key == API_VERSIONS, f"unsupported version {header.version}: {header}"
@@ -339,6 +373,16 @@ class ScriptedCluster:
         if header.api_key == API_VERSIONS:
             wire.read_api_versions(header)
             answer = wire.write_api_versions(version, correlation_id, node.versions, error, act.throttle_ms)
+            return answer, act
+        if header.api_key == SASL_HANDSHAKE:
+            server = self.sasl or SaslServer(mechanisms=())
+            code, names = received.connection.sasl.handshake(server, wire.read_sasl_handshake(header))
+            return wire.write_sasl_handshake(version, correlation_id, names, code), act
+        if header.api_key == SASL_AUTHENTICATE:
+            assert self.sasl is not None
+            message = wire.read_sasl_authenticate(header)
+            code, text, reply, lifetime = received.connection.sasl.authenticate(self.sasl, message)
+            answer = wire.write_sasl_authenticate(version, correlation_id, reply, lifetime, code, text)
             return answer, act
         wire.read_init_producer_id(header)
         return wire.write_init_producer_id(version, correlation_id, 4711, 0, error, act.throttle_ms), act

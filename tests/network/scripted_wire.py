@@ -1,4 +1,4 @@
-"""The scripted broker's codec for requests other than Produce: ApiVersions, Metadata and InitProducerId.
+"""The scripted broker's codec for requests other than Produce: ApiVersions, Metadata, InitProducerId, SASL.
 
 Written from the Kafka protocol guide; shares no code with the package. Strict like ``reference_wire``, whose
 primitive types it uses. Does no I/O and has no state.
@@ -9,10 +9,24 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tools.harness.reference_wire import MalformedError, Reader, encode_array, encode_string
+from tools.harness.reference_wire import (
+    MalformedError,
+    Reader,
+    encode_array,
+    encode_string,
+    encode_uvarint,
+)
 
 PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 3, 18, 22
-FIRST_FLEXIBLE = {PRODUCE: 9, METADATA: 9, API_VERSIONS: 3, INIT_PRODUCER_ID: 2}
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+FIRST_FLEXIBLE = {
+    PRODUCE: 9,
+    METADATA: 9,
+    API_VERSIONS: 3,
+    INIT_PRODUCER_ID: 2,
+    SASL_HANDSHAKE: 1 << 15,
+    SASL_AUTHENTICATE: 2,
+}
 NO_ID = uuid.UUID(int=0)
 
 
@@ -87,6 +101,23 @@ def read_init_producer_id(header: Header) -> tuple[str | None, int, int, int]:
     reader.no_tags(header.flexible)
     reader.expect_end("InitProducerId request")
     return transactional_id, timeout_ms, producer_id, epoch
+
+
+def read_sasl_handshake(header: Header) -> str:
+    """Returns the mechanism."""
+    mechanism = header.body.string(False)
+    header.body.expect_end("SaslHandshake request")
+    assert mechanism is not None
+    return mechanism
+
+
+def read_sasl_authenticate(header: Header) -> bytes:
+    """Returns the mechanism's message."""
+    message = header.body.bytes_(header.flexible)
+    header.body.no_tags(header.flexible)
+    header.body.expect_end("SaslAuthenticate request")
+    assert message is not None
+    return message
 
 
 @dataclass(frozen=True)
@@ -189,3 +220,26 @@ def write_init_producer_id(
     flexible = version >= 2
     body = struct.pack(">ihqh", throttle_ms, error, producer_id, epoch) + (b"\x00" if flexible else b"")
     return framed(correlation_id, body, tagged_header=flexible)
+
+
+def write_sasl_handshake(
+    version: int, correlation_id: int, mechanisms: Sequence[str], error: int = 0
+) -> bytes:
+    body = struct.pack(">h", error) + encode_array(mechanisms, False, lambda name: encode_string(name, False))
+    return framed(correlation_id, body, tagged_header=False)
+
+
+def write_sasl_authenticate(
+    version: int,
+    correlation_id: int,
+    message: bytes,
+    lifetime_ms: int = 0,
+    error: int = 0,
+    error_message: str | None = None,
+) -> bytes:
+    flexible = version >= 2
+    body = struct.pack(">h", error) + encode_string(error_message, flexible)
+    body += (encode_uvarint(len(message) + 1) if flexible else struct.pack(">i", len(message))) + message
+    if version >= 1:
+        body += struct.pack(">q", lifetime_ms)
+    return framed(correlation_id, body + (b"\x00" if flexible else b""), tagged_header=flexible)

@@ -239,6 +239,57 @@ def test_init_producer_id_response_of_another_codec_is_read(
     )
 
 
+@given(correlation_id=int32s, client_id=st.none() | texts, mechanism=texts)
+def test_sasl_handshake_request_reads_back(
+    correlation_id: int, client_id: str | None, mechanism: str
+) -> None:
+    frame = protocol.encode_sasl_handshake(1, correlation_id, client_id, mechanism)
+    header, body = read_request(frame, schema("sasl_handshake", 1, "request").SaslHandshakeRequest)
+    assert_header(header, 17, 1, correlation_id, client_id)
+    assert body.mechanism == mechanism
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@given(correlation_id=int32s, client_id=st.none() | texts, message=st.binary(max_size=2000))
+def test_sasl_authenticate_request_reads_back(
+    version: int, correlation_id: int, client_id: str | None, message: bytes
+) -> None:
+    frame = protocol.encode_sasl_authenticate(version, correlation_id, client_id, message)
+    kind = schema("sasl_authenticate", version, "request").SaslAuthenticateRequest
+    header, body = read_request(frame, kind)
+    assert_header(header, 36, version, correlation_id, client_id)
+    assert body.auth_bytes == message
+
+
+@given(error_code=error_codes, mechanisms=st.lists(texts, max_size=6))
+def test_sasl_handshake_response_of_another_codec_is_read(error_code: int, mechanisms: list[str]) -> None:
+    entity = schema("sasl_handshake", 1, "response").SaslHandshakeResponse(
+        error_code=ErrorCode(error_code), mechanisms=tuple(mechanisms)
+    )
+    assert protocol.decode_sasl_handshake(1, write_response(entity)) == (error_code, mechanisms)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@given(
+    error_code=error_codes,
+    text=st.none() | texts,
+    message=st.binary(max_size=2000),
+    lifetime_ms=st.integers(0, 10**12),
+)
+def test_sasl_authenticate_response_of_another_codec_is_read(
+    version: int, error_code: int, text: str | None, message: bytes, lifetime_ms: int
+) -> None:
+    entity = make(
+        schema("sasl_authenticate", version, "response").SaslAuthenticateResponse,
+        error_code=ErrorCode(error_code),
+        error_message=text,
+        auth_bytes=message,
+        session_lifetime=milliseconds(lifetime_ms),
+    )
+    expected = (error_code, text, message, lifetime_ms if version else 0)
+    assert protocol.decode_sasl_authenticate(version, write_response(entity)) == expected
+
+
 versions_by_key = st.dictionaries(int16s, st.tuples(int16s, int16s), max_size=80)
 
 

@@ -55,6 +55,26 @@ def init_producer_id_frame(version: int) -> bytes:
     )
 
 
+def sasl_handshake_frame(version: int) -> bytes:
+    return write_response(
+        schema("sasl_handshake", version, "response").SaslHandshakeResponse(
+            error_code=ErrorCode.none, mechanisms=("PLAIN", "SCRAM-SHA-256")
+        )
+    )
+
+
+def sasl_authenticate_frame(version: int) -> bytes:
+    return write_response(
+        make(
+            schema("sasl_authenticate", version, "response").SaslAuthenticateResponse,
+            error_code=ErrorCode.none,
+            error_message="text",
+            auth_bytes=b"r=abc,s=W22Z,i=4096",
+            session_lifetime=milliseconds(5),
+        )
+    )
+
+
 CASES = [
     *((protocol.decode_api_versions, version, api_versions_frame(version)) for version in range(5)),
     *(
@@ -62,6 +82,8 @@ CASES = [
         for version in range(1, 14)
     ),
     *((protocol.decode_init_producer_id, version, init_producer_id_frame(version)) for version in range(6)),
+    (protocol.decode_sasl_handshake, 1, sasl_handshake_frame(1)),
+    *((protocol.decode_sasl_authenticate, version, sasl_authenticate_frame(version)) for version in range(3)),
 ]
 every_message = pytest.mark.parametrize(
     ("decode", "version", "frame"),

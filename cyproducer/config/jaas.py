@@ -1,0 +1,88 @@
+"""Reads ``sasl.jaas.config``, the form in which Java's clients have credentials.
+
+Owns the grammar: one login module, as in ``org.apache.kafka.common.security.plain.PlainLoginModule required
+username="alice" password="secret";``. Does not own which module belongs to which mechanism (``config``).
+Pure functions; any thread may call them.
+
+The grammar is what Java's parser takes (tried with Kafka 4.1): values in single or double quotes with C's
+escapes, or words of letters, digits, ``.``, ``-``, ``_`` and ``$``. A slash begins a comment. Of equal names
+the last one counts.
+"""
+
+import re
+from typing import NamedTuple
+
+from cyproducer.config.values import Refused
+
+_TOKEN = re.compile(
+    r"""
+      (?P<space>\s+|/\*.*?\*/|/[^\n]*)
+    | "(?P<double>(?:[^"\\\n]|\\.)*)"
+    | '(?P<single>(?:[^'\\\n]|\\.)*)'
+    | (?P<word>[A-Za-z_$\x80-\U0010ffff][\w.$\-]*)
+    | (?P<sign>[=;])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPE = re.compile(r"\\([0-3]?[0-7]{1,2}|.)", re.DOTALL)
+_LETTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v"}
+_FLAGS = ("required", "requisite", "sufficient", "optional")
+
+
+class LoginModule(NamedTuple):
+    """A login module: the last part of its class name, and its options."""
+
+    name: str
+    options: dict[str, str]
+
+
+def _unescaped(text: str) -> str:
+    def one(found: re.Match[str]) -> str:
+        code = found[1]
+        return chr(int(code, 8)) if code[0] in "01234567" else _LETTERS.get(code, code)
+
+    return _ESCAPE.sub(one, text)
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    """Returns (kind, text) of each token; the kinds are word, value (in quotes) and sign."""
+    found: list[tuple[str, str]] = []
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            # Not the text itself: it may be a part of a password.
+            raise Refused(f"character {at + 1} is neither a name, a value in quotes, '=' nor ';'")
+        at = match.end()
+        quoted = match["double"] if match["double"] is not None else match["single"]
+        if quoted is not None:
+            found.append(("value", _unescaped(quoted)))
+        elif match["word"] is not None:
+            found.append(("word", match["word"]))
+        elif match["sign"] is not None:
+            found.append(("sign", match["sign"]))
+    return found
+
+
+def parse(text: str) -> LoginModule:
+    """Returns the login module. Raises ``Refused``, whose text has none of the values."""
+    tokens = _tokens(text)
+    if len(tokens) < 2 or tokens[0][0] != "word" or tokens[1][0] != "word":
+        raise Refused("it must begin with a login module's class and 'required'")
+    if tokens[1][1].lower() not in _FLAGS:
+        raise Refused(f"behind the login module's class there must be one of {', '.join(_FLAGS)}")
+    options: dict[str, str] = {}
+    at = 2
+    while at < len(tokens) and tokens[at] != ("sign", ";"):
+        name = tokens[at]
+        if name[0] != "word":
+            raise Refused(f"entry {len(options) + 1} does not begin with a name")
+        if at + 2 >= len(tokens) or tokens[at + 1] != ("sign", "=") or tokens[at + 2][0] == "sign":
+            raise Refused(f'{name[1]} has no value: write {name[1]}="..."')
+        options[name[1]] = tokens[at + 2][1]
+        at += 3
+    if at == len(tokens):
+        raise Refused("it must end with ';'")
+    if at != len(tokens) - 1:
+        raise Refused("there is something behind the ';': give one login module only")
+    return LoginModule(tokens[0][1].rpartition(".")[2], options)

@@ -1,0 +1,164 @@
+"""Authenticates one connection: SaslHandshake, then SaslAuthenticate requests until the mechanism is done.
+
+Owns the order of the requests (KIP-43, KIP-152), and when the session must be renewed (KIP-368). Does not own
+the messages of a mechanism (``security/sasl``), or the connection (``connector``).
+
+While a connection authenticates again, it carries no other requests: a broker closes it if there is one
+between the two kinds. Requests before them are answered first.
+
+Runs with the loop lock held.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from cyproducer import errors
+from cyproducer.config import ProducerConfig
+from cyproducer.control.apis import SaslAuthenticateResponse, SaslHandshakeResponse
+from cyproducer.network.background import Background, Task
+from cyproducer.security.sasl import Compute, Conversation, Send
+
+UNSUPPORTED_MECHANISM, ILLEGAL_STATE, AUTHENTICATION_FAILED = 33, 34, 58
+#: A broker refuses to authenticate a connection again within a second.
+LEAST_INTERVAL_MS = 1050.0
+#: How much of a broker's message is shown.
+MOST_TEXT = 500
+
+
+class Authentication:
+    """The authentication of one connection, repeated when the broker ends the session."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        where: str,
+        converse: Callable[[], Conversation],
+        background: Background,
+        rng: Callable[[], float],
+        send_handshake: Callable[[str], None],
+        send_authenticate: Callable[[bytes], None],
+    ) -> None:
+        """
+        Args:
+            config: the producer's options.
+            where: the address, for messages.
+            converse: makes the conversation of the mechanism.
+            background: runs what may block.
+            rng: a float in [0, 1), so that connections do not renew their sessions all at once.
+            send_handshake: sends a SaslHandshake request for the mechanism.
+            send_authenticate: sends a SaslAuthenticate request.
+        """
+        self._config = config
+        self._mechanism = str(config.sasl_mechanism)
+        self._where = where
+        self._converse = converse
+        self._background = background
+        self._rng = rng
+        self._send_handshake = send_handshake
+        self._send_authenticate = send_authenticate
+        self._conversation: Conversation | None = None
+        self._task: Task[Any] | None = None
+        self._first: bytes | None = None
+        self._rounds = 0
+        self._done_ms = -math.inf
+        #: When to stop sending other requests, and to authenticate again.
+        self.renew_at_ms = math.inf
+
+    def begin(self) -> None:
+        """Begins; ``resume``, ``on_handshake`` and ``on_authenticate`` continue.
+
+        Raises KafkaError if that is not possible.
+        """
+        self._first, self._rounds = None, 0
+        self._conversation = self._converse()
+        self._continue(None)
+
+    @property
+    def waits_for_task(self) -> bool:
+        """Whether ``resume`` must be called: what runs on another thread is done."""
+        return self._task is not None and self._task.done
+
+    def resume(self) -> None:
+        """Continues with the result of another thread. Raises KafkaError if it failed."""
+        assert self._task is not None
+        task, self._task = self._task, None
+        if task.error is not None:
+            if isinstance(task.error, errors.KafkaError):
+                raise task.error
+            raise errors.SaslAuthenticationFailedError(
+                f"{self._where}: {self._mechanism}: getting the credentials failed: {task.error!r}"
+            ) from task.error
+        self._continue(task.result)
+
+    def _continue(self, reply: Any) -> bool:
+        """Gives the conversation a reply, and does what it asks for; returns whether it is over."""
+        assert self._conversation is not None
+        try:
+            asked = self._conversation.send(reply)
+        except StopIteration:
+            self._conversation = None
+            return True
+        except errors.SaslAuthenticationFailedError as error:
+            raise type(error)(f"{self._where}: {self._mechanism}: {error.args[0]}") from None
+        if isinstance(asked, Compute):
+            self._task = self._background.start(asked.function)
+        else:
+            assert isinstance(asked, Send)
+            if self._first is None:
+                self._first = asked.message
+                self._send_handshake(self._mechanism)
+            else:
+                self._send_authenticate(asked.message)
+        return False
+
+    def on_handshake(self, response: SaslHandshakeResponse) -> None:
+        """Handles the SaslHandshake response. Raises KafkaError if the broker does not have the mechanism."""
+        code = response.error_code
+        if code == UNSUPPORTED_MECHANISM:
+            listed = ", ".join(response.mechanisms) or "none"
+            raise errors.UnsupportedSaslMechanismError(
+                f"{self._where} has no sasl_mechanism={self._mechanism!r}; it has {listed}"
+            )
+        if code == ILLEGAL_STATE and not response.mechanisms:
+            raise errors.IllegalSaslStateError(
+                f"{self._where} has no SASL: set security_protocol="
+                f"{self._config.security_protocol.removeprefix('SASL_')!r}, or connect to another listener"
+            )
+        if code:
+            raise errors.for_code(code)(f"{self._where} rejected the SaslHandshake request")
+        assert self._first is not None
+        self._send_authenticate(self._first)
+
+    def on_authenticate(self, response: SaslAuthenticateResponse, now_ms: float) -> bool:
+        """Handles a SaslAuthenticate response; returns whether the connection is authenticated.
+
+        Raises KafkaError if the broker refuses, or breaks the mechanism's rules.
+        """
+        self._rounds += 1
+        if response.error_code:
+            raise self._refused(response)
+        if not self._continue(response.auth_bytes):
+            return False
+        self._done_ms = now_ms
+        lifetime = response.session_lifetime_ms
+        self.renew_at_ms = math.inf
+        if lifetime > 0:
+            self.renew_at_ms = now_ms + lifetime * (0.85 + 0.1 * self._rng())
+        return True
+
+    def may_begin_ms(self) -> float:
+        """Returns when the connection may authenticate again."""
+        return self._done_ms + LEAST_INTERVAL_MS
+
+    def _refused(self, response: SaslAuthenticateResponse) -> errors.KafkaError:
+        text = "".join(each if each.isprintable() else " " for each in response.error_message or "")
+        user = self._config.sasl_plain_username
+        named = f" user {user!r}" if isinstance(user, str) else " this client"
+        hint = ""
+        if self._mechanism.startswith("SCRAM") and self._rounds == 1:
+            hint = f"; is there such a user, and has it a {self._mechanism} password?"
+        kind = errors.for_code(response.error_code)
+        return kind(
+            f"{self._where} refused{named} by {self._mechanism}: {text[:MOST_TEXT] or kind.__name__}{hint}"
+        )

@@ -1,0 +1,103 @@
+"""SASL mechanisms as conversations: what to send, what to compute, and when it is over.
+
+Owns the messages of each mechanism. Does not own the requests that carry them or their order
+(``network/authentication``). A mechanism is a generator: it yields a ``Send`` and gets the broker's reply,
+or yields a ``Compute`` and gets its result; it returns when the broker has accepted the client, as far as the
+mechanism can know. It does no I/O itself and reads no clock.
+
+A ``Compute`` may block or run users' code: the driver calls it on another thread.
+"""
+
+import hashlib
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, NamedTuple
+
+from cyproducer.config import ProducerConfig
+from cyproducer.config.values import Secret, revealed
+from cyproducer.errors import KafkaConfigurationError, SaslAuthenticationFailedError
+from cyproducer.security.scram import Scram
+
+#: More iterations of SCRAM's hash are computed on another thread: these take 6 ms with SHA-256.
+QUICK_ITERATIONS = 16384
+
+
+class Send(NamedTuple):
+    """Bytes for the broker; the reply is its message."""
+
+    message: bytes
+
+
+class Compute(NamedTuple):
+    """A call to make on another thread; the reply is its result."""
+
+    function: Callable[[], Any]
+
+
+Conversation = Generator[Send | Compute, Any, None]
+
+
+class SaltedPasswords:
+    """The hashed passwords of earlier SCRAM exchanges, so that a reconnection does not hash again.
+
+    Keys are hashes, too: the passwords themselves are not kept here. For one thread.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[bytes, bytes] = {}
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._found.get(key)
+
+    def put(self, key: bytes, salted: bytes) -> None:
+        if len(self._found) >= 16:
+            self._found.clear()
+        self._found[key] = salted
+
+
+def converse(config: ProducerConfig, salted: SaltedPasswords) -> Conversation:
+    """Returns the conversation of ``sasl_mechanism`` with one broker."""
+    mechanism = config.sasl_mechanism
+    if mechanism == "PLAIN":
+        return plain(config)
+    if mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+        return scram(config, mechanism, salted)
+    raise KafkaConfigurationError(f"sasl_mechanism={mechanism!r}: not supported by this version yet")
+
+
+def _credentials(config: ProducerConfig) -> Generator[Compute, Any, tuple[str, str]]:
+    """User and password. Callables are called on another thread."""
+    user, password = config.sasl_plain_username, config.sasl_plain_password
+    if callable(user) or callable(password):
+        found: tuple[str, str] = yield Compute(partial(_call, user, password))
+        return found
+    return _call(user, password)
+
+
+def _call(user: Any, password: Secret | Callable[[], str] | None) -> tuple[str, str]:
+    return str(user() if callable(user) else user), revealed(password) or ""
+
+
+def plain(config: ProducerConfig) -> Conversation:
+    """PLAIN (RFC 4616): the password in clear text."""
+    user, password = yield from _credentials(config)
+    if "\0" in user or "\0" in password:
+        raise SaslAuthenticationFailedError("PLAIN: a user name or password cannot contain a zero byte")
+    yield Send(f"\0{user}\0{password}".encode())
+
+
+def scram(config: ProducerConfig, mechanism: str, salted: SaltedPasswords) -> Conversation:
+    """SCRAM-SHA-256 or SCRAM-SHA-512."""
+    user, password = yield from _credentials(config)
+    exchange = Scram(mechanism, user, password, token=config.sasl_delegation_token)
+    exchange.read_first((yield Send(exchange.first())))
+    described = repr((mechanism, user, password, exchange.salt, exchange.iterations))
+    key = hashlib.sha256(described.encode()).digest()
+    hashed = salted.get(key)
+    if hashed is None:
+        if exchange.iterations > QUICK_ITERATIONS:
+            hashed = yield Compute(exchange.salted_password)
+        else:
+            hashed = exchange.salted_password()
+        salted.put(key, hashed)
+    exchange.read_final((yield Send(exchange.final(hashed))))

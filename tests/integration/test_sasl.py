@@ -1,0 +1,143 @@
+"""SASL against a real Kafka: PLAIN and SCRAM with and without TLS, renewed sessions, refusals."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cyproducer import KafkaProducer
+from cyproducer.errors import (
+    IllegalSaslStateError,
+    KafkaTimeoutError,
+    SaslAuthenticationFailedError,
+    UnsupportedSaslMechanismError,
+)
+from tests.integration.consume import read_all
+from tools.harness import sasl, tls
+from tools.harness.kafka_cluster import KafkaCluster
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+AUTHORITY = tls.Authority()
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+USER, PASSWORD = "alice", "secret"
+REAUTH_MS = 2000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    directory = tmp_path_factory.mktemp("kafka-sasl")
+    nodes = KafkaCluster(
+        properties={
+            **tls.broker_properties("SECURE", AUTHORITY, directory),
+            **sasl.broker_properties("SECURE", {USER: PASSWORD}, REAUTH_MS),
+            **sasl.broker_properties("OPEN", {USER: PASSWORD}),
+        },
+        listeners={"SECURE": "SASL_SSL", "OPEN": "SASL_PLAINTEXT"},
+        directory=directory / "nodes",
+    )
+    with nodes:
+        for mechanism, iterations in (("SCRAM-SHA-256", 4096), ("SCRAM-SHA-512", 16384)):
+            sasl.create_scram_user(nodes, USER, PASSWORD, mechanism, iterations)
+            # Letters that SCRAM escapes.
+            sasl.create_scram_user(nodes, "n,a=m", "pä ﬁ", mechanism)
+        yield nodes
+
+
+def producer(cluster: KafkaCluster, listener: str = "SECURE", **options: Any) -> KafkaProducer:
+    secure = {"security_protocol": "SASL_SSL", "ssl_context": AUTHORITY.client()}
+    given = {
+        "sasl_mechanism": "SCRAM-SHA-256",
+        "sasl_plain_username": USER,
+        "sasl_plain_password": PASSWORD,
+        **(secure if listener == "SECURE" else {"security_protocol": "SASL_PLAINTEXT"}),
+        **options,
+    }
+    return KafkaProducer(bootstrap_servers=cluster.bootstrap(listener), **given)
+
+
+@pytest.mark.parametrize("listener", ["SECURE", "OPEN"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_records_arrive(cluster: KafkaCluster, listener: str, mechanism: str) -> None:
+    topic = f"{listener}-{mechanism}"
+    cluster.create_topic(topic, 2)
+    with producer(cluster, listener, sasl_mechanism=mechanism) as ours:
+        futures = [ours.send(topic, b"%d" % i, partition=i % 2) for i in range(1000)]
+        assert [future.get(30).offset for future in futures] == [i // 2 for i in range(1000)]
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_scram_user_with_letters_that_are_escaped(cluster: KafkaCluster, mechanism: str) -> None:
+    given = {"sasl_mechanism": mechanism, "sasl_plain_username": "n,a=m", "sasl_plain_password": "pä ﬁ"}
+    with producer(cluster, **given) as ours:
+        ours.send("escaped", b"v").get(30)
+
+
+def test_java_s_options(cluster: KafkaCluster) -> None:
+    jaas = "org.apache.kafka.common.security.scram.ScramLoginModule required "
+    java = {
+        "bootstrap.servers": cluster.bootstrap("SECURE"),
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.certificates": AUTHORITY.pem,
+        "ssl.truststore.type": "PEM",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": f'{jaas} username="{USER}" password="{PASSWORD}";',
+    }
+    with KafkaProducer(**java) as ours:
+        ours.send("java", b"v").get(30)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_sessions_are_renewed_under_load_without_losing_the_connection(
+    cluster: KafkaCluster, mechanism: str
+) -> None:
+    topic = f"renewed-{mechanism}"
+    cluster.create_topic(topic, 1)
+    with producer(cluster, sasl_mechanism=mechanism) as ours:
+        ours.send(topic, b"first").get(30)
+        made = ours.metrics()["producer-metrics"]["connection-creation-total"]
+        began, count = time.monotonic(), 1
+        # Three sessions.
+        while time.monotonic() - began < 3 * REAUTH_MS / 1000:
+            futures = [ours.send(topic, bytes(100)) for _ in range(500)]
+            assert [future.get(30).offset for future in futures] == list(range(count, count + 500))
+            count += 500
+        assert ours.metrics()["producer-metrics"]["connection-creation-total"] == made
+    assert len(read_all(cluster.bootstrap_servers, topic, count)) == count
+
+
+def test_an_idle_connection_outlives_its_session(cluster: KafkaCluster) -> None:
+    with producer(cluster) as ours:
+        ours.send("idle", b"1").get(30)
+        made = ours.metrics()["producer-metrics"]["connection-creation-total"]
+        time.sleep(1.5 * REAUTH_MS / 1000)
+        ours.send("idle", b"2").get(30)
+        assert ours.metrics()["producer-metrics"]["connection-creation-total"] == made
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_wrong_password_is_said_at_once(cluster: KafkaCluster, mechanism: str) -> None:
+    with producer(cluster, sasl_mechanism=mechanism, sasl_plain_password="wrong") as ours:
+        began = time.monotonic()
+        with pytest.raises(SaslAuthenticationFailedError, match=f"refused user 'alice' by {mechanism}"):
+            ours.send("t", b"v").get(30)
+        assert time.monotonic() - began < 5
+
+
+def test_what_the_listener_does_not_have(cluster: KafkaCluster) -> None:
+    plain = {"sasl_mechanism": "PLAIN", "sasl_plain_username": USER, "sasl_plain_password": PASSWORD}
+    with (
+        KafkaProducer(
+            bootstrap_servers=cluster.bootstrap_servers, security_protocol="SASL_PLAINTEXT", **plain
+        ) as ours,
+        pytest.raises(
+            (IllegalSaslStateError, UnsupportedSaslMechanismError), match="has no SASL: set security_protocol"
+        ),
+    ):
+        ours.send("t", b"v").get(30)
+    with (
+        KafkaProducer(bootstrap_servers=cluster.bootstrap("OPEN"), max_block_ms=3000) as ours,
+        pytest.raises(KafkaTimeoutError, match="set security_protocol='SASL_PLAINTEXT' and sasl_mechanism"),
+    ):
+        ours.send("t", b"v").get(30)

@@ -1,0 +1,323 @@
+"""Whole producers that authenticate by SASL against the scripted broker."""
+
+import logging
+import pickle
+import threading
+import time
+import traceback
+from typing import Any
+
+import pytest
+
+from cyproducer import KafkaProducer
+from cyproducer.errors import (
+    IllegalSaslStateError,
+    KafkaTimeoutError,
+    SaslAuthenticationFailedError,
+    UnsupportedSaslMechanismError,
+)
+from tests.network.scripted_broker import (
+    METADATA,
+    PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    ScriptedCluster,
+)
+from tests.network.scripted_model import Act
+from tests.network.scripted_sasl import Exchange, RefusedError, SaslServer
+from tools.harness.tls import Authority
+from tools.harness.until import until
+
+pytestmark = pytest.mark.timeout(60)
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+PASSWORD = "secret"
+
+
+def options(cluster: ScriptedCluster, **more: Any) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "SCRAM-SHA-256",
+        "sasl_plain_username": "alice",
+        "sasl_plain_password": PASSWORD,
+        "reconnect_backoff_ms": 10,
+        **more,
+    }
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_records_are_sent_after_the_authentication(mechanism: str, version: int) -> None:
+    with ScriptedCluster(2, sasl=SaslServer(), t=2) as cluster:
+        for node in cluster.nodes.values():
+            node.versions[SASL_AUTHENTICATE] = (0, version)
+        with KafkaProducer(**options(cluster, sasl_mechanism=mechanism)) as ours:
+            futures = [ours.send("t", b"%d" % i, partition=i % 2) for i in range(20)]
+            assert [future.get(20).offset for future in futures] == [i // 2 for i in range(20)]
+            assert ours.send("t", b"v", partition=0).get(20).offset == 10
+    assert set(cluster.sasl.tries) == {mechanism}  # type: ignore[union-attr]
+
+
+def test_names_and_passwords_of_any_letters() -> None:
+    server = SaslServer(users={"n,a=m ü": "pä ﬁ"})
+    for mechanism in MECHANISMS:
+        with ScriptedCluster(sasl=server, t=1) as cluster:
+            given = {"sasl_plain_username": "n,a=m ü", "sasl_plain_password": "pä ﬁ"}
+            with KafkaProducer(**options(cluster, sasl_mechanism=mechanism, **given)) as ours:
+                assert ours.send("t", b"v").get(20).offset == 0
+
+
+def test_sasl_over_tls() -> None:
+    authority = Authority()
+    with ScriptedCluster(sasl=SaslServer(), tls=authority.server(), t=1) as cluster:
+        given = {"security_protocol": "SASL_SSL", "ssl_context": authority.client()}
+        with KafkaProducer(**options(cluster, **given)) as ours:
+            assert ours.send("t", b"v").get(20).offset == 0
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_wrong_password_fails_at_once_and_is_not_tried_again(mechanism: str) -> None:
+    server = SaslServer()
+    given = {"sasl_mechanism": mechanism, "sasl_plain_password": "wrong"}
+    with ScriptedCluster(sasl=server, t=1) as cluster, KafkaProducer(**options(cluster, **given)) as ours:
+        began = time.monotonic()
+        with pytest.raises(SaslAuthenticationFailedError, match=f"refused user 'alice' by {mechanism}: Auth"):
+            ours.send("t", b"v").get(20)
+        with pytest.raises(SaslAuthenticationFailedError):
+            ours.wait_ready(20)
+        with pytest.raises(SaslAuthenticationFailedError):
+            ours.partitions_for("t")
+        assert time.monotonic() - began < 5
+        # Accounts lock after some attempts.
+        assert server.tries == [mechanism]
+
+
+def test_an_unknown_scram_user_gets_a_hint() -> None:
+    with (
+        ScriptedCluster(sasl=SaslServer(), t=1) as cluster,
+        KafkaProducer(**options(cluster, sasl_plain_username="bob")) as ours,
+        pytest.raises(SaslAuthenticationFailedError, match="is there such a user, and has it a SCRAM"),
+    ):
+        ours.send("t", b"v").get(20)
+
+
+def test_a_mechanism_that_the_broker_does_not_have() -> None:
+    with (
+        ScriptedCluster(sasl=SaslServer(mechanisms=("PLAIN", "OAUTHBEARER")), t=1) as cluster,
+        KafkaProducer(**options(cluster)) as ours,
+        pytest.raises(
+            UnsupportedSaslMechanismError, match="has no sasl_mechanism='SCRAM-SHA-256'; it has PLAIN, OAUTH"
+        ),
+    ):
+        ours.send("t", b"v").get(20)
+
+
+def test_sasl_at_a_listener_without() -> None:
+    with (
+        ScriptedCluster(t=1) as cluster,
+        KafkaProducer(**options(cluster)) as ours,
+        pytest.raises(IllegalSaslStateError, match="has no SASL: set security_protocol='PLAINTEXT'"),
+    ):
+        ours.send("t", b"v").get(20)
+
+
+def test_no_sasl_at_a_listener_with() -> None:
+    with (
+        ScriptedCluster(sasl=SaslServer(), t=1) as cluster,
+        KafkaProducer(
+            bootstrap_servers=cluster.bootstrap_servers, max_block_ms=1000, reconnect_backoff_ms=10
+        ) as ours,
+        pytest.raises(KafkaTimeoutError, match="set security_protocol='SASL_PLAINTEXT' and sasl_mechanism"),
+    ):
+        ours.send("t", b"v").get(20)
+
+
+def test_a_server_that_does_not_know_the_password() -> None:
+    def liar(mechanism: str) -> Exchange:
+        first = (yield b"").decode()
+        nonce = first.partition("r=")[2]
+        yield f"r={nonce}server,s=c2FsdA==,i=4096".encode()
+        yield b"v=" + b"A" * 43 + b"="
+
+    with (
+        ScriptedCluster(sasl=SaslServer(own=liar), t=1) as cluster,
+        KafkaProducer(**options(cluster)) as ours,
+        pytest.raises(SaslAuthenticationFailedError, match="it does not know the password of this user"),
+    ):
+        ours.send("t", b"v").get(20)
+    assert cluster.received(METADATA) == []
+
+
+def test_what_a_broker_says_is_cut_and_printable() -> None:
+    def rude(mechanism: str) -> Exchange:
+        yield b""
+        raise RefusedError("no\n\x1b[31m" + "x" * 10_000)
+
+    with (
+        ScriptedCluster(sasl=SaslServer(own=rude), t=1) as cluster,
+        KafkaProducer(**options(cluster, sasl_mechanism="PLAIN")) as ours,
+        pytest.raises(SaslAuthenticationFailedError) as caught,
+    ):
+        ours.send("t", b"v").get(20)
+    text = str(caught.value)
+    assert text.isprintable()
+    assert 500 < len(text) < 700
+
+
+def test_rights_that_are_given_later_are_noticed() -> None:
+    server = SaslServer(users={})
+    with ScriptedCluster(sasl=server, t=1) as cluster:
+        given = {"reconnect_backoff_max_ms": 200}
+        with KafkaProducer(**options(cluster, **given)) as ours:
+            with pytest.raises(SaslAuthenticationFailedError):
+                ours.send("t", b"v").get(20)
+            server.users["alice"] = PASSWORD
+            until(lambda: ours.bootstrap_connected(), "the connection")
+            assert ours.send("t", b"v").get(20).offset == 0
+
+
+# Credentials
+
+
+def test_callables_are_called_for_each_connection_and_not_on_the_senders_thread() -> None:
+    called: list[str] = []
+    passwords = iter(["wrong", PASSWORD, PASSWORD])
+
+    def password() -> str:
+        called.append(threading.current_thread().name)
+        return next(passwords)
+
+    given = {
+        "sasl_plain_username": lambda: "alice",
+        "sasl_plain_password": password,
+        "reconnect_backoff_max_ms": 100,
+    }
+    with (
+        ScriptedCluster(sasl=SaslServer(), t=1) as cluster,
+        KafkaProducer(**options(cluster, **given)) as ours,
+    ):
+        with pytest.raises(SaslAuthenticationFailedError, match="refused this client by"):
+            ours.send("t", b"v").get(20)
+        until(lambda: ours.bootstrap_connected(), "the connection")
+        assert ours.send("t", b"v").get(20).offset == 0
+    assert len(called) >= 2
+    assert all(name == "cyproducer-background" for name in called)
+
+
+def test_a_callable_that_fails_says_so() -> None:
+    def password() -> str:
+        raise OSError("the vault is closed")
+
+    with (
+        ScriptedCluster(sasl=SaslServer(), t=1) as cluster,
+        KafkaProducer(**options(cluster, sasl_plain_password=password)) as ours,
+        pytest.raises(SaslAuthenticationFailedError, match=r"getting the credentials failed: .*the vault is"),
+    ):
+        ours.send("t", b"v").get(20)
+
+
+def test_a_callable_that_hangs_costs_the_connections_timeout() -> None:
+    stop = threading.Event()
+    given = {
+        "sasl_plain_password": lambda: stop.wait(30) and "",
+        "max_block_ms": 1500,
+        "socket_connection_setup_timeout_ms": 200,
+        "socket_connection_setup_timeout_max_ms": 200,
+    }
+    with (
+        ScriptedCluster(sasl=SaslServer(), t=1) as cluster,
+        KafkaProducer(**options(cluster, **given)) as ours,
+        pytest.raises(KafkaTimeoutError, match="no completed handshake within"),
+    ):
+        ours.send("t", b"v").get(20)
+    stop.set()
+
+
+def test_a_high_iteration_count_is_hashed_once_and_does_not_hold_up_the_loop() -> None:
+    server = SaslServer(iterations=1_000_000)
+    with ScriptedCluster(2, sasl=server, t=2) as cluster, KafkaProducer(**options(cluster)) as ours:
+        futures = [ours.send("t", b"v", partition=i) for i in range(2)]
+        assert [future.get(40).offset for future in futures] == [0, 0]
+        # The result of the first exchange was used again.
+        began = time.process_time()
+        cluster.nodes[1].drop_connections()
+        assert ours.send("t", b"v", partition=0).get(40).offset == 1
+        # The broker in this process needs half of it.
+        assert time.process_time() - began < 1.5
+
+
+def test_no_secret_is_in_what_failing_runs_print(caplog: pytest.LogCaptureFixture, capfd: Any) -> None:
+    caplog.set_level(logging.DEBUG)
+    secret, printed = "gEheim-4711", []
+    for mechanism in MECHANISMS:
+        given = {"sasl_mechanism": mechanism, "sasl_plain_password": secret}
+        with (
+            ScriptedCluster(sasl=SaslServer(), t=1) as cluster,
+            KafkaProducer(**options(cluster, **given)) as p,
+        ):
+            try:
+                p.send("t", b"v").get(20)
+            except SaslAuthenticationFailedError as error:
+                printed += traceback.format_exception(error)
+                printed.append(repr(error.__dict__))
+            printed += [repr(p), repr(p.config), repr(p.config.as_dict()), repr(p.metrics())]
+            printed.append(repr(vars(p.config)) if hasattr(p.config, "__dict__") else "")
+            with pytest.raises(TypeError, match="sasl_plain_password would be in the pickle"):
+                pickle.dumps(p)
+    out, err = capfd.readouterr()
+    everything = "\n".join([*printed, caplog.text, out, err])
+    assert "refused user 'alice'" in everything
+    assert secret not in everything
+    assert secret.encode().hex() not in everything
+
+
+# Renewal
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_a_session_is_renewed_while_records_flow(mechanism: str) -> None:
+    """The scripted broker refuses every other request between handshake and authentication."""
+    server = SaslServer(lifetime_ms=1200)
+    with ScriptedCluster(sasl=server, t=1) as cluster:
+        with KafkaProducer(**options(cluster, sasl_mechanism=mechanism)) as ours:
+            futures = []
+            while len(server.tries) < 5:
+                futures.append(ours.send("t", b"%d" % len(futures)))
+                if len(futures) % 100 == 0:
+                    futures[-1].get(20)
+            assert [future.get(20).offset for future in futures] == list(range(len(futures)))
+        connections = cluster.nodes[1].connections
+        # The bootstrap connection, and the one that carried the records.
+        assert len(connections) <= 2
+
+
+def test_requests_before_the_renewal_are_answered_first() -> None:
+    server = SaslServer(lifetime_ms=1200)
+    with ScriptedCluster(sasl=server, t=1) as cluster, KafkaProducer(**options(cluster)) as ours:
+        ours.send("t", b"first").get(20)
+        hold = threading.Event()
+        cluster.act(PRODUCE, Act(hold=hold))
+        before = len(cluster.received(SASL_HANDSHAKE))
+        future = ours.send("t", b"held")
+        cluster.wait_for(lambda: len(cluster.received(SASL_HANDSHAKE)) > before)
+        later = ours.send("t", b"later")
+        hold.set()
+        assert (future.get(20).offset, later.get(20).offset) == (1, 2)
+
+
+def test_a_renewal_that_is_refused_loses_no_record() -> None:
+    server = SaslServer(lifetime_ms=1200)
+    with (
+        ScriptedCluster(sasl=server, t=1) as cluster,
+        KafkaProducer(**options(cluster, reconnect_backoff_max_ms=100)) as ours,
+    ):
+        ours.send("t", b"0").get(20)
+        server.users.clear()
+        tries = len(server.tries)
+        until(lambda: len(server.tries) > tries, "the renewal")
+        future = ours.send("t", b"1")
+        server.users["alice"] = PASSWORD
+        assert future.get(20).offset == 1

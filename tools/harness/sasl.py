@@ -1,0 +1,46 @@
+"""SASL for a `KafkaCluster`: the properties of a listener, and SCRAM users."""
+
+from collections.abc import Mapping
+
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from tools.harness.kafka_cluster import KafkaCluster
+
+SCRAM = {
+    "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,
+    "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512,
+}
+
+
+def broker_properties(listener: str, users: Mapping[str, str], reauth_ms: int = 0) -> dict[str, object]:
+    """The properties of a listener with PLAIN and SCRAM.
+
+    ``users``: user to password, for PLAIN; `create_scram_user` adds those of SCRAM. ``reauth_ms``: after this
+    time clients must authenticate again; 0: never.
+    """
+    prefix = f"listener.name.{listener.lower()}."
+    module = "org.apache.kafka.common.security"
+    known = " ".join(f'user_{user}="{password}"' for user, password in users.items())
+    return {
+        f"{prefix}sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        f"{prefix}plain.sasl.jaas.config": f"{module}.plain.PlainLoginModule required {known};",
+        f"{prefix}scram-sha-256.sasl.jaas.config": f"{module}.scram.ScramLoginModule required;",
+        f"{prefix}scram-sha-512.sasl.jaas.config": f"{module}.scram.ScramLoginModule required;",
+        f"{prefix}connections.max.reauth.ms": reauth_ms,
+    }
+
+
+def create_scram_user(
+    cluster: KafkaCluster, user: str, password: str, mechanism: str, iterations: int = 4096
+) -> None:
+    """Creates a SCRAM user, through the listener that needs no authentication."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    credential = ScramCredentialInfo(SCRAM[mechanism], iterations)
+    change = UserScramCredentialUpsertion(user, credential, password.encode())
+    for done in admin.alter_user_scram_credentials([change]).values():
+        done.result(30)
