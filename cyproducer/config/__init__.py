@@ -57,8 +57,6 @@ _NOT_YET: Final = (
     "sasl_kerberos_domain_name",
     "sasl_oauth_token_provider",
     "transactional_id",
-    "proxy_url",
-    "socks5_proxy",
 )
 
 _MECHANISMS_WITH_PASSWORDS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -100,6 +98,7 @@ class ProducerConfig(ProducerOptions):
         self._given = _read(configs)
         values = {option.name: option.default for option in OPTIONS} | self._given
         _check_server_protocols(values)
+        _check_proxy(values)
         _check_tls(values)
         _read_jaas(values)
         _check_sasl(values)
@@ -123,6 +122,12 @@ class ProducerConfig(ProducerOptions):
     def bootstrap_addresses(self) -> tuple[Address, ...]:
         """Returns ``bootstrap_servers`` as (host, port), each once."""
         return tuple(dict.fromkeys(split_server(entry)[1] for entry in self.bootstrap_servers))
+
+    @property
+    def proxy(self) -> str | None:
+        """The URL of the proxy, with its password; None without one."""
+        given = self.socks5_proxy if self.proxy_url is None else self.proxy_url
+        return given.reveal() if isinstance(given, Secret) else given
 
     @property
     def sasl_delegation_token(self) -> bool:
@@ -249,6 +254,22 @@ def _check_server_protocols(values: Mapping[str, Any]) -> None:
             raise KafkaConfigurationError(
                 f"bootstrap_servers: {entry!r} contradicts security_protocol={wanted!r}: they must agree"
             )
+
+
+def _check_proxy(values: Mapping[str, Any]) -> None:
+    if None not in (values["proxy_url"], values["socks5_proxy"]):
+        raise KafkaConfigurationError("proxy_url and socks5_proxy are the same option: give only one of them")
+    for name in ("proxy_url", "socks5_proxy"):
+        given = values[name]
+        if given is None:
+            continue
+        from cyproducer.config.proxy import parse_proxy  # here: few programs need it
+
+        try:
+            parse_proxy(given.reveal() if isinstance(given, Secret) else given)
+        except ValueError as error:
+            shown = given if isinstance(given, Secret) else repr(given)
+            raise KafkaConfigurationError(f"{name}={shown}: {error}") from None
 
 
 def _check_tls(values: Mapping[str, Any]) -> None:

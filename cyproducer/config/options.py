@@ -99,8 +99,8 @@ class Option(Generic[T]):
             return "'***'"
         text = repr(value)
         if isinstance(value, str) and "://" in value and "@" in value:
-            scheme, rest = value.split("://", 1)
-            text = repr(f"{scheme}://***@{rest.rpartition('@')[2]}")
+            # Refused, so it is no SecretUrl yet.
+            text = repr(kind.SecretUrl(value))
         return text if len(text) <= 200 else f"{text[:200]}..."
 
 
@@ -374,12 +374,20 @@ class ProducerOptions:
     )
     proxy_url = Option(
         None,
-        kind.optional(kind.text()),
-        "A proxy to connect through: socks5://[user:password@]host:port",
+        kind.optional(kind.url(), ""),
+        "A proxy to connect through: socks5://[user:password@]host:port or http://... (CONNECT). It looks up "
+        "the brokers' names",
         java=None,
     )
     socks5_proxy = Option(
-        None, kind.optional(kind.text()), "kafka-python's older name for proxy_url", java=None
+        None, kind.optional(kind.url(), ""), "kafka-python's older name for proxy_url", java=None
+    )
+    broker_address = Option(
+        None,
+        kind.optional(kind.callable_or_with("__call__")),
+        "Called with the host and port that a broker advertises; returns the (host, port) to connect to, for "
+        "forwarded ports and private names. Certificates are still checked for the advertised host",
+        java=None,
     )
     selector = Option(
         None,

@@ -226,6 +226,36 @@ class Secret:
         raise TypeError("a password or key is not pickled by itself")
 
 
+class SecretUrl(Secret):
+    """A URL that may have a user and password; it shows itself without them."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        scheme, _, rest = self._text.partition("://")
+        return repr(f"{scheme}://***@{rest.rpartition('@')[2]}" if "@" in rest else self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other)
+
+    __hash__ = Secret.__hash__
+
+
+def url() -> Kind[Any]:
+    """A URL, which becomes a ``SecretUrl`` if it has a user in it."""
+    string = text()
+
+    def read(value: Any) -> Any:
+        if isinstance(value, SecretUrl):
+            return value
+        found = string(value)
+        if "://" not in found:
+            raise Refused("it has no scheme such as socks5://")
+        return SecretUrl(found) if "@" in found else found
+
+    return Kind("a URL", read)
+
+
 def revealed(secret: "Secret | Callable[[], str] | None") -> str | None:
     """Returns the text of a secret; calls it if it is callable."""
     if secret is None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from cyproducer import errors
 from cyproducer.base.clock import Clock
 from cyproducer.config import ProducerConfig
+from cyproducer.config.values import split_server
 from cyproducer.control.apis import (
     API_VERSIONS,
     PRODUCE,
@@ -41,6 +42,7 @@ from cyproducer.user_thread import Log
 from cyproducer.version import VERSION
 
 if TYPE_CHECKING:
+    from cyproducer.config.proxy import Proxy
     from cyproducer.network.authentication import Authentication
     from cyproducer.security.sasl import Conversation
     from cyproducer.security.tls_context import TlsContext
@@ -100,6 +102,15 @@ class Connector:
         """
         self._config = config
         self._background = Background(sender.request_control)
+        #: None: connections go to the brokers directly.
+        self._proxy: Proxy | None = None
+        if config.proxy is not None:
+            from cyproducer.config.proxy import parse_proxy
+
+            self._proxy = parse_proxy(config.proxy)
+        # Node id -> the call of ``broker_address``, and the address to connect to.
+        self._mappings: dict[int, Task[tuple[str, int]]] = {}
+        self._targets: dict[int, tuple[str, int]] = {}
         #: None: connections are not encrypted.
         self._tls: TlsContext | None = None
         self._reload: Task[None] | None = None
@@ -175,6 +186,7 @@ class Connector:
 
         Returns the milliseconds until the next event is due.
         """
+        self._take_mappings(now_ms)
         self._take_resolutions(now_ms)
         for connection in list(self.connections.values()):
             stage = connection.handshake.stage
@@ -202,9 +214,11 @@ class Connector:
                 node_id < 0 and self._config.client_dns_lookup == "resolve_canonical_bootstrap_servers_only"
             )
             self.states.begin_resolve(node_id, now_ms)
-            self._questions[self._resolver.resolve(host, port, canonical)] = node_id
-            # For a literal address, the answer is already there.
-            self._take_resolutions(now_ms)
+            hook = self._config.broker_address
+            if hook is not None and node_id >= 0:
+                self._mappings[node_id] = self._background.start(partial(mapped, hook, host, port))
+            else:
+                self._look_up(node_id, host, port, canonical, now_ms)
             return
         address = self.states.begin_connect(node_id, now_ms)
         where = f"{host}:{port}" if str(address) == f"{host}:{port}" else f"{host}:{port} ({address})"
@@ -217,6 +231,32 @@ class Connector:
         connection = self._sender.open_connection(sock, node_id, where)
         connection.handshake = Handshake(address)
         self.connections[node_id, address] = connection
+
+    def _look_up(self, node_id: int, host: str, port: int, canonical: bool, now_ms: float) -> None:
+        """Looks up the host, or that of the proxy, which looks the host up itself."""
+        self._targets[node_id] = (host, port)
+        if self._proxy is not None:
+            host, port, canonical = self._proxy.host, self._proxy.port, False
+        self._questions[self._resolver.resolve(host, port, canonical)] = node_id
+        # For a literal address, the answer is already there.
+        self._take_resolutions(now_ms)
+
+    def _take_mappings(self, now_ms: float) -> None:
+        """Continues with the addresses that ``broker_address`` has returned."""
+        for node_id, task in [(node_id, task) for node_id, task in self._mappings.items() if task.done]:
+            del self._mappings[node_id]
+            if (
+                node_id not in self.states
+                or self.states.state(node_id, now_ms) is not ConnectionState.RESOLVING
+            ):
+                continue
+            if task.result is not None:
+                self._look_up(node_id, *task.result, False, now_ms)
+                continue
+            host, port = self.states.endpoint(node_id)
+            error = errors.NameResolutionError(f"broker_address failed for {host}:{port}: {task.error!r}")
+            self.states.resolution_failed(node_id, error, now_ms)
+            self._on_failure(error, now_ms)
 
     def seek(self, candidates: Sequence[int], now_ms: float) -> float:
         """Connects to one of these nodes; if it takes too long, also to the next one, in parallel.
@@ -241,6 +281,7 @@ class Connector:
         self._on_failure(error, now_ms)
 
     def _forget_questions(self, node_id: int) -> None:
+        self._mappings.pop(node_id, None)
         for question in [each for each, of in self._questions.items() if of == node_id]:
             del self._questions[question]
 
@@ -323,6 +364,10 @@ class Connector:
 
     def _stages(self, connection: Connection) -> Iterator[Stage]:
         """The stages of a connection, in order. What follows a ``yield`` runs when that stage is complete."""
+        if self._proxy is not None:
+            from cyproducer.network.proxy import ProxyStage
+
+            yield ProxyStage(self._proxy, *self._targets[connection.node_id])
         if self._tls is None:
             return
         from cyproducer.network.tls_handshake import TlsHandshake
@@ -593,6 +638,17 @@ class Connector:
         """Ends name resolution. Call it after the loop has ended and all connections are closed."""
         self._resolver.close()
         self._background.close()
+
+
+def mapped(hook: Callable[[str, int], object], host: str, port: int) -> tuple[str, int]:
+    """Calls ``broker_address``, and checks what it returns."""
+    found = hook(host, port)
+    if isinstance(found, str):
+        return split_server(found)[1]
+    match found:
+        case (str() as to_host, int() as to_port) if to_host and 0 < to_port < 65536:
+            return to_host, to_port
+    raise TypeError(f"it returned {found!r}: it must return (host, port) or 'host:port'")
 
 
 def _placed(cause: Exception, where: str) -> Exception:

@@ -108,6 +108,7 @@ OWN_DEFAULTS = {
     "ssl_without_gil": True,
     "pickle_secrets": False,
     "sasl_jaas_config": None,
+    "broker_address": None,
 }
 
 
@@ -323,7 +324,7 @@ def test_repr_shows_the_given_options_without_secrets() -> None:
         linger_ms=5,
         sasl_plain_password="geheim-1",
         ssl_password="geheim-2",
-        proxy_url="socks5://user:ge@he/im-3@proxy:1080",
+        proxy_url="socks5://user:ge%40he%2Fim-3@proxy:1080",
     )
     text = repr(config)
     assert "geheim" not in text

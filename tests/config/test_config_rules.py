@@ -205,8 +205,6 @@ def test_a_password_in_clear_text_is_warned_of(caplog: pytest.LogCaptureFixture)
         ({"sasl_kerberos_domain_name": "n"}, "sasl_kerberos_domain_name='n'"),
         ({"sasl_oauth_token_provider": str}, "sasl_oauth_token_provider=<class 'str'>"),
         ({"transactional_id": "t"}, "transactional_id='t'"),
-        ({"proxy_url": "socks5://u:p@h:1"}, "proxy_url='socks5://***@h:1'"),
-        ({"socks5_proxy": "socks5://h:1"}, "socks5_proxy='socks5://h:1'"),
     ],
 )
 def test_unsupported_options_are_accepted_and_then_refused_by_name(

@@ -1,0 +1,39 @@
+"""Reads the URL of a proxy. Does not own the exchange with it (``network/proxy``). A pure function."""
+
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+DEFAULT_PORTS = {"socks5": 1080, "socks5h": 1080, "http": 8080}
+
+
+class Proxy(NamedTuple):
+    """A proxy's address, and the credentials for it."""
+
+    scheme: str
+    host: str
+    port: int
+    user: str | None
+    password: str
+
+    def __repr__(self) -> str:
+        return f"{self.scheme}://{self.host}:{self.port}"
+
+
+def parse_proxy(url: str) -> Proxy:
+    """Reads ``scheme://[user:password@]host[:port]``. Raises ValueError, without the URL in its text."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ValueError("it has no valid host and port") from None
+    if parts.scheme not in DEFAULT_PORTS:
+        raise ValueError(f"its scheme must be one of {', '.join(DEFAULT_PORTS)}")
+    if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ValueError("it must have a host, a port, and nothing else behind them")
+    user = unquote(parts.username) if parts.username is not None else None
+    password = unquote(parts.password or "")
+    if user is not None and parts.scheme.startswith("socks"):
+        for text, what in ((user, "user"), (password, "password")):
+            if not 1 <= len(text.encode()) <= 255:
+                raise ValueError(f"SOCKS5's {what} must have 1 to 255 bytes")
+    return Proxy(parts.scheme, parts.hostname, port or DEFAULT_PORTS[parts.scheme], user, password)
