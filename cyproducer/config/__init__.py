@@ -55,7 +55,6 @@ _NOT_YET: Final = (
     "sasl_kerberos_name",
     "sasl_kerberos_service_name",
     "sasl_kerberos_domain_name",
-    "sasl_oauth_token_provider",
     "transactional_id",
 )
 
@@ -172,7 +171,7 @@ class ProducerConfig(ProducerOptions):
     def reject_unsupported(self) -> None:
         """Raises ``KafkaConfigurationError`` if an option asks for something this version does not have."""
         asked = [name for name in _NOT_YET if self._values[name] != _BY_NAME[name].default]
-        if self.sasl_mechanism not in (None, *_MECHANISMS_WITH_PASSWORDS):
+        if self.sasl_mechanism not in (None, "OAUTHBEARER", *_MECHANISMS_WITH_PASSWORDS):
             asked.insert(0, "sasl_mechanism")
         if asked:
             listed = ", ".join(f"{name}={_BY_NAME[name].shown(self._values[name])}" for name in asked)
@@ -359,10 +358,15 @@ def _check_sasl(values: Mapping[str, Any]) -> None:
         for name in ("sasl_plain_username", "sasl_plain_password"):
             if values[name] is None:
                 raise KafkaConfigurationError(f"sasl_mechanism={mechanism!r} needs {name}")
-    if (protocol, mechanism) == ("SASL_PLAINTEXT", "PLAIN"):
+    if mechanism == "OAUTHBEARER" and values["sasl_oauth_token_provider"] is None:
+        raise KafkaConfigurationError(f"sasl_mechanism={mechanism!r} needs sasl_oauth_token_provider")
+    if protocol == "SASL_PLAINTEXT" and mechanism in ("PLAIN", "OAUTHBEARER"):
+        secret = "password" if mechanism == "PLAIN" else "token"
         _warn(
-            "sasl_mechanism='PLAIN' with security_protocol='SASL_PLAINTEXT': the password crosses the "
-            "network in clear text. Use SASL_SSL, or a SCRAM mechanism"
+            "sasl_mechanism=%r with security_protocol='SASL_PLAINTEXT': the %s crosses the network in clear "
+            "text. Use SASL_SSL, or a SCRAM mechanism",
+            mechanism,
+            secret,
         )
 
 

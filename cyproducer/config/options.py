@@ -528,7 +528,8 @@ class ProducerOptions:
     sasl_oauth_token_provider = Option(
         None,
         kind.optional(kind.callable_or_with("token")),
-        "Supplies tokens for OAUTHBEARER",
+        "Supplies tokens for OAUTHBEARER: an object with token(), also async, or a callable such as "
+        "confluent-kafka's oauth_cb. Called for each authentication, on a thread of its own",
         java=None,
     )
 

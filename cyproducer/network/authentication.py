@@ -61,6 +61,7 @@ class Authentication:
         self._task: Task[Any] | None = None
         self._first: bytes | None = None
         self._rounds = 0
+        self._note = ""
         self._done_ms = -math.inf
         #: When to stop sending other requests, and to authenticate again.
         self.renew_at_ms = math.inf
@@ -105,6 +106,7 @@ class Authentication:
             self._task = self._background.start(asked.function)
         else:
             assert isinstance(asked, Send)
+            self._note = asked.note
             if self._first is None:
                 self._first = asked.message
                 self._send_handshake(self._mechanism)
@@ -155,7 +157,7 @@ class Authentication:
         text = "".join(each if each.isprintable() else " " for each in response.error_message or "")
         user = self._config.sasl_plain_username
         named = f" user {user!r}" if isinstance(user, str) else " this client"
-        hint = ""
+        hint = f"; {self._note}" if self._note else ""
         if self._mechanism.startswith("SCRAM") and self._rounds == 1:
             hint = f"; is there such a user, and has it a {self._mechanism} password?"
         kind = errors.for_code(response.error_code)

@@ -1,7 +1,7 @@
 """Connects through a proxy: SOCKS5 (RFC 1928, 1929) or HTTP CONNECT (RFC 9110, section 9.3.6).
 
 Owns the exchange with the proxy on a connected socket, as a stage. Does not own connecting to the proxy
-(``connector``) or what follows: TLS and Kafka, with the broker's name. Exactly the proxy's own bytes are read.
+(``connector``) or what follows: TLS and Kafka, with the broker's name. Reads the proxy's own bytes only.
 
 The proxy looks the broker's name up, whatever the scheme: often only it can.
 """
@@ -128,6 +128,12 @@ class ProxyStage:
 
     def step(self, sock: socket.socket) -> bool | None:
         """See ``Stage.step``."""
+        try:
+            return self._step(sock)
+        except ConnectionError as error:
+            raise KafkaConnectionError(f"the proxy {self._proxy!r} closed the connection") from error
+
+    def _step(self, sock: socket.socket) -> bool | None:
         while True:
             while self._unsent:
                 try:

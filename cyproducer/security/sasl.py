@@ -9,6 +9,7 @@ A ``Compute`` may block or run users' code: the driver calls it on another threa
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,15 +18,17 @@ from cyproducer.config import ProducerConfig
 from cyproducer.config.values import Secret, revealed
 from cyproducer.errors import KafkaConfigurationError, SaslAuthenticationFailedError
 from cyproducer.security.scram import Scram
+from cyproducer.security.tokens import Token, fetch
 
 #: More iterations of SCRAM's hash are computed on another thread: these take 6 ms with SHA-256.
 QUICK_ITERATIONS = 16384
 
 
 class Send(NamedTuple):
-    """Bytes for the broker; the reply is its message."""
+    """Bytes for the broker; the reply is its message. ``note``: what to add if the broker refuses them."""
 
     message: bytes
+    note: str = ""
 
 
 class Compute(NamedTuple):
@@ -62,6 +65,8 @@ def converse(config: ProducerConfig, salted: SaltedPasswords) -> Conversation:
         return plain(config)
     if mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
         return scram(config, mechanism, salted)
+    if mechanism == "OAUTHBEARER":
+        return oauthbearer(config)
     raise KafkaConfigurationError(f"sasl_mechanism={mechanism!r}: not supported by this version yet")
 
 
@@ -101,3 +106,27 @@ def scram(config: ProducerConfig, mechanism: str, salted: SaltedPasswords) -> Co
             hashed = exchange.salted_password()
         salted.put(key, hashed)
     exchange.read_final((yield Send(exchange.final(hashed))))
+
+
+def oauthbearer(config: ProducerConfig) -> Conversation:
+    """OAUTHBEARER (RFC 7628), with a token from the provider for each authentication."""
+    token: Token = yield Compute(partial(fetch, config.sasl_oauth_token_provider))
+    extensions = "".join(f"\x01{name}={value}" for name, value in token.extensions.items())
+    reply = yield Send(f"n,,\x01auth=Bearer {token.text}{extensions}\x01\x01".encode())
+    if reply:
+        # An error, which the client acknowledges; then the broker ends the exchange (section 3.2.3).
+        yield Send(b"\x01", f"the broker's reason is {_error_of(reply)}")
+
+
+def _error_of(reply: bytes) -> str:
+    """What a server's error message says, for people."""
+    try:
+        found = json.loads(reply)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        return "not readable"
+    parts = [
+        f"{name} {found[name]!r}" for name in ("status", "scope", "openid-configuration") if name in found
+    ]
+    return ", ".join(parts)[:500] or "not given"

@@ -6,7 +6,7 @@ import pytest
 
 from cyproducer.config import ProducerConfig
 from cyproducer.config.jaas import parse
-from cyproducer.config.values import Refused
+from cyproducer.config.values import Refused, revealed
 from cyproducer.errors import KafkaConfigurationError
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -81,7 +81,7 @@ def config(jaas: str, mechanism: str, **more: Any) -> ProducerConfig:
 def test_user_and_password_are_taken_from_it(module: str, mechanism: str) -> None:
     made = config(f'{module} required username="alice" password="geheim";', mechanism)
     made.reject_unsupported()
-    assert (made.sasl_plain_username, made.sasl_plain_password.reveal()) == ("alice", "geheim")
+    assert (made.sasl_plain_username, revealed(made.sasl_plain_password)) == ("alice", "geheim")
     assert "geheim" not in repr(made) + str(made.as_dict())
     assert ProducerConfig.from_kwargs(made.as_dict()) == made
     assert not made.sasl_delegation_token

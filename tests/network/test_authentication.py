@@ -16,6 +16,7 @@ from cyproducer.errors import (
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
+from cyproducer.futures.delivery import RecordFuture
 from tests.network.scripted_broker import (
     METADATA,
     PRODUCE,
@@ -274,6 +275,114 @@ def test_no_secret_is_in_what_failing_runs_print(caplog: pytest.LogCaptureFixtur
     assert secret.encode().hex() not in everything
 
 
+# Tokens
+
+
+class Provider:
+    """kafka-python's shape."""
+
+    def __init__(self, token: str = "a.token-_~+/.1==", **extensions: str) -> None:
+        self._token, self._extensions = token, extensions
+        self.threads: list[str] = []
+
+    def token(self) -> str:
+        self.threads.append(threading.current_thread().name)
+        return self._token
+
+    def extensions(self) -> dict[str, str]:
+        return self._extensions
+
+
+class AsyncProvider:
+    """aiokafka's shape."""
+
+    async def token(self) -> str:
+        return "a.token-_~+/.1=="
+
+
+def bearer(seen: list[bytes], valid: bool = True) -> Any:
+    """The broker's side of OAUTHBEARER."""
+
+    def exchange(mechanism: str) -> Exchange:
+        assert mechanism == "OAUTHBEARER"
+        seen.append((yield b""))
+        if not valid:
+            seen.append((yield b'{"status":"invalid_token","scope":"kafka"}'))
+            raise RefusedError("Authentication failed due to an invalid token")
+
+    return exchange
+
+
+@pytest.mark.parametrize(
+    ("provider", "more"),
+    [
+        (Provider(), ""),
+        (Provider(" a.token-_~+/.1==\n"), ""),
+        (
+            Provider(logicalCluster="lkc-1", identityPoolId="pool"),
+            "\1logicalCluster=lkc-1\1identityPoolId=pool",
+        ),
+        (AsyncProvider(), ""),
+        (lambda config: ("a.token-_~+/.1==", 1e12), ""),
+        (lambda config: ("a.token-_~+/.1==", 1e12, "alice", {"a": "b"}), "\1a=b"),
+    ],
+)
+def test_tokens_of_the_providers_that_other_clients_have(provider: Any, more: str) -> None:
+    seen: list[bytes] = []
+    server = SaslServer(mechanisms=("OAUTHBEARER",), own=bearer(seen))
+    given = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": provider}
+    with ScriptedCluster(sasl=server, t=1) as cluster, KafkaProducer(**options(cluster, **given)) as ours:
+        assert ours.send("t", b"v").get(20).offset == 0
+    assert set(seen) == {f"n,,\1auth=Bearer a.token-_~+/.1=={more}\1\1".encode()}
+    if isinstance(provider, Provider):
+        assert set(provider.threads) == {"cyproducer-background"}
+
+
+def test_a_token_that_the_broker_refuses() -> None:
+    seen: list[bytes] = []
+    server = SaslServer(mechanisms=("OAUTHBEARER",), own=bearer(seen, valid=False))
+    given = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": Provider("geheim")}
+    with (
+        ScriptedCluster(sasl=server, t=1) as cluster,
+        KafkaProducer(**options(cluster, **given)) as ours,
+        pytest.raises(SaslAuthenticationFailedError) as caught,
+    ):
+        ours.send("t", b"v").get(20)
+    assert seen[1] == b"\1"
+    text = str(caught.value)
+    assert "by OAUTHBEARER: Authentication failed due to an invalid token" in text
+    assert "the broker's reason is status 'invalid_token', scope 'kafka'" in text
+    assert "geheim" not in text
+
+
+@pytest.mark.parametrize(
+    ("provider", "problem"),
+    [
+        (Provider(""), "no bearer token"),
+        (Provider("geheim geheim"), "no bearer token"),
+        (Provider("geheim\1auth=Bearer x"), "no bearer token"),
+        (Provider(auth="x"), "invalid extension 'auth'"),
+        (Provider(**{"a b": "x"}), "invalid extension 'a b'"),
+        (Provider(a="x\1y"), "invalid extension 'a'"),
+        (lambda config: None, "returned NoneType: it must return a string"),
+        (lambda config: (), "returned NoneType: it must return a string"),
+        (lambda config: 1 / 0, "ZeroDivisionError"),
+    ],
+)
+def test_providers_that_have_no_token(provider: Any, problem: str) -> None:
+    server = SaslServer(mechanisms=("OAUTHBEARER",), own=bearer([]))
+    given = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": provider}
+    with (
+        ScriptedCluster(sasl=server, t=1) as cluster,
+        KafkaProducer(**options(cluster, **given)) as ours,
+        pytest.raises(SaslAuthenticationFailedError) as caught,
+    ):
+        ours.send("t", b"v").get(20)
+    assert problem in str(caught.value)
+    assert "geheim" not in str(caught.value)
+    assert server.tries == []
+
+
 # Renewal
 
 
@@ -283,7 +392,7 @@ def test_a_session_is_renewed_while_records_flow(mechanism: str) -> None:
     server = SaslServer(lifetime_ms=1200)
     with ScriptedCluster(sasl=server, t=1) as cluster:
         with KafkaProducer(**options(cluster, sasl_mechanism=mechanism)) as ours:
-            futures = []
+            futures: list[RecordFuture] = []
             while len(server.tries) < 5:
                 futures.append(ours.send("t", b"%d" % len(futures)))
                 if len(futures) % 100 == 0:

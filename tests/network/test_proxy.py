@@ -381,5 +381,5 @@ def test_what_the_hook_may_return(returned: Any) -> None:
             if isinstance(returned, str):
                 assert future.get(20).offset == 0
             else:
-                with pytest.raises(KafkaTimeoutError, match="broker_address failed for private.example:"):
+                with pytest.raises(KafkaTimeoutError, match=r"broker_address failed for private\.example:"):
                     future.get(20)
