@@ -56,7 +56,7 @@ cdef class Connection:
         self.tls = session
 
     def end_tls(self):
-        """Tells the peer that no more bytes follow, if the socket takes that, and frees the session's objects.
+        """Sends close_notify, if the socket takes it, and frees the session's objects.
 
         The connection sends and receives nothing afterwards.
         """

@@ -1,4 +1,4 @@
-# OpenSSL's functions, as found in the libraries that the interpreter's ssl module uses. The names are OpenSSL's.
+# OpenSSL's functions, from the libraries that the interpreter's ssl module uses. The names are OpenSSL's.
 cdef struct OpenSsl:
     int (*SSL_read_ex)(void* ssl, void* into, size_t room, size_t* read) noexcept nogil
     int (*SSL_write_ex)(void* ssl, const void* data, size_t size, size_t* written) noexcept nogil

@@ -1,7 +1,7 @@
-"""Finds the OpenSSL that the interpreter's ``ssl`` module uses, and the C objects behind an ``ssl.SSLObject``.
+"""Finds the OpenSSL of the interpreter's ``ssl`` module, and the C objects behind an ``ssl.SSLObject``.
 
-Owns the search for OpenSSL's functions, and the proof that the pointers in Python's objects belong to the same
-copy of OpenSSL. Does not use them (``tls_transport``).
+Owns the search for OpenSSL's functions, and the proof that the pointers in Python's objects belong to the
+same copy of OpenSSL. Does not use them (``tls_transport``).
 
 Nothing is linked and no header is needed: the functions are those of the library that ``_ssl`` itself was
 linked with, found by the dynamic linker. Python's objects have no public C interface, so the pointers are
@@ -11,8 +11,8 @@ it:
 1. The Python objects have the expected types, and are large enough to have the pointers.
 2. What a pointer refers to is read by a system call, which reports an invalid address.
 3. The context starts with the address of its method table, which ``TLS_client_method()`` returns, and a
-   memory BIO with that of ``BIO_s_mem()``: the object was made by the very library whose functions were found.
-   A second copy of OpenSSL in the process fails here.
+   memory BIO with that of ``BIO_s_mem()``: the object was made by the very library whose functions were
+   found. A second copy of OpenSSL in the process fails here.
 4. The connection's memory contains the addresses of its context and of both BIOs.
 5. Only then functions are called on it. Their results must agree with Python's attributes.
 
@@ -205,11 +205,13 @@ cdef str find_pointers(object tls, object incoming, object outgoing, TlsPointers
         if not plausible:
             return "Python's objects do not have the expected pointers"
     if not (
-        starts_with(c_context, functions.TLS_client_method()) or starts_with(c_context, functions.TLS_method())
+        starts_with(c_context, functions.TLS_client_method())
+        or starts_with(c_context, functions.TLS_method())
     ):
         return "its context belongs to another copy of OpenSSL, or to a protocol of one version"
     if not (
-        starts_with(found.read_bio, functions.BIO_s_mem()) and starts_with(found.write_bio, functions.BIO_s_mem())
+        starts_with(found.read_bio, functions.BIO_s_mem())
+        and starts_with(found.write_bio, functions.BIO_s_mem())
     ):
         return "its buffers belong to another copy of OpenSSL"
     memset(memory, 0, sizeof(memory))

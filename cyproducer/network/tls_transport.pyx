@@ -5,8 +5,8 @@ Owns moving bytes between the requests, an established TLS session and the socke
 
 A session is an ``ssl.SSLObject`` over two memory BIOs. After the handshake C calls ``SSL_write_ex`` and
 ``SSL_read_ex`` on the same session, and moves the encrypted bytes between the BIOs and the socket. Python can
-use the object again at any time, as ``close()`` does. If OpenSSL cannot be called from C, ``SSLObject.write()``
-and ``read()`` do the same, with the GIL.
+use the object again at any time, as ``close()`` does. If OpenSSL cannot be called from C,
+``SSLObject.write()`` and ``read()`` do the same, with the GIL.
 
 Used by one thread at a time: the one that holds the loop lock. Properties of OpenSSL that this relies on:
 
@@ -19,13 +19,20 @@ Used by one thread at a time: the one that holds the loop lock. Properties of Op
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy
 
 from cyproducer.network.openssl cimport find_pointers, openssl
 from cyproducer.network.produce_codec cimport iovec
-from cyproducer.network.transport cimport IO_AGAIN, IO_CLOSED, IO_ERROR, IO_TLS, Transport, receive_plain, send_plain
+from cyproducer.network.transport cimport (
+    IO_AGAIN,
+    IO_CLOSED,
+    IO_ERROR,
+    IO_TLS,
+    Transport,
+    receive_plain,
+    send_plain,
+)
 
 cdef enum:
     MOST_UNSENT = 65536       # stop encrypting when this much is unsent: it is memory besides buffer_memory
@@ -127,7 +134,8 @@ cdef int64_t encrypt(Tls* tls, const void* data, size_t size) noexcept nogil:
     if result == 1:
         return 0
     result = <int>failed(tls, result)
-    # A memory BIO always has room. TLS 1.2's renegotiation could make a write wait for a read; Kafka has none.
+    # A memory BIO always has room. TLS 1.2's renegotiation could make a write wait for a read; Kafka has
+    # none.
     return IO_TLS if result == IO_AGAIN else result
 
 
