@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from cyproducer.cli.console import Progress, amount, one_line
 from cyproducer.cli.line_format import Format, Header, json_line, keyed_line, whole_line
 from cyproducer.cli.line_producer import CONNECT_TIMEOUT_S, Interrupts, LineProducer, connect
+from cyproducer.config import option_name
+from cyproducer.config.properties import parse as parse_properties
+from cyproducer.config.values import SECURITY_PROTOCOLS
 from cyproducer.errors import KafkaConfigurationError, KafkaError
 from cyproducer.records.codecs import CODECS
 
@@ -109,16 +112,38 @@ def _produce(options: argparse.Namespace, producer: KafkaProducer, interrupts: I
 
 
 def producer_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """`KafkaProducer`'s arguments. ``-o`` is more specific and overrides the other options."""
-    settings: dict[str, Any] = {"bootstrap_servers": options.bootstrap_servers}
+    """`KafkaProducer`'s arguments. The command line overrides the file, and ``-o`` the other options."""
+    settings: dict[str, Any] = {}
+    if options.command_config is not None:
+        settings = _file_settings(options.command_config)
+    if options.bootstrap_servers is not None:
+        settings["bootstrap_servers"] = options.bootstrap_servers
+    elif "bootstrap_servers" not in settings:
+        raise KafkaConfigurationError("-b/--bootstrap-server is required, or bootstrap.servers in a file")
+    if options.security_protocol is not None:
+        settings["security_protocol"] = options.security_protocol
     if options.compression not in (None, "none"):
         settings["compression_type"] = options.compression
     if options.acks is not None:
         settings["acks"] = options.acks
     if options.linger_ms is not None:
         settings["linger_ms"] = options.linger_ms
-    settings.update(options.option)
+    settings.update((option_name(name) or name, value) for name, value in options.option)
     return settings
+
+
+def _file_settings(path: str) -> dict[str, Any]:
+    """The options in a properties file, by kafka-python's names. Reports those that no producer has."""
+    try:
+        with open(path, "rb") as file:
+            found = parse_properties(file.read())
+    except OSError as error:
+        raise KafkaConfigurationError(f"--command-config {path}: {error.strerror}") from error
+    # Files are shared with consumers and administration tools, which have options of their own.
+    ignored = [key for key in found if option_name(key) is None]
+    if ignored:
+        print(f"{path}: ignoring {', '.join(ignored)}: no options of a producer", file=sys.stderr)
+    return {name: value for key, value in found.items() if (name := option_name(key)) is not None}
 
 
 def line_format(options: argparse.Namespace) -> Format:
@@ -213,8 +238,20 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     add(
         "files", nargs="*", default=["-"], metavar="FILE", help="files to read; - is standard input (default)"
     )
-    add("-b", "--bootstrap-server", dest="bootstrap_servers", required=True, metavar="HOST:PORT[,...]")
+    add("-b", "--bootstrap-server", dest="bootstrap_servers", metavar="HOST:PORT[,...]")
     add("-t", "--topic", required=True)
+    add(
+        "--command-config",
+        metavar="FILE",
+        help="a properties file as Kafka's own tools take, with Java's names: security.protocol, "
+        "sasl.jaas.config, ...",
+    )
+    add(
+        "--security-protocol",
+        choices=SECURITY_PROTOCOLS,
+        type=str.upper,
+        help="PLAINTEXT (default), SSL, SASL_PLAINTEXT or SASL_SSL",
+    )
     formats = produce.add_mutually_exclusive_group()
     formats.add_argument(
         "-K",

@@ -156,6 +156,59 @@ def test_options_become_the_producers_settings(fake: type[Producer], stdin: Call
     assert fake.made[0].waited == 7
 
 
+def test_a_properties_file_as_kafkas_own_tools_take(
+    fake: type[Producer],
+    stdin: Callable[[bytes], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stdin(b"")
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "# for all clients\nbootstrap.servers=other:9092\nsecurity.protocol=SASL_SSL\nlinger.ms=1\n"
+        "sasl.mechanism=PLAIN\nsasl.jaas.config=C required \\\n  username=u;\ngroup.id=readers\n"
+        "ssl.truststore.location=/etc/ca.pem\n"
+    )
+    given = ["produce", "-t", "topic", "--command-config", str(file)]
+
+    assert main([*given, "--linger-ms", "7", "-o", "ssl.truststore.location=/other.pem"]) == 0
+
+    assert fake.made[0].settings == {
+        "bootstrap_servers": "other:9092",
+        "security_protocol": "SASL_SSL",
+        "linger_ms": 7,
+        "sasl_mechanism": "PLAIN",
+        "sasl_jaas_config": "C required username=u;",
+        "ssl_cafile": "/other.pem",
+    }
+    assert "ignoring group.id: no options of a producer" in capsys.readouterr().err
+
+    assert main([*given, "-b", "broker:9092", "--security-protocol", "sasl_plaintext"]) == 0
+    assert fake.made[1].settings["bootstrap_servers"] == "broker:9092"
+    assert fake.made[1].settings["security_protocol"] == "SASL_PLAINTEXT"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["-t", "topic"], "-b/--bootstrap-server is required, or bootstrap.servers in a file"),
+        (["-t", "topic", "--command-config", "/nowhere"], "--command-config /nowhere: No such file"),
+        (["-b", "b", "-t", "topic", "--security-protocol", "tls"], "invalid choice: 'TLS'"),
+    ],
+)
+def test_what_is_missing_is_wrong_usage(
+    arguments: list[str],
+    problem: str,
+    stdin: Callable[[bytes], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stdin(b"")
+    with pytest.raises(SystemExit) as ended:
+        main(["produce", *arguments])
+    assert ended.value.code == 2
+    assert problem in capsys.readouterr().err
+
+
 def test_unset_options_keep_the_producer_s_defaults(
     fake: type[Producer], stdin: Callable[[bytes], None]
 ) -> None:
@@ -291,7 +344,7 @@ def test_an_unreachable_broker_is_reported_in_one_line(
     ("arguments", "reason"),
     [
         ([], "required: COMMAND"),
-        (["produce", "-t", "topic"], "required: -b/--bootstrap-server"),
+        (["produce", "-t", "topic"], "-b/--bootstrap-server is required"),
         ([*REQUIRED, "--json", "-K", ":"], "not allowed with"),
         ([*REQUIRED, "-K", ""], "must be text without line breaks"),
         ([*REQUIRED, "--acks", "2"], "'2' is not one of 0, 1, all"),

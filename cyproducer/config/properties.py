@@ -1,0 +1,67 @@
+"""Reads Java's properties files, in which Kafka's own tools have their configuration.
+
+Owns the file format (``java.util.Properties``): comments, three separators, lines that continue, escapes.
+Does not own the options in it. Pure functions; any thread may call them.
+
+Java reads ISO-8859-1. A file that is valid UTF-8 is read as that: editors write nothing else today.
+"""
+
+import re
+
+_SEPARATOR = re.compile(r"[ \t\f]*[=:][ \t\f]*|[ \t\f]+")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.?))", re.DOTALL)
+_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse(data: bytes) -> dict[str, str]:
+    """Returns the entries of a file. Of equal names the last one counts."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")
+    found = {}
+    for line in _logical_lines(text):
+        name, value = _split(line)
+        found[_unescaped(name)] = _unescaped(value)
+    return found
+
+
+def _logical_lines(text: str) -> list[str]:
+    """Joins lines that end with an odd number of backslashes with the next. Drops comments and empty lines."""
+    found: list[str] = []
+    continued = False
+    for line in re.split(r"\r\n|\r|\n", text):
+        stripped = line.lstrip(" \t\f")
+        if not continued and (not stripped or stripped[0] in "#!"):
+            continue
+        if continued:
+            found[-1] += stripped
+        else:
+            found.append(stripped)
+        continued = (len(found[-1]) - len(found[-1].rstrip("\\"))) % 2 == 1
+        if continued:
+            found[-1] = found[-1][:-1]
+    return found
+
+
+def _split(line: str) -> tuple[str, str]:
+    """Splits at the first separator that no backslash escapes."""
+    at = 0
+    while at < len(line):
+        if line[at] == "\\":
+            at += 2
+            continue
+        separator = _SEPARATOR.match(line, at)
+        if separator is not None:
+            return line[:at], line[separator.end() :]
+        at += 1
+    return line, ""
+
+
+def _unescaped(text: str) -> str:
+    def one(found: re.Match[str]) -> str:
+        if found[1] is not None:
+            return chr(int(found[1], 16))
+        return _LETTERS.get(found[2], found[2])
+
+    return _ESCAPE.sub(one, text)
