@@ -27,7 +27,7 @@ def parse(data: bytes) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> list[str]:
-    """Joins lines that end with an odd number of backslashes with the next. Drops comments and empty lines."""
+    """Joins lines that end with a backslash that is not escaped; drops comments and empty lines."""
     found: list[str] = []
     continued = False
     for line in re.split(r"\r\n|\r|\n", text):

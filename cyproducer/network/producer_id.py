@@ -65,12 +65,15 @@ class ProducerIdClient:
         self._lacking = 0
         #: The error for a refused producer id, until all records have failed with it.
         self._denial: BaseException | None = None
+        #: Whether later records are refused too: rights may be granted, but brokers do not learn a request.
+        self._for_good = False
         self._not_before_ms = -math.inf
 
     def tick(self, now_ms: float) -> float:
         """Requests a producer id if one is needed; returns the milliseconds until the next attempt."""
         if self._denial is not None:
-            if self._sender.refuse_all(self._denial):
+            fail = self._sender.refuse_all if self._for_good else self._sender.fail_waiting
+            if fail(self._denial):
                 return COMPRESSING_MS
             self._denial = None
         if not self._config.enable_idempotence or self._idempotence.state is not State.NO_ID:
@@ -115,6 +118,10 @@ class ProducerIdClient:
                 "the cluster refuses a producer id: grant this principal IdempotentWrite on the cluster, or "
                 "Write on a topic, or set enable_idempotence=False"
             )
+            # Rights that are granted later are noticed by the next request.
+            self._denial = errors.told(error, False)
+            self._ask_again(error, now_ms)
+            return
         self._deny(error)
 
     def on_broken(self, connection: Connection, cause: BaseException, now_ms: float) -> None:
@@ -144,6 +151,7 @@ class ProducerIdClient:
         self._sender.close_connection(connection, error)
 
     def _deny(self, error: BaseException) -> None:
+        self._for_good = True
         self._idempotence.denied()
         log.error("no record can be sent: %s", error)
         self._denial = errors.told(error, False)

@@ -701,6 +701,14 @@ cdef class Sender:
         self.fail_rest(error)
         return self.accumulator.c.incomplete
 
+    def fail_waiting(self, error):
+        """Fails every record that is accepted so far; later ones are accepted.
+
+        Returns how many batches are left because application threads are compressing them: call it again.
+        """
+        self.fail_rest(error)
+        return self.accumulator.c.incomplete
+
     cdef int fail_rest(self, object error) except -1:
         """Fails parked records and queued batches, and abandons the batches that are in flight."""
         cdef Batch* b

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from cyproducer import errors
+from cyproducer import KafkaProducer, errors
+from cyproducer.futures.delivery import RecordFuture
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import Received, ScriptedCluster
 from tests.network.scripted_model import Act
@@ -57,7 +58,13 @@ def test_a_request_without_a_response_is_repeated_after_its_timeout() -> None:
 def test_if_producer_ids_are_refused_every_record_fails_with_instructions() -> None:
     sent = threading.Event()
     with ScriptedCluster(orders=1) as cluster:
+        granted = threading.Event()
         cluster.act(INIT_PRODUCER_ID, Act(error=NOT_AUTHORIZED, hold=sent))
+        cluster.script = lambda received: (
+            Act(error=NOT_AUTHORIZED)
+            if received.api_key == INIT_PRODUCER_ID and not granted.is_set()
+            else None
+        )
         with producing(cluster) as producer:
             future = producer.send("orders", b"v")
             sent.set()
@@ -67,10 +74,22 @@ def test_if_producer_ids_are_refused_every_record_fails_with_instructions() -> N
                 future.get(WAIT_S)
             assert told.value.maybe_written is False
             with pytest.raises(errors.ClusterAuthorizationFailedError, match="IdempotentWrite"):
-                producer.send("orders", b"w")
+                producer.send("orders", b"w").get(WAIT_S)
             producer.flush(WAIT_S)
-        assert cluster.received(PRODUCE) == []
-        assert len(cluster.received(INIT_PRODUCER_ID)) == 1
+            assert cluster.received(PRODUCE) == []
+            # The requests have a backoff.
+            assert len(cluster.received(INIT_PRODUCER_ID)) < 10
+            granted.set()
+            until(lambda: sends(producer), "the granted rights")
+
+
+def sends(producer: KafkaProducer) -> bool:
+    """Whether a record is acknowledged."""
+    try:
+        producer.send("orders", b"v").get(WAIT_S)
+    except errors.ClusterAuthorizationFailedError:
+        return False
+    return True
 
 
 def test_if_producer_ids_are_refused_a_batch_fails_after_its_compression(
@@ -83,7 +102,7 @@ def test_if_producer_ids_are_refused_a_batch_fails_after_its_compression(
 
         def compress(self, data: memoryview) -> bytes:
             compressing.set()
-            until(lambda: producer._runtime.accumulator.closed, "the refusal")
+            until(lambda: others[0].failed(), "the refusal")
             return bytes(data)
 
     def script(received: Received) -> Act | None:
@@ -91,11 +110,13 @@ def test_if_producer_ids_are_refused_a_batch_fails_after_its_compression(
             return None
         return Act(error=NOT_AUTHORIZED if compressing.is_set() else STILL_LOADING)
 
+    others: list[RecordFuture] = []
     monkeypatch.setattr("cyproducer.records.compression.compressor_for", lambda *_: Slow())
-    with ScriptedCluster(orders=1) as cluster:
+    with ScriptedCluster(orders=2) as cluster:
         cluster.script = script
         with producing(cluster, compression_type="gzip", batch_size=1000) as producer:
             producer.partitions_for("orders")
+            others.append(producer.send("orders", b"v", partition=1))
             first = producer.send("orders", bytes(600), partition=0)
             with contextlib.suppress(errors.ClusterAuthorizationFailedError):
                 # Until the batch with the first record is closed.
