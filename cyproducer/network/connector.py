@@ -585,7 +585,7 @@ class Connector:
         elif isinstance(cause, errors.TlsError) and connection.tls is not None:
             cause = self._explained(connection)
         others = self.states.failed(
-            node_id, address, cause, now_ms, try_next_address=not isinstance(cause, AUTHENTICATION_ERRORS)
+            node_id, address, cause, now_ms, try_next_address=not refuses_credentials(connection, cause)
         )
         self._close_quietly(node_id, others)
         return _placed(cause, connection.where)
@@ -638,6 +638,11 @@ class Connector:
         """Ends name resolution. Call it after the loop has ended and all connections are closed."""
         self._resolver.close()
         self._background.close()
+
+
+def refuses_credentials(connection: Connection, cause: BaseException) -> bool:
+    """Whether a connection ended because the broker does not accept this client's credentials."""
+    return connection.handshake.authentication is not None and isinstance(cause, AUTHENTICATION_ERRORS)
 
 
 def mapped(hook: Callable[[str, int], object], host: str, port: int) -> tuple[str, int]:

@@ -41,7 +41,7 @@ from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
-from cyproducer.network.connector import AUTHENTICATION_ERRORS, Connector
+from cyproducer.network.connector import Connector, refuses_credentials
 from cyproducer.network.dns import Resolver
 from cyproducer.network.producer_id import COMPRESSING_MS, ProducerIdClient
 from cyproducer.network.sender import Sender
@@ -275,7 +275,7 @@ class NetworkClient:
             while not self.view.brokers():
                 left = deadline - time.monotonic()
                 if self._denied is not None:
-                    raise self._denied
+                    raise errors.copied(self._denied)
                 if left <= 0 or self._fatal is not None:
                     raise errors.NoBrokersAvailable(f"no broker within {timeout_s:g} s: {self.diagnosis()}")
                 self._changed.wait(min(left, 0.5))
@@ -379,7 +379,7 @@ class NetworkClient:
             if type(cause) is errors.KafkaConnectionError and not self._metadata.broker_ids():
                 cause = self._no_answer(connection)
             self._metadata.on_failure(cause, now_ms)
-        if isinstance(cause, AUTHENTICATION_ERRORS) and not self._connector.any_ready():
+        if refuses_credentials(connection, cause) and not self._connector.any_ready():
             self._refuse_waits(cause)
         self._on_node_failure(cause, now_ms)
 
