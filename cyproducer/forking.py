@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from cyproducer.base import forking as forking  # the lock that it takes at a fork
 from cyproducer.futures import delivery, waiting
 from cyproducer.network.after_fork import disown as disown
 from cyproducer.user_thread import user_thread

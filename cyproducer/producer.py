@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 from cyproducer import errors, forking
 from cyproducer.base.durations import duration
 from cyproducer.callers.bulk_path import BulkPath
-from cyproducer.config import ProducerConfig
+from cyproducer.config import ProducerConfig, shown_option
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
 from cyproducer.futures.delivery import RecordFuture, failed_future
 from cyproducer.futures.waiting import refuse_wait_of_sender
@@ -426,8 +426,8 @@ def _check_pickles(name: str, value: Any) -> None:
             except Exception as error:
                 problem = problem or error
     raise pickle.PicklingError(
-        f"a producer is pickled as its options, and {name}={value!r} can't be: {problem}. Define "
-        "functions and classes in a module that can be imported, or make the producer where it is used"
+        f"a producer is pickled as its options, and {name}={shown_option(name, value)} can't be: {problem}. "
+        "Define functions and classes in a module that can be imported, or make the producer where it is used"
     ) from problem
 
 

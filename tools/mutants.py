@@ -487,8 +487,8 @@ MUTANTS = [
     Mutant(
         "options-of-others",
         "cyproducer/spark/topics.py",
-        "if value is not None and name in known:",
-        "if value is not None:",
+        "if value is None or name not in known:",
+        "if value is None:",
         ("tests/spark/test_topics.py",),
     ),
     Mutant(
@@ -1136,8 +1136,9 @@ MUTANTS = [
     Mutant(
         "control-error-keeps-connection",
         "cyproducer/network/sender.pyx",
-        '            self.close_connection(connection, KafkaConnectionError(f"{connection.where}: '
-        '{error!r}"))\n',
+        "            self.close_connection(connection, KafkaConnectionError(\n"
+        '                f"{connection.where}: {type(error).__name__}: {error}"\n'
+        "            ))\n",
         "            pass\n",
         (
             "tests/network/test_failing_control_plane.py::test_a_response_that_the_control_plane_fails_on_closes_its_connection",

@@ -80,6 +80,12 @@ def option_name(key: str) -> str | None:
     return option.name if option is not None else None
 
 
+def shown_option(key: str, value: Any) -> str:
+    """Returns an option's value as messages show it: without credentials. Any of its names will do."""
+    option = _BY_KEY.get(key)
+    return repr(value) if option is None else option.shown(value)
+
+
 class ProducerConfig(ProducerOptions):
     """All options of one producer, with normalized values.
 
@@ -198,7 +204,7 @@ class ProducerConfig(ProducerOptions):
         if secrets and not self.pickle_secrets:
             raise TypeError(
                 f"{', '.join(secrets)} would be in the pickle: give a callable that returns it where it is "
-                "needed, or set pickle_secrets=True"
+                "needed, if the option takes one, or set pickle_secrets=True"
             )
         return self._given | {name: each.reveal() for name, each in secrets.items()}
 

@@ -9,6 +9,7 @@ client in Python's spelling. ``java=`` gives the Java name if it is not the Pyth
 ``java=None`` marks an option that Java does not have.
 """
 
+import functools
 import socket
 from typing import Any, Generic, Never, NoReturn, Self, TypeVar, overload
 
@@ -97,8 +98,12 @@ class Option(Generic[T]):
         """The value as shown in messages and ``repr()``: without passwords, cut to 200 characters."""
         if self.secret:
             return "'***'"
+        if isinstance(value, functools.partial):
+            # Its arguments may be credentials.
+            return f"functools.partial({value.func!r}, ...)"
         text = repr(value)
-        if isinstance(value, str) and "://" in value and "@" in value:
+        is_url = isinstance(value, str) and ("://" in value or self.name in ("proxy_url", "socks5_proxy"))
+        if is_url and "@" in value:
             # Refused, so it is no SecretUrl yet.
             text = repr(kind.SecretUrl(value))
         return text if len(text) <= 200 else f"{text[:200]}..."
@@ -531,6 +536,7 @@ class ProducerOptions:
         "Supplies tokens for OAUTHBEARER: an object with token(), also async, or a callable such as "
         "confluent-kafka's oauth_cb. Called for each authentication, on a thread of its own",
         java=None,
+        secret=True,
     )
 
     # Metrics.

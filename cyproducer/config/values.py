@@ -232,8 +232,10 @@ class SecretUrl(Secret):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        scheme, _, rest = self._text.partition("://")
-        return repr(f"{scheme}://***@{rest.rpartition('@')[2]}" if "@" in rest else self._text)
+        if "@" not in self._text:
+            return repr(self._text)
+        scheme, mark, _ = self._text.partition("://")
+        return repr(f"{scheme if mark else ''}{mark}***@{self._text.rpartition('@')[2]}")
 
     def __eq__(self, other: object) -> bool:
         return super().__eq__(other)
@@ -258,9 +260,17 @@ def url() -> Kind[Any]:
 
 def revealed(secret: "Secret | Callable[[], str] | None") -> str | None:
     """Returns the text of a secret; calls it if it is callable."""
-    if secret is None:
-        return None
-    return secret.reveal() if isinstance(secret, Secret) else str(secret())
+    if secret is None or isinstance(secret, Secret):
+        return None if secret is None else secret.reveal()
+    return called(secret)
+
+
+def called(supplier: Callable[[], str]) -> str:
+    """Calls a user's function for a name or password. Raises TypeError if it returns no string."""
+    found: object = supplier()
+    if not isinstance(found, str):
+        raise TypeError(f"it returned {type(found).__name__}: it must return a string")
+    return found
 
 
 def secret() -> Kind[Any]:

@@ -452,6 +452,8 @@ class Connections:
         node = self._nodes[node_id]
         if node.connected_to == address:
             self._note(node, address, cause, now_ms)
+            if not try_next_address:
+                node.rounds = max(node.rounds, _MANY_ROUNDS)
             return self._back_off(node, now_ms)
         if node.attempts.pop(address, None) is None:
             return []

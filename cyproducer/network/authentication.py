@@ -63,8 +63,10 @@ class Authentication:
         self._rounds = 0
         self._note = ""
         self._done_ms = -math.inf
-        #: When to stop sending other requests, and to authenticate again.
+        #: When to authenticate again.
         self.renew_at_ms = math.inf
+        #: When the broker ends the session.
+        self.ends_at_ms = math.inf
 
     def begin(self) -> None:
         """Begins; ``resume``, ``on_handshake`` and ``on_authenticate`` continue.
@@ -76,6 +78,11 @@ class Authentication:
         self._continue(None)
 
     @property
+    def unsent(self) -> bool:
+        """Whether nothing of this round has been sent: the session before still counts."""
+        return self._first is None
+
+    @property
     def waits_for_task(self) -> bool:
         """Whether ``resume`` must be called: what runs on another thread is done."""
         return self._task is not None and self._task.done
@@ -85,11 +92,11 @@ class Authentication:
         assert self._task is not None
         task, self._task = self._task, None
         if task.error is not None:
-            if isinstance(task.error, errors.KafkaError):
-                raise task.error
+            # Not its repr(), nor the error itself: those of UnicodeError contain the text.
             raise errors.SaslAuthenticationFailedError(
-                f"{self._where}: {self._mechanism}: getting the credentials failed: {task.error!r}"
-            ) from task.error
+                f"{self._where}: {self._mechanism}: getting the credentials failed: "
+                f"{type(task.error).__name__}: {task.error}"
+            ) from (None if isinstance(task.error, UnicodeError) else task.error)
         self._continue(task.result)
 
     def _continue(self, reply: Any) -> bool:
@@ -102,6 +109,10 @@ class Authentication:
             return True
         except errors.SaslAuthenticationFailedError as error:
             raise type(error)(f"{self._where}: {self._mechanism}: {error.args[0]}") from None
+        except Exception as error:
+            raise errors.SaslAuthenticationFailedError(
+                f"{self._where}: {self._mechanism}: {type(error).__name__}: {error}"
+            ) from None
         if isinstance(asked, Compute):
             self._task = self._background.start(asked.function)
         else:
@@ -118,7 +129,7 @@ class Authentication:
         """Handles the SaslHandshake response. Raises KafkaError if the broker does not have the mechanism."""
         code = response.error_code
         if code == UNSUPPORTED_MECHANISM:
-            listed = ", ".join(response.mechanisms) or "none"
+            listed = printable(", ".join(response.mechanisms)) or "none"
             raise errors.UnsupportedSaslMechanismError(
                 f"{self._where} has no sasl_mechanism={self._mechanism!r}; it has {listed}"
             )
@@ -144,8 +155,9 @@ class Authentication:
             return False
         self._done_ms = now_ms
         lifetime = response.session_lifetime_ms
-        self.renew_at_ms = math.inf
+        self.renew_at_ms = self.ends_at_ms = math.inf
         if lifetime > 0:
+            self.ends_at_ms = now_ms + lifetime
             self.renew_at_ms = now_ms + lifetime * (0.85 + 0.1 * self._rng())
         return True
 
@@ -154,13 +166,16 @@ class Authentication:
         return self._done_ms + LEAST_INTERVAL_MS
 
     def _refused(self, response: SaslAuthenticateResponse) -> errors.KafkaError:
-        text = "".join(each if each.isprintable() else " " for each in response.error_message or "")
+        text = printable(response.error_message or "")
         user = self._config.sasl_plain_username
         named = f" user {user!r}" if isinstance(user, str) else " this client"
         hint = f"; {self._note}" if self._note else ""
         if self._mechanism.startswith("SCRAM") and self._rounds == 1:
             hint = f"; is there such a user, and has it a {self._mechanism} password?"
         kind = errors.for_code(response.error_code)
-        return kind(
-            f"{self._where} refused{named} by {self._mechanism}: {text[:MOST_TEXT] or kind.__name__}{hint}"
-        )
+        return kind(f"{self._where} refused{named} by {self._mechanism}: {text or kind.__name__}{hint}")
+
+
+def printable(text: str) -> str:
+    """A broker's text as messages show it: the beginning, without control characters."""
+    return "".join(each if each.isprintable() else " " for each in text[:MOST_TEXT])

@@ -12,6 +12,9 @@ from cyproducer.user_thread import start_thread
 
 T = TypeVar("T")
 
+MOST_TASKS = 64
+"""Calls that run at once. More means that they hang; each would cost another thread."""
+
 
 class Task(Generic[T]):
     """One call. ``done`` is set last: with it, ``result`` or ``error`` is final."""
@@ -32,15 +35,28 @@ class Background:
         # Held while calling wake(), so that no task wakes up a loop that no longer exists.
         self._lock = threading.Lock()
         self._closed = False
+        self._running = 0
 
     def start(self, function: Callable[[], T]) -> Task[T]:
         """Calls the function on a new thread. If no thread can be started, the task has that as its error."""
         task: Task[T] = Task()
-        try:
-            start_thread("cyproducer-background", self._run, task, function)
-        except RuntimeError as error:
-            task.error = error
-            task.done = True
+        with self._lock:
+            if self._running < MOST_TASKS:
+                self._running += 1
+                refused = None
+            else:
+                refused = RuntimeError(f"{MOST_TASKS} earlier calls of this kind have not returned")
+        if refused is None:
+            try:
+                start_thread("cyproducer-background", self._run, task, function)
+                return task
+            except RuntimeError as error:
+                refused = error
+                with self._lock:
+                    self._running -= 1
+        task.error = refused
+        task.done = True
+        self._wake()
         return task
 
     def _run(self, task: Task[T], function: Callable[[], T]) -> None:
@@ -50,6 +66,7 @@ class Background:
             task.error = error
         task.done = True
         with self._lock:
+            self._running -= 1
             if not self._closed:
                 self._wake()
 

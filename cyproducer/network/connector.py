@@ -50,6 +50,10 @@ if TYPE_CHECKING:
 log = Log("cyproducer")
 
 UNSUPPORTED_VERSION = 35
+#: New connections wait this long for certificates that are read again; later ones use those read before.
+PATIENCE_WITH_RELOAD_MS = 5000.0
+#: How long to wait at most after fetching credentials failed, while the old session still counts.
+RETRY_CREDENTIALS_MS = 1000.0
 #: Trying again soon would not help, and may lock the account.
 AUTHENTICATION_ERRORS = (
     errors.SaslAuthenticationFailedError,
@@ -102,11 +106,15 @@ class Connector:
         """
         self._config = config
         self._background = Background(sender.request_control)
+        # What few programs need is imported here, and not on the sender's thread: a fork in the middle of an
+        # import would leave a module that no thread of the child completes.
         #: None: connections go to the brokers directly.
         self._proxy: Proxy | None = None
         if config.proxy is not None:
             from cyproducer.config.proxy import parse_proxy
+            from cyproducer.network import proxy
 
+            self._proxy_stage = proxy.ProxyStage
             self._proxy = parse_proxy(config.proxy)
         # Node id -> the call of ``broker_address``, and the address to connect to.
         self._mappings: dict[int, Task[tuple[str, int]]] = {}
@@ -114,17 +122,22 @@ class Connector:
         #: None: connections are not encrypted.
         self._tls: TlsContext | None = None
         self._reload: Task[None] | None = None
+        self._reload_began_ms = 0.0
         self._told_slow = False
         #: Makes the conversation of a SASL mechanism; None without SASL.
         self._converse: Callable[[], Conversation] | None = None
         if config.security_protocol.startswith("SASL"):
+            from cyproducer.network import authentication
             from cyproducer.security import sasl
 
+            self._make_authentication = authentication.Authentication
             self._converse = partial(sasl.converse, config, sasl.SaltedPasswords())
         if config.security_protocol in ("SSL", "SASL_SSL"):
             # Imported here: ssl takes longer to import than everything else.
+            from cyproducer.network import tls_handshake
             from cyproducer.security import tls_context
 
+            self._tls_handshake = tls_handshake
             self._tls = tls_context.TlsContext(config)
         self._sender = sender
         self._clock = clock
@@ -357,37 +370,45 @@ class Connector:
             return
         self._sender.set_raw(connection, False)
         self._sender.watch_write(connection, False)
-        if self._assumed is not None:
-            self._hand_over(connection, self._assumed, now_ms)
-        else:
+        if self._assumed is None:
             self._ask_versions(connection)
+            return
+        try:
+            self._hand_over(connection, self._assumed, now_ms)
+        except errors.KafkaError as error:
+            self._sender.close_connection(connection, error)
 
     def _stages(self, connection: Connection) -> Iterator[Stage]:
         """The stages of a connection, in order. What follows a ``yield`` runs when that stage is complete."""
         if self._proxy is not None:
-            from cyproducer.network.proxy import ProxyStage
-
-            yield ProxyStage(self._proxy, *self._targets[connection.node_id])
+            yield self._proxy_stage(self._proxy, *self._targets[connection.node_id])
         if self._tls is None:
             return
-        from cyproducer.network.tls_handshake import TlsHandshake
-
+        self._take_reload()
+        now_ms = self._clock.monotonic_ns() / 1e6
         if self._reload is None and self._tls.is_stale():
             self._reload = self._background.start(self._tls.reload)
-        if self._reload is not None:
+            self._reload_began_ms = now_ms
+        # A function for the key's password that hangs must not keep all connections from being made.
+        if self._reload is not None and now_ms - self._reload_began_ms < PATIENCE_WITH_RELOAD_MS:
             yield Waiting(self._reload)
-            if self._reload is not None and self._reload.done:
-                if self._reload.error is not None:
-                    log.error("connecting with the certificates read before: %s", self._reload.error)
-                self._reload = None
+            self._take_reload()
         host, _ = self.states.endpoint(connection.node_id)
-        stage = TlsHandshake(self._config, self._tls.context, connection.where, host)
+        stage = self._tls_handshake.TlsHandshake(self._config, self._tls.context, connection.where, host)
         yield stage
         session = stage.session(self._config.ssl_without_gil)
         if session.slow_because and self._config.ssl_without_gil and not self._told_slow:
             self._told_slow = True
             log.warning("TLS goes through Python's ssl module, which is slower: %s", session.slow_because)
         connection.use_tls(session)
+
+    def _take_reload(self) -> None:
+        """Notices that the certificates were read again, or could not be."""
+        if self._reload is None or not self._reload.done:
+            return
+        if self._reload.error is not None:
+            log.error("connecting with the certificates read before: %s", self._reload.error)
+        self._reload = None
 
     def request(self, connection: Connection, api: Api, correlation_id: int, frame: bytes) -> None:
         """Sends a request other than Produce; ``NetworkClient.on_frame`` gets the response."""
@@ -436,8 +457,6 @@ class Connector:
     def _authentication(
         self, connection: Connection, converse: "Callable[[], Conversation]"
     ) -> "Authentication":
-        from cyproducer.network.authentication import Authentication
-
         client_id, versions = self._config.client_id, connection.handshake.versions
 
         def send_handshake(mechanism: str) -> None:
@@ -452,7 +471,7 @@ class Connector:
             frame = protocol.encode_sasl_authenticate(versions[SASL_AUTHENTICATE], number, client_id, message)
             self.request(connection, SASL_AUTHENTICATE, number, frame)
 
-        return Authentication(
+        return self._make_authentication(
             self._config,
             connection.where,
             converse,
@@ -490,21 +509,45 @@ class Connector:
             if authentication is None:
                 continue
             try:
-                if authentication.waits_for_task:
-                    authentication.resume()
-                if connection.ready and now_ms >= authentication.renew_at_ms:
-                    # The session may end before the broker lets it be renewed.
-                    self._sender.hold(connection, True)
-                    if now_ms >= authentication.may_begin_ms():
-                        authentication.renew_at_ms = math.inf
-                        authentication.begin()
-                    else:
-                        due_ms = min(due_ms, authentication.may_begin_ms())
-                else:
-                    due_ms = min(due_ms, authentication.renew_at_ms)
+                due_ms = min(due_ms, self._renew(connection, authentication, now_ms))
             except errors.KafkaError as error:
                 self._sender.close_connection(connection, error)
         return due_ms - now_ms
+
+    def _renew(self, connection: Connection, authentication: "Authentication", now_ms: float) -> float:
+        """Continues an authentication, or renews a session; returns when the next step is due.
+
+        The credentials are fetched while the old session still counts. Only the requests themselves hold the
+        connection, or the end of the session.
+        """
+        if authentication.waits_for_task:
+            try:
+                authentication.resume()
+            except errors.KafkaError as error:
+                valid = connection.ready and now_ms < authentication.ends_at_ms
+                if not (valid and authentication.unsent):
+                    raise
+                log.warning("%s; trying again, as the session still lasts", error)
+                left_ms = authentication.ends_at_ms - now_ms
+                authentication.renew_at_ms = now_ms + min(RETRY_CREDENTIALS_MS, max(50.0, left_ms / 4))
+        if not connection.ready:
+            return math.inf
+        begin_ms = max(authentication.renew_at_ms, authentication.may_begin_ms())
+        if now_ms >= begin_ms:
+            authentication.renew_at_ms = begin_ms = math.inf
+            authentication.begin()
+        if now_ms < authentication.ends_at_ms:
+            return min(begin_ms, authentication.ends_at_ms)
+        self._sender.hold(connection, True)
+        if not authentication.unsent:
+            return begin_ms
+        limit_ms = authentication.ends_at_ms + self._config.request_timeout_ms
+        if now_ms >= limit_ms:
+            raise errors.KafkaTimeoutError(
+                f"{connection.where}: its session ended {self._config.request_timeout_ms} ms ago, and the "
+                "credentials for a new one have not come"
+            )
+        return min(begin_ms, limit_ms)
 
     def _finish(self, connection: Connection, now_ms: float) -> None:
         """Everything is agreed with the broker: its batches may be sent."""
@@ -568,6 +611,17 @@ class Connector:
 
     def on_broken(self, connection: Connection, cause: Exception | None, now_ms: float) -> Exception | None:
         """A connection was closed: on purpose (``cause`` is None), or by a failure, which is returned."""
+        try:
+            return self._broken(connection, cause, now_ms)
+        finally:
+            # They refer to the connection, which refers to them: only the garbage collector would free its
+            # TLS session.
+            handshake = connection.handshake
+            if handshake.stage is not None:
+                handshake.stage.release()
+            handshake.stage, handshake.stages = None, iter(())
+
+    def _broken(self, connection: Connection, cause: Exception | None, now_ms: float) -> Exception | None:
         node_id, address = connection.node_id, connection.handshake.address
         if self.connections.get((node_id, address)) is not connection:
             return None
@@ -579,8 +633,8 @@ class Connector:
             return None
         log.info("connection to node %d at %s ended: %s", node_id, connection.where, cause)
         setting_up = connection.connected and not self.states.is_ready(node_id)
-        if setting_up and type(cause) is errors.KafkaConnectionError:
-            # The loop's general error for a closed socket; every other cause is more specific.
+        if setting_up and connection.handshake.stage is None and type(cause) is errors.KafkaConnectionError:
+            # The loop's general error for a closed socket. Every other cause, and that of a stage, says more.
             cause = self._hung_up(connection)
         elif isinstance(cause, errors.TlsError) and connection.tls is not None:
             cause = self._explained(connection)
@@ -592,13 +646,16 @@ class Connector:
 
     def _hung_up(self, connection: Connection) -> Exception:
         """The peer closed during the handshake: not Kafka, another protocol, or a very old broker."""
-        if self._config.api_version is not None and self._assumed is None:
-            self._assumed = fallback_for(self._config.api_version)
         if connection.handshake.authentication is not None:
             return errors.BrokerProtocolError(
                 f"{connection.where} closed the connection during the authentication by "
                 f"{self._config.sasl_mechanism}"
             )
+        if self._config.api_version is not None and self._assumed is None:
+            try:
+                self._assumed = fallback_for(self._config.api_version)
+            except errors.KafkaError as error:
+                return error
         if connection.tls is not None:
             return errors.BrokerProtocolError(
                 f"{connection.where} closed the connection after the TLS handshake: does it ask for a client "
@@ -618,7 +675,7 @@ class Connector:
         assert connection.tls is not None
         host, _ = self.states.endpoint(connection.node_id)
         reason = connection.tls.reason() or "unknown error"
-        return errors.TlsError(explain(reason, connection.where, host, self._config))
+        return errors.TlsError(explain(reason, connection.where, host, self._config, established=True))
 
     def _close_idle(self, now_ms: float, busy: Container[Connection | None]) -> None:
         ready = {each.node_id: each for each in self.connections.values() if each.ready}

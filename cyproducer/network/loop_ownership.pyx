@@ -37,6 +37,7 @@ from cyproducer.base.sync cimport (
     pthread_mutex_unlock,
 )
 from cyproducer.network.sender cimport Sender
+from cyproducer.network.tls_transport cimport Tls
 from cyproducer.network.waker cimport wake_sender
 
 cdef extern from "<pthread.h>" nogil:
@@ -94,11 +95,26 @@ cdef bint note_standing_by(Sender sender) noexcept nogil:
     return idle and not cyp_load32(&sender.attention)
 
 
+cdef bint may_stand_by(Sender sender) noexcept nogil:
+    """Whether a step needs the GIL only for decisions.
+
+    Compression, selectors other than epoll, and Python's ssl module need it otherwise too; Ctrl-C could
+    interrupt the module half-way. Called on the sender thread between two steps: no other thread changes the
+    connections.
+    """
+    cdef int i
+    if sender.accumulator.c.codec != 0 or sender.poller.epoll_fd < 0:
+        return False
+    for i in range(sender.transport_count):
+        if sender.transports[i].tls != NULL and (<Tls*>sender.transports[i].tls).library == NULL:
+            return False
+    return True
+
+
 cdef bint stand_by(Sender sender) except -1 nogil:
     """Leaves the loop to waiting threads while they come; returns whether a record was left alone."""
     cdef int32_t seen
-    # Compression, and selectors other than epoll, need the GIL.
-    if sender.accumulator.c.codec != 0 or sender.poller.epoll_fd < 0:
+    if not may_stand_by(sender):
         return False
     if not note_standing_by(sender):
         return False

@@ -10,9 +10,9 @@ it:
 
 1. The Python objects have the expected types, and are large enough to have the pointers.
 2. What a pointer refers to is read by a system call, which reports an invalid address.
-3. The context starts with the address of its method table, which ``TLS_client_method()`` returns, and a
-   memory BIO with that of ``BIO_s_mem()``: the object was made by the very library whose functions were
-   found. A second copy of OpenSSL in the process fails here.
+3. The first 64 bytes of the context contain the address of its method table, which ``TLS_client_method()``
+   or ``TLS_method()`` returns, and those of a memory BIO that of ``BIO_s_mem()``: the object was made by the
+   very library whose functions were found. A second copy of OpenSSL in the process fails here.
 4. The connection's memory contains the addresses of its context and of both BIOs.
 5. Only then functions are called on it. Their results must agree with Python's attributes.
 

@@ -56,6 +56,9 @@ cdef int read_responses(Sender sender, Transport* transport, int64_t now) except
             # Reading from TLS may have produced bytes to send.
             return sender.write(transport, now) if transport.unsent else 0
         if n < 0:
+            if transport.unsent:
+                # TLS's alert, which says why. Whether it gets there does not matter.
+                transport.push(transport)
             return sender.connection_broken(transport, n)
         transport.last_used_ns = now
         if not handle_frames(sender, transport, now):

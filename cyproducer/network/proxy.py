@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from cyproducer.config.proxy import Proxy
 from cyproducer.errors import KafkaConnectionError
+from cyproducer.network.stages import NO_SIGNAL
 
 #: More bytes of headers than any proxy needs.
 MOST_HEADERS = 16384
@@ -39,7 +40,19 @@ class _Read(NamedTuple):
 Exchange = Generator[bytes | _Read, bytes, None]
 
 
+def _checked(host: str) -> str:
+    """A host name as the proxy gets it. Brokers may advertise anything: a line break would forge a header."""
+    try:
+        name = host if host.isascii() else host.encode("idna").decode()
+    except UnicodeError:
+        name = ""
+    if not 0 < len(name) <= 255 or any(each <= " " or each == "\x7f" for each in name):
+        raise KafkaConnectionError(f"{host[:100]!r} is no host name")
+    return name
+
+
 def _socks5(proxy: Proxy, host: str, port: int) -> Exchange:
+    host = _checked(host)
     methods = b"\x00\x02" if proxy.user is not None else b"\x00"
     yield b"\x05" + bytes([len(methods)]) + methods
     version, method = yield _Read(2)
@@ -75,14 +88,12 @@ def _socks_address(host: str) -> bytes:
             return bytes([kind]) + socket.inet_pton(family, host)
         except OSError:
             continue
-    try:
-        name = host.encode("ascii")
-    except UnicodeEncodeError:
-        name = host.encode("idna")
+    name = host.encode("ascii")
     return bytes([3, len(name)]) + name
 
 
 def _http_connect(proxy: Proxy, host: str, port: int) -> Exchange:
+    host = _checked(host)
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
     if proxy.user is not None:
@@ -137,7 +148,7 @@ class ProxyStage:
         while True:
             while self._unsent:
                 try:
-                    sent = sock.send(self._unsent)
+                    sent = sock.send(self._unsent, NO_SIGNAL)
                 except BlockingIOError:
                     return True
                 self._unsent = self._unsent[sent:]
@@ -175,3 +186,6 @@ class ProxyStage:
         before = self._received[-3:]
         end = (before + seen).find(b"\r\n\r\n")
         return sock.recv(len(seen) if end < 0 else end + 4 - len(before))
+
+    def release(self) -> None:
+        """See ``Stage.release``."""

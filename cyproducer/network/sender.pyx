@@ -77,7 +77,7 @@ from cyproducer.network.batch_errors cimport (
 )
 from cyproducer.network.connection cimport Connection, make_connection
 from cyproducer.network.frame_errors cimport socket_error
-from cyproducer.network.loop_ownership cimport run_until_stopped
+from cyproducer.network.loop_ownership cimport may_stand_by, run_until_stopped
 from cyproducer.network.poller cimport MOST_READY, Poller, Ready
 from cyproducer.network.produce_codec cimport Request, encode_produce, free_request
 from cyproducer.network.produce_response cimport read_responses, resume_deferred
@@ -185,6 +185,10 @@ cdef class Sender:
                 self.step(wait)
             finally:
                 pthread_mutex_unlock(&self.loop_lock)
+
+    def may_stand_by(self):
+        """Whether the loop may be left to threads that wait for a record. Only between two steps."""
+        return may_stand_by(self)
 
     def stop(self):
         """Makes ``run()`` return after the current step. Any thread."""
@@ -404,7 +408,9 @@ cdef class Sender:
     cdef int connection_broken(self, Transport* transport, int64_t failure) except -1 nogil:
         """Handles a read or write that ended the connection; ``failure``: an ``Io``."""
         if self.driven:
-            transport.failure = failure
+            # The first failure is the reason.
+            if transport.failure == 0:
+                transport.failure = failure
             self.defer(transport)
             return 0
         with gil:
@@ -467,7 +473,9 @@ cdef class Sender:
             method(connection, *arguments)
         except Exception as error:
             log.exception("the control plane failed for %r; closing this connection", connection)
-            self.close_connection(connection, KafkaConnectionError(f"{connection.where}: {error!r}"))
+            self.close_connection(connection, KafkaConnectionError(
+                f"{connection.where}: {type(error).__name__}: {error}"
+            ))
         return 0
 
     def attach_control(self, control, fates):
@@ -609,6 +617,9 @@ cdef class Sender:
             if r == NULL:
                 # With acks=0 there is no response to wait for: the write must finish in time.
                 r = connection.transport.first_out
+            if r == NULL and connection.transport.unsent:
+                # Over TLS it counts as written once it is encrypted.
+                r = connection.transport.first_written
             if r == NULL:
                 continue
             if now - r.sent_ns >= self.request_timeout_ns:

@@ -9,6 +9,10 @@ from typing import Any, Protocol
 from cyproducer import errors
 from cyproducer.network.background import Task
 
+#: For ``send()``: a closed connection is an error, and no SIGPIPE, which ends programs that leave it at its
+#: default.
+NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
+
 
 class Stage(Protocol):
     """Takes one step whenever the socket is ready, with the loop lock held."""
@@ -19,6 +23,9 @@ class Stage(Protocol):
         Returns None when the stage is complete, else whether it has bytes to write. Raises OSError or
         KafkaError if it failed.
         """
+
+    def release(self) -> None:
+        """Frees what the stage holds; it is not used afterwards."""
 
 
 class Waiting:
@@ -39,3 +46,6 @@ class Waiting:
         if early:
             raise errors.KafkaProtocolError("it sent data before this client did")
         raise errors.KafkaConnectionError("it closed the connection before anything was sent")
+
+    def release(self) -> None:
+        """See ``Stage.release``."""

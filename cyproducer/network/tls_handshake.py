@@ -7,15 +7,14 @@ Python's ``ssl`` module does the handshake: names, SNI, callbacks and subclasses
 users expect. It runs on the sender's thread with the loop lock held.
 """
 
-import os
 import socket
 import ssl
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from cyproducer import errors
+from cyproducer.base import forking
 from cyproducer.config import ProducerConfig
+from cyproducer.network.stages import NO_SIGNAL
 from cyproducer.network.tls_transport import TlsSession
 from cyproducer.security.tls_errors import explain
 
@@ -23,37 +22,19 @@ from cyproducer.security.tls_errors import explain
 MOST_BYTES = 65536
 
 
-# Held while OpenSSL works, and during a fork: the child of a fork in the middle of a handshake would wait for
-# OpenSSL's own locks for ever.
-_working = threading.RLock()
-
-
-def _renew() -> None:
-    global _working
-    _working = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=lambda: _working.acquire(),
-        after_in_parent=lambda: _working.release(),
-        after_in_child=_renew,
-    )
-
-
 def end_session(session: TlsSession, sock: socket.socket | None) -> None:
     """Sends close_notify (RFC 8446, 6.1) as far as ``sock`` takes it, and frees the session's objects.
 
-    ``sock``: None if a part of an encrypted record is sent, and the rest is not.
+    ``sock``: None if encrypted bytes are unsent: the peer may have a part of a record.
     """
-    with _working:
+    with forking.openssl_lock:
         if sock is not None:
             # After a failure there may be no session to end; and the peer's own close_notify is not awaited.
             with suppress(OSError):
                 session.connection.unwrap()
             if data := session.outgoing.read():
                 with suppress(OSError):
-                    sock.send(data)
+                    sock.send(data, NO_SIGNAL)
         session.release()
 
 
@@ -70,11 +51,14 @@ class TlsHandshake:
         self._unsent = b""
         self._received = 0
         self._complete = False
-        with _working, self._explaining(None):
-            # Never without a name: some Pythons then check none, although check_hostname is on.
-            self._connection = context.wrap_bio(
-                self._incoming, self._outgoing, server_side=False, server_hostname=self._host
-            )
+        try:
+            with forking.openssl_lock:
+                # Never without a name: some Pythons then check none, although check_hostname is on.
+                self._connection = context.wrap_bio(
+                    self._incoming, self._outgoing, server_side=False, server_hostname=self._host
+                )
+        except (ssl.SSLError, ValueError) as error:
+            raise self._explained(error, None) from error
 
     def step(self, sock: socket.socket) -> bool | None:
         """See ``Stage.step``."""
@@ -89,13 +73,12 @@ class TlsHandshake:
         while True:
             if not self._complete:
                 try:
-                    with self._explaining(self._connection):
-                        self._shake_hands()
-                except errors.TlsError:
+                    self._shake_hands()
+                except (ssl.SSLError, ValueError) as error:
                     # OpenSSL has written an alert, which says what this side does not accept.
                     with suppress(OSError):
                         self._send(sock)
-                    raise
+                    raise self._explained(error, self._connection) from error
             sent = self._send(sock)
             if self._complete:
                 # What the server sends next is for the session.
@@ -112,18 +95,14 @@ class TlsHandshake:
                 raise errors.KafkaConnectionError(f"it sent more than {MOST_BYTES} bytes for a TLS handshake")
             self._incoming.write(data)
 
-    @contextmanager
-    def _explaining(self, connection: ssl.SSLObject | None) -> Iterator[None]:
-        try:
-            yield
-        except (ssl.SSLError, ValueError) as error:
-            raise errors.TlsError(
-                explain(error, self._where, self._host, self._config, connection)
-            ) from error
+    def _explained(self, error: Exception, connection: ssl.SSLObject | None) -> errors.TlsError:
+        # Its frames refer to OpenSSL's objects, and they to it: only the garbage collector would free them.
+        error.__traceback__ = None
+        return errors.TlsError(explain(error, self._where, self._host, self._config, connection))
 
     def _shake_hands(self) -> None:
         try:
-            with _working:
+            with forking.openssl_lock:
                 self._connection.do_handshake()
             self._complete = True
         except ssl.SSLWantReadError:
@@ -134,11 +113,16 @@ class TlsHandshake:
         self._unsent += self._outgoing.read()
         while self._unsent:
             try:
-                sent = sock.send(self._unsent)
+                sent = sock.send(self._unsent, NO_SIGNAL)
             except BlockingIOError:
                 return False
             self._unsent = self._unsent[sent:]
         return True
+
+    def release(self) -> None:
+        """Frees OpenSSL's objects. Errors refer to this object by their tracebacks, in cycles."""
+        with forking.openssl_lock:
+            del self._connection, self._incoming, self._outgoing
 
     def session(self, in_c: bool) -> TlsSession:
         """Returns the established session; call it when ``step`` has returned None."""

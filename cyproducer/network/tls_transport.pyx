@@ -14,11 +14,12 @@ Used by one thread at a time: the one that holds the loop lock. Properties of Op
   same bytes.
 - A read returns what is left of one TLS record: the rest is in OpenSSL, and the socket does not become
   readable for it. So reading goes on until OpenSSL asks for more bytes and the socket has none.
-- A read may write: the answer to a KeyUpdate, or an alert.
+- A read may write: an alert, or the answer to a KeyUpdate.
 - OpenSSL's error queue belongs to the thread. It is emptied before each call, and read after it.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.errno cimport ENOMEM
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy
 
@@ -119,7 +120,9 @@ cdef int64_t failed(Tls* tls, int result) noexcept nogil:
         return IO_AGAIN
     if kind == SSL_ERROR_ZERO_RETURN:
         return IO_CLOSED
-    tls.failure = tls.library.ERR_peek_last_error()
+    # The first error is the reason; a later call on the same session has another or none.
+    if tls.failure == 0:
+        tls.failure = tls.library.ERR_peek_last_error()
     tls.library.ERR_clear_error()
     # Without an error: the peer closed the connection without TLS's close_notify.
     return IO_TLS if tls.failure else IO_CLOSED
@@ -140,7 +143,10 @@ cdef int64_t encrypt(Tls* tls, const void* data, size_t size) noexcept nogil:
 
 
 cdef int64_t send_tls(Transport* transport, const iovec* parts, int count) noexcept nogil:
-    """Encrypts and sends bytes; returns how many were encrypted, or an Io."""
+    """Encrypts and sends bytes; returns how many were encrypted, or an Io.
+
+    After a failure what is encrypted stays unsent: requests that do not count as written must not arrive.
+    """
     cdef Tls* tls = <Tls*>transport.tls
     cdef int64_t taken = 0
     cdef int64_t rc
@@ -158,6 +164,7 @@ cdef int64_t send_tls(Transport* transport, const iovec* parts, int count) noexc
             n = min(n // TLS_RECORD * TLS_RECORD, <size_t>MOST_UNSENT)
             rc = encrypt(tls, <const uint8_t*>parts[i].iov_base + offset, n)
             if rc < 0:
+                note_unsent(transport)
                 return rc
             taken += n
         else:
@@ -167,6 +174,7 @@ cdef int64_t send_tls(Transport* transport, const iovec* parts, int count) noexc
             if used == TLS_RECORD:
                 rc = encrypt(tls, tls.joined, used)
                 if rc < 0:
+                    note_unsent(transport)
                     return rc
                 taken += used
                 used = 0
@@ -177,6 +185,7 @@ cdef int64_t send_tls(Transport* transport, const iovec* parts, int count) noexc
     if used > 0:
         rc = encrypt(tls, tls.joined, used)
         if rc < 0:
+            note_unsent(transport)
             return rc
         taken += used
     rc = push_tls(transport)
@@ -206,7 +215,10 @@ cdef int64_t receive_tls(Transport* transport, uint8_t* into, int64_t room) noex
             # A peer that closes without TLS's close_notify is no different: frames have their own length.
             rc = got
             break
-        library.BIO_write(tls.at.read_bio, received, <int>got)
+        if library.BIO_write(tls.at.read_bio, received, <int>got) != got:
+            transport.sys_errno = ENOMEM
+            rc = IO_ERROR
+            break
     note_unsent(transport)
     return rc
 
@@ -248,7 +260,11 @@ cdef int64_t push_pending(Transport* transport, TlsSession session) noexcept:
     cdef int64_t n
     while True:
         if session.c.sent == PyBytes_GET_SIZE(session.pending):
-            session.pending = session.outgoing.read()
+            try:
+                session.pending = session.outgoing.read()
+            except BaseException as error:
+                session.error = error
+                return IO_TLS
             session.c.sent = 0
         transport.unsent = PyBytes_GET_SIZE(session.pending) - session.c.sent
         if transport.unsent == 0:
@@ -283,7 +299,7 @@ cdef int64_t write_chunk(Transport* transport, TlsSession session, const iovec* 
         taken += n
     try:
         session.connection.write(b"".join(pieces))
-    except Exception as error:
+    except BaseException as error:
         session.error = error
         return IO_TLS
     rc = push_pending(transport, session)
@@ -309,7 +325,7 @@ cdef int64_t read_chunk(Transport* transport, TlsSession session, uint8_t* into,
             return IO_CLOSED
         except ssl.SSLZeroReturnError:
             return IO_CLOSED
-        except Exception as error:
+        except BaseException as error:
             session.error = error
             return IO_TLS
         finally:
@@ -325,4 +341,8 @@ cdef int64_t read_chunk(Transport* transport, TlsSession session, uint8_t* into,
             got = receive_plain(transport, received, RECEIVED)
         if got < 0:
             return got
-        session.incoming.write(PyBytes_FromStringAndSize(<char*>received, got))
+        try:
+            session.incoming.write(PyBytes_FromStringAndSize(<char*>received, got))
+        except BaseException as error:
+            session.error = error
+            return IO_TLS

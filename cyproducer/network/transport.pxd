@@ -13,7 +13,7 @@ cdef enum Io:
     IO_AGAIN = -1             # the socket would block
     IO_CLOSED = -2            # the peer closed the connection
     IO_ERROR = -3             # see Transport.sys_errno
-    IO_TLS = -4               # see TlsSession.error
+    IO_TLS = -4               # see TlsSession.reason()
 
 # How bytes are sent and received: over a plain socket, or over TLS (``tls_transport``).
 # Both return the number of bytes moved (more than 0), or an Io.

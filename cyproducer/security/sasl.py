@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from cyproducer.config import ProducerConfig
-from cyproducer.config.values import Secret, revealed
+from cyproducer.config.values import Secret, called, revealed
 from cyproducer.errors import KafkaConfigurationError, SaslAuthenticationFailedError
 from cyproducer.security.scram import Scram
 from cyproducer.security.tokens import Token, fetch
@@ -80,7 +80,7 @@ def _credentials(config: ProducerConfig) -> Generator[Compute, Any, tuple[str, s
 
 
 def _call(user: Any, password: Secret | Callable[[], str] | None) -> tuple[str, str]:
-    return str(user() if callable(user) else user), revealed(password) or ""
+    return called(user) if callable(user) else user, revealed(password) or ""
 
 
 def plain(config: ProducerConfig) -> Conversation:
@@ -122,7 +122,7 @@ def _error_of(reply: bytes) -> str:
     """What a server's error message says, for people."""
     try:
         found = json.loads(reply)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         return "not readable"

@@ -7,7 +7,6 @@ Kafka deviates from the RFC: user names and passwords are plain UTF-8, without S
 """
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -64,7 +63,7 @@ class Scram:
             raise SaslAuthenticationFailedError("the broker's SCRAM nonce does not continue this client's")
         try:
             self.salt = base64.b64decode(salt, validate=True)
-        except binascii.Error:
+        except ValueError:
             self.salt = b""
         if not self.salt:
             raise SaslAuthenticationFailedError("the broker's SCRAM message has no valid salt")
@@ -102,7 +101,7 @@ class Scram:
         _, fields = _fields(message)
         try:
             signature = base64.b64decode(fields.get("v", ""), validate=True)
-        except binascii.Error:
+        except ValueError:
             signature = b""
         if not self._signature or not hmac.compare_digest(signature, self._signature):
             raise SaslAuthenticationFailedError(

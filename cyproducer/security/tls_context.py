@@ -24,6 +24,7 @@ _PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1
 #: What OpenSSL does not name like Java in ``TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256``.
 _CIPHER_WORDS = (
     ("_WITH_", "_"),
+    ("_CBC_SHA", "_SHA"),
     ("AES_", "AES"),
     ("CAMELLIA_", "CAMELLIA"),
     ("CHACHA20_POLY1305_SHA256", "CHACHA20_POLY1305"),
@@ -218,8 +219,11 @@ def _load_chain(
         reason = error.reason or str(error)
         cause: Exception = error
     except ValueError as error:
-        # The password function returned something that is not a password.
+        # The password is too long for OpenSSL.
         reason, cause = str(error), error
+    except Exception as error:
+        # The user's function failed. Not the error itself: that of UnicodeError contains the text.
+        raise KafkaConfigurationError(f"ssl_password: {type(error).__name__}: {error}") from None
     key_option = "ssl_keystore_key" if shown is None else "ssl_keyfile"
     if reason == "KEY_VALUES_MISMATCH":
         text = f"{named}: {key_option} is not the key of this certificate"

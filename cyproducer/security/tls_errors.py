@@ -15,11 +15,18 @@ from cyproducer.config import ProducerConfig
 
 #: OpenSSL's X509_V_ERR_... numbers.
 _NOT_YET_VALID, _EXPIRED, _SELF_SIGNED, _SELF_SIGNED_CHAIN, _NO_ISSUER, _REVOKED = 9, 10, 18, 19, 20, 23
+_NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
 _NO_CRL, _WRONG_HOST, _WRONG_ADDRESS = 3, 62, 64
 
 
 def explain(
-    reason: str | BaseException, where: str, host: str, config: ProducerConfig, connection: Any = None
+    reason: str | BaseException,
+    where: str,
+    host: str,
+    config: ProducerConfig,
+    connection: Any = None,
+    *,
+    established: bool = False,
 ) -> str:
     """Returns the sentence about a failure.
 
@@ -29,22 +36,23 @@ def explain(
         host: the server's name, with which its certificate was compared.
         config: the producer's options.
         connection: the ``ssl.SSLObject``, which has the certificate that was refused; None if unknown.
+        established: whether the handshake had succeeded: then the peer does speak TLS.
     """
     if isinstance(reason, ssl.SSLCertVerificationError):
         return _about_certificate(reason, where, host, config, _certificate_of(connection))
-    if isinstance(reason, ssl.SSLEOFError):
+    if isinstance(reason, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         name = "UNEXPECTED_EOF_WHILE_READING"
     elif isinstance(reason, BaseException):
         name = str(getattr(reason, "reason", None) or reason)
     else:
         name = reason
     name = name.upper().replace(" ", "_")
-    if "UNEXPECTED_EOF" in name:
+    if "UNEXPECTED_EOF" in name and not established:
         return (
             f"{where} closed the connection during the TLS handshake: is this a port without TLS? Then set "
             f"security_protocol={_without_tls(config)!r}"
         )
-    if name in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL"):
+    if name in _NO_TLS and not established:
         return (
             f"{where} does not answer in TLS: is this a port without TLS? Then set "
             f"security_protocol={_without_tls(config)!r}"

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from cyproducer.config import shown_option
 from cyproducer.errors import KafkaConfigurationError, KafkaError, KafkaTimeoutError
 from cyproducer.producer import KafkaProducer
 
@@ -51,7 +52,8 @@ def _fixed(name: str, value: Any) -> tuple[str, object]:
         return name, _pickled(value)
     except Exception as error:
         raise KafkaConfigurationError(
-            f"{name}={value!r}: can't be pickled, and so can't be sent to Spark's workers: {error}"
+            f"{name}={shown_option(name, value)}: can't be pickled, and so can't be sent to Spark's workers: "
+            f"{error}"
         ) from error
 
 

@@ -7,6 +7,7 @@ producer itself does not create topics. Runs on the driver, before tasks start.
 from typing import Any, Final
 
 from cyproducer.config import ProducerConfig
+from cyproducer.config.values import Secret, revealed
 from cyproducer.errors import KafkaConfigurationError, KafkaError
 
 _SHARED_OPTIONS: Final = (
@@ -28,6 +29,19 @@ _SHARED_OPTIONS: Final = (
     "sasl_kerberos_domain_name",
     "sasl_oauth_token_provider",
 )
+
+
+#: Options that are callables here, and text in kafka-python.
+_SUPPLIED: Final = ("sasl_plain_username", "sasl_plain_password", "ssl_password")
+
+
+class _Hidden(str):
+    """Text with a password. kafka-python logs its configuration, which shows this as ``***``."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
 
 
 class TopicCreationError(KafkaError):
@@ -73,8 +87,13 @@ def _settings(config: ProducerConfig, known: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in _SHARED_OPTIONS:
         value = getattr(config, name, None)
-        if value is not None and name in known:
-            found[name] = value
+        if value is None or name not in known:
+            continue
+        if isinstance(value, Secret) or (callable(value) and name in _SUPPLIED):
+            value = _Hidden(revealed(value))
+        found[name] = value
+    if config.proxy is not None and "proxy_url" in known:
+        found["proxy_url"] = _Hidden(config.proxy)
     # As strings, because each client has its own type for addresses.
     found["bootstrap_servers"] = [str(server) for server in config.bootstrap_servers]
     return found

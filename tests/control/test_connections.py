@@ -515,3 +515,12 @@ def test_with_an_idle_time_of_zero_a_connection_still_gets_its_first_request() -
     connections.ready(1, FIRST, 0)
     assert connections.idle(SHORTEST_IDLE_MS - 1) == []
     assert connections.idle(SHORTEST_IDLE_MS) == [1]
+
+
+def test_a_refused_password_of_an_established_connection_waits_for_the_longest_backoff() -> None:
+    connections = with_node(FIRST)
+    connections.begin_connect(1, 0)
+    connections.connected(1, FIRST, 0)
+    connections.ready(1, FIRST, 0)
+    connections.failed(1, FIRST, "wrong password at the renewal", 10, try_next_address=False)
+    assert connections.state(1, 20_000) is BACKING_OFF

@@ -1,15 +1,18 @@
 """Whole producers that authenticate by SASL against the scripted broker."""
 
+import functools
 import logging
 import pickle
 import threading
 import time
 import traceback
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from cyproducer import KafkaProducer
+from cyproducer.config import ProducerConfig
 from cyproducer.errors import (
     IllegalSaslStateError,
     KafkaTimeoutError,
@@ -17,6 +20,12 @@ from cyproducer.errors import (
     UnsupportedSaslMechanismError,
 )
 from cyproducer.futures.delivery import RecordFuture
+from cyproducer.network.authentication import Authentication
+from cyproducer.network.background import Background, Task
+from cyproducer.network.connection import Connection
+from cyproducer.network.connector import Connector
+from cyproducer.network.sender import Sender
+from cyproducer.security.sasl import Compute, Conversation, Send
 from tests.network.scripted_broker import (
     METADATA,
     PRODUCE,
@@ -220,6 +229,57 @@ def test_a_callable_that_fails_says_so() -> None:
         ours.send("t", b"v").get(20)
 
 
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+@pytest.mark.parametrize(
+    ("password", "problem"),
+    [
+        (lambda: None, "TypeError: it returned NoneType: it must return a string"),
+        (lambda: b"geheim", "TypeError: it returned bytes: it must return a string"),
+        (lambda: b"gehe\xe9im".decode(), "UnicodeDecodeError: 'utf-8' codec can't decode"),
+        # As os.environ has bytes that are no UTF-8.
+        (lambda: "gehe\udce9im", "UnicodeEncodeError: 'utf-8' codec can't encode"),
+        ("gehe\udce9im", "UnicodeEncodeError: 'utf-8' codec can't encode"),
+    ],
+)
+def test_passwords_that_are_no_text_are_not_sent_and_not_shown(
+    password: Any, problem: str, mechanism: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server = SaslServer()
+    given = {"sasl_plain_password": password, "sasl_mechanism": mechanism}
+    with (
+        ScriptedCluster(sasl=server, t=1) as cluster,
+        KafkaProducer(**options(cluster, **given)) as ours,
+        pytest.raises(SaslAuthenticationFailedError) as caught,
+    ):
+        ours.send("t", b"v").get(20)
+    assert problem in str(caught.value)
+    assert server.tries == []
+    assert "gehe" not in "".join(traceback.format_exception(caught.value)) + caplog.text
+
+
+def test_credentials_in_arguments_and_fields_are_not_shown() -> None:
+    supply = functools.partial(str, "geheim")
+    config = ProducerConfig(
+        sasl_plain_username=supply, sasl_plain_password=supply, sasl_oauth_token_provider=supply
+    )
+    assert "geheim" not in repr(config)
+
+    class Unpicklable(Provider):
+        def __repr__(self) -> str:
+            return "geheim"
+
+        def __reduce__(self) -> str:
+            raise TypeError("no")
+
+    with (
+        KafkaProducer(bootstrap_servers="127.0.0.1:1", sasl_oauth_token_provider=Unpicklable()) as ours,
+        pytest.raises(pickle.PicklingError) as caught,
+    ):
+        pickle.dumps(ours)
+    assert "geheim" not in str(caught.value)
+
+
 def test_a_callable_that_hangs_costs_the_connections_timeout() -> None:
     stop = threading.Event()
     given = {
@@ -366,7 +426,8 @@ def test_a_token_that_the_broker_refuses() -> None:
         (Provider(a="x\1y"), "invalid extension 'a'"),
         (lambda config: None, "returned NoneType: it must return a string"),
         (lambda config: (), "returned NoneType: it must return a string"),
-        (lambda config: 1 / 0, "ZeroDivisionError"),
+        (lambda config: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda config: b"gehe\xe9im".decode(), "UnicodeDecodeError"),
     ],
 )
 def test_providers_that_have_no_token(provider: Any, problem: str) -> None:
@@ -430,3 +491,97 @@ def test_a_renewal_that_is_refused_loses_no_record() -> None:
         future = ours.send("t", b"1")
         server.users["alice"] = PASSWORD
         assert future.get(20).offset == 1
+
+
+class Renewal:
+    """A session of 10 s that is renewed by ``Connector._renew``, with tasks that the test ends."""
+
+    def __init__(self) -> None:
+        self.held: list[bool] = []
+        self.sent: list[str] = []
+        self.tasks: list[Task[Any]] = []
+        self.authentication = Authentication(
+            ProducerConfig(sasl_mechanism="PLAIN"),
+            "broker:9092",
+            self._converse,
+            cast(Background, SimpleNamespace(start=self._start)),
+            lambda: 0.5,
+            self.sent.append,
+            lambda message: None,
+        )
+        self.authentication.renew_at_ms, self.authentication.ends_at_ms = 9_000.0, 10_000.0
+        self._connector = Connector.__new__(Connector)
+        self._connector._config = ProducerConfig(request_timeout_ms=500)
+        hold = lambda connection, on: self.held.append(on)  # noqa: E731
+        self._connector._sender = cast(Sender, SimpleNamespace(hold=hold))
+
+    def _converse(self) -> Conversation:
+        yield Compute(lambda: None)
+        yield Send(b"a token")
+
+    def _start(self, function: object) -> Task[Any]:
+        self.tasks.append(Task())
+        return self.tasks[-1]
+
+    def at(self, now_ms: float) -> float:
+        """Returns when the next step is due."""
+        connection = cast(Connection, SimpleNamespace(ready=True, where="broker:9092"))
+        return self._connector._renew(connection, self.authentication, now_ms)
+
+
+def test_fetching_credentials_holds_nothing_up_before_the_session_ends() -> None:
+    renewal = Renewal()
+    assert renewal.at(8_999) == 9_000
+    assert renewal.tasks == []
+    # The task runs; the end of the session is the next event.
+    assert renewal.at(9_000) == 10_000
+    assert (len(renewal.tasks), renewal.held, renewal.sent) == (1, [], [])
+    renewal.tasks[0].done = True
+    renewal.at(9_500)
+    # The request itself holds the connection.
+    assert (renewal.held, renewal.sent) == ([], ["PLAIN"])
+
+
+def test_credentials_that_fail_are_fetched_again_while_the_session_lasts() -> None:
+    renewal = Renewal()
+    renewal.at(9_000)
+    renewal.tasks[0].error, renewal.tasks[0].done = OSError("the vault is closed"), True
+    assert renewal.at(9_100) == 9_325
+    assert renewal.at(9_325) == 10_000
+    assert (len(renewal.tasks), renewal.held) == (2, [])
+    renewal.tasks[1].error, renewal.tasks[1].done = OSError("the vault is closed"), True
+    with pytest.raises(SaslAuthenticationFailedError, match="the vault is closed"):
+        renewal.at(10_000)
+
+
+def test_a_session_that_ended_holds_the_connection_for_the_request_timeout() -> None:
+    renewal = Renewal()
+    renewal.at(9_000)
+    assert renewal.at(10_000) == 10_500
+    assert renewal.held == [True]
+    assert renewal.at(10_499) == 10_500
+    with pytest.raises(KafkaTimeoutError, match="its session ended 500 ms ago, and the credentials"):
+        renewal.at(10_500)
+
+
+def test_credentials_that_do_not_come_end_the_connection_after_the_request_timeout() -> None:
+    calls: list[int] = []
+    go_on = threading.Event()
+
+    def password() -> str:
+        calls.append(1)
+        # Both connections have authenticated: the bootstrap one, and the broker's.
+        if len(calls) == 3:
+            go_on.wait(30)
+        return PASSWORD
+
+    server = SaslServer(lifetime_ms=1500)
+    with (
+        ScriptedCluster(sasl=server, t=1) as cluster,
+        KafkaProducer(**options(cluster, sasl_plain_password=password, request_timeout_ms=500)) as ours,
+    ):
+        ours.send("t", b"0").get(20)
+        until(lambda: len(calls) >= 3, "the renewal")
+        until(lambda: cluster.nodes[1].connections[-2].closed, "the end of the connection")
+        assert ours.send("t", b"1").get(20).offset == 1
+        go_on.set()

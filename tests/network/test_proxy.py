@@ -210,6 +210,7 @@ def test_urls(url: str, found: tuple[object, ...]) -> None:
     [
         ("https://h:1", "its scheme must be one of socks5, socks5h, http"),
         ("h:1", "it has no scheme"),
+        ("user:geheim@h:1", "it has no scheme"),
         ("socks5://", "it must have a host"),
         ("socks5://h:99999", "no valid host and port"),
         ("socks5://h:1/path", "nothing else behind"),
@@ -322,6 +323,37 @@ def test_all_connections_go_through_the_proxy_which_looks_names_up(scheme: str, 
                 assert [future.get(20).offset for future in futures] == [0, 0]
             assert {host for host, _ in asked} == {NAME}
             assert {port for _, port in asked} == set(ports)
+
+
+def test_what_a_proxy_refuses_is_said_by_the_producer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    sock, _ = listener.accept()
+                    with sock:
+                        sock.recv(100)
+                        sock.sendall(b"\x05\xff")
+
+        thread = threading.Thread(target=refuse, daemon=True)
+        thread.start()
+        url = f"socks5://127.0.0.1:{listener.getsockname()[1]}"
+        with (
+            KafkaProducer(bootstrap_servers="kafka:9092", proxy_url=url, **QUICK) as ours,
+            pytest.raises(KafkaTimeoutError, match="wants a user and password in proxy_url"),
+        ):
+            ours.send("t", b"v").get(20)
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize("host", ["a\r\nX: y", "a b", "a\0", "", "x" * 256, "ü" * 300, "a\x7f"])
+@pytest.mark.parametrize("proxy", [socks(), http()], ids=["socks5", "http"])
+def test_host_names_that_are_none_never_reach_the_proxy(proxy: Proxy, host: str) -> None:
+    """A broker may advertise anything: a line break in it would forge a request to the proxy."""
+    with pytest.raises(KafkaConnectionError, match="is no host name"):
+        ProxyStage(proxy, host, 1)
 
 
 def test_a_proxy_that_is_not_there() -> None:

@@ -1,11 +1,14 @@
 """The encrypted connection: records over TLS, in C and through Python's ``ssl`` module."""
 
+import gc
 import socket
+import ssl
 
 import pytest
 
-from cyproducer.errors import TlsError
-from tests.network.tls_pair import TlsPair
+from cyproducer import KafkaProducer
+from cyproducer.errors import KafkaTimeoutError, TlsError
+from tests.network.tls_pair import AUTHORITY, TlsPair
 from tools.harness.rig import Rig
 
 BOTH = pytest.mark.parametrize("in_c", [True, False], ids=["in C", "through Python"])
@@ -206,3 +209,64 @@ def test_a_connection_that_this_client_closes_ends_with_close_notify(in_c: bool,
         assert peer.sock.recv(10) == b""
         assert peer.sock.failure is None
         peer.sock.close()
+
+
+@BOTH
+def test_an_unacknowledged_request_whose_encrypted_bytes_are_stuck_times_out(in_c: bool) -> None:
+    """All of it is encrypted, so it counts as written; but the broker reads nothing."""
+    with Rig({"t": [1]}, tls=TlsPair(in_c), acks=0, request_timeout_ms=1000) as rig:
+        peer = rig.connect(1)
+        peer.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        rig.send("t", b"v" * 30_000)
+        rig.step()
+        assert peer.connection.unsent > 0
+        rig.advance_ms(1000)
+        ((node, cause),) = rig.control.broken
+        assert (node, type(cause)) == (1, KafkaTimeoutError)
+
+
+@BOTH
+def test_this_clients_alert_reaches_the_broker(in_c: bool) -> None:
+    with Rig({"t": [1]}, tls=TlsPair(in_c)) as rig:
+        rig.send("t", b"v")
+        (seen,) = rig.requests()
+        end = seen.peer.sock
+        # The broker's end is still read below.
+        rig.control.on_broken = lambda connection, cause, now_ms: None  # type: ignore[method-assign]
+        end.sock.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
+        rig.step()
+        assert end.recv(10) == b""
+        assert "ALERT_BAD_RECORD_MAC" in str(end.failure)
+        end.close()
+
+
+def test_a_connection_through_pythons_ssl_module_is_not_left_to_waiting_threads() -> None:
+    """Ctrl-C would interrupt the module half-way: bytes would be sent twice, or lost."""
+    for in_c in (True, False):
+        with Rig({"t": [1]}, tls=TlsPair(in_c)) as rig:
+            rig.send("t", b"v")
+            rig.answer_all()
+            assert rig.sender.may_stand_by() is in_c
+
+
+@pytest.mark.parametrize("attempts", [20])
+def test_connections_that_failed_leave_nothing_to_the_garbage_collector(attempts: int) -> None:
+    context = AUTHORITY.client()
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(each, ssl.SSLObject) for each in gc.get_objects())
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            accepted: list[socket.socket] = []
+            config = {"security_protocol": "SSL", "ssl_context": context, "reconnect_backoff_max_ms": 1}
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            with KafkaProducer(bootstrap_servers=address, reconnect_backoff_ms=1, **config):
+                for _ in range(attempts):
+                    sock, _ = listener.accept()
+                    accepted.append(sock)
+                    sock.close()
+        assert len(accepted) == attempts
+        after = sum(isinstance(each, ssl.SSLObject) for each in gc.get_objects())
+        assert after - before <= 1
+    finally:
+        gc.enable()

@@ -111,3 +111,28 @@ def test_without_kafka_python_the_error_says_what_to_install(monkeypatch: pytest
     monkeypatch.setattr(sys, "meta_path", [Missing, *sys.meta_path])
     with pytest.raises(KafkaConfigurationError, match="needs kafka-python on the driver: pip install"):
         create_missing(CONFIG, "t", 1, None)
+
+
+def test_passwords_are_text_for_the_client_and_hidden_in_its_log(
+    admin: type[Admin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("bootstrap_servers", "sasl_plain_username", "sasl_plain_password", "ssl_password", "proxy_url")
+    monkeypatch.setattr(Admin, "DEFAULT_CONFIG", dict.fromkeys(names))
+    config = ProducerConfig(
+        bootstrap_servers="a:1",
+        sasl_plain_username=lambda: "alice",
+        sasl_plain_password="geheim",
+        ssl_password=lambda: "geheim",
+        proxy_url="socks5://u:geheim@h:1",
+    )
+    assert create_missing(config, "t", 1, None) is True
+    (made,) = admin.made
+    assert made.settings == {
+        "bootstrap_servers": ["a:1"],
+        "sasl_plain_username": "alice",
+        "sasl_plain_password": "geheim",
+        "ssl_password": "geheim",
+        "proxy_url": "socks5://u:geheim@h:1",
+    }
+    assert all(isinstance(value, str) for name, value in made.settings.items() if name != "bootstrap_servers")
+    assert "geheim" not in repr(made.settings)
