@@ -4,4 +4,4 @@ from cyproducer.network.transport cimport Transport
 
 cdef object socket_error(Transport* transport, int64_t why)
 cdef object unmatched(Transport* transport, const uint8_t* frame, int64_t size)
-cdef object wrong_length(Transport* transport, int64_t at, int64_t receive_max)
+cdef object wrong_length(Transport* transport, int64_t at)

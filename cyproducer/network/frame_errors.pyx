@@ -10,7 +10,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t
 
 from cyproducer.network.connection cimport Connection
-from cyproducer.network.transport cimport IO_CLOSED, IO_TLS
+from cyproducer.network.transport cimport IO_CLOSED, IO_TLS, READY
 from cyproducer.records.big_endian cimport get_u32
 
 from cyproducer.errors import BrokerProtocolError, CorrelationIdError, KafkaConnectionError, TlsError
@@ -42,7 +42,7 @@ cdef object unmatched(Transport* transport, const uint8_t* frame, int64_t size):
     )
 
 
-cdef object wrong_length(Transport* transport, int64_t at, int64_t receive_max):
+cdef object wrong_length(Transport* transport, int64_t at):
     """A frame with an invalid length: most likely the server speaks another protocol."""
     where = (<Connection>transport.owner).where
     start = PyBytes_FromStringAndSize(<char*>transport.inbox + at, min(transport.inbox_used - at, 64))
@@ -52,7 +52,9 @@ cdef object wrong_length(Transport* transport, int64_t at, int64_t receive_max):
         return BrokerProtocolError(
             f"{where} is not a Kafka broker (or not on this port): it responds like {other}"
         )
+    allowed = f"receive_message_max_bytes={transport.receive_max}"
+    if transport.state != READY:
+        allowed = f"{transport.receive_max} before the handshake is complete"
     return BrokerProtocolError(
-        f"{where} announced a response of {length} bytes; allowed are 4 to "
-        f"receive_message_max_bytes={receive_max}"
+        f"{where} announced a response of {length} bytes; allowed are 4 to {allowed}"
     )

@@ -109,7 +109,7 @@ cdef bint handle_frames(Sender sender, Transport* transport, int64_t now) except
         else:
             with gil:
                 sender.close_connection(
-                    <Connection>transport.owner, wrong_length(transport, at, sender.receive_max)
+                    <Connection>transport.owner, wrong_length(transport, at)
                 )
             return False
     transport_consume(transport, at)

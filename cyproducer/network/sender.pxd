@@ -12,6 +12,7 @@ from cyproducer.network.waker cimport Waker
 
 cdef enum:
     MOST_BATCHES = 1024           # batches in one request
+    MOST_BEFORE_READY = 65536     # bytes of a response before a connection is ready
     COMPRESSING_NS = 20_000_000   # delay before the next check of an overdue batch that a thread compresses
 
 cdef class Sender:

@@ -491,7 +491,9 @@ cdef class Sender:
 
     def open_connection(self, sock, int32_t node_id, str where):
         """Registers a connecting, non-blocking socket; ``on_socket_ready`` is called when connecting ends."""
-        cdef Connection connection = make_connection(sock, node_id, where, self.receive_max)
+        # Until the broker is known to be one, and this client to it, only short responses are expected.
+        cdef int64_t most = min(self.receive_max, <int64_t>MOST_BEFORE_READY)
+        cdef Connection connection = make_connection(sock, node_id, where, most)
         cdef size_t room = sizeof(Transport*) * (self.transport_count + 1)
         cdef Transport** grown = <Transport**>realloc(self.transports, room)
         if grown == NULL:
@@ -531,6 +533,7 @@ cdef class Sender:
         cdef Node* node = make_node(&self.accumulator.c, connection.node_id)
         connection.transport.produce_version = <int16_t>produce_version
         connection.transport.node = node
+        connection.transport.receive_max = self.receive_max
         connection.transport.state = READY
         pthread_mutex_lock(&self.accumulator.c.lock)
         node.transport = connection.transport

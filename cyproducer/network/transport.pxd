@@ -54,7 +54,7 @@ cdef struct Transport:
     uint8_t* inbox            # received bytes; the first frame begins at the start
     int64_t inbox_room
     int64_t inbox_used
-    int64_t receive_max       # receive_message_max_bytes
+    int64_t receive_max       # longest response; receive_message_max_bytes once it is READY
     Traffic traffic           # not yet added to the meters; see report_traffic
 
 cdef enum FrameResult:

@@ -3,6 +3,7 @@
 import functools
 import logging
 import pickle
+import struct
 import threading
 import time
 import traceback
@@ -27,6 +28,7 @@ from cyproducer.network.connector import Connector
 from cyproducer.network.sender import Sender
 from cyproducer.security.sasl import Compute, Conversation, Send
 from tests.network.scripted_broker import (
+    API_VERSIONS,
     METADATA,
     PRODUCE,
     SASL_AUTHENTICATE,
@@ -585,3 +587,17 @@ def test_credentials_that_do_not_come_end_the_connection_after_the_request_timeo
         until(lambda: cluster.nodes[1].connections[-2].closed, "the end of the connection")
         assert ours.send("t", b"1").get(20).offset == 1
         go_on.set()
+
+
+@pytest.mark.parametrize("key", [API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE])
+def test_a_response_before_the_authentication_is_short(key: int) -> None:
+    """Not yet authenticated servers cannot make this client keep megabytes."""
+    with ScriptedCluster(sasl=SaslServer(), t=1) as cluster:
+        cluster.script = lambda received: (
+            Act(raw=struct.pack(">i", 65_537) + bytes(1000)) if received.api_key == key else None
+        )
+        with (
+            KafkaProducer(**options(cluster, max_block_ms=700, reconnect_backoff_max_ms=50)) as ours,
+            pytest.raises(KafkaTimeoutError, match="response of 65537 bytes; allowed are 4 to 65536 before"),
+        ):
+            ours.send("t", b"v").get(20)
