@@ -11,7 +11,6 @@ import operator
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from hmac import compare_digest
 from typing import Any, Generic, NoReturn, TypeVar
 
 T = TypeVar("T")
@@ -217,7 +216,7 @@ class Secret:
         return "***"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and compare_digest(self._text.encode(), other._text.encode())
+        return isinstance(other, Secret) and self._text == other._text
 
     def __hash__(self) -> int:
         return hash(Secret)
