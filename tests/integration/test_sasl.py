@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 AUTHORITY = tls.Authority()
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 USER, PASSWORD = "alice", "secret"
-REAUTH_MS = 2000
+REAUTH_MS = 5000
 
 
 @pytest.fixture(scope="module")
