@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.programs import ROOT, run_to_exit
+
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 SECCOMP_RET_ERRNO, SECCOMP_RET_ALLOW = 0x00050000, 0x7FFF0000
 LOAD_WORD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
@@ -48,3 +50,12 @@ def forbid(call: int, code: int, *arguments: object) -> None:
     ctypes.set_errno(0)
     assert libc.syscall(call, *arguments) == -1
     assert ctypes.get_errno() == code, ctypes.get_errno()
+
+
+def output_without(program: str, code: int) -> str:
+    """Returns what a program prints that forbids itself a call; its arguments are ``code`` and the root."""
+    done = run_to_exit(program, str(code), str(ROOT))
+    if "no seccomp" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.stderr == ""
+    return str(done.stdout)

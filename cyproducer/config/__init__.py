@@ -23,7 +23,6 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
-from cyproducer.config.jaas import parse as parse_jaas
 from cyproducer.config.options import OPTIONS, Option, ProducerOptions
 from cyproducer.config.values import FOREVER_MS, Address, Refused, Secret, split_server
 from cyproducer.errors import KafkaConfigurationError
@@ -138,10 +137,11 @@ class ProducerConfig(ProducerOptions):
     def sasl_delegation_token(self) -> bool:
         """Whether SCRAM's user and password are those of a delegation token: ``tokenauth`` of JAAS."""
         given = self.sasl_jaas_config
-        return (
-            isinstance(given, Secret)
-            and parse_jaas(given.reveal()).options.get("tokenauth", "").lower() == "true"
-        )
+        if not isinstance(given, Secret):
+            return False
+        from cyproducer.config.jaas import parse  # here: few programs need it
+
+        return parse(given.reveal()).options.get("tokenauth", "").lower() == "true"
 
     @property
     def effective_compression_level(self) -> int | None:
@@ -330,8 +330,10 @@ def _read_jaas(values: dict[str, Any]) -> None:
         if given is not None:
             raise KafkaConfigurationError("sasl_jaas_config='***': must be a string, not a callable")
         return
+    from cyproducer.config.jaas import parse  # here: few programs need it
+
     try:
-        module = parse_jaas(given.reveal())
+        module = parse(given.reveal())
     except Refused as refused:
         raise KafkaConfigurationError(f"sasl_jaas_config='***': {refused}") from None
     mechanisms = _LOGIN_MODULES.get(module.name)

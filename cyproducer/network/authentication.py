@@ -19,7 +19,7 @@ from cyproducer.control.apis import SaslAuthenticateResponse, SaslHandshakeRespo
 from cyproducer.network.background import Background, Task
 from cyproducer.security.sasl import Compute, Conversation, Send
 
-UNSUPPORTED_MECHANISM, ILLEGAL_STATE, AUTHENTICATION_FAILED = 33, 34, 58
+UNSUPPORTED_MECHANISM, ILLEGAL_STATE = 33, 34
 #: A broker refuses to authenticate a connection again within a second.
 LEAST_INTERVAL_MS = 1050.0
 #: How much of a broker's message is shown.

@@ -258,18 +258,22 @@ class Connector:
         """Continues with the addresses that ``broker_address`` has returned."""
         for node_id, task in [(node_id, task) for node_id, task in self._mappings.items() if task.done]:
             del self._mappings[node_id]
-            if (
-                node_id not in self.states
-                or self.states.state(node_id, now_ms) is not ConnectionState.RESOLVING
-            ):
+            if not self._is_resolving(node_id, now_ms):
                 continue
             if task.result is not None:
                 self._look_up(node_id, *task.result, False, now_ms)
                 continue
             host, port = self.states.endpoint(node_id)
             error = errors.NameResolutionError(f"broker_address failed for {host}:{port}: {task.error!r}")
-            self.states.resolution_failed(node_id, error, now_ms)
-            self._on_failure(error, now_ms)
+            self._fail_look_up(node_id, error, now_ms)
+
+    def _is_resolving(self, node_id: int, now_ms: float) -> bool:
+        """Whether a node waits for its addresses: it may have been removed and added again meanwhile."""
+        return node_id in self.states and self.states.state(node_id, now_ms) is ConnectionState.RESOLVING
+
+    def _fail_look_up(self, node_id: int, error: errors.NameResolutionError, now_ms: float) -> None:
+        self.states.resolution_failed(node_id, error, now_ms)
+        self._on_failure(error, now_ms)
 
     def seek(self, candidates: Sequence[int], now_ms: float) -> float:
         """Connects to one of these nodes; if it takes too long, also to the next one, in parallel.
@@ -290,8 +294,7 @@ class Connector:
         """Fails a look-up that timed out. Its thread continues; a new request joins the same look-up."""
         self._forget_questions(node_id)
         error = errors.NameResolutionError(f"{self.states.endpoint(node_id)[0]!r}: {cause}")
-        self.states.resolution_failed(node_id, error, now_ms)
-        self._on_failure(error, now_ms)
+        self._fail_look_up(node_id, error, now_ms)
 
     def _forget_questions(self, node_id: int) -> None:
         self._mappings.pop(node_id, None)
@@ -301,14 +304,10 @@ class Connector:
     def _take_resolutions(self, now_ms: float) -> None:
         for answer in self._resolver.poll():
             node_id = self._questions.pop(answer.request, None)
-            if node_id is None or node_id not in self.states:
-                continue
-            if self.states.state(node_id, now_ms) is not ConnectionState.RESOLVING:
-                # The node was removed and added again in the meantime.
+            if node_id is None or not self._is_resolving(node_id, now_ms):
                 continue
             if answer.error is not None:
-                self.states.resolution_failed(node_id, answer.error, now_ms)
-                self._on_failure(answer.error, now_ms)
+                self._fail_look_up(node_id, answer.error, now_ms)
             else:
                 self.states.resolved(node_id, answer.addresses)
                 self.connect_to(node_id, now_ms)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cyproducer.config.proxy import Proxy
 from cyproducer.errors import KafkaConnectionError
-from cyproducer.network.stages import NO_SIGNAL
+from cyproducer.network.stages import send_some
 
 #: More bytes of headers than any proxy needs.
 MOST_HEADERS = 16384
@@ -146,12 +146,9 @@ class ProxyStage:
 
     def _step(self, sock: socket.socket) -> bool | None:
         while True:
-            while self._unsent:
-                try:
-                    sent = sock.send(self._unsent, NO_SIGNAL)
-                except BlockingIOError:
-                    return True
-                self._unsent = self._unsent[sent:]
+            self._unsent = send_some(sock, self._unsent)
+            if self._unsent:
+                return True
             assert self._wanted is not None
             try:
                 data = self._read_headers(sock) if self._wanted.headers else self._read(sock)

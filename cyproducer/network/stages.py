@@ -14,6 +14,17 @@ from cyproducer.network.background import Task
 NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 
 
+def send_some(sock: socket.socket, data: bytes) -> bytes:
+    """Sends what the socket takes; returns the rest."""
+    while data:
+        try:
+            sent = sock.send(data, NO_SIGNAL)
+        except BlockingIOError:
+            break
+        data = data[sent:]
+    return data
+
+
 class Stage(Protocol):
     """Takes one step whenever the socket is ready, with the loop lock held."""
 

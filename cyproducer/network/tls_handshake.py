@@ -14,7 +14,7 @@ from contextlib import suppress
 from cyproducer import errors
 from cyproducer.base import forking
 from cyproducer.config import ProducerConfig
-from cyproducer.network.stages import NO_SIGNAL
+from cyproducer.network.stages import send_some
 from cyproducer.network.tls_transport import TlsSession
 from cyproducer.security.tls_errors import explain
 
@@ -32,9 +32,8 @@ def end_session(session: TlsSession, sock: socket.socket | None) -> None:
             # After a failure there may be no session to end; and the peer's own close_notify is not awaited.
             with suppress(OSError):
                 session.connection.unwrap()
-            if data := session.outgoing.read():
-                with suppress(OSError):
-                    sock.send(data, NO_SIGNAL)
+            with suppress(OSError):
+                send_some(sock, session.outgoing.read())
         session.release()
 
 
@@ -110,14 +109,8 @@ class TlsHandshake:
 
     def _send(self, sock: socket.socket) -> bool:
         """Sends what OpenSSL has written; returns whether the socket took all of it."""
-        self._unsent += self._outgoing.read()
-        while self._unsent:
-            try:
-                sent = sock.send(self._unsent, NO_SIGNAL)
-            except BlockingIOError:
-                return False
-            self._unsent = self._unsent[sent:]
-        return True
+        self._unsent = send_some(sock, self._unsent + self._outgoing.read())
+        return not self._unsent
 
     def release(self) -> None:
         """Frees OpenSSL's objects. Errors refer to this object by their tracebacks, in cycles."""

@@ -128,8 +128,12 @@ cdef int64_t failed(Tls* tls, int result) noexcept nogil:
     return IO_TLS if tls.failure else IO_CLOSED
 
 
-cdef int64_t encrypt(Tls* tls, const void* data, size_t size) noexcept nogil:
-    """Encrypts bytes into the write BIO; 0 or an Io."""
+cdef int64_t encrypt(Transport* transport, const void* data, size_t size) noexcept nogil:
+    """Encrypts bytes into the write BIO; 0 or an Io.
+
+    After a failure what is encrypted stays unsent: requests that do not count as written must not arrive.
+    """
+    cdef Tls* tls = <Tls*>transport.tls
     cdef size_t written = 0
     cdef int result
     tls.library.ERR_clear_error()
@@ -137,16 +141,14 @@ cdef int64_t encrypt(Tls* tls, const void* data, size_t size) noexcept nogil:
     if result == 1:
         return 0
     result = <int>failed(tls, result)
+    note_unsent(transport)
     # A memory BIO always has room. TLS 1.2's renegotiation could make a write wait for a read; Kafka has
     # none.
     return IO_TLS if result == IO_AGAIN else result
 
 
 cdef int64_t send_tls(Transport* transport, const iovec* parts, int count) noexcept nogil:
-    """Encrypts and sends bytes; returns how many were encrypted, or an Io.
-
-    After a failure what is encrypted stays unsent: requests that do not count as written must not arrive.
-    """
+    """Encrypts and sends bytes; returns how many were encrypted, or an Io."""
     cdef Tls* tls = <Tls*>transport.tls
     cdef int64_t taken = 0
     cdef int64_t rc
@@ -162,9 +164,8 @@ cdef int64_t send_tls(Transport* transport, const iovec* parts, int count) noexc
         if used == 0 and n >= TLS_RECORD:
             # Whole records directly from the batch.
             n = min(n // TLS_RECORD * TLS_RECORD, <size_t>MOST_UNSENT)
-            rc = encrypt(tls, <const uint8_t*>parts[i].iov_base + offset, n)
+            rc = encrypt(transport, <const uint8_t*>parts[i].iov_base + offset, n)
             if rc < 0:
-                note_unsent(transport)
                 return rc
             taken += n
         else:
@@ -172,9 +173,8 @@ cdef int64_t send_tls(Transport* transport, const iovec* parts, int count) noexc
             memcpy(tls.joined + used, <const uint8_t*>parts[i].iov_base + offset, n)
             used += n
             if used == TLS_RECORD:
-                rc = encrypt(tls, tls.joined, used)
+                rc = encrypt(transport, tls.joined, used)
                 if rc < 0:
-                    note_unsent(transport)
                     return rc
                 taken += used
                 used = 0
@@ -183,9 +183,8 @@ cdef int64_t send_tls(Transport* transport, const iovec* parts, int count) noexc
             offset = 0
             i += 1
     if used > 0:
-        rc = encrypt(tls, tls.joined, used)
+        rc = encrypt(transport, tls.joined, used)
         if rc < 0:
-            note_unsent(transport)
             return rc
         taken += used
     rc = push_tls(transport)
@@ -224,7 +223,10 @@ cdef int64_t receive_tls(Transport* transport, uint8_t* into, int64_t room) noex
 
 
 cdef void note_unsent(Transport* transport) noexcept nogil:
-    """Reading may have written: ``unsent`` then makes the sender write it."""
+    """Sets ``unsent`` to what OpenSSL has encrypted and the socket does not have.
+
+    Reading may have written: ``unsent`` then makes the sender write it.
+    """
     cdef Tls* tls = <Tls*>transport.tls
     cdef char* data = NULL
     transport.unsent = tls.library.BIO_ctrl(tls.at.write_bio, BIO_CTRL_INFO, 0, &data) - tls.sent
@@ -321,9 +323,7 @@ cdef int64_t read_chunk(Transport* transport, TlsSession session, uint8_t* into,
             data = session.connection.read(room)
         except ssl.SSLWantReadError:
             data = None
-        except ssl.SSLEOFError:
-            return IO_CLOSED
-        except ssl.SSLZeroReturnError:
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
             return IO_CLOSED
         except BaseException as error:
             session.error = error
