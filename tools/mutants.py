@@ -1234,7 +1234,7 @@ MUTANTS = [
         "        self._forget_questions(node_id)\n        error = errors.Name",
         "        error = errors.Name",
         (
-            "tests/network/test_given_up_look_ups.py::test_errors_name_a_look_up_once_however_often_it_was_given_up",
+            "tests/producer/test_producer_connections.py::test_errors_name_a_look_up_once_however_often_it_was_given_up",
         ),
     ),
     Mutant(

@@ -124,31 +124,59 @@ def test_a_lookup_that_hangs_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> 
             assert producer.send("orders", b"2").get(WAIT_S).offset == 1
 
 
-def test_a_lookup_that_hangs_is_given_up_in_time_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    hold, asked, looked_up = threading.Event(), [], []
+class HangingLookUps:
+    """What producers asked for and what was looked up; every look-up hangs until `hold` is set."""
 
-    def look_up(host: str, port: int, **options: Any) -> Any:
-        looked_up.append(host)
-        hold.wait(WAIT_S)
+    def __init__(self) -> None:
+        self.hold = threading.Event()
+        self.asked: list[str] = []
+        self.looked_up: list[str] = []
+
+    def look_up(self, host: str, port: int, **options: Any) -> Any:
+        self.looked_up.append(host)
+        self.hold.wait(WAIT_S)
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> HangingLookUps:
+    look_ups = HangingLookUps()
 
     class Counted(Resolver):
         def resolve(self, host: str, port: int, canonical: bool = False) -> ResolveRequest:
-            asked.append(host)
+            look_ups.asked.append(host)
             return super().resolve(host, port, canonical)
 
-    monkeypatch.setattr(connector, "Resolver", functools.partial(Counted, getaddrinfo=look_up))
+    monkeypatch.setattr(connector, "Resolver", functools.partial(Counted, getaddrinfo=look_ups.look_up))
+    return look_ups
+
+
+def test_a_lookup_that_hangs_is_given_up_in_time_and_reported(hanging: HangingLookUps) -> None:
     with producing(
         bootstrap_servers="hangs.example:9092",
         socket_connection_setup_timeout_ms=20,
         socket_connection_setup_timeout_max_ms=20,
     ) as producer:
-        until(lambda: len(asked) > 2, "two look-ups that were given up")
+        until(lambda: len(hanging.asked) > 2, "two look-ups that were given up")
         with pytest.raises(errors.NoBrokersAvailable, match=r"'hangs.example': name resolution took over"):
             producer.wait_ready(0)
         # It is the same lookup all the time.
-        assert looked_up == ["hangs.example"]
-        hold.set()
+        assert hanging.looked_up == ["hangs.example"]
+        hanging.hold.set()
+
+
+def test_errors_name_a_look_up_once_however_often_it_was_given_up(hanging: HangingLookUps) -> None:
+    """Else each attempt of a producer that cannot reach its name server would keep some memory, too."""
+    with producing(
+        bootstrap_servers="hangs.example:9092",
+        socket_connection_setup_timeout_ms=5,
+        socket_connection_setup_timeout_max_ms=5,
+    ) as producer:
+        until(lambda: len(hanging.asked) > 3, "three look-ups that were given up")
+        said = producer._runtime.client.diagnosis()
+        hanging.hold.set()
+    assert said.count("still looking up hangs.example:9092") <= 1
+    assert "name resolution took over" in said
 
 
 class TwoAddresses:
