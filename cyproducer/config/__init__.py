@@ -37,9 +37,16 @@ _BY_KEY: Final = {option.java_name: option for option in OPTIONS if option.java_
 
 # Options that only the Java client has, and what to do instead.
 _JAVA_ONLY: Final = {
-    "sasl.login.callback.handler.class": "give sasl_oauth_token_provider",
-    "sasl.oauthbearer.token.endpoint.url": "give sasl_oauth_token_provider",
     "enable.metrics.push": "client telemetry is not supported",
+}
+
+# Options of Java's that name a class, and the classes whose work this client does without being told.
+_JAVA_CLASSES: Final = {
+    "sasl.login.callback.handler.class": ("OAuthBearerLoginCallbackHandler", "IAMClientCallbackHandler"),
+    "sasl.client.callback.handler.class": (
+        "OAuthBearerSaslClientCallbackHandler",
+        "IAMClientCallbackHandler",
+    ),
 }
 
 # First and longest wait: the longest must not be below the first.
@@ -56,8 +63,6 @@ _NOT_YET: Final = (
     "sasl_kerberos_domain_name",
     "transactional_id",
 )
-
-_MECHANISMS_WITH_PASSWORDS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 _client_numbers = itertools.count(1)
 _client_numbers_lock = threading.Lock()  # guards _client_numbers: a count is not atomic without the GIL
@@ -95,17 +100,15 @@ class ProducerConfig(ProducerOptions):
     equal if all their options are, apart from numbered client ids.
     """
 
-    __slots__ = ("_given",)
+    __slots__ = ("_given", "_login_module")
     _given: dict[str, Any]
+    _login_module: dict[str, str]
 
     def __init__(self, /, **configs: Any) -> None:
         self._given = _read(configs)
         values = {option.name: option.default for option in OPTIONS} | self._given
         _check_server_protocols(values)
-        _check_proxy(values)
-        _check_tls(values)
-        _read_jaas(values)
-        _check_sasl(values)
+        self._login_module = _check_security(values, self._given)
         _check_compression_level(values)
         _resolve_growing(values, self._given)
         _resolve_delivery_timeout(values, self._given)
@@ -136,12 +139,12 @@ class ProducerConfig(ProducerOptions):
     @property
     def sasl_delegation_token(self) -> bool:
         """Whether SCRAM's user and password are those of a delegation token: ``tokenauth`` of JAAS."""
-        given = self.sasl_jaas_config
-        if not isinstance(given, Secret):
-            return False
-        from cyproducer.config.jaas import parse  # here: few programs need it
+        return self._login_module.get("tokenauth", "").lower() == "true"
 
-        return parse(given.reveal()).options.get("tokenauth", "").lower() == "true"
+    @property
+    def login_module(self) -> Mapping[str, str]:
+        """Options of the login module in ``sasl_jaas_config``: those that are no credentials."""
+        return self._login_module
 
     @property
     def effective_compression_level(self) -> int | None:
@@ -177,7 +180,7 @@ class ProducerConfig(ProducerOptions):
     def reject_unsupported(self) -> None:
         """Raises ``KafkaConfigurationError`` if an option asks for something this version does not have."""
         asked = [name for name in _NOT_YET if self._values[name] != _BY_NAME[name].default]
-        if self.sasl_mechanism not in (None, "OAUTHBEARER", *_MECHANISMS_WITH_PASSWORDS):
+        if self.sasl_mechanism == "GSSAPI":
             asked.insert(0, "sasl_mechanism")
         if asked:
             listed = ", ".join(f"{name}={_BY_NAME[name].shown(self._values[name])}" for name in asked)
@@ -214,6 +217,7 @@ class ProducerConfig(ProducerOptions):
 
 def _read(configs: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the given options by kafka-python's names, with normalized values."""
+    configs = {key: value for key, value in configs.items() if not _is_built_in(key, value)}
     if unknown := [key for key in configs if key not in _BY_KEY]:
         raise KafkaConfigurationError("; ".join(map(_about_unknown, unknown)))
     keys: dict[str, str] = {}
@@ -235,6 +239,16 @@ def _read(configs: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
+def _is_built_in(key: str, value: Any) -> bool:
+    """Whether this is one of Java's classes that need not be given. Raises if it is another class."""
+    built_in = _JAVA_CLASSES.get(key)
+    if built_in is not None and str(value).rpartition(".")[2] not in built_in:
+        raise KafkaConfigurationError(
+            f"{key}={value!r}: a Java class cannot be used: give sasl_oauth_token_provider"
+        )
+    return built_in is not None
+
+
 def _option(key: str) -> Option[Any]:
     return _BY_KEY[key]
 
@@ -251,6 +265,18 @@ def _about_unknown(key: str) -> str:
     return f"unknown option {key!r}" + (f": did you mean {near[0]!r}?" if near else "")
 
 
+#: Without any of these, there is nothing to check: most programs do not need that module.
+_SECURITY_PREFIXES: Final = ("ssl_", "sasl_", "security_", "proxy_", "socks5_")
+
+
+def _check_security(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, str]:
+    if not any(name.startswith(_SECURITY_PREFIXES) for name in given):
+        return {}
+    from cyproducer.config import security
+
+    return security.check(values, _warn)
+
+
 def _check_server_protocols(values: Mapping[str, Any]) -> None:
     wanted = values["security_protocol"]
     for entry in values["bootstrap_servers"]:
@@ -259,123 +285,6 @@ def _check_server_protocols(values: Mapping[str, Any]) -> None:
             raise KafkaConfigurationError(
                 f"bootstrap_servers: {entry!r} contradicts security_protocol={wanted!r}: they must agree"
             )
-
-
-def _check_proxy(values: Mapping[str, Any]) -> None:
-    if None not in (values["proxy_url"], values["socks5_proxy"]):
-        raise KafkaConfigurationError("proxy_url and socks5_proxy are the same option: give only one of them")
-    for name in ("proxy_url", "socks5_proxy"):
-        given = values[name]
-        if given is None:
-            continue
-        from cyproducer.config.proxy import parse_proxy  # here: few programs need it
-
-        try:
-            parse_proxy(given.reveal() if isinstance(given, Secret) else given)
-        except ValueError as error:
-            shown = given if isinstance(given, Secret) else repr(given)
-            raise KafkaConfigurationError(f"{name}={shown}: {error}") from None
-
-
-def _check_tls(values: Mapping[str, Any]) -> None:
-    """The rules between ssl_* options, as Java's client has them."""
-    if values["ssl_context"] is not None:
-        return
-    for text, file in (
-        ("ssl_truststore_certificates", "ssl_cafile"),
-        ("ssl_keystore_certificate_chain", "ssl_certfile"),
-        ("ssl_keystore_key", "ssl_keyfile"),
-        ("ssl_keystore_key", "ssl_certfile"),
-    ):
-        if values[text] is not None and values[file] is not None:
-            raise KafkaConfigurationError(f"{text} and {file} are two places for the same: give one of them")
-    for one, other in (
-        ("ssl_keystore_key", "ssl_keystore_certificate_chain"),
-        ("ssl_keystore_certificate_chain", "ssl_keystore_key"),
-        ("ssl_keyfile", "ssl_certfile"),
-        ("ssl_keystore_password", "ssl_certfile"),
-        ("ssl_truststore_password", "ssl_cafile"),
-    ):
-        if values[one] is not None and values[other] is None:
-            raise KafkaConfigurationError(f"{one} is given without {other}, which belongs to it")
-    for store, text, file in (
-        ("ssl_truststore_type", "ssl_truststore_certificates", "ssl_cafile"),
-        ("ssl_keystore_type", "ssl_keystore_key", "ssl_certfile"),
-    ):
-        if values[store] == "JKS":
-            raise KafkaConfigurationError(
-                f"{store}='JKS': only Java reads this format. Convert the file with `keytool -importkeystore "
-                f"-deststoretype PKCS12 ...`, and give that as {file}"
-            )
-        if values[store] == "PKCS12" and values[text] is not None:
-            raise KafkaConfigurationError(f"{store}='PKCS12' contradicts {text}, which is PEM")
-    protocol = values["ssl_protocol"]
-    if protocol is not None and protocol not in values["ssl_enabled_protocols"]:
-        raise KafkaConfigurationError(
-            f"ssl_protocol={protocol!r} is not one of ssl_enabled_protocols={values['ssl_enabled_protocols']}"
-        )
-
-
-#: Login module -> the mechanisms that it has credentials for.
-_LOGIN_MODULES: Final = {
-    "PlainLoginModule": ("PLAIN",),
-    "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
-}
-
-
-def _read_jaas(values: dict[str, Any]) -> None:
-    """Takes user and password from ``sasl_jaas_config``."""
-    given, mechanism = values["sasl_jaas_config"], values["sasl_mechanism"]
-    if not isinstance(given, Secret):
-        if given is not None:
-            raise KafkaConfigurationError("sasl_jaas_config='***': must be a string, not a callable")
-        return
-    from cyproducer.config.jaas import parse  # here: few programs need it
-
-    try:
-        module = parse(given.reveal())
-    except Refused as refused:
-        raise KafkaConfigurationError(f"sasl_jaas_config='***': {refused}") from None
-    mechanisms = _LOGIN_MODULES.get(module.name)
-    if mechanisms is None:
-        known = ", ".join(_LOGIN_MODULES)
-        raise KafkaConfigurationError(
-            f"sasl_jaas_config='***': the login module {module.name} is not supported, only {known}"
-        )
-    if mechanism is not None and mechanism not in mechanisms:
-        raise KafkaConfigurationError(
-            f"sasl_jaas_config='***': {module.name} has no credentials for sasl_mechanism={mechanism!r}"
-        )
-    for option, name in (("sasl_plain_username", "username"), ("sasl_plain_password", "password")):
-        if name not in module.options:
-            raise KafkaConfigurationError(f"sasl_jaas_config='***': {module.name} has no {name}")
-        value: Any = module.options[name]
-        value = Secret(value) if name == "password" else value
-        if values[option] not in (None, value):
-            raise KafkaConfigurationError(f"{option} contradicts sasl_jaas_config: give one of them")
-        values[option] = value
-
-
-def _check_sasl(values: Mapping[str, Any]) -> None:
-    protocol, mechanism = values["security_protocol"], values["sasl_mechanism"]
-    if not protocol.startswith("SASL"):
-        return
-    if mechanism is None:
-        raise KafkaConfigurationError(f"security_protocol={protocol!r} needs sasl_mechanism")
-    if mechanism in _MECHANISMS_WITH_PASSWORDS:
-        for name in ("sasl_plain_username", "sasl_plain_password"):
-            if values[name] is None:
-                raise KafkaConfigurationError(f"sasl_mechanism={mechanism!r} needs {name}")
-    if mechanism == "OAUTHBEARER" and values["sasl_oauth_token_provider"] is None:
-        raise KafkaConfigurationError(f"sasl_mechanism={mechanism!r} needs sasl_oauth_token_provider")
-    if protocol == "SASL_PLAINTEXT" and mechanism in ("PLAIN", "OAUTHBEARER"):
-        secret = "password" if mechanism == "PLAIN" else "token"
-        _warn(
-            "sasl_mechanism=%r with security_protocol='SASL_PLAINTEXT': the %s crosses the network in clear "
-            "text. Use SASL_SSL, or a SCRAM mechanism",
-            mechanism,
-            secret,
-        )
 
 
 _CODECS_WITH_LEVELS = [codec.name for codec in CODECS if codec.levels]

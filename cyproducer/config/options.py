@@ -23,6 +23,16 @@ SAME = "same"
 
 _IGNORED = "Accepted for compatibility with kafka-python, without effect: "
 
+_RETRIEVERS = "org.apache.kafka.common.security.oauthbearer."
+_GRANTS = {
+    "urn:ietf:params:oauth:grant-type:jwt-bearer": "jwt-bearer",
+    f"{_RETRIEVERS}JwtBearerJwtRetriever".lower(): "jwt-bearer",
+    # Which of these two an endpoint needs is seen from its URL.
+    f"{_RETRIEVERS}ClientCredentialsJwtRetriever".lower(): "client_credentials",
+    f"{_RETRIEVERS}FileJwtRetriever".lower(): "client_credentials",
+    f"{_RETRIEVERS}DefaultJwtRetriever".lower(): "client_credentials",
+}
+
 
 def _level_of(codec: str) -> Kind[int]:
     levels, default = BY_NAME[codec].levels, BY_NAME[codec].default_level
@@ -517,7 +527,7 @@ class ProducerOptions:
         None,
         kind.optional(kind.secret(), ""),
         "The credentials as Java's clients have them: a PlainLoginModule or ScramLoginModule with username "
-        "and password",
+        "and password, an OAuthBearerLoginModule, or an IAMLoginModule",
         secret=True,
     )
     sasl_kerberos_name = Option(
@@ -534,9 +544,77 @@ class ProducerOptions:
         None,
         kind.optional(kind.callable_or_with("token")),
         "Supplies tokens for OAUTHBEARER: an object with token(), also async, or a callable such as "
-        "confluent-kafka's oauth_cb. Called for each authentication, on a thread of its own",
+        "confluent-kafka's oauth_cb. Called on a thread of its own, for each authentication or, if the token "
+        "says when it ends, ahead of that",
         java=None,
         secret=True,
+    )
+    sasl_oauthbearer_token_endpoint_url = Option(
+        None,
+        kind.optional(kind.endpoint(), ""),
+        "Where to get tokens from (OpenID Connect), or a file: URL of one",
+    )
+    sasl_oauthbearer_grant_type = Option(
+        "client_credentials",
+        kind.choice("client_credentials", "jwt-bearer", also=_GRANTS),
+        "What the endpoint is asked with: the client's own credentials, or a signed JWT",
+        java="sasl.oauthbearer.jwt.retriever.class",
+    )
+    sasl_oauthbearer_client_credentials_client_id = Option(
+        None, kind.optional(kind.text(), ""), "The client's id at the endpoint"
+    )
+    sasl_oauthbearer_client_credentials_client_secret = Option(
+        None, kind.optional(kind.secret(), ""), "Its secret", secret=True
+    )
+    sasl_oauthbearer_scope = Option(None, kind.optional(kind.text(), ""), "The scope to ask for")
+    sasl_oauthbearer_extensions = Option(
+        None,
+        kind.optional(kind.pairs(), ""),
+        "SASL extensions for the broker, such as logicalCluster=lkc-1,identityPoolId=pool-1",
+        java=None,
+    )
+    sasl_oauthbearer_header_urlencode = Option(
+        False,
+        kind.boolean(),
+        "Whether id and secret are percent-encoded in the Authorization header (RFC 6749)",
+    )
+    sasl_oauthbearer_assertion_file = Option(
+        None,
+        kind.optional(kind.path(), ""),
+        "A signed JWT to ask with, instead of the secret, or for jwt-bearer. Read again each time",
+    )
+    sasl_oauthbearer_assertion_private_key_file = Option(
+        None,
+        kind.optional(kind.path(), ""),
+        "The private key, PEM, to sign a JWT with, instead of such a file",
+    )
+    sasl_oauthbearer_assertion_private_key_passphrase = Option(
+        None, kind.optional(kind.secret(), ""), "The passphrase of that key", secret=True
+    )
+    sasl_oauthbearer_assertion_algorithm = Option(
+        "RS256", kind.choice("RS256", "ES256"), "The algorithm of the signature"
+    )
+    sasl_oauthbearer_assertion_template_file = Option(
+        None,
+        kind.optional(kind.path(), ""),
+        'A JSON file with further claims: {"header": {...}, "payload": {...}}',
+    )
+    sasl_oauthbearer_assertion_claim_iss = Option(None, kind.optional(kind.text(), ""), "The claim iss")
+    sasl_oauthbearer_assertion_claim_sub = Option(None, kind.optional(kind.text(), ""), "The claim sub")
+    sasl_oauthbearer_assertion_claim_aud = Option(None, kind.optional(kind.text(), ""), "The claim aud")
+    sasl_oauthbearer_assertion_claim_exp_seconds = Option(
+        300, kind.whole(1, kind.INT32_MAX, "seconds"), "How long the JWT is valid"
+    )
+    sasl_oauthbearer_assertion_claim_nbf_seconds = Option(
+        60, kind.whole(0, kind.INT32_MAX, "seconds"), "How long it has been valid: clocks differ"
+    )
+    sasl_oauthbearer_assertion_claim_jti_include = Option(
+        False, kind.boolean(), "Whether it gets a unique id, the claim jti"
+    )
+    https_ca_location = Option(
+        None,
+        kind.optional(kind.path(), ""),
+        "CA certificates for the endpoint, a PEM file. None: the system's",
     )
 
     # Metrics.

@@ -257,6 +257,38 @@ def url() -> Kind[Any]:
     return Kind("a URL", read)
 
 
+def endpoint() -> Kind[str]:
+    """An http:, https: or file: URL without a user and password."""
+    string = text()
+
+    def read(value: Any) -> str:
+        found = string(value)
+        scheme, mark, rest = found.partition(":")
+        if not mark or scheme.lower() not in ("http", "https", "file"):
+            raise Refused
+        if "@" in rest.removeprefix("//").partition("/")[0]:
+            raise Refused("a user and password cannot be in it")
+        return found
+
+    return Kind("a URL that begins with https://, http:// or file:", read)
+
+
+def pairs() -> Kind[dict[str, str]]:
+    """A mapping of names to values, or one string: ``name=value,name=value``."""
+
+    def read(value: Any) -> dict[str, str]:
+        if is_text(value):
+            value = dict(tuple(part.strip().partition("=")[::2]) for part in value.split(","))
+        if not isinstance(value, Mapping):
+            raise Refused
+        for name, each in value.items():
+            if not (is_text(name) and is_text(each) and name and each):
+                raise Refused(f"{name!r} has no value")
+        return dict(value)
+
+    return Kind("a mapping, or a string such as 'name=value,name=value'", read)
+
+
 def revealed(secret: "Secret | Callable[[], str] | None") -> str | None:
     """Returns the text of a secret; calls it if it is callable."""
     if secret is None or isinstance(secret, Secret):

@@ -17,7 +17,7 @@ from cyproducer import errors
 from cyproducer.config import ProducerConfig
 from cyproducer.control.apis import SaslAuthenticateResponse, SaslHandshakeResponse
 from cyproducer.network.background import Background, Task
-from cyproducer.security.sasl import Compute, Conversation, Send
+from cyproducer.security.sasl import Compute, Conversation, Send, wire_mechanism
 
 UNSUPPORTED_MECHANISM, ILLEGAL_STATE = 33, 34
 #: A broker refuses to authenticate a connection again within a second.
@@ -92,6 +92,9 @@ class Authentication:
         assert self._task is not None
         task, self._task = self._task, None
         if task.error is not None:
+            if isinstance(task.error, errors.KafkaConnectionError):
+                # An endpoint for tokens that does not answer: like a broker that doesn't.
+                raise errors.KafkaConnectionError(f"{self._where}: {self._mechanism}: {task.error}")
             # Not its repr(), nor the error itself: those of UnicodeError contain the text.
             raise errors.SaslAuthenticationFailedError(
                 f"{self._where}: {self._mechanism}: getting the credentials failed: "
@@ -120,7 +123,7 @@ class Authentication:
             self._note = asked.note
             if self._first is None:
                 self._first = asked.message
-                self._send_handshake(self._mechanism)
+                self._send_handshake(wire_mechanism(self._config))
             else:
                 self._send_authenticate(asked.message)
         return False
@@ -130,8 +133,10 @@ class Authentication:
         code = response.error_code
         if code == UNSUPPORTED_MECHANISM:
             listed = printable(", ".join(response.mechanisms)) or "none"
+            wire = wire_mechanism(self._config)
+            asked = "" if wire == self._mechanism else f", which goes by {wire}"
             raise errors.UnsupportedSaslMechanismError(
-                f"{self._where} has no sasl_mechanism={self._mechanism!r}; it has {listed}"
+                f"{self._where} has no sasl_mechanism={self._mechanism!r}{asked}; it has {listed}"
             )
         if code == ILLEGAL_STATE and not response.mechanisms:
             raise errors.IllegalSaslStateError(

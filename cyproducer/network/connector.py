@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from cyproducer.network.authentication import Authentication
     from cyproducer.security.sasl import Conversation
     from cyproducer.security.tls_context import TlsContext
+    from cyproducer.security.tokens import Token, Tokens
 
 log = Log("cyproducer")
 
@@ -126,12 +127,17 @@ class Connector:
         self._told_slow = False
         #: Makes the conversation of a SASL mechanism; None without SASL.
         self._converse: Callable[[], Conversation] | None = None
+        #: None for mechanisms without tokens.
+        self._tokens: Tokens | None = None
+        self._fetch: Task[Token] | None = None
         if config.security_protocol.startswith("SASL"):
             from cyproducer.network import authentication
             from cyproducer.security import sasl
 
             self._make_authentication = authentication.Authentication
-            self._converse = partial(sasl.converse, config, sasl.SaltedPasswords())
+            credentials = sasl.SharedCredentials(config, clock, rng)
+            self._tokens = credentials.tokens
+            self._converse = partial(sasl.converse, config, credentials)
         if config.security_protocol in ("SSL", "SASL_SSL"):
             # Imported here: ssl takes longer to import than everything else.
             from cyproducer.network import tls_handshake
@@ -385,7 +391,7 @@ class Connector:
             return
         self._take_reload()
         now_ms = self._clock.monotonic_ns() / 1e6
-        if self._reload is None and self._tls.is_stale():
+        if self._reload is None and self._tls.has_files:
             self._reload = self._background.start(self._tls.reload)
             self._reload_began_ms = now_ms
         # A function for the key's password that hangs must not keep all connections from being made.
@@ -502,7 +508,7 @@ class Connector:
 
     def _authenticate_again(self, now_ms: float) -> float:
         """Continues authentications and begins those that are due; returns the time until the next, in ms."""
-        due_ms = math.inf
+        due_ms = self._fetch_token(now_ms)
         for connection in list(self.connections.values()):
             authentication = connection.handshake.authentication
             if authentication is None:
@@ -512,6 +518,22 @@ class Connector:
             except errors.KafkaError as error:
                 self._sender.close_connection(connection, error)
         return due_ms - now_ms
+
+    def _fetch_token(self, now_ms: float) -> float:
+        """Fetches a token ahead of the end of the one in use; returns when that is due.
+
+        Not while there is no connection: the next authentication fetches one if necessary.
+        """
+        if self._fetch is not None and self._fetch.done:
+            if (error := self._fetch.error) is not None:
+                log.warning("getting a new token failed: %s: %s", type(error).__name__, error)
+            self._fetch = None
+        if self._tokens is None or self._fetch is not None or not self.any_ready():
+            return math.inf
+        if now_ms < self._tokens.refresh_at_ms:
+            return self._tokens.refresh_at_ms
+        self._fetch = self._background.start(self._tokens.current)
+        return math.inf
 
     def _renew(self, connection: Connection, authentication: "Authentication", now_ms: float) -> float:
         """Continues an authentication, or renews a session; returns when the next step is due.

@@ -14,11 +14,12 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, NamedTuple
 
+from cyproducer.base.clock import Clock
 from cyproducer.config import ProducerConfig
 from cyproducer.config.values import Secret, called, revealed
-from cyproducer.errors import KafkaConfigurationError, SaslAuthenticationFailedError
+from cyproducer.errors import SaslAuthenticationFailedError
 from cyproducer.security.scram import Scram
-from cyproducer.security.tokens import Token, fetch
+from cyproducer.security.tokens import Token, Tokens
 
 #: More iterations of SCRAM's hash are computed on another thread: these take 6 ms with SHA-256.
 QUICK_ITERATIONS = 16384
@@ -58,16 +59,48 @@ class SaltedPasswords:
         self._found[key] = salted
 
 
-def converse(config: ProducerConfig, salted: SaltedPasswords) -> Conversation:
+class SharedCredentials:
+    """What the conversations of one producer have in common."""
+
+    def __init__(self, config: ProducerConfig, clock: Clock, rng: Callable[[], float]) -> None:
+        """Raises KafkaConfigurationError if an option's file cannot be used, or a package is missing."""
+        self.salted = SaltedPasswords()
+        provider = _provider(config)
+        #: None for mechanisms without tokens.
+        self.tokens = None if provider is None else Tokens(provider, clock, rng)
+
+
+def _provider(config: ProducerConfig) -> Any:
+    """What supplies the tokens; None for mechanisms without."""
+    # Imported here: few programs need these modules, and what they import takes long.
+    if config.sasl_mechanism == "AWS_MSK_IAM":
+        from cyproducer.security.aws import AwsTokens
+
+        return AwsTokens(config)
+    if config.sasl_mechanism != "OAUTHBEARER":
+        return None
+    if config.sasl_oauthbearer_token_endpoint_url is not None:
+        from cyproducer.security.oidc import OidcTokens
+
+        return OidcTokens(config)
+    return config.sasl_oauth_token_provider
+
+
+def wire_mechanism(config: ProducerConfig) -> str:
+    """Returns the mechanism that the broker is asked for."""
+    mechanism = str(config.sasl_mechanism)
+    return "OAUTHBEARER" if mechanism == "AWS_MSK_IAM" else mechanism
+
+
+def converse(config: ProducerConfig, credentials: SharedCredentials) -> Conversation:
     """Returns the conversation of ``sasl_mechanism`` with one broker."""
     mechanism = config.sasl_mechanism
     if mechanism == "PLAIN":
         return plain(config)
     if mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
-        return scram(config, mechanism, salted)
-    if mechanism == "OAUTHBEARER":
-        return oauthbearer(config)
-    raise KafkaConfigurationError(f"sasl_mechanism={mechanism!r}: not supported by this version yet")
+        return scram(config, mechanism, credentials.salted)
+    assert credentials.tokens is not None, mechanism
+    return oauthbearer(credentials.tokens)
 
 
 def _credentials(config: ProducerConfig) -> Generator[Compute, Any, tuple[str, str]]:
@@ -108,12 +141,13 @@ def scram(config: ProducerConfig, mechanism: str, salted: SaltedPasswords) -> Co
     exchange.read_final((yield Send(exchange.final(hashed))))
 
 
-def oauthbearer(config: ProducerConfig) -> Conversation:
-    """OAUTHBEARER (RFC 7628), with a token from the provider for each authentication."""
-    token: Token = yield Compute(partial(fetch, config.sasl_oauth_token_provider))
+def oauthbearer(tokens: Tokens) -> Conversation:
+    """OAUTHBEARER (RFC 7628)."""
+    token: Token = yield Compute(tokens.current)
     extensions = "".join(f"\x01{name}={value}" for name, value in token.extensions.items())
     reply = yield Send(f"n,,\x01auth=Bearer {token.text}{extensions}\x01\x01".encode())
     if reply:
+        tokens.reject(token)
         # An error, which the client acknowledges; then the broker ends the exchange (section 3.2.3).
         yield Send(b"\x01", f"the broker's reason is {_error_of(reply)}")
 

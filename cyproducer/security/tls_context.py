@@ -44,12 +44,13 @@ class TlsContext:
         #: The context for new connections.
         self.context = make_context(config)
 
-    def is_stale(self) -> bool:
-        """Whether a file has changed since the context was made. Looks at the files, without reading them."""
-        return self._config.ssl_context is None and _state_of(_files(self._config)) != self._seen
+    @property
+    def has_files(self) -> bool:
+        """Whether there are files that may change."""
+        return self._config.ssl_context is None and any(_files(self._config))
 
     def reload(self) -> None:
-        """Makes the context again. Reads files, and calls ``ssl_password`` if that is callable.
+        """Makes the context again if a file has changed. Then calls ``ssl_password`` if that is callable.
 
         Raises KafkaConfigurationError if the files cannot be used; the old context stays, and the same files
         are not tried again.

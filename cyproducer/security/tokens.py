@@ -1,29 +1,53 @@
-"""Gets bearer tokens from the providers that users of other clients have, by duck typing.
+"""Gets bearer tokens from providers such as users of other clients have, and keeps them while they are new.
 
-Owns the shapes of providers and of what they return. Does not own when a token is needed
-(``network/authentication``). Called on a thread of its own: a provider is users' code, and may block.
+Owns the shapes of providers and of what they return (duck typing), and when a token is fetched again. Does
+not own what a broker is sent (``sasl``). A provider is users' code, and may block: it is called on a thread
+of the background only.
 
 - kafka-python: an object with ``token()``, and perhaps ``extensions()``, a dict.
 - aiokafka: the same with ``async def token()``.
 - confluent-kafka's ``oauth_cb``: a callable that takes a string and returns ``(token, expiry)``, or
   ``(token, expiry, principal, extensions)``.
+
+``token()`` may return such a tuple, too. The expiry is in seconds since 1970, or in milliseconds, as AWS's
+signer has it. Without one, that in the token counts if it is a JWT (RFC 7519).
 """
 
 import asyncio
+import base64
 import inspect
+import json
+import math
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+
+from cyproducer.base.clock import Clock
+from cyproducer.user_thread import Log
+
+log = Log("cyproducer")
 
 _TOKEN = re.compile(r"[-_~+/.A-Za-z0-9]+=*")
 _EXTENSION = re.compile(r"[A-Za-z]+")
+#: Expiries above this are milliseconds: as seconds, this is the year 5138.
+_LAST_SECOND = 1e11
+#: A token is fetched again after 80 to 85 % of its time, but so long before its end if it lasts longer.
+_BEFORE_END_S = 300.0
+_LEAST_S = 60.0
+#: When fetching fails, and the old token is still good: the time to the next attempt.
+_RETRY_S = 10.0
 
 
 class Token(NamedTuple):
-    """A token and the extensions that go with it (KIP-342). Shows neither."""
+    """A token and the extensions that go with it (KIP-342). Shows neither.
+
+    ``expires_s``: when it ends, in seconds since 1970; None if that is unknown.
+    """
 
     text: str
     extensions: Mapping[str, str]
+    expires_s: float | None = None
 
     def __repr__(self) -> str:
         return "Token(***)"
@@ -35,11 +59,13 @@ def fetch(provider: Any) -> Token:
     if inspect.isawaitable(found):
         found = asyncio.run(_awaited(found))
     extensions: Any = {}
+    expires_s = None
     if hasattr(provider, "extensions"):
         extensions = provider.extensions() or {}
     if isinstance(found, tuple):
         if len(found) >= 4:
             extensions = found[3] or {}
+        expires_s = _seconds(found[1]) if len(found) >= 2 else None
         found = found[0] if found else None
     if not isinstance(found, str):
         raise TypeError(f"the token provider returned {type(found).__name__}: it must return a string")
@@ -49,8 +75,112 @@ def fetch(provider: Any) -> Token:
     for name, value in dict(extensions).items():
         if not _EXTENSION.fullmatch(name) or name == "auth" or "\x01" in str(value):
             raise ValueError(f"the token provider returned the invalid extension {name!r}")
-    return Token(text, {name: str(value) for name, value in dict(extensions).items()})
+    if expires_s is None:
+        expires_s = expiry_of(text)
+    return Token(text, {name: str(value) for name, value in dict(extensions).items()}, expires_s)
 
 
 async def _awaited(found: Any) -> Any:
     return await found
+
+
+def _seconds(expiry: Any) -> float | None:
+    if isinstance(expiry, bool) or not isinstance(expiry, int | float) or not 0 < expiry < math.inf:
+        return None
+    return expiry / 1000 if expiry > _LAST_SECOND else expiry
+
+
+def expiry_of(text: str) -> float | None:
+    """Returns the claim ``exp`` of a JWT, in seconds; None if there is none. Verifies no signature."""
+    parts = text.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, RecursionError):
+        return None
+    return _seconds(claims.get("exp")) if isinstance(claims, dict) else None
+
+
+class Tokens:
+    """The token of one producer, fetched again ahead of its end. Thread-safe.
+
+    A token whose end is unknown is not kept: each authentication gets its own.
+    """
+
+    def __init__(self, provider: Any, clock: Clock, rng: Callable[[], float]) -> None:
+        """
+        Args:
+            provider: supplies tokens.
+            clock: tells the time.
+            rng: a float in [0, 1), so that not all producers ask at once.
+        """
+        self._provider = provider
+        self._clock = clock
+        self._rng = rng
+        self._lock = threading.Lock()  # one call of the provider at a time
+        self._token: Token | None = None
+        self._ends_ms = -math.inf
+        self._rejected: str | None = None
+        #: When ``current`` is due to be called, so that the next authentication need not wait: on the clock,
+        #: in milliseconds. Infinity if it isn't. Any thread may read it.
+        self.refresh_at_ms = math.inf
+
+    def current(self) -> Token:
+        """Returns the token; fetches another one if it is due. Blocks. Raises what the provider raises.
+
+        If fetching fails, and the old token has not ended, returns that.
+        """
+        if not self._lock.acquire(blocking=False):
+            # The provider is being called, and may hang. The old token may do.
+            token = self._token
+            if token is not None and token.text != self._rejected and self._now_ms() < self._ends_ms:
+                return token
+            self._lock.acquire()
+        try:
+            token = self._token
+            if token is not None and token.text == self._rejected:
+                token = None
+            if token is not None and self._now_ms() < self.refresh_at_ms:
+                return token
+            try:
+                fetched = fetch(self._provider)
+            except Exception as error:
+                now_ms = self._now_ms()
+                if token is None or now_ms >= self._ends_ms:
+                    self._token, self.refresh_at_ms = None, math.inf
+                    raise
+                self.refresh_at_ms = now_ms + _RETRY_S * 1000
+                log.warning(
+                    "getting a new token failed, the old one is good for another %.0f s: %s: %s",
+                    (self._ends_ms - now_ms) / 1000,
+                    type(error).__name__,
+                    error,
+                )
+                return token
+            self._keep(fetched)
+            return fetched
+        finally:
+            self._lock.release()
+
+    def reject(self, token: Token) -> None:
+        """A broker has refused the token: it is not used again. Does not block."""
+        self._rejected = token.text
+
+    def _now_ms(self) -> float:
+        return self._clock.monotonic_ns() / 1e6
+
+    def _keep(self, token: Token) -> None:
+        left_s = -math.inf if token.expires_s is None else token.expires_s - self._clock.unix_ms() / 1000
+        # One that has ended may be good for a broker whose clock differs from this machine's.
+        if left_s <= 0:
+            self._token, self.refresh_at_ms = None, math.inf
+            return
+        wait_s = left_s * (0.8 + 0.05 * self._rng())
+        if left_s > _BEFORE_END_S + _LEAST_S:
+            wait_s = min(wait_s, left_s - _BEFORE_END_S)
+        now_ms = self._now_ms()
+        # The end first: a thread that does not wait for the lock reads both.
+        self._ends_ms = now_ms + left_s * 1000
+        self._token = token
+        self.refresh_at_ms = now_ms + wait_s * 1000

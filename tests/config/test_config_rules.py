@@ -199,7 +199,6 @@ def test_a_password_in_clear_text_is_warned_of(caplog: pytest.LogCaptureFixture)
     ("options", "text"),
     [
         ({"sasl_mechanism": "GSSAPI"}, "sasl_mechanism='GSSAPI'"),
-        ({"sasl_mechanism": "AWS_MSK_IAM"}, "sasl_mechanism='AWS_MSK_IAM'"),
         ({"sasl_kerberos_name": "n"}, "sasl_kerberos_name='n'"),
         ({"sasl_kerberos_service_name": "n"}, "sasl_kerberos_service_name='n'"),
         ({"sasl_kerberos_domain_name": "n"}, "sasl_kerberos_domain_name='n'"),

@@ -411,6 +411,60 @@ def test_tokens_of_the_providers_that_other_clients_have(provider: Any, more: st
         assert set(provider.threads) == {"cyproducer-background"}
 
 
+def test_a_token_is_kept_by_all_connections_and_fetched_again_ahead_of_its_end() -> None:
+    seen: list[bytes] = []
+    calls: list[str] = []
+
+    def provider(config: str) -> tuple[str, float]:
+        calls.append(threading.current_thread().name)
+        return f"token{len(calls)}", time.time() + (6 if len(calls) == 1 else 1000)
+
+    server = SaslServer(mechanisms=("OAUTHBEARER",), own=bearer(seen))
+    given = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": provider}
+    with (
+        ScriptedCluster(2, sasl=server, t=2) as cluster,
+        KafkaProducer(**options(cluster, **given)) as ours,
+    ):
+        for partition in (0, 1):
+            ours.send("t", b"v", partition=partition).get(20)
+        # The bootstrap connection and those to both leaders.
+        assert len(seen) >= 2
+        assert all(b"token1" in each for each in seen)
+        assert len(calls) == 1
+        # Nothing is sent: the loop itself does it.
+        until(lambda: len(calls) == 2, "the next token")
+        for node in cluster.nodes.values():
+            node.drop_connections()
+        ours.send("t", b"v", partition=0).get(20)
+        assert b"token2" in seen[-1]
+    assert len(calls) == 2
+    assert set(calls) == {"cyproducer-background"}
+
+
+def test_a_refused_token_is_not_used_for_the_next_connection() -> None:
+    calls: list[str] = []
+
+    def provider(config: str) -> tuple[str, float]:
+        calls.append(config)
+        return f"token{len(calls)}", time.time() + 1000
+
+    def exchange(mechanism: str) -> Exchange:
+        if b"token1" in (yield b""):
+            yield b'{"status":"invalid_token"}'
+            raise RefusedError("Authentication failed")
+
+    server = SaslServer(mechanisms=("OAUTHBEARER",), own=exchange)
+    given = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": provider}
+    with (
+        ScriptedCluster(sasl=server, t=1) as cluster,
+        KafkaProducer(**options(cluster, reconnect_backoff_max_ms=50, **given)) as ours,
+    ):
+        with pytest.raises(SaslAuthenticationFailedError, match="invalid_token"):
+            ours.send("t", b"v").get(20)
+        until(lambda: ours.bootstrap_connected(), "the connection")
+    assert len(calls) == 2
+
+
 def test_a_token_that_the_broker_refuses() -> None:
     seen: list[bytes] = []
     server = SaslServer(mechanisms=("OAUTHBEARER",), own=bearer(seen, valid=False))

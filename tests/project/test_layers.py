@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "config": ("errors", "records"),
     "records": ("base", "errors"),
     "control": ("base", "errors", "records"),
-    "security": ("config", "errors"),
+    "security": ("base", "config", "errors", "user_thread"),
     "futures": ("base", "errors", "records", "structs"),
     "accumulator": ("base", "errors", "futures", "records", "user_thread"),
     "callers": ("accumulator", "base", "errors", "futures", "records"),

@@ -294,14 +294,14 @@ def test_a_context_is_made_again_when_a_file_has_changed(tmp_path: Path) -> None
     file = AUTHORITY.file(tmp_path)
     source = TlsContext(ProducerConfig(ssl_cafile=file))
     first = source.context
-    assert not source.is_stale()
     source.reload()
     assert source.context is first
     file.write_text(AUTHORITY.pem + Authority("Another").pem)
-    assert source.is_stale()
     source.reload()
-    assert source.context is not first
-    assert not source.is_stale()
+    second = source.context
+    assert second is not first
+    source.reload()
+    assert source.context is second
 
 
 def test_files_that_do_not_load_leave_the_old_context_and_are_read_once(tmp_path: Path) -> None:
@@ -309,15 +309,29 @@ def test_files_that_do_not_load_leave_the_old_context_and_are_read_once(tmp_path
     source = TlsContext(ProducerConfig(ssl_cafile=file))
     first = source.context
     file.unlink()
-    assert source.is_stale()
     with pytest.raises(KafkaConfigurationError, match="No such file"):
         source.reload()
     assert source.context is first
-    assert not source.is_stale()
+    source.reload()
     AUTHORITY.file(tmp_path)
-    assert source.is_stale()
     source.reload()
     assert source.context is not first
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, False), ({"ssl_cafile": "ca.pem"}, True), ({"ssl_keystore_certificate_chain": "text"}, False)],
+)
+def test_only_files_can_change(
+    given: dict[str, Any], expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    AUTHORITY.file(tmp_path)
+    if "ssl_keystore_certificate_chain" in given:
+        mine = AUTHORITY.issue("client")
+        given = {"ssl_keystore_certificate_chain": chain_pem(mine), "ssl_keystore_key": key_pem(mine)}
+    assert TlsContext(ProducerConfig(**given)).has_files is expected
+    assert not TlsContext(ProducerConfig(**given, ssl_context=AUTHORITY.client())).has_files
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""SASL for a `KafkaCluster`: the properties of a listener, and SCRAM users."""
+"""SASL for a `KafkaCluster`: the properties of listeners, and SCRAM users."""
 
 from collections.abc import Mapping
 
@@ -6,6 +6,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from tools.harness.kafka_cluster import KafkaCluster
+from tools.harness.token_server import TokenServer
 
 SCRAM = {
     "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,
@@ -28,6 +29,29 @@ def broker_properties(listener: str, users: Mapping[str, str], reauth_ms: int = 
         f"{prefix}scram-sha-256.sasl.jaas.config": f"{module}.scram.ScramLoginModule required;",
         f"{prefix}scram-sha-512.sasl.jaas.config": f"{module}.scram.ScramLoginModule required;",
         f"{prefix}connections.max.reauth.ms": reauth_ms,
+    }
+
+
+def token_properties(listener: str, server: TokenServer) -> dict[str, object]:
+    """The properties of a listener with OAUTHBEARER, whose tokens come from ``server``.
+
+    The broker's JVM must be allowed to read the keys: see ``org.apache.kafka.sasl.oauthbearer.allowed.urls``.
+    """
+    prefix = f"listener.name.{listener.lower()}."
+    oauth = "org.apache.kafka.common.security.oauthbearer"
+    return {
+        f"{prefix}sasl.enabled.mechanisms": "OAUTHBEARER",
+        f"{prefix}oauthbearer.sasl.jaas.config": f"{oauth}.OAuthBearerLoginModule required;",
+        f"{prefix}oauthbearer.sasl.server.callback.handler.class": (
+            f"{oauth}.OAuthBearerValidatorCallbackHandler"
+        ),
+        # The default of Kafka 4.1.0 accepts tokens whatever their signature, issuer and audience are.
+        f"{prefix}sasl.oauthbearer.jwt.validator.class": f"{oauth}.BrokerJwtValidator",
+        f"{prefix}sasl.oauthbearer.jwks.endpoint.url": server.jwks_url,
+        f"{prefix}sasl.oauthbearer.expected.audience": "kafka",
+        f"{prefix}sasl.oauthbearer.expected.issuer": server.base,
+        # Sessions end with their tokens, if there is a limit at all.
+        f"{prefix}connections.max.reauth.ms": 3_600_000,
     }
 
 

@@ -1,0 +1,219 @@
+"""The rules between the options of TLS, SASL and proxies.
+
+Owns which of them belong together or exclude each other, and what ``sasl.jaas.config`` sets. Does not own the
+options (``config.options``) or what is made of them (``security``). Pure functions; any thread may call them.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from cyproducer.config.jaas import LoginModule, parse
+from cyproducer.config.proxy import parse_proxy
+from cyproducer.config.values import Refused, Secret
+from cyproducer.errors import KafkaConfigurationError
+
+MECHANISMS_WITH_PASSWORDS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS: Final = (*MECHANISMS_WITH_PASSWORDS, "OAUTHBEARER", "AWS_MSK_IAM")
+
+
+def check(values: dict[str, Any], warn: Callable[..., None]) -> dict[str, str]:
+    """Checks the rules, and takes the credentials of ``sasl_jaas_config`` into the other options.
+
+    Returns the options of its login module that are no credentials. Raises KafkaConfigurationError.
+    """
+    _check_proxy(values)
+    _check_tls(values)
+    module = _login_module(values)
+    if module is not None:
+        _LOGIN_MODULES[module.name].read(values, module)
+    _check_sasl(values, warn)
+    return {} if module is None else {n: v for n, v in module.options.items() if n in _KEPT}
+
+
+def _check_proxy(values: Mapping[str, Any]) -> None:
+    if None not in (values["proxy_url"], values["socks5_proxy"]):
+        raise KafkaConfigurationError("proxy_url and socks5_proxy are the same option: give only one of them")
+    for name in ("proxy_url", "socks5_proxy"):
+        given = values[name]
+        if given is None:
+            continue
+        try:
+            parse_proxy(given.reveal() if isinstance(given, Secret) else given)
+        except ValueError as error:
+            shown = given if isinstance(given, Secret) else repr(given)
+            raise KafkaConfigurationError(f"{name}={shown}: {error}") from None
+
+
+def _check_tls(values: Mapping[str, Any]) -> None:
+    """The rules between ssl_* options, as Java's client has them."""
+    if values["ssl_context"] is not None:
+        return
+    for text, file in (
+        ("ssl_truststore_certificates", "ssl_cafile"),
+        ("ssl_keystore_certificate_chain", "ssl_certfile"),
+        ("ssl_keystore_key", "ssl_keyfile"),
+        ("ssl_keystore_key", "ssl_certfile"),
+    ):
+        if values[text] is not None and values[file] is not None:
+            raise KafkaConfigurationError(f"{text} and {file} are two places for the same: give one of them")
+    for one, other in (
+        ("ssl_keystore_key", "ssl_keystore_certificate_chain"),
+        ("ssl_keystore_certificate_chain", "ssl_keystore_key"),
+        ("ssl_keyfile", "ssl_certfile"),
+        ("ssl_keystore_password", "ssl_certfile"),
+        ("ssl_truststore_password", "ssl_cafile"),
+    ):
+        if values[one] is not None and values[other] is None:
+            raise KafkaConfigurationError(f"{one} is given without {other}, which belongs to it")
+    for store, text, file in (
+        ("ssl_truststore_type", "ssl_truststore_certificates", "ssl_cafile"),
+        ("ssl_keystore_type", "ssl_keystore_key", "ssl_certfile"),
+    ):
+        if values[store] == "JKS":
+            raise KafkaConfigurationError(
+                f"{store}='JKS': only Java reads this format. Convert the file with `keytool -importkeystore "
+                f"-deststoretype PKCS12 ...`, and give that as {file}"
+            )
+        if values[store] == "PKCS12" and values[text] is not None:
+            raise KafkaConfigurationError(f"{store}='PKCS12' contradicts {text}, which is PEM")
+    protocol = values["ssl_protocol"]
+    if protocol is not None and protocol not in values["ssl_enabled_protocols"]:
+        raise KafkaConfigurationError(
+            f"ssl_protocol={protocol!r} is not one of ssl_enabled_protocols={values['ssl_enabled_protocols']}"
+        )
+
+
+# SASL
+
+
+def _read_password(values: dict[str, Any], module: LoginModule) -> None:
+    for option, name in (("sasl_plain_username", "username"), ("sasl_plain_password", "password")):
+        if name not in module.options:
+            raise KafkaConfigurationError(f"sasl_jaas_config='***': {module.name} has no {name}")
+        value: Any = module.options[name]
+        value = Secret(value) if name == "password" else value
+        if values[option] not in (None, value):
+            raise KafkaConfigurationError(f"{option} contradicts sasl_jaas_config: give one of them")
+        values[option] = value
+
+
+def _read_oauth(values: dict[str, Any], module: LoginModule) -> None:
+    # The options come before the login module's, as in Java (KIP-1258).
+    for option, name in (
+        ("sasl_oauthbearer_client_credentials_client_id", "clientId"),
+        ("sasl_oauthbearer_client_credentials_client_secret", "clientSecret"),
+        ("sasl_oauthbearer_scope", "scope"),
+    ):
+        if values[option] is None and name in module.options:
+            value = module.options[name]
+            values[option] = Secret(value) if name == "clientSecret" else value
+    extensions = {
+        name.removeprefix("extension_"): value
+        for name, value in module.options.items()
+        if name.startswith("extension_")
+    }
+    values["sasl_oauthbearer_extensions"] = extensions | dict(values["sasl_oauthbearer_extensions"] or {})
+
+
+def _read_nothing(values: dict[str, Any], module: LoginModule) -> None:
+    """What the login module has is read where it is needed."""
+
+
+class _Login(NamedTuple):
+    """A login module of Java's: its mechanisms, and what takes its options."""
+
+    mechanisms: tuple[str, ...]
+    read: Callable[[dict[str, Any], LoginModule], None]
+
+
+_LOGIN_MODULES: Final = {
+    "PlainLoginModule": _Login(("PLAIN",), _read_password),
+    "ScramLoginModule": _Login(("SCRAM-SHA-256", "SCRAM-SHA-512"), _read_password),
+    "OAuthBearerLoginModule": _Login(("OAUTHBEARER",), _read_oauth),
+    "IAMLoginModule": _Login(("AWS_MSK_IAM",), _read_nothing),
+}
+#: Options of login modules that are read later, and no secrets.
+_KEPT: Final = ("tokenauth", "awsProfileName", "awsRoleArn", "awsRoleSessionName")
+
+
+def _login_module(values: Mapping[str, Any]) -> LoginModule | None:
+    given, mechanism = values["sasl_jaas_config"], values["sasl_mechanism"]
+    if given is None:
+        return None
+    if not isinstance(given, Secret):
+        raise KafkaConfigurationError("sasl_jaas_config='***': must be a string, not a callable")
+    try:
+        module = parse(given.reveal())
+    except Refused as refused:
+        raise KafkaConfigurationError(f"sasl_jaas_config='***': {refused}") from None
+    if module.name not in _LOGIN_MODULES:
+        known = ", ".join(_LOGIN_MODULES)
+        raise KafkaConfigurationError(
+            f"sasl_jaas_config='***': the login module {module.name} is not supported, only {known}"
+        )
+    if mechanism is not None and mechanism not in _LOGIN_MODULES[module.name].mechanisms:
+        raise KafkaConfigurationError(
+            f"sasl_jaas_config='***': {module.name} has no credentials for sasl_mechanism={mechanism!r}"
+        )
+    return module
+
+
+def _check_sasl(values: Mapping[str, Any], warn: Callable[..., None]) -> None:
+    protocol, mechanism = values["security_protocol"], values["sasl_mechanism"]
+    if not protocol.startswith("SASL"):
+        return
+    if mechanism is None:
+        raise KafkaConfigurationError(f"security_protocol={protocol!r} needs sasl_mechanism")
+    if mechanism in MECHANISMS_WITH_PASSWORDS:
+        for name in ("sasl_plain_username", "sasl_plain_password"):
+            if values[name] is None:
+                raise KafkaConfigurationError(f"sasl_mechanism={mechanism!r} needs {name}")
+    if mechanism == "OAUTHBEARER":
+        _check_oauth(values, warn)
+    if protocol == "SASL_PLAINTEXT" and mechanism in ("PLAIN", "OAUTHBEARER", "AWS_MSK_IAM"):
+        secret = "password" if mechanism == "PLAIN" else "token"
+        warn(
+            "sasl_mechanism=%r with security_protocol='SASL_PLAINTEXT': the %s crosses the network in clear "
+            "text. Use SASL_SSL, or a SCRAM mechanism",
+            mechanism,
+            secret,
+        )
+
+
+_ENDPOINT: Final = "sasl_oauthbearer_token_endpoint_url"
+_ASSERTION: Final = "sasl_oauthbearer_assertion_"
+_CLIENT: Final = "sasl_oauthbearer_client_credentials_client_"
+
+
+def _check_oauth(values: Mapping[str, Any], warn: Callable[..., None]) -> None:
+    """The rules of OAUTHBEARER: a provider of the user's, or an endpoint and what it asks for."""
+    url, provider = values[_ENDPOINT], values["sasl_oauth_token_provider"]
+    if provider is None and url is None:
+        raise KafkaConfigurationError(
+            f"sasl_mechanism='OAUTHBEARER' needs sasl_oauth_token_provider or {_ENDPOINT}"
+        )
+    if provider is not None:
+        if url is not None:
+            raise KafkaConfigurationError(
+                f"sasl_oauth_token_provider and {_ENDPOINT} are two places for tokens: give one of them"
+            )
+        return
+    split = urlsplit(url)
+    if split.scheme == "file":
+        return
+    has_key = values[_ASSERTION + "private_key_file"] is not None
+    has_assertion = has_key or values[_ASSERTION + "file"] is not None
+    if values["sasl_oauthbearer_grant_type"] == "jwt-bearer":
+        if not has_assertion:
+            raise KafkaConfigurationError(
+                f"sasl_oauthbearer_grant_type='jwt-bearer' needs {_ASSERTION}file or "
+                f"{_ASSERTION}private_key_file"
+            )
+    elif not has_assertion and None in (values[_CLIENT + "id"], values[_CLIENT + "secret"]):
+        raise KafkaConfigurationError(
+            f"{_ENDPOINT} needs {_CLIENT}id and {_CLIENT}secret, or {_ASSERTION}file, or "
+            f"{_ASSERTION}private_key_file"
+        )
+    if split.scheme == "http" and split.hostname not in ("localhost", "127.0.0.1", "::1"):
+        warn("%s=%r: credentials and tokens cross the network in clear text. Use https", _ENDPOINT, url)
