@@ -91,7 +91,7 @@ cdef class Connection:
 
     @property
     def last_used_ns(self):
-        """When bytes were last sent or received (ns); 0 if never."""
+        """When bytes were last sent or received (ns), apart from those that authenticate; 0 if never."""
         return self.transport.last_used_ns
 
     def __repr__(self):

@@ -60,7 +60,8 @@ cdef int read_responses(Sender sender, Transport* transport, int64_t now) except
                 # TLS's alert, which says why. Whether it gets there does not matter.
                 transport.push(transport)
             return sender.connection_broken(transport, n)
-        transport.last_used_ns = now
+        if not transport.held:
+            transport.last_used_ns = now
         if not handle_frames(sender, transport, now):
             return 0
         if transport.tls != NULL:

@@ -180,7 +180,9 @@ cdef int64_t transport_flush(Transport* transport, int64_t now) noexcept nogil:
         n = transport.send(transport, gathered, count)
         if n < 0:
             return n
-        transport.last_used_ns = now
+        if not transport.held:
+            # Renewing its session is no use of a connection: it would never be idle.
+            transport.last_used_ns = now
         transport.traffic.out_bytes += n
         while n > 0:
             r = transport.first_out

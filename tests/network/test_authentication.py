@@ -283,6 +283,16 @@ def test_credentials_in_arguments_and_fields_are_not_shown() -> None:
     assert "geheim" not in str(caught.value)
 
 
+def test_renewing_its_session_does_not_keep_an_idle_connection() -> None:
+    server = SaslServer(lifetime_ms=1300)
+    given = {"connections_max_idle_ms": 3000}
+    with ScriptedCluster(sasl=server, t=1) as cluster, KafkaProducer(**options(cluster, **given)) as ours:
+        ours.send("t", b"v").get(20)
+        until(lambda: ours.metrics()["producer-metrics"]["connection-count"] == 0, "the end")
+        # The bootstrap connection's, the broker's, and at least one renewal.
+        assert len(server.tries) >= 3
+
+
 def test_a_callable_that_hangs_costs_the_connections_timeout() -> None:
     stop = threading.Event()
     given = {
