@@ -1,6 +1,7 @@
 """A Kafka cluster in threads of the test process; a test can script each of its responses.
 
-Owns listening sockets on free ports of 127.0.0.1, the model of topics, and a list of all received requests.
+Owns listening sockets on free ports of the loopback interface, the model of topics, and a list of all
+received requests.
 Each connection has a thread that reads and one that responds, so that a response can be held back while more
 requests arrive. Requests are read strictly; an invalid request fails the test when the cluster stops.
 
@@ -169,7 +170,7 @@ class Node:
     def __init__(self, cluster: "ScriptedCluster", node_id: int) -> None:
         self.cluster = cluster
         self.id = node_id
-        self.host = "127.0.0.1"
+        self.host = cluster.interface
         self.connections: list[Connection] = []
         self.versions = dict(ALL_VERSIONS)
         self.tells_ranges_with_35 = True
@@ -179,11 +180,13 @@ class Node:
 
     @property
     def address(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def start(self) -> None:
         if self._listener is None:
-            self._listener = socket.create_server(("127.0.0.1", self.port))
+            interface = self.cluster.interface
+            family = socket.AF_INET6 if ":" in interface else socket.AF_INET
+            self._listener = socket.create_server((interface, self.port), family=family)
             self.port = self._listener.getsockname()[1]
             self._thread = threading.Thread(target=self._accept, args=(self._listener,), daemon=True)
             self._thread.start()
@@ -199,7 +202,7 @@ class Node:
             return
         listener, self._listener = self._listener, None
         # Connecting wakes up accept() on every system; closing the socket does not.
-        socket.create_connection(("127.0.0.1", self.port), TIMEOUT_S).close()
+        socket.create_connection((self.cluster.interface, self.port), TIMEOUT_S).close()
         self._thread.join(TIMEOUT_S)
         listener.close()
         self.drop_connections()
@@ -227,10 +230,12 @@ class ScriptedCluster:
         self,
         nodes: int = 1,
         *,
+        interface: str = "127.0.0.1",
         tls: ssl.SSLContext | None = None,
         sasl: SaslServer | None = None,
         **topics: int,
     ) -> None:
+        self.interface = interface
         self.changed = threading.Condition(threading.RLock())
         self.requests: list[Received] = []
         self.failures: list[Exception] = []

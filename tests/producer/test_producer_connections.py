@@ -6,8 +6,10 @@ import functools
 import logging
 import math
 import socket
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -26,6 +28,17 @@ from tools.harness.until import until
 pytestmark = pytest.mark.timeout(60)
 
 NOT_ENOUGH_REPLICAS = 19
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 
 
 # Connections
@@ -100,6 +113,66 @@ def test_a_silent_bootstrap_server_delays_nothing(caplog: pytest.LogCaptureFixtu
         assert [c.node_id for c in producer._runtime.client._connector.connections.values()] == [1]
         assert producer._runtime.client._connector.diagnosis() == ""
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@contextlib.contextmanager
+def hole(family: socket.AddressFamily, host: str) -> Iterator[int]:
+    """A port at which connecting has no outcome: its queue is full. Linux drops further requests then."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(family))
+        listener.bind((host, 0))
+        listener.listen(0)
+        port: int = listener.getsockname()[1]
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket(family))
+            waiting.setblocking(False)
+            waiting.connect_ex((host, port))
+        yield port
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse if a listener's queue is full")
+@pytest.mark.parametrize(
+    ("family", "host"),
+    [(socket.AF_INET, "127.0.0.1"), pytest.param(socket.AF_INET6, "::1", marks=needs_ipv6)],
+    ids=["IPv4", "IPv6"],
+)
+def test_an_address_without_an_outcome_delays_its_name_little(
+    family: socket.AddressFamily, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[tuple[str, float]] = []
+    opening = connector.Connector._connect
+
+    def connect(self: connector.Connector, address: Address) -> socket.socket:
+        tried.append((str(address), time.monotonic()))
+        return opening(self, address)
+
+    with ScriptedCluster(orders=1) as cluster, hole(family, host) as hanging:
+        good = cluster.nodes[1].port
+        where = (host, hanging, 0, 0) if family is socket.AF_INET6 else (host, hanging)
+
+        def look_up(host: str, port: int, **options: Any) -> Any:
+            return [
+                (family, socket.SOCK_STREAM, 6, "", where),
+                (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", good)),
+            ]
+
+        monkeypatch.setattr(connector.Connector, "_connect", connect)
+        monkeypatch.setattr(connector, "Resolver", functools.partial(Resolver, getaddrinfo=look_up))
+        with producing(bootstrap_servers=["kafka.example:9092"], **ENDLESS) as producer:
+            assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+    (first, began), (second, later) = tried[:2]
+    assert str(hanging) in first
+    assert str(good) in second
+    # RFC 8305 recommends 250 ms; a busy machine may add to it.
+    assert 0.24 < later - began < 5
+
+
+@needs_ipv6
+def test_a_broker_with_an_ipv6_address() -> None:
+    with ScriptedCluster(interface="::1", orders=1) as cluster, producing(cluster) as producer:
+        assert producer.send("orders", b"1").get(WAIT_S).offset == 0
+        (connection,) = producer._runtime.client._connector.connections.values()
+        assert connection.sock.family == socket.AF_INET6
 
 
 @pytest.mark.usefixtures("first_first")
