@@ -1,5 +1,7 @@
 """Builds every ``.pyx`` below ``cyproducer/`` as a separate extension.
 
+What a machine lacks for that is said in one sentence, before anything is compiled.
+
 Sets the compiler directives of all modules; no module sets its own. ``CYPRODUCER_DEBUG=1`` builds with
 assertions and line tracing, without optimisation. ``CYPRODUCER_SANITIZE=address,undefined`` adds the
 compiler's sanitizers, which abort the process at the first finding; ``tests/fuzz`` runs such a build.
@@ -10,11 +12,17 @@ compiler's sanitizers, which abort the process at the first finding; ``tests/fuz
 import contextlib
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from sysconfig import get_path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools._distutils.ccompiler import new_compiler
+from setuptools._distutils.sysconfig import customize_compiler
+from setuptools.command.build import build
+from setuptools.command.build_ext import build_ext
 
 DEBUG = os.environ.get("CYPRODUCER_DEBUG", "") not in ("", "0")
 SANITIZE = os.environ.get("CYPRODUCER_SANITIZE", "")
@@ -73,12 +81,83 @@ def extensions() -> list[Extension]:
                 define_macros=macros,
                 extra_compile_args=compile_args,
                 extra_link_args=link_args,
-                depends=[
-                    str(header.relative_to(ROOT)) for header in sorted((ROOT / "cyproducer").rglob("*.h"))
-                ],
+                depends=HEADERS,
             )
         )
+    if not found:
+        sys.exit(f"cyproducer: there is no .pyx below {ROOT / 'cyproducer'}: these sources are incomplete")
     return found
+
+
+class BuildExtensions(build_ext):
+    """Cythonizes only when extensions are built: most of setuptools' commands do not need it."""
+
+    def run(self) -> None:
+        check_machine()
+        made = {
+            extension.name: extension
+            for extension in cythonize(
+                self.extensions,
+                compiler_directives=COMPILER_DIRECTIVES,
+                build_dir="build/cython",
+                nthreads=os.cpu_count() or 1,
+                annotate=os.environ.get("CYPRODUCER_ANNOTATE", "") not in ("", "0"),
+            )
+        }
+        for extension in self.extensions:
+            extension.sources = made[extension.name].sources
+        super().run()
+
+
+class Build(build):
+    """Looks at the machine first: otherwise the sentence would follow a hundred lines about copied files."""
+
+    def run(self) -> None:
+        check_machine()
+        super().run()
+
+
+def check_machine() -> None:
+    """Ends with a sentence if this machine cannot compile extensions."""
+    if sys.platform == "win32":
+        sys.exit("cyproducer does not run on Windows: install it in WSL, where Linux's wheels fit")
+    compiler = new_compiler()
+    customize_compiler(compiler)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    with tempfile.TemporaryDirectory() as directory:
+        source = Path(directory, "probe.c")
+        for text, missing in (
+            (
+                "int main(void) { return 0; }",
+                f"a C compiler ({compiler.compiler[0]} does not work): on Debian `apt-get install gcc "
+                "libc6-dev`, on macOS `xcode-select --install`",
+            ),
+            (
+                "#include <Python.h>",
+                f"the headers of Python {version}: on Debian `apt-get install python{version}-dev`",
+            ),
+        ):
+            source.write_text(text)
+            try:
+                with silent():
+                    compiler.compile([str(source)], directory, include_dirs=[get_path("include")])
+            except Exception:  # setuptools has several classes for it, depending on its version
+                sys.exit(f"cyproducer: building from source needs {missing}. Wheels need neither.")
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Discards what a compiler prints."""
+    kept = [(number, os.dup(number)) for number in (1, 2)]
+    with open(os.devnull, "w") as nothing:
+        for number, _ in kept:
+            os.dup2(nothing.fileno(), number)
+    try:
+        yield
+    finally:
+        for number, copy in kept:
+            os.dup2(copy, number)
+            os.close(copy)
 
 
 @contextlib.contextmanager
@@ -103,11 +182,6 @@ with one_at_a_time():
             # A wheel must not take object files that were compiled without optimisation.
             "build": {"build_base": "build/dev" if DEV else "build"},
         },
-        ext_modules=cythonize(
-            extensions(),
-            compiler_directives=COMPILER_DIRECTIVES,
-            build_dir="build/cython",
-            nthreads=os.cpu_count() or 1,
-            annotate=os.environ.get("CYPRODUCER_ANNOTATE", "") not in ("", "0"),
-        ),
+        cmdclass={"build": Build, "build_ext": BuildExtensions},
+        ext_modules=extensions(),
     )

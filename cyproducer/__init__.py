@@ -4,12 +4,23 @@ Most programs need only ``from cyproducer import KafkaProducer``. ``cyproducer.e
 ``cyproducer.testing`` an embedded broker for tests.
 """
 
-from cyproducer import errors
-from cyproducer.config import ProducerConfig
-from cyproducer.control.partitioners import Partitioner
-from cyproducer.producer import KafkaProducer, ProducerRecord
-from cyproducer.structs import RecordMetadata, TopicPartition
 from cyproducer.version import VERSION as __version__
+
+try:
+    from cyproducer import errors
+    from cyproducer.config import ProducerConfig
+    from cyproducer.control.partitioners import Partitioner
+    from cyproducer.producer import KafkaProducer, ProducerRecord
+    from cyproducer.structs import RecordMetadata, TopicPartition
+except ImportError as error:
+    from importlib.util import find_spec
+
+    if find_spec("cyproducer.base.clock") is not None:
+        raise
+    raise ImportError(
+        f"{__path__[0]} contains the sources of cyproducer, and its extensions are not built ({error}). To "
+        "work on them: make dev. To use an installed cyproducer: start Python elsewhere, or as python -P"
+    ) from None
 
 __all__ = [
     "KafkaProducer",
