@@ -22,6 +22,7 @@ from cyproducer.config.properties import parse as parse_properties
 from cyproducer.config.values import SECURITY_PROTOCOLS
 from cyproducer.errors import KafkaConfigurationError, KafkaError
 from cyproducer.records.codecs import CODECS
+from cyproducer.version import VERSION
 
 if TYPE_CHECKING:
     from cyproducer import KafkaProducer
@@ -226,6 +227,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     parser = argparse.ArgumentParser(
         prog="cyproducer", description="A Kafka producer that does all work per record in C."
     )
+    parser.add_argument("--version", action="version", version=f"cyproducer {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     produce = commands.add_parser(
         "produce",

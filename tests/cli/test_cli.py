@@ -454,3 +454,10 @@ def test_an_interrupt_while_draining_shortens_the_wait(
 
     assert max(flushes[1:], default=0) <= 0.01
     assert capsys.readouterr().out.endswith("1 unknown\n")
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"cyproducer {cyproducer.__version__}\n"
