@@ -50,12 +50,7 @@ _GROWING: Final = (
 )
 
 # reject_unsupported() refuses these if they differ from their default.
-_NOT_YET: Final = (
-    "sasl_kerberos_name",
-    "sasl_kerberos_service_name",
-    "sasl_kerberos_domain_name",
-    "transactional_id",
-)
+_NOT_YET: Final = ("transactional_id",)
 
 _MECHANISMS_WITH_PASSWORDS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -177,7 +172,7 @@ class ProducerConfig(ProducerOptions):
     def reject_unsupported(self) -> None:
         """Raises ``KafkaConfigurationError`` if an option asks for something this version does not have."""
         asked = [name for name in _NOT_YET if self._values[name] != _BY_NAME[name].default]
-        if self.sasl_mechanism not in (None, "OAUTHBEARER", *_MECHANISMS_WITH_PASSWORDS):
+        if self.sasl_mechanism not in (None, "OAUTHBEARER", "GSSAPI", *_MECHANISMS_WITH_PASSWORDS):
             asked.insert(0, "sasl_mechanism")
         if asked:
             listed = ", ".join(f"{name}={_BY_NAME[name].shown(self._values[name])}" for name in asked)
@@ -320,11 +315,19 @@ def _check_tls(values: Mapping[str, Any]) -> None:
 _LOGIN_MODULES: Final = {
     "PlainLoginModule": ("PLAIN",),
     "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+    "Krb5LoginModule": ("GSSAPI",),
+}
+#: Option -> the name that a login module has for it.
+_OF_PASSWORDS: Final = {"sasl_plain_username": "username", "sasl_plain_password": "password"}
+_OF_KERBEROS: Final = {
+    "sasl_kerberos_principal": "principal",
+    "sasl_kerberos_keytab": "keyTab",
+    "sasl_kerberos_service_name": "serviceName",
 }
 
 
 def _read_jaas(values: dict[str, Any]) -> None:
-    """Takes user and password from ``sasl_jaas_config``."""
+    """Takes user and password, or the keytab and its principal, from ``sasl_jaas_config``."""
     given, mechanism = values["sasl_jaas_config"], values["sasl_mechanism"]
     if not isinstance(given, Secret):
         if given is not None:
@@ -346,14 +349,33 @@ def _read_jaas(values: dict[str, Any]) -> None:
         raise KafkaConfigurationError(
             f"sasl_jaas_config='***': {module.name} has no credentials for sasl_mechanism={mechanism!r}"
         )
-    for option, name in (("sasl_plain_username", "username"), ("sasl_plain_password", "password")):
+    kerberos = mechanisms == ("GSSAPI",)
+    if kerberos:
+        _check_krb5_login_module(module.options)
+    for option, name in (_OF_KERBEROS if kerberos else _OF_PASSWORDS).items():
         if name not in module.options:
+            if kerberos:
+                continue
             raise KafkaConfigurationError(f"sasl_jaas_config='***': {module.name} has no {name}")
         value: Any = module.options[name]
         value = Secret(value) if name == "password" else value
-        if values[option] not in (None, value):
+        if values[option] not in (_BY_NAME[option].default, value):
             raise KafkaConfigurationError(f"{option} contradicts sasl_jaas_config: give one of them")
         values[option] = value
+
+
+def _check_krb5_login_module(options: Mapping[str, str]) -> None:
+    """The rules of Java's module. Without a keytab, the credential cache counts, asked for or not."""
+    if (options.get("useKeyTab", "").lower() == "true") is not ("keyTab" in options):
+        raise KafkaConfigurationError(
+            "sasl_jaas_config='***': Krb5LoginModule needs useKeyTab=true and keyTab=\"...\", or neither of "
+            "them"
+        )
+    if "ticketCache" in options:
+        raise KafkaConfigurationError(
+            "sasl_jaas_config='***': Krb5LoginModule's ticketCache is not supported: leave it out, and name "
+            "the cache in the environment variable KRB5CCNAME"
+        )
 
 
 def _check_sasl(values: Mapping[str, Any]) -> None:

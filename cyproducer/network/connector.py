@@ -124,12 +124,13 @@ class Connector:
         self._reload: Task[None] | None = None
         self._reload_began_ms = 0.0
         self._told_slow = False
-        #: Makes the conversation of a SASL mechanism; None without SASL.
-        self._converse: Callable[[], Conversation] | None = None
+        #: Makes the conversation of a SASL mechanism with a host; None without SASL.
+        self._converse: Callable[[str], Conversation] | None = None
         if config.security_protocol.startswith("SASL"):
             from cyproducer.network import authentication
             from cyproducer.security import sasl
 
+            sasl.prepare(config)
             self._make_authentication = authentication.Authentication
             self._converse = partial(sasl.converse, config, sasl.SaltedPasswords())
         if config.security_protocol in ("SSL", "SASL_SSL"):
@@ -210,6 +211,9 @@ class Connector:
                 self._give_up_look_up(node_id, cause, now_ms)
             elif (node_id, address) in self.connections:
                 late = self.connections[node_id, address]
+                authentication = late.handshake.authentication
+                if authentication is not None and authentication.waits_for:
+                    cause += f", waiting for {authentication.waits_for}"
                 self._sender.close_connection(late, errors.KafkaTimeoutError(cause))
         for node_id in self.states.due(now_ms):
             self.connect_to(node_id, now_ms)
@@ -454,7 +458,7 @@ class Connector:
         connection.handshake.authentication.begin()
 
     def _authentication(
-        self, connection: Connection, converse: "Callable[[], Conversation]"
+        self, connection: Connection, converse: "Callable[[str], Conversation]"
     ) -> "Authentication":
         client_id, versions = self._config.client_id, connection.handshake.versions
 
@@ -473,12 +477,23 @@ class Connector:
         return self._make_authentication(
             self._config,
             connection.where,
-            converse,
+            partial(converse, self._broker_name(connection)),
             self._background,
             self._rng,
             send_handshake,
             send_authenticate,
         )
+
+    def _broker_name(self, connection: Connection) -> str:
+        """The host by which a mechanism knows a broker: as configured or advertised, or its canonical name.
+
+        Not that of a proxy, or of ``broker_address``, both of which only change where to connect to.
+        """
+        if connection.node_id < 0 and self._proxy is None:
+            address: Address = connection.handshake.address
+            return address.name
+        host, _ = self.states.endpoint(connection.node_id)
+        return host
 
     def on_sasl_handshake(
         self, connection: Connection, version: int, response: SaslHandshakeResponse, now_ms: float
@@ -543,8 +558,8 @@ class Connector:
         limit_ms = authentication.ends_at_ms + self._config.request_timeout_ms
         if now_ms >= limit_ms:
             raise errors.KafkaTimeoutError(
-                f"{connection.where}: its session ended {self._config.request_timeout_ms} ms ago, and the "
-                "credentials for a new one have not come"
+                f"{connection.where}: its session ended {self._config.request_timeout_ms} ms ago, and it "
+                f"still waits for {authentication.waits_for or 'the credentials'} for a new one"
             )
         return min(begin_ms, limit_ms)
 

@@ -32,9 +32,10 @@ class Send(NamedTuple):
 
 
 class Compute(NamedTuple):
-    """A call to make on another thread; the reply is its result."""
+    """A call to make on another thread; the reply is its result. Messages say what it ``waits_for``."""
 
     function: Callable[[], Any]
+    waits_for: str = "the credentials"
 
 
 Conversation = Generator[Send | Compute, Any, None]
@@ -58,8 +59,14 @@ class SaltedPasswords:
         self._found[key] = salted
 
 
-def converse(config: ProducerConfig, salted: SaltedPasswords) -> Conversation:
-    """Returns the conversation of ``sasl_mechanism`` with one broker."""
+def prepare(config: ProducerConfig) -> None:
+    """Imports what the mechanism needs. Raises KafkaConfigurationError if it is not installed."""
+    if config.sasl_mechanism == "GSSAPI":
+        import cyproducer.security.gssapi  # noqa: F401
+
+
+def converse(config: ProducerConfig, salted: SaltedPasswords, host: str) -> Conversation:
+    """Returns the conversation of ``sasl_mechanism`` with one broker; ``host`` is its name."""
     mechanism = config.sasl_mechanism
     if mechanism == "PLAIN":
         return plain(config)
@@ -67,6 +74,10 @@ def converse(config: ProducerConfig, salted: SaltedPasswords) -> Conversation:
         return scram(config, mechanism, salted)
     if mechanism == "OAUTHBEARER":
         return oauthbearer(config)
+    if mechanism == "GSSAPI":
+        from cyproducer.security import gssapi  # see ``prepare``
+
+        return gssapi.converse(config, host)
     raise KafkaConfigurationError(f"sasl_mechanism={mechanism!r}: not supported by this version yet")
 
 

@@ -108,6 +108,8 @@ OWN_DEFAULTS = {
     "ssl_without_gil": True,
     "pickle_secrets": False,
     "sasl_jaas_config": None,
+    "sasl_kerberos_principal": None,
+    "sasl_kerberos_keytab": None,
     "broker_address": None,
 }
 
