@@ -15,7 +15,7 @@ from types import TracebackType
 
 from tools.harness.kafka_cluster import free_ports
 from tools.harness.kafka_node import SUPERVISE
-from tools.harness.kerberos_install import Kerberos, KerberosUnavailableError, kerberos
+from tools.harness.kerberos_install import Kerberos, kerberos
 from tools.harness.until import looks
 
 REALM = "EXAMPLE.TEST"
@@ -72,13 +72,18 @@ class Kdc:
         return self.directory / "krb5.conf"
 
     @property
+    def jvm_option(self) -> str:
+        """What a JVM needs to be in this realm."""
+        return f"-Djava.security.krb5.conf={self.config}"
+
+    @property
     def log(self) -> str:
         """What the KDC has been asked."""
         return (self.directory / "kdc.log").read_text()
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of a client, which has an empty credential cache of its own."""
+        """The environment of a client, with a credential cache of its own: ``log_in`` fills it."""
         return self.kerberos.environment | {
             "KRB5_CONFIG": str(self.config),
             "KRB5CCNAME": f"FILE:{self.directory}/ccache",
@@ -86,18 +91,12 @@ class Kdc:
         }
 
     def start(self) -> Kdc:
-        """Creates the realm and starts the KDC. Returns when it accepts connections."""
-        with free_ports(1) as ports:
-            self.port = ports[0]
-        modules = self.kerberos.modules
-        names = {"realm": REALM, "port": self.port, "directory": self.directory}
-        names |= {
-            "log": self.directory / "kdc.log",
-            "modules": f"db_module_dir = {modules}" if modules else "",
-        }
-        self.config.write_text(KRB5_CONF.format(**names))
-        (self.directory / "kdc.conf").write_text(KDC_CONF.format(**names))
-        self._run("kdb5_util", "create", "-s", "-r", REALM, "-P", "master")
+        """Starts the KDC, on the port it had before; the first time, creates the realm.
+
+        Returns when it accepts connections.
+        """
+        if not self.port:
+            self._create()
         self._process = subprocess.Popen(
             [sys.executable, SUPERVISE, self.kerberos.programs["krb5kdc"], "-n"],
             stdin=subprocess.PIPE,
@@ -113,7 +112,8 @@ class Kdc:
                     return self
             if self._process.poll() is not None:
                 break
-        raise RuntimeError(f"krb5kdc did not start:\n{self.log}")
+        self.stop()
+        raise RuntimeError(f"krb5kdc did not start: see {self.directory / 'kdc.log'}")
 
     def stop(self) -> None:
         """Ends the KDC."""
@@ -142,17 +142,30 @@ class Kdc:
         assert keytab.exists()
         return keytab
 
-    def log_in(self, principal: str, keytab: Path) -> None:
-        """Writes a ticket into the cache of ``environment``, as kinit does."""
+    def log_in(self, principal: str, keytab: Path, cache: Path | None = None) -> None:
+        """Writes a ticket into a cache, as kinit does. Default: that of ``environment``."""
         program = (
             "import sys, gssapi\n"
             "name = gssapi.Name(sys.argv[1], gssapi.NameType.kerberos_principal)\n"
             "store = {'client_keytab': sys.argv[2], 'ccache': sys.argv[3]}\n"
             "gssapi.Credentials(name=name, usage='initiate', store=store)\n"
         )
-        cache = self.environment["KRB5CCNAME"]
-        command = [sys.executable, "-c", program, principal, str(keytab), cache]
+        into = self.environment["KRB5CCNAME"] if cache is None else f"FILE:{cache}"
+        command = [sys.executable, "-c", program, principal, str(keytab), into]
         subprocess.run(command, env=os.environ | self.environment, check=True)
+
+    def _create(self) -> None:
+        with free_ports(1) as ports:
+            self.port = ports[0]
+        modules = self.kerberos.modules
+        names = {"realm": REALM, "port": self.port, "directory": self.directory}
+        names |= {
+            "log": self.directory / "kdc.log",
+            "modules": f"db_module_dir = {modules}" if modules else "",
+        }
+        self.config.write_text(KRB5_CONF.format(**names))
+        (self.directory / "kdc.conf").write_text(KDC_CONF.format(**names))
+        self._run("kdb5_util", "create", "-s", "-r", REALM, "-P", "master")
 
     @property
     def _environment(self) -> dict[str, str]:
@@ -174,6 +187,3 @@ class Kdc:
         )
         if done.returncode != 0:
             raise RuntimeError(f"{program} failed (exit {done.returncode}):\n{done.stdout}")
-
-
-__all__ = ["REALM", "Kdc", "KerberosUnavailableError"]

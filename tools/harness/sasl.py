@@ -1,12 +1,14 @@
 """SASL for a `KafkaCluster`: the properties of a listener, and SCRAM users."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from tools.harness.kafka_cluster import KafkaCluster
 
+KRB5_MODULE = "com.sun.security.auth.module.Krb5LoginModule"
 SCRAM = {
     "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,
     "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512,
@@ -27,6 +29,22 @@ def broker_properties(listener: str, users: Mapping[str, str], reauth_ms: int = 
         f"{prefix}plain.sasl.jaas.config": f"{module}.plain.PlainLoginModule required {known};",
         f"{prefix}scram-sha-256.sasl.jaas.config": f"{module}.scram.ScramLoginModule required;",
         f"{prefix}scram-sha-512.sasl.jaas.config": f"{module}.scram.ScramLoginModule required;",
+        f"{prefix}connections.max.reauth.ms": reauth_ms,
+    }
+
+
+def kerberos_properties(listener: str, keytab: Path, principal: str, reauth_ms: int = 0) -> dict[str, object]:
+    """The properties of a listener with GSSAPI. The brokers' JVMs need the KDC's ``jvm_option``.
+
+    ``principal``: ``service/host@REALM``, with its key in ``keytab``. ``reauth_ms``: see `broker_properties`.
+    """
+    prefix = f"listener.name.{listener.lower()}."
+    # The broker only accepts tickets: it needs none of its own, and no KDC.
+    options = f'useKeyTab=true storeKey=true isInitiator=false keyTab="{keytab}" principal="{principal}"'
+    return {
+        f"{prefix}sasl.enabled.mechanisms": "GSSAPI",
+        f"{prefix}gssapi.sasl.jaas.config": f"{KRB5_MODULE} required {options};",
+        f"{prefix}sasl.kerberos.service.name": principal.partition("/")[0],
         f"{prefix}connections.max.reauth.ms": reauth_ms,
     }
 
