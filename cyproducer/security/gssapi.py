@@ -69,7 +69,8 @@ def converse(config: ProducerConfig, host: str) -> Conversation:
     waits_for = f"a Kerberos ticket for {exchange.asked!r} from the KDC of krb5.conf"
     token = yield Compute(exchange.begin, waits_for)
     while not exchange.complete:
-        reply = yield Send(token, f"the ticket was for {exchange.asked!r}")
+        # The usual reason for a refusal. The broker says nothing of the kind.
+        reply = yield Send(token, f"has its keytab the current key of {exchange.asked!r}?")
         token = yield Compute(partial(exchange.step, reply), waits_for)
     # Empty, unless the last step had something to say.
     offered = yield Send(token)

@@ -18,7 +18,8 @@ from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.kdc import REALM, Kdc
 from tools.harness.kerberos_install import KerberosUnavailableError
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+# The first test may have to compile gssapi.
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 DOCS = Path(__file__).parents[2] / "docs" / "security.md"
 PROGRAMS = [
@@ -110,7 +111,7 @@ def test_with_a_keytab_as_in_java(kdc: Kdc, cluster: KafkaCluster, keytab: Path,
     ids=["domain name", "name"],
 )
 def test_a_broker_that_has_another_name_than_its_address(
-    kdc: Kdc, cluster: KafkaCluster, option: dict[str, str]
+    kdc: Kdc, cluster: KafkaCluster, option: dict[str, Any]
 ) -> None:
     by_name = cluster.bootstrap("KERBEROS").replace("127.0.0.1", "localhost")
     assert send(kdc, cluster, "named", bootstrap_servers=by_name, **option).startswith("offset ")
@@ -219,6 +220,14 @@ def test_a_keytab_with_an_old_key(kdc: Kdc, cluster: KafkaCluster, tmp_path: Pat
     # Another key.
     kdc.add("carol")
     assert "export the keytab again" in refused(send(kdc, cluster, "t", sasl_kerberos_keytab=old))
+
+
+@pytest.mark.usefixtures("keytab")
+def test_a_broker_without_the_key_of_its_principal(kdc: Kdc, cluster: KafkaCluster) -> None:
+    kdc.add("other/127.0.0.1")
+    line = send(kdc, cluster, "t", sasl_kerberos_service_name="other")
+    assert re.match(r"SaslAuthenticationFailedError .*127\.0\.0\.1:\d+ refused this client by GSSAPI: ", line)
+    assert line.endswith("; has its keytab the current key of 'other@127.0.0.1'?\n")
 
 
 SILENT = """
