@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -11,10 +12,11 @@ from typing import Self
 ROOT = Path(__file__).parent.parent
 
 
-def _environment() -> dict[str, str]:
-    environment = dict(os.environ)
+def _environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    environment = {**os.environ, **(more or {})}
     if "CYPRODUCER_TEST_INSTALLED" not in environment:
-        environment["PYTHONPATH"] = str(ROOT)
+        paths = [environment["PYTHONPATH"]] if more and "PYTHONPATH" in more else []
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *paths])
     return environment
 
 
@@ -22,14 +24,19 @@ def _command(script: str, arguments: tuple[str, ...]) -> list[str]:
     return [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script, *arguments]
 
 
-def run_to_exit(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs Python source with arguments until it ends by itself, 50 seconds at most."""
+def run_to_exit(
+    script: str, *arguments: str, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs Python source with arguments until it ends by itself, 50 seconds at most.
+
+    ``environment``: in addition to that of the tests.
+    """
     return subprocess.run(
         _command(script, arguments),
         capture_output=True,
         text=True,
         timeout=50,
-        env=_environment(),
+        env=_environment(environment),
         check=False,
     )
 

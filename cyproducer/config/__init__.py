@@ -23,14 +23,13 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
-from cyproducer.config.options import OPTIONS, Option, ProducerOptions
+from cyproducer.config.options import OPTIONS, OPTIONS_BY_NAME, Option, ProducerOptions
 from cyproducer.config.values import FOREVER_MS, Address, Refused, Secret, split_server
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records.codecs import CODECS
 
 MAX_IN_FLIGHT_FOR_IDEMPOTENCE: Final = 5
 
-_BY_NAME: Final = {option.name: option for option in OPTIONS}
 _BY_KEY: Final = {option.java_name: option for option in OPTIONS if option.java_name} | {
     key: option for option in OPTIONS for key in (option.name, option.dotted_name)
 }
@@ -57,12 +56,7 @@ _GROWING: Final = (
 )
 
 # reject_unsupported() refuses these if they differ from their default.
-_NOT_YET: Final = (
-    "sasl_kerberos_name",
-    "sasl_kerberos_service_name",
-    "sasl_kerberos_domain_name",
-    "transactional_id",
-)
+_NOT_YET: Final = ("transactional_id",)
 
 _client_numbers = itertools.count(1)
 _client_numbers_lock = threading.Lock()  # guards _client_numbers: a count is not atomic without the GIL
@@ -179,11 +173,9 @@ class ProducerConfig(ProducerOptions):
 
     def reject_unsupported(self) -> None:
         """Raises ``KafkaConfigurationError`` if an option asks for something this version does not have."""
-        asked = [name for name in _NOT_YET if self._values[name] != _BY_NAME[name].default]
-        if self.sasl_mechanism == "GSSAPI":
-            asked.insert(0, "sasl_mechanism")
+        asked = [name for name in _NOT_YET if self._values[name] != OPTIONS_BY_NAME[name].default]
         if asked:
-            listed = ", ".join(f"{name}={_BY_NAME[name].shown(self._values[name])}" for name in asked)
+            listed = ", ".join(f"{name}={OPTIONS_BY_NAME[name].shown(self._values[name])}" for name in asked)
             raise KafkaConfigurationError(f"{listed}: not supported by this version of cyproducer yet")
 
     def __eq__(self, other: object) -> bool:
@@ -195,7 +187,7 @@ class ProducerConfig(ProducerOptions):
 
     def __repr__(self) -> str:
         shown = {"client_id": self.client_id} | self._given
-        listed = ", ".join(f"{name}={_BY_NAME[name].shown(value)}" for name, value in shown.items())
+        listed = ", ".join(f"{name}={OPTIONS_BY_NAME[name].shown(value)}" for name, value in shown.items())
         return f"{type(self).__name__}({listed})"
 
     def to_pickle(self) -> dict[str, Any]:
@@ -258,7 +250,7 @@ def _about_unknown(key: str) -> str:
         return f"option {key!r} is for Java only: {_JAVA_ONLY[key]}"
     import difflib  # here, because only a mistake needs it
 
-    candidates: Iterable[str] = _BY_NAME
+    candidates: Iterable[str] = OPTIONS_BY_NAME
     if "." in key:
         candidates = [option.java_name or option.dotted_name for option in OPTIONS]
     near = difflib.get_close_matches(key.lower().replace("-", "_"), candidates, 1)
@@ -299,7 +291,7 @@ def _check_compression_level(values: Mapping[str, Any]) -> None:
             f"compression_level={level}: compression_type={codec!r} has no levels; "
             f"these codecs have: {', '.join(_CODECS_WITH_LEVELS)}"
         )
-    specific = _BY_NAME[f"compression_{codec}_level"]
+    specific = OPTIONS_BY_NAME[f"compression_{codec}_level"]
     try:
         specific.kind(level)
     except Refused:

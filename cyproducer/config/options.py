@@ -527,17 +527,32 @@ class ProducerOptions:
         None,
         kind.optional(kind.secret(), ""),
         "The credentials as Java's clients have them: a PlainLoginModule or ScramLoginModule with username "
-        "and password, an OAuthBearerLoginModule, or an IAMLoginModule",
+        "and password, an OAuthBearerLoginModule, an IAMLoginModule, or a Krb5LoginModule",
         secret=True,
     )
     sasl_kerberos_name = Option(
-        None, kind.optional(kind.anything("a string or a gssapi.Name")), "The broker's principal", java=None
+        None,
+        kind.optional(kind.anything("a string or a gssapi.Name")),
+        "The broker's principal, instead of the service name and the host",
+        java=None,
     )
     sasl_kerberos_service_name = Option("kafka", kind.text(), "The service name in the broker's principal")
     sasl_kerberos_domain_name = Option(
         None,
         kind.optional(kind.text()),
         "The host name in the broker's principal. None: the host of the connection",
+        java=None,
+    )
+    sasl_kerberos_principal = Option(
+        None,
+        kind.optional(kind.text(), ""),
+        "The client's principal. None: that of the credential cache, or the first of the keytab",
+        java=None,
+    )
+    sasl_kerberos_keytab = Option(
+        None,
+        kind.optional(kind.path(), ""),
+        "The keytab with the client's key. None: the default credential cache, which kinit fills",
         java=None,
     )
     sasl_oauth_token_provider = Option(
@@ -661,3 +676,4 @@ class ProducerOptions:
 OPTIONS: tuple[Option[Any], ...] = tuple(
     row for row in vars(ProducerOptions).values() if isinstance(row, Option)
 )
+OPTIONS_BY_NAME = {option.name: option for option in OPTIONS}

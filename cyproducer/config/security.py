@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from cyproducer.config.jaas import LoginModule, parse
+from cyproducer.config.options import OPTIONS_BY_NAME
 from cyproducer.config.proxy import parse_proxy
 from cyproducer.config.values import Refused, Secret
 from cyproducer.errors import KafkaConfigurationError
 
 MECHANISMS_WITH_PASSWORDS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-MECHANISMS: Final = (*MECHANISMS_WITH_PASSWORDS, "OAUTHBEARER", "AWS_MSK_IAM")
 
 
 def check(values: dict[str, Any], warn: Callable[..., None]) -> dict[str, str]:
@@ -91,11 +91,8 @@ def _read_password(values: dict[str, Any], module: LoginModule) -> None:
     for option, name in (("sasl_plain_username", "username"), ("sasl_plain_password", "password")):
         if name not in module.options:
             raise KafkaConfigurationError(f"sasl_jaas_config='***': {module.name} has no {name}")
-        value: Any = module.options[name]
-        value = Secret(value) if name == "password" else value
-        if values[option] not in (None, value):
-            raise KafkaConfigurationError(f"{option} contradicts sasl_jaas_config: give one of them")
-        values[option] = value
+        value = module.options[name]
+        _take(values, option, Secret(value) if name == "password" else value)
 
 
 def _read_oauth(values: dict[str, Any], module: LoginModule) -> None:
@@ -116,6 +113,35 @@ def _read_oauth(values: dict[str, Any], module: LoginModule) -> None:
     values["sasl_oauthbearer_extensions"] = extensions | dict(values["sasl_oauthbearer_extensions"] or {})
 
 
+def _read_kerberos(values: dict[str, Any], module: LoginModule) -> None:
+    """Takes the keytab and its principal. Without a keytab, the credential cache counts, asked for or not."""
+    options = module.options
+    if (options.get("useKeyTab", "").lower() == "true") is not ("keyTab" in options):
+        raise KafkaConfigurationError(
+            "sasl_jaas_config='***': Krb5LoginModule needs useKeyTab=true and keyTab=\"...\", or neither of "
+            "them"
+        )
+    if "ticketCache" in options:
+        raise KafkaConfigurationError(
+            "sasl_jaas_config='***': Krb5LoginModule's ticketCache is not supported: leave it out, and name "
+            "the cache in the environment variable KRB5CCNAME"
+        )
+    for option, name in (
+        ("sasl_kerberos_principal", "principal"),
+        ("sasl_kerberos_keytab", "keyTab"),
+        ("sasl_kerberos_service_name", "serviceName"),
+    ):
+        if name in options:
+            _take(values, option, options[name])
+
+
+def _take(values: dict[str, Any], option: str, value: Any) -> None:
+    """Sets an option that was not given, or not otherwise."""
+    if values[option] not in (OPTIONS_BY_NAME[option].default, value):
+        raise KafkaConfigurationError(f"{option} contradicts sasl_jaas_config: give one of them")
+    values[option] = value
+
+
 def _read_nothing(values: dict[str, Any], module: LoginModule) -> None:
     """What the login module has is read where it is needed."""
 
@@ -132,6 +158,7 @@ _LOGIN_MODULES: Final = {
     "ScramLoginModule": _Login(("SCRAM-SHA-256", "SCRAM-SHA-512"), _read_password),
     "OAuthBearerLoginModule": _Login(("OAUTHBEARER",), _read_oauth),
     "IAMLoginModule": _Login(("AWS_MSK_IAM",), _read_nothing),
+    "Krb5LoginModule": _Login(("GSSAPI",), _read_kerberos),
 }
 #: Options of login modules that are read later, and no secrets.
 _KEPT: Final = ("tokenauth", "awsProfileName", "awsRoleArn", "awsRoleSessionName")

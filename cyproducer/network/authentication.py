@@ -22,6 +22,13 @@ from cyproducer.security.sasl import Compute, Conversation, Send, wire_mechanism
 UNSUPPORTED_MECHANISM, ILLEGAL_STATE = 33, 34
 #: A broker refuses to authenticate a connection again within a second.
 LEAST_INTERVAL_MS = 1050.0
+#: What conversations, and what they compute, raise with a message for users. All but the first are tried
+#: again soon: an endpoint for tokens that does not answer is like a broker that doesn't.
+EXPLAINED = (
+    errors.SaslAuthenticationFailedError,
+    errors.KafkaTimeoutError,
+    errors.KafkaConnectionError,
+)
 #: How much of a broker's message is shown.
 MOST_TEXT = 500
 
@@ -59,6 +66,7 @@ class Authentication:
         self._send_authenticate = send_authenticate
         self._conversation: Conversation | None = None
         self._task: Task[Any] | None = None
+        self._task_brings = ""
         self._first: bytes | None = None
         self._rounds = 0
         self._note = ""
@@ -83,6 +91,11 @@ class Authentication:
         return self._first is None
 
     @property
+    def waits_for(self) -> str:
+        """What another thread has not brought yet, for messages; empty if it is the broker's turn."""
+        return self._task_brings if self._task is not None else ""
+
+    @property
     def waits_for_task(self) -> bool:
         """Whether ``resume`` must be called: what runs on another thread is done."""
         return self._task is not None and self._task.done
@@ -91,10 +104,9 @@ class Authentication:
         """Continues with the result of another thread. Raises KafkaError if it failed."""
         assert self._task is not None
         task, self._task = self._task, None
+        if isinstance(task.error, EXPLAINED):
+            raise self._placed(task.error) from None
         if task.error is not None:
-            if isinstance(task.error, errors.KafkaConnectionError):
-                # An endpoint for tokens that does not answer: like a broker that doesn't.
-                raise errors.KafkaConnectionError(f"{self._where}: {self._mechanism}: {task.error}")
             # Not its repr(), nor the error itself: those of UnicodeError contain the text.
             raise errors.SaslAuthenticationFailedError(
                 f"{self._where}: {self._mechanism}: getting the credentials failed: "
@@ -110,13 +122,14 @@ class Authentication:
         except StopIteration:
             self._conversation = None
             return True
-        except errors.SaslAuthenticationFailedError as error:
-            raise type(error)(f"{self._where}: {self._mechanism}: {error.args[0]}") from None
+        except EXPLAINED as error:
+            raise self._placed(error) from None
         except Exception as error:
             raise errors.SaslAuthenticationFailedError(
                 f"{self._where}: {self._mechanism}: {type(error).__name__}: {error}"
             ) from None
         if isinstance(asked, Compute):
+            self._task_brings = asked.waits_for
             self._task = self._background.start(asked.function)
         else:
             assert isinstance(asked, Send)
@@ -127,6 +140,9 @@ class Authentication:
             else:
                 self._send_authenticate(asked.message)
         return False
+
+    def _placed(self, error: errors.KafkaError) -> errors.KafkaError:
+        return type(error)(f"{self._where}: {self._mechanism}: {error.args[0]}")
 
     def on_handshake(self, response: SaslHandshakeResponse) -> None:
         """Handles the SaslHandshake response. Raises KafkaError if the broker does not have the mechanism."""

@@ -125,8 +125,8 @@ class Connector:
         self._reload: Task[None] | None = None
         self._reload_began_ms = 0.0
         self._told_slow = False
-        #: Makes the conversation of a SASL mechanism; None without SASL.
-        self._converse: Callable[[], Conversation] | None = None
+        #: Makes the conversation of a SASL mechanism with a host; None without SASL.
+        self._converse: Callable[[str], Conversation] | None = None
         #: None for mechanisms without tokens.
         self._tokens: Tokens | None = None
         self._fetch: Task[Token] | None = None
@@ -216,6 +216,9 @@ class Connector:
                 self._give_up_look_up(node_id, cause, now_ms)
             elif (node_id, address) in self.connections:
                 late = self.connections[node_id, address]
+                authentication = late.handshake.authentication
+                if authentication is not None and authentication.waits_for:
+                    cause += f", waiting for {authentication.waits_for}"
                 self._sender.close_connection(late, errors.KafkaTimeoutError(cause))
         for node_id in self.states.due(now_ms):
             self.connect_to(node_id, now_ms)
@@ -460,7 +463,7 @@ class Connector:
         connection.handshake.authentication.begin()
 
     def _authentication(
-        self, connection: Connection, converse: "Callable[[], Conversation]"
+        self, connection: Connection, converse: "Callable[[str], Conversation]"
     ) -> "Authentication":
         client_id, versions = self._config.client_id, connection.handshake.versions
 
@@ -479,12 +482,23 @@ class Connector:
         return self._make_authentication(
             self._config,
             connection.where,
-            converse,
+            partial(converse, self._broker_name(connection)),
             self._background,
             self._rng,
             send_handshake,
             send_authenticate,
         )
+
+    def _broker_name(self, connection: Connection) -> str:
+        """The host by which a mechanism knows a broker: as configured or advertised, or its canonical name.
+
+        Not that of a proxy, or of ``broker_address``, both of which only change where to connect to.
+        """
+        if connection.node_id < 0 and self._proxy is None:
+            address: Address = connection.handshake.address
+            return address.name
+        host, _ = self.states.endpoint(connection.node_id)
+        return host
 
     def on_sasl_handshake(
         self, connection: Connection, version: int, response: SaslHandshakeResponse, now_ms: float
@@ -565,8 +579,8 @@ class Connector:
         limit_ms = authentication.ends_at_ms + self._config.request_timeout_ms
         if now_ms >= limit_ms:
             raise errors.KafkaTimeoutError(
-                f"{connection.where}: its session ended {self._config.request_timeout_ms} ms ago, and the "
-                "credentials for a new one have not come"
+                f"{connection.where}: its session ended {self._config.request_timeout_ms} ms ago, and it "
+                f"still waits for {authentication.waits_for or 'the credentials'} for a new one"
             )
         return min(begin_ms, limit_ms)
 

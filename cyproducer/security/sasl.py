@@ -33,9 +33,10 @@ class Send(NamedTuple):
 
 
 class Compute(NamedTuple):
-    """A call to make on another thread; the reply is its result."""
+    """A call to make on another thread; the reply is its result. Messages say what it ``waits_for``."""
 
     function: Callable[[], Any]
+    waits_for: str = "the credentials"
 
 
 Conversation = Generator[Send | Compute, Any, None]
@@ -65,14 +66,17 @@ class SharedCredentials:
     def __init__(self, config: ProducerConfig, clock: Clock, rng: Callable[[], float]) -> None:
         """Raises KafkaConfigurationError if an option's file cannot be used, or a package is missing."""
         self.salted = SaltedPasswords()
-        provider = _provider(config)
         #: None for mechanisms without tokens.
-        self.tokens = None if provider is None else Tokens(provider, clock, rng)
+        self.tokens: Tokens | None = None
+        # Imported here: few programs need these modules, and what they import takes long.
+        if config.sasl_mechanism == "GSSAPI":
+            import cyproducer.security.gssapi  # noqa: F401
+        elif (provider := _provider(config)) is not None:
+            self.tokens = Tokens(provider, clock, rng)
 
 
 def _provider(config: ProducerConfig) -> Any:
     """What supplies the tokens; None for mechanisms without."""
-    # Imported here: few programs need these modules, and what they import takes long.
     if config.sasl_mechanism == "AWS_MSK_IAM":
         from cyproducer.security.aws import AwsTokens
 
@@ -92,13 +96,17 @@ def wire_mechanism(config: ProducerConfig) -> str:
     return "OAUTHBEARER" if mechanism == "AWS_MSK_IAM" else mechanism
 
 
-def converse(config: ProducerConfig, credentials: SharedCredentials) -> Conversation:
-    """Returns the conversation of ``sasl_mechanism`` with one broker."""
+def converse(config: ProducerConfig, credentials: SharedCredentials, host: str) -> Conversation:
+    """Returns the conversation of ``sasl_mechanism`` with one broker; ``host`` is its name."""
     mechanism = config.sasl_mechanism
     if mechanism == "PLAIN":
         return plain(config)
     if mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
         return scram(config, mechanism, credentials.salted)
+    if mechanism == "GSSAPI":
+        from cyproducer.security import gssapi  # see ``SharedCredentials``
+
+        return gssapi.converse(config, host)
     assert credentials.tokens is not None, mechanism
     return oauthbearer(credentials.tokens)
 

@@ -127,6 +127,8 @@ OWN_DEFAULTS = {
     "sasl_oauthbearer_assertion_claim_nbf_seconds": 60,
     "sasl_oauthbearer_assertion_claim_jti_include": False,
     "https_ca_location": None,
+    "sasl_kerberos_principal": None,
+    "sasl_kerberos_keytab": None,
     "broker_address": None,
 }
 

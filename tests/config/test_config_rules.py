@@ -182,6 +182,12 @@ def test_sasl_needs_a_mechanism_and_its_credentials(protocol: str) -> None:
         given["sasl_plain_username"] = "u"
         assert problem(**given) == f"sasl_mechanism={mechanism!r} needs sasl_plain_password"
         ProducerConfig(security_protocol=protocol, **given, sasl_plain_password="p").reject_unsupported()
+    kerberos = {
+        "sasl_kerberos_name": "n",
+        "sasl_kerberos_service_name": "n",
+        "sasl_kerberos_domain_name": "n",
+    }
+    ProducerConfig(security_protocol=protocol, sasl_mechanism="GSSAPI", **kerberos).reject_unsupported()
 
 
 def test_a_password_in_clear_text_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
@@ -198,10 +204,6 @@ def test_a_password_in_clear_text_is_warned_of(caplog: pytest.LogCaptureFixture)
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"sasl_mechanism": "GSSAPI"}, "sasl_mechanism='GSSAPI'"),
-        ({"sasl_kerberos_name": "n"}, "sasl_kerberos_name='n'"),
-        ({"sasl_kerberos_service_name": "n"}, "sasl_kerberos_service_name='n'"),
-        ({"sasl_kerberos_domain_name": "n"}, "sasl_kerberos_domain_name='n'"),
         ({"transactional_id": "t"}, "transactional_id='t'"),
     ],
 )

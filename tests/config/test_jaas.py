@@ -11,6 +11,7 @@ from cyproducer.errors import KafkaConfigurationError
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+KRB5 = "com.sun.security.auth.module.Krb5LoginModule"
 
 
 @pytest.mark.parametrize(
@@ -93,13 +94,48 @@ def test_a_delegation_token() -> None:
     ).sasl_delegation_token
 
 
+def test_a_keytab() -> None:
+    made = config(
+        f'{KRB5} required useKeyTab=true storeKey=true keyTab="/etc/a.keytab" principal="alice@EXAMPLE.TEST" '
+        'serviceName="events";',
+        "GSSAPI",
+    )
+    made.reject_unsupported()
+    assert made.sasl_kerberos_keytab == "/etc/a.keytab"
+    assert made.sasl_kerberos_principal == "alice@EXAMPLE.TEST"
+    assert made.sasl_kerberos_service_name == "events"
+    assert ProducerConfig.from_kwargs(made.as_dict()) == made
+
+
+def test_a_credential_cache() -> None:
+    made = config(f"{KRB5} required useTicketCache=true;", "GSSAPI")
+    assert (made.sasl_kerberos_keytab, made.sasl_kerberos_principal) == (None, None)
+    assert made.sasl_kerberos_service_name == "kafka"
+
+
 @pytest.mark.parametrize(
     ("jaas", "mechanism", "more", "problem"),
     [
         (f"{PLAIN} required;", "PLAIN", {}, "PlainLoginModule has no username"),
         (f'{PLAIN} required username="u";', "PLAIN", {}, "PlainLoginModule has no password"),
         (f"{PLAIN} required;", "SCRAM-SHA-256", {}, "no credentials for sasl_mechanism='SCRAM-SHA-256'"),
-        ("x.Krb5LoginModule required;", "GSSAPI", {}, "Krb5LoginModule is not supported, only Plain"),
+        ("x.NtLoginModule required;", "GSSAPI", {}, "NtLoginModule is not supported, only Plain"),
+        (f"{KRB5} required;", "PLAIN", {}, "Krb5LoginModule has no credentials for sasl_mechanism='PLAIN'"),
+        (f'{KRB5} required keyTab="/k";', "GSSAPI", {}, "needs useKeyTab=true and keyTab"),
+        (
+            f'{KRB5} required useKeyTab=false keyTab="/k";',
+            "GSSAPI",
+            {},
+            "needs useKeyTab=true and keyTab",
+        ),
+        (f"{KRB5} required useKeyTab=true;", "GSSAPI", {}, "needs useKeyTab=true and keyTab"),
+        (f'{KRB5} required ticketCache="/c";', "GSSAPI", {}, "the environment variable KRB5CCNAME"),
+        (
+            f'{KRB5} required serviceName="events";',
+            "GSSAPI",
+            {"sasl_kerberos_service_name": "others"},
+            "sasl_kerberos_service_name contradicts sasl_jaas_config",
+        ),
         (
             f'{PLAIN} required username="u" password="p";',
             "PLAIN",

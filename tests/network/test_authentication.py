@@ -3,6 +3,7 @@
 import functools
 import logging
 import pickle
+import socket
 import struct
 import threading
 import time
@@ -14,6 +15,8 @@ import pytest
 
 from cyproducer import KafkaProducer
 from cyproducer.config import ProducerConfig
+from cyproducer.config.proxy import parse_proxy
+from cyproducer.control.connections import Address, Connections
 from cyproducer.errors import (
     IllegalSaslStateError,
     KafkaTimeoutError,
@@ -304,7 +307,9 @@ def test_a_callable_that_hangs_costs_the_connections_timeout() -> None:
     with (
         ScriptedCluster(sasl=SaslServer(), t=1) as cluster,
         KafkaProducer(**options(cluster, **given)) as ours,
-        pytest.raises(KafkaTimeoutError, match="no completed handshake within"),
+        pytest.raises(
+            KafkaTimeoutError, match=r"no completed handshake within \d+ ms, waiting for the credentials"
+        ),
     ):
         ours.send("t", b"v").get(20)
     stop.set()
@@ -637,7 +642,9 @@ def test_a_session_that_ended_holds_the_connection_for_the_request_timeout() -> 
     assert renewal.at(10_000) == 10_500
     assert renewal.held == [True]
     assert renewal.at(10_499) == 10_500
-    with pytest.raises(KafkaTimeoutError, match="its session ended 500 ms ago, and the credentials"):
+    with pytest.raises(
+        KafkaTimeoutError, match="its session ended 500 ms ago, and it still waits for the credentials for"
+    ):
         renewal.at(10_500)
 
 
@@ -676,3 +683,25 @@ def test_a_response_before_the_authentication_is_short(key: int) -> None:
             pytest.raises(KafkaTimeoutError, match="response of 65537 bytes; allowed are 4 to 65536 before"),
         ):
             ours.send("t", b"v").get(20)
+
+
+@pytest.mark.parametrize(
+    ("node_id", "proxy", "name"),
+    [
+        # The canonical name, if client_dns_lookup asks for it: else both names are the same.
+        (-1, None, "looked.up"),
+        (-1, "socks5://proxy:1080", "configured"),
+        # What was looked up is what broker_address returned.
+        (1, None, "advertised"),
+        (1, "socks5://proxy:1080", "advertised"),
+    ],
+)
+def test_the_name_by_which_a_mechanism_knows_the_broker(node_id: int, proxy: str | None, name: str) -> None:
+    connector = Connector.__new__(Connector)
+    connector._proxy = parse_proxy(proxy) if proxy else None
+    connector.states = Connections(lambda: 0.5)
+    connector.states.add(-1, "configured", 9092, bootstrap=True)
+    connector.states.add(1, "advertised", 9092)
+    address = Address("looked.up", socket.AF_INET, ("127.0.0.1", 9092))
+    connection = SimpleNamespace(node_id=node_id, handshake=SimpleNamespace(address=address))
+    assert connector._broker_name(cast(Connection, connection)) == name

@@ -1,6 +1,7 @@
 """SASL for a `KafkaCluster`: the properties of listeners, and SCRAM users."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
@@ -8,6 +9,7 @@ from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, Us
 from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.token_server import TokenServer
 
+KRB5_MODULE = "com.sun.security.auth.module.Krb5LoginModule"
 SCRAM = {
     "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,
     "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512,
@@ -52,6 +54,22 @@ def token_properties(listener: str, server: TokenServer) -> dict[str, object]:
         f"{prefix}sasl.oauthbearer.expected.issuer": server.base,
         # Sessions end with their tokens, if there is a limit at all.
         f"{prefix}connections.max.reauth.ms": 3_600_000,
+    }
+
+
+def kerberos_properties(listener: str, keytab: Path, principal: str, reauth_ms: int = 0) -> dict[str, object]:
+    """The properties of a listener with GSSAPI. The brokers' JVMs need the KDC's ``jvm_option``.
+
+    ``principal``: ``service/host@REALM``, with its key in ``keytab``. ``reauth_ms``: see `broker_properties`.
+    """
+    prefix = f"listener.name.{listener.lower()}."
+    # The broker only accepts tickets: it needs none of its own, and no KDC.
+    options = f'useKeyTab=true storeKey=true isInitiator=false keyTab="{keytab}" principal="{principal}"'
+    return {
+        f"{prefix}sasl.enabled.mechanisms": "GSSAPI",
+        f"{prefix}gssapi.sasl.jaas.config": f"{KRB5_MODULE} required {options};",
+        f"{prefix}sasl.kerberos.service.name": principal.partition("/")[0],
+        f"{prefix}connections.max.reauth.ms": reauth_ms,
     }
 
 
