@@ -6,9 +6,13 @@ pickled and sent to the tasks.
 
 Option values are strings; names are case-insensitive. Spark's own sink ignores unknown options; here they are
 errors, because a misspelt option would silently do nothing.
+
+A session's settings ``spark.cyproducer.kafka.NAME`` are defaults of the producer's options, which
+``session_options`` reads on the driver.
 """
 
 import difflib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +23,7 @@ from cyproducer.errors import KafkaConfigurationError
 from cyproducer.spark.sharing import SharedConfig
 
 FORMAT: Final = "cyproducer"
+SESSION_PREFIX: Final = "spark.cyproducer."
 AT_LEAST_ONCE: Final = "at-least-once"
 EXACTLY_ONCE: Final = "exactly-once"
 
@@ -38,6 +43,8 @@ _NOT_OURS: Final = {
     "value_serializer": "values are bytes or strings, which are written unchanged",
     "transactional_id": f"transactions are reserved for deliveryGuarantee={EXACTLY_ONCE!r}",
 }
+
+_PROXIES: Final = ("proxy_url", "socks5_proxy")
 
 _BULK: Final = {"linger_ms": 20, "batch_size": 524_288}
 """Defaults for tasks that have many rows and wait only for the last one. Without linger the sender sometimes
@@ -62,20 +69,23 @@ class SinkOptions:
     """``module:function``."""
 
 
-def parse(options: Mapping[str, str]) -> SinkOptions:
-    """Parses and checks the sink's options.
+def parse(options: Mapping[str, str], session: Mapping[str, Any] | None = None) -> SinkOptions:
+    """Parses and checks the sink's options. ``session``: those of ``session_options``.
 
     Raises:
         KafkaConfigurationError: an option is unknown, has a value that is not allowed, or asks for a
             guarantee that this sink does not give. Names every wrong option of the producer.
     """
     given = {name.lower(): value for name, value in options.items()}
-    producer: dict[str, Any] = {}
+    producer: dict[str, Any] = dict(session or {})
     for name, value in given.items():
         if name.startswith("kafka."):
-            known = option_name(name.removeprefix("kafka.")) or name.removeprefix("kafka.")
-            if known in _NOT_OURS:
-                raise KafkaConfigurationError(f"option {name!r} can't be given: {_NOT_OURS[known]}")
+            known = _producer_option(name, "kafka.")
+            if known == "socks5_proxy" and "@" in value:
+                raise KafkaConfigurationError(
+                    f"option {name!r} can't have a password, which Spark shows in plans and event logs: give "
+                    "'kafka.proxy.url', whose value Spark hides"
+                )
             producer[known] = value
         elif name not in _OF_SPARK and name not in {own.lower() for own in _OWN}:
             raise KafkaConfigurationError(_about_unknown(name))
@@ -83,7 +93,7 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
         raise KafkaConfigurationError(
             "option 'kafka.bootstrap.servers' is missing: must be the addresses of the brokers"
         )
-    config = producer_config(producer, columns=True)
+    config = producer_config(producer, columns=True, session={})
     _check_guarantee(given.get("deliveryguarantee", AT_LEAST_ONCE), ProducerConfig(**config.config))
     partitions = _whole(given, "createTopic.partitions", least=1)
     replication = _whole(given, "createTopic.replication", least=1)
@@ -108,11 +118,68 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
     )
 
 
-def producer_config(given: Mapping[str, Any], *, columns: bool) -> SharedConfig:
+def _producer_option(name: str, prefix: str) -> str:
+    """Returns the producer's name of one of Spark's options or settings, which has the prefix.
+
+    Raises KafkaConfigurationError if the sink does not take it, or if Spark would show a secret in it.
+    """
+    known = option_name(name.removeprefix(prefix)) or name.removeprefix(prefix)
+    if known in _NOT_OURS:
+        raise KafkaConfigurationError(f"option {name!r} can't be given: {_NOT_OURS[known]}")
+    if known == "ssl_keystore_key":
+        raise KafkaConfigurationError(
+            f"option {name!r} can't be given: Spark shows it in plans and event logs. Replace this key, and "
+            f"give the path of a file with key and certificates as '{prefix}ssl.keystore.location'"
+        )
+    return known
+
+
+def session_options(settings: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Returns the producer's options in a session's settings, by the producer's names.
+
+    ``settings``: by default those of the session that is active in this thread, or else of the process's.
+
+    Raises:
+        KafkaConfigurationError: a setting is not one of the sink's, or Spark would show a secret in it.
+    """
+    if settings is None:
+        settings = _settings_of_session()
+    found: dict[str, Any] = {}
+    prefix = f"{SESSION_PREFIX}kafka."
+    for name, value in settings.items():
+        if not name.startswith(SESSION_PREFIX):
+            continue
+        if not name.startswith(prefix):
+            raise KafkaConfigurationError(
+                f"setting {name!r} is unknown: must be an option of the producer, as {prefix}NAME"
+            )
+        known = _producer_option(name, prefix)
+        if known in _PROXIES and "@" in value:
+            raise KafkaConfigurationError(
+                f"setting {name!r} can't have a password, which Spark shows in its UI and event logs: give "
+                "it to the sink, as option 'kafka.proxy.url'"
+            )
+        found[known] = value
+    return found
+
+
+def _settings_of_session() -> dict[str, str]:
+    # Without this module, the process has no session; so it is in workers, too, where functions may be made.
+    sql: Any = sys.modules.get("pyspark.sql")
+    if sql is None:
+        return {}
+    # A thread that did not make the session has no active one.
+    session = sql.SparkSession.getActiveSession() or sql.SparkSession._instantiatedSession
+    return {} if session is None else dict(session.conf.getAll)
+
+
+def producer_config(
+    given: Mapping[str, Any], *, columns: bool, session: Mapping[str, Any] | None = None
+) -> SharedConfig:
     """Returns the producer's options under its own names, checked as its constructor does.
 
     ``columns``: whole columns are sent, so serializers, interceptors and custom partitioners, which need
-    single records, are refused.
+    single records, are refused. ``session``: defaults by the producer's names; None: those of the session.
 
     Missing topics are not created by default, so that a misspelt topic is an error. The other defaults are
     those for bulk sends.
@@ -121,7 +188,9 @@ def producer_config(given: Mapping[str, Any], *, columns: bool) -> SharedConfig:
     if len(named) < len(given):
         # Raises an error that names the option that was given twice.
         ProducerConfig(**given)
-    config = {"allow_auto_create_topics": False, **_BULK, **named}
+    if session is None:
+        session = session_options()
+    config = {"allow_auto_create_topics": False, **_BULK, **session, **named}
     checked = ProducerConfig(**config)
     checked.reject_unsupported()
     try:

@@ -18,10 +18,11 @@ them.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -60,6 +61,9 @@ class Written(WriterCommitMessage):
 class CyproducerDataSource(DataSource):
     """Writes DataFrames to Kafka. ``docs/spark.md`` documents the options."""
 
+    session: Mapping[str, Any] = MappingProxyType({})
+    """Defaults from the session's settings, by the producer's names; see ``of_session``."""
+
     @classmethod
     def name(cls) -> str:
         return sink_options.FORMAT
@@ -72,22 +76,30 @@ class CyproducerDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise KafkaConfigurationError("mode 'overwrite': a topic can only be appended to: mode('append')")
-        return _BatchWriter(_Task(self.options, schema))
+        return _BatchWriter(_Task(self.options, schema, self.session))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         if overwrite:
             raise KafkaConfigurationError(
                 "outputMode 'complete': a topic can only be appended to: outputMode('append')"
             )
-        task = _Task(self.options, schema)
+        task = _Task(self.options, schema, self.session)
         return _StreamWriter(task) if _STREAMS_ARROW else _StreamRowWriter(task, schema)
+
+
+def of_session(session: Mapping[str, Any]) -> type[CyproducerDataSource]:
+    """Returns the data source with these defaults. Spark pickles such a class by value; there is no other way
+    from a session's settings to the process that plans a write."""
+    if not session:
+        return CyproducerDataSource
+    return type("CyproducerDataSource", (CyproducerDataSource,), {"session": dict(session)})
 
 
 class _Task:
     """The work of a task. The constructor checks options and schema; ``write`` does the work."""
 
-    def __init__(self, given: Any, schema: StructType) -> None:
-        self.options = sink_options.parse(given)
+    def __init__(self, given: Any, schema: StructType, session: Mapping[str, Any]) -> None:
+        self.options = sink_options.parse(given, session)
         self.columns: Columns = columns_of(schema, self.options.topic, self.options.headers)
         if self.options.create_partitions is not None and self.options.topic is None:
             raise KafkaConfigurationError(

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 SOURCE = "cyproducer.spark.source"
@@ -108,6 +108,19 @@ class WriterCommitMessage:
     pass
 
 
+class SparkSession:
+    """The session of the process, if a test makes one."""
+
+    _instantiatedSession: "SparkSession | None" = None
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        self.conf = SimpleNamespace(getAll=settings)
+
+    @classmethod
+    def getActiveSession(cls) -> "SparkSession | None":
+        return None
+
+
 def schema(**columns: DataType) -> StructType:
     return StructType([StructField(name, of) for name, of in columns.items()])
 
@@ -135,7 +148,7 @@ def fake_pyspark(*, arrow_streams: bool = True) -> Iterator[None]:
     )  # fmt: skip
     if arrow_streams:
         vars(sources)["DataSourceStreamArrowWriter"] = DataSourceStreamArrowWriter
-    sql = _module("pyspark.sql", types=names, datasource=sources)
+    sql = _module("pyspark.sql", SparkSession, types=names, datasource=sources)
     cloudpickle = _module("pyspark.cloudpickle", dumps=pickle.dumps)
     given = {
         "pyspark": _module("pyspark", sql=sql, cloudpickle=cloudpickle),
