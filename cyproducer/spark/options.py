@@ -45,6 +45,13 @@ _NOT_OURS: Final = {
 }
 
 _PROXIES: Final = ("proxy_url", "socks5_proxy")
+_FORMS: Final = (
+    (("sasl_jaas_config",), ("sasl_plain_username", "sasl_plain_password")),
+    (("ssl_cafile",), ("ssl_truststore_certificates",)),
+    (("ssl_certfile", "ssl_keyfile"), ("ssl_keystore_certificate_chain", "ssl_keystore_key")),
+    (("proxy_url",), ("socks5_proxy",)),
+)
+"""Two forms of the same: a write's own options in one form replace the session's in the other."""
 
 _BULK: Final = {"linger_ms": 20, "batch_size": 524_288}
 """Defaults for tasks that have many rows and wait only for the last one. Without linger the sender sometimes
@@ -77,7 +84,8 @@ def parse(options: Mapping[str, str], session: Mapping[str, Any] | None = None) 
             guarantee that this sink does not give. Names every wrong option of the producer.
     """
     given = {name.lower(): value for name, value in options.items()}
-    producer: dict[str, Any] = dict(session or {})
+    defaults = session or {}
+    producer: dict[str, Any] = {}
     for name, value in given.items():
         if name.startswith("kafka."):
             known = _producer_option(name, "kafka.")
@@ -89,11 +97,11 @@ def parse(options: Mapping[str, str], session: Mapping[str, Any] | None = None) 
             producer[known] = value
         elif name not in _OF_SPARK and name not in {own.lower() for own in _OWN}:
             raise KafkaConfigurationError(_about_unknown(name))
-    if "bootstrap_servers" not in producer:
+    if "bootstrap_servers" not in {**defaults, **producer}:
         raise KafkaConfigurationError(
             "option 'kafka.bootstrap.servers' is missing: must be the addresses of the brokers"
         )
-    config = producer_config(producer, columns=True, session={})
+    config = producer_config(producer, columns=True, session=defaults)
     _check_guarantee(given.get("deliveryguarantee", AT_LEAST_ONCE), ProducerConfig(**config.config))
     partitions = _whole(given, "createTopic.partitions", least=1)
     replication = _whole(given, "createTopic.replication", least=1)
@@ -188,9 +196,9 @@ def producer_config(
     if len(named) < len(given):
         # Raises an error that names the option that was given twice.
         ProducerConfig(**given)
-    if session is None:
-        session = session_options()
-    config = {"allow_auto_create_topics": False, **_BULK, **session, **named}
+    session = session_options() if session is None else session
+    defaults = {"allow_auto_create_topics": False, **_BULK, **_without_other_forms(session, named)}
+    config = {**defaults, **named}
     checked = ProducerConfig(**config)
     checked.reject_unsupported()
     try:
@@ -207,6 +215,18 @@ def producer_config(
                 "'partition'"
             )
     return SharedConfig(config)
+
+
+def _without_other_forms(session: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the session's options without those that are another form of a given one: together they would
+    be a contradiction."""
+    left = dict(session)
+    for forms in _FORMS:
+        for form, other in (forms, forms[::-1]):
+            if any(name in given for name in form):
+                for name in other:
+                    left.pop(name, None)
+    return left
 
 
 def _check_guarantee(value: str, config: ProducerConfig) -> None:

@@ -38,6 +38,7 @@ from pyspark.sql.types import ArrayType, DataType, Row, StringType, StructType, 
 
 from cyproducer.config import ProducerConfig
 from cyproducer.errors import KafkaConfigurationError
+from cyproducer.producer import KafkaProducer
 from cyproducer.spark import options as sink_options
 from cyproducer.spark.columns import Columns, columns_of
 from cyproducer.spark.sending import write_task
@@ -120,6 +121,10 @@ class _Task:
                 ) from error
         if o.create_partitions is not None and o.topic is not None:
             config = ProducerConfig(**o.config.config)
+            # First: kafka-python does not say why it can't connect, and goes on trying a password that was
+            # refused, which may lock the account.
+            with KafkaProducer(**o.config.config) as producer:
+                producer.wait_ready()
             if create_missing(config, o.topic, o.create_partitions, o.create_replication):
                 log.info("topic %r was created with %d partitions", o.topic, o.create_partitions)
 

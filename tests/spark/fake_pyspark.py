@@ -108,6 +108,10 @@ class WriterCommitMessage:
     pass
 
 
+class AnalysisException(Exception):
+    pass
+
+
 class SparkSession:
     """The session of the process, if a test makes one."""
 
@@ -153,6 +157,7 @@ def fake_pyspark(*, arrow_streams: bool = True) -> Iterator[None]:
     given = {
         "pyspark": _module("pyspark", sql=sql, cloudpickle=cloudpickle),
         "pyspark.cloudpickle": cloudpickle,
+        "pyspark.errors": _module("pyspark.errors", AnalysisException),
         "pyspark.sql": sql,
         "pyspark.sql.types": names,
         "pyspark.sql.datasource": sources,

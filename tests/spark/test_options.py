@@ -196,6 +196,33 @@ def test_a_sessions_settings_are_defaults() -> None:
         session_options({"spark.cyproducer.kafka.value.serializer": "S"})
 
 
+@pytest.mark.parametrize(
+    ("setting", "given"),
+    [
+        ({"sasl_jaas_config": JAAS}, {"sasl_plain_username": "v", "sasl_plain_password": "other"}),
+        ({"sasl_plain_username": "v", "sasl_plain_password": "other"}, {"sasl_jaas_config": JAAS}),
+        ({"ssl_cafile": "/ca.pem"}, {"ssl_truststore_certificates": "-----BEGIN CERTIFICATE-----"}),
+        ({"proxy_url": "http://h:1"}, {"socks5_proxy": "socks5://h:1"}),
+        (
+            {"ssl_keystore_certificate_chain": "-----BEGIN CERTIFICATE-----"},
+            {"ssl_certfile": "/client.pem"},
+        ),
+    ],
+)
+def test_an_option_replaces_a_setting_of_another_form(setting: dict[str, str], given: dict[str, str]) -> None:
+    servers = {"bootstrap_servers": "127.0.0.1:1"}
+    found = producer_config({**servers, **given}, columns=True, session=setting)
+    assert found == producer_config({**servers, **given}, columns=True, session={})
+
+
+def test_an_option_completes_settings() -> None:
+    setting = {"sasl_plain_username": "u", "ssl_cafile": "/ca.p12"}
+    given = {"sasl_plain_password": PASSWORD, "ssl_truststore_password": PASSWORD}
+    servers = {"bootstrap_servers": "127.0.0.1:1"}
+    found = producer_config({**servers, **given}, columns=True, session=setting)
+    assert found == producer_config({**servers, **given, **setting}, columns=True, session={})
+
+
 def test_functions_have_the_settings_of_the_processs_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in a thread without an active session."""
     given = {"bootstrap_servers": "127.0.0.1:1", "linger_ms": 3}
