@@ -7,7 +7,6 @@ from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
-import cloudpickle
 import pyarrow as pa
 import pytest
 
@@ -189,6 +188,7 @@ class Session(spark.SparkSession):
 
 
 def test_a_registered_format_has_the_sessions_settings_as_defaults(source: Any) -> None:
+    cloudpickle = pytest.importorskip("cloudpickle")
     session: Any = Session(
         {"spark.cyproducer.kafka.linger.ms": "7", "spark.cyproducer.kafka.batch.size": "9"}
     )
