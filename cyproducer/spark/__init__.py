@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.spark.columns import SchemaError
 from cyproducer.spark.mapping import PRODUCED_SCHEMA, foreach_batch, produce_arrow
-from cyproducer.spark.options import SESSION_PREFIX, session_options
+from cyproducer.spark.options import SESSION_PREFIX, options_of_session
 from cyproducer.spark.rows import produce_partitions
 from cyproducer.spark.sending import RowsFailedError
 from cyproducer.spark.sharing import SharedConfig, close_all, shared_producer
@@ -48,7 +48,7 @@ def register(spark: "SparkSession") -> None:
 
     from cyproducer.spark.source import of_session
 
-    settings = session_options(dict(spark.conf.getAll))
+    settings = options_of_session(spark)
     sources: Any = spark.dataSource
     try:
         sources.register(of_session(settings))

@@ -8,16 +8,17 @@ Option values are strings; names are case-insensitive. Spark's own sink ignores 
 errors, because a misspelt option would silently do nothing.
 
 A session's settings ``spark.cyproducer.kafka.NAME`` are defaults of the producer's options, which
-``session_options`` reads on the driver.
+``options_of_session`` reads on the driver.
 """
 
 import difflib
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cyproducer.config import ProducerConfig, option_name
+from cyproducer.config import ProducerConfig, concealed, option_name
+from cyproducer.config.values import Secret
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.spark.sharing import SharedConfig
@@ -142,16 +143,39 @@ def _producer_option(name: str, prefix: str) -> str:
     return known
 
 
-def session_options(settings: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Returns the producer's options in a session's settings, by the producer's names.
+def options_of_session(session: Any = None) -> dict[str, Any]:
+    """Returns the producer's options in the settings of a session, by the producer's names.
 
-    ``settings``: by default those of the session that is active in this thread, or else of the process's.
+    ``session``: by default the one that is active in this thread, or else the process's; without one there
+    are no options.
+
+    Raises:
+        KafkaConfigurationError: as ``session_options``.
+    """
+    if session is None:
+        # Without this module the process has no session. Workers, where functions may be made, have none.
+        sql: Any = sys.modules.get("pyspark.sql")
+        if sql is None:
+            return {}
+        # A thread that did not make the session has no active one.
+        session = sql.SparkSession.getActiveSession() or sql.SparkSession._instantiatedSession
+        if session is None:
+            return {}
+    try:
+        at_start = dict(session.sparkContext.getConf().getAll())
+    except AttributeError:
+        # Spark Connect: the client can't tell.
+        at_start = {}
+    return session_options(dict(session.conf.getAll), at_start)
+
+
+def session_options(settings: Mapping[str, str], at_start: Container[str]) -> dict[str, Any]:
+    """Returns the producer's options in a session's settings. ``at_start``: those that were made when the
+    application started.
 
     Raises:
         KafkaConfigurationError: a setting is not one of the sink's, or Spark would show a secret in it.
     """
-    if settings is None:
-        settings = _settings_of_session()
     found: dict[str, Any] = {}
     prefix = f"{SESSION_PREFIX}kafka."
     for name, value in settings.items():
@@ -167,18 +191,14 @@ def session_options(settings: Mapping[str, str] | None = None) -> dict[str, Any]
                 f"setting {name!r} can't have a password, which Spark shows in its UI and event logs: give "
                 "it to the sink, as option 'kafka.proxy.url'"
             )
+        if isinstance(concealed(known, value), Secret) and name not in at_start:
+            # Spark copies it to the properties of each job, and redacts of these what its configuration has.
+            raise KafkaConfigurationError(
+                f"setting {name!r} was made after the application started, and Spark shows it in event logs: "
+                "replace this password, and give it with --conf or as option of the write"
+            )
         found[known] = value
     return found
-
-
-def _settings_of_session() -> dict[str, str]:
-    # Without this module, the process has no session; so it is in workers, too, where functions may be made.
-    sql: Any = sys.modules.get("pyspark.sql")
-    if sql is None:
-        return {}
-    # A thread that did not make the session has no active one.
-    session = sql.SparkSession.getActiveSession() or sql.SparkSession._instantiatedSession
-    return {} if session is None else dict(session.conf.getAll)
 
 
 def producer_config(
@@ -196,7 +216,7 @@ def producer_config(
     if len(named) < len(given):
         # Raises an error that names the option that was given twice.
         ProducerConfig(**given)
-    session = session_options() if session is None else session
+    session = options_of_session() if session is None else session
     defaults = {"allow_auto_create_topics": False, **_BULK, **_without_other_forms(session, named)}
     config = {**defaults, **named}
     checked = ProducerConfig(**config)

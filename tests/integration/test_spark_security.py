@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from cyproducer.errors import KafkaConfigurationError
+from cyproducer.spark import produce_partitions, register
 from tests.forked import needs_module
 from tests.integration.consume import read_all
 from tools.harness import sasl, tls
@@ -72,6 +74,10 @@ def test_the_documented_programs_write(cluster: KafkaCluster, tmp_path: Path) ->
             exec(placed.replace("/etc/kafka", str(tmp_path)), {"spark": spark, "df": df, "rdd": rdd})
             found = read_all(cluster.bootstrap_servers, "orders", 10 * count)
             assert Counter(r.value for r in found) == {b"%d" % number: count for number in range(10)}
+        spark.conf.set("spark.cyproducer.kafka.sasl.plain.password", "too late")
+        for use in (lambda: register(spark), lambda: produce_partitions("orders")):
+            with pytest.raises(KafkaConfigurationError, match="was made after the application started"):
+                use()
 
 
 LOGGING = """

@@ -119,6 +119,8 @@ class SparkSession:
 
     def __init__(self, settings: dict[str, str]) -> None:
         self.conf = SimpleNamespace(getAll=settings)
+        of_start = SimpleNamespace(getAll=lambda: list(settings.items()))
+        self.sparkContext = SimpleNamespace(getConf=lambda: of_start)
 
     @classmethod
     def getActiveSession(cls) -> "SparkSession | None":

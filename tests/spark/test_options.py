@@ -9,7 +9,7 @@ from cyproducer.config import ProducerConfig
 from cyproducer.config.values import Secret
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.spark import foreach_batch
-from cyproducer.spark.options import parse, producer_config, session_options
+from cyproducer.spark.options import options_of_session, parse, producer_config, session_options
 from cyproducer.spark.sharing import SharedConfig
 from tests.spark.fake_pyspark import SparkSession, fake_pyspark
 
@@ -163,16 +163,18 @@ def test_secrets_that_spark_would_show_are_refused(given: dict[str, str]) -> Non
         parse({**SERVERS, f"kafka.{name}": value})
     assert PASSWORD not in str(raised.value)
     with pytest.raises(KafkaConfigurationError, match=f"'spark.cyproducer.kafka.{name}' can't") as raised:
-        session_options({f"spark.cyproducer.kafka.{name}": value})
+        session_options({f"spark.cyproducer.kafka.{name}": value}, ())
     assert PASSWORD not in str(raised.value)
 
 
 def test_a_proxy_has_its_password_in_an_option_and_not_in_a_setting() -> None:
     url = f"socks5://u:{PASSWORD}@h:1"
     assert ProducerConfig(**parse({**SERVERS, "kafka.proxy.url": url}).config.config).proxy == url
-    assert session_options({"spark.cyproducer.kafka.proxy.url": "http://h:1"}) == {"proxy_url": "http://h:1"}
+    assert session_options({"spark.cyproducer.kafka.proxy.url": "http://h:1"}, ()) == {
+        "proxy_url": "http://h:1"
+    }
     with pytest.raises(KafkaConfigurationError, match=r"can't have a password.* option 'kafka.proxy.url'"):
-        session_options({"spark.cyproducer.kafka.proxy.url": url})
+        session_options({"spark.cyproducer.kafka.proxy.url": url}, ())
 
 
 def test_a_sessions_settings_are_defaults() -> None:
@@ -183,7 +185,8 @@ def test_a_sessions_settings_are_defaults() -> None:
             "spark.cyproducer.kafka.bootstrap.servers": "a:1",
             "spark.kafka.clusters.c": "of Spark's own sink",
             "spark.app.name": "n",
-        }
+        },
+        (),
     )
     assert session == {"linger_ms": "7", "batch_size": "1000", "bootstrap_servers": "a:1"}
     found = parse({"kafka.linger_ms": "3"}, session).config.config
@@ -191,9 +194,9 @@ def test_a_sessions_settings_are_defaults() -> None:
     with pytest.raises(
         KafkaConfigurationError, match=r"'spark.cyproducer.topic' is unknown: .* as spark.cyprod"
     ):
-        session_options({"spark.cyproducer.topic": "t"})
+        session_options({"spark.cyproducer.topic": "t"}, ())
     with pytest.raises(KafkaConfigurationError, match=r"'spark.cyproducer.kafka.value.serializer' can't"):
-        session_options({"spark.cyproducer.kafka.value.serializer": "S"})
+        session_options({"spark.cyproducer.kafka.value.serializer": "S"}, ())
 
 
 @pytest.mark.parametrize(
@@ -221,6 +224,24 @@ def test_an_option_completes_settings() -> None:
     servers = {"bootstrap_servers": "127.0.0.1:1"}
     found = producer_config({**servers, **given}, columns=True, session=setting)
     assert found == producer_config({**servers, **given, **setting}, columns=True, session={})
+
+
+@pytest.mark.parametrize("name", ["sasl.jaas.config", "sasl.plain.password", "ssl.key.password"])
+def test_a_password_is_a_setting_only_if_it_was_made_when_the_application_started(name: str) -> None:
+    """Spark redacts others in one of the places where its event logs have them."""
+    setting = {f"spark.cyproducer.kafka.{name}": PASSWORD}
+    assert list(session_options(setting, setting).values()) == [PASSWORD]
+    with pytest.raises(
+        KafkaConfigurationError, match=f"'spark.cyproducer.kafka.{name}' was made after"
+    ) as raised:
+        session_options(setting, {"spark.app.name"})
+    assert PASSWORD not in str(raised.value)
+    session = SparkSession(setting)
+    assert list(options_of_session(session).values()) == [PASSWORD]
+    # Spark Connect does not tell.
+    del session.sparkContext
+    with pytest.raises(KafkaConfigurationError, match="was made after the application started"):
+        options_of_session(session)
 
 
 def test_functions_have_the_settings_of_the_processs_session(monkeypatch: pytest.MonkeyPatch) -> None:
