@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
 from cyproducer.config.options import OPTIONS, OPTIONS_BY_NAME, Option, ProducerOptions
-from cyproducer.config.values import FOREVER_MS, Address, Refused, Secret, split_server
+from cyproducer.config.values import FOREVER_MS, Address, Refused, Secret, SecretUrl, split_server
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records.codecs import CODECS
 
@@ -82,6 +82,17 @@ def shown_option(key: str, value: Any) -> str:
     """Returns an option's value as messages show it: without credentials. Any of its names will do."""
     option = _BY_KEY.get(key)
     return repr(value) if option is None else option.shown(value)
+
+
+def concealed(key: str, value: Any) -> Any:
+    """Returns an option's value, as a ``Secret`` if it is a password or key, or a URL with a password. Any of
+    the option's names will do. Does not check the value."""
+    option = _BY_KEY.get(key)
+    if option is None or not isinstance(value, str) or not value.strip():
+        return value
+    if option.secret:
+        return Secret(value)
+    return SecretUrl(value) if option.name in ("proxy_url", "socks5_proxy") and "@" in value else value
 
 
 class ProducerConfig(ProducerOptions):

@@ -458,7 +458,11 @@ class Connector:
             return
         for api in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
             if api not in connection.handshake.versions:
-                raise errors.IncompatibleBrokerVersion(f"{connection.where} does not offer {api.name}")
+                plain = self._config.security_protocol.removeprefix("SASL_")
+                raise errors.IncompatibleBrokerVersion(
+                    f"{connection.where} has no SASL, as it does not offer {api.name}: set "
+                    f"security_protocol={plain!r}"
+                )
         connection.handshake.authentication = self._authentication(connection, self._converse)
         connection.handshake.authentication.begin()
 

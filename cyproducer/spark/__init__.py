@@ -6,8 +6,10 @@ Needs pyspark 4.0 or later and pyarrow: ``pip install 'cyproducer[spark]'``.
 
 from typing import TYPE_CHECKING, Any
 
+from cyproducer.errors import KafkaConfigurationError
 from cyproducer.spark.columns import SchemaError
 from cyproducer.spark.mapping import PRODUCED_SCHEMA, foreach_batch, produce_arrow
+from cyproducer.spark.options import SESSION_PREFIX, options_of_session
 from cyproducer.spark.rows import produce_partitions
 from cyproducer.spark.sending import RowsFailedError
 from cyproducer.spark.sharing import SharedConfig, close_all, shared_producer
@@ -33,18 +35,31 @@ __all__ = [
 
 
 def register(spark: "SparkSession") -> None:
-    """Registers ``format("cyproducer")`` with a session. Spark also finds the format by itself, through the
-    module ``pyspark_cyproducer``, if that was installed before the session started."""
+    """Registers ``format("cyproducer")`` with a session, whose settings ``spark.cyproducer.kafka.NAME``
+    become defaults of its options; call it again if they have changed. Without it, Spark finds the format by
+    itself, through the module ``pyspark_cyproducer``, if that was installed before the session started, but
+    not these settings.
+
+    Raises:
+        KafkaConfigurationError: a setting is not one of the sink's, or Spark would show a secret in it; or
+            the session has settings, and Spark 4.0 has already found the format by itself.
+    """
     from pyspark.errors import AnalysisException
 
-    from cyproducer.spark.source import CyproducerDataSource
+    from cyproducer.spark.source import of_session
 
+    settings = options_of_session(spark)
     sources: Any = spark.dataSource
     try:
-        sources.register(CyproducerDataSource)
+        sources.register(of_session(settings))
     except AnalysisException as error:
-        # Spark 4.0 raises this if it has already found the format by itself.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
+        # Spark 4.0 raises this if it has already found the format by itself.
+        if settings:
+            raise KafkaConfigurationError(
+                f"settings {SESSION_PREFIX}kafka.* ({', '.join(settings)}): Spark 4.0 can't give them to a "
+                "format that it has found by itself: give options to the write, or use Spark 4.1"
+            ) from error
     # Spark looks up formats in the calling thread's session. This call sets the thread's session.
     spark.createDataFrame([], "nothing int")

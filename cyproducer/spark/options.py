@@ -6,19 +6,25 @@ pickled and sent to the tasks.
 
 Option values are strings; names are case-insensitive. Spark's own sink ignores unknown options; here they are
 errors, because a misspelt option would silently do nothing.
+
+A session's settings ``spark.cyproducer.kafka.NAME`` are defaults of the producer's options, which
+``options_of_session`` reads on the driver.
 """
 
 import difflib
-from collections.abc import Mapping
+import sys
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cyproducer.config import ProducerConfig, option_name
+from cyproducer.config import ProducerConfig, concealed, option_name
+from cyproducer.config.values import Secret
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.spark.sharing import SharedConfig
 
 FORMAT: Final = "cyproducer"
+SESSION_PREFIX: Final = "spark.cyproducer."
 AT_LEAST_ONCE: Final = "at-least-once"
 EXACTLY_ONCE: Final = "exactly-once"
 
@@ -38,6 +44,15 @@ _NOT_OURS: Final = {
     "value_serializer": "values are bytes or strings, which are written unchanged",
     "transactional_id": f"transactions are reserved for deliveryGuarantee={EXACTLY_ONCE!r}",
 }
+
+_PROXIES: Final = ("proxy_url", "socks5_proxy")
+_FORMS: Final = (
+    (("sasl_jaas_config",), ("sasl_plain_username", "sasl_plain_password")),
+    (("ssl_cafile",), ("ssl_truststore_certificates",)),
+    (("ssl_certfile", "ssl_keyfile"), ("ssl_keystore_certificate_chain", "ssl_keystore_key")),
+    (("proxy_url",), ("socks5_proxy",)),
+)
+"""Two forms of the same: a write's own options in one form replace the session's in the other."""
 
 _BULK: Final = {"linger_ms": 20, "batch_size": 524_288}
 """Defaults for tasks that have many rows and wait only for the last one. Without linger the sender sometimes
@@ -62,28 +77,32 @@ class SinkOptions:
     """``module:function``."""
 
 
-def parse(options: Mapping[str, str]) -> SinkOptions:
-    """Parses and checks the sink's options.
+def parse(options: Mapping[str, str], session: Mapping[str, Any] | None = None) -> SinkOptions:
+    """Parses and checks the sink's options. ``session``: those of ``session_options``.
 
     Raises:
         KafkaConfigurationError: an option is unknown, has a value that is not allowed, or asks for a
             guarantee that this sink does not give. Names every wrong option of the producer.
     """
     given = {name.lower(): value for name, value in options.items()}
+    defaults = session or {}
     producer: dict[str, Any] = {}
     for name, value in given.items():
         if name.startswith("kafka."):
-            known = option_name(name.removeprefix("kafka.")) or name.removeprefix("kafka.")
-            if known in _NOT_OURS:
-                raise KafkaConfigurationError(f"option {name!r} can't be given: {_NOT_OURS[known]}")
+            known = _producer_option(name, "kafka.")
+            if known == "socks5_proxy" and "@" in value:
+                raise KafkaConfigurationError(
+                    f"option {name!r} can't have a password, which Spark shows in plans and event logs: give "
+                    "'kafka.proxy.url', whose value Spark hides"
+                )
             producer[known] = value
         elif name not in _OF_SPARK and name not in {own.lower() for own in _OWN}:
             raise KafkaConfigurationError(_about_unknown(name))
-    if "bootstrap_servers" not in producer:
+    if "bootstrap_servers" not in {**defaults, **producer}:
         raise KafkaConfigurationError(
             "option 'kafka.bootstrap.servers' is missing: must be the addresses of the brokers"
         )
-    config = producer_config(producer, columns=True)
+    config = producer_config(producer, columns=True, session=defaults)
     _check_guarantee(given.get("deliveryguarantee", AT_LEAST_ONCE), ProducerConfig(**config.config))
     partitions = _whole(given, "createTopic.partitions", least=1)
     replication = _whole(given, "createTopic.replication", least=1)
@@ -108,11 +127,87 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
     )
 
 
-def producer_config(given: Mapping[str, Any], *, columns: bool) -> SharedConfig:
+def _producer_option(name: str, prefix: str) -> str:
+    """Returns the producer's name of one of Spark's options or settings, which has the prefix.
+
+    Raises KafkaConfigurationError if the sink does not take it, or if Spark would show a secret in it.
+    """
+    known = option_name(name.removeprefix(prefix)) or name.removeprefix(prefix)
+    if known in _NOT_OURS:
+        raise KafkaConfigurationError(f"option {name!r} can't be given: {_NOT_OURS[known]}")
+    if known == "ssl_keystore_key":
+        raise KafkaConfigurationError(
+            f"option {name!r} can't be given: Spark shows it in plans and event logs. Replace this key, and "
+            f"give the path of a file with key and certificates as '{prefix}ssl.keystore.location'"
+        )
+    return known
+
+
+def options_of_session(session: Any = None) -> dict[str, Any]:
+    """Returns the producer's options in the settings of a session, by the producer's names.
+
+    ``session``: by default the one that is active in this thread, or else the process's; without one there
+    are no options.
+
+    Raises:
+        KafkaConfigurationError: as ``session_options``.
+    """
+    if session is None:
+        # Without this module the process has no session. Workers, where functions may be made, have none.
+        sql: Any = sys.modules.get("pyspark.sql")
+        if sql is None:
+            return {}
+        # A thread that did not make the session has no active one.
+        session = sql.SparkSession.getActiveSession() or sql.SparkSession._instantiatedSession
+        if session is None:
+            return {}
+    try:
+        at_start = dict(session.sparkContext.getConf().getAll())
+    except AttributeError:
+        # Spark Connect: the client can't tell.
+        at_start = {}
+    return session_options(dict(session.conf.getAll), at_start)
+
+
+def session_options(settings: Mapping[str, str], at_start: Container[str]) -> dict[str, Any]:
+    """Returns the producer's options in a session's settings. ``at_start``: those that were made when the
+    application started.
+
+    Raises:
+        KafkaConfigurationError: a setting is not one of the sink's, or Spark would show a secret in it.
+    """
+    found: dict[str, Any] = {}
+    prefix = f"{SESSION_PREFIX}kafka."
+    for name, value in settings.items():
+        if not name.startswith(SESSION_PREFIX):
+            continue
+        if not name.startswith(prefix):
+            raise KafkaConfigurationError(
+                f"setting {name!r} is unknown: must be an option of the producer, as {prefix}NAME"
+            )
+        known = _producer_option(name, prefix)
+        if known in _PROXIES and "@" in value:
+            raise KafkaConfigurationError(
+                f"setting {name!r} can't have a password, which Spark shows in its UI and event logs: give "
+                "it to the sink, as option 'kafka.proxy.url'"
+            )
+        if isinstance(concealed(known, value), Secret) and name not in at_start:
+            # Spark copies it to the properties of each job, and redacts of these what its configuration has.
+            raise KafkaConfigurationError(
+                f"setting {name!r} was made after the application started, and Spark shows it in event logs: "
+                "replace this password, and give it with --conf or as option of the write"
+            )
+        found[known] = value
+    return found
+
+
+def producer_config(
+    given: Mapping[str, Any], *, columns: bool, session: Mapping[str, Any] | None = None
+) -> SharedConfig:
     """Returns the producer's options under its own names, checked as its constructor does.
 
     ``columns``: whole columns are sent, so serializers, interceptors and custom partitioners, which need
-    single records, are refused.
+    single records, are refused. ``session``: defaults by the producer's names; None: those of the session.
 
     Missing topics are not created by default, so that a misspelt topic is an error. The other defaults are
     those for bulk sends.
@@ -121,7 +216,9 @@ def producer_config(given: Mapping[str, Any], *, columns: bool) -> SharedConfig:
     if len(named) < len(given):
         # Raises an error that names the option that was given twice.
         ProducerConfig(**given)
-    config = {"allow_auto_create_topics": False, **_BULK, **named}
+    session = options_of_session() if session is None else session
+    defaults = {"allow_auto_create_topics": False, **_BULK, **_without_other_forms(session, named)}
+    config = {**defaults, **named}
     checked = ProducerConfig(**config)
     checked.reject_unsupported()
     try:
@@ -138,6 +235,18 @@ def producer_config(given: Mapping[str, Any], *, columns: bool) -> SharedConfig:
                 "'partition'"
             )
     return SharedConfig(config)
+
+
+def _without_other_forms(session: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the session's options without those that are another form of a given one: together they would
+    be a contradiction."""
+    left = dict(session)
+    for forms in _FORMS:
+        for form, other in (forms, forms[::-1]):
+            if any(name in given for name in form):
+                for name in other:
+                    left.pop(name, None)
+    return left
 
 
 def _check_guarantee(value: str, config: ProducerConfig) -> None:

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from cyproducer.config import shown_option
+from cyproducer.config import concealed, shown_option
+from cyproducer.config.values import Secret
 from cyproducer.errors import KafkaConfigurationError, KafkaError, KafkaTimeoutError
 from cyproducer.producer import KafkaProducer
 
@@ -29,13 +30,28 @@ class SharedConfig:
 
     ``key`` is equal for equal pickled configurations, in any process. The objects themselves can't be
     compared: a function that is sent to two tasks becomes two objects.
+
+    A pickle has passwords and keys that were given as strings, whatever ``pickle_secrets`` says: its purpose
+    is to be sent to the workers, which need them. Nothing else shows them.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self.config = dict(config)
+        self.config = {name: concealed(name, value) for name, value in config.items()}
         self.key = hashlib.sha256(
             repr([_fixed(*item) for item in sorted(self.config.items())]).encode()
         ).hexdigest()
+
+    def __getstate__(self) -> tuple[str, dict[str, Any]]:
+        return self.key, {name: _revealed(value) for name, value in self.config.items()}
+
+    def __setstate__(self, state: tuple[str, dict[str, Any]]) -> None:
+        # The key stays that of the driver: a callable may be pickled differently here.
+        self.key, config = state
+        self.config = {name: concealed(name, value) for name, value in config.items()}
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={shown_option(name, value)}" for name, value in self.config.items())
+        return f"{type(self).__name__}({shown})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SharedConfig) and other.key == self.key
@@ -44,8 +60,13 @@ class SharedConfig:
         return hash(self.key)
 
 
+def _revealed(value: Any) -> Any:
+    return value.reveal() if isinstance(value, Secret) else value
+
+
 def _fixed(name: str, value: Any) -> tuple[str, object]:
     """Returns an option as an object whose ``repr()`` is the same in every process."""
+    value = _revealed(value)
     if value is None or isinstance(value, str | bytes | int | float):
         return name, value
     try:

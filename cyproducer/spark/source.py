@@ -18,10 +18,11 @@ them.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -37,6 +38,7 @@ from pyspark.sql.types import ArrayType, DataType, Row, StringType, StructType, 
 
 from cyproducer.config import ProducerConfig
 from cyproducer.errors import KafkaConfigurationError
+from cyproducer.producer import KafkaProducer
 from cyproducer.spark import options as sink_options
 from cyproducer.spark.columns import Columns, columns_of
 from cyproducer.spark.sending import write_task
@@ -60,6 +62,9 @@ class Written(WriterCommitMessage):
 class CyproducerDataSource(DataSource):
     """Writes DataFrames to Kafka. ``docs/spark.md`` documents the options."""
 
+    session: Mapping[str, Any] = MappingProxyType({})
+    """Defaults from the session's settings, by the producer's names; see ``of_session``."""
+
     @classmethod
     def name(cls) -> str:
         return sink_options.FORMAT
@@ -72,22 +77,30 @@ class CyproducerDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise KafkaConfigurationError("mode 'overwrite': a topic can only be appended to: mode('append')")
-        return _BatchWriter(_Task(self.options, schema))
+        return _BatchWriter(_Task(self.options, schema, self.session))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         if overwrite:
             raise KafkaConfigurationError(
                 "outputMode 'complete': a topic can only be appended to: outputMode('append')"
             )
-        task = _Task(self.options, schema)
+        task = _Task(self.options, schema, self.session)
         return _StreamWriter(task) if _STREAMS_ARROW else _StreamRowWriter(task, schema)
+
+
+def of_session(session: Mapping[str, Any]) -> type[CyproducerDataSource]:
+    """Returns the data source with these defaults. Spark pickles such a class by value; there is no other way
+    from a session's settings to the process that plans a write."""
+    if not session:
+        return CyproducerDataSource
+    return type("CyproducerDataSource", (CyproducerDataSource,), {"session": dict(session)})
 
 
 class _Task:
     """The work of a task. The constructor checks options and schema; ``write`` does the work."""
 
-    def __init__(self, given: Any, schema: StructType) -> None:
-        self.options = sink_options.parse(given)
+    def __init__(self, given: Any, schema: StructType, session: Mapping[str, Any]) -> None:
+        self.options = sink_options.parse(given, session)
         self.columns: Columns = columns_of(schema, self.options.topic, self.options.headers)
         if self.options.create_partitions is not None and self.options.topic is None:
             raise KafkaConfigurationError(
@@ -108,6 +121,10 @@ class _Task:
                 ) from error
         if o.create_partitions is not None and o.topic is not None:
             config = ProducerConfig(**o.config.config)
+            # First: kafka-python does not say why it can't connect, and goes on trying a password that was
+            # refused, which may lock the account.
+            with KafkaProducer(**o.config.config) as producer:
+                producer.wait_ready()
             if create_missing(config, o.topic, o.create_partitions, o.create_replication):
                 log.info("topic %r was created with %d partitions", o.topic, o.create_partitions)
 

@@ -15,13 +15,6 @@ _SHARED_OPTIONS: Final = (
     "client_id",
     "request_timeout_ms",
     "security_protocol",
-    "ssl_context",
-    "ssl_check_hostname",
-    "ssl_cafile",
-    "ssl_certfile",
-    "ssl_keyfile",
-    "ssl_password",
-    "ssl_crlfile",
     "sasl_mechanism",
     "sasl_plain_username",
     "sasl_plain_password",
@@ -32,7 +25,7 @@ _SHARED_OPTIONS: Final = (
 
 
 #: Options that are callables here, and text in kafka-python.
-_SUPPLIED: Final = ("sasl_plain_username", "sasl_plain_password", "ssl_password")
+_SUPPLIED: Final = ("sasl_plain_username", "sasl_plain_password")
 
 
 class _Hidden(str):
@@ -92,6 +85,11 @@ def _settings(config: ProducerConfig, known: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, Secret) or (callable(value) and name in _SUPPLIED):
             value = _Hidden(revealed(value))
         found[name] = value
+    if config.security_protocol.endswith("SSL"):
+        from cyproducer.security.tls_context import make_context  # here: it imports ssl
+
+        # Not the files: kafka-python reads neither PEM text nor PKCS#12.
+        found["ssl_context"] = make_context(config)
     if config.proxy is not None and "proxy_url" in known:
         found["proxy_url"] = _Hidden(config.proxy)
     # As strings, because each client has its own type for addresses.

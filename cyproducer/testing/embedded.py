@@ -37,8 +37,11 @@ class EmbeddedBroker:
 
     Supports produce, consume, idempotence, transactions and failures on request (`fail_next`, `take_down`,
     `delay`). It is not Kafka: topics are in memory, each partition keeps only its last 5 MB, and there is no
-    replication, no authentication and no admin API (use `create_topic`). A topic that is used without having
+    replication, no TLS, no SASL and no admin API (use `create_topic`). A topic that is used without having
     been created gets four partitions.
+
+    Connect with ``security_protocol="PLAINTEXT"``, the default: librdkafka's mock has nothing else. With
+    another one the producer's error says that the port has no TLS, or no SASL, and which protocol to set.
 
     Can be used as a context manager. Thread-safe.
 

@@ -1,11 +1,14 @@
 """Producers in forked children: each process sends its own records, and only those."""
 
 import asyncio
+import gc
 import os
+import ssl
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -16,7 +19,9 @@ from cyproducer.testing import EmbeddedBroker
 from tests.forked import Child, descriptors, in_child, needs_fork, needs_proc, own_threads, tasks
 from tests.network.producing import WAIT_S, options, producing
 from tests.network.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
+from tests.network.scripted_sasl import SaslServer
 from tests.reading import PARTITIONS, read_back
+from tools.harness.tls import Authority, TlsEnd
 
 pytestmark = [pytest.mark.timeout(120), needs_fork]
 
@@ -405,3 +410,60 @@ def test_a_child_forked_while_another_thread_closes_has_a_closed_producer() -> N
         producer.close(0)
         closing.join(WAIT_S)
         assert not closing.is_alive()
+
+
+class WatchedSession(ssl.SSLObject):
+    """A client's TLS session that notes each use through Python."""
+
+    uses: ClassVar[list[tuple[int, int, str]]] = []
+    """The process, the session's id, and the attribute."""
+
+    def __getattribute__(self, name: str) -> Any:
+        WatchedSession.uses.append((os.getpid(), id(self), name))
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("without_gil", [True, False])
+def test_a_child_authenticates_over_tls_and_leaves_the_parents_sessions_alone(without_gil: bool) -> None:
+    authority = Authority()
+    context = authority.client()
+    context.sslobject_class = WatchedSession
+    given = {
+        "security_protocol": "SASL_SSL",
+        "ssl_context": context,
+        "ssl_without_gil": without_gil,
+        "sasl_mechanism": "SCRAM-SHA-256",
+        "sasl_plain_username": "alice",
+        "sasl_plain_password": "secret",
+    }
+    sasl = SaslServer()
+    WatchedSession.uses.clear()
+    with (
+        ScriptedCluster(tls=authority.server(), sasl=sasl, orders=1) as cluster,
+        producing(cluster, **given) as producer,
+    ):
+        assert producer.send("orders", b"parent").get(WAIT_S).offset == 0
+        slow = producer.metrics()["producer-metrics"]["tls-connection-slow-count"]
+        assert (slow == 0) is without_gil
+        inherited = {id(each): weakref.ref(each) for each in gc.get_objects() if type(each) is WatchedSession}
+        assert inherited
+
+        def send_as_a_child() -> tuple[int, list[str], bool]:
+            offset = producer.send("orders", b"child").get(WAIT_S).offset
+            producer.close()
+            gc.collect()
+            mine = [(session, name) for pid, session, name in WatchedSession.uses if pid == os.getpid()]
+            touched = [name for session, name in mine if session in inherited]
+            assert mine
+            return offset, touched, all(session() is not None for session in inherited.values())
+
+        assert in_child(send_as_a_child) == (1, [], True)
+        assert producer.send("orders", b"parent").get(WAIT_S).offset == 2
+        # The parent's two records came over one connection, without anything between them.
+        (of_parent,) = {each.connection for each in cluster.received(PRODUCE)[::2]}
+        (of_child,) = {each.connection for each in cluster.received(PRODUCE)[1::2]}
+        assert of_child is not of_parent
+        assert not of_parent.closed
+        for connection in (of_parent, of_child):
+            assert isinstance(connection.sock, TlsEnd)
+            assert connection.sock.failure is None

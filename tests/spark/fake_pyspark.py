@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 SOURCE = "cyproducer.spark.source"
@@ -108,6 +108,25 @@ class WriterCommitMessage:
     pass
 
 
+class AnalysisException(Exception):
+    pass
+
+
+class SparkSession:
+    """The session of the process, if a test makes one."""
+
+    _instantiatedSession: "SparkSession | None" = None
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        self.conf = SimpleNamespace(getAll=settings)
+        of_start = SimpleNamespace(getAll=lambda: list(settings.items()))
+        self.sparkContext = SimpleNamespace(getConf=lambda: of_start)
+
+    @classmethod
+    def getActiveSession(cls) -> "SparkSession | None":
+        return None
+
+
 def schema(**columns: DataType) -> StructType:
     return StructType([StructField(name, of) for name, of in columns.items()])
 
@@ -135,11 +154,12 @@ def fake_pyspark(*, arrow_streams: bool = True) -> Iterator[None]:
     )  # fmt: skip
     if arrow_streams:
         vars(sources)["DataSourceStreamArrowWriter"] = DataSourceStreamArrowWriter
-    sql = _module("pyspark.sql", types=names, datasource=sources)
+    sql = _module("pyspark.sql", SparkSession, types=names, datasource=sources)
     cloudpickle = _module("pyspark.cloudpickle", dumps=pickle.dumps)
     given = {
         "pyspark": _module("pyspark", sql=sql, cloudpickle=cloudpickle),
         "pyspark.cloudpickle": cloudpickle,
+        "pyspark.errors": _module("pyspark.errors", AnalysisException),
         "pyspark.sql": sql,
         "pyspark.sql.types": names,
         "pyspark.sql.datasource": sources,

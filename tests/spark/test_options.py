@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 
+from cyproducer.config import ProducerConfig
+from cyproducer.config.values import Secret
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.spark import foreach_batch
-from cyproducer.spark.options import parse, producer_config
+from cyproducer.spark.options import options_of_session, parse, producer_config, session_options
 from cyproducer.spark.sharing import SharedConfig
+from tests.spark.fake_pyspark import SparkSession, fake_pyspark
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 
@@ -118,3 +121,176 @@ def test_options_with_a_weaker_guarantee_are_refused(option: dict[str, Any]) -> 
 def test_automatic_topic_creation_can_be_enabled() -> None:
     found = parse({**SERVERS, "kafka.allow.auto.create.topics": "true"})
     assert found.config.config["allow_auto_create_topics"] == "true"
+
+
+PASSWORD = "Zq7-hidden"
+JAAS = f'org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="{PASSWORD}";'
+SECURE = {
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.ssl.truststore.location": "/ca.pem",
+    "kafka.ssl.truststore.type": "PEM",
+    "kafka.ssl.endpoint.identification.algorithm": "",
+    "kafka.sasl.mechanism": "SCRAM-SHA-512",
+    "kafka.sasl.jaas.config": JAAS,
+}
+
+
+def test_security_options_have_the_names_of_sparks_own_sink() -> None:
+    config = ProducerConfig(**parse({**SERVERS, **SECURE}).config.config)
+    assert (config.security_protocol, config.ssl_cafile, config.ssl_check_hostname) == (
+        "SASL_SSL",
+        "/ca.pem",
+        False,
+    )
+    assert (config.sasl_mechanism, config.sasl_plain_username) == ("SCRAM-SHA-512", "u")
+    assert config.sasl_plain_password == Secret(PASSWORD)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"ssl.keystore.key": PASSWORD},
+        {"ssl_keystore_key": PASSWORD},
+        {"socks5.proxy": f"socks5://u:{PASSWORD}@h:1"},
+    ],
+)
+def test_secrets_that_spark_would_show_are_refused(given: dict[str, str]) -> None:
+    ((name, value),) = given.items()
+    instead = (
+        r"give the path of a file .*'kafka.ssl.keystore.location'" if "key" in name else r"'kafka.proxy.url'"
+    )
+    with pytest.raises(KafkaConfigurationError, match=rf"option 'kafka.{name}' can't .*{instead}") as raised:
+        parse({**SERVERS, f"kafka.{name}": value})
+    assert PASSWORD not in str(raised.value)
+    with pytest.raises(KafkaConfigurationError, match=f"'spark.cyproducer.kafka.{name}' can't") as raised:
+        session_options({f"spark.cyproducer.kafka.{name}": value}, ())
+    assert PASSWORD not in str(raised.value)
+
+
+def test_a_proxy_has_its_password_in_an_option_and_not_in_a_setting() -> None:
+    url = f"socks5://u:{PASSWORD}@h:1"
+    assert ProducerConfig(**parse({**SERVERS, "kafka.proxy.url": url}).config.config).proxy == url
+    assert session_options({"spark.cyproducer.kafka.proxy.url": "http://h:1"}, ()) == {
+        "proxy_url": "http://h:1"
+    }
+    with pytest.raises(KafkaConfigurationError, match=r"can't have a password.* option 'kafka.proxy.url'"):
+        session_options({"spark.cyproducer.kafka.proxy.url": url}, ())
+
+
+def test_a_sessions_settings_are_defaults() -> None:
+    session = session_options(
+        {
+            "spark.cyproducer.kafka.linger.ms": "7",
+            "spark.cyproducer.kafka.batch.size": "1000",
+            "spark.cyproducer.kafka.bootstrap.servers": "a:1",
+            "spark.kafka.clusters.c": "of Spark's own sink",
+            "spark.app.name": "n",
+        },
+        (),
+    )
+    assert session == {"linger_ms": "7", "batch_size": "1000", "bootstrap_servers": "a:1"}
+    found = parse({"kafka.linger_ms": "3"}, session).config.config
+    assert (found["linger_ms"], found["batch_size"], found["bootstrap_servers"]) == ("3", "1000", "a:1")
+    with pytest.raises(
+        KafkaConfigurationError, match=r"'spark.cyproducer.topic' is unknown: .* as spark.cyprod"
+    ):
+        session_options({"spark.cyproducer.topic": "t"}, ())
+    with pytest.raises(KafkaConfigurationError, match=r"'spark.cyproducer.kafka.value.serializer' can't"):
+        session_options({"spark.cyproducer.kafka.value.serializer": "S"}, ())
+
+
+@pytest.mark.parametrize(
+    ("setting", "given"),
+    [
+        ({"sasl_jaas_config": JAAS}, {"sasl_plain_username": "v", "sasl_plain_password": "other"}),
+        ({"sasl_plain_username": "v", "sasl_plain_password": "other"}, {"sasl_jaas_config": JAAS}),
+        ({"ssl_cafile": "/ca.pem"}, {"ssl_truststore_certificates": "-----BEGIN CERTIFICATE-----"}),
+        ({"proxy_url": "http://h:1"}, {"socks5_proxy": "socks5://h:1"}),
+        (
+            {"ssl_keystore_certificate_chain": "-----BEGIN CERTIFICATE-----"},
+            {"ssl_certfile": "/client.pem"},
+        ),
+    ],
+)
+def test_an_option_replaces_a_setting_of_another_form(setting: dict[str, str], given: dict[str, str]) -> None:
+    servers = {"bootstrap_servers": "127.0.0.1:1"}
+    found = producer_config({**servers, **given}, columns=True, session=setting)
+    assert found == producer_config({**servers, **given}, columns=True, session={})
+
+
+def test_an_option_completes_settings() -> None:
+    setting = {"sasl_plain_username": "u", "ssl_cafile": "/ca.p12"}
+    given = {"sasl_plain_password": PASSWORD, "ssl_truststore_password": PASSWORD}
+    servers = {"bootstrap_servers": "127.0.0.1:1"}
+    found = producer_config({**servers, **given}, columns=True, session=setting)
+    assert found == producer_config({**servers, **given, **setting}, columns=True, session={})
+
+
+@pytest.mark.parametrize("name", ["sasl.jaas.config", "sasl.plain.password", "ssl.key.password"])
+def test_a_password_is_a_setting_only_if_it_was_made_when_the_application_started(name: str) -> None:
+    """Spark redacts others in one of the places where its event logs have them."""
+    setting = {f"spark.cyproducer.kafka.{name}": PASSWORD}
+    assert list(session_options(setting, setting).values()) == [PASSWORD]
+    with pytest.raises(
+        KafkaConfigurationError, match=f"'spark.cyproducer.kafka.{name}' was made after"
+    ) as raised:
+        session_options(setting, {"spark.app.name"})
+    assert PASSWORD not in str(raised.value)
+    session = SparkSession(setting)
+    assert list(options_of_session(session).values()) == [PASSWORD]
+    # Spark Connect does not tell.
+    del session.sparkContext
+    with pytest.raises(KafkaConfigurationError, match="was made after the application started"):
+        options_of_session(session)
+
+
+def test_functions_have_the_settings_of_the_processs_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a thread without an active session."""
+    given = {"bootstrap_servers": "127.0.0.1:1", "linger_ms": 3}
+    with fake_pyspark():
+        assert producer_config(given, columns=True).config["batch_size"] == 524_288
+        settings = {"spark.cyproducer.kafka.batch.size": "1000", "spark.cyproducer.kafka.linger.ms": "7"}
+        monkeypatch.setattr(SparkSession, "_instantiatedSession", SparkSession(settings))
+        found = producer_config(given, columns=True).config
+        assert (found["batch_size"], found["linger_ms"]) == ("1000", 3)
+        active = SparkSession({"spark.cyproducer.kafka.batch.size": "2000"})
+        monkeypatch.setattr(SparkSession, "getActiveSession", lambda: active)
+        assert producer_config(given, columns=True).config["batch_size"] == "2000"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"sasl_plain_password": PASSWORD},
+        {"sasl.jaas.config": JAAS, "sasl.mechanism": "SCRAM-SHA-512"},
+        {"ssl.key.password": PASSWORD},
+        {"proxy_url": f"socks5://u:{PASSWORD}@h:1"},
+        {"socks5.proxy": f"socks5://u:{PASSWORD}@h:1"},
+    ],
+)
+def test_a_configuration_has_its_passwords_in_its_pickle_only(given: dict[str, str]) -> None:
+    """In its pickle whatever ``pickle_secrets`` says: the workers need them."""
+    one = shared(**given)
+    made = [one, parse(SERVERS).config, pickle.loads(pickle.dumps(one)), SharedConfig(given)]
+    for each in (*made, [each.config for each in made], [vars(each) for each in made]):
+        assert PASSWORD not in repr(each)
+    assert "***" in repr(one)
+    assert PASSWORD.encode() in pickle.dumps(one)
+    assert made[2] == one
+    assert ProducerConfig(**made[2].config) == ProducerConfig(**one.config)
+    with pytest.raises(TypeError, match="pickle_secrets=True"):
+        pickle.dumps(ProducerConfig(**one.config))
+    others = {name: value.replace(PASSWORD, "other") for name, value in given.items()}
+    assert shared(**others) != one
+
+
+def password_of_the_worker() -> str:
+    return PASSWORD
+
+
+def test_a_callable_is_pickled_without_what_it_returns() -> None:
+    one = shared(sasl_plain_password=password_of_the_worker)
+    pickled = pickle.dumps(one)
+    assert PASSWORD.encode() not in pickled
+    assert pickle.loads(pickled) == one
+    assert pickle.loads(pickled).config["sasl_plain_password"]() == PASSWORD

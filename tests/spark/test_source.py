@@ -4,16 +4,20 @@ import logging
 import pickle
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from cyproducer.errors import KafkaConfigurationError
+from cyproducer.errors import KafkaConfigurationError, KafkaError
+from cyproducer.spark import register
 from cyproducer.spark.columns import SchemaError
 from cyproducer.spark.summary import WriteSummary
 from cyproducer.testing import EmbeddedBroker
 from tests.integration.consume import read_all
+from tests.network.scripted_broker import ScriptedCluster
+from tests.network.scripted_sasl import SaslServer
 from tests.spark import fake_pyspark as spark
 from tests.spark.fake_pyspark import headers_of, schema, source_module
 
@@ -117,7 +121,11 @@ def test_a_missing_callback_is_an_error_before_the_tasks(source: Any, callback: 
 
 @pytest.mark.parametrize("created", [True, False])
 def test_a_topic_is_created_once_before_the_tasks(
-    source: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, created: bool
+    source: Any,
+    broker: EmbeddedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    created: bool,
 ) -> None:
     asked: list[tuple[Any, ...]] = []
 
@@ -126,13 +134,86 @@ def test_a_topic_is_created_once_before_the_tasks(
         return created
 
     monkeypatch.setattr(source, "create_missing", create)
-    given = options(None, **{"createTopic.partitions": "3", "createTopic.replication": "2"})
+    given = options(broker, **{"createTopic.partitions": "3", "createTopic.replication": "2"})
     writer = source.CyproducerDataSource(given).writer(VALUES, False)
     assert asked == []
     with caplog.at_level(logging.INFO, "cyproducer.spark"):
         pickle.dumps(writer)
     assert [what[1:] for what in asked] == [("t", 3, 2)]
     assert ("topic 't' was created with 3 partitions" in caplog.text) is created
+
+
+def test_a_refused_password_is_said_before_a_topic_is_created(
+    source: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(source, "create_missing", lambda *given: asked.append(given))
+    sasl = SaslServer()
+    with ScriptedCluster(sasl=sasl) as cluster:
+        given = {
+            "kafka.bootstrap.servers": ",".join(cluster.bootstrap_servers),
+            "topic": "t",
+            "createTopic.partitions": "3",
+            "kafka.security.protocol": "SASL_PLAINTEXT",
+            "kafka.sasl.mechanism": "SCRAM-SHA-256",
+            "kafka.sasl.plain.username": "alice",
+            "kafka.sasl.plain.password": "wrong",
+            "kafka.max.block.ms": "3000",
+        }
+        writer = source.CyproducerDataSource(given).writer(VALUES, False)
+        with pytest.raises(KafkaError, match="refused user 'alice'"):
+            pickle.dumps(writer)
+    assert asked == []
+    assert len(sasl.tries) == 1
+
+
+class Session(spark.SparkSession):
+    """A session that keeps the data source that was registered, or already has it, as in Spark 4.0."""
+
+    def __init__(self, settings: dict[str, str], *, exists: bool = False) -> None:
+        super().__init__(settings)
+        self.exists = exists
+        self.registered: list[Any] = []
+        self.dataSource = SimpleNamespace(register=self._register)
+
+    def _register(self, source: Any) -> None:
+        if self.exists:
+            raise spark.AnalysisException(
+                "[DATA_SOURCE_ALREADY_EXISTS] Data source 'cyproducer' already exists."
+            )
+        self.registered.append(source)
+
+    def createDataFrame(self, rows: list[object], of: str) -> None:
+        pass
+
+
+def test_a_registered_format_has_the_sessions_settings_as_defaults(source: Any) -> None:
+    cloudpickle = pytest.importorskip("cloudpickle")
+    session: Any = Session(
+        {"spark.cyproducer.kafka.linger.ms": "7", "spark.cyproducer.kafka.batch.size": "9"}
+    )
+    register(session)
+    # As Spark does it.
+    (made,) = pickle.loads(cloudpickle.dumps(session.registered))
+    assert made.name() == "cyproducer"
+    given = options(None, **{"kafka.linger.ms": "3"})
+    for writer in (made(given).writer(VALUES, False), made(given).streamWriter(VALUES, False)):
+        config = writer._task.options.config.config
+        assert (config["linger_ms"], config["batch_size"]) == ("3", "9")
+    # Without settings nothing is pickled by value.
+    plain: Any = Session({})
+    register(plain)
+    assert plain.registered == [source.CyproducerDataSource]
+
+
+def test_spark_4_0_cannot_give_settings_to_a_format_that_it_has_found(source: Any) -> None:
+    empty: Any = Session({}, exists=True)
+    register(empty)
+    session: Any = Session({"spark.cyproducer.kafka.linger.ms": "7"}, exists=True)
+    with pytest.raises(
+        KafkaConfigurationError, match=r"\(linger_ms\): Spark 4.0 .* give options to the write"
+    ):
+        register(session)
 
 
 def test_rows_of_a_spark_4_0_stream_become_columns(broker: EmbeddedBroker) -> None:

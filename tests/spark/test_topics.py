@@ -10,6 +10,7 @@ import pytest
 from cyproducer.config import ProducerConfig
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.spark.topics import TopicCreationError, create_missing
+from tools.harness.tls import Authority
 
 
 class ClientError(Exception):
@@ -116,13 +117,12 @@ def test_without_kafka_python_the_error_says_what_to_install(monkeypatch: pytest
 def test_passwords_are_text_for_the_client_and_hidden_in_its_log(
     admin: type[Admin], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ("bootstrap_servers", "sasl_plain_username", "sasl_plain_password", "ssl_password", "proxy_url")
+    names = ("bootstrap_servers", "sasl_plain_username", "sasl_plain_password", "proxy_url")
     monkeypatch.setattr(Admin, "DEFAULT_CONFIG", dict.fromkeys(names))
     config = ProducerConfig(
         bootstrap_servers="a:1",
         sasl_plain_username=lambda: "alice",
         sasl_plain_password="geheim",
-        ssl_password=lambda: "geheim",
         proxy_url="socks5://u:geheim@h:1",
     )
     assert create_missing(config, "t", 1, None) is True
@@ -131,8 +131,22 @@ def test_passwords_are_text_for_the_client_and_hidden_in_its_log(
         "bootstrap_servers": ["a:1"],
         "sasl_plain_username": "alice",
         "sasl_plain_password": "geheim",
-        "ssl_password": "geheim",
         "proxy_url": "socks5://u:geheim@h:1",
     }
     assert all(isinstance(value, str) for name, value in made.settings.items() if name != "bootstrap_servers")
     assert "geheim" not in repr(made.settings)
+
+
+def test_the_client_gets_a_context_that_has_certificates_given_as_text(
+    admin: type[Admin],
+) -> None:
+    authority = Authority()
+    config = ProducerConfig(
+        bootstrap_servers="a:1", security_protocol="SSL", ssl_truststore_certificates=authority.pem
+    )
+    assert create_missing(config, "t", 1, None) is True
+    (made,) = admin.made
+    context = made.settings["ssl_context"]
+    assert [each["subject"] for each in context.get_ca_certs()] == [
+        each["subject"] for each in authority.client().get_ca_certs()
+    ]

@@ -12,10 +12,13 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Producer
 
+from cyproducer import KafkaProducer
+from cyproducer.errors import KafkaTimeoutError
 from cyproducer.testing import EmbeddedBroker, EmbeddedBrokerError
 from tests.integration.consume import read_all
 
@@ -194,6 +197,32 @@ def test_without_confluent_kafka_the_error_says_what_to_install(monkeypatch: pyt
 
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'cyproducer\[testing\]'"):
         EmbeddedBroker().start()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "says"),
+    [
+        ("SSL", r"a port without TLS\? Then set security_protocol='PLAINTEXT'"),
+        ("SASL_SSL", r"a port without TLS\? Then set security_protocol='SASL_PLAINTEXT'"),
+        ("SASL_PLAINTEXT", "has no SASL, .*: set security_protocol='PLAINTEXT'"),
+    ],
+)
+def test_a_producer_with_tls_or_sasl_is_told_that_the_broker_has_neither(
+    broker: EmbeddedBroker, protocol: str, says: str
+) -> None:
+    sasl = {"sasl_mechanism": "SCRAM-SHA-256", "sasl_plain_username": "u", "sasl_plain_password": "p"}
+    given: dict[str, Any] = sasl if "SASL" in protocol else {}
+    with (
+        KafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers,
+            security_protocol=protocol,
+            max_block_ms=3000,
+            reconnect_backoff_ms=10,
+            **given,
+        ) as producer,
+        pytest.raises(KafkaTimeoutError, match=says),
+    ):
+        producer.send("t", b"v").get(30)
 
 
 @pytest.mark.parametrize("wrong", [{"brokers": 0}, {"partitions": 0}, {"topics": {"t": -1}}])
