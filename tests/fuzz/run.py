@@ -47,7 +47,7 @@ TARGETS = (
     Target("records", 0.09, 40_000, 300),
     Target("buffers", 0.09, 25_000, 400),
     Target("rig", 0.13, 900, 300),
-    Target("tls", 0.09, 100, 300),
+    Target("tls", 0.09, 100, 150),
     Target("security", 0.05, 3_000, 400),
     Target("arguments", 0.10, 100, 400),
 )
