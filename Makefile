@@ -39,7 +39,7 @@ fuzz: $(TOX_VENV)/stamp  ## fuzz the parsers of broker responses with ten millio
 mutants: $(TOX_VENV)/stamp  ## mutation testing: breaks lines, reports undetected ones; MUTANTS="NAME ..." for some
 	@$(TOX_VENV)/bin/python tools/run_tox.py -e mutants -- $(MUTANTS)
 
-soak: $(VENV)/stamp  ## 200 million records against a broker that fails all the time (some minutes)
+soak: $(VENV)/$(if $(findstring --secured,$(SOAK)),perf-)stamp  ## 200 million records against a broker that fails all the time (some minutes); SOAK=--secured: with SASL_SSL
 	@$(VENV)/bin/python -P perf/soak.py $(SOAK)
 
 perf: $(VENV)/perf-stamp  ## compare with other producers: tables, plots, goals; PERF="--quick" is short

@@ -3,6 +3,7 @@ once.
 
     python perf/soak.py                        200 million records, some minutes
     python perf/soak.py --records 2000000 --strength 10 --seed 7
+    python perf/soak.py --secured              with SASL_SSL, and sessions that end; needs trustme
 
 All options, sizes and faults of a run are derived from its seed and printed. ``verdicts`` has the checks; the
 exit code is 1 if one fails. Needs Linux and a C compiler (see ``null_broker``).
@@ -42,6 +43,8 @@ CALLBACK_EVERY = 5
 """One in this many kept futures has a callback."""
 SENDER_SHIFT = 56
 CHURN_RECORDS = 300
+SESSION_MS = 5000
+"""How long a SASL session lasts with ``--secured``."""
 LINE_EVERY_S = 30.0
 """Interval of progress lines if there is no progress bar."""
 HEAP_GROWTH = 0.01
@@ -125,15 +128,15 @@ def look_at(future: Any, sender: int, tally: Tally) -> None:
         tally.failures[f"{future.exception!r}" if future.is_done else "not resolved by flush()"] += 1
 
 
-def churn(plan: Plan, broker: NullBroker, progress: Progress) -> list[Held]:
+def churn(plan: Plan, options: dict[str, Any], broker: NullBroker, progress: Progress) -> list[Held]:
     """Runs short-lived producers with all codecs. Returns allocated memory after a quarter of them and after
     all."""
     rng = random.Random(f"{plan.seed} churn")
     held = []
     for number in range(plan.producers):
         codec = (None, "gzip", "snappy", "lz4", "zstd")[number % 5]
-        options = {**plan.options, "linger_ms": rng.choice([0, 2]), "compression_type": codec}
-        with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
+        own = {**options, "linger_ms": rng.choice([0, 2]), "compression_type": codec}
+        with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **own) as producer:
             for _ in range(CHURN_RECORDS):
                 producer.send(CHURN_TOPIC, rng.randbytes(rng.randint(8, 200)))
             if number % 2:
@@ -249,20 +252,31 @@ def occupied_by_buffers(producer: KafkaProducer) -> Callable[[], int]:
     return lambda: pool.used_bytes + pool.cached_bytes
 
 
+def start_broker(plan: Plan) -> tuple[NullBroker, dict[str, Any]]:
+    """Returns the broker of a plan, and the producers' options for it."""
+    settings: dict[str, Any] = {
+        "partitions": plan.partitions,
+        "topics": {TOPIC: plan.partitions, CHURN_TOPIC: plan.partitions},
+        "produce_version": plan.produce_version,
+        "check": True,
+    }
+    if not plan.secured:
+        return NullBroker(plan.brokers, **settings), plan.options
+    # Here: it needs trustme.
+    from perf.null_broker.secured import SecuredBroker
+
+    secured = SecuredBroker(plan.brokers, session_ms=SESSION_MS, **settings)
+    return secured, plan.options | secured.client_options
+
+
 def soak(plan: Plan, warm_up: float, sample_s: float, growth_mb: float) -> Run:
-    options: dict[str, Any] = plan.options
     log = Log()
     logging.getLogger("cyproducer").addHandler(log)
     progress = Progress(sys.stderr, plan.records)
     tally = Tally([0] * plan.senders, [0] * plan.senders)
     tally.callbacks_wanted = [0] * plan.senders
-    with NullBroker(
-        plan.brokers,
-        partitions=plan.partitions,
-        topics={TOPIC: plan.partitions, CHURN_TOPIC: plan.partitions},
-        produce_version=plan.produce_version,
-        check=True,
-    ) as broker:
+    started, options = start_broker(plan)
+    with started as broker:
         threads_before = threads()
         # Loads everything that is loaded once, such as a producer's libraries, before the measurement.
         with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
@@ -307,7 +321,7 @@ def soak(plan: Plan, warm_up: float, sample_s: float, growth_mb: float) -> Run:
         del producer
         held.append(Held.now())
         began = time.perf_counter()
-        held += churn(plan, broker, progress)
+        held += churn(plan, options, broker, progress)
         churn_s = time.perf_counter() - began
         left_threads = threads(threads_before) - threads_before
         left_descriptors = descriptors() - descriptors_before
@@ -343,6 +357,17 @@ def rows(run: Run) -> list[tuple[str, str]]:
         ("records/s", f"{run.plan.records / run.elapsed_s:,.0f}"),
         ("faults", f"{sum(faults.values()):,}"),
         *((f"  {name}", f"{count:,}") for name, count in faults.items()),
+        *(
+            [
+                (
+                    "connections, authentications",
+                    f"{run.metrics['connection-creation-total']:,.0f}, "
+                    f"{report.requests['sasl_authenticate']:,}",
+                )
+            ]
+            if run.plan.secured
+            else []
+        ),
         ("Produce requests", f"{run.metrics['produce-request-total']:,.0f}"),
         ("batches", f"{run.metrics['batch-total']:,.0f}"),
         ("  that arrived twice", f"{report.total(TOPIC, 'duplicates'):,}"),
@@ -380,6 +405,9 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=200_000_000)
     parser.add_argument("--producers", type=int, default=200, help="short-lived producers after the long run")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
+    parser.add_argument(
+        "--secured", action="store_true", help=f"SASL_SSL, with sessions of {SESSION_MS / 1000:g} s"
+    )
     parser.add_argument("--strength", type=float, default=1.0, help="multiplier of the fault probabilities")
     parser.add_argument(
         "--warm-up", type=float, default=0.1, help="share of the records before memory is compared"
@@ -399,7 +427,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.phase:
         return report(phases(args.phase, args.phase_s))
-    plan = make_plan(args.seed, args.records, args.producers, args.strength)
+    plan = make_plan(args.seed, args.records, args.producers, args.strength, args.secured)
     print(f"seed {plan.seed}: {json.dumps(asdict(plan))}", flush=True)
     run = soak(plan, args.warm_up, args.sample_s, args.growth_mb)
     print(table(rows(run)))

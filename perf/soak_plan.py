@@ -46,9 +46,11 @@ class Plan:
     options: dict[str, Any]
     faults: dict[str, float]
     shapes: list[Shape]
+    secured: bool = False
+    """Whether the broker demands SASL_SSL."""
 
 
-def make_plan(seed: int, records: int, producers: int, strength: float) -> Plan:
+def make_plan(seed: int, records: int, producers: int, strength: float, secured: bool = False) -> Plan:
     rng = random.Random(seed)
     faults = {name: min(0.5, chance * strength) for name, chance in FAULTS.items()}
     return Plan(
@@ -84,4 +86,5 @@ def make_plan(seed: int, records: int, producers: int, strength: float) -> Plan:
                 for _ in range(6)
             ),
         ],
+        secured=secured,
     )

@@ -78,7 +78,8 @@ def parse(text: str) -> LoginModule:
         if name[0] != "word":
             raise Refused(f"entry {len(options) + 1} does not begin with a name")
         if at + 2 >= len(tokens) or tokens[at + 1] != ("sign", "=") or tokens[at + 2][0] == "sign":
-            raise Refused(f'{name[1]} has no value: write {name[1]}="..."')
+            # Not the name: behind a password with a space, but without quotes, it is the password's rest.
+            raise Refused(f'entry {len(options) + 1} has no value: write NAME="VALUE"')
         options[name[1]] = tokens[at + 2][1]
         at += 3
     if at == len(tokens):

@@ -64,4 +64,5 @@ def _unescaped(text: str) -> str:
             return chr(int(found[1], 16))
         return _LETTERS.get(found[2], found[2])
 
-    return _ESCAPE.sub(one, text)
+    # Java escapes UTF-16: what is beyond U+FFFF comes as a pair of surrogates.
+    return _ESCAPE.sub(one, text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")

@@ -21,6 +21,12 @@ class Proxy(NamedTuple):
 
 def parse_proxy(url: str) -> Proxy:
     """Reads ``scheme://[user:password@]host[:port]``. Raises ValueError, without the URL in its text."""
+    if not url.isascii():
+        # In environment variables, bytes that are no UTF-8 become lone surrogates, which nothing can send.
+        try:
+            url.encode()
+        except UnicodeEncodeError:
+            raise ValueError("it is not valid UTF-8") from None
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -28,12 +34,15 @@ def parse_proxy(url: str) -> Proxy:
         raise ValueError("it has no valid host and port") from None
     if parts.scheme not in DEFAULT_PORTS:
         raise ValueError(f"its scheme must be one of {', '.join(DEFAULT_PORTS)}")
-    if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment:
+    host = parts.hostname or ""
+    if not host or parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ValueError("it must have a host, a port, and nothing else behind them")
+    if not host.isprintable():
+        raise ValueError("its host has a control character")
     user = unquote(parts.username) if parts.username is not None else None
     password = unquote(parts.password or "")
     if user is not None and parts.scheme.startswith("socks"):
         for text, what in ((user, "user"), (password, "password")):
             if not 1 <= len(text.encode()) <= 255:
                 raise ValueError(f"SOCKS5's {what} must have 1 to 255 bytes")
-    return Proxy(parts.scheme, parts.hostname, port or DEFAULT_PORTS[parts.scheme], user, password)
+    return Proxy(parts.scheme, host, port or DEFAULT_PORTS[parts.scheme], user, password)

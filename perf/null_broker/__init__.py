@@ -13,7 +13,7 @@ Linux and a C compiler. For any one thread.
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,7 @@ from typing import Any, Self
 from perf import compile_c
 
 SOURCE = Path(__file__).parent / "null_broker.c"
+USER, PASSWORD = "soak", "secret"
 MODULUS = 2**64
 """The modulus of the sums."""
 
@@ -41,6 +42,8 @@ class Report:
     """Batches acknowledged without an error, including those that arrived twice."""
     stale: int
     """Refused batches: from an old epoch, or older than the batches that the broker remembers."""
+    expired: int
+    """Connections that were closed because of a request after the end of their SASL session."""
     topics: dict[str, list[dict[str, Any]]]
     """Topic -> its partitions' counts."""
 
@@ -88,6 +91,9 @@ class NullBroker:
         produce_version: the highest Produce version to offer, 3 to 13. Below 10, Metadata versions end at 9.
         check: check batches: checksums, and the numbers at the start of the values (8 bytes; the highest byte
             is the sender's number, below 16). Costs the broker time.
+        advertised: the ports to advertise, if a proxy is in front.
+        session_ms: require SASL PLAIN with ``USER`` and ``PASSWORD``, again after this time; 0: only once;
+            None: no SASL.
 
     Raises:
         NullBrokerError: there is no compiler, the system is not Linux, or the process does not start.
@@ -101,8 +107,14 @@ class NullBroker:
         topics: Mapping[str, int] | None = None,
         produce_version: int = 13,
         check: bool = False,
+        advertised: Sequence[int] = (),
+        session_ms: int | None = None,
     ) -> None:
         numbers = [f"-b{brokers}", f"-p{partitions}", f"-v{produce_version}"]
+        if advertised:
+            numbers.append(f"-a{','.join(map(str, advertised))}")
+        if session_ms is not None:
+            numbers.append(f"-s{session_ms}")
         self._process = subprocess.Popen(
             [str(compiled()), *numbers, *(["-c"] if check else [])],
             stdin=subprocess.PIPE,

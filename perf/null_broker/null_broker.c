@@ -4,13 +4,15 @@
  * counts, and the last five batches of each producer (KIP-98), so that a batch sent twice is recognised and counted
  * once. On request it injects faults into connections, responses and leaders; see `faults` below.
  *
- *   null_broker -b BROKERS -p PARTITIONS -v HIGHEST_PRODUCE_VERSION [-c]
+ *   null_broker -b BROKERS -p PARTITIONS -v HIGHEST_PRODUCE_VERSION [-c] [-a PORT,PORT...] [-s SESSION_MS]
  *
- * -c checks batches: checksums, and the numbers at the start of the values (see check_values). Prints its ports,
- * then reads commands from stdin (`topic`, `faults`, `report`) and responds to each with a line of JSON. Exits at
+ * -c checks batches: checksums, and the numbers at the start of the values (see check_values). -a advertises these
+ * ports, of a proxy in front. -s requires SASL PLAIN of each connection, again after SESSION_MS. Prints its ports, then
+ * reads commands from stdin (`topic`, `faults`, `report`) and responds to each with a line of JSON. Exits at
  * the end of stdin.
  *
- * Sources: Kafka protocol guide; KIP-98 (idempotence), KIP-482 (flexible versions), KIP-511, KIP-516, KIP-951.
+ * Sources: Kafka protocol guide; KIP-43, KIP-152, KIP-368 (SASL), KIP-98 (idempotence), KIP-482 (flexible versions),
+ * KIP-511, KIP-516, KIP-951.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -29,11 +31,11 @@
 #include <unistd.h>
 
 enum {
-    PRODUCE = 0, METADATA = 3, API_VERSIONS = 18, INIT_PRODUCER_ID = 22,
+    PRODUCE = 0, METADATA = 3, SASL_HANDSHAKE = 17, API_VERSIONS = 18, INIT_PRODUCER_ID = 22, SASL_AUTHENTICATE = 36,
     CORRUPT_MESSAGE = 2, UNKNOWN_TOPIC_OR_PARTITION = 3, LEADER_NOT_AVAILABLE = 5, NOT_LEADER = 6,
     REQUEST_TIMED_OUT = 7, COORDINATOR_LOADING = 14, NOT_ENOUGH_REPLICAS = 19, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20,
     UNSUPPORTED_VERSION = 35, OUT_OF_ORDER = 45, DUPLICATE = 46, INVALID_EPOCH = 47, STORAGE_ERROR = 56,
-    UNKNOWN_TOPIC_ID = 100,
+    SASL_FAILED = 58, UNKNOWN_TOPIC_ID = 100,
     BATCH_HEADER = 61, KEPT = 5, SENDERS = 16, MOST_BROKERS = 64, LARGEST_FRAME = 128 << 20,
 };
 
@@ -107,8 +109,10 @@ typedef struct { char name[256]; int name_size; uint8_t id[16]; int count; Parti
 static Topic *topics;
 static int topic_count, broker_count = 1, default_partitions = 1, highest_produce = 13;
 static bool checking;
-static int64_t next_producer_id = 1000, requests[4], acked_batches, stale;
-static int ports[MOST_BROKERS], listeners[MOST_BROKERS];
+static int64_t next_producer_id = 1000, requests[5], acked_batches, stale, expired;
+static int ports[MOST_BROKERS], advertised[MOST_BROKERS], listeners[MOST_BROKERS];
+static long session_ms = -1;   /* -1: without SASL */
+static const char credentials[] = "\0soak\0secret";
 static int64_t down_until[MOST_BROKERS];
 
 static Topic *find_topic(const uint8_t *name, int64_t size) {
@@ -401,7 +405,7 @@ static void metadata(In *in, Out *out, int version) {
     if (version >= 3) w(out, 4, 0);
     wcount(out, broker_count);
     for (int i = 0; i < broker_count; i++) {
-        w(out, 4, i + 1), wstring(out, "127.0.0.1", 9), w(out, 4, ports[i]);
+        w(out, 4, i + 1), wstring(out, "127.0.0.1", 9), w(out, 4, advertised[i] ? advertised[i] : ports[i]);
         if (version >= 1) wstring(out, NULL, 0);
         wtags(out);
     }
@@ -450,12 +454,13 @@ static void init_producer_id(Out *out) {
 static void api_versions(Out *out, int version) {
     /* Fetch and ListOffsets are listed but not implemented: without them librdkafka assumes an old message format. */
     const int ranges[][3] = {{PRODUCE, 0, highest_produce}, {1, 0, 11}, {2, 0, 5}, {METADATA, 0, highest_produce > 9 ? 13 : 9},
-                             {API_VERSIONS, 0, 4}, {INIT_PRODUCER_ID, 0, 5}};
+                             {API_VERSIONS, 0, 4}, {INIT_PRODUCER_ID, 0, 5}, {SASL_HANDSHAKE, 1, 1}, {SASL_AUTHENTICATE, 0, 2}};
+    size_t count = sizeof ranges / sizeof *ranges - (session_ms < 0 ? 2 : 0);
     bool known = version <= 4;
     out->flexible = known && version >= 3;
     w(out, 2, known ? 0 : UNSUPPORTED_VERSION);
-    wcount(out, sizeof ranges / sizeof *ranges);
-    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+    wcount(out, count);
+    for (size_t i = 0; i < count; i++) {
         w(out, 2, ranges[i][0]), w(out, 2, ranges[i][1]), w(out, 2, ranges[i][2]);
         wtags(out);
     }
@@ -463,20 +468,49 @@ static void api_versions(Out *out, int version) {
     wtags(out);
 }
 
+static void sasl_handshake(In *in, Out *out) {
+    int64_t size;
+    const uint8_t *name = rstring(in, &size);
+    bool known = name && size == 5 && !memcmp(name, "PLAIN", 5);
+    w(out, 2, known ? 0 : 33), w(out, 4, 1), wstring(out, "PLAIN", 5);
+}
+
+/* until: when the session ends. */
+static void sasl_authenticate(In *in, Out *out, int version, int64_t *until) {
+    int64_t size = rcount(in);
+    const uint8_t *given = take(in, size);
+    bool valid = given && !in->bad && size == sizeof credentials - 1 && !memcmp(given, credentials, (size_t)size);
+    *until = valid ? session_ms ? now_ns() + session_ms * 1000000 : INT64_MAX : 0;
+    w(out, 2, valid ? 0 : SASL_FAILED), wstring(out, NULL, 0), wcount(out, 0);
+    if (version >= 1) w(out, 8, valid ? session_ms : 0);
+    wtags(out);
+}
+
+/* Whether a request may come now on a connection whose session ends at `until`. */
+static bool allowed_now(int64_t key, int64_t until) {
+    if (session_ms < 0) return key != SASL_HANDSHAKE && key != SASL_AUTHENTICATE;
+    if (key == API_VERSIONS || key == SASL_HANDSHAKE || key == SASL_AUTHENTICATE) return true;
+    if (until && until <= now_ns()) expired++;
+    return until > now_ns();
+}
+
 /* Responds to one frame, which has no size prefix. Returns false if the connection must be closed. */
-static bool answer(const uint8_t *frame, int64_t size, Out *out, int broker) {
-    static const int flexible_from[] = {[PRODUCE] = 9, [METADATA] = 9, [API_VERSIONS] = 3, [INIT_PRODUCER_ID] = 2};
+static bool answer(const uint8_t *frame, int64_t size, Out *out, int broker, int64_t *until) {
+    static const int flexible_from[] = {[PRODUCE] = 9, [METADATA] = 9, [API_VERSIONS] = 3, [INIT_PRODUCER_ID] = 2,
+                                        [SASL_HANDSHAKE] = INT32_MAX, [SASL_AUTHENTICATE] = 2};
     In in = {frame, frame + size, false, false};
     int64_t key = r16(&in), version = r16(&in), correlation_id = r32(&in), client_id_size;
     rstring(&in, &client_id_size);
     size_t start = out->size;
     bool wanted = true;
-    if (in.bad || (key != PRODUCE && key != METADATA && key != API_VERSIONS && key != INIT_PRODUCER_ID)) return false;
+    if (in.bad || (key != PRODUCE && key != METADATA && key != API_VERSIONS && key != INIT_PRODUCER_ID
+                   && key != SASL_HANDSHAKE && key != SASL_AUTHENTICATE) || !allowed_now(key, *until)) return false;
     in.flexible = out->flexible = version >= flexible_from[key];
     rtags(&in);
     w(out, 4, 0), w(out, 4, correlation_id);
     if (key != API_VERSIONS) wtags(out);
-    requests[key == PRODUCE ? 0 : key == METADATA ? 1 : key == API_VERSIONS ? 2 : 3]++;
+    if (key != SASL_HANDSHAKE)
+        requests[key == PRODUCE ? 0 : key == METADATA ? 1 : key == API_VERSIONS ? 2 : key == INIT_PRODUCER_ID ? 3 : 4]++;
     if (key == API_VERSIONS) {
         api_versions(out, (int)version);
     } else if (key == PRODUCE && version >= 3 && version <= highest_produce) {
@@ -485,6 +519,10 @@ static bool answer(const uint8_t *frame, int64_t size, Out *out, int broker) {
         metadata(&in, out, (int)version);
     } else if (key == INIT_PRODUCER_ID && version <= 5) {
         init_producer_id(out);
+    } else if (key == SASL_HANDSHAKE && version == 1) {
+        sasl_handshake(&in, out);
+    } else if (key == SASL_AUTHENTICATE && version <= 2) {
+        sasl_authenticate(&in, out, (int)version, until);
     } else {
         return false;
     }
@@ -507,6 +545,7 @@ typedef struct Connection {
     size_t sent, allowed;             /* bytes of out that are written, and that may be written before hold_until */
     Departure *departures;            /* of responses that latency_ms delays, in order */
     size_t departing, departure_room;
+    int64_t session_until;            /* when its SASL session ends; 0: there is none */
     int64_t hold_until, cut_at;       /* cut_at: the byte of the frame at which it ends; -1: none, -2: not drawn yet */
     bool silent, closing, stalled;
     struct Connection *next;
@@ -599,7 +638,7 @@ static bool serve_frame(Connection *c, int64_t size) {
     if (!c->stalled && strikes(STALL)) { c->stalled = true; c->allowed = 0; hold(c, stall_ms); return false; }
     c->stalled = false;
     size_t before = c->out.size;
-    if (!answer(c->in + c->in_start + 4, size, &c->out, c->broker)) { close_connection(c); return false; }
+    if (!answer(c->in + c->in_start + 4, size, &c->out, c->broker, &c->session_until)) { close_connection(c); return false; }
     c->in_start += 4 + (size_t)size;
     c->cut_at = -2;
     if (c->silent) c->out.size = before;
@@ -658,9 +697,11 @@ static void welcome(int broker) {
 /* ---- control ---- */
 
 static void report(void) {
-    printf("{\"requests\": {\"produce\": %ld, \"metadata\": %ld, \"api_versions\": %ld, \"init_producer_id\": %ld}",
-           (long)requests[0], (long)requests[1], (long)requests[2], (long)requests[3]);
-    printf(", \"batches_acknowledged\": %ld, \"stale\": %ld, \"faults\": {", (long)acked_batches, (long)stale);
+    printf("{\"requests\": {\"produce\": %ld, \"metadata\": %ld, \"api_versions\": %ld, \"init_producer_id\": %ld, "
+           "\"sasl_authenticate\": %ld}",
+           (long)requests[0], (long)requests[1], (long)requests[2], (long)requests[3], (long)requests[4]);
+    printf(", \"batches_acknowledged\": %ld, \"stale\": %ld, \"expired\": %ld, \"faults\": {",
+           (long)acked_batches, (long)stale, (long)expired);
     for (int i = 0; i < FAULTS; i++) printf("%s\"%s\": %ld", i ? ", " : "", faults[i].name, faults[i].happened);
     printf("}, \"topics\": {");
     for (int i = 0; i < topic_count; i++) {
@@ -739,11 +780,17 @@ static void listen_to_all(void) {
 int main(int argc, char **argv) {
     static char line[4096];
     size_t line_size = 0;
-    for (int option; (option = getopt(argc, argv, "b:p:v:c")) != -1;) {
+    for (int option; (option = getopt(argc, argv, "b:p:v:ca:s:")) != -1;) {
         if (option == 'b') broker_count = atoi(optarg);
         else if (option == 'p') default_partitions = atoi(optarg);
         else if (option == 'v') highest_produce = atoi(optarg);
         else if (option == 'c') checking = true;
+        else if (option == 's') session_ms = atol(optarg);
+        else if (option == 'a') {
+            int count = 0;
+            for (char *port = strtok(optarg, ","); port && count < MOST_BROKERS; port = strtok(NULL, ","))
+                advertised[count++] = atoi(port);
+        }
         else return 2;
     }
     if (broker_count < 1 || broker_count > MOST_BROKERS || default_partitions < 1 || highest_produce < 3 || highest_produce > 13)

@@ -20,6 +20,7 @@ from cyproducer.config.properties import parse
         ("a=1\\\n# no comment", {"a": "1# no comment"}),
         (r"a\=b\:c\ d=1", {"a=b:c d": "1"}),
         (r"a=\t\n\r\f\\\z\u00fc\"", {"a": '\t\n\r\f\\zü"'}),
+        (r"\ud83d\ude00=a\ud83d\ude00b", {"😀": "a😀b"}),
         ("a=1\na=2", {"a": "2"}),
         ("a = x # no comment", {"a": "x # no comment"}),
         ("a=1\\", {"a": "1"}),

@@ -43,6 +43,9 @@ void cyp_fuzz_attach(void **functions) {
     to.of_switch = (switch_function)functions[9];
 }
 
+/* For code that is written in Python. */
+uint8_t *cyp_fuzz_counters(void) { return counters; }
+
 void __sanitizer_cov_trace_pc(void) {
     uintptr_t pc = (uintptr_t)__builtin_return_address(0);
     /* Fibonacci hashing of the bits that do not change with a library's load address: pages are 4 KiB or more. */

@@ -3,7 +3,8 @@
     python tests/fuzz/engine.py TARGET [libFuzzer's arguments]
 
 libFuzzer comes from the atheris wheel, and nothing else of atheris is used: no Python runs between two
-inputs, unless the target is written in Python.
+inputs, unless the target is written in Python. What libFuzzer sees of Python code are the branches that
+``sys.monitoring`` reports.
 """
 
 from __future__ import annotations
@@ -41,7 +42,14 @@ def attach(libfuzzer: ctypes.CDLL) -> None:
 
 
 # The targets written in Python.
-PLAYED = {"rig": "tests.fuzz.fuzz_rig", "arguments": "tests.fuzz.fuzz_arguments"}
+PLAYED = {
+    "rig": "tests.fuzz.fuzz_rig",
+    "arguments": "tests.fuzz.fuzz_arguments",
+    "tls": "tests.fuzz.fuzz_tls",
+    "security": "tests.fuzz.fuzz_security",
+}
+# Those whose product code is written in Python as well.
+TRACED = ("security",)
 PLAY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
 
 
@@ -61,6 +69,27 @@ def player(module: str) -> Any:
     return PLAY(run)
 
 
+def trace_python() -> None:
+    """Counts the branches that the package's Python code takes, as ``coverage.c`` does for C."""
+    # From Python 3.12 on, which fuzzing needs.
+    monitoring: Any = getattr(sys, "monitoring")  # noqa: B009
+    function = ctypes.CDLL(None).cyp_fuzz_counters
+    function.restype = ctypes.c_void_p
+    counters = (ctypes.c_uint8 * 8192).from_address(function())
+    package = f"{os.sep}cyproducer{os.sep}"
+
+    def took(code: Any, at: int, to: int) -> Any:
+        if package not in code.co_filename:
+            return monitoring.DISABLE
+        place = ((id(code) >> 4) * 31 + at * 17 + to) % 8192
+        counters[place] = min(255, counters[place] + 1)
+        return None
+
+    monitoring.use_tool_id(monitoring.COVERAGE_ID, "fuzz")
+    monitoring.register_callback(monitoring.COVERAGE_ID, monitoring.events.BRANCH, took)
+    monitoring.set_events(monitoring.COVERAGE_ID, monitoring.events.BRANCH)
+
+
 PLAYERS: list[Any] = []
 
 # Rigs are reference cycles: without this, LeakSanitizer would report those that are not collected yet.
@@ -70,6 +99,8 @@ COLLECT = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: gc.collect() and Non
 def address_of(target: str) -> int:
     if target in PLAYED:
         PLAYERS.append(player(PLAYED[target]))
+        if target in TRACED:
+            trace_python()
         return ctypes.cast(PLAYERS[-1], ctypes.c_void_p).value or 0
     for name in MODULES:
         address = importlib.import_module(name).address(target)

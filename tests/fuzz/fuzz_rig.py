@@ -1,6 +1,7 @@
 """Fuzz target in Python, over a ``Rig``: the sender against a broker that responds as the input says.
 
-All code between ``send()`` and the socket is the package's own. For any response:
+All code between ``send()`` and the socket is the package's own. ``fuzz_tls`` plays the same over TLS. For any
+response:
 
 - an invalid response ends its connection, with an error that names the broker;
 - the batches of its request are sent again, and arrive once the broker is honest;
@@ -12,9 +13,13 @@ from __future__ import annotations
 
 import struct
 import uuid
+from collections.abc import Callable
+from socket import socket
+from typing import Any
 
 from cyproducer import errors
 from cyproducer.futures.delivery import RecordFuture
+from cyproducer.network.tls_transport import TlsSession
 from tools.harness.reference_records import PartitionResponse, Topic, encode_produce_response
 from tools.harness.rig import HookResult, Rig, Seen
 
@@ -22,6 +27,8 @@ from tools.harness.rig import HookResult, Rig, Seen
 NAMES = ("aa", "b", "ccc")
 IDS = [uuid.UUID(int=number << 64 | number) for number, _ in enumerate(NAMES, 7)]
 MOST_RECORDS = 60
+#: Given the broker's end of a socket pair, returns the producer's session, and the broker's end of it.
+Secured = Callable[[socket], tuple[TlsSession, Any]]
 #: The errors for a broker that responds wrongly, closes the connection, or does not respond.
 ENDS = (
     errors.KafkaProtocolError,
@@ -142,9 +149,12 @@ def check_ends(rig: Rig) -> int:
     return ended
 
 
-def play(data: bytes) -> int:
+def play(data: bytes, secured: Callable[[Choices], Secured] | None = None) -> int:
     """Plays one input; returns the number of connections that it ended. Raises AssertionError on a
-    finding."""
+    finding.
+
+    ``secured``: makes the TLS of the connections.
+    """
     choices = Choices(data)
     version, in_flight = 3 + choices.byte() % 11, 1 + choices.byte() % 3
     ended = sent = 0
@@ -157,6 +167,7 @@ def play(data: bytes) -> int:
         ordered=in_flight != 2,
         delivery_timeout_ms=1e9,
         seed=1,
+        tls=None if secured is None else secured(choices),
     ) as rig:
         rig.fates.hook = retry_all
         for name, topic_id in zip(NAMES, IDS, strict=True):

@@ -39,14 +39,16 @@ class Target:
 
 
 TARGETS = (
-    Target("produce", 0.15, 500_000, 800),
-    Target("frames", 0.10, 200_000, 1000),
+    Target("produce", 0.12, 500_000, 800),
+    Target("frames", 0.08, 200_000, 1000),
     Target("writing", 0.05, 60_000, 200),
-    Target("messages", 0.20, 100_000, 700),
-    Target("compression", 0.05, 74_000, 1000),
-    Target("records", 0.10, 40_000, 300),
-    Target("buffers", 0.10, 25_000, 400),
-    Target("rig", 0.15, 900, 300),
+    Target("messages", 0.15, 100_000, 700),
+    Target("compression", 0.05, 70_900, 1000),
+    Target("records", 0.09, 40_000, 300),
+    Target("buffers", 0.09, 25_000, 400),
+    Target("rig", 0.13, 900, 300),
+    Target("tls", 0.09, 100, 150),
+    Target("security", 0.05, 3_000, 400),
     Target("arguments", 0.10, 100, 400),
 )
 assert sum(target.inputs for target in TARGETS) == 1_000_000
@@ -73,8 +75,9 @@ def environment(built: Path, target: Target) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(
             [str(built / "lib"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         ),
-        # Makes AddressSanitizer detect uses of freed Python objects as well.
-        **({"PYTHONMALLOC": "malloc"} if target.name == "arguments" else {}),
+        # Makes AddressSanitizer detect uses of freed Python objects as well, and LeakSanitizer find what they
+        # refer to, such as OpenSSL's objects.
+        **({"PYTHONMALLOC": "malloc"} if target.name in ("arguments", "tls", "security") else {}),
         "PYTHONSAFEPATH": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }

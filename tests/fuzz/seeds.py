@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from cyproducer.network import protocol
 from cyproducer.records.compression import compressor_for
-from tests.fuzz import corpus
+from tests.fuzz import corpus, fuzz_security
 from tests.fuzz.fuzz_rig import IDS, NAMES
 from tests.network.test_protocol_malformed import CASES
 from tools.harness.reference_records import PartitionResponse, Topic, encode_produce_response
@@ -85,7 +85,26 @@ def arguments() -> Iterator[bytes]:
         yield bytes([number % 2]) + chosen.randbytes(chosen.randrange(40, 300))
 
 
+def tls() -> Iterator[bytes]:
+    """Byte 0 is the version, byte 1 how many requests are in flight, byte 2 who reads: C or Python."""
+    chosen = random.Random(7)
+    for number in range(24):
+        yield bytes([number % 11, number % 3, number % 2]) + chosen.randbytes(chosen.randrange(20, 250))
+
+
+def security() -> Iterator[bytes]:
+    """Byte 0 is the parser. Zeros choose valid messages, unchanged."""
+    chosen = random.Random(8)
+    for parser in range(len(fuzz_security.PARSERS)):
+        for choice in range(4):
+            yield bytes([parser, choice])
+            yield bytes([parser, choice, *(b if b % 3 == 0 else 0 for b in chosen.randbytes(60))])
+            yield bytes([parser, choice]) + chosen.randbytes(60)
+
+
 SEEDS = {
+    "tls": tls,
+    "security": security,
     "produce": produce,
     "messages": messages,
     "frames": frames,

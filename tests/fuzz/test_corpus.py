@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cyproducer import errors
 from cyproducer.network import protocol
 from cyproducer.records.compression import DecompressionError, compressor_for, decompress
-from tests.fuzz import corpus, fuzz_arguments, fuzz_rig
+from tests.fuzz import corpus, fuzz_arguments, fuzz_rig, fuzz_security, fuzz_tls
 from tests.fuzz.fuzz_rig import IDS, NAMES, acknowledge, retry_all
 from tools.harness.rig import Rig
 
@@ -34,7 +34,9 @@ def two_byte_inputs(target: str) -> list[bytes]:
     return [data for data in corpus.inputs(target) if len(data) >= 2]
 
 
-@pytest.mark.parametrize("target", ["produce", "frames", "messages", "compression", "rig", "arguments"])
+@pytest.mark.parametrize(
+    "target", ["produce", "frames", "messages", "compression", "rig", "arguments", "tls", "security"]
+)
 def test_each_corpus_has_inputs(target: str) -> None:
     assert len(corpus.inputs(target)) >= 10
 
@@ -125,6 +127,32 @@ def test_invalid_responses_end_connections_but_lose_no_record() -> None:
 @given(data=st.binary(min_size=3, max_size=200))
 def test_no_response_of_a_broker_loses_a_record(data: bytes) -> None:
     fuzz_rig.play(data)
+
+
+@pytest.mark.parametrize("reader", [0, 1], ids=["in-c", "in-python"])
+def test_damaged_tls_ends_connections_but_loses_no_record(reader: int) -> None:
+    played = [fuzz_tls.play(data) for data in corpus.inputs("tls") if len(data) > 2 and data[2] % 2 == reader]
+    assert sum(played) > 10
+
+
+@settings(max_examples=50)
+@given(data=st.binary(min_size=10, max_size=200))
+def test_nothing_that_arrives_over_tls_loses_a_record(data: bytes) -> None:
+    fuzz_tls.play(data)
+
+
+@pytest.mark.parametrize("number", range(len(fuzz_security.PARSERS)))
+def test_what_comes_before_kafkas_protocol_is_read_or_refused_without_a_secret(number: int) -> None:
+    inputs = [data for data in corpus.inputs("security") if data[:1] == bytes([number])]
+    assert len(inputs) >= 5
+    for data in inputs:
+        fuzz_security.play(data)
+
+
+@settings(max_examples=300)
+@given(data=st.binary(min_size=1, max_size=200))
+def test_no_text_before_kafkas_protocol_is_trusted(data: bytes) -> None:
+    fuzz_security.play(data)
 
 
 @pytest.mark.parametrize("kind", [0, 1])

@@ -1,8 +1,9 @@
 """A TCP proxy between a producer and Kafka's brokers that loses, cuts and delays data.
 
-Owns its listening sockets, one per node, and two threads per connection. Reads both directions frame by
-frame, so that it can act on whole Produce requests. Changes no byte. A `Mischief` chooses the fault of each
-connection; faults are logged. Does not support acks=0, because such requests have no response.
+Owns its listening sockets, one per node, and two threads per connection. Reads both directions message by
+message, so that it can act on whole Produce requests: a message is a frame, or a TLS record. Changes no byte.
+A `Mischief` chooses the fault of each connection; faults are logged. Does not support acks=0, because such
+requests have no response.
 """
 
 from __future__ import annotations
@@ -24,15 +25,24 @@ TICK_S = 0.2
 """Maximum time after which a reading thread notices that its connection was cut."""
 PATIENCE_S = 10
 """Maximum time for a broker to respond to requests that reached it after the client had disconnected."""
+APPLICATION_DATA = 23
+"""The type of the TLS records that carry data, and, in TLS 1.3, the encrypted part of the handshake."""
+OPENING_RECORDS = 12
+"""At most this many of them open a connection, in each direction: the handshake, and SASL."""
 
 
 class Proxy:
     """Listens on one port per node and forwards connections. A context manager.
 
     Injects faults only within `misbehaving`. Its methods are for one thread.
+
+    ``encrypted``: the connections are TLS, which the proxy cannot read. What `Plan` says of a Produce request
+    and its response then applies to a TLS record of that number, counted behind those that open the
+    connection.
     """
 
-    def __init__(self, nodes: Iterable[int]) -> None:
+    def __init__(self, nodes: Iterable[int], encrypted: bool = False) -> None:
+        self._encrypted = encrypted
         self._listeners = {node: socket.create_server(("127.0.0.1", 0)) for node in nodes}
         self.ports: dict[int, int] = {
             node: listener.getsockname()[1] for node, listener in self._listeners.items()
@@ -118,16 +128,87 @@ class Proxy:
             return
         with self._lock:
             number, plan = (0, GENTLE) if self._mischief is None else self._mischief.next_plan(node)
-            link = _Link(f"connection {number} to node {node}", client, broker, plan, self._log)
+            traffic: _Frames | _TlsRecords = _TlsRecords() if self._encrypted else _Frames()
+            link = _Link(f"connection {number} to node {node}", client, broker, plan, self._log, traffic)
             self._links.append(link)
         link.start()
+
+
+class _Frames:
+    """The frames of a connection without TLS."""
+
+    HEAD = 4
+    PATIENCE_S = PATIENCE_S
+
+    def __init__(self) -> None:
+        # Requests forwarded, or about to be, without a response: correlation id, and the number of a Produce
+        # request, else 0.
+        self._unanswered: deque[tuple[int, int]] = deque()
+        self._produced = 0
+
+    @staticmethod
+    def size(head: bytes) -> int:
+        return int.from_bytes(head)
+
+    def request(self, frame: bytes) -> tuple[int, str]:
+        """Returns the number of a Produce request, else 0, and what it is."""
+        api_key, _, correlation_id = struct.unpack_from(">hhi", frame, 4)
+        self._produced += api_key == PRODUCE
+        number = self._produced if api_key == PRODUCE else 0
+        self._unanswered.append((correlation_id, number))
+        return number, f"Produce {number}" if number else f"a request with API key {api_key}"
+
+    def answer(self, frame: bytes) -> tuple[int, str]:
+        """Returns the number of the Produce request that this responds to, else 0, and what it is."""
+        (correlation_id,) = struct.unpack_from(">i", frame, 4)
+        expected, number = self._unanswered.popleft()
+        assert correlation_id == expected, f"response {correlation_id}, expected {expected}"
+        return number, f"the response to {f'Produce {number}' if number else 'another request'}"
+
+    def answered(self) -> bool:
+        return not self._unanswered
+
+
+class _TlsRecords:
+    """The TLS records of a connection (RFC 8446, section 5.1)."""
+
+    HEAD = 5
+    PATIENCE_S = 1
+    """Enough for a broker to process what it has received."""
+
+    def __init__(self) -> None:
+        self._requests = self._answers = 0
+
+    @staticmethod
+    def size(head: bytes) -> int:
+        return int.from_bytes(head[3:])
+
+    def request(self, record: bytes) -> tuple[int, str]:
+        self._requests += record[0] == APPLICATION_DATA
+        number = max(0, self._requests - OPENING_RECORDS)
+        return number, f"record {self._requests}"
+
+    def answer(self, record: bytes) -> tuple[int, str]:
+        self._answers += record[0] == APPLICATION_DATA
+        number = max(0, self._answers - OPENING_RECORDS)
+        return number, f"record {self._answers} of the broker"
+
+    def answered(self) -> bool:
+        # Nobody but the client can say.
+        return False
 
 
 class _Link:
     """One connection: the client's socket, the broker's socket, and the fault of the connection."""
 
     def __init__(
-        self, name: str, client: socket.socket, broker: socket.socket, plan: Plan, log: FaultLog
+        self,
+        name: str,
+        client: socket.socket,
+        broker: socket.socket,
+        plan: Plan,
+        log: FaultLog,
+        traffic: _Frames | _TlsRecords,
     ) -> None:
         self._name = name
         self._client = client
@@ -137,9 +218,7 @@ class _Link:
         self._over = threading.Event()
         self._cutting = threading.Lock()
         self._client_gone = False
-        # Requests forwarded, or about to be, without a response: correlation id, and the number of a Produce
-        # request, else 0.
-        self._unanswered: deque[tuple[int, int]] = deque()
+        self._traffic = traffic
         self._answered = threading.Condition()
         self._threads = [
             threading.Thread(target=self._pump, args=(direction,), name=f"proxy {name}")
@@ -184,18 +263,14 @@ class _Link:
             self.cut()
 
     def _pass_requests(self) -> None:
-        passed = produced = 0
-        while (frame := self._frame(self._client)) is not None:
-            api_key, _, correlation_id = struct.unpack_from(">hhi", frame, 4)
-            produced += api_key == PRODUCE
-            number = produced if api_key == PRODUCE else 0
+        passed = 0
+        while (message := self._message(self._client)) is not None:
+            number, kind = self._traffic.request(message)
             fault, at, hold_s, abrupt, _ = self._plan
-            kind = f"Produce {number}" if number else f"a request with API key {api_key}"
-            if fault is Fault.CUT_REQUESTS and passed + len(frame) > at:
-                self._write(self._broker, frame[: at - passed])
-                self.cut(f"{at - passed} of the {len(frame)} bytes of {kind} reached the broker", abrupt)
+            if fault is Fault.CUT_REQUESTS and passed + len(message) > at:
+                self._write(self._broker, message[: at - passed])
+                self.cut(f"{at - passed} of the {len(message)} bytes of {kind} reached the broker", abrupt)
                 return
-            self._unanswered.append((correlation_id, number))
             if fault is Fault.SLOW:
                 self._over.wait(hold_s)
             elif number != 0 and number == at and fault is Fault.LATE_REQUEST:
@@ -206,9 +281,9 @@ class _Link:
             elif number != 0 and number == at and fault is Fault.STALL_REQUESTS:
                 self._note(f"{kind}, and what follows, reaches the broker {hold_s:.3f} s late")
                 self._over.wait(hold_s)
-            if not self._write(self._broker, frame):
+            if not self._write(self._broker, message):
                 return
-            passed += len(frame)
+            passed += len(message)
         if self._plan.fault in (Fault.LATE_REQUEST, Fault.STALL_REQUESTS):
             self._await_answers()
 
@@ -217,46 +292,43 @@ class _Link:
         of a closed connection, and these requests must be processed."""
         with self._answered:
             answered = self._answered.wait_for(
-                lambda: self._over.is_set() or not self._unanswered, timeout=PATIENCE_S
+                lambda: self._over.is_set() or self._traffic.answered(), timeout=self._traffic.PATIENCE_S
             )
         if not answered:
-            self._note(f"no response within {PATIENCE_S} s to requests sent before the client disconnected")
+            self._note("ends without a response to requests sent before the client disconnected")
 
     def _pass_answers(self) -> None:
         passed = 0
-        while (frame := self._frame(self._broker)) is not None:
-            (correlation_id,) = struct.unpack_from(">i", frame, 4)
+        while (message := self._message(self._broker)) is not None:
             with self._answered:
-                expected, number = self._unanswered.popleft()
+                number, kind = self._traffic.answer(message)
                 self._answered.notify_all()
-            assert correlation_id == expected, f"{self._name}: response {correlation_id}, expected {expected}"
             fault, at, hold_s, abrupt, last = self._plan
             if number != 0 and (number == last or (fault is Fault.LOSE_ANSWER and number == at)):
-                self.cut(f"the response to Produce {number} was lost", abrupt)
+                self.cut(f"{kind} was lost", abrupt)
                 return
-            if fault is Fault.CUT_ANSWERS and passed + len(frame) > at:
-                self._write(self._client, frame[: at - passed])
-                kind = f"Produce {number}" if number else "another request"
-                self.cut(f"{at - passed} of {len(frame)} bytes of the response to {kind} passed", abrupt)
+            if fault is Fault.CUT_ANSWERS and passed + len(message) > at:
+                self._write(self._client, message[: at - passed])
+                self.cut(f"{at - passed} of {len(message)} bytes of {kind} passed", abrupt)
                 return
             if fault is Fault.SLOW:
                 self._over.wait(hold_s)
             elif fault is Fault.STALL_ANSWERS and number != 0 and number == at:
-                self._note(f"the response to Produce {number}, and what follows, is {hold_s:.3f} s late")
+                self._note(f"{kind}, and what follows, is {hold_s:.3f} s late")
                 self._over.wait(hold_s)
             if self._client_gone:
-                self._note(f"the response to Produce {number} came after the client had disconnected")
-            elif not self._write(self._client, frame):
+                self._note(f"{kind} came after the client had disconnected")
+            elif not self._write(self._client, message):
                 self._client_gone = True
-            passed += len(frame)
+            passed += len(message)
 
-    def _frame(self, end: socket.socket) -> bytes | None:
-        """Returns the next request or response, size prefix included; ``None`` at the connection's end."""
-        size = self._read(end, 4)
-        if size is None:
+    def _message(self, end: socket.socket) -> bytes | None:
+        """Returns the next message, its head included; ``None`` at the connection's end."""
+        head = self._read(end, self._traffic.HEAD)
+        if head is None:
             return None
-        rest = self._read(end, int.from_bytes(size))
-        return None if rest is None else size + rest
+        rest = self._read(end, self._traffic.size(head))
+        return None if rest is None else head + rest
 
     def _read(self, end: socket.socket, size: int) -> bytes | None:
         got = bytearray()

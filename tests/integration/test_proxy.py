@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.fault_log import FaultLog
 from tests.integration.mischief import ALL, GENTLE, Fault, Mischief, Plan
-from tests.integration.proxy import Proxy
+from tests.integration.proxy import OPENING_RECORDS, Proxy
 
 NODE = 7
 PRODUCE, METADATA = 0, 3
@@ -22,7 +22,7 @@ ANSWER = b"answer" * 10
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """Responds to each frame with its correlation id. Keeps the received bytes."""
+    """Responds to each frame with its correlation id, or to each TLS record. Keeps the received bytes."""
 
     daemon_threads = False
 
@@ -30,6 +30,7 @@ class Server(socketserver.ThreadingTCPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.got = bytearray()
         self.answered = 0
+        self.encrypted = False
         self.closed = threading.Semaphore(0)
 
 
@@ -39,6 +40,10 @@ class Handler(socketserver.BaseRequestHandler):
         assert isinstance(server, Server)
         pending = b""
         with contextlib.suppress(ConnectionError):
+            while server.encrypted and (data := self.request.recv(len(record()))):
+                server.got += data
+                if len(server.got) % len(record()) == 0:
+                    self.request.sendall(record())
             while data := self.request.recv(65_536):
                 server.got += data
                 pending += data
@@ -89,6 +94,11 @@ def frame(api_key: int, correlation_id: int, size: int = 20) -> bytes:
 
 def answer(correlation_id: int) -> bytes:
     return struct.pack(">ii", 4 + len(ANSWER), correlation_id) + ANSWER
+
+
+def record(kind: int = 23) -> bytes:
+    """A TLS record with 20 bytes, by default of application data."""
+    return bytes([kind, 3, 3, 0, 20]) + bytes(20)
 
 
 @contextlib.contextmanager
@@ -193,6 +203,31 @@ def test_delayed_data_arrives_completely(proxy: Proxy, log: FaultLog, plan: Plan
         client.sendall(frame(PRODUCE, 1))
         assert received(client, len(answer(1))) == answer(1)
         assert time.monotonic() - began_s >= least_s
+
+
+@pytest.mark.parametrize(
+    ("plan", "passed", "reached", "noted"),
+    [
+        (Plan(Fault.CUT_REQUESTS, at=2 * 25 + 7), 2, 2 * 25 + 7, "7 of the 25 bytes of record 3 reached"),
+        (Plan(Fault.LOSE_ANSWER, at=2), OPENING_RECORDS + 1, None, "record 14 of the broker was lost"),
+        (Plan(Fault.LATE_REQUEST, at=2), OPENING_RECORDS + 1, None, "client cut; record 14 reaches"),
+    ],
+)
+def test_over_tls_records_are_counted_behind_those_that_open_the_connection(
+    server: Server, log: FaultLog, plan: Plan, passed: int, reached: int | None, noted: str
+) -> None:
+    server.encrypted = True
+    with Proxy([NODE], encrypted=True) as proxy:
+        proxy.forward_to({NODE: server.server_address[1]})
+        with proxy.misbehaving(OnePlan(plan), log), connected(proxy) as client:
+            for _ in range(passed):
+                client.sendall(record())
+                assert received(client, len(record())) == record()
+            client.sendall(record())
+            assert received(client) == b""
+            assert server.closed.acquire(timeout=10)
+    assert server.got == (record() * (passed + 1))[:reached]
+    assert log.count(noted) == 1
 
 
 def test_existing_connections_are_cut_when_the_faults_begin(proxy: Proxy, log: FaultLog) -> None:

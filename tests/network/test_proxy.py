@@ -218,6 +218,9 @@ def test_urls(url: str, found: tuple[object, ...]) -> None:
         ("socks5://u:@h:1", "SOCKS5's password must have 1 to 255 bytes"),
         ("socks5://u:" + "geheim" * 60 + "@h:1", "SOCKS5's password must have 1 to 255 bytes"),
         ("socks5://u:ge@he/im@h:1", "nothing else behind"),
+        ("socks5://u:geheim\udcfc@h:1", "it is not valid UTF-8"),
+        ("http://u:geheim\udcfc@h:1", "it is not valid UTF-8"),
+        ("http://h\x18:1", "its host has a control character"),
     ],
 )
 def test_urls_that_are_refused(url: str, problem: str) -> None:

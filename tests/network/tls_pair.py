@@ -12,10 +12,12 @@ AUTHORITY = Authority()
 class TlsPair:
     """Makes sessions for ``Rig(tls=...)``. ``in_c``: without the GIL, or through Python's ``ssl`` module."""
 
-    def __init__(self, in_c: bool = True, context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, in_c: bool = True, context: ssl.SSLContext | None = None, server: ssl.SSLContext | None = None
+    ) -> None:
         self.in_c = in_c
         self.context = context or AUTHORITY.client()
-        self.server = AUTHORITY.server()
+        self.server = server or AUTHORITY.server()
 
     def __call__(self, theirs: socket.socket) -> tuple[TlsSession, TlsEnd]:
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()

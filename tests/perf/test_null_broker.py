@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,15 @@ from typing import Any
 import pytest
 
 from cyproducer import KafkaProducer
+from cyproducer.errors import SaslAuthenticationFailedError
 from perf import null_broker
 from perf.null_broker import NullBroker, NullBrokerError
+from perf.null_broker.secured import SecuredBroker
 from tests.perf.produce import Connection, batch, produce_request
 from tools.harness.until import until
 
 NOT_LEADER, CORRUPT, UNKNOWN_TOPIC = 6, 2, 3
-OUT_OF_ORDER, DUPLICATE, INVALID_EPOCH = 45, 46, 47
+OUT_OF_ORDER, DUPLICATE, INVALID_EPOCH, SASL_FAILED = 45, 46, 47, 58
 LAST_SEQUENCE = 2**31 - 1
 
 pytestmark = pytest.mark.skipif(null_broker.unavailable() is not None, reason=str(null_broker.unavailable()))
@@ -273,6 +276,82 @@ def test_with_acks_0_an_error_closes_the_connection(broker: NullBroker, connecti
     with pytest.raises(ConnectionError):
         connection.receive()
     assert broker.report().records("t") == 1
+
+
+# SASL and TLS
+
+
+def authenticate(connection: Connection, message: bytes) -> int:
+    """Returns the error code of SaslAuthenticate v0."""
+    connection.send(struct.pack(">hhihh", 17, 1, 1, -1, 5) + b"PLAIN")
+    assert connection.receive()[4:6] == bytes(2)
+    connection.send(struct.pack(">hhihi", 36, 0, 2, -1, len(message)) + message)
+    return int.from_bytes(connection.receive()[4:6])
+
+
+def test_only_authenticated_connections_are_served() -> None:
+    with NullBroker(topics={"t": 1}, session_ms=0) as broker:
+        with Connection(broker.ports[0]) as stranger, pytest.raises(ConnectionError):
+            stranger.produce("t", 0, batch(1))
+        with Connection(broker.ports[0]) as connection:
+            assert authenticate(connection, b"\0soak\0wrong") == SASL_FAILED
+            with pytest.raises(ConnectionError):
+                connection.produce("t", 0, batch(1))
+        with Connection(broker.ports[0]) as connection:
+            assert authenticate(connection, b"\0soak\0secret") == 0
+            assert connection.produce("t", 0, batch(1)).error_code == 0
+        report = broker.report()
+    assert (report.requests["sasl_authenticate"], report.expired) == (2, 0)
+
+
+def test_a_session_ends() -> None:
+    with NullBroker(topics={"t": 1}, session_ms=1) as broker, Connection(broker.ports[0]) as connection:
+        assert authenticate(connection, b"\0soak\0secret") == 0
+        time.sleep(0.002)
+        with pytest.raises(ConnectionError):
+            connection.produce("t", 0, batch(1))
+        assert broker.report().expired == 1
+        with Connection(broker.ports[0]) as connection:
+            assert authenticate(connection, b"\0soak\0secret") == 0
+
+
+def test_a_secured_broker_is_reached_by_tls_with_sasl_and_renews_sessions() -> None:
+    with SecuredBroker(2, topics={"t": 2}, session_ms=3000) as broker:
+        with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **broker.client_options) as producer:
+            metrics = producer.metrics
+            for partition in (0, 1):
+                producer.send("t", b"value", partition=partition).get(20)
+            made = metrics()["producer-metrics"]["connection-creation-total"]
+            first = broker.report().requests["sasl_authenticate"]
+            until(
+                lambda: (
+                    producer.send("t", b"value", partition=0).get(20)
+                    and broker.report().requests["sasl_authenticate"] > first
+                ),
+                "a renewed session",
+            )
+            assert metrics()["producer-metrics"]["connection-creation-total"] == made
+        options = {**broker.client_options, "sasl_plain_password": "wrong"}
+        with (
+            KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **options) as producer,
+            pytest.raises(SaslAuthenticationFailedError, match="refused user 'soak'"),
+        ):
+            producer.send("t", b"value").get(20)
+        assert broker.report().expired == 0
+
+
+def test_a_secured_broker_passes_on_cuts_and_loses_nothing() -> None:
+    options: dict[str, Any] = {"retry_backoff_ms": 5, "reconnect_backoff_ms": 5, "linger_ms": 0}
+    with SecuredBroker(2, topics={"t": 2}, check=True) as broker:
+        broker.faults(seed=3, cut_in=0.05, cut_out=0.05, down=0.01, down_ms=50)
+        options |= broker.client_options
+        with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
+            for value in numbers(200):
+                producer.send("t", value, partition=0).get(60)
+            assert producer.metrics()["producer-metrics"]["connection-creation-total"] > 3
+        report = broker.report()
+    assert report.records("t") == 200
+    assert report.total("t", "disorder") == report.total("t", "corrupt") == 0
 
 
 # The process

@@ -26,12 +26,15 @@ pytestmark = pytest.mark.skipif(null_broker.unavailable() is not None, reason=st
 
 
 @pytest.mark.slow
-def test_two_million_records_arrive_once_in_order_and_leave_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("secured", [False, True])
+def test_two_million_records_arrive_once_in_order_and_leave_nothing_behind(
+    tmp_path: Path, secured: bool
+) -> None:
     figures_file = tmp_path / "figures.json"
     # In this short a run, memory is still growing to its limit: without the pool, by less than 1 MB.
     options = (
         "--records 2000000 --producers 20 --strength 3 --seed 7 --growth-mb 2 --warm-up 0.3 --sample-s 0.02"
-        " --phase-s 0"
+        f" --phase-s 0{' --secured' if secured else ''}"
     )
 
     done = subprocess.run(
@@ -45,6 +48,8 @@ def test_two_million_records_arrive_once_in_order_and_leave_nothing_behind(tmp_p
     assert figures["metrics"]["record-send-total"] == figures["plan"]["records"] == 2_000_000
     assert sum(figures["faults"].values()) > 20
     assert figures["duplicate_batches"] > 0
+    # Beside the cut connections, sessions end.
+    assert (figures["requests"]["sasl_authenticate"] > 5) == secured
     assert figures["futures_looked_at"] == 1000
     assert set(figures["verdicts"].values()) == {True}
 
