@@ -701,6 +701,12 @@ def refuses_credentials(connection: Connection, cause: BaseException) -> bool:
     return connection.handshake.authentication is not None and isinstance(cause, AUTHENTICATION_ERRORS)
 
 
+def was_accepted(connection: Connection) -> bool:
+    """Whether a connection was authenticated before it ended."""
+    authentication = connection.handshake.authentication
+    return authentication is not None and authentication.was_accepted
+
+
 def mapped(hook: Callable[[str, int], object], host: str, port: int) -> tuple[str, int]:
     """Calls ``broker_address``, and checks what it returns."""
     found = hook(host, port)

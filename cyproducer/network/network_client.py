@@ -41,7 +41,7 @@ from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
-from cyproducer.network.connector import Connector, refuses_credentials
+from cyproducer.network.connector import Connector, refuses_credentials, was_accepted
 from cyproducer.network.dns import Resolver
 from cyproducer.network.producer_id import COMPRESSING_MS, ProducerIdClient
 from cyproducer.network.sender import Sender
@@ -379,7 +379,12 @@ class NetworkClient:
             if type(cause) is errors.KafkaConnectionError and not self._metadata.broker_ids():
                 cause = self._no_answer(connection)
             self._metadata.on_failure(cause, now_ms)
-        if refuses_credentials(connection, cause) and not self._connector.any_ready():
+        if (
+            refuses_credentials(connection, cause)
+            # A new connection may be accepted although a renewal was not, with newer credentials.
+            and not was_accepted(connection)
+            and not self._connector.any_ready()
+        ):
             self._refuse_waits(cause)
         self._on_node_failure(cause, now_ms)
 

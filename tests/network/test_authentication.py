@@ -506,6 +506,25 @@ def test_a_renewal_that_is_refused_loses_no_record() -> None:
         assert future.get(20).offset == 1
 
 
+def test_a_renewal_that_is_refused_does_not_fail_records_without_metadata() -> None:
+    server = SaslServer(lifetime_ms=1200)
+    with (
+        ScriptedCluster(sasl=server, t=1, u=1) as cluster,
+        KafkaProducer(**options(cluster, reconnect_backoff_max_ms=100)) as ours,
+    ):
+        ours.send("t", b"0").get(20)
+        server.users.clear()
+        hold = threading.Event()
+        before = len(cluster.received(SASL_AUTHENTICATE))
+        cluster.act(SASL_AUTHENTICATE, Act(hold=hold))
+        cluster.wait_for_requests(SASL_AUTHENTICATE, before + 1)
+        future = ours.send("u", b"1")
+        until(lambda: ours._runtime.accumulator.parked_records, "the record without metadata")
+        server.users["alice"] = PASSWORD
+        hold.set()
+        assert future.get(20).offset == 0
+
+
 class Renewal:
     """A session of 10 s that is renewed by ``Connector._renew``, with tasks that the test ends."""
 
