@@ -540,11 +540,13 @@ class Connector:
         self._sender.hold(connection, True)
         if not authentication.unsent:
             return begin_ms
-        limit_ms = authentication.ends_at_ms + self._config.request_timeout_ms
+        # A session may end before a new one may begin.
+        waiting_since_ms = max(authentication.ends_at_ms, authentication.may_begin_ms())
+        limit_ms = waiting_since_ms + self._config.request_timeout_ms
         if now_ms >= limit_ms:
             raise errors.KafkaTimeoutError(
-                f"{connection.where}: its session ended {self._config.request_timeout_ms} ms ago, and the "
-                "credentials for a new one have not come"
+                f"{connection.where}: its session ended {now_ms - authentication.ends_at_ms:.0f} ms ago, and "
+                "the credentials for a new one have not come"
             )
         return min(begin_ms, limit_ms)
 

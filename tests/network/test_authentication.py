@@ -596,6 +596,19 @@ def test_a_session_that_ended_holds_the_connection_for_the_request_timeout() -> 
         renewal.at(10_500)
 
 
+def test_credentials_of_a_short_session_get_the_request_timeout_too() -> None:
+    """A session that ends before it may be renewed, as a broker refuses that within a second."""
+    renewal = Renewal()
+    renewal.authentication._done_ms = 10_000 - 300
+    renewal.authentication._first = b"the first token"
+    assert renewal.at(10_000) == 10_750
+    assert renewal.at(10_600) == 10_750
+    assert renewal.at(10_750) == 11_250
+    assert (len(renewal.tasks), set(renewal.held)) == (1, {True})
+    with pytest.raises(KafkaTimeoutError, match="its session ended 1250 ms ago"):
+        renewal.at(11_250)
+
+
 def test_credentials_that_do_not_come_end_the_connection_after_the_request_timeout() -> None:
     calls: list[int] = []
     go_on = threading.Event()
