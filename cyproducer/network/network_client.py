@@ -478,6 +478,8 @@ class NetworkClient:
         if self._metadata.is_full_due(now_ms):
             # Only a full update expires topics, so only then is it worth looking at every topic.
             self._metadata.touch(self._used_since(now_ms - self._config.metadata_max_idle_ms), now_ms)
+            # Records wait for these: no request could be sent for so long.
+            self._metadata.touch(self._sender.parked_topics(), now_ms)
         request = self._metadata.begin_request(now_ms)
         for question in self._open_questions:
             question.asked = True
