@@ -93,6 +93,7 @@ class Connector:
         *,
         open_socket: Callable[[Address], socket.socket] | None = None,
         resolver: Resolver | None = None,
+        background: Background | None = None,
     ) -> None:
         """
         Args:
@@ -103,9 +104,10 @@ class Connector:
             on_failure: called for each failure, with the error and the time in milliseconds.
             open_socket: makes a non-blocking, connecting socket; for tests and simulators.
             resolver: for tests and simulators.
+            background: for simulators.
         """
         self._config = config
-        self._background = Background(sender.request_control)
+        self._background = background or Background(sender.request_control)
         # What few programs need is imported here, and not on the sender's thread: a fork in the middle of an
         # import would leave a module that no thread of the child completes.
         #: None: connections go to the brokers directly.

@@ -40,6 +40,7 @@ from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, ClusterMetadata
 from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.network import protocol
+from cyproducer.network.background import Background
 from cyproducer.network.connection import Connection
 from cyproducer.network.connector import Connector, refuses_credentials, was_accepted
 from cyproducer.network.dns import Resolver
@@ -77,6 +78,7 @@ class NetworkClient:
         rng: Callable[[], float] | None = None,
         open_socket: Callable[[Address], socket.socket] | None = None,
         resolver: Resolver | None = None,
+        background: Background | None = None,
     ) -> None:
         """
         Args:
@@ -86,6 +88,7 @@ class NetworkClient:
             rng: a float in [0, 1), for jitter and the choice among brokers; by default ``random.random``.
             open_socket: makes a non-blocking, connecting socket; for tests and simulators.
             resolver: for tests and simulators.
+            background: for simulators.
         """
         if rng is None:
             # Imported here because only a producer that is actually created needs it: programs that only
@@ -115,6 +118,7 @@ class NetworkClient:
             self._on_node_failure,
             open_socket=open_socket,
             resolver=resolver,
+            background=background,
         )
         # Kept even after a rebootstrap, which forgets the broker that failed.
         self._last_failure: tuple[BaseException, float] | None = None
