@@ -27,7 +27,7 @@ def test_every_history_keeps_the_promises(number: int) -> None:
     assert not broken, f"{len(broken)} histories\n" + "\n".join(broken[:10])
 
 
-@pytest.mark.parametrize("seed", [3, 82, 333, 18, 54])
+@pytest.mark.parametrize("seed", [3, 82, 333, 557, 980])
 def test_the_same_seed_gives_the_same_history(seed: int) -> None:
     """Otherwise a failure could not be reproduced."""
     first: list[str] = []
