@@ -342,6 +342,63 @@ MUTANTS = [
         ("tests/network/test_idempotent_sender.py::test_a_named_leader_is_tried_once_without_backoff",),
     ),
     Mutant(
+        "renewal-fails-batches",
+        "cyproducer/control/batch_fate.py",
+        "            retriable |= isinstance(failure.cause, errors.BrokerResponseError)\n",
+        "",
+        (
+            "tests/control/test_batch_fate.py::"
+            "test_a_refused_authentication_that_ended_the_connection_does_not_fail_its_batches",
+        ),
+    ),
+    Mutant(
+        "renewal-fails-parked-records",
+        "cyproducer/network/network_client.py",
+        "            and not was_accepted(connection)\n",
+        "",
+        (
+            "tests/network/test_authentication.py::"
+            "test_a_renewal_that_is_refused_does_not_fail_records_without_metadata",
+        ),
+    ),
+    Mutant(
+        "credentials-late-before-they-are-due",
+        "cyproducer/network/connector.py",
+        "max(authentication.ends_at_ms, authentication.may_begin_ms())",
+        "authentication.ends_at_ms",
+        (
+            "tests/network/test_authentication.py::"
+            "test_credentials_of_a_short_session_get_the_request_timeout_too",
+        ),
+    ),
+    Mutant(
+        "refused-as-another-node",
+        "cyproducer/control/connections.py",
+        "            self._refused[node.host, node.port] = node.retry_at_ms\n",
+        "            pass\n",
+        (
+            "tests/control/test_connections.py::"
+            "test_a_refusal_counts_for_all_nodes_with_the_same_host_and_port",
+        ),
+    ),
+    Mutant(
+        "accepted-and-still-refused",
+        "cyproducer/control/connections.py",
+        "        self._refused.pop((node.host, node.port), None)\n",
+        "",
+        (
+            "tests/control/test_connections.py::"
+            "test_an_accepted_connection_ends_the_refusal_for_the_other_nodes",
+        ),
+    ),
+    Mutant(
+        "forgotten-while-waited-for",
+        "cyproducer/network/network_client.py",
+        "            self._metadata.touch(self._sender.parked_topics(), now_ms)\n",
+        "",
+        ("tests/network/test_missing_topics.py::test_a_topic_that_a_record_waits_for_is_not_forgotten",),
+    ),
+    Mutant(
         "gap-untold",
         "cyproducer/control/batch_fate.py",
         "orders = () if on_wire else self._orders(batch, 0, Fate.FAIL, maybe)",

@@ -121,6 +121,9 @@ class FatePolicy:
             error = self._gone(batch)
         elif fate is not Fate.FAIL:
             retriable = fate is Fate.RETRY or isinstance(error, errors.KafkaProtocolError)
+            # A broker's error for another request, such as a refused renewal of the session, ended the
+            # connection: it says nothing about this batch.
+            retriable |= isinstance(failure.cause, errors.BrokerResponseError)
             retriable |= bool(getattr(error, "retriable", False))
             verdict = self._try_again(batch, where, error, retriable, maybe, now_ms)
         if verdict is None:

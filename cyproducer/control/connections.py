@@ -218,6 +218,9 @@ class Connections:
         self._nodes: dict[int, _Node] = {}
         #: Retired nodes, which may come back; see ``retire``.
         self._retired: dict[int, _Node] = {}
+        #: Host and port of each broker that has refused this client -> when to try again. A bootstrap server
+        #: and the broker behind it are two nodes.
+        self._refused: dict[tuple[str, int], float] = {}
 
     def add(self, node_id: int, host: str, port: int, *, bootstrap: bool = False) -> bool:
         """Adds a node, or changes its address.
@@ -275,6 +278,11 @@ class Connections:
         node = self._nodes[node_id]
         if node.state is ConnectionState.BACKING_OFF and now_ms >= node.retry_at_ms:
             node.state = ConnectionState.DISCONNECTED
+        if node.state is ConnectionState.DISCONNECTED and self._refused:
+            retry_at_ms = self._refused.get((node.host, node.port), -math.inf)
+            if now_ms < retry_at_ms:
+                node.end(ConnectionState.BACKING_OFF)
+                node.retry_at_ms = retry_at_ms
         return node.state
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
@@ -421,6 +429,7 @@ class Connections:
         node.rounds = 0
         node.unreachable = False
         node.failures.clear()
+        self._refused.pop((node.host, node.port), None)
         return others
 
     def active(self, node_id: int, now_ms: float) -> None:
@@ -452,9 +461,7 @@ class Connections:
         node = self._nodes[node_id]
         if node.connected_to == address:
             self._note(node, address, cause, now_ms)
-            if not try_next_address:
-                node.rounds = max(node.rounds, _MANY_ROUNDS)
-            return self._back_off(node, now_ms)
+            return self._back_off(node, now_ms, refused=not try_next_address)
         if node.attempts.pop(address, None) is None:
             return []
         self._note(node, address, cause, now_ms)
@@ -463,10 +470,7 @@ class Connections:
             node.follow_attempts()
             return []
         node.unreachable = True
-        if not try_next_address:
-            # Trying it again soon would do harm as well: the next attempt is after the longest backoff.
-            node.rounds = max(node.rounds, _MANY_ROUNDS)
-        return self._back_off(node, now_ms)
+        return self._back_off(node, now_ms, refused=not try_next_address)
 
     def closed(self, node_id: int) -> list[Address]:
         """The connection was closed, or the attempt given up, on purpose: not a failure, no backoff.
@@ -574,7 +578,12 @@ class Connections:
         else:
             node.failures[address] = _Failure(text, now_ms)
 
-    def _back_off(self, node: _Node, now_ms: float) -> list[Address]:
+    def _back_off(self, node: _Node, now_ms: float, refused: bool = False) -> list[Address]:
+        if refused:
+            # Trying it again soon would do harm as well: the next attempt is after the longest backoff.
+            node.rounds = max(node.rounds, _MANY_ROUNDS)
         node.rounds += 1
         node.retry_at_ms = now_ms + self._backoff.delay_ms(node.rounds, self._random)
+        if refused:
+            self._refused[node.host, node.port] = node.retry_at_ms
         return node.end(ConnectionState.BACKING_OFF)

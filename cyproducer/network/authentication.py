@@ -96,6 +96,11 @@ class Authentication:
         return self._task_brings if self._task is not None else ""
 
     @property
+    def was_accepted(self) -> bool:
+        """Whether the broker has accepted this client on this connection: what follows are renewals."""
+        return self._done_ms > -math.inf
+
+    @property
     def waits_for_task(self) -> bool:
         """Whether ``resume`` must be called: what runs on another thread is done."""
         return self._task is not None and self._task.done

@@ -94,6 +94,7 @@ class Connector:
         *,
         open_socket: Callable[[Address], socket.socket] | None = None,
         resolver: Resolver | None = None,
+        background: Background | None = None,
     ) -> None:
         """
         Args:
@@ -104,9 +105,10 @@ class Connector:
             on_failure: called for each failure, with the error and the time in milliseconds.
             open_socket: makes a non-blocking, connecting socket; for tests and simulators.
             resolver: for tests and simulators.
+            background: for simulators.
         """
         self._config = config
-        self._background = Background(sender.request_control)
+        self._background = background or Background(sender.request_control)
         # What few programs need is imported here, and not on the sender's thread: a fork in the middle of an
         # import would leave a module that no thread of the child completes.
         #: None: connections go to the brokers directly.
@@ -580,11 +582,13 @@ class Connector:
         self._sender.hold(connection, True)
         if not authentication.unsent:
             return begin_ms
-        limit_ms = authentication.ends_at_ms + self._config.request_timeout_ms
+        # A session may end before a new one may begin.
+        waiting_since_ms = max(authentication.ends_at_ms, authentication.may_begin_ms())
+        limit_ms = waiting_since_ms + self._config.request_timeout_ms
         if now_ms >= limit_ms:
             raise errors.KafkaTimeoutError(
-                f"{connection.where}: its session ended {self._config.request_timeout_ms} ms ago, and it "
-                f"still waits for {authentication.waits_for or 'the credentials'} for a new one"
+                f"{connection.where}: its session ended {now_ms - authentication.ends_at_ms:.0f} ms ago, and "
+                f"it still waits for {authentication.waits_for or 'the credentials'} for a new one"
             )
         return min(begin_ms, limit_ms)
 
@@ -739,6 +743,12 @@ class Connector:
 def refuses_credentials(connection: Connection, cause: BaseException) -> bool:
     """Whether a connection ended because the broker does not accept this client's credentials."""
     return connection.handshake.authentication is not None and isinstance(cause, AUTHENTICATION_ERRORS)
+
+
+def was_accepted(connection: Connection) -> bool:
+    """Whether a connection was authenticated before it ended."""
+    authentication = connection.handshake.authentication
+    return authentication is not None and authentication.was_accepted
 
 
 def mapped(hook: Callable[[str, int], object], host: str, port: int) -> tuple[str, int]:

@@ -40,8 +40,9 @@ from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, ClusterMetadata
 from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.network import protocol
+from cyproducer.network.background import Background
 from cyproducer.network.connection import Connection
-from cyproducer.network.connector import Connector, refuses_credentials
+from cyproducer.network.connector import Connector, refuses_credentials, was_accepted
 from cyproducer.network.dns import Resolver
 from cyproducer.network.producer_id import COMPRESSING_MS, ProducerIdClient
 from cyproducer.network.sender import Sender
@@ -77,6 +78,7 @@ class NetworkClient:
         rng: Callable[[], float] | None = None,
         open_socket: Callable[[Address], socket.socket] | None = None,
         resolver: Resolver | None = None,
+        background: Background | None = None,
     ) -> None:
         """
         Args:
@@ -86,6 +88,7 @@ class NetworkClient:
             rng: a float in [0, 1), for jitter and the choice among brokers; by default ``random.random``.
             open_socket: makes a non-blocking, connecting socket; for tests and simulators.
             resolver: for tests and simulators.
+            background: for simulators.
         """
         if rng is None:
             # Imported here because only a producer that is actually created needs it: programs that only
@@ -115,6 +118,7 @@ class NetworkClient:
             self._on_node_failure,
             open_socket=open_socket,
             resolver=resolver,
+            background=background,
         )
         # Kept even after a rebootstrap, which forgets the broker that failed.
         self._last_failure: tuple[BaseException, float] | None = None
@@ -379,7 +383,12 @@ class NetworkClient:
             if type(cause) is errors.KafkaConnectionError and not self._metadata.broker_ids():
                 cause = self._no_answer(connection)
             self._metadata.on_failure(cause, now_ms)
-        if refuses_credentials(connection, cause) and not self._connector.any_ready():
+        if (
+            refuses_credentials(connection, cause)
+            # A new connection may be accepted although a renewal was not, with newer credentials.
+            and not was_accepted(connection)
+            and not self._connector.any_ready()
+        ):
             self._refuse_waits(cause)
         self._on_node_failure(cause, now_ms)
 
@@ -473,6 +482,8 @@ class NetworkClient:
         if self._metadata.is_full_due(now_ms):
             # Only a full update expires topics, so only then is it worth looking at every topic.
             self._metadata.touch(self._used_since(now_ms - self._config.metadata_max_idle_ms), now_ms)
+            # Records wait for these: no request could be sent for so long.
+            self._metadata.touch(self._sender.parked_topics(), now_ms)
         request = self._metadata.begin_request(now_ms)
         for question in self._open_questions:
             question.asked = True

@@ -17,7 +17,9 @@ from cyproducer.errors import (
     KafkaProtocolError,
     MessageSizeTooLargeError,
     NotLeaderForPartitionError,
+    ProducerClosedError,
     RequestTimedOutError,
+    SaslAuthenticationFailedError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
@@ -130,6 +132,14 @@ def test_a_malformed_response_is_retried_although_its_error_is_not_retriable(cas
     assert not getattr(KafkaProtocolError("malformed"), "retriable", False)
     failure = Failure(cause=KafkaProtocolError("malformed"))
     assert case.policy.decide(case.batch(), failure, True, NOW_MS).verdict.fate is Fate.RETRY
+
+
+def test_a_refused_authentication_that_ended_the_connection_does_not_fail_its_batches(case: Case) -> None:
+    """The credentials for a renewal did not come before the session ended, with requests in flight."""
+    failure = Failure(cause=SaslAuthenticationFailedError("b1:9092: the vault is closed"))
+    assert case.policy.decide(case.batch(), failure, True, NOW_MS).verdict.fate is Fate.RETRY
+    closed = Failure(cause=ProducerClosedError("the producer was closed"))
+    assert case.policy.decide(case.batch(), closed, True, NOW_MS).verdict.fate is Fate.FAIL
 
 
 def test_retries_end_with_the_last_error() -> None:

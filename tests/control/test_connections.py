@@ -524,3 +524,39 @@ def test_a_refused_password_of_an_established_connection_waits_for_the_longest_b
     connections.ready(1, FIRST, 0)
     connections.failed(1, FIRST, "wrong password at the renewal", 10, try_next_address=False)
     assert connections.state(1, 20_000) is BACKING_OFF
+
+
+def test_a_refusal_counts_for_all_nodes_with_the_same_host_and_port() -> None:
+    """A bootstrap server and the broker behind it are two nodes."""
+    connections = with_node(FIRST)
+    connections.add(-1, "broker1", 9092, bootstrap=True)
+    connections.add(2, "broker2", 9092)
+    # An attempt that began before the refusal, and fails in another way after it.
+    connections.resolved(-1, [FIRST])
+    connections.begin_connect(-1, 0)
+    connections.begin_connect(1, 0)
+    connections.connected(1, FIRST, 0)
+    connections.failed(1, FIRST, "wrong password", 0, try_next_address=False)
+    connections.failed(-1, FIRST, REFUSED, 10)
+    connections.add(3, "broker1", 9092)
+    assert [connections.connect_delay_ms(node_id, 20_000) for node_id in (1, -1, 2, 3)] == [
+        10_000,
+        10_000,
+        0,
+        10_000,
+    ]
+    assert connections.next_event_ms(20_000) == 10_000
+    assert {connections.state(node_id, 30_000) for node_id in (1, -1, 3)} == {DISCONNECTED}
+
+
+def test_an_accepted_connection_ends_the_refusal_for_the_other_nodes() -> None:
+    connections = with_node(FIRST)
+    connections.add(2, "broker1", 9092)
+    connections.resolved(2, [FIRST])
+    for node_id in (1, 2):
+        connections.begin_connect(node_id, 0)
+        connections.connected(node_id, FIRST, 0)
+    connections.failed(1, FIRST, "wrong password", 0, try_next_address=False)
+    connections.ready(2, FIRST, 5)
+    connections.closed(2)
+    assert connections.state(2, 6) is DISCONNECTED

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from cyproducer import errors
+from cyproducer.base.clock import ManualClock
 from cyproducer.config import ProducerConfig, jaas, properties
 from cyproducer.config.proxy import Proxy, parse_proxy
 from cyproducer.config.values import Refused
@@ -26,7 +27,7 @@ from cyproducer.network.authentication import Authentication
 from cyproducer.network.background import Background, Task
 from cyproducer.network.proxy import ProxyStage
 from cyproducer.network.tls_handshake import TlsHandshake
-from cyproducer.security.sasl import SaltedPasswords, converse
+from cyproducer.security.sasl import SharedCredentials, converse
 from tests.fuzz.fuzz_rig import Choices
 from tests.network.tls_pair import AUTHORITY
 
@@ -114,11 +115,11 @@ def sasl(choices: Choices) -> bool:
     """Authenticates with a broker that says what the input says; returns whether it was refused."""
     config = CONFIGS[choices.byte() % len(CONFIGS)]
     sent: list[bytes] = []
-    salted = SaltedPasswords()
+    credentials = SharedCredentials(config, ManualClock(), lambda: 0.5)
     authentication = Authentication(
         config,
         WHERE,
-        lambda: converse(config, salted),
+        lambda: converse(config, credentials, "broker-1"),
         cast(Background, Now()),
         lambda: 0.5,
         lambda mechanism: None,

@@ -4,6 +4,7 @@ Written from RFC 4616 and RFC 5802; shares no code with the package. Does no I/O
 """
 
 import base64
+import functools
 import hashlib
 import hmac
 from collections.abc import Callable, Generator
@@ -13,6 +14,9 @@ HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 UNSUPPORTED_MECHANISM, ILLEGAL_STATE, FAILED = 33, 34, 58
 
 Exchange = Generator[bytes, bytes, None]
+
+#: Servers use the same salt for everyone: a password is hashed once per run.
+salted_password = functools.lru_cache(hashlib.pbkdf2_hmac)
 
 
 class RefusedError(Exception):
@@ -57,7 +61,7 @@ class SaslServer:
         final = (yield server_first.encode()).decode()
         without_proof, _, proof = final.rpartition(",p=")
         assert without_proof == f"c=biws,r={nonce}", final
-        salted = hashlib.pbkdf2_hmac(name, self.users[user].encode(), salt, self.iterations)
+        salted = salted_password(name, self.users[user].encode(), salt, self.iterations)
         signed = f"{bare},{server_first},{without_proof}".encode()
         stored = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()
         signature = hmac.digest(stored, signed, name)

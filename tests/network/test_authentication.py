@@ -575,6 +575,25 @@ def test_a_renewal_that_is_refused_loses_no_record() -> None:
         assert future.get(20).offset == 1
 
 
+def test_a_renewal_that_is_refused_does_not_fail_records_without_metadata() -> None:
+    server = SaslServer(lifetime_ms=1200)
+    with (
+        ScriptedCluster(sasl=server, t=1, u=1) as cluster,
+        KafkaProducer(**options(cluster, reconnect_backoff_max_ms=100)) as ours,
+    ):
+        ours.send("t", b"0").get(20)
+        server.users.clear()
+        hold = threading.Event()
+        before = len(cluster.received(SASL_AUTHENTICATE))
+        cluster.act(SASL_AUTHENTICATE, Act(hold=hold))
+        cluster.wait_for_requests(SASL_AUTHENTICATE, before + 1)
+        future = ours.send("u", b"1")
+        until(lambda: ours._runtime.accumulator.parked_records, "the record without metadata")
+        server.users["alice"] = PASSWORD
+        hold.set()
+        assert future.get(20).offset == 0
+
+
 class Renewal:
     """A session of 10 s that is renewed by ``Connector._renew``, with tasks that the test ends."""
 
@@ -646,6 +665,19 @@ def test_a_session_that_ended_holds_the_connection_for_the_request_timeout() -> 
         KafkaTimeoutError, match="its session ended 500 ms ago, and it still waits for the credentials for"
     ):
         renewal.at(10_500)
+
+
+def test_credentials_of_a_short_session_get_the_request_timeout_too() -> None:
+    """A session that ends before it may be renewed, as a broker refuses that within a second."""
+    renewal = Renewal()
+    renewal.authentication._done_ms = 10_000 - 300
+    renewal.authentication._first = b"the first token"
+    assert renewal.at(10_000) == 10_750
+    assert renewal.at(10_600) == 10_750
+    assert renewal.at(10_750) == 11_250
+    assert (len(renewal.tasks), set(renewal.held)) == (1, {True})
+    with pytest.raises(KafkaTimeoutError, match="its session ended 1250 ms ago"):
+        renewal.at(11_250)
 
 
 def test_credentials_that_do_not_come_end_the_connection_after_the_request_timeout() -> None:

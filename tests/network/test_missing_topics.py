@@ -106,3 +106,15 @@ def test_a_topic_is_requested_even_if_ctrl_c_interrupts_the_request() -> None:
         with pytest.raises(KeyboardInterrupt):
             client.want_topic("orders")
         until(lambda: client.view.partitions_for_topic("orders") == {0}, "the topic")
+
+
+def test_a_topic_that_a_record_waits_for_is_not_forgotten() -> None:
+    """No broker can be reached for longer than ``metadata_max_idle_ms``."""
+    with ScriptedCluster(t=1) as cluster:
+        cluster.nodes[1].stop()
+        with producing(cluster, metadata_max_idle_ms=1) as producer:
+            future = producer.send("t", b"v")
+            # The third attempt comes 20 ms after the first one.
+            until(lambda: "refused 3 times" in producer._runtime.client.diagnosis(), "a failed attempt")
+            cluster.nodes[1].start()
+            assert future.get(WAIT_S).offset == 0

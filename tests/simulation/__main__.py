@@ -1,8 +1,10 @@
 """Runs histories on their own: ``python -m tests.simulation SEED --trace``, or ``FIRST --count N``."""
 
 import argparse
+import logging
 import sys
 import time
+from collections import Counter
 
 from tests.simulation.history import history_of
 from tests.simulation.simulate import run_history
@@ -15,18 +17,26 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="print all events")
     parser.add_argument("--most", type=int, default=20, help="stop after this many failures")
     parser.add_argument("--idempotence", choices=("on", "off"), help="override the seed's choice")
+    parser.add_argument("--authentication", choices=("on", "off"), help="override the seed's choice")
+    parser.add_argument("--tally", action="store_true", help="print how often what happened")
     given = parser.parse_args()
+    # Options with secrets in clear text cause warnings.
+    logging.getLogger("cyproducer").addHandler(logging.NullHandler())
+    authentication = None if given.authentication is None else given.authentication == "on"
+    tally: Counter[str] = Counter()
     idempotence = None if given.idempotence is None else given.idempotence == "on"
     began, failures, seed = time.process_time(), 0, given.seed
     if given.trace:
-        print(history_of(given.seed, idempotence))
+        print(history_of(given.seed, idempotence, authentication))
     for seed in range(given.seed, given.seed + given.count):
-        wrong = run_history(seed, idempotence, print if given.trace else None)
+        wrong = run_history(seed, idempotence, print if given.trace else None, authentication, tally)
         failures += bool(wrong)
         for sentence in wrong:
             print(f"{seed}: {sentence}")
         if failures >= given.most:
             break
+    for what, times in sorted(tally.items()) if given.tally else ():
+        print(f"{times:8}  {what}")
     took = time.process_time() - began
     done = seed - given.seed + 1
     print(f"{done} histories, {failures} failed, {took:.1f} s, {took / done * 1000:.2f} ms each")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from cyproducer.errors import DeliveryTimeoutError, InvalidRecordError, KafkaError
 from tests.network.scripted_wire import PRODUCE
+from tests.simulation.check_sasl import check_sasl
 from tests.simulation.client import Sent
 from tests.simulation.history import PROBE
 from tests.simulation.model_cluster import Entry
@@ -54,6 +55,7 @@ def check(simulation: "Simulation") -> list[str]:
     wrong += _order(simulation, log)
     wrong += _probe(simulation)
     wrong += _rejected(simulation)
+    wrong += check_sasl(simulation)
     return wrong
 
 

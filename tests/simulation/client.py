@@ -18,6 +18,7 @@ from cyproducer.futures.delivery import RecordFuture
 from cyproducer.network.network_client import NetworkClient
 from cyproducer.runtime import wire
 from cyproducer.structs import RecordMetadata
+from tests.simulation.credentials import Tasks
 from tests.simulation.network import Names, Network
 from tests.simulation.world import World, WorldSelector
 
@@ -91,6 +92,7 @@ class Client:
         assert isinstance(spec, PartitionerSpec)
         self.accumulator, self.sender = wire(config, world.clock, self.selector, self.completions, spec, seed)
         self.pool = self.accumulator.pool
+        self.tasks = Tasks(world, self.sender.request_control)
         self.control = NetworkClient(
             config,
             self.sender,
@@ -98,6 +100,7 @@ class Client:
             rng=random.Random(seed).random,
             open_socket=network.open_socket,
             resolver=Names(self.sender.request_control),
+            background=self.tasks,
         )
         self.sender.attach_control(self.control, self.control.fates)
         self.accumulator.on_topic_needed = self.control.want_topic

@@ -11,9 +11,18 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tests.network.scripted_wire import API_VERSIONS, INIT_PRODUCER_ID, METADATA, PRODUCE
+from tests.network.scripted_sasl import SaslServer
+from tests.network.scripted_wire import (
+    API_VERSIONS,
+    INIT_PRODUCER_ID,
+    METADATA,
+    PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
 from tests.simulation.model_broker import Manners
 from tests.simulation.model_produce import REJECTED
+from tests.simulation.model_sasl import FAULTS, SaslManners, bearer
 
 
 class Event(NamedTuple):
@@ -49,10 +58,18 @@ class History:
     """Start and end of the times in which the client's process does not run."""
     sequences_left: int = 0
     """The sequences left before they wrap, after a partition's first batch is acknowledged; 0: 2**31."""
+    sasl: SaslManners | None = None
+    """How brokers authenticate the client; None: they do not."""
+    asks_vault: bool = False
+    """Whether the client gets its credentials from a function, which may be slow or fail."""
 
 
 ALL, LEADER, NOBODY = -1, 1, 0
 PROBE = b"probe"
+AUTHENTICATED = 0.3
+"""The share of histories in which brokers require authentication."""
+PASSWORD = "secret"
+NEW_TOPIC = "n"
 FORGETS_AFTER_MS = 70_000.0
 """How long a producer must be idle before brokers forget it: in Kafka a day, for the client a minute."""
 
@@ -74,8 +91,14 @@ FAULTS_OF_ALL = [
 REFUSALS = [(29, False, 1), (87, False, 1)]  # TOPIC_AUTHORIZATION_FAILED, INVALID_RECORD
 
 
-def history_of(seed: int, idempotence: bool | None = None) -> History:
-    """Returns the history of a seed; ``idempotence``: whether the client uses it, None: random."""
+def history_of(seed: int, idempotence: bool | None = None, authentication: bool | None = None) -> History:
+    """Returns the history of a seed.
+
+    Args:
+        seed: decides all that the other arguments leave open.
+        idempotence: whether the client uses it; None: random.
+        authentication: whether brokers require it; None: random.
+    """
     rng = random.Random(seed)
     idempotent = rng.random() < 0.6
     if idempotence is not None:
@@ -99,15 +122,28 @@ def history_of(seed: int, idempotence: bool | None = None) -> History:
         born_ms = rng.choice((0.0, rng.uniform(0, 100), rng.uniform(0, options["max_block_ms"] * 1.2)))
         history.topics["u"] = (rng.choice((1, 2)), born_ms)
     length_ms = rng.choice((50.0, 200.0, 600.0, 1500.0))
+    # Authentication has its own random generator, so that adding it did not change all other histories.
+    sasl_rng = random.Random(seed ^ 0x5A51)
+    authenticates = sasl_rng.random() < AUTHENTICATED
+    if authentication is not None:
+        authenticates = authentication
+    if authenticates:
+        # Sessions cannot be renewed within a second.
+        length_ms = sasl_rng.choice((1500.0, 2000.0, 3000.0))
+        _add_authentication(sasl_rng, history, length_ms)
     _add_sends(rng, history, length_ms)
+    if history.sasl:
+        history.topics[NEW_TOPIC] = (1, 0.0)
     history.heals_at_ms = length_ms + rng.choice((0.0, 0.0, 200.0))
     if rng.random() < 0.1:
         history.heals_at_ms = float("inf")
-    if rng.random() < 0.9:
+    # In the middle of other trouble, connections hardly live long enough for a renewal.
+    if rng.random() < 0.9 and not (history.sasl and sasl_rng.random() < 0.5):
         _add_trouble(rng, history, length_ms)
     if rng.random() < 0.1:
         history.closes_at_ms = rng.uniform(0, length_ms * 1.5)
-    if rng.random() < 0.1:
+    if rng.random() < 0.1 and not (history.sasl and history.sasl.server.lifetime_ms):
+        # Otherwise with hundreds of renewals.
         _add_idleness(rng, history)
     else:
         _add_probe(history)
@@ -235,6 +271,73 @@ def _add_trouble(rng: random.Random, history: History, length_ms: float) -> None
             add(Event(at_ms, kind, (node, span_ms)))
 
 
+def _add_authentication(rng: random.Random, history: History, length_ms: float) -> None:
+    """Makes brokers require authentication, with trouble of its own."""
+    options, versions = history.options, history.manners.versions
+    mechanism = rng.choice(("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "OAUTHBEARER"))
+    lifetime_ms = rng.choice((0, 300, 900, 1100, 1100, 1200, 1200, 1200, 1500, 1500))
+    versions[SASL_HANDSHAKE] = (0, 1)
+    versions[SASL_AUTHENTICATE] = (0, rng.choice((1, 2, 2) if lifetime_ms else (0, 1, 2)))
+    own = mechanism == "OAUTHBEARER"
+    history.sasl = SaslManners(
+        server=SaslServer(
+            users={"alice": PASSWORD},
+            mechanisms=("PLAIN", mechanism),
+            # The client hashes more than 16384 iterations in a background task.
+            iterations=rng.choice((4096,) * 9 + (16_385,)),
+            lifetime_ms=lifetime_ms,
+            own=bearer(True) if own else None,
+        ),
+        refusing=SaslServer(
+            users=rng.choice(({}, {"alice": "another"})),
+            mechanisms=("PLAIN", mechanism),
+            own=bearer(False) if own else None,
+        ),
+        refusal_ms=rng.choice(((0.0, 0.0), (0.0, 100.0))),
+    )
+    history.asks_vault = own or rng.random() < 0.3
+    options.update(
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism=mechanism,
+        # More round trips than without.
+        socket_connection_setup_timeout_ms=rng.choice((300, 600)),
+        socket_connection_setup_timeout_max_ms=1200,
+        connections_max_idle_ms=rng.choice((300, *(540_000,) * 5)),
+        # Longer than a short session keeps a connection waiting.
+        max_block_ms=max(options["max_block_ms"], 1500),
+    )
+    if not own:
+        options.update(sasl_plain_username="alice", sasl_plain_password=PASSWORD)
+    add = history.events.append
+    # The first sessions are renewed in this time.
+    begin_ms, end_ms = max(1050.0, 0.85 * lifetime_ms), max(1150.0, lifetime_ms + 100.0)
+    if lifetime_ms and rng.random() < 0.7:
+        # Requests are in flight meanwhile.
+        for _ in range(rng.choice((10, 30))):
+            add(Event(rng.uniform(begin_ms, end_ms), "send", ("t", b"renew", None, None)))
+        # Metadata is missing meanwhile.
+        add(Event(rng.uniform(begin_ms, end_ms), "send", (NEW_TOPIC, b"new", None, None)))
+    # Otherwise the history may be over before.
+    add(Event(end_ms + 200, "send", ("t", b"after", None, None)))
+    if history.asks_vault and rng.random() < 0.3:
+        # Perhaps until after the end of the session.
+        add(Event(begin_ms - 50, "close_vault", (600 * rng.random(),)))
+    nodes = range(1, history.nodes + 1)
+    if lifetime_ms and rng.random() < 0.4:
+        fault, span_ms = rng.choice(FAULTS), rng.choice((100.0, 400.0))
+        for node in nodes:
+            add(Event(begin_ms, "break_authentication", (node, fault, span_ms)))
+    for _ in range(rng.choice((0, 1, 1, 2, 4))):
+        at_ms = rng.choice((0.0, rng.uniform(0, length_ms)))
+        span_ms = rng.choice((50.0, 500.0, 500.0, 2000.0)) * rng.random()
+        if history.asks_vault and rng.random() < 0.5:
+            add(Event(at_ms, rng.choice(("close_vault", "slow_vault")), (span_ms,)))
+            continue
+        fault = rng.choice(FAULTS)
+        for node in nodes if rng.random() < 0.5 else (rng.choice(nodes),):
+            add(Event(at_ms, "break_authentication", (node, fault, span_ms)))
+
+
 def _add_idleness(rng: random.Random, history: History) -> None:
     """Long after all other events, brokers have forgotten the producer, and it sends again."""
     later_ms = FORGETS_AFTER_MS + 20_000.0
@@ -294,7 +397,12 @@ def _add_probe(history: History) -> None:
     """Adds a record that must arrive: all trouble has ended, and there is time to detect its effects."""
     options, manners = history.options, history.manners
     # Time for a request on a connection that swallows it, for a new connection and for another request.
-    has_time = options["delivery_timeout_ms"] >= 2 * options["request_timeout_ms"] + 300
+    needed_ms = 2 * options["request_timeout_ms"] + 300
+    if history.sasl is not None:
+        # Two connections, with four round trips each, and a session that cannot be renewed for a second.
+        needed_ms += 8 * (2 * history.delay_ms[1] + manners.handling_ms[1])
+        needed_ms += max(0, 1100 - (history.sasl.server.lifetime_ms or 1100))
+    has_time = options["delivery_timeout_ms"] >= needed_ms
     if (
         history.closes_at_ms is None
         and history.heals_at_ms < float("inf")

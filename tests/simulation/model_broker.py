@@ -10,12 +10,21 @@ connection are still handled, some of them much later.
 
 import struct
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.network import scripted_wire as wire_format
-from tests.network.scripted_wire import API_VERSIONS, INIT_PRODUCER_ID, METADATA, PRODUCE
+from tests.network.scripted_wire import (
+    API_VERSIONS,
+    INIT_PRODUCER_ID,
+    METADATA,
+    PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+)
 from tests.simulation.model_cluster import Cluster
 from tests.simulation.model_produce import answer_produce
+from tests.simulation.model_sasl import SaslGate, Session
 from tests.simulation.network import PORT, Network, Wire
 from tests.simulation.world import NS_PER_MS, World
 from tools.harness.reference_produce import ProduceRequest, decode_produce_request
@@ -65,6 +74,9 @@ class Conversation:
         self.busy = False
         self.is_gone = False
         self.muted_until_ns = 0
+        #: None: without authentication.
+        self.session = None if broker.gate is None else Session(broker.gate, self)
+        self._taken = 0
 
     def receive(self, data: bytes) -> None:
         if self.life != self.broker.life:
@@ -75,6 +87,8 @@ class Conversation:
             size = 4 + int.from_bytes(inbox[:4], "big")
             if len(inbox) < size:
                 break
+            if self.session is not None:
+                self.session.see(key_of(inbox))
             self.queue.append(bytes(inbox[:size]))
             del inbox[:size]
         self._go_on()
@@ -90,6 +104,12 @@ class Conversation:
     def _go_on(self) -> None:
         if self.busy or not self.queue:
             return
+        if self.session is not None:
+            key, begun_ns = self.wire.requests[self._taken]
+            self._taken += 1
+            if not self.session.admits(key, begun_ns):
+                self.finish()
+                return
         self.busy = True
         manners = self.broker.manners
         delay_ms = self.world.between(manners.zombie_ms if self.is_gone else manners.handling_ms)
@@ -107,12 +127,14 @@ class Conversation:
             return
         self.broker.handle(self, self.queue.popleft())
 
-    def answer(self, response: bytes | None, throttle_ms: int = 0) -> None:
-        """Finishes a request; ``response`` None: sends no response."""
+    def answer(
+        self, response: bytes | None, throttle_ms: int = 0, then: Callable[[], object] | None = None
+    ) -> None:
+        """Finishes a request; ``response`` None: sends no response. ``then``: see ``Wire.send``."""
         if self.life != self.broker.life:
             return
         if response is not None and not self.is_gone:
-            self.wire.send(response)
+            self.wire.send(response, then)
         if throttle_ms:
             self.muted_until_ns = self.world.now_ns + throttle_ms * NS_PER_MS
         self.busy = False
@@ -121,12 +143,33 @@ class Conversation:
     def hang_up(self) -> None:
         self.wire.cut()
 
+    def finish(self) -> None:
+        """Closes the connection after the responses so far; what the client has sent is not read."""
+        if self.life != self.broker.life:
+            return
+        self.busy = self.is_gone = True
+        self.queue.clear()
+        self.wire.finish()
+
+
+def key_of(frame: bytes | bytearray) -> int:
+    """Returns the API key of a request."""
+    return int.from_bytes(frame[4:6], "big")
+
 
 class Broker:
     """See the module."""
 
-    def __init__(self, node: int, cluster: Cluster, network: Network, manners: Manners) -> None:
+    def __init__(
+        self,
+        node: int,
+        cluster: Cluster,
+        network: Network,
+        manners: Manners,
+        gate: SaslGate | None = None,
+    ) -> None:
         self.node = node
+        self.gate = gate
         self.cluster = cluster
         self.network = network
         self.world: World = cluster.world
@@ -170,6 +213,11 @@ class Broker:
             answer_produce(self, conversation, request)
             return
         header = wire_format.read_header(frame[4:])
+        if key in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
+            assert conversation.session is not None
+            assert low <= version <= high, f"version {version} of API {key} is not supported"
+            conversation.session.handle(header)
+            return
         if key == API_VERSIONS:
             wire_format.read_api_versions(header)
             response = wire_format.write_api_versions(version, correlation_id, self.manners.versions)

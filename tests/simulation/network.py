@@ -56,7 +56,11 @@ class Wire:
         #: All bytes vanish, without an error on either side.
         self.swallows = False
         self.stalled_until_ns = 0
+        #: API key of each request that the client has written whole, and when it began to write it.
+        self.requests: list[tuple[int, int]] = []
+        self.ended_ns = 0
         self._written = bytearray()
+        self._begun_ns = 0
         self._up: deque[bytes] = deque()
         self._down: deque[bytes] = deque()
         self._up_free_ns = 0
@@ -88,10 +92,14 @@ class Wire:
                 self._up_free_ns = self.world.at(self._due(self._up_free_ns), self._arrive)
 
     def _note(self, data: bytes) -> None:
-        """Records the Produce requests that the client has written whole, even if they never arrive."""
+        """Records the requests that the client has written whole, even if they never arrive."""
         written = self._written
+        if not written:
+            self._begun_ns = self.world.now_ns
         written += data
         while len(written) >= 6 and len(written) >= (size := 4 + int.from_bytes(written[:4], "big")):
+            self.requests.append((int.from_bytes(written[4:6], "big"), self._begun_ns))
+            self._begun_ns = self.world.now_ns
             if written[4:6] == b"\0\0":
                 self.network.written.append(bytes(written[:size]))
             del written[:size]
@@ -110,8 +118,8 @@ class Wire:
 
     # Towards the client
 
-    def send(self, data: bytes) -> None:
-        """Sends a response of the broker to the client."""
+    def send(self, data: bytes, then: Callable[[], object] | None = None) -> None:
+        """Sends a response of the broker to the client; calls ``then`` when it has arrived whole."""
         if not self.is_open or self.swallows:
             return
         parts = [data]
@@ -121,6 +129,23 @@ class Wire:
         for part in parts:
             self._down.append(part)
             self._down_free_ns = self.world.at(self._due(self._down_free_ns), self._deliver)
+        if then is not None:
+            self.world.at(self._down_free_ns, self._arrived, then)
+
+    def _arrived(self, then: Callable[[], object]) -> None:
+        if self.is_open and not self.swallows:
+            then()
+
+    def finish(self) -> None:
+        """The broker closes the connection; what it has sent still arrives."""
+        self.world.at(self._due(self._down_free_ns), self._finish)
+
+    def _finish(self) -> None:
+        if self.is_open and not self.swallows:
+            self.pump()
+        if self.is_open and not self.swallows:
+            self.world.say(f"{self} closed by the broker")
+            self._shut()
 
     def _deliver(self) -> None:
         if self._down and self.is_open:
@@ -158,6 +183,7 @@ class Wire:
 
     def _shut(self) -> None:
         self.is_open = False
+        self.ended_ns = self.world.now_ns
         self.network.forget(self)
         self.sock.close()
 

@@ -6,6 +6,7 @@ Owns carrying out a history's events, and its end. Does not own the schedule (``
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable
 from unittest import mock
 
@@ -13,9 +14,11 @@ from cyproducer.config import ProducerConfig
 from cyproducer.user_thread import user_thread
 from tests.simulation.check import check
 from tests.simulation.client import Client, Sent
-from tests.simulation.history import FORGETS_AFTER_MS, History, history_of
+from tests.simulation.credentials import Vault
+from tests.simulation.history import FORGETS_AFTER_MS, PASSWORD, History, history_of
 from tests.simulation.model_broker import Broker
 from tests.simulation.model_cluster import SEQUENCES, Cluster
+from tests.simulation.model_sasl import SaslGate
 from tests.simulation.network import Network
 from tests.simulation.world import NS_PER_MS, START_NS, World
 
@@ -34,12 +37,20 @@ class Simulation:
         self.network.delay_ms = history.delay_ms
         self.network.splits = history.splits
         self.network.narrow = history.narrow
+        self.gate = None if history.sasl is None else SaslGate(world, history.sasl)
         self.brokers = {
-            node: Broker(node, self.cluster, self.network, history.manners) for node in self.cluster.nodes
+            node: Broker(node, self.cluster, self.network, history.manners, self.gate)
+            for node in self.cluster.nodes
         }
         for name, (partitions, born_ms) in history.topics.items():
             self.cluster.create_topic(name, partitions, born_ms)
-        config = ProducerConfig(**history.options)
+        self.vault = Vault(world, PASSWORD)
+        options = dict(history.options)
+        if history.asks_vault and "sasl_plain_password" in options:
+            options["sasl_plain_password"] = self.vault.password
+        elif history.asks_vault:
+            options["sasl_oauth_token_provider"] = self.vault
+        config = ProducerConfig(**options)
         self.client = Client(world, self.network, config, history.seed, history.step_ms)
         self.client.shrinks = any(event.name == "make_anew" for event in history.events)
         self.places_wound: set[tuple[str, int]] = set()
@@ -159,6 +170,23 @@ class Simulation:
         """Brokers forget the producers that have been idle for a long time."""
         self.cluster.expire_producers(self.world.now_ns - int(FORGETS_AFTER_MS * NS_PER_MS))
 
+    def break_authentication(self, node: int, fault: str, span_ms: float) -> None:
+        assert self.gate is not None
+        self.world.say(f"authentications by broker {node}: {fault} for {span_ms:.0f} ms")
+        self.gate.faults[node].add(fault)
+        self.world.after(span_ms, self.gate.faults[node].discard, fault)
+
+    def close_vault(self, span_ms: float) -> None:
+        """Getting credentials fails for a while."""
+        self.vault.is_closed = True
+        self.world.after(span_ms, setattr, self.vault, "is_closed", False)
+
+    def slow_vault(self, span_ms: float) -> None:
+        """Getting credentials takes up to this long, for as long."""
+        self.world.say(f"background tasks take up to {span_ms:.0f} ms")
+        self.client.tasks.takes_ms = (0.0, span_ms)
+        self.world.after(span_ms, setattr, self.client.tasks, "takes_ms", (0.0, 0.0))
+
     def wind(self, sent: Sent) -> None:
         """Moves the sequences of a record's partition, in broker and client, to just before their end.
 
@@ -187,6 +215,10 @@ class Simulation:
         self.healed = True
         self.history.manners.fault_rate = self.history.manners.id_fault_rate = 0.0
         self.network.refuses = 0.0
+        self.vault.is_closed = False
+        self.client.tasks.takes_ms = (0.0, 0.0)
+        if self.gate is not None:
+            self.gate.heal()
         for broker in self.brokers.values():
             broker.start()
             broker.paused_until_ns = 0
@@ -197,12 +229,27 @@ class Simulation:
 
 
 def run_history(
-    seed: int, idempotence: bool | None = None, trace: Callable[[str], None] | None = None
+    seed: int,
+    idempotence: bool | None = None,
+    trace: Callable[[str], None] | None = None,
+    authentication: bool | None = None,
+    tally: Counter[str] | None = None,
 ) -> list[str]:
-    """Runs the history of a seed; returns its violations, one sentence each."""
-    simulation = Simulation(history_of(seed, idempotence), trace)
+    """Runs the history of a seed; returns its violations, one sentence each.
+
+    Args:
+        seed: see ``history_of``, as for ``idempotence`` and ``authentication``.
+        idempotence: see ``history_of``.
+        trace: gets a line for each event.
+        authentication: see ``history_of``.
+        tally: gets the number of histories with each kind of event that authentication has.
+    """
+    simulation = Simulation(history_of(seed, idempotence, authentication), trace)
     try:
         simulation.run()
     except AssertionError as error:
         return [f"{type(error).__name__}: {error}"]
+    if tally is not None:
+        tally.update(simulation.world.tally)
+        tally.update(f"histories with {what}" for what in simulation.world.tally)
     return check(simulation)

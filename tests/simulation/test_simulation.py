@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from tests.simulation.model_sasl import FAULTS, KINDS
 from tests.simulation.simulate import run_history
 
 HISTORIES = int(os.environ.get("CYPRODUCER_HISTORIES", "2000"))
@@ -26,7 +27,7 @@ def test_every_history_keeps_the_promises(number: int) -> None:
     assert not broken, f"{len(broken)} histories\n" + "\n".join(broken[:10])
 
 
-@pytest.mark.parametrize("seed", [3, 82, 333])
+@pytest.mark.parametrize("seed", [3, 82, 333, 557, 980])
 def test_the_same_seed_gives_the_same_history(seed: int) -> None:
     """Otherwise a failure could not be reproduced."""
     first: list[str] = []
@@ -70,6 +71,12 @@ def test_the_histories_contain_every_kind_of_trouble() -> None:
         "records fail: ",
         "no metadata of topic",
         "at -1",
+        *(f": {kind}: {fault}" for kind in KINDS for fault in FAULTS),
+        "re-authentication succeeds",
+        "its session has ended",
+        "the vault is closed",
+        "background tasks take up to",
+        "trying again, as the session still lasts",
         *(f"({code}, -1)" for code in (-1, 2, 3, 6, 7, 10, 19, 20, 45, 46, 47, 56, 59, 87)),
     ):
         assert trouble in text, trouble

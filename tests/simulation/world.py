@@ -12,6 +12,7 @@ import heapq
 import itertools
 import random
 import selectors
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,8 @@ class World:
         #: The history is over: ends the sender's waits.
         self.over = False
         self.events_run = 0
+        #: How often what has happened, for the reader.
+        self.tally: Counter[str] = Counter()
         #: Called after each step of the client.
         self.after_step: list[Callable[[], None]] = []
         #: Called after events that the client did not cause.
@@ -58,6 +61,9 @@ class World:
         """Writes a line of the trace."""
         if self._trace is not None:
             self._trace(f"{self.now_ms:10.3f}  {text}")
+
+    def count(self, what: str) -> None:
+        self.tally[what] += 1
 
     def chance(self, probability: float) -> bool:
         return probability > 0 and self.random.random() < probability
