@@ -133,6 +133,7 @@ cdef struct Topic:
     Topic* prev
     Topic* next_waiting       # in the list of topics with parked records, by their first record's deadline
     Topic* prev_waiting
+    int64_t number            # in order of creation: addresses differ from run to run
     int8_t gone               # forgotten, and in no list: a thread that holds a pointer looks it up again
     const char* name          # UTF-8, not terminated
     int32_t name_size
@@ -202,6 +203,7 @@ cdef struct Accumulator:
     PartitionList lingering
     Node* nodes
     Topic* topics
+    int64_t topics_made
     CompletionList* completions
     int64_t records_appended
     Meters meters

@@ -49,6 +49,8 @@ cdef TopicInfo make_topic(Accumulator* a, str name, int32_t key_hash, int32_t ke
     pthread_mutex_lock(&a.lock)
     failed = topic_meter(&a.meters, &state.c.meter)
     if not failed:
+        state.c.number = a.topics_made
+        a.topics_made += 1
         state.c.next = a.topics
         if a.topics != NULL:
             a.topics.prev = &state.c

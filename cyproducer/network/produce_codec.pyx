@@ -36,7 +36,7 @@ cdef int by_topic_and_partition(const void* left, const void* right) noexcept no
     cdef const Batch* a = (<Batch**>left)[0]
     cdef const Batch* b = (<Batch**>right)[0]
     if a.partition.topic != b.partition.topic:
-        return -1 if a.partition.topic < b.partition.topic else 1
+        return -1 if a.partition.topic.number < b.partition.topic.number else 1
     return -1 if a.partition.index < b.partition.index else 1
 
 
