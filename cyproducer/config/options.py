@@ -296,7 +296,8 @@ class ProducerOptions:
     compression_lz4_level = Option(
         None,
         kind.optional(_level_of("lz4")),
-        "The level if the codec is lz4 (KIP-390). None: lz4's fast compressor, which is 9 in Java",
+        "The level if the codec is lz4 (KIP-390). None: lz4's fast compressor, which is 9 in Java. "
+        "Others need the extra lz4",
     )
     compression_zstd_level = Option(
         None, kind.optional(_level_of("zstd")), "The level if the codec is zstd (KIP-390). None: 3"

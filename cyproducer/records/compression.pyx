@@ -35,9 +35,11 @@ import zlib
 from collections import deque
 
 import cramjam
-import lz4.frame
 import zstandard
 
+from libc.stdint cimport uint8_t, uint32_t
+
+from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records import codecs as _codecs
 
 cdef int JAVA_FAST_LZ4 = _codecs.BY_NAME["lz4"].default_level
@@ -47,7 +49,11 @@ XERIAL_HEADER = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") + (1).to_bytes(4, "bi
 # size: each block states its own. The limit keeps their buffers in proportion.
 cdef Py_ssize_t XERIAL_BLOCK_BYTES = 1024 * 1024
 
-cdef int LZ4_LARGEST_RATIO = 255
+# Magic; version 1, independent blocks, no checksums, no size; blocks of 64 KiB; the header's checksum.
+cdef bytes LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
+cdef Py_ssize_t LZ4_BLOCK_BYTES = 65536
+# In a block's size: the block is not compressed.
+cdef uint32_t LZ4_STORED = 1u << 31
 # The window that RFC 8878 (3.1.1.1.2) asks every decoder to support, even for small data.
 cdef int ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
 
@@ -145,27 +151,120 @@ cdef class _Snappy(Compressor):
 
 
 cdef class _Lz4(Compressor):
+    # The module lz4.frame; None for the fast compressor. That comes from cramjam, block by block: it is as
+    # fast, and has wheels for every platform, which lz4 has not.
+    cdef object frames
+
+    def __cinit__(self, codec, level):
+        self.frames = None
+        if level != JAVA_FAST_LZ4:
+            try:
+                from lz4 import frame
+            except ImportError as error:
+                raise KafkaConfigurationError(
+                    f"compression_lz4_level={level} needs the package lz4: pip install 'cyproducer[lz4]', or "
+                    f"use level {JAVA_FAST_LZ4}, the default"
+                ) from error
+            self.frames = frame
+
     def compress(self, data):
-        # The library keeps the fast compressor's state on the stack: reusing a context would gain nothing.
-        # Java's level for its fast compressor means a slow one to the library, whose own fast level is 0.
-        return lz4.frame.compress(
-            data,
-            compression_level=0 if self.level == JAVA_FAST_LZ4 else self.level,
-            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
-            block_linked=False,
-            content_checksum=False,
-            store_size=False,
-        )
+        cdef list parts = [LZ4_HEADER]
+        cdef Py_ssize_t start
+        if self.frames is not None:
+            return self.frames.compress(
+                data,
+                compression_level=self.level,
+                block_size=self.frames.BLOCKSIZE_MAX64KB,
+                block_linked=False,
+                content_checksum=False,
+                store_size=False,
+            )
+        with memoryview(data) as view:
+            for start in range(0, len(view), LZ4_BLOCK_BYTES):
+                with view[start : start + LZ4_BLOCK_BYTES] as block:
+                    packed = cramjam.lz4.compress_block(block, store_size=False)
+                    if len(packed) < len(block):
+                        parts.append(len(packed).to_bytes(4, "little"))
+                        parts.append(packed)
+                    else:
+                        parts.append((len(block) | LZ4_STORED).to_bytes(4, "little"))
+                        parts.append(bytes(block))
+        parts.append(bytes(4))
+        return b"".join(parts)
 
     @staticmethod
     def decompress(data, max_size):
-        frame = lz4.frame.LZ4FrameDecompressor()
-        # The library allocates memory for the whole bound at once; no block can grow by more than the ratio.
-        bound = min(max_size, len(data) * LZ4_LARGEST_RATIO)
-        result = frame.decompress(data, max_length=bound + 1)
-        if len(result) <= max_size:
-            check_end("lz4", frame.eof, frame.unused_data)
-        return result
+        # Only frames that this class makes: a producer reads no others.
+        cdef bytes source = bytes(data)
+        cdef Py_ssize_t at = len(LZ4_HEADER)
+        cdef Py_ssize_t raw
+        cdef Py_ssize_t length
+        cdef Py_ssize_t size = 0
+        if source[:at] != LZ4_HEADER:
+            raise DecompressionError(f"lz4 data must start with {LZ4_HEADER.hex()}, not {source[:at].hex()}")
+        parts = []
+        while True:
+            word = int.from_bytes(source[at : at + 4], "little")
+            if at + 4 > len(source):
+                raise DecompressionError("lz4 data is truncated: its end mark is missing")
+            at += 4
+            if word == 0:
+                break
+            length = word & (LZ4_STORED - 1)
+            block = source[at : at + length]
+            if len(block) < length:
+                raise DecompressionError(f"lz4 block at byte {at - 4} ends before its stated length")
+            raw = length if word & LZ4_STORED else lz4_raw_size(block, length)
+            if not 0 <= raw <= LZ4_BLOCK_BYTES:
+                raise DecompressionError(f"lz4 block at byte {at - 4} is damaged")
+            size += raw
+            if size > max_size:
+                raise too_large("lz4", f"at least {size}", max_size)
+            if not word & LZ4_STORED:
+                block = bytes(cramjam.lz4.decompress_block(block, output_len=raw))
+            parts.append(block)
+            at += length
+        check_end("lz4", True, source[at:])
+        return b"".join(parts)
+
+
+cdef Py_ssize_t lz4_raw_size(const uint8_t* block, Py_ssize_t size) noexcept nogil:
+    """The size of what a compressed block contains, from the lengths of its sequences; -1 if they are wrong.
+
+    A sequence: a byte with two lengths, the rest of the first, literals, an offset, the rest of the second.
+    The last one ends with its literals.
+    """
+    cdef Py_ssize_t at = 0
+    cdef Py_ssize_t raw = 0
+    cdef Py_ssize_t length
+    cdef uint8_t lengths
+    cdef int part
+    while at < size:
+        lengths = block[at]
+        at += 1
+        for part in range(2):
+            length = lengths >> 4 if part == 0 else lengths & 15
+            if length == 15:
+                while True:
+                    if at == size:
+                        return -1
+                    length += block[at]
+                    at += 1
+                    if block[at - 1] != 255:
+                        break
+            if part == 0:
+                raw += length
+                if length > size - at:
+                    return -1
+                at += length
+                if at == size:
+                    return raw
+                if size - at < 2:
+                    return -1
+                at += 2
+            else:
+                raw += length + 4
+    return -1
 
 
 cdef class _Zstd(Compressor):

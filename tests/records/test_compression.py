@@ -15,6 +15,8 @@ import lz4.frame  # type: ignore[import-untyped]
 import pytest
 import zstandard
 
+from cyproducer import KafkaProducer
+from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records import codecs
 from cyproducer.records.compression import (
     XERIAL_HEADER,
@@ -209,6 +211,39 @@ def test_lz4_level_nine_is_the_fast_compressor_as_in_java() -> None:
     fast = lz4.frame.compress(JSON, compression_level=0, block_linked=False, store_size=False)
     assert compressor_for("lz4").compress(JSON) == fast
     assert compressor_for("lz4", 9).compress(JSON) == fast
+
+
+def test_only_levels_of_lz4_need_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lz4", None)
+    assert compressor_for("lz4").compress(JSON) == compressor_for("lz4", 9).compress(JSON)
+    with pytest.raises(KafkaConfigurationError, match=r"compression_lz4_level=12 .*'cyproducer\[lz4\]'"):
+        KafkaProducer(bootstrap_servers="127.0.0.1:1", compression_type="lz4", compression_level=12)
+
+
+def test_lz4_frames_of_other_kinds_are_refused() -> None:
+    # Linked blocks, and a content checksum: not what this client writes.
+    packed = lz4.frame.compress(JSON, content_checksum=True)
+    with pytest.raises(DecompressionError, match="lz4 data must start with 04224d18604082"):
+        decompress(3, packed, len(JSON))
+
+
+@pytest.mark.parametrize(
+    "block",
+    ["1f6101", "1f610100ff", "f0", "f0ff", "20 61", "10 61 01", "ff" * 300],
+    ids=lambda block: block[:8],
+)
+def test_a_damaged_lz4_block_is_refused(block: str) -> None:
+    data = bytes.fromhex(block)
+    frame = bytes.fromhex("04224d18604082") + len(data).to_bytes(4, "little") + data + bytes(4)
+    with pytest.raises(DecompressionError, match="lz4"):
+        decompress(3, frame, 10_000_000)
+
+
+def test_an_lz4_block_of_more_than_64_kib_is_refused() -> None:
+    block = bytes(cramjam.lz4.compress_block(bytes(65537), store_size=False))
+    frame = bytes.fromhex("04224d18604082") + len(block).to_bytes(4, "little") + block + bytes(4)
+    with pytest.raises(DecompressionError, match="lz4 block at byte 7 is damaged"):
+        decompress(3, frame, 10_000_000)
 
 
 @pytest.mark.parametrize("codec", NAMES)
