@@ -9,13 +9,24 @@ Names and hierarchy are kafka-python's, so that ``except`` clauses written for i
 """
 
 import copy
+import sys
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from cyproducer.errors.kafka_python import adopt
 
 if TYPE_CHECKING:
     from cyproducer.futures.bulk_future import BulkFuture
 
 
-class KafkaError(Exception):
+#: Whether the errors are also kafka-python's: see ``errors/kafka_python``.
+_adopted = False
+
+
+class _Root(Exception):
+    """Nothing but a base: Python cannot give a class whose only base is ``Exception`` another one."""
+
+
+class KafkaError(_Root):
     """The base class of all of cyproducer's own exceptions.
 
     ``retriable`` says whether the same operation may succeed later without any change,
@@ -31,6 +42,12 @@ class KafkaError(Exception):
     #: accepted before it, and their future. Other exceptions, also from Ctrl-C, get the same attributes.
     accepted: int | None = None
     future: "BulkFuture | None" = None
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        global _adopted
+        if not _adopted and "kafka.errors" in sys.modules:
+            _adopted = adopt(KafkaError)
 
     def __str__(self) -> str:
         name = type(self).__name__
