@@ -318,6 +318,9 @@ class NetworkClient:
         identity_ms = self._producer_id.tick(now_ms)
         metadata_ms = self._update_metadata(now_ms)
         self._fail_parked(now_ms)
+        if self._denied is not None:
+            # Records sent since the refusal: the next attempt may be half a minute away.
+            self._fail_denied(self._denied)
         # The steps above may have set a timeout after the connector's tick.
         connections_ms = min(connections_ms, self._connector.states.next_event_ms(now_ms))
         if self._shrunk:
@@ -409,6 +412,9 @@ class NetworkClient:
         with self._changed:
             self._denied = error
             self._changed.notify_all()
+        self._fail_denied(error)
+
+    def _fail_denied(self, error: Exception) -> None:
         for name in self._sender.parked_topics():
             self._asked.discard(name)
             failed = self._sender.fail_parked(name, errors.told(error, False))

@@ -167,6 +167,15 @@ def test_a_server_that_does_not_know_the_password() -> None:
     assert cluster.received(METADATA) == []
 
 
+def test_records_sent_after_a_refusal_fail_at_once_too() -> None:
+    server = SaslServer({"alice": "another"})
+    with ScriptedCluster(sasl=server, t=1) as cluster, KafkaProducer(**options(cluster)) as ours:
+        for _ in range(3):
+            with pytest.raises(SaslAuthenticationFailedError, match="refused user 'alice'"):
+                ours.send("t", b"v").get(20)
+        assert len(server.tries) == 1
+
+
 def test_what_a_broker_says_is_cut_and_printable() -> None:
     def rude(mechanism: str) -> Exchange:
         yield b""
