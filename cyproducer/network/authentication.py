@@ -71,6 +71,8 @@ class Authentication:
         self._rounds = 0
         self._note = ""
         self._done_ms = -math.inf
+        #: When the last SaslAuthenticate request was sent.
+        self.asked_ms = -math.inf
         #: When to authenticate again.
         self.renew_at_ms = math.inf
         #: When the broker ends the session.
@@ -183,8 +185,10 @@ class Authentication:
         lifetime = response.session_lifetime_ms
         self.renew_at_ms = self.ends_at_ms = math.inf
         if lifetime > 0:
-            self.ends_at_ms = now_ms + lifetime
-            self.renew_at_ms = now_ms + lifetime * (0.85 + 0.1 * self._rng())
+            # The broker's clock has run since some time between the request and its response.
+            began_ms = max(self.asked_ms, now_ms - lifetime / 2)
+            self.ends_at_ms = began_ms + lifetime
+            self.renew_at_ms = began_ms + lifetime * (0.85 + 0.1 * self._rng())
         return True
 
     def may_begin_ms(self) -> float:

@@ -481,6 +481,8 @@ class Connector:
             self.request(connection, SASL_HANDSHAKE, number, frame)
 
         def send_authenticate(message: bytes) -> None:
+            assert connection.handshake.authentication is not None
+            connection.handshake.authentication.asked_ms = self._clock.monotonic_ns() / 1e6
             number = connection.next_correlation_id()
             frame = protocol.encode_sasl_authenticate(versions[SASL_AUTHENTICATE], number, client_id, message)
             self.request(connection, SASL_AUTHENTICATE, number, frame)

@@ -11,7 +11,7 @@ from cyproducer.errors import (
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
-from tests.network.scripted_wire import SASL_HANDSHAKE
+from tests.network.scripted_wire import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tests.simulation.model_sasl import HASTE_MS, Term
 from tests.simulation.world import NS_PER_MS, START_NS
 
@@ -98,8 +98,14 @@ def _renewals(simulation: "Simulation") -> Iterator[str]:
 
 def _due(term: Term) -> tuple[int, int]:
     """When the renewal may begin, and when it must."""
-    low, high = (max(SOONEST_MS, part * term.lifetime_ms) for part in RENEWAL)
-    return term.told_ns + int(low * NS_PER_MS) - 1000, term.told_ns + int(high * NS_PER_MS)
+    low, high = (int(part * term.lifetime_ms * NS_PER_MS) for part in RENEWAL)
+    soonest_ns = term.told_ns + int(SOONEST_MS * NS_PER_MS)
+    # The client counts from its request: the broker's clock has run since some time after it.
+    asked_ns = max(
+        (at for key, at in term.wire.requests if key == SASL_AUTHENTICATE and at <= term.told_ns),
+        default=term.told_ns,
+    )
+    return max(soonest_ns, asked_ns + low) - 1000, max(soonest_ns, term.told_ns + high)
 
 
 def _hammering(simulation: "Simulation") -> Iterator[str]:
