@@ -70,7 +70,10 @@ class Authentication:
         self._first: bytes | None = None
         self._rounds = 0
         self._note = ""
+        self._on_refusal: Callable[[], object] | None = None
         self._done_ms = -math.inf
+        #: Whether a function, an endpoint or the mechanism has failed, and not the connection.
+        self.failed = False
         #: When to authenticate again.
         self.renew_at_ms = math.inf
         #: When the broker ends the session.
@@ -138,7 +141,7 @@ class Authentication:
             self._task = self._background.start(asked.function)
         else:
             assert isinstance(asked, Send)
-            self._note = asked.note
+            self._note, self._on_refusal = asked.note, asked.on_refusal
             if self._first is None:
                 self._first = asked.message
                 self._send_handshake(wire_mechanism(self._config))
@@ -176,6 +179,8 @@ class Authentication:
         """
         self._rounds += 1
         if response.error_code:
+            if self._on_refusal is not None:
+                self._on_refusal()
             raise self._refused(response)
         if not self._continue(response.auth_bytes):
             return False
