@@ -145,7 +145,8 @@ class Tokens:
                 return token
             try:
                 fetched = fetch(self._provider)
-            except Exception as error:
+            except BaseException as error:
+                # Also asyncio's CancelledError: the next attempt must wait in any case.
                 now_ms = self._now_ms()
                 if token is None or now_ms >= self._ends_ms:
                     self._token, self.refresh_at_ms = None, math.inf

@@ -1,7 +1,9 @@
 """Whole producers that authenticate by SASL against the scripted broker."""
 
+import asyncio
 import functools
 import logging
+import math
 import pickle
 import socket
 import struct
@@ -14,6 +16,7 @@ from typing import Any, cast
 import pytest
 
 from cyproducer import KafkaProducer
+from cyproducer.base.clock import ManualClock
 from cyproducer.config import ProducerConfig
 from cyproducer.config.proxy import parse_proxy
 from cyproducer.control.connections import Address, Connections
@@ -27,10 +30,11 @@ from cyproducer.futures.delivery import RecordFuture
 from cyproducer.network.authentication import Authentication
 from cyproducer.network.background import Background, Task
 from cyproducer.network.connection import Connection
-from cyproducer.network.connector import Connector
+from cyproducer.network.connector import RETRY_CREDENTIALS_MS, Connector
 from cyproducer.network.sender import Sender
 from cyproducer.security.sasl import Compute, Conversation, Send
 from cyproducer.security.scram import Scram
+from cyproducer.security.tokens import Tokens
 from tests.network.scripted_broker import (
     API_VERSIONS,
     METADATA,
@@ -656,6 +660,46 @@ def test_credentials_that_fail_are_fetched_again_while_the_session_lasts() -> No
     renewal.tasks[1].error, renewal.tasks[1].done = OSError("the vault is closed"), True
     with pytest.raises(SaslAuthenticationFailedError, match="the vault is closed"):
         renewal.at(10_000)
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_token_that_is_still_due_after_fetching_is_not_fetched_at_once(refuses: bool) -> None:
+    """A connection's thread calls the provider, which takes long; or it raises what is no ``Exception``."""
+    clock = ManualClock(unix_ms=1_700_000_000_000)
+    calls, goes_on = threading.Semaphore(0), threading.Event()
+
+    def provider(config: str) -> tuple[str, float]:
+        if clock.unix_ms() > 1_700_000_000_000:
+            calls.release()
+            if refuses:
+                raise asyncio.CancelledError
+            assert goes_on.wait(30)
+        return "a", 1_700_000_100
+
+    tokens = Tokens(provider, clock, lambda: 0.0)
+    tokens.current()
+    clock.advance_ms(85_000)
+    clock.set_unix_ms(1_700_000_085_000)
+    connector = Connector.__new__(Connector)
+    connector._tokens, connector._fetch, connector._fetch_from_ms = tokens, None, -math.inf
+    connector._background = Background(lambda: None)
+    connector.any_ready = lambda: True  # type: ignore[method-assign]
+    began_ms = clock.monotonic_ns() / 1e6
+    connection = threading.Thread(target=tokens.current)
+    if not refuses:
+        connection.start()
+        assert calls.acquire(timeout=30)
+    assert connector._fetch_token(began_ms) == math.inf
+    fetch = connector._fetch
+    assert fetch is not None
+    until(lambda: fetch.done, "the call")
+    assert fetch.error is None
+    assert connector._fetch_token(began_ms) >= began_ms + RETRY_CREDENTIALS_MS
+    assert connector._fetch is None
+    if not refuses:
+        assert connector._fetch_token(began_ms + RETRY_CREDENTIALS_MS) == math.inf
+        goes_on.set()
+        connection.join(30)
 
 
 def test_a_session_that_ended_holds_the_connection_for_the_request_timeout() -> None:
