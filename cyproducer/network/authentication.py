@@ -84,7 +84,7 @@ class Authentication:
 
         Raises KafkaError if that is not possible.
         """
-        self._first, self._rounds = None, 0
+        self._first, self._rounds, self.failed = None, 0, False
         self._conversation = self._converse()
         self._continue(None)
 
@@ -149,8 +149,12 @@ class Authentication:
                 self._send_authenticate(asked.message)
         return False
 
-    def _placed(self, error: errors.KafkaError) -> errors.KafkaError:
-        return type(error)(f"{self._where}: {self._mechanism}: {error.args[0]}")
+    def _placed(self, error: Exception) -> errors.KafkaError:
+        # Users' functions may raise subclasses, whose constructors are unknown.
+        self.failed = True
+        kind = next(each for each in EXPLAINED if isinstance(error, each))
+        text = error.args[0] if error.args else type(error).__name__
+        return kind(f"{self._where}: {self._mechanism}: {text}")
 
     def on_handshake(self, response: SaslHandshakeResponse) -> None:
         """Handles the SaslHandshake response. Raises KafkaError if the broker does not have the mechanism."""

@@ -681,8 +681,13 @@ class Connector:
             return None
         log.info("connection to node %d at %s ended: %s", node_id, connection.where, cause)
         setting_up = connection.connected and not self.states.is_ready(node_id)
-        if setting_up and connection.handshake.stage is None and type(cause) is errors.KafkaConnectionError:
-            # The loop's general error for a closed socket. Every other cause, and that of a stage, says more.
+        handshake = connection.handshake
+        says_more = handshake.stage is not None or (
+            handshake.authentication is not None and handshake.authentication.failed
+        )
+        if setting_up and not says_more and type(cause) is errors.KafkaConnectionError:
+            # The loop's general error for a closed socket. Every other cause, and that of a stage or of the
+            # credentials, says more.
             cause = self._hung_up(connection)
         elif isinstance(cause, errors.TlsError) and connection.tls is not None:
             cause = self._explained(connection)

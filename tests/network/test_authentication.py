@@ -22,6 +22,7 @@ from cyproducer.config.proxy import parse_proxy
 from cyproducer.control.connections import Address, Connections
 from cyproducer.errors import (
     IllegalSaslStateError,
+    KafkaConnectionError,
     KafkaTimeoutError,
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
@@ -237,6 +238,39 @@ def test_a_callable_that_fails_says_so() -> None:
         pytest.raises(SaslAuthenticationFailedError, match=r"getting the credentials failed: .*the vault is"),
     ):
         ours.send("t", b"v").get(20)
+
+
+class OwnError(KafkaTimeoutError):
+    """An error of users, whose constructor takes other arguments."""
+
+    def __init__(self, *, closed: bool) -> None:
+        super().__init__("the vault is closed" if closed else "the vault is open")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KafkaTimeoutError(), "KafkaTimeoutError"),
+        (OwnError(closed=True), "the vault is closed"),
+        (KafkaConnectionError("the vault is closed"), "the vault is closed"),
+    ],
+)
+def test_a_callable_that_raises_an_error_of_this_client_is_called_again(error: Exception, said: str) -> None:
+    is_closed = True
+
+    def password() -> str:
+        if is_closed:
+            raise error
+        return PASSWORD
+
+    with (
+        ScriptedCluster(sasl=SaslServer(), t=1) as cluster,
+        KafkaProducer(**options(cluster, sasl_plain_password=password)) as ours,
+    ):
+        future = ours.send("t", b"v")
+        until(lambda: f"SCRAM-SHA-256: {said}" in ours._runtime.client.diagnosis(), "the failure")
+        is_closed = False
+        assert future.get(20).offset == 0
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
