@@ -102,6 +102,12 @@ def expiry_of(text: str) -> float | None:
     return _seconds(claims.get("exp")) if isinstance(claims, dict) else None
 
 
+class _Call:
+    """A call of the provider, and what it raised."""
+
+    error: BaseException | None = None
+
+
 class Tokens:
     """The token of one producer, fetched again ahead of its end. Thread-safe.
 
@@ -122,6 +128,7 @@ class Tokens:
         self._token: Token | None = None
         self._ends_ms = -math.inf
         self._rejected: str | None = None
+        self._call: _Call | None = None
         #: When ``current`` is due to be called, so that the next authentication need not wait: on the clock,
         #: in milliseconds. Infinity if it isn't. Any thread may read it.
         self.refresh_at_ms = math.inf
@@ -136,17 +143,25 @@ class Tokens:
             token = self._token
             if token is not None and token.text != self._rejected and self._now_ms() < self._ends_ms:
                 return token
+            call = self._call
             self._lock.acquire()
+            if call is not None and call.error is not None:
+                # The threads that waited for a call share its outcome. Otherwise each would ask in turn, and the
+                # last one for a connection that has long given up.
+                self._lock.release()
+                raise call.error
         try:
             token = self._token
             if token is not None and token.text == self._rejected:
                 token = None
             if token is not None and self._now_ms() < self.refresh_at_ms:
                 return token
+            call = self._call = _Call()
             try:
                 fetched = fetch(self._provider)
             except BaseException as error:
                 # Also asyncio's CancelledError: the next attempt must wait in any case.
+                call.error = error
                 now_ms = self._now_ms()
                 if token is None or now_ms >= self._ends_ms:
                     self._token, self.refresh_at_ms = None, math.inf
@@ -162,6 +177,7 @@ class Tokens:
             self._keep(fetched)
             return fetched
         finally:
+            self._call = None
             self._lock.release()
 
     def reject(self, token: Token) -> None:
