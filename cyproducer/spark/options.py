@@ -48,8 +48,8 @@ _NOT_OURS: Final = {
 _SHOWN: Final = {
     "ssl_keystore_key": "give the path of a file with key and certificates as '{}ssl.keystore.location'",
     "sasl_oauthbearer_assertion_private_key_passphrase": (
-        "give '{}sasl.oauthbearer.assertion.private.key.file' the path of a key that only the executors' user "
-        "can read"
+        "give '{}sasl.oauthbearer.assertion.private.key.file' the path of a key that only the executors' "
+        "user can read"
     ),
 }
 """Secrets whose names Spark does not take for such, and what to give instead; ``{}``: the prefix."""
