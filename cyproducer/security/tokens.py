@@ -32,6 +32,8 @@ _TOKEN = re.compile(r"[-_~+/.A-Za-z0-9]+=*")
 _EXTENSION = re.compile(r"[A-Za-z]+")
 #: Expiries above this are milliseconds: as seconds, this is the year 5138.
 _LAST_SECOND = 1e11
+#: Expiries above this mean nothing, and may be no floats.
+_MOST = 1e18
 #: A token is fetched again after 80 to 85 % of its time, but so long before its end if it lasts longer.
 _BEFORE_END_S = 300.0
 _LEAST_S = 60.0
@@ -85,7 +87,7 @@ async def _awaited(found: Any) -> Any:
 
 
 def _seconds(expiry: Any) -> float | None:
-    if isinstance(expiry, bool) or not isinstance(expiry, int | float) or not 0 < expiry < math.inf:
+    if isinstance(expiry, bool) or not isinstance(expiry, int | float) or not 0 < expiry < _MOST:
         return None
     return expiry / 1000 if expiry > _LAST_SECOND else expiry
 
@@ -146,8 +148,8 @@ class Tokens:
             call = self._call
             self._lock.acquire()
             if call is not None and call.error is not None:
-                # The threads that waited for a call share its outcome. Otherwise each would ask in turn, and the
-                # last one for a connection that has long given up.
+                # The threads that waited for a call share its outcome. Otherwise each would ask in turn,
+                # and the last one for a connection that has long given up.
                 self._lock.release()
                 raise call.error
         try:

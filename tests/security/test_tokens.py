@@ -106,7 +106,7 @@ def test_texts_without_an_end(text: str) -> None:
     assert expiry_of(text) is None
 
 
-@pytest.mark.parametrize("expiry", [True, "soon", None, float("nan"), float("inf"), -1])
+@pytest.mark.parametrize("expiry", [True, "soon", None, float("nan"), float("inf"), -1, 10**400])
 def test_ends_that_are_none(expiry: Any) -> None:
     issuer = Issuer()
     tokens = Tokens(lambda _: ("a", expiry), issuer.clock, lambda: 0.0)
