@@ -495,7 +495,7 @@ MUTANTS = [
     Mutant(
         "spark-shows-private-key",
         "cyproducer/spark/options.py",
-        '    if known == "ssl_keystore_key":\n',
+        "    if known in _SHOWN:\n",
         '    if known == "":\n',
         ("tests/spark/test_options.py",),
     ),

@@ -142,8 +142,14 @@ def _take(values: dict[str, Any], option: str, value: Any) -> None:
     values[option] = value
 
 
-def _read_nothing(values: dict[str, Any], module: LoginModule) -> None:
-    """What the login module has is read where it is needed."""
+def _read_aws(values: dict[str, Any], module: LoginModule) -> None:
+    """What the login module has is read where it is needed. Without the rest, it would be another user."""
+    for name in sorted(module.options):
+        if name.startswith("awsRole") and name not in _KEPT:
+            raise KafkaConfigurationError(
+                f"sasl_jaas_config='***': IAMLoginModule's {name} is not supported: give "
+                "awsProfileName, a profile that has it"
+            )
 
 
 class _Login(NamedTuple):
@@ -157,7 +163,7 @@ _LOGIN_MODULES: Final = {
     "PlainLoginModule": _Login(("PLAIN",), _read_password),
     "ScramLoginModule": _Login(("SCRAM-SHA-256", "SCRAM-SHA-512"), _read_password),
     "OAuthBearerLoginModule": _Login(("OAUTHBEARER",), _read_oauth),
-    "IAMLoginModule": _Login(("AWS_MSK_IAM",), _read_nothing),
+    "IAMLoginModule": _Login(("AWS_MSK_IAM",), _read_aws),
     "Krb5LoginModule": _Login(("GSSAPI",), _read_kerberos),
 }
 #: Options of login modules that are read later, and no secrets.
@@ -224,6 +230,11 @@ def _check_oauth(values: Mapping[str, Any], warn: Callable[..., None]) -> None:
         if url is not None:
             raise KafkaConfigurationError(
                 f"sasl_oauth_token_provider and {_ENDPOINT} are two places for tokens: give one of them"
+            )
+        if values["sasl_oauthbearer_extensions"]:
+            raise KafkaConfigurationError(
+                f"sasl_oauthbearer_extensions belongs to {_ENDPOINT}: a sasl_oauth_token_provider returns "
+                "its own, from extensions()"
             )
         return
     split = urlsplit(url)

@@ -268,6 +268,11 @@ def endpoint() -> Kind[str]:
             raise Refused
         if "@" in rest.removeprefix("//").partition("/")[0]:
             raise Refused("a user and password cannot be in it")
+        if scheme.lower() != "file":
+            if not rest.startswith("//") or rest[2:3] in ("", "/", "?", "#", ":"):
+                raise Refused("it has no host")
+            if not (rest.isascii() and rest.isprintable()) or " " in rest:
+                raise Refused("it has letters that must be percent-encoded")
         return found
 
     return Kind("a URL that begins with https://, http:// or file:", read)

@@ -70,9 +70,12 @@ class Authentication:
         self._first: bytes | None = None
         self._rounds = 0
         self._note = ""
+        self._on_refusal: Callable[[], object] | None = None
         self._done_ms = -math.inf
         #: When the last SaslAuthenticate request was sent.
         self.asked_ms = -math.inf
+        #: Whether a function, an endpoint or the mechanism has failed, and not the connection.
+        self.failed = False
         #: When to authenticate again.
         self.renew_at_ms = math.inf
         #: When the broker ends the session.
@@ -83,7 +86,7 @@ class Authentication:
 
         Raises KafkaError if that is not possible.
         """
-        self._first, self._rounds = None, 0
+        self._first, self._rounds, self.failed = None, 0, False
         self._conversation = self._converse()
         self._continue(None)
 
@@ -140,7 +143,7 @@ class Authentication:
             self._task = self._background.start(asked.function)
         else:
             assert isinstance(asked, Send)
-            self._note = asked.note
+            self._note, self._on_refusal = asked.note, asked.on_refusal
             if self._first is None:
                 self._first = asked.message
                 self._send_handshake(wire_mechanism(self._config))
@@ -148,8 +151,12 @@ class Authentication:
                 self._send_authenticate(asked.message)
         return False
 
-    def _placed(self, error: errors.KafkaError) -> errors.KafkaError:
-        return type(error)(f"{self._where}: {self._mechanism}: {error.args[0]}")
+    def _placed(self, error: Exception) -> errors.KafkaError:
+        # Users' functions may raise subclasses, whose constructors are unknown.
+        self.failed = True
+        kind = next(each for each in EXPLAINED if isinstance(error, each))
+        text = error.args[0] if error.args else type(error).__name__
+        return kind(f"{self._where}: {self._mechanism}: {text}")
 
     def on_handshake(self, response: SaslHandshakeResponse) -> None:
         """Handles the SaslHandshake response. Raises KafkaError if the broker does not have the mechanism."""
@@ -178,6 +185,8 @@ class Authentication:
         """
         self._rounds += 1
         if response.error_code:
+            if self._on_refusal is not None:
+                self._on_refusal()
             raise self._refused(response)
         if not self._continue(response.auth_bytes):
             return False

@@ -53,7 +53,7 @@ log = Log("cyproducer")
 UNSUPPORTED_VERSION = 35
 #: New connections wait this long for certificates that are read again; later ones use those read before.
 PATIENCE_WITH_RELOAD_MS = 5000.0
-#: How long to wait at most after fetching credentials failed, while the old session still counts.
+#: How long to wait at most after fetching credentials failed, while the old session or token still counts.
 RETRY_CREDENTIALS_MS = 1000.0
 #: Trying again soon would not help, and may lock the account.
 AUTHENTICATION_ERRORS = (
@@ -132,6 +132,7 @@ class Connector:
         #: None for mechanisms without tokens.
         self._tokens: Tokens | None = None
         self._fetch: Task[Token] | None = None
+        self._fetch_from_ms = -math.inf
         if config.security_protocol.startswith("SASL"):
             from cyproducer.network import authentication
             from cyproducer.security import sasl
@@ -550,10 +551,14 @@ class Connector:
             if (error := self._fetch.error) is not None:
                 log.warning("getting a new token failed: %s: %s", type(error).__name__, error)
             self._fetch = None
+            # The token is still due if it brought nothing: another thread calls the provider, or no thread
+            # could be started.
+            self._fetch_from_ms = now_ms + RETRY_CREDENTIALS_MS
         if self._tokens is None or self._fetch is not None or not self.any_ready():
             return math.inf
-        if now_ms < self._tokens.refresh_at_ms:
-            return self._tokens.refresh_at_ms
+        due_ms = max(self._tokens.refresh_at_ms, self._fetch_from_ms)
+        if now_ms < due_ms:
+            return due_ms
         self._fetch = self._background.start(self._tokens.current)
         return math.inf
 
@@ -678,8 +683,13 @@ class Connector:
             return None
         log.info("connection to node %d at %s ended: %s", node_id, connection.where, cause)
         setting_up = connection.connected and not self.states.is_ready(node_id)
-        if setting_up and connection.handshake.stage is None and type(cause) is errors.KafkaConnectionError:
-            # The loop's general error for a closed socket. Every other cause, and that of a stage, says more.
+        handshake = connection.handshake
+        says_more = handshake.stage is not None or (
+            handshake.authentication is not None and handshake.authentication.failed
+        )
+        if setting_up and not says_more and type(cause) is errors.KafkaConnectionError:
+            # The loop's general error for a closed socket. Every other cause, and that of a stage or of the
+            # credentials, says more.
             cause = self._hung_up(connection)
         elif isinstance(cause, errors.TlsError) and connection.tls is not None:
             cause = self._explained(connection)

@@ -87,7 +87,7 @@ class OidcTokens:
             raise errors.SaslAuthenticationFailedError(f"{self._url} answered without an access_token")
         try:
             lasts_s = float(answer["expires_in"])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return text, None
         return text, self._unix_s() + lasts_s
 

@@ -26,10 +26,14 @@ QUICK_ITERATIONS = 16384
 
 
 class Send(NamedTuple):
-    """Bytes for the broker; the reply is its message. ``note``: what to add if the broker refuses them."""
+    """Bytes for the broker; the reply is its message.
+
+    ``note``: what to add if the broker refuses them. ``on_refusal``: what to call then; it must not block.
+    """
 
     message: bytes
     note: str = ""
+    on_refusal: Callable[[], object] | None = None
 
 
 class Compute(NamedTuple):
@@ -153,9 +157,11 @@ def oauthbearer(tokens: Tokens) -> Conversation:
     """OAUTHBEARER (RFC 7628)."""
     token: Token = yield Compute(tokens.current)
     extensions = "".join(f"\x01{name}={value}" for name, value in token.extensions.items())
-    reply = yield Send(f"n,,\x01auth=Bearer {token.text}{extensions}\x01\x01".encode())
+    reject = partial(tokens.reject, token)
+    # Brokers also refuse a token at once, without such an error.
+    reply = yield Send(f"n,,\x01auth=Bearer {token.text}{extensions}\x01\x01".encode(), on_refusal=reject)
     if reply:
-        tokens.reject(token)
+        reject()
         # An error, which the client acknowledges; then the broker ends the exchange (section 3.2.3).
         yield Send(b"\x01", f"the broker's reason is {_error_of(reply)}")
 

@@ -21,6 +21,7 @@ from cyproducer.errors import KafkaConfigurationError
 PEM, PKCS12, JKS, UNKNOWN = "PEM", "PKCS12", "JKS", "unknown"
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 _PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_PASSWORDS = ("ssl_password", "ssl_keystore_password", "ssl_truststore_password")
 #: What OpenSSL does not name like Java in ``TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256``.
 _CIPHER_WORDS = (
     ("_WITH_", "_"),
@@ -53,15 +54,21 @@ class TlsContext:
         """Makes the context again if a file has changed. Then calls ``ssl_password`` if that is callable.
 
         Raises KafkaConfigurationError if the files cannot be used; the old context stays, and the same files
-        are not tried again.
+        are not tried again, unless a user's function supplies a password: that may have failed.
         """
         with self._lock:
             state = _state_of(_files(self._config))
             if state == self._seen:
                 return
+            before = self._seen
             # First: files that do not load are not read again for each connection.
             self._seen = state
-            self.context = make_context(self._config)
+            try:
+                self.context = make_context(self._config)
+            except Exception:
+                if any(callable(getattr(self._config, name)) for name in _PASSWORDS):
+                    self._seen = before
+                raise
 
 
 def _files(config: ProducerConfig) -> tuple[str | None, ...]:

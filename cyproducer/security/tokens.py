@@ -32,6 +32,8 @@ _TOKEN = re.compile(r"[-_~+/.A-Za-z0-9]+=*")
 _EXTENSION = re.compile(r"[A-Za-z]+")
 #: Expiries above this are milliseconds: as seconds, this is the year 5138.
 _LAST_SECOND = 1e11
+#: Expiries above this mean nothing, and may be no floats.
+_MOST = 1e18
 #: A token is fetched again after 80 to 85 % of its time, but so long before its end if it lasts longer.
 _BEFORE_END_S = 300.0
 _LEAST_S = 60.0
@@ -85,7 +87,7 @@ async def _awaited(found: Any) -> Any:
 
 
 def _seconds(expiry: Any) -> float | None:
-    if isinstance(expiry, bool) or not isinstance(expiry, int | float) or not 0 < expiry < math.inf:
+    if isinstance(expiry, bool) or not isinstance(expiry, int | float) or not 0 < expiry < _MOST:
         return None
     return expiry / 1000 if expiry > _LAST_SECOND else expiry
 
@@ -100,6 +102,12 @@ def expiry_of(text: str) -> float | None:
     except (ValueError, RecursionError):
         return None
     return _seconds(claims.get("exp")) if isinstance(claims, dict) else None
+
+
+class _Call:
+    """A call of the provider, and what it raised."""
+
+    error: BaseException | None = None
 
 
 class Tokens:
@@ -122,6 +130,7 @@ class Tokens:
         self._token: Token | None = None
         self._ends_ms = -math.inf
         self._rejected: str | None = None
+        self._call: _Call | None = None
         #: When ``current`` is due to be called, so that the next authentication need not wait: on the clock,
         #: in milliseconds. Infinity if it isn't. Any thread may read it.
         self.refresh_at_ms = math.inf
@@ -136,16 +145,25 @@ class Tokens:
             token = self._token
             if token is not None and token.text != self._rejected and self._now_ms() < self._ends_ms:
                 return token
+            call = self._call
             self._lock.acquire()
+            if call is not None and call.error is not None:
+                # The threads that waited for a call share its outcome. Otherwise each would ask in turn,
+                # and the last one for a connection that has long given up.
+                self._lock.release()
+                raise call.error
         try:
             token = self._token
             if token is not None and token.text == self._rejected:
                 token = None
             if token is not None and self._now_ms() < self.refresh_at_ms:
                 return token
+            call = self._call = _Call()
             try:
                 fetched = fetch(self._provider)
-            except Exception as error:
+            except BaseException as error:
+                # Also asyncio's CancelledError: the next attempt must wait in any case.
+                call.error = error
                 now_ms = self._now_ms()
                 if token is None or now_ms >= self._ends_ms:
                     self._token, self.refresh_at_ms = None, math.inf
@@ -161,6 +179,7 @@ class Tokens:
             self._keep(fetched)
             return fetched
         finally:
+            self._call = None
             self._lock.release()
 
     def reject(self, token: Token) -> None:

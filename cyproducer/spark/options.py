@@ -45,6 +45,14 @@ _NOT_OURS: Final = {
     "transactional_id": f"transactions are reserved for deliveryGuarantee={EXACTLY_ONCE!r}",
 }
 
+_SHOWN: Final = {
+    "ssl_keystore_key": "give the path of a file with key and certificates as '{}ssl.keystore.location'",
+    "sasl_oauthbearer_assertion_private_key_passphrase": (
+        "give '{}sasl.oauthbearer.assertion.private.key.file' the path of a key that only the executors' "
+        "user can read"
+    ),
+}
+"""Secrets whose names Spark does not take for such, and what to give instead; ``{}``: the prefix."""
 _PROXIES: Final = ("proxy_url", "socks5_proxy")
 _FORMS: Final = (
     (("sasl_jaas_config",), ("sasl_plain_username", "sasl_plain_password")),
@@ -135,10 +143,10 @@ def _producer_option(name: str, prefix: str) -> str:
     known = option_name(name.removeprefix(prefix)) or name.removeprefix(prefix)
     if known in _NOT_OURS:
         raise KafkaConfigurationError(f"option {name!r} can't be given: {_NOT_OURS[known]}")
-    if known == "ssl_keystore_key":
+    if known in _SHOWN:
         raise KafkaConfigurationError(
             f"option {name!r} can't be given: Spark shows it in plans and event logs. Replace this key, and "
-            f"give the path of a file with key and certificates as '{prefix}ssl.keystore.location'"
+            f"{_SHOWN[known].format(prefix)}"
         )
     return known
 

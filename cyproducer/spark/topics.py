@@ -24,6 +24,12 @@ _SHARED_OPTIONS: Final = (
 )
 
 
+#: Who connects, by options that kafka-python does not have: it would be another user, or none.
+_NOT_SHARED: Final = {
+    "OAUTHBEARER": ("sasl_oauthbearer_token_endpoint_url",),
+    "AWS_MSK_IAM": ("sasl_jaas_config",),
+    "GSSAPI": ("sasl_kerberos_keytab", "sasl_kerberos_principal", "sasl_kerberos_name"),
+}
 #: Options that are callables here, and text in kafka-python.
 _SUPPLIED: Final = ("sasl_plain_username", "sasl_plain_password")
 
@@ -47,8 +53,15 @@ def create_missing(config: ProducerConfig, topic: str, partitions: int, replicat
 
     Raises:
         TopicCreationError: no broker answered, or the brokers refused the request.
-        KafkaConfigurationError: kafka-python is not installed.
+        KafkaConfigurationError: kafka-python is not installed, or has not the options to be the same user.
     """
+    for name in _NOT_SHARED.get(str(config.sasl_mechanism), ()):
+        # A login module of AWS without options is nobody in particular.
+        if getattr(config, name) is not None and (name != "sasl_jaas_config" or config.login_module):
+            raise KafkaConfigurationError(
+                f"option 'createTopic.partitions' can't be given with {name}, which kafka-python, the client "
+                "that creates topics, does not have: create the topic before"
+            )
     try:
         from kafka.admin import KafkaAdminClient, NewTopic  # type: ignore[import-untyped]
         from kafka.errors import KafkaError as ClientError  # type: ignore[import-untyped]

@@ -1,7 +1,9 @@
 """Whole producers that authenticate by SASL against the scripted broker."""
 
+import asyncio
 import functools
 import logging
+import math
 import pickle
 import socket
 import struct
@@ -14,11 +16,13 @@ from typing import Any, cast
 import pytest
 
 from cyproducer import KafkaProducer
+from cyproducer.base.clock import ManualClock
 from cyproducer.config import ProducerConfig
 from cyproducer.config.proxy import parse_proxy
 from cyproducer.control.connections import Address, Connections
 from cyproducer.errors import (
     IllegalSaslStateError,
+    KafkaConnectionError,
     KafkaTimeoutError,
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
@@ -27,10 +31,11 @@ from cyproducer.futures.delivery import RecordFuture
 from cyproducer.network.authentication import Authentication
 from cyproducer.network.background import Background, Task
 from cyproducer.network.connection import Connection
-from cyproducer.network.connector import Connector
+from cyproducer.network.connector import RETRY_CREDENTIALS_MS, Connector
 from cyproducer.network.sender import Sender
 from cyproducer.security.sasl import Compute, Conversation, Send
 from cyproducer.security.scram import Scram
+from cyproducer.security.tokens import Tokens
 from tests.network.scripted_broker import (
     API_VERSIONS,
     METADATA,
@@ -242,6 +247,39 @@ def test_a_callable_that_fails_says_so() -> None:
         pytest.raises(SaslAuthenticationFailedError, match=r"getting the credentials failed: .*the vault is"),
     ):
         ours.send("t", b"v").get(20)
+
+
+class OwnError(KafkaTimeoutError):
+    """An error of users, whose constructor takes other arguments."""
+
+    def __init__(self, *, closed: bool) -> None:
+        super().__init__("the vault is closed" if closed else "the vault is open")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KafkaTimeoutError(), "KafkaTimeoutError"),
+        (OwnError(closed=True), "the vault is closed"),
+        (KafkaConnectionError("the vault is closed"), "the vault is closed"),
+    ],
+)
+def test_a_callable_that_raises_an_error_of_this_client_is_called_again(error: Exception, said: str) -> None:
+    is_closed = True
+
+    def password() -> str:
+        if is_closed:
+            raise error
+        return PASSWORD
+
+    with (
+        ScriptedCluster(sasl=SaslServer(), t=1) as cluster,
+        KafkaProducer(**options(cluster, sasl_plain_password=password)) as ours,
+    ):
+        future = ours.send("t", b"v")
+        until(lambda: f"SCRAM-SHA-256: {said}" in ours._runtime.client.diagnosis(), "the failure")
+        is_closed = False
+        assert future.get(20).offset == 0
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
@@ -465,7 +503,8 @@ def test_a_token_is_kept_by_all_connections_and_fetched_again_ahead_of_its_end()
     assert set(calls) == {"cyproducer-background"}
 
 
-def test_a_refused_token_is_not_used_for_the_next_connection() -> None:
+@pytest.mark.parametrize("says_why", [True, False])
+def test_a_refused_token_is_not_used_for_the_next_connection(says_why: bool) -> None:
     calls: list[str] = []
 
     def provider(config: str) -> tuple[str, float]:
@@ -474,8 +513,10 @@ def test_a_refused_token_is_not_used_for_the_next_connection() -> None:
 
     def exchange(mechanism: str) -> Exchange:
         if b"token1" in (yield b""):
-            yield b'{"status":"invalid_token"}'
-            raise RefusedError("Authentication failed")
+            # RFC 7628's error, or Kafka's at once.
+            if says_why:
+                yield b'{"status":"invalid_token"}'
+            raise RefusedError("invalid_token")
 
     server = SaslServer(mechanisms=("OAUTHBEARER",), own=exchange)
     given = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": provider}
@@ -662,6 +703,46 @@ def test_credentials_that_fail_are_fetched_again_while_the_session_lasts() -> No
     renewal.tasks[1].error, renewal.tasks[1].done = OSError("the vault is closed"), True
     with pytest.raises(SaslAuthenticationFailedError, match="the vault is closed"):
         renewal.at(10_000)
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_token_that_is_still_due_after_fetching_is_not_fetched_at_once(refuses: bool) -> None:
+    """A connection's thread calls the provider, which takes long; or it raises what is no ``Exception``."""
+    clock = ManualClock(unix_ms=1_700_000_000_000)
+    calls, goes_on = threading.Semaphore(0), threading.Event()
+
+    def provider(config: str) -> tuple[str, float]:
+        if clock.unix_ms() > 1_700_000_000_000:
+            calls.release()
+            if refuses:
+                raise asyncio.CancelledError
+            assert goes_on.wait(30)
+        return "a", 1_700_000_100
+
+    tokens = Tokens(provider, clock, lambda: 0.0)
+    tokens.current()
+    clock.advance_ms(85_000)
+    clock.set_unix_ms(1_700_000_085_000)
+    connector = Connector.__new__(Connector)
+    connector._tokens, connector._fetch, connector._fetch_from_ms = tokens, None, -math.inf
+    connector._background = Background(lambda: None)
+    connector.any_ready = lambda: True  # type: ignore[method-assign]
+    began_ms = clock.monotonic_ns() / 1e6
+    connection = threading.Thread(target=tokens.current)
+    if not refuses:
+        connection.start()
+        assert calls.acquire(timeout=30)
+    assert connector._fetch_token(began_ms) == math.inf
+    fetch = connector._fetch
+    assert fetch is not None
+    until(lambda: fetch.done, "the call")
+    assert fetch.error is None
+    assert connector._fetch_token(began_ms) >= began_ms + RETRY_CREDENTIALS_MS
+    assert connector._fetch is None
+    if not refuses:
+        assert connector._fetch_token(began_ms + RETRY_CREDENTIALS_MS) == math.inf
+        goes_on.set()
+        connection.join(30)
 
 
 def test_a_session_that_ended_holds_the_connection_for_the_request_timeout() -> None:

@@ -143,6 +143,14 @@ def test_a_role_and_a_profile_are_one_too_many() -> None:
         AwsTokens(config(sasl_jaas_config=jaas))
 
 
+@pytest.mark.parametrize("name", ["awsRoleExternalId", "awsRoleAccessKeyId", "awsRoleSecretAccessKey"])
+def test_options_that_would_make_it_another_user_are_refused(name: str) -> None:
+    jaas = f'a.IAMLoginModule required awsRoleArn="arn:aws:iam::1:role/r" {name}="hidden";'
+    with pytest.raises(KafkaConfigurationError, match=f"IAMLoginModule's {name} is not supported") as caught:
+        config(sasl_jaas_config=jaas)
+    assert "hidden" not in str(caught.value)
+
+
 def test_without_the_signer_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
     with pytest.raises(KafkaConfigurationError, match=r"pip install 'cyproducer\[aws\]'"):

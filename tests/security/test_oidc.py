@@ -272,8 +272,9 @@ def test_answers_that_are_no_token(server: TokenServer, body: bytes, problem: st
         provider(**with_secret(server.url)).token()
 
 
-def test_an_id_token_will_do(server: TokenServer) -> None:
-    server.answer = lambda _: Answer(body=b'{"id_token": "i", "expires_in": "soon"}')
+@pytest.mark.parametrize("lasts", [b'"soon"', b"1" + b"0" * 400])
+def test_an_id_token_will_do(server: TokenServer, lasts: bytes) -> None:
+    server.answer = lambda _: Answer(body=b'{"id_token": "i", "expires_in": %s}' % lasts)
     assert provider(**with_secret(server.url)).token() == ("i", None)
 
 
@@ -328,6 +329,15 @@ def test_https_needs_a_trusted_certificate(tmp_path: Path) -> None:
         ({"url": "https://h/", "grant_type": "jwt-bearer"}, "needs .*assertion_file or"),
         ({"url": "ftp://h/"}, "must be a URL that begins with https://, http:// or file:"),
         ({"url": "https://u:hidden@h/"}, "a user and password cannot be in it"),
+        ({"url": "https:h"}, "it has no host"),
+        ({"url": "https:///t"}, "it has no host"),
+        ({"url": "https://:1/t"}, "it has no host"),
+        ({"url": "https://h/tök"}, "letters that must be percent-encoded"),
+        ({"url": "https://h/a b"}, "letters that must be percent-encoded"),
+        (
+            {"extensions": {"a": "b"}, "sasl_oauth_token_provider": lambda _: ""},
+            "extensions belongs to sasl_oauthbearer_token_endpoint_url",
+        ),
         ({"url": "file:/t", "extensions": "=v"}, "'' has no value"),
     ],
 )

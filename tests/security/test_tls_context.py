@@ -347,3 +347,27 @@ def test_only_files_can_change(
 )
 def test_the_format_is_that_of_the_content(data: bytes, kind: str) -> None:
     assert format_of(data) == kind
+
+
+def test_a_password_that_could_not_be_had_is_asked_for_again(tmp_path: Path) -> None:
+    is_closed = False
+
+    def password() -> str:
+        if is_closed:
+            raise OSError("the vault is closed")
+        return PASSWORD
+
+    certificate, key = tmp_path / "client.pem", tmp_path / "client.key"
+    certificate.write_text(chain_pem(CLIENT))
+    key.write_text(key_pem(CLIENT, PASSWORD))
+    source = TlsContext(ProducerConfig(ssl_certfile=certificate, ssl_keyfile=key, ssl_password=password))
+    before = source.context
+    is_closed = True
+    certificate.write_text(chain_pem(CLIENT) + "\n")
+    for _ in range(2):
+        with pytest.raises(KafkaConfigurationError, match="the vault is closed"):
+            source.reload()
+    assert source.context is before
+    is_closed = False
+    source.reload()
+    assert source.context is not before

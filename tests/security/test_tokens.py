@@ -106,7 +106,7 @@ def test_texts_without_an_end(text: str) -> None:
     assert expiry_of(text) is None
 
 
-@pytest.mark.parametrize("expiry", [True, "soon", None, float("nan"), float("inf"), -1])
+@pytest.mark.parametrize("expiry", [True, "soon", None, float("nan"), float("inf"), -1, 10**400])
 def test_ends_that_are_none(expiry: Any) -> None:
     issuer = Issuer()
     tokens = Tokens(lambda _: ("a", expiry), issuer.clock, lambda: 0.0)
@@ -177,6 +177,52 @@ def test_the_provider_is_called_by_one_thread_at_a_time() -> None:
     for thread in threads:
         thread.join(30)
     assert [each.text for each in found] == ["a0"] * 4
+
+
+def test_threads_that_wait_for_a_call_share_its_failure() -> None:
+    issuer = Issuer(100)
+    tokens = issuer.tokens()
+    waiting, called = threading.Semaphore(0), threading.Event()
+    caught: list[BaseException] = []
+
+    class Counted:
+        """The lock, which tells who is about to wait for it."""
+
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+            self.release = self._lock.release
+
+        def acquire(self, blocking: bool = True) -> bool:
+            if blocking:
+                waiting.release()
+            return self._lock.acquire(blocking)
+
+    tokens._lock = Counted()  # type: ignore[assignment]
+
+    def fail() -> None:
+        called.set()
+        for _ in range(3):
+            assert waiting.acquire(timeout=30)
+        raise OSError("the vault is closed")
+
+    def ask() -> None:
+        try:
+            tokens.current()
+        except OSError as error:
+            caught.append(error)
+
+    issuer.before = fail
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+        assert called.wait(30)
+    for thread in threads:
+        thread.join(60)
+    assert [str(each) for each in caught] == ["the vault is closed"] * 4
+    assert issuer.calls == 1
+    # The next one asks again.
+    issuer.before = lambda: None
+    assert tokens.current().text == "a1"
 
 
 def test_while_the_provider_hangs_the_old_token_does() -> None:

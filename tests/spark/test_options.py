@@ -151,15 +151,16 @@ def test_security_options_have_the_names_of_sparks_own_sink() -> None:
     [
         {"ssl.keystore.key": PASSWORD},
         {"ssl_keystore_key": PASSWORD},
+        {"sasl.oauthbearer.assertion.private.key.passphrase": PASSWORD},
         {"socks5.proxy": f"socks5://u:{PASSWORD}@h:1"},
     ],
 )
 def test_secrets_that_spark_would_show_are_refused(given: dict[str, str]) -> None:
     ((name, value),) = given.items()
-    instead = (
-        r"give the path of a file .*'kafka.ssl.keystore.location'" if "key" in name else r"'kafka.proxy.url'"
-    )
-    with pytest.raises(KafkaConfigurationError, match=rf"option 'kafka.{name}' can't .*{instead}") as raised:
+    instead = "proxy.url"
+    if "key" in name:
+        instead = "assertion.private.key.file" if "oauth" in name else "ssl.keystore.location"
+    with pytest.raises(KafkaConfigurationError, match=rf"option 'kafka.{name}' can't .*{instead}'") as raised:
         parse({**SERVERS, f"kafka.{name}": value})
     assert PASSWORD not in str(raised.value)
     with pytest.raises(KafkaConfigurationError, match=f"'spark.cyproducer.kafka.{name}' can't") as raised:

@@ -150,3 +150,27 @@ def test_the_client_gets_a_context_that_has_certificates_given_as_text(
     assert [each["subject"] for each in context.get_ca_certs()] == [
         each["subject"] for each in authority.client().get_ca_certs()
     ]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "name", "value"),
+    [
+        ("OAUTHBEARER", "sasl_oauthbearer_token_endpoint_url", "file:/run/token"),
+        ("AWS_MSK_IAM", "sasl_jaas_config", 'a.IAMLoginModule required awsProfileName="p";'),
+        ("GSSAPI", "sasl_kerberos_keytab", "/run/keytab"),
+    ],
+)
+def test_topics_are_not_created_as_another_user(
+    admin: type[Admin], mechanism: str, name: str, value: str
+) -> None:
+    config = ProducerConfig(**{"security_protocol": "SASL_SSL", "sasl_mechanism": mechanism, name: value})
+    with pytest.raises(KafkaConfigurationError, match=f"'createTopic.partitions' can't be given with {name}"):
+        create_missing(config, "t", 1, None)
+    assert admin.made == []
+
+
+def test_a_login_module_of_aws_without_options_is_left_out(admin: type[Admin]) -> None:
+    config = ProducerConfig(
+        bootstrap_servers="a:1", sasl_mechanism="AWS_MSK_IAM", sasl_jaas_config="a.IAMLoginModule required;"
+    )
+    assert create_missing(config, "t", 1, None) is True
