@@ -18,6 +18,7 @@ from cyproducer.config import ProducerConfig
 from cyproducer.control.apis import SaslAuthenticateResponse, SaslHandshakeResponse
 from cyproducer.network.background import Background, Task
 from cyproducer.security.sasl import Compute, Conversation, Send, wire_mechanism
+from cyproducer.security.texts import printable
 
 UNSUPPORTED_MECHANISM, ILLEGAL_STATE = 33, 34
 #: A broker refuses to authenticate a connection again within a second.
@@ -29,8 +30,6 @@ EXPLAINED = (
     errors.KafkaTimeoutError,
     errors.KafkaConnectionError,
 )
-#: How much of a broker's message is shown.
-MOST_TEXT = 500
 
 
 class Authentication:
@@ -213,8 +212,3 @@ class Authentication:
             hint = f"; is there such a user, and has it a {self._mechanism} password?"
         kind = errors.for_code(response.error_code)
         return kind(f"{self._where} refused{named} by {self._mechanism}: {text or kind.__name__}{hint}")
-
-
-def printable(text: str) -> str:
-    """A broker's text as messages show it: the beginning, without control characters."""
-    return "".join(each if each.isprintable() else " " for each in text[:MOST_TEXT])

@@ -24,6 +24,7 @@ from cyproducer import errors
 from cyproducer.config import ProducerConfig
 from cyproducer.config.values import revealed
 from cyproducer.errors import KafkaConfigurationError
+from cyproducer.security.texts import printable
 
 #: One call of ``token()``, repetitions included.
 MOST_S = 10.0
@@ -129,12 +130,12 @@ class OidcTokens:
         return answer
 
     def _refused(self, error: HTTPError, deadline: float) -> errors.KafkaError:
-        text = f"{self._url} answered {error.code} {error.reason}"
+        text = f"{self._url} answered {error.code} {printable(str(error.reason))}"
         try:
             found = json.loads(_body_of(error, deadline))
             # RFC 6749, section 5.2.
             parts = [str(found[name]) for name in ("error", "error_description") if name in found]
-            text += "".join(f": {part[:300]}" for part in parts)
+            text += "".join(f": {printable(part)}" for part in parts)
         except (ValueError, TypeError, AttributeError, OSError, HTTPException):
             pass
         code = error.code

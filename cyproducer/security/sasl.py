@@ -76,7 +76,8 @@ class SharedCredentials:
         if config.sasl_mechanism == "GSSAPI":
             import cyproducer.security.gssapi  # noqa: F401
         elif (provider := _provider(config)) is not None:
-            self.tokens = Tokens(provider, clock, rng)
+            url = config.sasl_oauthbearer_token_endpoint_url
+            self.tokens = Tokens(provider, clock, rng, url or "its provider")
 
 
 def _provider(config: ProducerConfig) -> Any:
@@ -155,7 +156,7 @@ def scram(config: ProducerConfig, mechanism: str, salted: SaltedPasswords) -> Co
 
 def oauthbearer(tokens: Tokens) -> Conversation:
     """OAUTHBEARER (RFC 7628)."""
-    token: Token = yield Compute(tokens.current)
+    token: Token = yield Compute(tokens.current, f"a token from {tokens.source}")
     extensions = "".join(f"\x01{name}={value}" for name, value in token.extensions.items())
     reject = partial(tokens.reject, token)
     # Brokers also refuse a token at once, without such an error.

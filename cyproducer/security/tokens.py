@@ -116,13 +116,17 @@ class Tokens:
     A token whose end is unknown is not kept: each authentication gets its own.
     """
 
-    def __init__(self, provider: Any, clock: Clock, rng: Callable[[], float]) -> None:
+    def __init__(
+        self, provider: Any, clock: Clock, rng: Callable[[], float], source: str = "its provider"
+    ) -> None:
         """
         Args:
             provider: supplies tokens.
             clock: tells the time.
             rng: a float in [0, 1), so that not all producers ask at once.
+            source: the provider's name, for messages.
         """
+        self.source = source
         self._provider = provider
         self._clock = clock
         self._rng = rng

@@ -47,6 +47,7 @@ from tests.network.scripted_broker import (
 from tests.network.scripted_model import Act
 from tests.network.scripted_sasl import Exchange, RefusedError, SaslServer
 from tools.harness.tls import Authority
+from tools.harness.token_server import Answer, Asked, TokenServer
 from tools.harness.until import until
 
 pytestmark = pytest.mark.timeout(60)
@@ -360,6 +361,33 @@ def test_a_callable_that_hangs_costs_the_connections_timeout() -> None:
     ):
         ours.send("t", b"v").get(20)
     stop.set()
+
+
+def test_an_endpoint_for_tokens_that_does_not_answer_is_named() -> None:
+    stop = threading.Event()
+
+    def answer(asked: Asked) -> Answer:
+        stop.wait(30)
+        return Answer(503)
+
+    server = SaslServer(mechanisms=("OAUTHBEARER",))
+    with TokenServer() as tokens, ScriptedCluster(sasl=server, t=1) as cluster:
+        tokens.answer = answer
+        given = {
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_oauthbearer_token_endpoint_url": tokens.url,
+            "sasl_oauthbearer_client_credentials_client_id": "c",
+            "sasl_oauthbearer_client_credentials_client_secret": "s",
+            "max_block_ms": 1500,
+            "socket_connection_setup_timeout_ms": 200,
+            "socket_connection_setup_timeout_max_ms": 200,
+        }
+        with (
+            KafkaProducer(**options(cluster, **given)) as ours,
+            pytest.raises(KafkaTimeoutError, match=f"waiting for a token from {tokens.url}"),
+        ):
+            ours.send("t", b"v").get(20)
+        stop.set()
 
 
 def test_a_high_iteration_count_is_hashed_once_and_not_on_the_senders_thread(
