@@ -204,9 +204,8 @@ cdef class _Lz4(Compressor):
             raise DecompressionError(f"lz4 data must start with {LZ4_HEADER.hex()}, not {source[:at].hex()}")
         parts = []
         while True:
+            check_end("lz4", at + 4 <= len(source), b"")
             word = int.from_bytes(source[at : at + 4], "little")
-            if at + 4 > len(source):
-                raise DecompressionError("lz4 data is truncated: its end mark is missing")
             at += 4
             if word == 0:
                 break

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote_plus, unquote, urlencode, urlsplit
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
 from cyproducer import errors
 from cyproducer.config import ProducerConfig
@@ -97,16 +97,18 @@ class OidcTokens:
     def _ask(self) -> dict[str, Any]:
         """The endpoint's answer. Repeats what may succeed later, for ``MOST_S`` in all."""
         deadline, wait_s = time.monotonic() + MOST_S, FIRST_WAIT_S
+        # Once for all repetitions: loading the system's authorities takes long.
+        opener = build_opener(_NoRedirect, HTTPSHandler(context=self._tls_context()))
         while True:
             try:
-                return self._ask_once(deadline)
+                return self._ask_once(opener, deadline)
             except errors.KafkaConnectionError:
                 if time.monotonic() + wait_s >= deadline:
                     raise
             self._sleep(wait_s)
             wait_s *= 2
 
-    def _ask_once(self, deadline: float) -> dict[str, Any]:
+    def _ask_once(self, opener: OpenerDirector, deadline: float) -> dict[str, Any]:
         headers, form = self._credentials()
         request = Request(
             self._url,
@@ -114,7 +116,6 @@ class OidcTokens:
             {"Accept": "application/json", **headers},
             method="POST",
         )
-        opener = build_opener(_NoRedirect, HTTPSHandler(context=self._tls_context()))
         try:
             with opener.open(request, timeout=max(0.1, deadline - time.monotonic())) as response:
                 answer = json.loads(_body_of(response, deadline))
