@@ -118,7 +118,7 @@ class KafkaProducer(BulkPath):
         with self._making:
             if self._running is not None:
                 return self._running
-            runtime = Runtime(self.config, self._partitioner)
+            runtime = self._new_runtime()
             if self._closed:
                 runtime.close(0)
             else:
@@ -132,6 +132,9 @@ class KafkaProducer(BulkPath):
             )
             self._running = runtime
             return runtime
+
+    def _new_runtime(self) -> Runtime:
+        return Runtime(self.config, self._partitioner)
 
     def _forked(self) -> None:
         """In a forked child: drops the runtime. Makes new locks, as another thread may have held the old."""
