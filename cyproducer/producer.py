@@ -376,8 +376,9 @@ class KafkaProducer(BulkPath):
     def partitions_for(self, topic: str) -> set[int]:
         """Returns the topic's partitions; waits for its metadata up to ``max_block_ms``.
 
-        Raises ``KafkaTimeoutError``, the broker's error for the topic, or TypeError if that is no string.
+        Raises ``KafkaTimeoutError``, the broker's error for the topic, or TypeError if it is no string.
         """
+        topic = legal_topic(topic)
         view = self._runtime.client.wait_for_topic(topic, self.config.max_block_ms / 1000)
         return set(view.partitions_for_topic(topic) or ())
 
