@@ -13,15 +13,16 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, overload
 
 from cyproducer import errors, forking
 from cyproducer.base.durations import duration
 from cyproducer.callers.bulk_path import BulkPath
-from cyproducer.config import ProducerConfig, shown_option
+from cyproducer.config import DEFAULTS, ProducerConfig, shown_option
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
 from cyproducer.futures.delivery import RecordFuture, failed_future
 from cyproducer.futures.waiting import refuse_wait_of_sender
+from cyproducer.records.topic_names import legal_topic
 from cyproducer.runtime import Runtime, close_all, disown_all, finish
 from cyproducer.structs import RecordMetadata, TopicPartition
 from cyproducer.user_thread import DRAIN_S, user_thread
@@ -58,9 +59,10 @@ forking.at_exit(close_all)
 class KafkaProducer(BulkPath):
     """Sends records to Kafka, with the API of kafka-python's ``KafkaProducer``; bounded in memory and time.
 
-    Options are keyword arguments, with kafka-python's names (``linger_ms=5``) or Java's
-    (``**{"linger.ms": 5}``). ``python -m cyproducer.config`` lists them. The constructor returns at once and
-    connects in the background. ``wait_ready()`` waits for the connection and reports what fails.
+    Options are keyword arguments or a mapping, with kafka-python's names (``linger_ms=5``) or Java's
+    (``{"linger.ms": 5}``). ``python -m cyproducer.config`` lists them. ``config`` has their values, as
+    attributes and as a mapping. The constructor returns at once and connects in the background.
+    ``wait_ready()`` waits for the connection and reports what fails.
 
     Raises ``KafkaConfigurationError`` if an option is unknown or its value is not allowed. Thread-safe: share
     one producer between threads.
@@ -71,11 +73,14 @@ class KafkaProducer(BulkPath):
     closed. Pickling a producer pickles its options; unpickling makes a new producer from them.
     """
 
+    #: The default of every option, by kafka-python's names. Read-only.
+    DEFAULT_CONFIG: ClassVar[Mapping[str, Any]] = DEFAULTS
+
     #: None until it is made: by the constructor, and in a forked child on first use.
     _running: Runtime | None = None
 
-    def __init__(self, **configs: Any) -> None:
-        self.config = ProducerConfig(**configs)
+    def __init__(self, options: Mapping[str, Any] | None = None, /, **configs: Any) -> None:
+        self.config = ProducerConfig(options, **configs)
         self.config.reject_unsupported()
         # First, because they may raise, and no thread may be running then.
         self._interceptors = [i() if isinstance(i, type) else i for i in self.config.interceptors]
@@ -188,7 +193,10 @@ class KafkaProducer(BulkPath):
         # Imported here: asyncio would double the import time of this package.
         from cyproducer.send_async import send_async
 
-        pairs = None if headers is None else list(headers)
+        # A copy: the caller may change the list meanwhile. What is no list of pairs is refused later.
+        pairs: Any = headers
+        if isinstance(headers, Iterable) and not isinstance(headers, Mapping):
+            pairs = list(headers)
         return await send_async(self, ProducerRecord(topic, value, key, pairs, partition, timestamp_ms))
 
     def _send_extended(self, record: ProducerRecord) -> RecordFuture:
@@ -235,6 +243,7 @@ class KafkaProducer(BulkPath):
         value = _serialized(self.config.value_serializer, topic, record.headers, record.value, "value")
         partition = record.partition
         if partition is None and self._custom is not None:
+            topic = legal_topic(topic)
             try:
                 view = self._runtime.client.wait_for_topic(topic, self.config.max_block_ms / 1000)
             except errors.BrokerResponseError as error:
@@ -370,10 +379,16 @@ class KafkaProducer(BulkPath):
     def partitions_for(self, topic: str) -> set[int]:
         """Returns the topic's partitions; waits for its metadata up to ``max_block_ms``.
 
-        Raises ``KafkaTimeoutError``, or the broker's error for the topic.
+        Raises ``KafkaTimeoutError``, the broker's error for the topic, or TypeError if it is no string.
         """
+        topic = legal_topic(topic)
         view = self._runtime.client.wait_for_topic(topic, self.config.max_block_ms / 1000)
         return set(view.partitions_for_topic(topic) or ())
+
+    @classmethod
+    def max_usable_produce_magic(cls, api_version: Any = None) -> int:
+        """kafka-python's question for the record format to use. Always 2: every supported broker has it."""
+        return 2
 
     @overload
     def metrics(self, raw: Literal[False] = False) -> dict[str, dict[str, float]]: ...

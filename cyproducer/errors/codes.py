@@ -90,7 +90,7 @@ class NotCoordinatorError(RetriableError, BrokerResponseError, code=16):
     description = "The broker that responded is not the coordinator for this group or transactional id."
 
 
-class InvalidTopicError(BrokerResponseError, code=17):
+class InvalidTopicError(BrokerResponseError, ValueError, code=17):
     description = "The topic's name is illegal, or the topic is an internal one that clients may not touch."
 
 

@@ -46,6 +46,7 @@ from cyproducer.network.connector import Connector, refuses_credentials, was_acc
 from cyproducer.network.dns import Resolver
 from cyproducer.network.producer_id import COMPRESSING_MS, ProducerIdClient
 from cyproducer.network.sender import Sender
+from cyproducer.records.topic_names import legal_topic
 from cyproducer.user_thread import Log
 
 log = Log("cyproducer")
@@ -193,7 +194,10 @@ class NetworkClient:
             KafkaTimeoutError: the timeout expired; the message has the errors of the attempts so far.
             BrokerResponseError: the broker rejected the topic with a final error.
             ProducerClosedError: the producer was closed, before or during the wait.
+            TypeError, InvalidTopicError: this cannot be a topic's name.
         """
+        # A name that cannot be encoded would stop the control plane of all topics.
+        name = legal_topic(name)
         view = self.view
         if view.knows(name):
             return view
