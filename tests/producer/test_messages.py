@@ -110,12 +110,15 @@ def test_advertised_listeners_are_not_blamed_for_a_broker_that_was_reached_or_th
             producer.send("orders", b"1", partition=1).get(WAIT_S)
             cluster.nodes[2].stop()
             producer.send("orders", b"1", partition=1)
-            until(lambda: lines(caplog, f"{second}: connection refused"), "the reached one")
-        caplog.clear()
+            until(lambda: f"{second}: connection refused" in producer._runtime.client.diagnosis(), "reached")
         with producing(cluster) as producer:
             until(lambda: producer._runtime.client.view.brokers(), "metadata")
             producer.send("orders", b"1", partition=1)
-            until(lambda: lines(caplog, f"{second}: connection refused"), "the named one")
+            states = producer._runtime.client._connector.states
+            until(lambda: 2 in states and states.all_failing([2]), "the named one")
+            assert f"{second}: connection refused" in producer._runtime.client.diagnosis()
+            assert "advertise" not in producer._runtime.client.diagnosis()
+    until(lambda: lines(caplog, f"{second}: connection refused"), "a line")
     assert "advertise" not in caplog.text
 
 
@@ -175,7 +178,10 @@ def test_without_automatic_creation_a_missing_topic_is_reported_by_the_first_res
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(network_client, "CREATION_MS", 1e9)
-    with ScriptedCluster() as cluster, producing(cluster, allow_auto_create_topics=False) as producer:
+    with (
+        ScriptedCluster() as cluster,
+        producing(cluster, allow_auto_create_topics=False, max_block_ms=60_000) as producer,
+    ):
         producer.send("orders", b"1")
         text = "'orders' does not exist (UnknownTopicOrPartitionError), and allow_auto_create_topics is False"
         until(lambda: lines(caplog, text), "the line")
