@@ -144,7 +144,8 @@ def test_ctrl_c_in_a_job_that_the_waiting_thread_runs_ends_its_wait(monkeypatch:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(module, "start_thread", refuse)
-    thread, ran = UserThread(), []
+    thread = UserThread()
+    ran: list[int] = []
 
     def interrupted() -> None:
         raise KeyboardInterrupt
