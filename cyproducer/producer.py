@@ -25,7 +25,7 @@ from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.records.topic_names import legal_topic
 from cyproducer.runtime import Runtime, close_all, disown_all, finish
 from cyproducer.structs import RecordMetadata, TopicPartition
-from cyproducer.user_thread import DRAIN_S, user_thread
+from cyproducer.user_thread import DRAIN_S, line_prefix, user_thread
 
 if TYPE_CHECKING:
     from cyproducer.observability.registry import Metric, MetricName
@@ -341,7 +341,13 @@ class KafkaProducer(BulkPath):
             except Exception:
                 log.exception("%r raised in close", extra)
         if lost:
-            log.warning("close(%s): %d records were not acknowledged in time and failed", timeout, lost)
+            log.warning(
+                "%sclose(%s): %d records were not acknowledged in time and failed: %s",
+                line_prefix(self.config.client_id),
+                timeout,
+                lost,
+                running.lost if running is not None else "",
+            )
 
     def _not_in_callback(self, method: str) -> None:
         if self._running is not None and not self._running.closed:
@@ -453,6 +459,13 @@ def _serialized(serializer: Any, topic: str, headers: Any, data: Any, what: str)
     """Passes ``data`` through a serializer: kafka-python 3's object with ``serialize``, or any callable."""
     if serializer is None:
         return data
-    if hasattr(serializer, "serialize"):
-        return serializer.serialize(topic, headers, data)
-    return serializer(data)
+    try:
+        if hasattr(serializer, "serialize"):
+            return serializer.serialize(topic, headers, data)
+        return serializer(data)
+    except Exception as error:
+        note = f"raised by {what}_serializer, for a {what} of type {type(data).__name__} for topic {topic!r}"
+        # A serializer may raise the same object again.
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        raise

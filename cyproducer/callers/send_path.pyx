@@ -369,7 +369,8 @@ cdef class SendPath:
         if size > self.max_request_size:
             return RecordTooLargeError(
                 f"a record for topic {state.name!r} takes {size} bytes, batch header included, and "
-                f"max_request_size is {self.max_request_size}",
+                f"max_request_size is {self.max_request_size}: raise it, and the topic's max.message.bytes "
+                "if that is lower",
                 record_size=size,
                 limit=self.max_request_size,
             )

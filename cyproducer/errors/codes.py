@@ -63,7 +63,9 @@ class ReplicaNotAvailableError(InvalidMetadataError, BrokerResponseError, code=9
 
 
 class MessageSizeTooLargeError(BrokerResponseError, code=10):
-    description = "The batch exceeds the topic's max.message.bytes or the broker's message.max.bytes."
+    description = (
+        "The batch exceeds the topic's max.message.bytes or the broker's message.max.bytes: raise it there."
+    )
 
 
 class StaleControllerEpochError(BrokerResponseError, code=11):
