@@ -145,8 +145,8 @@ def test_fail_lets_as_many_requests_fail_as_asked() -> None:
 
 def test_fail_refuses_a_producer_id() -> None:
     with EmbeddedBroker(topics={"t": 1}) as broker:
-        # Before there is a producer, which asks for its id as soon as it is connected.
-        broker.fail("InitProducerId", ClusterAuthorizationFailedError)
+        # It asks for its id as soon as it is connected, and again: the first time may be before send().
+        broker.fail("InitProducerId", ClusterAuthorizationFailedError, times=100)
         with (
             KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer,
             pytest.raises(ClusterAuthorizationFailedError),
