@@ -50,7 +50,7 @@ gate: $(TOX_VENV)/stamp  ## compare instructions per record, counted by valgrind
 
 clean:  ## remove what was built, installed and downloaded
 	rm -rf build dist *.egg-info .venv .tox .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find cyproducer demo_spark perf tests tools -name __pycache__ -prune -exec rm -rf {} +
+	find cyproducer pytest_cyproducer demo_spark perf tests tools -name __pycache__ -prune -exec rm -rf {} +
 	find cyproducer \( -name '*.so' -o -name '*.c' \) -exec rm -f {} +
 
 $(VENV)/stamp: $(SOURCES) tools/find_python.sh tools/check_python.py

@@ -1,7 +1,7 @@
 """A Kafka producer with kafka-python's API that does its work per record in C.
 
 Most programs need only ``from cyproducer import KafkaProducer``. ``cyproducer.errors`` has the exceptions,
-``cyproducer.testing`` an embedded broker for tests.
+``cyproducer.testing`` helps to test programs that use this package.
 """
 
 from cyproducer.version import VERSION as __version__

@@ -13,18 +13,19 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, overload
 
 from cyproducer import errors, forking
 from cyproducer.base.durations import duration
 from cyproducer.callers.bulk_path import BulkPath
-from cyproducer.config import ProducerConfig, shown_option
+from cyproducer.config import DEFAULTS, ProducerConfig, shown_option
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
 from cyproducer.futures.delivery import RecordFuture, failed_future
 from cyproducer.futures.waiting import refuse_wait_of_sender
+from cyproducer.records.topic_names import legal_topic
 from cyproducer.runtime import Runtime, close_all, disown_all, finish
 from cyproducer.structs import RecordMetadata, TopicPartition
-from cyproducer.user_thread import DRAIN_S, user_thread
+from cyproducer.user_thread import DRAIN_S, line_prefix, user_thread
 
 if TYPE_CHECKING:
     from cyproducer.observability.registry import Metric, MetricName
@@ -58,9 +59,10 @@ forking.at_exit(close_all)
 class KafkaProducer(BulkPath):
     """Sends records to Kafka, with the API of kafka-python's ``KafkaProducer``; bounded in memory and time.
 
-    Options are keyword arguments, with kafka-python's names (``linger_ms=5``) or Java's
-    (``**{"linger.ms": 5}``). ``python -m cyproducer.config`` lists them. The constructor returns at once and
-    connects in the background. ``wait_ready()`` waits for the connection and reports what fails.
+    Options are keyword arguments or a mapping, with kafka-python's names (``linger_ms=5``) or Java's
+    (``{"linger.ms": 5}``). ``python -m cyproducer.config`` lists them. ``config`` has their values, as
+    attributes and as a mapping. The constructor returns at once and connects in the background.
+    ``wait_ready()`` waits for the connection and reports what fails.
 
     Raises ``KafkaConfigurationError`` if an option is unknown or its value is not allowed. Thread-safe: share
     one producer between threads.
@@ -71,11 +73,14 @@ class KafkaProducer(BulkPath):
     closed. Pickling a producer pickles its options; unpickling makes a new producer from them.
     """
 
+    #: The default of every option, by kafka-python's names. Read-only.
+    DEFAULT_CONFIG: ClassVar[Mapping[str, Any]] = DEFAULTS
+
     #: None until it is made: by the constructor, and in a forked child on first use.
     _running: Runtime | None = None
 
-    def __init__(self, **configs: Any) -> None:
-        self.config = ProducerConfig(**configs)
+    def __init__(self, options: Mapping[str, Any] | None = None, /, **configs: Any) -> None:
+        self.config = ProducerConfig(options, **configs)
         self.config.reject_unsupported()
         # First, because they may raise, and no thread may be running then.
         self._interceptors = [i() if isinstance(i, type) else i for i in self.config.interceptors]
@@ -118,7 +123,7 @@ class KafkaProducer(BulkPath):
         with self._making:
             if self._running is not None:
                 return self._running
-            runtime = Runtime(self.config, self._partitioner)
+            runtime = self._new_runtime()
             if self._closed:
                 runtime.close(0)
             else:
@@ -132,6 +137,9 @@ class KafkaProducer(BulkPath):
             )
             self._running = runtime
             return runtime
+
+    def _new_runtime(self) -> Runtime:
+        return Runtime(self.config, self._partitioner)
 
     def _forked(self) -> None:
         """In a forked child: drops the runtime. Makes new locks, as another thread may have held the old."""
@@ -185,7 +193,10 @@ class KafkaProducer(BulkPath):
         # Imported here: asyncio would double the import time of this package.
         from cyproducer.send_async import send_async
 
-        pairs = None if headers is None else list(headers)
+        # A copy: the caller may change the list meanwhile. What is no list of pairs is refused later.
+        pairs: Any = headers
+        if isinstance(headers, Iterable) and not isinstance(headers, Mapping):
+            pairs = list(headers)
         return await send_async(self, ProducerRecord(topic, value, key, pairs, partition, timestamp_ms))
 
     def _send_extended(self, record: ProducerRecord) -> RecordFuture:
@@ -232,6 +243,7 @@ class KafkaProducer(BulkPath):
         value = _serialized(self.config.value_serializer, topic, record.headers, record.value, "value")
         partition = record.partition
         if partition is None and self._custom is not None:
+            topic = legal_topic(topic)
             try:
                 view = self._runtime.client.wait_for_topic(topic, self.config.max_block_ms / 1000)
             except errors.BrokerResponseError as error:
@@ -329,7 +341,13 @@ class KafkaProducer(BulkPath):
             except Exception:
                 log.exception("%r raised in close", extra)
         if lost:
-            log.warning("close(%s): %d records were not acknowledged in time and failed", timeout, lost)
+            log.warning(
+                "%sclose(%s): %d records were not acknowledged in time and failed: %s",
+                line_prefix(self.config.client_id),
+                timeout,
+                lost,
+                running.lost if running is not None else "",
+            )
 
     def _not_in_callback(self, method: str) -> None:
         if self._running is not None and not self._running.closed:
@@ -367,10 +385,16 @@ class KafkaProducer(BulkPath):
     def partitions_for(self, topic: str) -> set[int]:
         """Returns the topic's partitions; waits for its metadata up to ``max_block_ms``.
 
-        Raises ``KafkaTimeoutError``, or the broker's error for the topic.
+        Raises ``KafkaTimeoutError``, the broker's error for the topic, or TypeError if it is no string.
         """
+        topic = legal_topic(topic)
         view = self._runtime.client.wait_for_topic(topic, self.config.max_block_ms / 1000)
         return set(view.partitions_for_topic(topic) or ())
+
+    @classmethod
+    def max_usable_produce_magic(cls, api_version: Any = None) -> int:
+        """kafka-python's question for the record format to use. Always 2: every supported broker has it."""
+        return 2
 
     @overload
     def metrics(self, raw: Literal[False] = False) -> dict[str, dict[str, float]]: ...
@@ -435,6 +459,13 @@ def _serialized(serializer: Any, topic: str, headers: Any, data: Any, what: str)
     """Passes ``data`` through a serializer: kafka-python 3's object with ``serialize``, or any callable."""
     if serializer is None:
         return data
-    if hasattr(serializer, "serialize"):
-        return serializer.serialize(topic, headers, data)
-    return serializer(data)
+    try:
+        if hasattr(serializer, "serialize"):
+            return serializer.serialize(topic, headers, data)
+        return serializer(data)
+    except Exception as error:
+        note = f"raised by {what}_serializer, for a {what} of type {type(data).__name__} for topic {topic!r}"
+        # A serializer may raise the same object again.
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        raise

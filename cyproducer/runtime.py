@@ -10,6 +10,8 @@ A collected producer is closed on a thread of its own, because the garbage colle
 - in the middle of ``threading.Thread.start``.
 """
 
+import logging
+import math
 import selectors
 import threading
 import time
@@ -41,6 +43,10 @@ log = Log("cyproducer")
 _END_S = 1.0
 #: How long the callbacks of the records that close() has failed may take after that.
 _CALLBACKS_S = 0.05
+#: After this time, a close() logs what it still waits for.
+_PATIENCE_S = 1.0
+#: How many topics a line names.
+_NAMED_TOPICS = 5
 #: How often a draining close() checks whether another thread closes with an earlier deadline.
 _SLICE_S = 0.05
 
@@ -88,6 +94,7 @@ class Runtime:
 
     def __init__(self, config: ProducerConfig, partitioner: PartitionerSpec | CustomPartitioner) -> None:
         self.config = config
+        self.log = Log("cyproducer", config.client_id)
         self.clock = Clock()
         self.callbacks = CallbackThread(
             f"cyproducer-callbacks | {config.client_id}", config.max_pending_callbacks
@@ -105,6 +112,8 @@ class Runtime:
         self._close_lock = threading.RLock()
         self._deadlines: list[float] = []
         self._end_error: Exception | None = None
+        #: What close() has lost, by topic, and why; empty if nothing.
+        self.lost = ""
         self.closed = False
         self.thread = threading.Thread(
             target=self._run, name=f"cyproducer-sender | {config.client_id}", daemon=True
@@ -146,7 +155,7 @@ class Runtime:
             self.sender.run()
         except BaseException as error:
             # A bug in cyproducer, but no thread may wait for it forever.
-            log.exception("the sender failed: every record that is not acknowledged fails")
+            self.log.exception("the sender failed: every record that is not acknowledged fails")
             self.accumulator.close()
             self._end_error = errors.KafkaError(f"the sender thread failed: {error!r}")
         self._end()
@@ -201,7 +210,7 @@ class Runtime:
         try:
             self._deadlines.append(deadline)
             if not self._close_lock.acquire(timeout=waitable(timeout_s + _END_S)):
-                log.error("another thread is closing the producer and has not finished in time")
+                self.log.error("another thread is closing the producer and has not finished in time")
                 return 0
             return 0 if self.closed else self._close(timeout_s, unasked)
         finally:
@@ -214,17 +223,32 @@ class Runtime:
     def _close(self, timeout_s: float, unasked: bool) -> int:
         self.accumulator.close()
         failed_before = self.accumulator.counters()["records_failed"]
-        done = False
+        done = told = False
+        began = time.monotonic()
         # If the sender has ended, for example in an interrupted close(), nothing drains.
         while self.thread.is_alive() and not done:
             left = min(self._deadlines) - time.monotonic()
             done = self.accumulator.flush(max(0.0, min(left, _SLICE_S)))
+            user_thread.run_stranded()
             if left <= 0:
                 break
+            if not done and not told and time.monotonic() - began >= _PATIENCE_S:
+                told = True
+                self.log.log(
+                    logging.WARNING if unasked else logging.INFO,
+                    "closing: waiting for up to %.0f s more (%s) for records to be acknowledged: %s; Ctrl-C "
+                    "ends the wait and loses them; %s",
+                    left,
+                    "close_timeout_ms" if unasked else "the timeout of close()",
+                    self._unfinished(),
+                    self.client.diagnosis(),
+                )
         lost = 0
+        left_over = "" if done else self._unfinished()
+        why = "" if done else self.client.diagnosis()
         if not self._end_error:
             self._end_error = errors.ProducerClosedError(
-                f"the producer was closed before the record was acknowledged (timeout {timeout_s:g} s)"
+                f"the producer was closed before the record was acknowledged (timeout {timeout_s:g} s): {why}"
             )
         self.sender.stop()
         if self.thread.ident is None:
@@ -232,9 +256,10 @@ class Runtime:
         else:
             self.thread.join(_END_S)
         if self.thread.is_alive():
-            log.error("the sender thread did not end; its sockets stay open until the process exits")
+            self.log.error("the sender thread did not end; its sockets stay open until the process exits")
         elif not done:
             lost = self.accumulator.counters()["records_failed"] - failed_before
+            self.lost = f"{left_over}; {why}"
         self.client.close()
         patience = max(_CALLBACKS_S, min(self._deadlines) - time.monotonic())
         if user_thread.is_current():
@@ -247,8 +272,21 @@ class Runtime:
         # Last: if Ctrl-C ends a wait above, another close() or the exit of the process continues.
         self.closed = True
         if unasked and lost:
-            log.error("%d records were lost: not acknowledged within close_timeout_ms at exit", lost)
+            self.log.error(
+                "%d records were lost: the program did not close the producer, and they were not "
+                "acknowledged within close_timeout_ms=%.0f at its end: %s",
+                lost,
+                self.config.close_timeout_ms,
+                self.lost,
+            )
         return lost
+
+    def _unfinished(self) -> str:
+        """Says how many records of which topics have no outcome yet, those with most first."""
+        counts = sorted(self.accumulator.unfinished().items(), key=lambda item: -item[1])
+        named = ", ".join(f"{count} of {name!r}" for name, count in counts[:_NAMED_TOPICS])
+        more = sum(count for _, count in counts[_NAMED_TOPICS:])
+        return named + (f", {more} of {len(counts) - _NAMED_TOPICS} more topics" if more else "")
 
     def disown(self) -> None:
         """In a forked child: see ``network/after_fork``."""
@@ -279,7 +317,12 @@ def close_all() -> None:
         runtime.accumulator.close()
     for runtime in left:
         try:
-            drain(runtime, began)
+            try:
+                drain(runtime, began)
+            except KeyboardInterrupt:
+                # Nothing waits any more, but losses are still logged. Python would only print the traceback.
+                began = -math.inf
+                drain(runtime, began)
         except Exception:
             # The next producer's records must not be lost because of this one.
             log.exception("closing the producer %r at exit failed", runtime.config.client_id)

@@ -85,9 +85,17 @@ class UserThread:
         done.acquire()
         if self.put(done.release):
             return done.acquire(timeout=timeout_s)
-        # No thread can be started, for example at the very end of a process.
-        self._work(self._jobs)
+        self.run_stranded()
         return True
+
+    def run_stranded(self) -> None:
+        """Runs the jobs here if no thread can be started for them. Must not be called on a sender thread.
+
+        From Python 3.12 on, no thread starts once the interpreter has begun to end. Without this, the lines
+        about records that cannot be delivered would appear after the wait for these records.
+        """
+        if self._jobs and not self.is_current() and not self._ensure_thread():
+            self._work(self._jobs)
 
     def _ensure_thread(self) -> bool:
         if self._running.acquire(blocking=False):
@@ -127,7 +135,10 @@ class UserThread:
             self._report_dropped()
             try:
                 job()
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt) and not self.is_current():
+                    # The main thread runs the jobs, and Ctrl-C is meant for what it waits for.
+                    raise
                 # The handler let an exception out, maybe SystemExit. The following jobs must still run.
                 _print_error()
 
@@ -158,8 +169,14 @@ class Log:
     and formats the arguments into the text.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, client_id: str | None = None) -> None:
+        """
+        Args:
+            name: the logger's name.
+            client_id: the producer that every line is about, to name at its beginning.
+        """
         self._logger = logging.getLogger(name)
+        self._prefix = "" if client_id is None else line_prefix(client_id)
 
     def debug(self, text: str, *args: object) -> None:
         """Logs ``text % args``."""
@@ -195,7 +212,7 @@ class Log:
                 _emit,
                 self._logger,
                 level,
-                text % args if args else text,
+                self._prefix + (text % args if args else text),
                 where,
                 exc_info,
                 time.time(),
@@ -203,6 +220,11 @@ class Log:
                 threading.current_thread().name,
             )
         )
+
+
+def line_prefix(client_id: str) -> str:
+    """Returns the beginning of log lines about a producer."""
+    return f"[producer {client_id}] "
 
 
 def _enabled(logger: logging.Logger | None, level: int) -> bool:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = (
-    "cyproducer", "pyspark_cyproducer", "tests", "perf", "tools", "demo_spark", "build",
+    "cyproducer", "pyspark_cyproducer", "pytest_cyproducer", "tests", "perf", "tools", "demo_spark", "build",
     "setup.py", "pyproject.toml", "README.md", "LICENSE",
 )  # fmt: skip
 PERTURB = "glibc.malloc.tcache_count=0:glibc.malloc.perturb=165"
@@ -1462,6 +1462,28 @@ MUTANTS = [
         (
             "tests/callers/test_largest_record.py::test_a_record_of_exactly_the_limit_is_accepted_and_the_next_byte_is_not",
         ),
+    ),
+    # Help for users' tests
+    Mutant(
+        "mock-record-kept",
+        "cyproducer/testing/outcomes.pyx",
+        "    a._forget(b)\n    pthread_mutex_unlock(&a.c.lock)\n    a._free(b)\n",
+        "    a._forget(b)\n    pthread_mutex_unlock(&a.c.lock)\n",
+        ("tests/testing/test_mock_producer.py::test_the_memory_of_records_with_an_outcome_is_free",),
+    ),
+    Mutant(
+        "mock-topic-not-applied",
+        "cyproducer/testing/mock_producer.py",
+        "            self._mock.apply(topic)\n",
+        "",
+        ("tests/testing/test_mock_producer.py::test_partitions_are_those_of_the_test",),
+    ),
+    Mutant(
+        "mock-closed-while-completing",
+        "cyproducer/testing/mock_producer.py",
+        "        with self.lock:\n            super()._end()\n",
+        "        super()._end()\n",
+        ("tests/testing/test_mock_producer.py::test_close_waits_for_an_outcome_that_another_thread_gives",),
     ),
 ]
 

@@ -45,7 +45,7 @@ from cyproducer.accumulator.ready_partitions cimport (
     refresh,
 )
 from cyproducer.accumulator.batch_limit cimport probe
-from cyproducer.accumulator.structures cimport OPEN, SEALED, SEALING, Accumulator, Node
+from cyproducer.accumulator.structures cimport OPEN, SEALED, SEALING, Accumulator, Node, Parked, Topic
 from cyproducer.base.sync cimport (
     cyp_cond_init,
     cyp_lock_queued,
@@ -476,6 +476,37 @@ cdef class RecordAccumulator(Incomplete):
         opens = last == NULL or last.state != OPEN or last.size + bound > last.limit
         pthread_mutex_unlock(&self.c.lock)
         return opens
+
+    def unfinished(self):
+        """Returns topic -> how many of its records have no outcome yet, for the topics that have any.
+
+        Reads the whole queue once per topic: for the end of a producer, not for each record.
+        """
+        cdef dict found = {}
+        cdef TopicInfo state
+        cdef Topic* t
+        cdef int64_t count
+        cdef Batch* b
+        cdef Parked* r
+        for name, state in list(self.topics.items()):
+            count = 0
+            t = &state.c
+            # No Python object is made or freed with the lock held: that may release the GIL.
+            with nogil:
+                pthread_mutex_lock(&self.c.lock)
+                b = self.c.oldest
+                while b != NULL:
+                    if b.partition.topic == t:
+                        count += b.count
+                    b = b.newer
+                r = t.first_parked
+                while r != NULL:
+                    count += 1
+                    r = r.next
+                pthread_mutex_unlock(&self.c.lock)
+            if count:
+                found[name] = count
+        return found
 
     def counters(self):
         """Counts of records, batches and bytes since the start, as a dict; ``metric_snapshot`` has more."""

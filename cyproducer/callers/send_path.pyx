@@ -41,15 +41,13 @@ from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
 from cyproducer.records.row_source cimport take_buffer
 from cyproducer.records.varint cimport put_varint
 
-import re
-
 from cyproducer.errors import (
     BufferExhaustedError,
-    InvalidTopicError,
     ProducerClosedError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
+from cyproducer.records.topic_names import legal_topic
 
 cdef extern from "<Python.h>":
     int PyErr_CheckSignals() except -1
@@ -57,8 +55,6 @@ cdef extern from "<Python.h>":
     long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
 
 # Source: Apache Kafka's rule for topic names (at most 249 of these characters).
-LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
-
 cdef uint8_t NO_HEADERS = 0
 
 
@@ -118,6 +114,11 @@ cdef uint8_t* encode_headers(object headers, int64_t* size, int64_t* payload) ex
         raise MemoryError("no memory for headers")
     payload[0] = 0
     try:
+        # It would be read as its keys.
+        if isinstance(headers, dict):
+            raise TypeError(
+                "headers: must be a list of (str, bytes or None) pairs, not dict: give its items()"
+            )
         try:
             # A copy: the count is written first, and the caller's list may change meanwhile.
             pairs = tuple(headers)
@@ -290,23 +291,17 @@ cdef class SendPath:
         )
 
     cdef TopicInfo _topic(self, object name):
-        cdef TopicInfo state
+        cdef TopicInfo state = None
         if self.accumulator is None:
             raise ProducerClosedError("this producer's constructor failed or was not called")
         if self.forked:
             self._reopen()
-        if not PyUnicode_Check(name):
-            raise TypeError(f"topic: must be a str, not {type(name).__name__}")
-        # A plain str of the same text: a subclass may override __str__, __eq__ or __hash__, as enums do.
-        name = PyUnicode_FromObject(name)
-        state = self.accumulator.topics.get(name)
+        if PyUnicode_Check(name):
+            # A plain str of the same text: a subclass may override __str__, __eq__ or __hash__, as enums do.
+            name = PyUnicode_FromObject(name)
+            state = self.accumulator.topics.get(name)
         if state is None:
-            if not LEGAL_NAME.fullmatch(name) or name in (".", ".."):
-                raise InvalidTopicError(
-                    f"topic {name!r}: a name must have 1 to 249 of the characters a-z A-Z 0-9 . _ -, "
-                    "and must not be '.' or '..'"
-                )
-            state = self.accumulator.topic(name)
+            state = self.accumulator.topic(legal_topic(name))
         self.last_topic = <void*>state
         self.forgotten = self.accumulator.topics_forgotten
         return state
@@ -374,7 +369,8 @@ cdef class SendPath:
         if size > self.max_request_size:
             return RecordTooLargeError(
                 f"a record for topic {state.name!r} takes {size} bytes, batch header included, and "
-                f"max_request_size is {self.max_request_size}",
+                f"max_request_size is {self.max_request_size}: raise it, and the topic's max.message.bytes "
+                "if that is lower",
                 record_size=size,
                 limit=self.max_request_size,
             )

@@ -15,12 +15,14 @@ An option's kind checks its value. The rules between options:
   raised to that value. If it is given, a smaller value is an error.
 - A compression level is within the range of the codec in use.
 - A protocol written before a bootstrap server is the one of security_protocol.
+- default_api_timeout_ms, which has no effect, is at least request_timeout_ms, as in kafka-python.
 """
 
 import itertools
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 from cyproducer.config.options import OPTIONS, OPTIONS_BY_NAME, Option, ProducerOptions
@@ -33,6 +35,11 @@ MAX_IN_FLIGHT_FOR_IDEMPOTENCE: Final = 5
 _BY_KEY: Final = {option.java_name: option for option in OPTIONS if option.java_name} | {
     key: option for option in OPTIONS for key in (option.name, option.dotted_name)
 }
+
+#: kafka-python's ``DEFAULT_CONFIG``: the values of options that are not given.
+DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
+    {option.name: option.default for option in OPTIONS} | {"client_id": None, "enable_idempotence": True}
+)
 
 # Options that only the Java client has, and what to do instead.
 _JAVA_ONLY: Final = {
@@ -54,6 +61,9 @@ _GROWING: Final = (
     ("reconnect_backoff_ms", "reconnect_backoff_max_ms"),
     ("socket_connection_setup_timeout_ms", "socket_connection_setup_timeout_max_ms"),
 )
+
+#: A program that gives these, for example to test against a mock, would otherwise wonder what it talks to.
+_REPLACEABLE_PARTS: Final = ("kafka_client", "net")
 
 # reject_unsupported() refuses these if they differ from their default.
 _NOT_YET: Final = ("transactional_id",)
@@ -95,28 +105,33 @@ def concealed(key: str, value: Any) -> Any:
     return SecretUrl(value) if option.name in ("proxy_url", "socks5_proxy") and "@" in value else value
 
 
-class ProducerConfig(ProducerOptions):
+class ProducerConfig(ProducerOptions, Mapping[str, Any]):
     """All options of one producer, with normalized values.
 
-    Takes the options as keyword arguments, with kafka-python's names or Java's. ``from_kwargs`` takes them
-    as a mapping. Every option is a read-only attribute; ``python -m cyproducer.config`` lists them.
-    Durations are in milliseconds, sizes in bytes. Raises ``KafkaConfigurationError`` if an option is unknown,
-    is given twice, has a value that is not allowed, or contradicts another option. Two configurations are
-    equal if all their options are, apart from numbered client ids.
+    Takes the options as keyword arguments, as a mapping, or as both, with kafka-python's names or Java's.
+    Every option is a read-only attribute; ``python -m cyproducer.config`` lists them. A configuration is
+    also a read-only mapping from kafka-python's names to the same values. Durations are in milliseconds,
+    sizes in bytes. Raises ``KafkaConfigurationError`` if an option is unknown, is given twice, has a value
+    that is not allowed, or contradicts another option. Two configurations are equal if all their options
+    are, apart from numbered client ids.
     """
 
     __slots__ = ("_given", "_login_module")
     _given: dict[str, Any]
     _login_module: dict[str, str]
 
-    def __init__(self, /, **configs: Any) -> None:
-        self._given = _read(configs)
+    def __init__(self, options: Mapping[str, Any] | None = None, /, **configs: Any) -> None:
+        self._given = _read(configs if options is None else _joined(options, configs))
         values = {option.name: option.default for option in OPTIONS} | self._given
         _check_server_protocols(values)
         self._login_module = _check_security(values, self._given)
         _check_compression_level(values)
         _resolve_growing(values, self._given)
         _resolve_delivery_timeout(values, self._given)
+        _check_api_timeout(values)
+        for name in _REPLACEABLE_PARTS:
+            if values[name] is not None:
+                _warn("%s=%r has no effect: cyproducer has no such part to replace", name, values[name])
         values["enable_idempotence"] = _resolve_idempotence(values, self._given)
         if "client_id" not in self._given:
             with _client_numbers_lock:
@@ -126,9 +141,17 @@ class ProducerConfig(ProducerOptions):
     @classmethod
     def from_kwargs(cls, configs: Mapping[str, Any]) -> Self:
         """Makes a configuration from a mapping, with kafka-python's names or Java's (``linger.ms``)."""
-        if strange := [key for key in configs if not isinstance(key, str)]:
-            raise KafkaConfigurationError(f"option {strange[0]!r}: must be a string")
-        return cls(**configs)
+        return cls(configs)
+
+    def __getitem__(self, name: str) -> Any:
+        """Returns an option's value by kafka-python's name. A password is a ``Secret``, as everywhere."""
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
 
     @property
     def bootstrap_addresses(self) -> tuple[Address, ...]:
@@ -218,6 +241,26 @@ class ProducerConfig(ProducerOptions):
         return type(self).from_kwargs, (self.to_pickle(),)
 
 
+def _joined(options: Mapping[str, Any], configs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of a mapping and of keyword arguments."""
+    if not isinstance(options, Mapping):
+        # Not the value: a program that mixes up its arguments may pass a password.
+        raise TypeError(
+            f"options: must be a mapping or keyword arguments such as bootstrap_servers='localhost:9092', "
+            f"not {type(options).__name__}"
+        )
+    if isinstance(options, ProducerConfig):
+        # The others follow from these again. As given they would contradict each other more easily.
+        options = options.given()
+    if strange := [key for key in options if not isinstance(key, str)]:
+        raise KafkaConfigurationError(f"option {strange[0]!r}: must be a string")
+    if twice := [key for key in configs if key in options]:
+        raise KafkaConfigurationError(
+            f"{twice[0]} is both in the mapping and a keyword argument: give only one"
+        )
+    return {**options, **configs}
+
+
 def _read(configs: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the given options by kafka-python's names, with normalized values."""
     configs = {key: value for key, value in configs.items() if not _is_built_in(key, value)}
@@ -259,7 +302,13 @@ def _option(key: str) -> Option[Any]:
 def _about_unknown(key: str) -> str:
     if key in _JAVA_ONLY:
         return f"option {key!r} is for Java only: {_JAVA_ONLY[key]}"
-    import difflib  # here, because only a mistake needs it
+    # Here, because only a mistake needs them.
+    import difflib
+
+    from cyproducer.config import other_clients
+
+    if other := other_clients.about(key):
+        return other
 
     candidates: Iterable[str] = OPTIONS_BY_NAME
     if "." in key:
@@ -345,6 +394,14 @@ def _resolve_delivery_timeout(values: dict[str, Any], given: Mapping[str, Any]) 
         request,
     )
     values["delivery_timeout_ms"] = needed
+
+
+def _check_api_timeout(values: Mapping[str, Any]) -> None:
+    api, request = values["default_api_timeout_ms"], values["request_timeout_ms"]
+    if api is not None and api < request:
+        raise KafkaConfigurationError(
+            f"default_api_timeout_ms={api}: must be at least request_timeout_ms={request}"
+        )
 
 
 def _resolve_idempotence(values: Mapping[str, Any], given: Mapping[str, Any]) -> bool:

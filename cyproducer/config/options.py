@@ -152,7 +152,7 @@ class ProducerOptions:
     )
     interceptors = Option(
         (),
-        kind.plugins("interceptor objects or classes"),
+        kind.plugins("interceptor objects or classes", "on_send", "on_acknowledgement"),
         "Called with every record before its serialisation, and with every outcome",
         java="interceptor.classes",
         shown_default="[]",
@@ -635,7 +635,10 @@ class ProducerOptions:
 
     # Metrics.
     metric_reporters = Option(
-        (), kind.plugins("reporter classes or objects"), "Notified of metrics", shown_default="[]"
+        (),
+        kind.plugins("reporter classes or objects", "init", "metric_change", "metric_removal"),
+        "Notified of metrics",
+        shown_default="[]",
     )
     metrics_enabled = Option(
         True, kind.boolean(), "Whether metrics() returns values and reporters are notified", java=None
@@ -668,6 +671,12 @@ class ProducerOptions:
     # Accepted without effect.
     api_version_auto_timeout_ms = Option(
         None, kind.optional(kind.milliseconds()), _IGNORED + "see bootstrap_timeout_ms", java=None
+    )
+    default_api_timeout_ms = Option(
+        None, kind.optional(kind.milliseconds()), _IGNORED + "see max_block_ms", java=None
+    )
+    net = Option(
+        None, kind.anything("anything"), _IGNORED + "the sender thread does all input and output", java=None
     )
     kafka_client = Option(
         None, kind.anything("anything"), _IGNORED + "there is no client class to replace", java=None

@@ -395,8 +395,8 @@ def is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def plugins(what: str) -> Kind[tuple[Any, ...]]:
-    """A list of objects or classes. None and '' mean the empty list."""
+def plugins(what: str, *methods: str) -> Kind[tuple[Any, ...]]:
+    """A list of objects or classes with at least one of the methods. None and '' mean the empty list."""
 
     def read(value: Any) -> tuple[Any, ...]:
         if value is None or value == "":
@@ -405,9 +405,13 @@ def plugins(what: str) -> Kind[tuple[Any, ...]]:
         items = tuple(found)
         if any(is_text(item) for item in items):
             raise Refused("names of Java classes are not supported")
+        for item in items:
+            if not any(callable(getattr(item, method, None)) for method in methods):
+                name = item.__name__ if isinstance(item, type) else type(item).__name__
+                raise Refused(f"{name} has none of these methods")
         return items
 
-    return Kind(f"a list of {what}", read)
+    return Kind(f"a list of {what} with {' or '.join(f'{method}()' for method in methods)}", read)
 
 
 def api_version() -> Kind[tuple[int, ...]]:

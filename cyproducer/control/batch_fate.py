@@ -241,9 +241,13 @@ def _error_of(batch: BatchFacts, where: str, failure: Failure) -> Exception:
     if failure.code in TOO_LARGE_ERRORS:
         # Only this place knows the size, and users ask for the size first.
         text += f": {batch.records} records in a batch of {batch.size} bytes"
+    kind = errors.for_code(failure.code)
     if failure.message:
         text += f": {failure.message}"
-    return errors.for_code(failure.code)(text)
+    # The broker's own message is often only the name of the error.
+    if kind.description:
+        text += f" ({kind.description[0].lower()}{kind.description[1:].rstrip('.')})"
+    return kind(text)
 
 
 def _outcome(maybe_written: bool) -> str:

@@ -76,10 +76,11 @@ class Address(NamedTuple):
 class _Failure:
     """The last failure at one address, and how often it occurred in a row."""
 
-    __slots__ = ("at_ms", "cause", "times")
+    __slots__ = ("advice", "at_ms", "cause", "times")
 
-    def __init__(self, cause: str, at_ms: float) -> None:
+    def __init__(self, cause: str, at_ms: float, advice: str) -> None:
         self.cause = cause
+        self.advice = advice
         self.at_ms = at_ms
         self.times = 1
 
@@ -109,6 +110,7 @@ class _Node:
         "lookup",
         "next_at_ms",
         "port",
+        "reached",
         "retry_at_ms",
         "rounds",
         "state",
@@ -138,6 +140,8 @@ class _Node:
         self.rounds = 0
         #: Whether a round has failed to connect since the last connection.
         self.unreachable = False
+        #: Whether a handshake was ever completed.
+        self.reached = False
         self.retry_at_ms = -math.inf
         self.last_active_ms = 0.0
         #: The last failure by address; None is the key of failures without one, such as name resolution.
@@ -370,10 +374,12 @@ class Connections:
         # An address that the name no longer has would only mislead a reader of the diagnosis.
         node.failures = {key: value for key, value in node.failures.items() if key in found}
 
-    def resolution_failed(self, node_id: int, cause: str | BaseException, now_ms: float) -> None:
+    def resolution_failed(
+        self, node_id: int, cause: str | BaseException, now_ms: float, *, advice: str = ""
+    ) -> None:
         """The name could not be resolved: backs off."""
         node = self._nodes[node_id]
-        self._note(node, None, cause, now_ms)
+        self._note(node, None, cause, now_ms, advice)
         node.unreachable = True
         self._back_off(node, now_ms)
 
@@ -428,6 +434,7 @@ class Connections:
         node.last_active_ms = now_ms
         node.rounds = 0
         node.unreachable = False
+        node.reached = True
         node.failures.clear()
         self._refused.pop((node.host, node.port), None)
         return others
@@ -444,6 +451,7 @@ class Connections:
         now_ms: float,
         *,
         try_next_address: bool = True,
+        advice: str = "",
     ) -> list[Address]:
         """An attempt failed or an established connection broke; the caller closes the socket.
 
@@ -454,17 +462,18 @@ class Connections:
             now_ms: the current time.
             try_next_address: False if other addresses would fail too and trying them would do harm, for
                 example after a rejected password.
+            advice: what to do about it, for the diagnosis.
 
         Returns:
             The addresses whose attempts are given up too; the caller closes them.
         """
         node = self._nodes[node_id]
         if node.connected_to == address:
-            self._note(node, address, cause, now_ms)
+            self._note(node, address, cause, now_ms, advice)
             return self._back_off(node, now_ms, refused=not try_next_address)
         if node.attempts.pop(address, None) is None:
             return []
-        self._note(node, address, cause, now_ms)
+        self._note(node, address, cause, now_ms, advice)
         if try_next_address and (node.attempts or node.left):
             node.next_at_ms = now_ms
             node.follow_attempts()
@@ -531,22 +540,53 @@ class Connections:
         nodes = [self._nodes.get(node_id) for node_id in node_ids]
         return bool(nodes) and all(node is not None and node.unreachable for node in nodes)
 
+    def advice(self, node_id: int, mapped: bool) -> str:
+        """Says what to do if a node cannot be reached: nothing for one that was, or that users configured.
+
+        The addresses that brokers advertise are the commonest mistake in a cluster's configuration, and the
+        user has never seen them.
+
+        Args:
+            node_id: the node.
+            mapped: whether ``broker_address`` is set.
+        """
+        node = self._nodes.get(node_id)
+        if node is None or node.bootstrap or node.reached:
+            return ""
+        if any(n.bootstrap and (n.host, n.port) == (node.host, node.port) for n in self._nodes.values()):
+            return ""
+        return (
+            f"broker {node_id} advertises {node.host}:{node.port}"
+            + (", which broker_address maps" if mapped else "")
+            + ": this host must be able to resolve and reach it. Correct advertised.listeners in the "
+            f"broker's configuration, or {'what broker_address returns' if mapped else 'set broker_address'}"
+        )
+
     def diagnosis(self, now_ms: float) -> str:
         """Describes each failing node, with each address and its last failure; empty if none fails.
 
-        For example: ``broker1:9092 (127.0.0.1:9092): connection refused 3 times, last 0.2 s ago``.
+        For example: ``broker1:9092 (127.0.0.1:9092): connection refused 3 times, last 0.2 s ago``. A node
+        that has not failed yet is described if an attempt is in progress.
         """
         lines = []
+
+        def where(node: _Node, address: Address | None) -> str:
+            name = f"{node.host}:{node.port}"
+            return name if address is None or str(address) == name else f"{name} ({address})"
+
         # Copies: a calling thread reads while the sender thread adds and removes.
         # A bootstrap server and the broker behind it are two nodes with the same failures to report.
         for node in list(self._nodes.values()):
             for address, failure in list(node.failures.items()):
-                where = f"{node.host}:{node.port}"
-                if address is not None and str(address) != where:
-                    where += f" ({address})"
                 times = "" if failure.times == 1 else f" {failure.times} times, last"
                 ago = f"{max(0.0, now_ms - failure.at_ms) / 1000:.1f} s ago"
-                lines.append(f"{where}: {failure.cause}{times} {ago}")
+                advice = f"; {failure.advice}" if failure.advice else ""
+                lines.append(f"{where(node, address)}: {failure.cause}{times} {ago}{advice}")
+            for address, attempt in list(node.attempts.items()):
+                if address not in node.failures and not node.reached:
+                    what = "connected, and no answer for" if attempt.handshaking else "connecting for"
+                    took_ms = now_ms - (attempt.deadline_ms - attempt.timeout_ms)
+                    lines.append(f"{where(node, address)}: {what} {took_ms / 1000:.1f} s")
         return "; ".join(dict.fromkeys(lines))
 
     def _expect(self, node_id: int, now_ms: float, state: ConnectionState) -> None:
@@ -569,14 +609,17 @@ class Connections:
         return attempt
 
     @staticmethod
-    def _note(node: _Node, address: Address | None, cause: str | BaseException, now_ms: float) -> None:
+    def _note(
+        node: _Node, address: Address | None, cause: str | BaseException, now_ms: float, advice: str
+    ) -> None:
         text = cause_text(cause)
         known = node.failures.get(address)
         if known is not None and known.cause == text:
             known.times += 1
             known.at_ms = now_ms
+            known.advice = advice
         else:
-            node.failures[address] = _Failure(text, now_ms)
+            node.failures[address] = _Failure(text, now_ms, advice)
 
     def _back_off(self, node: _Node, now_ms: float, refused: bool = False) -> list[Address]:
         if refused:

@@ -191,6 +191,13 @@ class ClusterMetadata:
         state = self._topics.get(topic)
         return 0 if state is None else state.error_code
 
+    def missing_ms(self, topic: str, now_ms: float) -> float | None:
+        """Returns how long responses have said that a topic is unknown; None if the last one did not."""
+        state = self._topics.get(topic)
+        if state is None or state.missing_since_ms == math.inf:
+            return None
+        return max(0.0, now_ms - state.missing_since_ms)
+
     def broker(self, node_id: int) -> BrokerMetadata | None:
         """Returns a broker by its node id, None if unknown."""
         return self._brokers.get(node_id)
@@ -439,6 +446,10 @@ class ClusterMetadata:
             info = answers.get(name)
             error_code = UNKNOWN_TOPIC_OR_PARTITION if info is None else info.error_code
             state.error_code = error_code
+            if error_code != UNKNOWN_TOPIC_OR_PARTITION:
+                state.missing_since_ms = math.inf
+            elif state.missing_since_ms == math.inf:
+                state.missing_since_ms = now_ms
             if info is not None and error_code == 0:
                 merged = state.merge(info)
                 if merged.changed:

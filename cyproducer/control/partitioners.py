@@ -26,6 +26,7 @@ from collections.abc import Callable, Set
 from typing import Any, Final, NamedTuple
 
 from cyproducer.control.cluster_view import ClusterView
+from cyproducer.errors import KafkaConfigurationError
 
 
 class PartitionerSpec(NamedTuple):
@@ -119,8 +120,8 @@ _Choose = Callable[[str, Any, bytes | None, Any, bytes | None, ClusterView], Any
 class CustomPartitioner:
     """Calls a user's partitioner of any kind, and checks its result.
 
-    Raises TypeError if ``target`` cannot be called as a partitioner. Thread-safe as far as the user's
-    partitioner is.
+    Raises KafkaConfigurationError if ``target`` cannot be called as a partitioner. Thread-safe as far as the
+    user's partitioner is.
     """
 
     __slots__ = ("_call", "_close", "_on_new_batch", "name", "target")
@@ -180,16 +181,16 @@ def resolve_partitioner(value: Any, ignore_keys: bool = False) -> PartitionerSpe
     """Returns what the option ``partitioner`` means; the module's docstring has the rules.
 
     ``ignore_keys`` (KIP-794's ``partitioner.ignore.keys``) makes a built-in partitioner treat every record as
-    keyless. Raises ValueError for an unknown name, and for ``ignore_keys`` with a custom partitioner, which
-    gets the key and decides itself. Raises TypeError for a value that is not a partitioner.
+    keyless. Raises KafkaConfigurationError for an unknown name, for a value that is not a partitioner, and
+    for ``ignore_keys`` with a custom partitioner, which gets the key and decides itself.
     """
     spec = _built_in(value)
     if spec is not None:
         return spec._replace(key_hash="none") if ignore_keys else spec
     if ignore_keys:
-        raise ValueError(
-            f"partitioner_ignore_keys is True with partitioner {value!r}: it is allowed only with a built-in"
-            f" partitioner ({', '.join(BUILT_IN)})"
+        raise KafkaConfigurationError(
+            f"partitioner_ignore_keys=True: must be False with partitioner={value!r}; it is for built-in"
+            f" partitioners ({', '.join(BUILT_IN)})"
         )
     return value if isinstance(value, CustomPartitioner) else CustomPartitioner(value)
 
@@ -202,10 +203,7 @@ def _built_in(value: Any) -> PartitionerSpec | None:
     if isinstance(value, str):
         spec = _BY_CANONICAL_NAME.get(_canonical(value))
         if spec is None:
-            raise ValueError(
-                f"unknown partitioner {value!r}: allowed are {', '.join(BUILT_IN)}, an object with a"
-                " partition method, or a callable"
-            )
+            raise _refusal(value)
         return spec
     cls = value if isinstance(value, type) else type(value)
     name = _KAFKA_PYTHON_CLASSES.get((cls.__module__, cls.__qualname__))
@@ -250,7 +248,7 @@ def _accepts(function: Any, count: int) -> bool | None:
 def _instantiate(cls: type) -> Any:
     # Checked before the call, so that a TypeError raised inside the constructor passes through.
     if _accepts(cls, 0) is False:
-        raise TypeError(
+        raise KafkaConfigurationError(
             f"partitioner class {cls.__module__}.{cls.__qualname__} needs arguments: give a class"
             " that can be instantiated without arguments, or an instance"
         )
@@ -268,19 +266,23 @@ def _uniform_call(target: Any, name: str) -> _Choose:
                 return lambda topic, _key, key_bytes, _value, _value_bytes, cluster: method(
                     topic, key_bytes, cluster
                 )
-            raise TypeError(
+            raise KafkaConfigurationError(
                 f"partitioner {name}: its partition method takes neither"
                 " (topic, key, serialized_key, value, serialized_value, cluster) nor"
                 " (topic, serialized_key, cluster)"
             )
         if callable(target):
             if _accepts(target, 3) is False:
-                raise TypeError(
+                raise KafkaConfigurationError(
                     f"partitioner {name} does not take (key_bytes, all_partitions, available_partitions)"
                 )
             return _two_x_call(target)
-    raise TypeError(
-        f"partitioner is {target!r}: allowed are {', '.join(BUILT_IN)}, an object with a partition method,"
+    raise _refusal(target)
+
+
+def _refusal(value: Any) -> KafkaConfigurationError:
+    return KafkaConfigurationError(
+        f"partitioner={value!r}: must be one of {', '.join(BUILT_IN)}, an object with a partition method,"
         " or a callable (key_bytes, all_partitions, available_partitions)"
     )
 

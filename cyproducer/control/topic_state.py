@@ -41,6 +41,7 @@ class TopicState:
         "is_internal",
         "last_used_ms",
         "leaders",
+        "missing_since_ms",
         "topic_id",
     )
 
@@ -52,6 +53,8 @@ class TopicState:
         #: The error code of the last response, and when the last one other than 0 came.
         self.error_code = 0
         self.error_at_ms = -math.inf
+        #: When the first of the latest responses said that the topic is unknown; infinity if it did not.
+        self.missing_since_ms = math.inf
         #: Partition -> leader, -1 without one. Gaps are possible while a topic is being created.
         self.leaders: dict[int, int] = {}
         #: Partition -> newest leader epoch seen, -1 while brokers report none.

@@ -63,7 +63,9 @@ class ReplicaNotAvailableError(InvalidMetadataError, BrokerResponseError, code=9
 
 
 class MessageSizeTooLargeError(BrokerResponseError, code=10):
-    description = "The batch exceeds the topic's max.message.bytes or the broker's message.max.bytes."
+    description = (
+        "The batch exceeds the topic's max.message.bytes or the broker's message.max.bytes: raise it there."
+    )
 
 
 class StaleControllerEpochError(BrokerResponseError, code=11):
@@ -90,7 +92,7 @@ class NotCoordinatorError(RetriableError, BrokerResponseError, code=16):
     description = "The broker that responded is not the coordinator for this group or transactional id."
 
 
-class InvalidTopicError(BrokerResponseError, code=17):
+class InvalidTopicError(BrokerResponseError, ValueError, code=17):
     description = "The topic's name is illegal, or the topic is an internal one that clients may not touch."
 
 

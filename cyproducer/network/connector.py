@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from cyproducer.security.tls_context import TlsContext
     from cyproducer.security.tokens import Token, Tokens
 
-log = Log("cyproducer")
 
 UNSUPPORTED_VERSION = 35
 #: New connections wait this long for certificates that are read again; later ones use those read before.
@@ -108,6 +107,7 @@ class Connector:
             background: for simulators.
         """
         self._config = config
+        self._log = Log("cyproducer", config.client_id)
         self._background = background or Background(sender.request_control)
         # What few programs need is imported here, and not on the sender's thread: a fork in the middle of an
         # import would leave a module that no thread of the child completes.
@@ -250,8 +250,9 @@ class Connector:
         try:
             sock = self._open_socket(address)
         except OSError as error:
-            self.states.failed(node_id, address, error, now_ms)
-            self._on_failure(_placed(error, where), now_ms)
+            advice = self.states.advice(node_id, bool(self._config.broker_address))
+            self.states.failed(node_id, address, error, now_ms, advice=advice)
+            self._on_failure(_placed(error, where, advice), now_ms)
             return
         connection = self._sender.open_connection(sock, node_id, where)
         connection.handshake = Handshake(address)
@@ -277,15 +278,19 @@ class Connector:
                 continue
             host, port = self.states.endpoint(node_id)
             error = errors.NameResolutionError(f"broker_address failed for {host}:{port}: {task.error!r}")
-            self._fail_look_up(node_id, error, now_ms)
+            self._fail_look_up(node_id, error, now_ms, advise=False)
 
     def _is_resolving(self, node_id: int, now_ms: float) -> bool:
         """Whether a node waits for its addresses: it may have been removed and added again meanwhile."""
         return node_id in self.states and self.states.state(node_id, now_ms) is ConnectionState.RESOLVING
 
-    def _fail_look_up(self, node_id: int, error: errors.NameResolutionError, now_ms: float) -> None:
-        self.states.resolution_failed(node_id, error, now_ms)
-        self._on_failure(error, now_ms)
+    def _fail_look_up(
+        self, node_id: int, error: errors.NameResolutionError, now_ms: float, advise: bool = True
+    ) -> None:
+        host, port = self.states.endpoint(node_id)
+        advice = self.states.advice(node_id, bool(self._config.broker_address)) if advise else ""
+        self.states.resolution_failed(node_id, error, now_ms, advice=advice)
+        self._on_failure(_placed(error, f"{host}:{port}", advice), now_ms)
 
     def seek(self, candidates: Sequence[int], now_ms: float) -> float:
         """Connects to one of these nodes; if it takes too long, also to the next one, in parallel.
@@ -410,7 +415,9 @@ class Connector:
         session = stage.session(self._config.ssl_without_gil)
         if session.slow_because and self._config.ssl_without_gil and not self._told_slow:
             self._told_slow = True
-            log.warning("TLS goes through Python's ssl module, which is slower: %s", session.slow_because)
+            self._log.warning(
+                "TLS goes through Python's ssl module, which is slower: %s", session.slow_because
+            )
         connection.use_tls(session)
 
     def _take_reload(self) -> None:
@@ -418,7 +425,7 @@ class Connector:
         if self._reload is None or not self._reload.done:
             return
         if self._reload.error is not None:
-            log.error("connecting with the certificates read before: %s", self._reload.error)
+            self._log.error("connecting with the certificates read before: %s", self._reload.error)
         self._reload = None
 
     def request(self, connection: Connection, api: Api, correlation_id: int, frame: bytes) -> None:
@@ -549,7 +556,7 @@ class Connector:
         """
         if self._fetch is not None and self._fetch.done:
             if (error := self._fetch.error) is not None:
-                log.warning("getting a new token failed: %s: %s", type(error).__name__, error)
+                self._log.warning("getting a new token failed: %s: %s", type(error).__name__, error)
             self._fetch = None
             # The token is still due if it brought nothing: another thread calls the provider, or no thread
             # could be started.
@@ -575,7 +582,7 @@ class Connector:
                 valid = connection.ready and now_ms < authentication.ends_at_ms
                 if not (valid and authentication.unsent):
                     raise
-                log.warning("%s; trying again, as the session still lasts", error)
+                self._log.warning("%s; trying again, as the session still lasts", error)
                 left_ms = authentication.ends_at_ms - now_ms
                 authentication.renew_at_ms = now_ms + min(RETRY_CREDENTIALS_MS, max(50.0, left_ms / 4))
         if not connection.ready:
@@ -681,7 +688,7 @@ class Connector:
         if cause is None:
             self._close_quietly(node_id, self.states.closed(node_id))
             return None
-        log.info("connection to node %d at %s ended: %s", node_id, connection.where, cause)
+        self._log.info("connection to node %d at %s ended: %s", node_id, connection.where, cause)
         setting_up = connection.connected and not self.states.is_ready(node_id)
         handshake = connection.handshake
         says_more = handshake.stage is not None or (
@@ -693,11 +700,21 @@ class Connector:
             cause = self._hung_up(connection)
         elif isinstance(cause, errors.TlsError) and connection.tls is not None:
             cause = self._explained(connection)
+        advice = ""
+        if not connection.connected or (
+            isinstance(cause, errors.KafkaTimeoutError) and connection.handshake.authentication is None
+        ):
+            advice = self.states.advice(node_id, bool(self._config.broker_address))
         others = self.states.failed(
-            node_id, address, cause, now_ms, try_next_address=not refuses_credentials(connection, cause)
+            node_id,
+            address,
+            cause,
+            now_ms,
+            try_next_address=not refuses_credentials(connection, cause),
+            advice=advice,
         )
         self._close_quietly(node_id, others)
-        return _placed(cause, connection.where)
+        return _placed(cause, connection.where, advice)
 
     def _hung_up(self, connection: Connection) -> Exception:
         """The peer closed during the handshake: not Kafka, another protocol, or a very old broker."""
@@ -740,7 +757,7 @@ class Connector:
         for node_id in self.states.idle(now_ms):
             connection = ready[node_id]
             if connection.in_flight == 0 and connection not in busy:
-                log.debug("closing the idle connection to %s", connection.where)
+                self._log.debug("closing the idle connection to %s", connection.where)
                 self._sender.close_connection(connection, None)
             else:
                 # It awaits a response. Count it as active now: else it would be due again at once, endlessly.
@@ -774,12 +791,15 @@ def mapped(hook: Callable[[str, int], object], host: str, port: int) -> tuple[st
     raise TypeError(f"it returned {found!r}: it must return (host, port) or 'host:port'")
 
 
-def _placed(cause: Exception, where: str) -> Exception:
-    """Returns the cause if its message names the address, else a new error that adds it."""
-    if where in str(cause):
+def _placed(cause: Exception, where: str, advice: str = "") -> Exception:
+    """Returns the cause if its message has the address and the advice, else a new error that adds them."""
+    if where in str(cause) and not advice:
         return cause
-    kind = type(cause) if isinstance(cause, errors.KafkaTimeoutError) else errors.KafkaConnectionError
+    kept = isinstance(cause, (errors.KafkaTimeoutError, errors.NameResolutionError))
+    kind = type(cause) if kept else errors.KafkaConnectionError
     text = str(cause.args[0]) if isinstance(cause, errors.KafkaError) and cause.args else cause_text(cause)
-    error = kind(f"{where}: {text}")
+    if where not in text:
+        text = f"{where}: {text}"
+    error = kind(f"{text}; {advice}" if advice else text)
     error.__cause__ = cause
     return error

@@ -36,7 +36,7 @@ from cyproducer.control.cluster_view import BrokerMetadata, ClusterView
 from cyproducer.control.connections import Address
 from cyproducer.control.idempotence import Idempotence
 from cyproducer.control.log_limit import LogLimit
-from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, ClusterMetadata
+from cyproducer.control.metadata import FINAL_TOPIC_ERRORS, UNKNOWN_TOPIC_OR_PARTITION, ClusterMetadata
 from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.network import protocol
@@ -46,11 +46,13 @@ from cyproducer.network.connector import Connector, refuses_credentials, was_acc
 from cyproducer.network.dns import Resolver
 from cyproducer.network.producer_id import COMPRESSING_MS, ProducerIdClient
 from cyproducer.network.sender import Sender
+from cyproducer.records.topic_names import legal_topic
 from cyproducer.user_thread import Log
 
-log = Log("cyproducer")
-
-
+CREATION_MS = 500
+"""A broker that creates topics automatically first reports them as unknown, for less than this time."""
+MOST_MISSING = 3
+"""How many missing topics a diagnosis names."""
 MOST_ANSWERS = 1000
 """How many topics' answer times are remembered."""
 
@@ -100,6 +102,7 @@ class NetworkClient:
         self._sender = sender
         self._clock = clock
         self._rng = rng
+        self._log = Log("cyproducer", config.client_id)
         self._metadata = ClusterMetadata(
             config.bootstrap_addresses,
             rng,
@@ -122,7 +125,7 @@ class NetworkClient:
         )
         # Kept even after a rebootstrap, which forgets the broker that failed.
         self._last_failure: tuple[BaseException, float] | None = None
-        self._log_limit = LogLimit(log.log, sender.request_control)
+        self._log_limit = LogLimit(self._log.log, sender.request_control)
         backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         idempotence = Idempotence()
         #: Decides about batches that did not succeed.
@@ -154,6 +157,8 @@ class NetworkClient:
         # Topics that were recreated with fewer partitions, while batches for removed ones are still queued.
         self._shrunk: set[str] = set()
         self._topic_errors: dict[str, Exception] = {}
+        # Topics that a line in the log has reported as missing.
+        self._told_missing: set[str] = set()
         self._fatal: Exception | None = None
         #: Why the brokers refuse this client's credentials; None if the last one did not.
         self._denied: Exception | None = None
@@ -193,7 +198,10 @@ class NetworkClient:
             KafkaTimeoutError: the timeout expired; the message has the errors of the attempts so far.
             BrokerResponseError: the broker rejected the topic with a final error.
             ProducerClosedError: the producer was closed, before or during the wait.
+            TypeError, InvalidTopicError: this cannot be a topic's name.
         """
+        # A name that cannot be encoded would stop the control plane of all topics.
+        name = legal_topic(name)
         view = self.view
         if view.knows(name):
             return view
@@ -258,10 +266,13 @@ class NetworkClient:
         """Makes the error that ends a wait for a topic; its cause is the broker's error, if there is one."""
         code = self._metadata.topic_error(name)
         answered = errors.for_code(code) if code else None
-        said = f"the broker says {answered.__name__}; " if answered else ""
-        error = errors.KafkaTimeoutError(
-            f"no metadata of topic {name!r} within {within}: {said}{diagnosis or self.diagnosis()}"
-        )
+        if code == UNKNOWN_TOPIC_OR_PARTITION:
+            # Brokers have answered. What else has failed may be why a later answer is not here.
+            why = "; ".join(filter(None, (self._missing(name, self._now_ms()), self._failures())))
+        else:
+            said = f"the broker says {answered.__name__}; " if answered else ""
+            why = said + (diagnosis or self.diagnosis())
+        error = errors.KafkaTimeoutError(f"no metadata of topic {name!r} within {within}: {why}")
         error.__cause__ = answered(f"topic {name!r}") if answered else None
         return error
 
@@ -291,13 +302,19 @@ class NetworkClient:
     def diagnosis(self, known: str = "") -> str:
         """Says why there is no progress: ``known``, the failure of each address, the last metadata error."""
         servers = ", ".join(f"{host}:{port}" for host, port in self._config.bootstrap_addresses)
-        parts = (known, self._connector.diagnosis(), self._metadata.describe_last_error(self._now_ms()))
-        if any(parts):
-            return "; ".join(filter(None, parts))
+        missing = [self._missing(name, self._now_ms()) for name in list(self._told_missing)[:MOST_MISSING]]
+        found = "; ".join(filter(None, (self._failures(known), *missing)))
+        if found:
+            return found
         if self._last_failure is None:
-            return f"no failure so far, still trying {servers}"
+            doing = "connected to" if self._connector.any_ready() else "still trying"
+            return f"no failure so far, {doing} {servers}"
         cause, at_ms = self._last_failure
         return f"trying {servers} again since {cause}, {(self._now_ms() - at_ms) / 1000:.1f} s ago"
+
+    def _failures(self, known: str = "") -> str:
+        parts = (known, self._connector.diagnosis(), self._metadata.describe_last_error(self._now_ms()))
+        return "; ".join(filter(None, parts))
 
     def metadata_age_s(self) -> float:
         """Returns the seconds since the last full metadata update; NaN if there was none."""
@@ -434,10 +451,10 @@ class NetworkClient:
         )
         if reason is None:
             return
-        self._start_over(reason, self._metadata.rebootstrap())
+        self._start_over(reason, self._metadata.rebootstrap(), now_ms)
 
-    def _start_over(self, reason: str, brokers: set[int]) -> None:
-        log.warning("starting over from bootstrap_servers: %s", reason)
+    def _start_over(self, reason: str, brokers: set[int], now_ms: float) -> None:
+        self._warn(now_ms, "starting over from bootstrap_servers: %s", reason)
         for node_id in brokers:
             self._connector.drop(node_id, "is given up: starting over from bootstrap_servers", retire=True)
 
@@ -497,6 +514,7 @@ class NetworkClient:
             self._sender.forget_topic(name)
             self._asked.discard(name)
             self._topic_errors.pop(name, None)
+            self._told_missing.discard(name)
         self._metadata_on = connection
         version = connection.handshake.versions[METADATA]
         correlation_id = connection.next_correlation_id()
@@ -519,7 +537,7 @@ class NetworkClient:
         self._metadata_on = None
         change = self._metadata.on_response(response, now_ms)
         if response.error_code and change.brokers_removed:
-            self._start_over("a broker asked for it", change.brokers_removed)
+            self._start_over("a broker asked for it", change.brokers_removed, now_ms)
             change.brokers_removed.clear()
         for node_id in change.brokers_removed | change.brokers_moved:
             self._connector.drop(node_id)
@@ -537,10 +555,40 @@ class NetworkClient:
         for name, code in change.topic_errors.items():
             if code in FINAL_TOPIC_ERRORS:
                 self._refuse_topic(name, errors.for_code(code)(f"topic {name!r}"))
+            elif code == UNKNOWN_TOPIC_OR_PARTITION:
+                self._tell_missing(name, connection, now_ms)
+        for name in list(self._told_missing):
+            if self._metadata.missing_ms(name, now_ms) is None:
+                self._told_missing.discard(name)
         if self._metadata.last_error is None:
             self._answer_questions()
         self._announce()
         self._sender.request_control()
+
+    def _tell_missing(self, name: str, connection: Connection, now_ms: float) -> None:
+        """Logs once that a topic does not exist, as soon as a broker had enough time to create it."""
+        missing_ms = self._metadata.missing_ms(name, now_ms) or 0.0
+        if name in self._told_missing or (self._config.allow_auto_create_topics and missing_ms < CREATION_MS):
+            return
+        self._told_missing.add(name)
+        self._warn(
+            now_ms,
+            "%s: %s; trying again for max_block_ms=%.0f",
+            connection.where,
+            self._missing(name, now_ms),
+            self._config.max_block_ms,
+        )
+
+    def _missing(self, name: str, now_ms: float) -> str:
+        """Says that a topic does not exist, and what to do."""
+        code = errors.UnknownTopicOrPartitionError.__name__
+        if not self._config.allow_auto_create_topics:
+            return f"topic {name!r} does not exist ({code}), and allow_auto_create_topics is False: create it"
+        missing_s = (self._metadata.missing_ms(name, now_ms) or 0.0) / 1000
+        return (
+            f"topic {name!r} does not exist ({code}), and the broker has not created it in {missing_s:.1f} "
+            "s: create it, or set auto.create.topics.enable=true on the brokers"
+        )
 
     def _apply(self, name: str) -> None:
         """Applies a topic's partitions and leaders to the accumulator."""
@@ -607,7 +655,9 @@ class NetworkClient:
                 nodes = {info.node_id: BrokerMetadata(*info) for info in told}
         except errors.KafkaProtocolError as error:
             # A metadata request follows in any case, and its response has the addresses.
-            log.warning("%s names new leaders, but their addresses are invalid: %s", connection.where, error)
+            self._log.warning(
+                "%s names new leaders, but their addresses are invalid: %s", connection.where, error
+            )
         changed: dict[str, None] = {}
         for topic, partition, node_id, epoch in leaders:
             if node_id == connection.node_id:

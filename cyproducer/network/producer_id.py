@@ -21,8 +21,6 @@ from cyproducer.network.connector import Connector
 from cyproducer.network.sender import Sender
 from cyproducer.user_thread import Log
 
-log = Log("cyproducer")
-
 COMPRESSING_MS = 5
 """Delay before the next check of a batch that a thread is compressing."""
 MOST_LACKING = 3
@@ -57,6 +55,7 @@ class ProducerIdClient:
         self._idempotence = idempotence
         self._backoff = backoff
         self._log = log_limit
+        self._direct_log = Log("cyproducer", config.client_id)
         self._rng = rng
         self._connector = connector
         #: The connection that the unanswered InitProducerId request went out on.
@@ -106,7 +105,7 @@ class ProducerIdClient:
         if response.error_code == 0:
             self._refusals = 0
             self._idempotence.granted(response.producer_id, response.producer_epoch)
-            log.info("producer id %d, epoch %d", response.producer_id, response.producer_epoch)
+            self._direct_log.info("producer id %d, epoch %d", response.producer_id, response.producer_epoch)
             self._sender.set_identity(response.producer_id, response.producer_epoch)
             return
         error = errors.for_code(response.error_code)(f"InitProducerId at {connection.where}")
@@ -153,7 +152,7 @@ class ProducerIdClient:
     def _deny(self, error: BaseException) -> None:
         self._for_good = True
         self._idempotence.denied()
-        log.error("no record can be sent: %s", error)
+        self._direct_log.error("no record can be sent: %s", error)
         self._denial = errors.told(error, False)
         # The next tick, which follows at once, fails the records.
         self._sender.request_control()

@@ -246,7 +246,8 @@ cdef class RowSource:
             )
         raise RecordTooLargeError(
             f"{self.place(self.value_name or self.key_name, before + row)}: the record takes {bound} bytes, "
-            f"batch header included, and max_request_size is {max_request_size}",
+            f"batch header included, and max_request_size is {max_request_size}: raise it, and the topic's "
+            "max.message.bytes if that is lower",
             record_size=bound,
             limit=max_request_size,
         )

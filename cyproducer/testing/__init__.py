@@ -1,5 +1,6 @@
-"""Helps users test code that produces: a broker without Java, Docker or an installation."""
+"""Helps users test code that produces: a producer without a broker, and a broker without Java or Docker."""
 
 from cyproducer.testing.embedded import EmbeddedBroker, EmbeddedBrokerError
+from cyproducer.testing.mock_producer import MockProducer, MockRecord
 
-__all__ = ["EmbeddedBroker", "EmbeddedBrokerError"]
+__all__ = ["EmbeddedBroker", "EmbeddedBrokerError", "MockProducer", "MockRecord"]

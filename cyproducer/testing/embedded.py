@@ -24,8 +24,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from cyproducer.control.apis import INIT_PRODUCER_ID, PRODUCE
+from cyproducer.errors import BrokerResponseError, kafka_errors
+
 MOCK_CLUSTER = Path(__file__).with_name("mock_cluster.py")
 STOP_TIMEOUT_S = 5.0
+
+REQUESTS = {api.name: api.key for api in (PRODUCE, INIT_PRODUCER_ID)}
+"""The requests that can fail by name. The mock cluster ignores errors for Metadata, and its ApiVersions
+responses with an error are malformed."""
+
+# Where kafka-python's name, which is the class's ``message``, is not the protocol guide's of today.
+_NAMES_IN_THE_GUIDE = {
+    -1: "UNKNOWN_SERVER_ERROR",
+    6: "NOT_LEADER_OR_FOLLOWER",
+    10: "MESSAGE_TOO_LARGE",
+    17: "INVALID_TOPIC_EXCEPTION",
+}
+ERRORS = {str(error.message): code for code, error in kafka_errors.items() if code} | {
+    name: code for code, name in _NAMES_IN_THE_GUIDE.items()
+}
+"""The names of error codes: the protocol guide's, and those that this package's errors have."""
 
 
 class EmbeddedBrokerError(RuntimeError):
@@ -35,10 +54,10 @@ class EmbeddedBrokerError(RuntimeError):
 class EmbeddedBroker:
     """One or more brokers on free ports of 127.0.0.1, with the protocol of a real Kafka and no disk.
 
-    Supports produce, consume, idempotence, transactions and failures on request (`fail_next`, `take_down`,
-    `delay`). It is not Kafka: topics are in memory, each partition keeps only its last 5 MB, and there is no
-    replication, no TLS, no SASL and no admin API (use `create_topic`). A topic that is used without having
-    been created gets four partitions.
+    Supports produce, consume, idempotence, transactions and failures on request (`fail`, `fail_next`,
+    `take_down`, `delay`, `move_leader`). It is not Kafka: topics are in memory, each partition keeps only its
+    last 5 MB, and there is no replication, no TLS, no SASL and no admin API (use `create_topic`). A topic
+    that is used without having been created gets four partitions.
 
     Connect with ``security_protocol="PLAINTEXT"``, the default: librdkafka's mock has nothing else. With
     another one the producer's error says that the port has no TLS, or no SASL, and which protocol to set.
@@ -148,7 +167,7 @@ class EmbeddedBroker:
         """Make the next requests of one kind fail, one per error code, at any of the brokers.
 
         Args:
-            api_key: The kind of request: 0 is Produce, 3 is Metadata, 22 is InitProducerId.
+            api_key: The kind of request: 0 is Produce, 22 is InitProducerId.
             error_codes: Kafka's error codes; with 0 that request succeeds.
 
         Source: https://kafka.apache.org/protocol#protocol_api_keys and #protocol_error_codes.
@@ -157,6 +176,38 @@ class EmbeddedBroker:
             EmbeddedBrokerError: The broker is not running.
         """
         self._ask("fail_next", api_key, list(error_codes))
+
+    def fail(self, request: str, error: str | type[BrokerResponseError], times: int = 1) -> None:
+        """Make the next requests of one kind fail, at any of the brokers; like `fail_next`, by name.
+
+        Args:
+            request: ``"Produce"`` or ``"InitProducerId"``.
+            error: An error's name in Kafka's protocol (``"NOT_LEADER_OR_FOLLOWER"``), or its class in
+                ``cyproducer.errors``.
+            times: How many requests fail.
+
+        Raises:
+            ValueError: A name is unknown, the class belongs to no error code, or ``times`` is below one.
+            EmbeddedBrokerError: The broker is not running.
+        """
+        if request not in REQUESTS:
+            raise ValueError(f"request={request!r}: must be one of {', '.join(REQUESTS)}")
+        if times < 1:
+            raise ValueError(f"times={times}: must be at least 1")
+        self._ask("fail_next", REQUESTS[request], [_error_code(error)] * times)
+
+    def move_leader(self, topic: str, partition: int, broker_id: int) -> None:
+        """Make another broker the leader of a partition.
+
+        The old leader refuses records with ``NOT_LEADER_OR_FOLLOWER`` from now on.
+
+        Raises:
+            ValueError: There is no such broker.
+            EmbeddedBrokerError: There is no such partition, or the broker is not running.
+        """
+        if not 1 <= broker_id <= self._brokers:
+            raise ValueError(f"broker_id={broker_id}: must be 1 to {self._brokers}")
+        self._ask("move_leader", topic, partition, broker_id)
 
     def take_down(self, broker_id: int) -> None:
         """Close one broker's connections and refuse new ones until `bring_up`.
@@ -212,6 +263,19 @@ class EmbeddedBroker:
         # Closing writes the buffered rest of a command to a dead process.
         with contextlib.suppress(BrokenPipeError):
             _pipe(process.stdin).close()
+
+
+def _error_code(error: str | type[BrokerResponseError]) -> int:
+    if isinstance(error, str):
+        if error in ERRORS:
+            return ERRORS[error]
+        raise ValueError(f"error={error!r}: must be an error's class or one of {', '.join(ERRORS)}")
+    code = getattr(error, "errno", None) if isinstance(error, type) else None
+    if code not in kafka_errors or code == 0:
+        raise ValueError(
+            f"error={error!r}: must be a class of cyproducer.errors with an error code, or the code's name"
+        )
+    return int(code)
 
 
 def _pipe(stream: IO[str] | None) -> IO[str]:

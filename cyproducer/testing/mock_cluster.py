@@ -51,6 +51,9 @@ class MockCluster:
         self._set_down = function(f"{mock}broker_set_down", integer, pointer, ctypes.c_int32)
         self._set_up = function(f"{mock}broker_set_up", integer, pointer, ctypes.c_int32)
         self._set_rtt = function(f"{mock}broker_set_rtt", integer, pointer, ctypes.c_int32, integer)
+        self._set_leader = function(
+            f"{mock}partition_set_leader", integer, pointer, text, ctypes.c_int32, ctypes.c_int32
+        )
         self._error_text = error_text
 
         reason = ctypes.create_string_buffer(512)
@@ -85,6 +88,12 @@ class MockCluster:
     def delay(self, broker_id: int, delay_ms: int) -> None:
         self._check(f"delaying broker {broker_id}", self._set_rtt(self._cluster, broker_id, delay_ms))
 
+    def move_leader(self, topic: str, partition: int, broker_id: int) -> None:
+        self._check(
+            f"moving the leader of {topic}-{partition} to broker {broker_id}",
+            self._set_leader(self._cluster, topic.encode(), partition, broker_id),
+        )
+
     def _check(self, what: str, code: object) -> None:
         if code != 0:
             said = self._error_text(code)
@@ -100,6 +109,7 @@ def main(brokers: int) -> None:
         "take_down": cluster.take_down,
         "bring_up": cluster.bring_up,
         "delay": cluster.delay,
+        "move_leader": cluster.move_leader,
     }
     print(json.dumps({"bootstrap_servers": cluster.bootstrap_servers}), flush=True)
     for line in sys.stdin:

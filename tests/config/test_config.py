@@ -1,11 +1,14 @@
 """What a configuration accepts, what it refuses, and its messages."""
 
+import inspect
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,9 @@ import pytest
 
 import cyproducer
 from cyproducer import config as config_module
-from cyproducer.config import ProducerConfig, options_as_markdown
+from cyproducer.config import DEFAULTS, ProducerConfig, options_as_markdown, other_clients
 from cyproducer.config.options import OPTIONS
+from cyproducer.config.other_clients import OTHER_NAMES
 from cyproducer.errors import KafkaConfigurationError
 
 # kafka-python 3.0.12's KafkaProducer.DEFAULT_CONFIG, except options whose default is an object there
@@ -96,6 +100,8 @@ OWN_DEFAULTS = {
     "selector": None,
     "kafka_client": None,
     "api_version_auto_timeout_ms": None,
+    "default_api_timeout_ms": None,
+    "net": None,
     "ssl_truststore_certificates": None,
     "ssl_truststore_type": None,
     "ssl_truststore_password": None,
@@ -459,3 +465,133 @@ def test_importing_the_package_imports_no_slow_module() -> None:
         [sys.executable, "-S", "-c", program], capture_output=True, check=True, env=environment
     )
     assert done.stdout.decode().strip() == "[]"
+
+
+# --- as a mapping -----------------------------------------------------------------------------------
+
+
+def test_a_configuration_is_a_mapping_of_kafka_pythons_names() -> None:
+    config = ProducerConfig(acks="all", linger_ms=5, client_id="a", ssl_password="geheim")
+    assert isinstance(config, Mapping)
+    assert (config["acks"], config["linger_ms"], config["client_id"]) == (-1, 5, "a")
+    assert config["enable_idempotence"] is True
+    assert list(config) == [option.name for option in OPTIONS]
+    assert len(config) == len(OPTIONS)
+    assert "acks" in config
+    assert "linger.ms" not in config
+    assert config.get("no_such_option") is None
+    with pytest.raises(KeyError, match="no_such_option"):
+        config["no_such_option"]
+    with pytest.raises(TypeError):
+        config["acks"] = 1  # type: ignore[index]
+    assert all(config[name] == getattr(config, name) for name in config)
+    assert dict(config)["ssl_password"].reveal() == "geheim"
+    assert "geheim" not in f"{dict(config)}{config['ssl_password']}{list(config.values())}"
+
+
+def test_a_configuration_can_be_given_as_options() -> None:
+    config = ProducerConfig(acks=1, sasl_plain_password="geheim", security_protocol="SASL_SSL",
+                            sasl_mechanism="PLAIN", sasl_plain_username="u")  # fmt: skip
+    assert ProducerConfig(config) == config
+    assert ProducerConfig(config, linger_ms=7) == config.replace(linger_ms=7)
+    assert ProducerConfig(**config)["sasl_plain_password"] == config["sasl_plain_password"]
+
+
+def test_options_may_be_a_mapping_and_keyword_arguments_together() -> None:
+    config = ProducerConfig({"linger.ms": "5"}, acks=1)
+    assert (config.linger_ms, config.acks) == (5, 1)
+    with pytest.raises(
+        KafkaConfigurationError, match="linger_ms is both in the mapping and a keyword argument"
+    ):
+        ProducerConfig({"linger_ms": 5}, linger_ms=5)
+    with pytest.raises(KafkaConfigurationError, match=r"linger\.ms and linger_ms are the same option"):
+        ProducerConfig({"linger.ms": 5}, linger_ms=5)
+
+
+def test_options_that_are_no_mapping_are_refused_without_showing_them() -> None:
+    with pytest.raises(TypeError, match=r"^options: must be a mapping or keyword .*, not str$") as caught:
+        ProducerConfig("SASL_SSL://user:geheim@host")  # type: ignore[arg-type]
+    assert "geheim" not in str(caught.value)
+
+
+def test_the_defaults_are_a_read_only_mapping_that_makes_the_default_configuration() -> None:
+    assert list(DEFAULTS) == [option.name for option in OPTIONS]
+    assert DEFAULTS["client_id"] is None
+    assert ProducerConfig(DEFAULTS) == ProducerConfig()
+    with pytest.raises(TypeError):
+        DEFAULTS["acks"] = 1  # type: ignore[index]
+
+
+# --- moving from other clients ----------------------------------------------------------------------
+
+
+def test_kafka_pythons_default_api_timeout_is_checked_as_there() -> None:
+    assert ProducerConfig(default_api_timeout_ms=60000).default_api_timeout_ms == 60000
+    assert problem(default_api_timeout_ms=60000, request_timeout_ms=70000) == (
+        "default_api_timeout_ms=60000: must be at least request_timeout_ms=70000"
+    )
+
+
+@pytest.mark.parametrize("name", ["kafka_client", "net"])
+def test_a_part_that_cannot_be_replaced_is_reported(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    ProducerConfig()
+    assert not caplog.records
+    ProducerConfig.from_kwargs({name: "asyncio"})
+    assert caplog.messages == [f"{name}='asyncio' has no effect: cyproducer has no such part to replace"]
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (
+            "message.timeout.ms",
+            "unknown option 'message.timeout.ms': librdkafka's name for 'delivery.timeout.ms'",
+        ),
+        (
+            "message_timeout_ms",
+            "unknown option 'message_timeout_ms': librdkafka's name for 'delivery_timeout_ms'",
+        ),
+        (
+            "ssl.ca.location",
+            "unknown option 'ssl.ca.location': librdkafka's name for 'ssl.truststore.location'",
+        ),
+        (
+            "queue.buffering.max.kbytes",
+            "unknown option 'queue.buffering.max.kbytes': librdkafka's name for 'buffer.memory', in bytes",
+        ),
+        ("max_batch_size", "unknown option 'max_batch_size': aiokafka's name for 'batch_size'"),
+        ("debug", "option 'debug' is librdkafka's: configure the logger 'cyproducer' of Python's logging"),
+    ],
+)
+def test_an_option_of_another_client_is_refused_with_what_to_give_instead(key: str, message: str) -> None:
+    assert problem(**{key: "x"}) == message
+
+
+def test_each_option_of_another_client_leads_to_one_that_exists() -> None:
+    for name, other in OTHER_NAMES.items():
+        assert config_module.option_name(name) is None, f"{name} is an option here"
+        assert other.option is not None or other.note, name
+        text = other_clients.about(name)
+        assert text is not None
+        if other.option is not None:
+            (shown,) = re.findall(r"name for '([^']+)'", text)
+            assert config_module.option_name(shown) == other.option
+
+
+def test_librdkafka_has_the_options_that_are_called_its() -> None:
+    kafka = pytest.importorskip("confluent_kafka")
+    for name, other in OTHER_NAMES.items():
+        if other.client == "librdkafka" and name not in ("logger", "on_delivery", "dr_cb"):
+            # Most refuse this value, which is enough: a name that does not exist has another error.
+            said = ""
+            try:
+                kafka.Producer({name: "no such value"})
+            except (kafka.KafkaException, TypeError) as error:
+                said = str(error)
+            assert "No such configuration property" not in said, name
+
+
+def test_each_option_of_aiokafka_is_known_or_explained() -> None:
+    aiokafka = pytest.importorskip("aiokafka")
+    for name in list(inspect.signature(aiokafka.AIOKafkaProducer).parameters):
+        assert config_module.option_name(name) or other_clients.about(name), name

@@ -26,7 +26,15 @@ class Method:
     def token(self) -> None: ...
 
 
+class Plugin:
+    """An interceptor and a metric reporter."""
+
+    def on_acknowledgement(self) -> None: ...
+    def metric_change(self) -> None: ...
+
+
 THING = Method()
+PLUGIN = Plugin()
 CONTEXT = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 READ = [
@@ -88,9 +96,9 @@ READ = [
     ("value_serializer", THING, THING),
     ("sasl_oauth_token_provider", THING, THING),
     ("interceptors", None, ()),
-    ("interceptors", [THING], (THING,)),
-    ("interceptors", THING, (THING,)),
-    ("metric_reporters", (Method,), (Method,)),
+    ("interceptors", [PLUGIN], (PLUGIN,)),
+    ("interceptors", PLUGIN, (PLUGIN,)),
+    ("metric_reporters", (Plugin,), (Plugin,)),
     ("api_version", (2, 8), (2, 8)),
     ("api_version", [2, 8, 1], (2, 8, 1)),
     ("api_version", "0.10.2", (0, 10, 2)),
@@ -159,6 +167,19 @@ REFUSED = [
     ("key_serializer", "org.apache.StringSerializer", "names of Java classes are not supported; must be"),
     ("interceptors", "org.example.Interceptor", "names of Java classes are not supported; must be a list"),
     ("interceptors", ["x"], "names of Java classes are not supported"),
+    (
+        "interceptors",
+        [5],
+        "int has none of these methods; must be a list of interceptor objects or classes with ",
+    ),
+    ("interceptors", [PLUGIN, THING], "Method has none of these methods"),
+    ("interceptors", Method, "Method has none of these methods"),
+    (
+        "metric_reporters",
+        [5],
+        "int has none of these methods; must be a list of reporter classes or objects with ",
+    ),
+    ("metric_reporters", [None], "NoneType has none of these methods"),
     ("api_version", 2, "must be a version such as (2, 8) or '2.8.0', or None"),
     ("api_version", (), "must be a version such as (2, 8) or '2.8.0', or None"),
     ("api_version", "2.x", "must be a version such as (2, 8) or '2.8.0', or None"),

@@ -42,6 +42,7 @@ ENDLESS_TEXTS = ["inf", str(2**63 - 1)]
 DURATIONS = [option.name for option in OPTIONS if option.name.endswith("_ms")]
 #: Options that can't be 0, and the part of the message that gives their minimum.
 NOT_ZERO = {
+    "default_api_timeout_ms": "at least request_timeout_ms",
     "delivery_timeout_ms": "at least linger_ms",
     "metadata_max_idle_ms": ">= 1",
     "metrics_sample_window_ms": ">= 1",

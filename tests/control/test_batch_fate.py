@@ -92,7 +92,8 @@ def test_a_retriable_error_is_retried_after_the_backoff(case: Case) -> None:
     assert case.logged == [
         (
             logging.WARNING,
-            "3 records for t-1: [Error 7] RequestTimedOutError: t-1; attempt 2 in 100 ms",
+            "3 records for t-1: [Error 7] RequestTimedOutError: t-1 (the broker could not finish the request "
+            "within the time the request allowed); attempt 2 in 100 ms",
         )
     ]
     assert case.metadata.reasons == []

@@ -246,6 +246,8 @@ class ScriptedCluster:
         """Whether a NOT_LEADER response names the leader and its address (KIP-951)."""
         self.unlisted: set[int] = set()
         """Nodes missing in the metadata's broker list, even if they lead partitions."""
+        self.advertised: dict[int, tuple[str, int]] = {}
+        """Node id -> the host and port that the metadata gives instead of the node's own."""
         self.script: Callable[[Received], Act | None] = lambda received: None
         #: Clients must authenticate; None: they need not, and cannot.
         self.sasl = sasl
@@ -410,7 +412,9 @@ class ScriptedCluster:
             ]
             answers.append(wire.TopicAnswer(name, topic.id, error, [] if error else partitions))
         brokers = [
-            (node.id, node.host, node.port) for node in self.nodes.values() if node.id not in self.unlisted
+            (node.id, *self.advertised.get(node.id, (node.host, node.port)))
+            for node in self.nodes.values()
+            if node.id not in self.unlisted
         ]
         error = act.error if isinstance(act.error, int) else 0
         return wire.write_metadata(

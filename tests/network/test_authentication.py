@@ -36,6 +36,7 @@ from cyproducer.network.sender import Sender
 from cyproducer.security.sasl import Compute, Conversation, Send
 from cyproducer.security.scram import Scram
 from cyproducer.security.tokens import Tokens
+from cyproducer.user_thread import Log
 from tests.network.scripted_broker import (
     API_VERSIONS,
     METADATA,
@@ -691,6 +692,7 @@ class Renewal:
         self.authentication.renew_at_ms, self.authentication.ends_at_ms = 9_000.0, 10_000.0
         self._connector = Connector.__new__(Connector)
         self._connector._config = ProducerConfig(request_timeout_ms=500)
+        self._connector._log = Log("cyproducer")
         hold = lambda connection, on: self.held.append(on)  # noqa: E731
         self._connector._sender = cast(Sender, SimpleNamespace(hold=hold))
 

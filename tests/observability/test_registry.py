@@ -340,6 +340,13 @@ class Raising(Noting):
         raise RuntimeError("in close")
 
 
+class Bare:
+    """A reporter with one method."""
+
+    def metric_removal(self, metric: Metric) -> None:
+        pass
+
+
 class Unmakeable(Noting):
     def __init__(self) -> None:
         raise RuntimeError("in __init__")
@@ -347,7 +354,7 @@ class Unmakeable(Noting):
 
 def test_reporters_that_raise_are_logged_and_stop_nothing(caplog: pytest.LogCaptureFixture) -> None:
     good = Noting()
-    bare = object()
+    bare = Bare()
     with (
         caplog.at_level(logging.ERROR, "cyproducer"),
         ScriptedCluster(orders=1) as cluster,

@@ -161,6 +161,9 @@ def test_a_closed_producer_accepts_no_rows(broker: EmbeddedBroker) -> None:
 class Interceptor:
     """Does nothing."""
 
+    def on_send(self, record: Any) -> Any:
+        return record
+
 
 @pytest.mark.parametrize(
     ("option", "value"),

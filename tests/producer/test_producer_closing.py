@@ -170,6 +170,9 @@ def test_closing_twice_is_not_an_error_and_calls_no_close_twice() -> None:
         def serialize(self, topic: str, headers: Any, data: Any) -> bytes:
             return bytes(data)
 
+        def on_send(self, record: Any) -> Any:
+            return record
+
         def close(self) -> None:
             closed.append(self.name)
 

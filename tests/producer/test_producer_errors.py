@@ -343,6 +343,9 @@ def test_a_failing_interceptor_class_leaves_no_thread_behind() -> None:
         def __init__(self) -> None:
             raise RuntimeError("not today")
 
+        def on_send(self, record: Any) -> Any:
+            return record
+
     before = threading.active_count()
     with pytest.raises(RuntimeError, match="not today"):
         KafkaProducer(**options(bootstrap_servers=[refusing_address()], interceptors=[Broken]))

@@ -63,8 +63,9 @@ def test_a_serializers_own_error_reaches_the_caller_unchanged() -> None:
         raise TypeError("I take no such thing")
 
     with ScriptedCluster(orders=1) as cluster, producing(cluster, value_serializer=refuse) as producer:
-        with pytest.raises(TypeError, match=r"^I take no such thing$"):
+        with pytest.raises(TypeError) as caught:
             producer.send("orders", b"1")
+        assert str(caught.value) == "I take no such thing"
         assert cluster.received(PRODUCE) == []
 
 

@@ -54,6 +54,24 @@ async def fill(producer: KafkaProducer) -> "list[asyncio.Task[Any]]":
     return tasks
 
 
+def test_headers_are_copied_before_the_wait_for_memory() -> None:
+    headers = [("a", b"1")]
+
+    async def test(producer: KafkaProducer) -> None:
+        tasks = await fill(producer)
+        given = (headers, iter([("b", b"2")]))
+        more = [asyncio.create_task(producer.send_async("orders", VALUE, headers=each)) for each in given]  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        headers.clear()
+        held.go_on.set()
+        await asyncio.gather(*tasks, *more)
+
+    held = Held()
+    held.run(test)
+    records = held.cluster.topics["orders"].partitions[0].records
+    assert [record.headers for record in records if record.headers] == [(("a", b"1"),), (("b", b"2"),)]
+
+
 def test_without_a_reason_to_wait_it_does_the_same_as_send() -> None:
     async def test(producer: KafkaProducer) -> None:
         future = await producer.send_async("orders", b"v", b"k", [("h", b"1")], 0, 1234)

@@ -13,7 +13,7 @@ import pytest
 
 from cyproducer.errors import DeliveryTimeoutError, IllegalStateError, KafkaError
 from cyproducer.producer import KafkaProducer
-from cyproducer.user_thread import DRAIN_S, NAME, user_thread
+from cyproducer.user_thread import DRAIN_S, NAME, line_prefix, user_thread
 from tests.forked import in_child, needs_fork
 from tests.network.producing import WAIT_S, CollectingSelector, options, producing
 from tests.network.scripted_broker import PRODUCE, Act, Received, ScriptedCluster
@@ -210,7 +210,7 @@ def test_batches_that_fail_for_one_reason_give_one_line_and_a_count() -> None:
             producer.flush(WAIT_S)
             assert all(future.failed() for future in futures)
             counted = re.compile(
-                r"2 records for orders-.* \(and (\d+) more like it, of (\d+) records, in the "
+                r"\[producer .*\] 2 records for orders-.* \(and (\d+) more like it, of (\d+) records, in the "
             )
 
             def told() -> int:
@@ -246,7 +246,9 @@ def test_a_log_record_has_the_values_of_the_sender_thread() -> None:
             sender = producer._runtime.thread
     finally:
         logging.setLogRecordFactory(factory)
-    assert line.getMessage().startswith("1 records for orders-0 failed: ")
+    assert line.getMessage().startswith(
+        f"{line_prefix(producer.config.client_id)}1 records for orders-0 failed: "
+    )
     assert (line.levelname, line.args, line.name) == ("ERROR", (), "cyproducer")
     assert (line.thread, line.threadName) == (sender.ident, sender.name)
     assert before.created <= line.created <= after.created

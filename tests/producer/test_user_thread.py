@@ -139,6 +139,26 @@ def test_drain_runs_the_jobs_if_no_thread_can_start(monkeypatch: pytest.MonkeyPa
     assert ran[1].name == NAME
 
 
+def test_ctrl_c_in_a_job_that_the_waiting_thread_runs_ends_its_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(module, "start_thread", refuse)
+    thread = UserThread()
+    ran: list[int] = []
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    thread.put(interrupted)
+    thread.put(partial(ran.append, 1))
+    with pytest.raises(KeyboardInterrupt):
+        thread.run_stranded()
+    assert ran == []
+    thread.run_stranded()
+    assert ran == [1]
+
+
 def test_lines_beyond_the_limit_are_dropped_and_counted(
     held_up: tuple[UserThread, Held], caplog: pytest.LogCaptureFixture
 ) -> None:

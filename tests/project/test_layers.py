@@ -137,7 +137,8 @@ def test_only_the_spark_package_imports_spark() -> None:
 
 
 def test_only_tests_import_tests() -> None:
-    folders = [ROOT / name for name in ("cyproducer", "pyspark_cyproducer", "demo_spark", "perf", "tools")]
+    names = ("cyproducer", "pyspark_cyproducer", "pytest_cyproducer", "demo_spark", "perf", "tools")
+    folders = [ROOT / name for name in names]
     paths = [path for folder in folders for path in sources(folder)]
     assert len({path.relative_to(ROOT).parts[0] for path in paths}) == len(folders)
     assert [

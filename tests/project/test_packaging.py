@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,11 @@ def test_the_wheel_holds_every_extension_and_no_source_of_it() -> None:
 
     assert built == {str(path.relative_to(SOURCES).with_suffix("")) for path in SOURCES.rglob("*.pyx")}
     assert not list(INSTALLED.rglob("*.c"))
+
+
+def test_pytest_finds_the_plugin() -> None:
+    (plugin,) = entry_points(group="pytest11", name="pytest_cyproducer")
+
+    module = plugin.load()
+    assert Path(module.__file__).parent.parent == INSTALLED.parent
+    assert {"mock_producer", "kafka_broker", "kafka_producer"} <= set(vars(module))

@@ -18,9 +18,18 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from cyproducer import KafkaProducer
-from cyproducer.errors import KafkaTimeoutError
+from cyproducer.errors import (
+    BrokerResponseError,
+    ClusterAuthorizationFailedError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    NoError,
+    RecordTooLargeError,
+)
 from cyproducer.testing import EmbeddedBroker, EmbeddedBrokerError
+from cyproducer.testing.embedded import ERRORS
 from tests.integration.consume import read_all
+from tools.harness.until import PATIENCE_S
 
 PRODUCE = 0
 MESSAGE_TOO_LARGE = 10
@@ -106,6 +115,96 @@ def test_fail_next_responds_with_the_error_codes_in_turn(broker: EmbeddedBroker)
     assert error is not None
     assert error.code() == MESSAGE_TOO_LARGE
     assert produce(broker, "fails", b"y") == [None]
+
+
+@pytest.mark.parametrize(
+    "error", ["MESSAGE_TOO_LARGE", "MESSAGE_SIZE_TOO_LARGE", MessageSizeTooLargeError, RecordTooLargeError]
+)
+def test_fail_takes_an_errors_name_or_class(
+    broker: EmbeddedBroker, error: str | type[BrokerResponseError]
+) -> None:
+    broker.fail("Produce", error)
+
+    (reported,) = produce(broker, "by-name", b"x")
+    assert reported is not None
+    assert reported.code() == MESSAGE_TOO_LARGE
+    assert produce(broker, "by-name", b"y") == [None]
+
+
+def test_fail_lets_as_many_requests_fail_as_asked() -> None:
+    with (
+        EmbeddedBroker(topics={"t": 1}) as broker,
+        KafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers, retry_backoff_ms=1, enable_idempotence=False
+        ) as producer,
+    ):
+        broker.fail("Produce", "NOT_ENOUGH_REPLICAS", times=3)
+        assert producer.send("t", b"v").get(PATIENCE_S).offset == 0
+        assert producer.metrics()["producer-metrics"]["record-retry-total"] == 3
+
+
+def test_fail_refuses_a_producer_id() -> None:
+    with EmbeddedBroker(topics={"t": 1}) as broker:
+        # It asks for its id as soon as it is connected, and again: the first time may be before send().
+        broker.fail("InitProducerId", ClusterAuthorizationFailedError, times=100)
+        with (
+            KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer,
+            pytest.raises(ClusterAuthorizationFailedError),
+        ):
+            producer.send("t", b"v").get(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("Fetch", "NOT_LEADER_OR_FOLLOWER"), "request='Fetch': must be one of Produce, InitProducerId"),
+        (
+            ("Produce", "NOT_LEADER"),
+            "error='NOT_LEADER': .*, CORRUPT_MESSAGE, .*NOT_LEADER_OR_FOLLOWER",
+        ),
+        (("Produce", "NO_ERROR"), "error='NO_ERROR': must be an error's class or one of UNKNOWN, "),
+        (("Produce", KafkaTimeoutError), "KafkaTimeoutError'>: must be a class of cyproducer.errors with"),
+        (("Produce", NoError), "NoError'>: must be a class of cyproducer.errors with an error code"),
+        (("Produce", 6), "error=6: must be a class of cyproducer.errors with an error code"),
+        (("Produce", "NOT_LEADER_OR_FOLLOWER", 0), "times=0: must be at least 1"),
+    ],
+)
+def test_fail_refuses_what_it_cannot_do(arguments: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        EmbeddedBroker().fail(*arguments)
+
+
+def test_the_names_of_errors_are_the_protocols() -> None:
+    for code, name in [
+        (-1, "UNKNOWN_SERVER_ERROR"),
+        (6, "NOT_LEADER_OR_FOLLOWER"),
+        (10, "MESSAGE_TOO_LARGE"),
+        (17, "INVALID_TOPIC_EXCEPTION"),
+        (29, "TOPIC_AUTHORIZATION_FAILED"),
+    ]:
+        assert ERRORS[name] == code
+    assert 0 not in ERRORS.values()
+
+
+def test_move_leader_makes_the_producer_find_the_new_one(broker: EmbeddedBroker) -> None:
+    broker.create_topic("moves", 1)
+    leaders = []
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, retry_backoff_ms=1) as producer:
+        for node in (1, 2, 1):
+            broker.move_leader("moves", 0, node)
+            producer.send("moves", b"v").get(PATIENCE_S)
+            reader = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+            leaders.append(reader.list_topics("moves", timeout=10).topics["moves"].partitions[0].leader)
+    assert leaders == [1, 2, 1]
+    assert len(read_all(broker.bootstrap_servers, "moves", 3)) == 3
+
+
+def test_move_leader_refuses_what_does_not_exist(broker: EmbeddedBroker) -> None:
+    with pytest.raises(ValueError, match="broker_id=3: must be 1 to 2"):
+        broker.move_leader("t", 0, 3)
+    broker.create_topic("one-partition", 1)
+    with pytest.raises(EmbeddedBrokerError, match="moving the leader of one-partition-1 to broker 2 failed"):
+        broker.move_leader("one-partition", 1, 2)
 
 
 def test_a_broker_that_is_down_refuses_connections_until_brought_up(broker: EmbeddedBroker) -> None:

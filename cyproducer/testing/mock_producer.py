@@ -1,0 +1,348 @@
+"""``MockProducer``: a ``KafkaProducer`` without a network, for tests of programs that produce.
+
+Owns the history of sent records, the order and the offsets of outcomes, and the exceptions that a test asks
+for. Does not own checking and serializing records, futures or callbacks: those are ``KafkaProducer``'s own,
+over its accumulator. Only the sender is missing: each record is a batch of its own, and the test, or
+``send()`` itself, gives it its outcome (``outcomes``).
+
+``MockRuntime.lock`` guards the history, the topics and all outcomes. No callback runs with it held.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from cyproducer.config import ProducerConfig
+from cyproducer.control.cluster_view import ClusterView, TopicView
+from cyproducer.control.partitioners import CustomPartitioner, PartitionerSpec
+from cyproducer.errors import IllegalStateError, KafkaTimeoutError
+from cyproducer.futures.bulk_future import BulkFuture
+from cyproducer.futures.delivery import RecordFuture
+from cyproducer.network.network_client import NetworkClient
+from cyproducer.producer import KafkaProducer, ProducerRecord, _from_options
+from cyproducer.runtime import Runtime
+from cyproducer.testing.outcomes import acknowledge_oldest, fail_oldest, oldest
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+NODE = 0
+"""The id of the only broker, which leads every partition."""
+UNLIMITED = 1 << 40
+"""Of memory and of pending callbacks: ``send()`` would wait for a sender that does not exist."""
+
+
+class MockRecord(ProducerRecord):
+    """A record as it was given to ``send()``, equal to the ``ProducerRecord`` with the same fields.
+
+    ``serialized_key`` and ``serialized_value`` are the bytes that Kafka would have got, or None. ``future``
+    is what ``send()`` or ``send_many()`` has returned; ``future.partition`` is the chosen partition.
+    """
+
+    serialized_key: bytes | None
+    serialized_value: bytes | None
+    future: RecordFuture | BulkFuture
+
+
+class _Client:
+    """What a producer asks its ``NetworkClient`` for, answered at once. Thread-safe."""
+
+    def __init__(self, runtime: MockRuntime) -> None:
+        self._topics = runtime.topics
+        self._apply = runtime.apply
+        self._closed = False
+
+    def wait_for_topic(self, name: str, timeout_s: float) -> ClusterView:
+        self._apply(name)
+        views = {name: TopicView(dict.fromkeys(range(self._topics[name]), NODE), False)}
+        return ClusterView({}, views, None, None)
+
+    def refresh_topic(self, name: str, timeout_s: float) -> None:
+        """The partitions are those that the test has set: there is nothing to ask."""
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Always ready."""
+
+    def bootstrap_connected(self) -> bool:
+        return not self._closed
+
+    def diagnosis(self) -> str:
+        return "a MockProducer has no broker"
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class MockRuntime(Runtime):
+    """A producer's runtime without a sender thread: nothing has an outcome until it is given one."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        partitioner: PartitionerSpec | CustomPartitioner,
+        topics: dict[str, int],
+    ) -> None:
+        """
+        Args:
+            config: the producer's options.
+            partitioner: what the option ``partitioner`` means.
+            topics: name -> number of partitions, shared with the producer; grows with every topic used.
+        """
+        # Reentrant: a signal handler or a finalizer may send.
+        self.lock = threading.RLock()
+        self.topics = topics
+        #: (topic, partition) -> the next offset.
+        self._offsets: dict[tuple[str, int], int] = {}
+        # One record per batch, and nothing waits.
+        alone = copy.copy(config)
+        limits = {"batch_size": 0, "buffer_memory": UNLIMITED, "max_pending_callbacks": UNLIMITED}
+        alone._values = config._values | limits
+        super().__init__(alone, partitioner)
+        self.accumulator.on_topic_needed = self.apply
+        self.client = cast(NetworkClient, _Client(self))
+        for name in topics:
+            self.apply(name)
+
+    def start(self) -> None:
+        """Starts no thread."""
+
+    def apply(self, name: str) -> None:
+        """Gives the accumulator the topic's partitions; a topic that is not in ``topics`` gets one."""
+        with self.lock:
+            self.sender.apply_topic(name, b"", [NODE] * self.topics.setdefault(name, 1))
+
+    def acknowledge(self) -> bool:
+        """Acknowledges the oldest record; returns False if there is none."""
+        with self.lock:
+            place = oldest(self.accumulator)
+            if place is None:
+                return False
+            offset = self._offsets.get(place, 0)
+            acknowledge_oldest(self.accumulator, offset)
+            self._offsets[place] = offset + 1
+            return True
+
+    def fail(self, error: BaseException) -> bool:
+        """Fails the oldest record; returns False if there is none."""
+        with self.lock:
+            if oldest(self.accumulator) is None:
+                return False
+            fail_oldest(self.accumulator, error)
+            return True
+
+    def acknowledge_all(self) -> None:
+        """Acknowledges every record."""
+        while self.acknowledge():
+            pass
+
+    def flush(self, timeout_s: float) -> str | None:
+        """Acknowledges every record and waits for the callbacks."""
+        self.acknowledge_all()
+        return super().flush(timeout_s)
+
+    def close(self, timeout_s: float, unasked: bool = False) -> int:
+        """Acknowledges every record; with a timeout of 0 they fail, as no sender would have the time."""
+        if timeout_s > 0:
+            self.acknowledge_all()
+        return super().close(timeout_s, unasked)
+
+    def _end(self) -> None:
+        with self.lock:
+            super()._end()
+
+
+class MockProducer(KafkaProducer):
+    """A ``KafkaProducer`` that keeps its records instead of sending them. Needs no broker and no network.
+
+    Options, arguments, checks, serializers, interceptors, partitioners, futures and errors are
+    ``KafkaProducer``'s own. Nothing waits: memory is not limited, and a topic that is not in ``partitions``
+    gets one partition. ``send_arrow()`` is not available. Thread-safe.
+
+    After a fork the child has a copy of the history, and the pending records stay the parent's.
+
+    Args:
+        auto_complete: Whether ``send()`` acknowledges the record before it returns. If not, records stay
+            pending until `complete_next`, `error_next`, ``flush()`` or ``close()``.
+        partitions: Name of a topic -> number of its partitions; see `set_partitions`.
+        configs: ``KafkaProducer``'s options.
+
+    Attributes:
+        send_exception: Unless None, ``send()`` and ``send_many()`` raise it instead of accepting a record.
+        flush_exception: Unless None, ``flush()`` raises it instead of acknowledging the pending records.
+    """
+
+    def __init__(
+        self, *, auto_complete: bool = True, partitions: Mapping[str, int] | None = None, **configs: Any
+    ) -> None:
+        self.auto_complete = auto_complete
+        self.send_exception: BaseException | None = None
+        self.flush_exception: BaseException | None = None
+        self._topics: dict[str, int] = {}
+        for name, number in (partitions or {}).items():
+            self._topics[name] = _checked(name, number)
+        self._history: list[MockRecord] = []
+        super().__init__(**configs)
+
+    def _new_runtime(self) -> MockRuntime:
+        return MockRuntime(self.config, self._partitioner, self._topics)
+
+    @property
+    def _mock(self) -> MockRuntime:
+        return cast(MockRuntime, self._runtime)
+
+    # The test's side
+
+    def history(self) -> list[MockRecord]:
+        """Returns the accepted records in order, failed ones included."""
+        with self._mock.lock:
+            return list(self._history)
+
+    def clear(self) -> None:
+        """Empties the history. Pending records stay pending, and offsets go on."""
+        with self._mock.lock:
+            self._history.clear()
+
+    def complete_next(self) -> bool:
+        """Acknowledges the oldest pending record and waits for its callbacks.
+
+        Returns False if no record is pending. Raises ``KafkaTimeoutError`` if the callbacks have not returned
+        within ``max_block_ms``. In a callback it does not wait.
+        """
+        return self._called_back(self._mock.acknowledge())
+
+    def error_next(self, error: BaseException) -> bool:
+        """Fails the oldest pending record with ``error``; otherwise like `complete_next`."""
+        if not isinstance(error, BaseException):
+            raise TypeError(f"error: must be an exception, not {error!r}")
+        return self._called_back(self._mock.fail(error))
+
+    def _called_back(self, found: bool) -> bool:
+        callbacks = self._mock.callbacks
+        if found and not callbacks.is_current() and not callbacks.wait_idle(self.config.max_block_ms / 1000):
+            raise KafkaTimeoutError(
+                f"the record's callbacks did not return within max_block_ms={self.config.max_block_ms:g}"
+            )
+        return found
+
+    def set_partitions(self, topic: str, number: int) -> None:
+        """Sets the number of a topic's partitions, at any time."""
+        with self._mock.lock:
+            self._topics[topic] = _checked(topic, number)
+            self._mock.apply(topic)
+
+    # The program's side
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Sequence[tuple[str, Any]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordFuture:
+        """Checks, serializes and keeps a record, like ``KafkaProducer.send``."""
+        kept = list(headers) if isinstance(headers, (list, tuple)) else headers
+        record = ProducerRecord(topic, value, key, cast(Any, kept), partition, timestamp_ms)
+        return self._send_extended(record)
+
+    async def send_async(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Sequence[tuple[str, Any]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordFuture:
+        """``send()``, which never waits."""
+        return self.send(topic, value, key, headers, partition, timestamp_ms)
+
+    def _send_intercepted(self, record: ProducerRecord, accept: Callable[..., RecordFuture]) -> RecordFuture:
+        return super()._send_intercepted(record, partial(self._accept, record, accept))
+
+    def _accept(
+        self,
+        record: ProducerRecord,
+        accept: Callable[..., RecordFuture],
+        topic: str,
+        value: Any,
+        key: Any,
+        *rest: Any,
+    ) -> RecordFuture:
+        runtime = self._mock
+        with runtime.lock:
+            if self.send_exception is not None:
+                raise self.send_exception
+            future = accept(topic, value, key, *rest)
+            # One that was refused, for example as too large, was not accepted.
+            if not future.failed():
+                self._keep(record, key, value, future)
+                if self.auto_complete:
+                    runtime.acknowledge_all()
+        return future
+
+    def _keep(
+        self,
+        record: ProducerRecord,
+        key: Buffer | None,
+        value: Buffer | None,
+        future: RecordFuture | BulkFuture,
+    ) -> None:
+        kept = MockRecord(*record)
+        kept.serialized_key = None if key is None else bytes(key)
+        kept.serialized_value = None if value is None else bytes(value)
+        kept.future = future
+        self._history.append(kept)
+
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[Buffer | None],
+        keys: Sequence[Buffer | None] | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> BulkFuture:
+        """Checks and keeps several records, like ``KafkaProducer.send_many``."""
+        runtime = self._mock
+        with runtime.lock:
+            if self.send_exception is not None and not self._closed:
+                raise self.send_exception
+            future = super().send_many(topic, values, keys, partition=partition, timestamp_ms=timestamp_ms)
+            for row, value in enumerate(values):
+                key = None if keys is None else keys[row]
+                record = ProducerRecord(topic, value, key, None, partition, timestamp_ms)
+                self._keep(record, key, value, future)
+            if self.auto_complete:
+                runtime.acknowledge_all()
+        return future
+
+    def send_arrow(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Raises ``IllegalStateError``: the rows of a table are no Python objects that could be kept."""
+        raise IllegalStateError("a MockProducer has no send_arrow(): test with an EmbeddedBroker")
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Acknowledges every pending record, and waits for the callbacks."""
+        if self.flush_exception is not None:
+            raise self.flush_exception
+        super().flush(timeout)
+
+    def metrics(self, raw: bool = False) -> dict[Any, Any]:
+        """Returns an empty dict: there is nothing to measure."""
+        return {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, options = super().__reduce__()[1]
+        mine = {"auto_complete": self.auto_complete, "partitions": dict(self._topics)}
+        return _from_options, (kind, options | mine)
+
+
+def _checked(topic: str, partitions: int) -> int:
+    if partitions < 1:
+        raise ValueError(f"partitions of topic {topic!r}: {partitions}, must be at least 1")
+    return partitions
