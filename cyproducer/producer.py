@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, over
 
 from cyproducer import errors, forking
 from cyproducer.base.durations import duration
+from cyproducer.base.words import counted
 from cyproducer.callers.bulk_path import BulkPath
 from cyproducer.config import DEFAULTS, ProducerConfig, shown_option
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
@@ -342,10 +343,10 @@ class KafkaProducer(BulkPath):
                 log.exception("%r raised in close", extra)
         if lost:
             log.warning(
-                "%sclose(%s): %d records were not acknowledged in time and failed: %s",
+                "%sclose(%s): %s not acknowledged in time and failed: %s",
                 line_prefix(self.config.client_id),
                 timeout,
-                lost,
+                counted(lost, "record"),
                 running.lost if running is not None else "",
             )
 

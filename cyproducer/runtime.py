@@ -24,6 +24,7 @@ from cyproducer.accumulator.buffer_pool import BufferPool
 from cyproducer.accumulator.record_accumulator import RecordAccumulator
 from cyproducer.base.clock import Clock
 from cyproducer.base.durations import waitable
+from cyproducer.base.words import counted
 from cyproducer.config import ProducerConfig
 from cyproducer.control.partitioners import CustomPartitioner, PartitionerSpec
 from cyproducer.futures.completion import CompletionQueue
@@ -102,9 +103,10 @@ class Runtime:
         self.selector = (config.selector or selectors.DefaultSelector)()
         spec = partitioner if isinstance(partitioner, PartitionerSpec) else None
         self.accumulator, self.sender = wire(config, self.clock, self.selector, self.callbacks.queue, spec)
-        _runtimes.add(self)
         self.client = NetworkClient(config, self.sender, self.clock)
         self.sender.attach_control(self.client, self.client.fates)
+        # A future keeps the queue alive, but not the producer.
+        self.callbacks.queue.diagnosis = weakref.WeakMethod(self.client.diagnosis)
         self.accumulator.on_topic_needed = self.client.want_topic
         #: None if metrics are disabled, or were never asked for.
         self._registry: Registry | None = None
@@ -118,6 +120,8 @@ class Runtime:
         self.thread = threading.Thread(
             target=self._run, name=f"cyproducer-sender | {config.client_id}", daemon=True
         )
+        # Last: the exit of the process closes what is in here.
+        _runtimes.add(self)
 
     def start(self) -> None:
         """Starts the sender thread."""
@@ -185,8 +189,9 @@ class Runtime:
         deadline = time.monotonic() + timeout_s
         if not self.accumulator.flush(timeout_s):
             return (
-                f"{self.accumulator.incomplete_batches} batches and {self.accumulator.parked_records} "
-                f"records without metadata are not complete: {self.client.diagnosis()}"
+                f"not complete: {counted(self.accumulator.incomplete_batches, 'batch')}, "
+                f"{counted(self.accumulator.parked_records, 'record')} without metadata: "
+                f"{self.client.diagnosis()}"
             )
         left = max(0.0, deadline - time.monotonic())
         patience = min(left, DRAIN_S) if user_thread.is_current() else left
@@ -273,9 +278,9 @@ class Runtime:
         self.closed = True
         if unasked and lost:
             self.log.error(
-                "%d records were lost: the program did not close the producer, and they were not "
-                "acknowledged within close_timeout_ms=%.0f at its end: %s",
-                lost,
+                "lost %s: the program did not close the producer, and no broker acknowledged them within "
+                "close_timeout_ms=%.0f at its end: %s",
+                counted(lost, "record"),
                 self.config.close_timeout_ms,
                 self.lost,
             )

@@ -1457,8 +1457,8 @@ MUTANTS = [
     Mutant(
         "exactly-the-limit-refused",
         "cyproducer/callers/send_path.pyx",
-        "        if size > self.max_request_size:\n            return RecordTooLargeError",
-        "        if size >= self.max_request_size:\n            return RecordTooLargeError",
+        "        if size > self.max_request_size:\n            return record_too_large",
+        "        if size >= self.max_request_size:\n            return record_too_large",
         (
             "tests/callers/test_largest_record.py::test_a_record_of_exactly_the_limit_is_accepted_and_the_next_byte_is_not",
         ),

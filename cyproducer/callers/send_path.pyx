@@ -44,8 +44,8 @@ from cyproducer.records.varint cimport put_varint
 from cyproducer.errors import (
     BufferExhaustedError,
     ProducerClosedError,
-    RecordTooLargeError,
     UnknownTopicOrPartitionError,
+    record_too_large,
 )
 from cyproducer.records.topic_names import legal_topic
 
@@ -367,13 +367,7 @@ cdef class SendPath:
         """The error for a record that is too large, or None if only the estimate was too high."""
         cdef int64_t size = BATCH_HEADER + record_size(r)
         if size > self.max_request_size:
-            return RecordTooLargeError(
-                f"a record for topic {state.name!r} takes {size} bytes, batch header included, and "
-                f"max_request_size is {self.max_request_size}: raise it, and the topic's max.message.bytes "
-                "if that is lower",
-                record_size=size,
-                limit=self.max_request_size,
-            )
+            return record_too_large(f"a record for topic {state.name!r}", size, self.max_request_size)
         return None
 
     cdef int _append(

@@ -23,6 +23,22 @@ _REPORTS: Final = "each send() returns a future: use its add_callback() and add_
 _LOG: Final = "configure the logger 'cyproducer' of Python's logging"
 _METRICS: Final = "call metrics() or give metric_reporters"
 
+#: The commonest options of configurations that consumers and producers share.
+_OF_CONSUMERS: Final = (
+    "group.id",
+    "auto.offset.reset",
+    "enable.auto.commit",
+    "auto.commit.interval.ms",
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+    "max.poll.records",
+    "max.poll.interval.ms",
+    "isolation.level",
+    "fetch.min.bytes",
+    "key.deserializer",
+    "value.deserializer",
+)
+
 OTHER_NAMES: Final = {
     "metadata.broker.list": Foreign("bootstrap_servers"),
     "message.timeout.ms": Foreign("delivery_timeout_ms"),
@@ -65,6 +81,9 @@ OTHER_NAMES: Final = {
     "logger": Foreign(None, _LOG),
     "max_batch_size": Foreign("batch_size", client="aiokafka"),
     "loop": Foreign(None, "send_async() uses the running loop", client="aiokafka"),
+    **dict.fromkeys(
+        _OF_CONSUMERS, Foreign(None, "a producer has no use for it, leave it out", client="a consumer")
+    ),
 }
 
 _BY_DOTS: Final = {name.replace("_", "."): other for name, other in OTHER_NAMES.items()}

@@ -28,6 +28,7 @@ def check(values: dict[str, Any], warn: Callable[..., None]) -> dict[str, str]:
     if module is not None:
         _LOGIN_MODULES[module.name].read(values, module)
     _check_sasl(values, warn)
+    _check_use(values, warn)
     return {} if module is None else {n: v for n, v in module.options.items() if n in _KEPT}
 
 
@@ -212,6 +213,16 @@ def _check_sasl(values: Mapping[str, Any], warn: Callable[..., None]) -> None:
             mechanism,
             secret,
         )
+
+
+def _check_use(values: Mapping[str, Any], warn: Callable[..., None]) -> None:
+    """Warns of options that the protocol does not use: records would go out in clear text."""
+    protocol = values["security_protocol"]
+    for prefix, used in (("ssl_", protocol.endswith("SSL")), ("sasl_", protocol.startswith("SASL"))):
+        if not used:
+            given = [n for n, v in values.items() if n.startswith(prefix) and v != OPTIONS_BY_NAME[n].default]
+            if given:
+                warn("security_protocol=%r does not use %s", protocol, ", ".join(given))
 
 
 _ENDPOINT: Final = "sasl_oauthbearer_token_endpoint_url"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from cyproducer import errors
+from cyproducer.base.words import counted
 from cyproducer.control.idempotence import (
     RECORD_ERRORS,
     TOO_LARGE_ERRORS,
@@ -185,8 +186,10 @@ class FatePolicy:
         )
         self.new_leaders.discard(place)
         if decision.at_ms is not None:
-            text = "%d records for %s: %s; %s"
-            self._say(logging.WARNING, now_ms, text, batch.records, where, error, decision.reason)
+            text = "%s for %s: %s; %s"
+            self._say(
+                logging.WARNING, now_ms, text, counted(batch.records, "record"), where, error, decision.reason
+            )
             return Verdict(Fate.RETRY, decision.at_ms, None, maybe)
         if not retriable or batch.attempts > self._retry.retries:
             return None
@@ -196,8 +199,10 @@ class FatePolicy:
         self, batch: BatchFacts, where: str, error: Exception, maybe: bool, now_ms: float
     ) -> BaseException:
         """Returns the error of records that fail for good, and logs it."""
-        text = "%d records for %s failed: %s; %s"
-        self._fail(batch.records, now_ms, text, batch.records, where, error, _outcome(maybe))
+        text = "%s for %s failed: %s; %s"
+        self._fail(
+            batch.records, now_ms, text, counted(batch.records, "record"), where, error, _outcome(maybe)
+        )
         return errors.told(error, maybe)
 
     def _gone(self, batch: BatchFacts) -> Exception:
@@ -217,7 +222,7 @@ class FatePolicy:
         leader = self._metadata.leader(batch.topic, batch.partition)
         whom = "it has no known leader" if leader is None else f"its leader is broker {leader}"
         error = errors.DeliveryTimeoutError(
-            f"{batch.records} records for {batch.topic}-{batch.partition} were not delivered within "
+            f"{counted(batch.records, 'record')} for {batch.topic}-{batch.partition} not delivered within "
             f"delivery_timeout_ms={self._retry.delivery_timeout_ms:g} ({now_ms - batch.created_ms:.0f} ms "
             f"old, {batch.attempts} requests tried, {whom}; {_outcome(maybe)}): {self._diagnosis(known)}"
         )
@@ -240,7 +245,7 @@ def _error_of(batch: BatchFacts, where: str, failure: Failure) -> Exception:
     text = where
     if failure.code in TOO_LARGE_ERRORS:
         # Only this place knows the size, and users ask for the size first.
-        text += f": {batch.records} records in a batch of {batch.size} bytes"
+        text += f": {counted(batch.records, 'record')} in a batch of {batch.size} bytes"
     kind = errors.for_code(failure.code)
     if failure.message:
         text += f": {failure.message}"

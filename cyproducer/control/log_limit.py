@@ -10,6 +10,8 @@ thousands of lines, each of which a log handler may write to a disk or send over
 import math
 from collections.abc import Callable
 
+from cyproducer.base.words import counted
+
 INTERVAL_MS = 1000.0
 
 
@@ -77,7 +79,7 @@ class LogLimit:
         kind.until_ms = now_ms + INTERVAL_MS
         kind.held = kind.records = 0
         if of_records:
-            text += f" (and {more} more like it, of {of_records} records, in the last second)"
+            text += f" (and {more} more like it, of {counted(of_records, 'record')}, in the last second)"
         elif more:
             text += f" (and {more} more in the last second)"
         self._log(level, text, *args)

@@ -222,6 +222,16 @@ class RecordTooLargeError(MessageSizeTooLargeError):
         return KafkaError.__str__(self)
 
 
+def record_too_large(what: str, size: int, limit: int) -> RecordTooLargeError:
+    """Returns the error for ``what``, a record whose batch would take ``size`` bytes."""
+    return RecordTooLargeError(
+        f"{what} takes {size} bytes, batch header included, and max_request_size is {limit}: raise it, and "
+        "the topic's max.message.bytes if that is lower",
+        record_size=size,
+        limit=limit,
+    )
+
+
 class UnrecognizedBrokerError(UnknownError):
     """A broker responded with a code that this version does not know; ``errno`` is the code."""
 

@@ -26,6 +26,7 @@ from cyproducer.futures.delivery cimport (
     list_callback,
     refuse_foreign,
     refuse_wait,
+    why_pending,
     wait_slice,
 )
 from cyproducer.futures.segments cimport Sizes
@@ -244,10 +245,13 @@ cdef class BulkFuture:
                 delivery_unref(d)
             d = self.segments.first_pending(&index)
             if d != NULL and cyp_monotonic_ns() >= deadline:
-                delivery_unref(d)
+                try:
+                    why = why_pending(d)
+                finally:
+                    delivery_unref(d)
                 raise KafkaTimeoutError(
                     f"not all of {self._called()} were acknowledged within {timeout} s; they stay accepted "
-                    "and may still be delivered"
+                    f"and may still be delivered{why}"
                 )
         if self._learn() is not None:
             raise fresh(self.error)

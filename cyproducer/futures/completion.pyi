@@ -1,3 +1,4 @@
+import weakref
 from collections.abc import Callable
 from typing import Self
 
@@ -5,6 +6,7 @@ from typing_extensions import disjoint_base
 
 @disjoint_base
 class CompletionQueue:
+    diagnosis: weakref.WeakMethod[Callable[[], str]] | None
     def __new__(cls, start: Callable[[], object] | None = None, most: int = 100_000) -> Self: ...
     def ensure_started(self) -> None: ...
     def close(self) -> None: ...

@@ -110,6 +110,7 @@ cdef bint list_callback(Delivery* d, RecordFuture future) noexcept
 cdef int wait_slice(Delivery* d, int64_t deadline) except -1
 cdef int refuse_wait(Delivery* d, str what, object future) except -1
 cdef int refuse_foreign(Delivery* d, object future) except -1
+cdef str why_pending(Delivery* d)
 # Lock and unlock what forwarding changes in futures; held for a few instructions, never while acquiring the
 # GIL.
 cdef void lock_forwards() noexcept nogil

@@ -28,6 +28,7 @@ from libc.stdlib cimport calloc, free
 
 cimport cython
 
+from cyproducer.futures.completion cimport CompletionQueue
 from cyproducer.futures.invoke_callback cimport ON_BOTH, ON_FAILURE, ON_SUCCESS, bound, run_callbacks
 from cyproducer.base.clock cimport deadline_in
 from cyproducer.base.sync cimport (
@@ -297,6 +298,13 @@ cdef int refuse_foreign(Delivery* d, object future) except -1:
     return 0
 
 
+cdef str why_pending(Delivery* d):
+    """The end of a sentence: what keeps the producer from completing a delivery; empty if nobody knows."""
+    cdef CompletionQueue queue = <CompletionQueue>d.queue.owner
+    cdef object diagnosis = None if queue.diagnosis is None else queue.diagnosis()
+    return "" if diagnosis is None else f": {diagnosis()}"
+
+
 cdef void lock_forwards() noexcept nogil:
     pthread_mutex_lock(&forward_lock)
 
@@ -479,7 +487,7 @@ cdef class RecordFuture:
             if state == PENDING:
                 raise KafkaTimeoutError(
                     f"a record for topic {self.topic!r} was not acknowledged within {timeout} s; "
-                    "it stays accepted and may still be delivered"
+                    f"it stays accepted and may still be delivered{why_pending(self.delivery)}"
                 )
         if state == ACKNOWLEDGED:
             return self._metadata()

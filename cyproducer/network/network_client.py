@@ -19,6 +19,7 @@ from typing import Any
 
 from cyproducer import errors
 from cyproducer.base.clock import Clock
+from cyproducer.base.words import counted
 from cyproducer.config import ProducerConfig
 from cyproducer.control.apis import (
     API_VERSIONS,
@@ -436,7 +437,7 @@ class NetworkClient:
             self._asked.discard(name)
             failed = self._sender.fail_parked(name, errors.told(error, False))
             if failed:
-                self._failed(failed, "%d records failed: %s", failed, error)
+                self._failed(failed, "%s failed: %s", counted(failed, "record"), error)
 
     def _on_node_failure(self, cause: BaseException, now_ms: float) -> None:
         """A broker cannot be reached: requests metadata, since its partitions may have new leaders."""
@@ -613,7 +614,7 @@ class NetworkClient:
             self._changed.notify_all()
         failed = self._sender.fail_parked(name, errors.told(error, False))
         if failed:
-            self._failed(failed, "%d records failed: %s", failed, error)
+            self._failed(failed, "%s failed: %s", counted(failed, "record"), error)
 
     def _fail_parked(self, now_ms: float) -> None:
         """Fails the records whose topic's metadata did not arrive within max_block_ms."""
@@ -632,7 +633,7 @@ class NetworkClient:
         if failed:
             records = sum(count for _, count, _ in failed)
             others = f" ({len(failed) - 1} more topics have none)" if len(failed) > 1 else ""
-            self._failed(records, "%d records failed: %s%s", records, failed[0][2], others)
+            self._failed(records, "%s failed: %s%s", counted(records, "record"), failed[0][2], others)
 
     def on_leaders(
         self, connection: Connection, leaders: list[tuple[str, int, int, int]], endpoints: bytes | None

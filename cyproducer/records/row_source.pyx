@@ -63,7 +63,7 @@ cdef extern from "<Python.h>":
     PyObject* PySequence_Fast_GET_ITEM(object, Py_ssize_t)
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
 
-from cyproducer.errors import RecordTooLargeError, UnknownTopicOrPartitionError
+from cyproducer.errors import UnknownTopicOrPartitionError, record_too_large
 
 cdef enum:
     PIECE = 4096              # how many items of a sequence are read at a time
@@ -244,13 +244,8 @@ cdef class RowSource:
                 f"{self.place(self.value_name or self.key_name, before + row)}: is null, and so is the key: "
                 "a record needs a value or a key (a tombstone is a key with a null value)"
             )
-        raise RecordTooLargeError(
-            f"{self.place(self.value_name or self.key_name, before + row)}: the record takes {bound} bytes, "
-            f"batch header included, and max_request_size is {max_request_size}: raise it, and the topic's "
-            "max.message.bytes if that is lower",
-            record_size=bound,
-            limit=max_request_size,
-        )
+        place = self.place(self.value_name or self.key_name, before + row)
+        raise record_too_large(f"{place}: the record", bound, max_request_size)
 
     cdef int _refuse_partition(self, int64_t row, int64_t v, double real, int32_t partitions) except -1:
         """Raises for a row's partition, ``real``; ``v`` is the same as an integer."""

@@ -9,7 +9,7 @@ others. Any thread.
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cyproducer.errors import RecordTooLargeError, UnknownTopicOrPartitionError
+from cyproducer.errors import UnknownTopicOrPartitionError, record_too_large
 from cyproducer.producer import KafkaProducer
 from cyproducer.records.record_batch import HEADER_BYTES
 from cyproducer.spark.columns import Columns
@@ -141,13 +141,7 @@ def _too_large(rows: pa.RecordBatch, columns: Columns, limit: int, found: dict[i
     sizes = _request_sizes(rows, columns)
     for number in _numbers(pc.greater(sizes, limit)):
         size = sizes[number].as_py()
-        error = RecordTooLargeError(
-            f"column {columns.value!r}: the record takes {size} bytes, batch header included, and "
-            f"max_request_size is {limit}",
-            record_size=size,
-            limit=limit,
-        )
-        found.setdefault(number, error)
+        found.setdefault(number, record_too_large(f"column {columns.value!r}: the record", size, limit))
 
 
 def _request_sizes(rows: pa.RecordBatch, columns: Columns) -> pa.Array:

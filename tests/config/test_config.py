@@ -560,6 +560,7 @@ def test_a_part_that_cannot_be_replaced_is_reported(name: str, caplog: pytest.Lo
             "unknown option 'queue.buffering.max.kbytes': librdkafka's name for 'buffer.memory', in bytes",
         ),
         ("max_batch_size", "unknown option 'max_batch_size': aiokafka's name for 'batch_size'"),
+        ("group.id", "option 'group.id' is a consumer's: a producer has no use for it, leave it out"),
         ("debug", "option 'debug' is librdkafka's: configure the logger 'cyproducer' of Python's logging"),
     ],
 )

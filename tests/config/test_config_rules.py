@@ -198,6 +198,24 @@ def test_a_password_in_clear_text_is_warned_of(caplog: pytest.LogCaptureFixture)
     assert "the password crosses the network in clear text" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("protocol", "given", "unused"),
+    [
+        ("PLAINTEXT", {"ssl_cafile": "ca.pem", "ssl_password": "p"}, "ssl_cafile, ssl_password"),
+        ("SASL_PLAINTEXT", {"sasl_mechanism": "GSSAPI", "ssl_cafile": "ca.pem"}, "ssl_cafile"),
+        ("PLAINTEXT", {"sasl_mechanism": "GSSAPI"}, "sasl_mechanism"),
+        ("SSL", {"sasl_mechanism": "GSSAPI", "ssl_cafile": "ca.pem"}, "sasl_mechanism"),
+        ("SASL_SSL", {"sasl_mechanism": "GSSAPI", "ssl_cafile": "ca.pem"}, None),
+        ("PLAINTEXT", {}, None),
+    ],
+)
+def test_security_options_that_the_protocol_does_not_use_are_warned_of(
+    protocol: str, given: dict[str, Any], unused: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    ProducerConfig(security_protocol=protocol, **given)
+    assert caplog.messages == ([f"security_protocol={protocol!r} does not use {unused}"] if unused else [])
+
+
 # --- not supported yet ------------------------------------------------------------------------------
 
 

@@ -182,7 +182,7 @@ def test_a_too_large_batch_is_split_while_that_is_possible_and_safe(case: Case) 
     verdict, _ = case.decide(TOO_LARGE, records=1)
     assert verdict.fate is Fate.FAIL
     assert isinstance(verdict.error, MessageSizeTooLargeError)
-    assert "t-1: 1 records in a batch of 300 bytes" in str(verdict.error)
+    assert "t-1: 1 record in a batch of 300 bytes" in str(verdict.error)
 
 
 def test_records_that_the_broker_named_are_excluded(case: Case) -> None:

@@ -65,7 +65,7 @@ def test_a_record_that_no_batch_can_hold_fails_alone(kafka: KafkaCluster) -> Non
     sent[30] = bytes(25_000)
     with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, linger_ms=20) as producer:
         futures = [producer.send("small-alone", value) for value in sent]
-        with pytest.raises(errors.MessageSizeTooLargeError, match=r"-0: 1 records .* 250\d\d bytes"):
+        with pytest.raises(errors.MessageSizeTooLargeError, match=r"-0: 1 record .* 250\d\d bytes"):
             futures[30].get(30)
         del futures[30], sent[30]
         assert [future.get(30).offset for future in futures] == list(range(49))

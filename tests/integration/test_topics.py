@@ -169,7 +169,7 @@ def test_records_for_a_deleted_topic_fail_in_bounded_time(kafka: KafkaCluster, a
 
         future = producer.send("gone", b"x")
         assert producer.send("still-there", b"x").get(30).offset == 0
-        with pytest.raises(errors.KafkaTimeoutError, match="gone-0 were not delivered within"):
+        with pytest.raises(errors.KafkaTimeoutError, match="gone-0 not delivered within"):
             future.get(30)
 
 

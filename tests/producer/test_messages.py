@@ -15,7 +15,7 @@ from cyproducer.network.dns import Resolver
 from tests.network.odd_servers import is_silent, odd_server, refusing_address
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, ScriptedCluster
-from tests.programs import Program
+from tests.programs import Program, run_to_exit
 from tools.harness.until import until
 
 pytestmark = pytest.mark.timeout(60)
@@ -131,6 +131,31 @@ def test_an_address_that_accepts_and_is_silent_is_named_before_the_first_timeout
         producer.send("orders", b"1").get(WAIT_S)
 
 
+def test_a_get_that_times_out_says_why_there_is_no_outcome() -> None:
+    with ScriptedCluster(orders=1) as cluster:
+        cluster.script = lambda received: Act(silent=True) if received.api_key == PRODUCE else None
+        with producing(cluster) as producer:
+            until(lambda: producer.partitions_for("orders"), "metadata")
+            cluster.nodes[1].stop()
+            address = cluster.nodes[1].address
+            cause = f"may still be delivered: {address}: connection refused"
+            until(lambda: f"{address}: connection refused" in producer._runtime.client.diagnosis(), "it")
+            with pytest.raises(errors.KafkaTimeoutError, match=cause):
+                producer.send("orders", b"1").get(timeout=0.3)
+            with pytest.raises(errors.KafkaTimeoutError, match=cause):
+                producer.send_many("orders", [b"1", b"2"]).get(timeout=0.3)
+
+
+def test_an_exit_after_a_constructor_that_raised_says_nothing_more() -> None:
+    program = (
+        "from cyproducer import KafkaProducer\n"
+        "KafkaProducer(security_protocol='SSL', ssl_cafile='/nonexistent.pem')\n"
+    )
+    done = run_to_exit(program)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("ssl_cafile='/nonexistent.pem': No such file or directory")
+
+
 def test_a_cluster_whose_brokers_cannot_be_reached_logs_one_line_a_second(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -222,7 +247,7 @@ def test_a_record_that_is_larger_than_the_brokers_limit() -> None:
         with pytest.raises(errors.MessageSizeTooLargeError) as caught:
             producer.send("orders", bytes(1000)).get(WAIT_S)
     assert str(caught.value).endswith(
-        "orders-0: 1 records in a batch of 1070 bytes (the batch exceeds the topic's max.message.bytes or "
+        "orders-0: 1 record in a batch of 1070 bytes (the batch exceeds the topic's max.message.bytes or "
         "the broker's message.max.bytes: raise it there)"
     )
 
@@ -278,7 +303,7 @@ def test_a_close_that_is_too_short_names_topics_and_cause(caplog: pytest.LogCapt
         producer.close(0.05)
     (line,) = lines(caplog, "close(0.05)")
     assert line.startswith(
-        "[producer shop] close(0.05): 28 records were not acknowledged in time and failed: 7 of 'topic0', "
+        "[producer shop] close(0.05): 28 records not acknowledged in time and failed: 7 of 'topic0', "
         "6 of 'topic1', 5 of 'topic2', 4 of 'topic3', 3 of 'topic4', 3 of 2 more topics; "
         f"{dead}: connection refused"
     )
@@ -331,7 +356,8 @@ def test_an_exit_that_waits_says_for_what_and_ctrl_c_ends_it() -> None:
         assert program.end(signal.SIGINT) == 0
     last = program.said.splitlines()[-1]
     assert last.startswith(
-        "[producer shop] 3 records were lost: the program did not close the producer, and they were not "
-        f"acknowledged within close_timeout_ms=3600000 at its end: 3 of 'orders'; {dead}: connection refused"
+        "[producer shop] lost 3 records: the program did not close the producer, and no broker "
+        f"acknowledged them within close_timeout_ms=3600000 at its end: 3 of 'orders'; {dead}: connection "
+        "refused"
     )
     assert "Traceback" not in program.said

@@ -90,7 +90,7 @@ def test_a_flush_that_times_out_says_what_is_pending_and_why() -> None:
         cluster.script = no_produce
         waiting = producer.send("orders", b"1"), producer.send("missing", b"2")
         began = time.monotonic()
-        with pytest.raises(errors.KafkaTimeoutError, match="1 batches and 1 records without metadata"):
+        with pytest.raises(errors.KafkaTimeoutError, match="1 batch, 1 record without metadata"):
             producer.flush(0.2)
         assert 0.2 <= time.monotonic() - began < 5
         assert not any(future.is_done for future in waiting)
@@ -147,7 +147,7 @@ def test_close_0_fails_the_remaining_records(caplog: pytest.LogCaptureFixture) -
         for future in left:
             with pytest.raises(errors.ProducerClosedError, match="closed before the record was acknowledged"):
                 future.get(0)
-        assert "3 records were not acknowledged in time" in caplog.text
+        assert "3 records not acknowledged in time" in caplog.text
 
 
 def test_close_waits_no_longer_than_its_timeout() -> None:

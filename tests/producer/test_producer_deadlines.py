@@ -66,7 +66,7 @@ def test_flush_ends_in_time_and_says_what_is_left(stuck: str, never: threading.E
             producer.partitions_for("orders")
             cluster.script = silent
             producer.send("orders", b"2")
-        match = "callbacks have not returned" if stuck == "callback" else "1 batches"
+        match = "callbacks have not returned" if stuck == "callback" else "1 batch,"
         assert 0.3 <= took_s(lambda: flush(producer, 0.3, match)) < AT_MOST_S
         assert took_s(lambda: flush(producer, 0, match)) < AT_MOST_S
         never.set()

@@ -209,7 +209,7 @@ def test_permanent_bad_responses_end_with_the_delivery_timeout() -> None:
             with pytest.raises(errors.DeliveryTimeoutError) as caught:
                 producer.send("orders", b"1").get(WAIT_S)
             assert 0.2 < time.monotonic() - began < 5
-    assert "1 records for orders-0 were not delivered" in str(caught.value)
+    assert "1 record for orders-0 not delivered" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_a_final_error_fails_only_its_batch(caplog: pytest.LogCaptureFixture) ->
         assert good.get(WAIT_S).offset == 0
         assert len(cluster.received(PRODUCE)) == 1
         # Another thread logs it.
-        until(lambda: "1 records for orders-0 failed" in caplog.text, "the line")
+        until(lambda: "1 record for orders-0 failed" in caplog.text, "the line")
 
 
 def test_an_unknown_error_code_is_reported() -> None:

@@ -90,4 +90,4 @@ def test_a_single_record_that_is_lost_at_the_end_is_told(caplog: pytest.LogCaptu
         with caplog.at_level(logging.WARNING, "cyproducer"):
             producer.close(0)
     assert isinstance(future.exception, ProducerClosedError)
-    assert "1 records were not acknowledged in time" in caplog.text
+    assert "1 record not acknowledged in time" in caplog.text

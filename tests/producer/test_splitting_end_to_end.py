@@ -72,7 +72,7 @@ def test_a_too_large_record_fails_alone_and_its_error_has_the_size(
         broker.fail_next(PRODUCE, TOO_LARGE, TOO_LARGE)
         large, small = producer.send("alone", bytes(5000)), producer.send("alone", b"small")
         producer.flush(WAIT_S)
-        with pytest.raises(errors.MessageSizeTooLargeError, match=r"alone-0: 1 records .* 507\d b") as told:
+        with pytest.raises(errors.MessageSizeTooLargeError, match=r"alone-0: 1 record .* 507\d b") as told:
             large.get(WAIT_S)
         assert told.value.maybe_written is False
         assert small.get(WAIT_S).offset == 1

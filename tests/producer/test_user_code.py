@@ -247,7 +247,7 @@ def test_a_log_record_has_the_values_of_the_sender_thread() -> None:
     finally:
         logging.setLogRecordFactory(factory)
     assert line.getMessage().startswith(
-        f"{line_prefix(producer.config.client_id)}1 records for orders-0 failed: "
+        f"{line_prefix(producer.config.client_id)}1 record for orders-0 failed: "
     )
     assert (line.levelname, line.args, line.name) == ("ERROR", (), "cyproducer")
     assert (line.thread, line.threadName) == (sender.ident, sender.name)
