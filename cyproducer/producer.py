@@ -28,8 +28,14 @@ from cyproducer.structs import RecordMetadata, TopicPartition
 from cyproducer.user_thread import DRAIN_S, line_prefix, user_thread
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from cyproducer.observability.registry import Metric, MetricName
     from cyproducer.send_async import Line
+    from cyproducer.types import Headers, K, ProducerOptions, V
+else:
+    # Type variables, for checkers. At run time nothing looks at them.
+    K = V = Any
 
 log = logging.getLogger("cyproducer")
 
@@ -40,7 +46,7 @@ class ProducerRecord(NamedTuple):
     topic: str
     value: Any = None
     key: Any = None
-    headers: list[tuple[str, bytes | None]] | None = None
+    headers: Sequence[tuple[str, bytes | None]] | None = None
     partition: int | None = None
     timestamp_ms: int | None = None
 
@@ -56,7 +62,7 @@ forking.in_child(_in_child)
 forking.at_exit(close_all)
 
 
-class KafkaProducer(BulkPath):
+class KafkaProducer(BulkPath[K, V]):
     """Sends records to Kafka, with the API of kafka-python's ``KafkaProducer``; bounded in memory and time.
 
     Options are keyword arguments or a mapping, with kafka-python's names (``linger_ms=5``) or Java's
@@ -79,7 +85,9 @@ class KafkaProducer(BulkPath):
     #: None until it is made: by the constructor, and in a forked child on first use.
     _running: Runtime | None = None
 
-    def __init__(self, options: Mapping[str, Any] | None = None, /, **configs: Any) -> None:
+    def __init__(
+        self, options: Mapping[str, Any] | None = None, /, **configs: "Unpack[ProducerOptions[K, V]]"
+    ) -> None:
         self.config = ProducerConfig(options, **configs)
         self.config.reject_unsupported()
         # First, because they may raise, and no thread may be running then.
@@ -177,9 +185,9 @@ class KafkaProducer(BulkPath):
     async def send_async(
         self,
         topic: str,
-        value: Any = None,
-        key: Any = None,
-        headers: Sequence[tuple[str, Any]] | None = None,
+        value: V | None = None,
+        key: K | None = None,
+        headers: "Headers | None" = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordFuture:
