@@ -42,12 +42,12 @@ def rendered(module: str) -> str:
     lines = source.splitlines()
     runtime = importlib.import_module(f"{cyproducer.__name__}.{module}")
     # From the end, so that line numbers stay right.
-    for node, text in reversed(list(_documented(ast.parse(source), runtime))):
+    for node, text in reversed(list(documented(ast.parse(source), runtime))):
         _replace(lines, node, text)
     return "\n".join(lines) + "\n"
 
 
-def _documented(stub: ast.Module, runtime: Any) -> list[tuple[Documented, str]]:
+def documented(stub: ast.Module, runtime: Any) -> list[tuple[Documented, str]]:
     found: list[tuple[Documented, str]] = []
     for outer in stub.body:
         if not isinstance(outer, ast.ClassDef) or not hasattr(runtime, outer.name):

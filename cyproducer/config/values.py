@@ -415,6 +415,7 @@ def is_text(value: Any) -> bool:
 
 def plugins(what: str, annotation: str, *methods: str) -> Kind[tuple[Any, ...]]:
     """A list of objects or classes with at least one of the methods. None and '' mean the empty list."""
+    hooks = all(method.startswith("on_") for method in methods)
 
     def read(value: Any) -> tuple[Any, ...]:
         if value is None or value == "":
@@ -424,9 +425,14 @@ def plugins(what: str, annotation: str, *methods: str) -> Kind[tuple[Any, ...]]:
         if any(is_text(item) for item in items):
             raise Refused("names of Java classes are not supported")
         for item in items:
-            if not any(callable(getattr(item, method, None)) for method in methods):
-                name = item.__name__ if isinstance(item, type) else type(item).__name__
+            name = item.__name__ if isinstance(item, type) else type(item).__name__
+            missing = [method for method in methods if not callable(getattr(item, method, None))]
+            if len(missing) == len(methods):
                 raise Refused(f"{name} has none of these methods")
+            # A misspelt method would never be called, and nothing would say so.
+            others = {each for each in dir(item) if each.startswith("on_")} - {*methods}
+            if hooks and missing and others:
+                raise Refused(f"{name} has {min(others)}() and no {missing[0]}(): nothing would call it")
         return items
 
     allowed = f"a list of {what} with {' or '.join(f'{method}()' for method in methods)}"
