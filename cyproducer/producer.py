@@ -68,7 +68,8 @@ class KafkaProducer(BulkPath[K, V]):
     Options are keyword arguments or a mapping, with kafka-python's names (``linger_ms=5``) or Java's
     (``{"linger.ms": 5}``). ``python -m cyproducer.config`` lists them. ``config`` has their values, as
     attributes and as a mapping. The constructor returns at once and connects in the background.
-    ``wait_ready()`` waits for the connection and reports what fails.
+    ``wait_ready()`` waits for the connection and reports what fails. ``KafkaProducer[K, V]`` tells type
+    checkers the types of keys and values; see docs/typing.md.
 
     Raises ``KafkaConfigurationError`` if an option is unknown or its value is not allowed. Thread-safe: share
     one producer between threads.
@@ -88,7 +89,7 @@ class KafkaProducer(BulkPath[K, V]):
     def __init__(
         self, options: Mapping[str, Any] | None = None, /, **configs: "Unpack[ProducerOptions[K, V]]"
     ) -> None:
-        self.config = ProducerConfig(options, **configs)
+        self.config: ProducerConfig = ProducerConfig(options, **configs)
         self.config.reject_unsupported()
         # First, because they may raise, and no thread may be running then.
         self._interceptors = [i() if isinstance(i, type) else i for i in self.config.interceptors]

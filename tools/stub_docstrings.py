@@ -1,7 +1,7 @@
 """Copies the docstrings of the public extension types into their stubs, because editors show those of stubs.
 
-``python -m tools.stub_docstrings`` rewrites the stubs of ``STUBS``. The extensions must be built in place. A
-test compares the stubs with ``rendered()``.
+``python -m tools.stub_docstrings`` rewrites the stubs of ``STUBS``, for the built extensions. A test compares
+the docstrings.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def rendered(module: str) -> str:
 
 
 def documented(stub: ast.Module, runtime: Any) -> list[tuple[Documented, str]]:
+    """Returns the definitions of a stub that need a docstring, with the text."""
     found: list[tuple[Documented, str]] = []
     for outer in stub.body:
         if not isinstance(outer, ast.ClassDef) or not hasattr(runtime, outer.name):

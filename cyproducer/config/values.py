@@ -158,9 +158,9 @@ def optional(kind: Kind[T], *nothing: Any) -> Kind[T | None]:
     if annotation.startswith("Literal["):
         words = [word for word in nothing if is_text(word) and word]
         annotation = ", ".join([annotation.removesuffix("]"), *map(_quoted, words)]) + "]"
-    return Kind(
-        f"{kind.allowed}, or None", read, annotation if annotation == "Any" else f"{annotation} | None"
-    )
+    if annotation != "Any":
+        annotation += " | None"
+    return Kind(f"{kind.allowed}, or None", read, annotation)
 
 
 def choice(*names: str, also: Mapping[str, str] | None = None) -> Kind[str]:
@@ -429,10 +429,11 @@ def plugins(what: str, annotation: str, *methods: str) -> Kind[tuple[Any, ...]]:
             missing = [method for method in methods if not callable(getattr(item, method, None))]
             if len(missing) == len(methods):
                 raise Refused(f"{name} has none of these methods")
-            # A misspelt method would never be called, and nothing would say so.
-            others = {each for each in dir(item) if each.startswith("on_")} - {*methods}
-            if hooks and missing and others:
-                raise Refused(f"{name} has {min(others)}() and no {missing[0]}(): nothing would call it")
+            if hooks and missing:
+                # A misspelt method would never be called, and nothing would say so.
+                names = {each for each in dir(item) if each.startswith("on_")} - {*methods}
+                if others := [each for each in sorted(names) if callable(getattr(item, each, None))]:
+                    raise Refused(f"{name} has {others[0]}() and no {missing[0]}(): nothing would call it")
         return items
 
     allowed = f"a list of {what} with {' or '.join(f'{method}()' for method in methods)}"

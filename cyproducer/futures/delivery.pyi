@@ -87,6 +87,8 @@ class RecordFuture:
     def add_callback(
         self, f: Callable[..., object], a: Any, b: Any, c: Any, /, *args: Any, **kwargs: Any
     ) -> Self: ...
+    # A record that send_all() refused may have another error, such as TypeError. A wider type here would
+    # refuse callbacks that are annotated with KafkaError.
     @overload
     def add_errback(self, f: WithDefault[KafkaError], **kwargs: Any) -> Self:
         """Calls ``f(*args, exception, **kwargs)`` once the record has failed; see ``add_callback``."""
