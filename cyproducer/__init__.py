@@ -1,7 +1,8 @@
 """A Kafka producer with kafka-python's API that does its work per record in C.
 
 Most programs need only ``from cyproducer import KafkaProducer``. ``cyproducer.errors`` has the exceptions,
-``cyproducer.testing`` helps to test programs that use this package.
+``cyproducer.types`` has types for annotations, ``cyproducer.testing`` helps to test programs that use this
+package.
 """
 
 from cyproducer.version import VERSION as __version__
@@ -9,9 +10,12 @@ from cyproducer.version import VERSION as __version__
 try:
     from cyproducer import errors
     from cyproducer.config import ProducerConfig
+    from cyproducer.control.cluster_view import ClusterView
     from cyproducer.control.partitioners import Partitioner
+    from cyproducer.futures.bulk_future import BulkFuture, BulkMetadata, RowOffsets
+    from cyproducer.futures.delivery import RecordFuture
     from cyproducer.producer import KafkaProducer, ProducerRecord
-    from cyproducer.structs import RecordMetadata, TopicPartition
+    from cyproducer.structs import FailedRows, OffsetRange, RecordMetadata, TopicPartition
 except ImportError as error:
     from importlib.util import find_spec
 
@@ -23,11 +27,18 @@ except ImportError as error:
     ) from None
 
 __all__ = [
+    "BulkFuture",
+    "BulkMetadata",
+    "ClusterView",
+    "FailedRows",
     "KafkaProducer",
+    "OffsetRange",
     "Partitioner",
     "ProducerConfig",
     "ProducerRecord",
+    "RecordFuture",
     "RecordMetadata",
+    "RowOffsets",
     "TopicPartition",
     "__version__",
     "errors",

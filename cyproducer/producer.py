@@ -29,8 +29,14 @@ from cyproducer.structs import RecordMetadata, TopicPartition
 from cyproducer.user_thread import DRAIN_S, line_prefix, user_thread
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from cyproducer.observability.registry import Metric, MetricName
     from cyproducer.send_async import Line
+    from cyproducer.types import Headers, K, ProducerOptions, V
+else:
+    # Type variables, for checkers. At run time nothing looks at them.
+    K = V = Any
 
 log = logging.getLogger("cyproducer")
 
@@ -41,7 +47,7 @@ class ProducerRecord(NamedTuple):
     topic: str
     value: Any = None
     key: Any = None
-    headers: list[tuple[str, bytes | None]] | None = None
+    headers: Sequence[tuple[str, bytes | None]] | None = None
     partition: int | None = None
     timestamp_ms: int | None = None
 
@@ -57,13 +63,14 @@ forking.in_child(_in_child)
 forking.at_exit(close_all)
 
 
-class KafkaProducer(BulkPath):
+class KafkaProducer(BulkPath[K, V]):
     """Sends records to Kafka, with the API of kafka-python's ``KafkaProducer``; bounded in memory and time.
 
     Options are keyword arguments or a mapping, with kafka-python's names (``linger_ms=5``) or Java's
     (``{"linger.ms": 5}``). ``python -m cyproducer.config`` lists them. ``config`` has their values, as
     attributes and as a mapping. The constructor returns at once and connects in the background.
-    ``wait_ready()`` waits for the connection and reports what fails.
+    ``wait_ready()`` waits for the connection and reports what fails. ``KafkaProducer[K, V]`` tells type
+    checkers the types of keys and values; see docs/typing.md.
 
     Raises ``KafkaConfigurationError`` if an option is unknown or its value is not allowed. Thread-safe: share
     one producer between threads.
@@ -80,8 +87,10 @@ class KafkaProducer(BulkPath):
     #: None until it is made: by the constructor, and in a forked child on first use.
     _running: Runtime | None = None
 
-    def __init__(self, options: Mapping[str, Any] | None = None, /, **configs: Any) -> None:
-        self.config = ProducerConfig(options, **configs)
+    def __init__(
+        self, options: Mapping[str, Any] | None = None, /, **configs: "Unpack[ProducerOptions[K, V]]"
+    ) -> None:
+        self.config: ProducerConfig = ProducerConfig(options, **configs)
         self.config.reject_unsupported()
         # First, because they may raise, and no thread may be running then.
         self._interceptors = [i() if isinstance(i, type) else i for i in self.config.interceptors]
@@ -178,9 +187,9 @@ class KafkaProducer(BulkPath):
     async def send_async(
         self,
         topic: str,
-        value: Any = None,
-        key: Any = None,
-        headers: Sequence[tuple[str, Any]] | None = None,
+        value: V | None = None,
+        key: K | None = None,
+        headers: "Headers | None" = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordFuture:

@@ -703,6 +703,13 @@ MUTANTS = [
         ("tests/config/test_falsy_plugins.py::test_an_empty_collection_of_methods_is_a_plugin",),
     ),
     Mutant(
+        "misspelt-hook-of-an-interceptor-kept",
+        "cyproducer/config/values.py",
+        "            if hooks and missing:\n",
+        "            if False:\n",
+        ("tests/project/test_typing.py::test_a_mistake_raises_at_run_time",),
+    ),
+    Mutant(
         "ctrl-c-handler-lost",
         "cyproducer/cli/line_producer.py",
         "        signal.signal(signal.SIGINT, self._previous)\n",

@@ -55,8 +55,7 @@ cdef enum:
 
 
 cdef class BulkPath(SendPath):
-    """The base class of ``KafkaProducer`` that implements ``send_arrow()`` and ``send_many()``. Thread-safe.
-    """
+    """The base class of ``KafkaProducer`` with ``send_arrow()`` and ``send_many()``. Thread-safe."""
 
     def send_arrow(
         self, topic, data, *, key=None, value="value", headers=None, partition=None, timestamp=None

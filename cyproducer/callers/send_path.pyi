@@ -1,28 +1,57 @@
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from types import GenericAlias
+from typing import Any, Generic
 
-from typing_extensions import disjoint_base
+from typing_extensions import Buffer, TypeVar, disjoint_base
 
 from cyproducer.accumulator.buffer_pool import Ticket
 from cyproducer.accumulator.record_accumulator import RecordAccumulator
 from cyproducer.futures.delivery import RecordFuture
 
+# Types of keys and values, as in cyproducer.types: they are Any where a program does not say.
+_K = TypeVar("_K", contravariant=True, default=Any)
+_V = TypeVar("_V", contravariant=True, default=Any)
+
 class WouldBlock(Exception):
+    """``send()`` would block. ``what`` is the reason: "memory" (of ``size`` bytes), "callbacks", "metadata"
+    (too many records already wait for it), or "partition" (the metadata must be refreshed).
+    """
+
     what: str
     size: int
     def __init__(self, what: str, size: int = 0) -> None: ...
 
 @disjoint_base
-class SendPath:
+class SendPath(Generic[_K, _V]):
+    """The base class of ``KafkaProducer`` that implements ``send()``. Thread-safe."""
+    def __class_getitem__(cls, types: Any) -> GenericAlias: ...
     def send(
         self,
         topic: str,
-        value: Any = None,
-        key: Any = None,
-        headers: Sequence[tuple[str, Any]] | None = None,
+        value: _V | None = None,
+        key: _K | None = None,
+        headers: Iterable[tuple[str, Buffer | None]] | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-    ) -> RecordFuture: ...
+    ) -> RecordFuture:
+        """Accepts a record and returns its future; the record is sent in the background.
+
+        ``value`` and ``key``: bytes, any contiguous buffer except numpy scalars (copied before the call
+        returns), or None; any type if a serializer is configured. A record needs at least one of the two: a
+        key without a value is a tombstone. ``headers``: a list of (str, bytes or None); names may repeat.
+        ``partition``: None lets the partitioner choose. ``timestamp_ms``: milliseconds since the epoch;
+        default: now. Within a batch, now is the last tick of the kernel, up to 4 ms ago on most systems.
+
+        Blocks up to ``max_block_ms`` while ``buffer_memory`` is full, and while ``max_pending_callbacks``
+        records wait for their callbacks (but not in a callback). Missing metadata does not block: the record
+        is parked with other records of its topic, also up to ``max_block_ms``. If the metadata does not have
+        ``partition``, it is refreshed once, and the record is refused if a broker does not have the
+        partition either; ``KafkaTimeoutError`` if no broker answers in that time.
+
+        Raises ``TypeError`` or ``ValueError`` for invalid arguments, ``InvalidTopicError``,
+        ``BufferExhaustedError`` (a ``KafkaTimeoutError``) and ``ProducerClosedError``. Later errors, and
+        ``RecordTooLargeError``, are reported by the future. Thread-safe.
+        """
     def _open_path(
         self,
         accumulator: RecordAccumulator,

@@ -41,6 +41,8 @@ from cyproducer.records.record_batch cimport BATCH_HEADER, record_bound
 from cyproducer.records.row_source cimport take_buffer
 from cyproducer.records.varint cimport put_varint
 
+from types import GenericAlias
+
 from cyproducer.errors import (
     BufferExhaustedError,
     ProducerClosedError,
@@ -210,6 +212,10 @@ cdef class SendPath:
     def __cinit__(self):
         # Until the path is opened, so that an early send() raises ProducerClosedError.
         self.plain = True
+
+    def __class_getitem__(cls, types):
+        # The types of keys and values, which only type checkers read: KafkaProducer[str, bytes].
+        return GenericAlias(cls, types)
 
     def _open_path(
         self,

@@ -23,12 +23,17 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from cyproducer.config.options import OPTIONS, OPTIONS_BY_NAME, Option, ProducerOptions
+from cyproducer.config.options import OPTIONS, OPTIONS_BY_NAME, Option, OptionTable
 from cyproducer.config.values import FOREVER_MS, Address, Refused, Secret, SecretUrl, split_server
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records.codecs import CODECS
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from cyproducer.types import ProducerOptions
 
 MAX_IN_FLIGHT_FOR_IDEMPOTENCE: Final = 5
 
@@ -105,7 +110,7 @@ def concealed(key: str, value: Any) -> Any:
     return SecretUrl(value) if option.name in ("proxy_url", "socks5_proxy") and "@" in value else value
 
 
-class ProducerConfig(ProducerOptions, Mapping[str, Any]):
+class ProducerConfig(OptionTable, Mapping[str, Any]):
     """All options of one producer, with normalized values.
 
     Takes the options as keyword arguments, as a mapping, or as both, with kafka-python's names or Java's.
@@ -120,7 +125,9 @@ class ProducerConfig(ProducerOptions, Mapping[str, Any]):
     _given: dict[str, Any]
     _login_module: dict[str, str]
 
-    def __init__(self, options: Mapping[str, Any] | None = None, /, **configs: Any) -> None:
+    def __init__(
+        self, options: Mapping[str, Any] | None = None, /, **configs: "Unpack[ProducerOptions]"
+    ) -> None:
         self._given = _read(configs if options is None else _joined(options, configs))
         values = {option.name: option.default for option in OPTIONS} | self._given
         _check_server_protocols(values)
@@ -446,13 +453,11 @@ def _warn(text: str, *args: object) -> None:
 
 def options_as_markdown() -> str:
     """Returns the table of all options: name, Java's name, default, allowed values, meaning."""
-    # On by default, unless another option conflicts with it.
-    defaults = {"enable_idempotence": "True"}
     rows = [
         (
             f"`{option.name}`",
             f"`{option.java_name}`" if option.java_name else "",
-            f"`{defaults.get(option.name, option.shown_default)}`",
+            f"`{option.shown_default}`",
             option.kind.allowed,
             f"{option.meaning}.",
         )

@@ -1,6 +1,6 @@
 """Defines all options: name, default, kind of value, meaning. The documentation is generated from this table.
 
-Owns one row per option, as an attribute of ``ProducerOptions``, so that type checkers know every option and
+Owns one row per option, as an attribute of ``OptionTable``, so that type checkers know every option and
 its type. Does not read values (``config.values``). Does not own the rules between options or the public
 configuration class (``config``). Immutable after import; any thread may read it.
 
@@ -92,14 +92,14 @@ class Option(Generic[T]):
     @overload
     def __get__(self, config: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, config: "ProducerOptions", owner: type) -> T: ...
-    def __get__(self, config: "ProducerOptions | None", owner: type) -> Self | T:
+    def __get__(self, config: "OptionTable", owner: type) -> T: ...
+    def __get__(self, config: "OptionTable | None", owner: type) -> Self | T:
         if config is None:
             return self
         value: T = config._values[self.name]
         return value
 
-    def __set__(self, config: "ProducerOptions", value: Never) -> NoReturn:
+    def __set__(self, config: "OptionTable", value: Never) -> NoReturn:
         raise AttributeError(
             f"options can't be changed: use replace({self.name}=...), which returns a new configuration"
         )
@@ -119,7 +119,7 @@ class Option(Generic[T]):
         return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-class ProducerOptions:
+class OptionTable:
     """All options with their values for one producer."""
 
     __slots__ = ("_values",)
@@ -142,17 +142,17 @@ class ProducerOptions:
     )
     key_serializer = Option(
         None,
-        kind.optional(kind.callable_or_with("serialize")),
+        kind.optional(kind.callable_or_with("serialize", "SerializerOption[K]")),
         "Converts a key to bytes. None: keys must be bytes",
     )
     value_serializer = Option(
         None,
-        kind.optional(kind.callable_or_with("serialize")),
+        kind.optional(kind.callable_or_with("serialize", "SerializerOption[V]")),
         "Converts a value to bytes. None: values must be bytes",
     )
     interceptors = Option(
         (),
-        kind.plugins("interceptor objects or classes", "on_send", "on_acknowledgement"),
+        kind.plugins("interceptor objects or classes", "Interceptor", "on_send", "on_acknowledgement"),
         "Called with every record before its serialisation, and with every outcome",
         java="interceptor.classes",
         shown_default="[]",
@@ -161,7 +161,7 @@ class ProducerOptions:
     # Partitioning.
     partitioner = Option(
         None,
-        kind.optional(kind.callable_or_with("partition", names=True), ""),
+        kind.optional(kind.callable_or_with("partition", "PartitionerOption", names=True), ""),
         "Chooses the partition. None: by the key's murmur2 hash, as in Java; without a key, by load",
         java="partitioner.class",
     )
@@ -198,6 +198,8 @@ class ProducerOptions:
         kind.boolean(),
         "Prevents retries from duplicating or reordering records. Needs acks=all, retries above 0 and at "
         "most 5 requests in flight. Otherwise it is switched off, or is an error if it was set explicitly",
+        # On, unless another option conflicts with it.
+        shown_default="True",
         none_is_unset=True,
     )
     transactional_id = Option(
@@ -400,14 +402,14 @@ class ProducerOptions:
     )
     broker_address = Option(
         None,
-        kind.optional(kind.callable_or_with("__call__")),
+        kind.optional(kind.callable_or_with("__call__", "Callable[[str, int], tuple[str, int]]")),
         "Called with the host and port that a broker advertises; returns the (host, port) to connect to, for "
         "forwarded ports and private names. Certificates are still checked for the advertised host",
         java=None,
     )
     selector = Option(
         None,
-        kind.optional(kind.callable_or_with("select")),
+        kind.optional(kind.callable_or_with("select", "Callable[[], BaseSelector]")),
         "The subclass of selectors.BaseSelector to wait with",
         java=None,
         shown_default="selectors.DefaultSelector",
@@ -558,7 +560,7 @@ class ProducerOptions:
     )
     sasl_oauth_token_provider = Option(
         None,
-        kind.optional(kind.callable_or_with("token")),
+        kind.optional(kind.callable_or_with("token", "TokenProviderOption")),
         "Supplies tokens for OAUTHBEARER: an object with token(), also async, or a callable such as "
         "confluent-kafka's oauth_cb. Called on a thread of its own, for each authentication or, if the token "
         "says when it ends, ahead of that",
@@ -636,7 +638,9 @@ class ProducerOptions:
     # Metrics.
     metric_reporters = Option(
         (),
-        kind.plugins("reporter classes or objects", "init", "metric_change", "metric_removal"),
+        kind.plugins(
+            "reporter classes or objects", "MetricsReporter", "init", "metric_change", "metric_removal"
+        ),
         "Notified of metrics",
         shown_default="[]",
     )
@@ -683,7 +687,5 @@ class ProducerOptions:
     )
 
 
-OPTIONS: tuple[Option[Any], ...] = tuple(
-    row for row in vars(ProducerOptions).values() if isinstance(row, Option)
-)
+OPTIONS: tuple[Option[Any], ...] = tuple(row for row in vars(OptionTable).values() if isinstance(row, Option))
 OPTIONS_BY_NAME = {option.name: option for option in OPTIONS}

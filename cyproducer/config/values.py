@@ -33,13 +33,16 @@ class Kind(Generic[T]):
     """A kind of value. Called with a value, it returns the normal form or raises ``Refused``.
 
     ``allowed`` completes the sentence "must be ...". A normal form is itself an accepted value.
+    ``annotation`` is the type that checkers know for the values of a Python program, in the names of
+    ``cyproducer.types``; a string in place of a number or a bool, as in a properties file, is not in it.
     """
 
-    __slots__ = ("_read", "allowed")
+    __slots__ = ("_read", "allowed", "annotation")
 
-    def __init__(self, allowed: str, read: Callable[[Any], T]) -> None:
+    def __init__(self, allowed: str, read: Callable[[Any], T], annotation: str = "Any") -> None:
         self.allowed = allowed
         self._read = read
+        self.annotation = annotation
 
     def __call__(self, value: Any) -> T:
         return self._read(value)
@@ -56,7 +59,7 @@ def boolean(also: Mapping[str, bool] | None = None) -> Kind[bool]:
             return texts[value.strip().lower()]
         raise Refused
 
-    return Kind(" or ".join(["True or False", *(f"{text!r}" for text in also or ())]), read)
+    return Kind(" or ".join(["True or False", *(f"{text!r}" for text in also or ())]), read, "bool")
 
 
 def number(value: Any) -> int | float:
@@ -98,7 +101,7 @@ def whole(minimum: int, maximum: int, unit: str = "", *, also: int | None = None
             raise Refused(f"it is above {maximum}")
         raise Refused
 
-    return Kind(allowed if also is None else f"{allowed}, or {also}", read)
+    return Kind(allowed if also is None else f"{allowed}, or {also}", read, "int")
 
 
 def milliseconds(minimum: int = 0, *, never: int | None = None) -> Kind[float]:
@@ -113,7 +116,7 @@ def milliseconds(minimum: int = 0, *, never: int | None = None) -> Kind[float]:
             raise Refused
         return min(found, FOREVER_MS)
 
-    return Kind(allowed if never is None else f"{allowed}, or {never} for never", read)
+    return Kind(allowed if never is None else f"{allowed}, or {never} for never", read, "float")
 
 
 def whole_milliseconds() -> Kind[int]:
@@ -125,7 +128,7 @@ def whole_milliseconds() -> Kind[int]:
             raise Refused
         return INT32_MAX if found > INT32_MAX else int(found)
 
-    return Kind("a whole number of milliseconds >= 1, or inf", read)
+    return Kind("a whole number of milliseconds >= 1, or inf", read, "float")
 
 
 def count_or_endless() -> Kind[float]:
@@ -137,7 +140,7 @@ def count_or_endless() -> Kind[float]:
             raise Refused
         return found
 
-    return Kind("a whole number >= 0, or float('inf')", read)
+    return Kind("a whole number >= 0, or float('inf')", read, "float")
 
 
 def optional(kind: Kind[T], *nothing: Any) -> Kind[T | None]:
@@ -151,7 +154,13 @@ def optional(kind: Kind[T], *nothing: Any) -> Kind[T | None]:
             return None
         return kind(value)
 
-    return Kind(f"{kind.allowed}, or None", read)
+    annotation = kind.annotation
+    if annotation.startswith("Literal["):
+        words = [word for word in nothing if is_text(word) and word]
+        annotation = ", ".join([annotation.removesuffix("]"), *map(_quoted, words)]) + "]"
+    if annotation != "Any":
+        annotation += " | None"
+    return Kind(f"{kind.allowed}, or None", read, annotation)
 
 
 def choice(*names: str, also: Mapping[str, str] | None = None) -> Kind[str]:
@@ -163,7 +172,15 @@ def choice(*names: str, also: Mapping[str, str] | None = None) -> Kind[str]:
             return spellings[value.strip().lower()]
         raise Refused
 
-    return Kind("one of " + ", ".join(map(repr, names)), read)
+    return Kind("one of " + ", ".join(map(repr, names)), read, _literal(names))
+
+
+def _literal(names: Iterable[str]) -> str:
+    return f"Literal[{', '.join(map(_quoted, names))}]"
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
 
 
 def acks() -> Kind[int]:
@@ -176,7 +193,7 @@ def acks() -> Kind[int]:
             return known[text]
         raise Refused
 
-    return Kind("0, 1, -1 or 'all'", read)
+    return Kind("0, 1, -1 or 'all'", read, 'int | Literal["all"]')
 
 
 def text() -> Kind[str]:
@@ -190,7 +207,7 @@ def text() -> Kind[str]:
             raise Refused(f"it has {size} bytes")
         return value
 
-    return Kind("a string of 1 to 32767 bytes", read)
+    return Kind("a string of 1 to 32767 bytes", read, "str")
 
 
 class Secret:
@@ -254,7 +271,7 @@ def url() -> Kind[Any]:
             raise Refused("it has no scheme such as socks5://")
         return SecretUrl(found) if "@" in found else found
 
-    return Kind("a URL", read)
+    return Kind("a URL", read, "str")
 
 
 def endpoint() -> Kind[str]:
@@ -275,7 +292,7 @@ def endpoint() -> Kind[str]:
                 raise Refused("it has letters that must be percent-encoded")
         return found
 
-    return Kind("a URL that begins with https://, http:// or file:", read)
+    return Kind("a URL that begins with https://, http:// or file:", read, "str")
 
 
 def pairs() -> Kind[dict[str, str]]:
@@ -291,7 +308,7 @@ def pairs() -> Kind[dict[str, str]]:
                 raise Refused(f"{name!r} has no value")
         return dict(value)
 
-    return Kind("a mapping, or a string such as 'name=value,name=value'", read)
+    return Kind("a mapping, or a string such as 'name=value,name=value'", read, "Mapping[str, str] | str")
 
 
 def revealed(secret: "Secret | Callable[[], str] | None") -> str | None:
@@ -319,7 +336,7 @@ def secret() -> Kind[Any]:
             raise Refused
         return Secret(value)
 
-    return Kind("a string, or a callable that returns one", read)
+    return Kind("a string, or a callable that returns one", read, "str | Callable[[], str]")
 
 
 def text_or_callable() -> Kind[Any]:
@@ -329,7 +346,7 @@ def text_or_callable() -> Kind[Any]:
     def read(value: Any) -> Any:
         return value if callable(value) and not isinstance(value, type) else string(value)
 
-    return Kind(f"{string.allowed}, or a callable that returns one", read)
+    return Kind(f"{string.allowed}, or a callable that returns one", read, "str | Callable[[], str]")
 
 
 def pem() -> Kind[str]:
@@ -341,7 +358,7 @@ def pem() -> Kind[str]:
         text: str = value
         return text
 
-    return Kind("certificates as PEM text", read)
+    return Kind("certificates as PEM text", read, "str")
 
 
 def some_of(*names: str) -> Kind[tuple[str, ...]]:
@@ -354,7 +371,7 @@ def some_of(*names: str) -> Kind[tuple[str, ...]]:
         one = choice(*names)
         return tuple(dict.fromkeys(one(entry) for entry in entries))
 
-    return Kind("some of " + ", ".join(map(repr, names)), read)
+    return Kind("some of " + ", ".join(map(repr, names)), read, f"Sequence[{_literal(names)}] | str")
 
 
 def path() -> Kind[str]:
@@ -369,7 +386,7 @@ def path() -> Kind[str]:
             raise Refused
         return found
 
-    return Kind("the path of a file", read)
+    return Kind("the path of a file", read, "str | PathLike[str]")
 
 
 def anything(allowed: str) -> Kind[Any]:
@@ -377,7 +394,7 @@ def anything(allowed: str) -> Kind[Any]:
     return Kind(allowed, lambda value: value)
 
 
-def callable_or_with(method: str, *, names: bool = False) -> Kind[Any]:
+def callable_or_with(method: str, annotation: str, *, names: bool = False) -> Kind[Any]:
     """A callable or an object with the method. With ``names``, also a non-empty string."""
 
     def read(value: Any) -> Any:
@@ -387,7 +404,8 @@ def callable_or_with(method: str, *, names: bool = False) -> Kind[Any]:
             raise Refused("names of Java classes are not supported")
         raise Refused
 
-    return Kind(f"{'a name, ' if names else ''}a callable, an object with a {method}() method", read)
+    allowed = f"{'a name, ' if names else ''}a callable, an object with a {method}() method"
+    return Kind(allowed, read, f"str | {annotation}" if names else annotation)
 
 
 def is_text(value: Any) -> bool:
@@ -395,8 +413,9 @@ def is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def plugins(what: str, *methods: str) -> Kind[tuple[Any, ...]]:
+def plugins(what: str, annotation: str, *methods: str) -> Kind[tuple[Any, ...]]:
     """A list of objects or classes with at least one of the methods. None and '' mean the empty list."""
+    hooks = all(method.startswith("on_") for method in methods)
 
     def read(value: Any) -> tuple[Any, ...]:
         if value is None or value == "":
@@ -406,12 +425,19 @@ def plugins(what: str, *methods: str) -> Kind[tuple[Any, ...]]:
         if any(is_text(item) for item in items):
             raise Refused("names of Java classes are not supported")
         for item in items:
-            if not any(callable(getattr(item, method, None)) for method in methods):
-                name = item.__name__ if isinstance(item, type) else type(item).__name__
+            name = item.__name__ if isinstance(item, type) else type(item).__name__
+            missing = [method for method in methods if not callable(getattr(item, method, None))]
+            if len(missing) == len(methods):
                 raise Refused(f"{name} has none of these methods")
+            if hooks and missing:
+                # A misspelt method would never be called, and nothing would say so.
+                names = {each for each in dir(item) if each.startswith("on_")} - {*methods}
+                if others := [each for each in sorted(names) if callable(getattr(item, each, None))]:
+                    raise Refused(f"{name} has {others[0]}() and no {missing[0]}(): nothing would call it")
         return items
 
-    return Kind(f"a list of {what} with {' or '.join(f'{method}()' for method in methods)}", read)
+    allowed = f"a list of {what} with {' or '.join(f'{method}()' for method in methods)}"
+    return Kind(allowed, read, f"Iterable[{annotation}] | {annotation} | None")
 
 
 def api_version() -> Kind[tuple[int, ...]]:
@@ -427,7 +453,7 @@ def api_version() -> Kind[tuple[int, ...]]:
             raise Refused
         return whole_numbers
 
-    return Kind("a version such as (2, 8) or '2.8.0'", read)
+    return Kind("a version such as (2, 8) or '2.8.0'", read, "Sequence[int] | str")
 
 
 def socket_options() -> Kind[tuple[tuple[Any, ...], ...]]:
@@ -443,7 +469,8 @@ def socket_options() -> Kind[tuple[tuple[Any, ...], ...]]:
             options.append(tuple(entry))
         return tuple(options)
 
-    return Kind("a list of (level, option, value) tuples for socket.setsockopt()", read)
+    entry = "tuple[int, int, int | bytes] | tuple[int, int, None, int]"
+    return Kind("a list of (level, option, value) tuples for socket.setsockopt()", read, f"Iterable[{entry}]")
 
 
 def _fits_setsockopt(entry: tuple[Any, ...]) -> bool:
@@ -463,7 +490,7 @@ def ssl_context() -> Kind[Any]:
             raise Refused
         return value
 
-    return Kind("an ssl.SSLContext", read)
+    return Kind("an ssl.SSLContext", read, "SSLContext")
 
 
 def servers() -> Kind[tuple[str, ...]]:
@@ -485,7 +512,8 @@ def servers() -> Kind[tuple[str, ...]]:
             raise Refused("it contains no server")
         return tuple(found)
 
-    return Kind("'host[:port]', several of them separated by commas, or a list of them", read)
+    allowed = "'host[:port]', several of them separated by commas, or a list of them"
+    return Kind(allowed, read, "str | Iterable[str]")
 
 
 def split_server(entry: str) -> tuple[str | None, Address]:

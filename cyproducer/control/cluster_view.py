@@ -87,9 +87,9 @@ class ClusterView:
         self._brokers = brokers
         self._topics = topics
         #: The cluster's id, None if the broker reported none.
-        self.cluster_id = cluster_id
+        self.cluster_id: str | None = cluster_id
         #: The controller, None if unknown.
-        self.controller = None if controller_id is None else brokers.get(controller_id)
+        self.controller: BrokerMetadata | None = None if controller_id is None else brokers.get(controller_id)
 
     def brokers(self) -> set[BrokerMetadata]:
         """All brokers; empty before the first metadata response."""

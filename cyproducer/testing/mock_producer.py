@@ -28,7 +28,11 @@ from cyproducer.runtime import Runtime
 from cyproducer.testing.outcomes import acknowledge_oldest, fail_oldest, oldest
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from typing_extensions import Buffer, Unpack
+
+    from cyproducer.types import Headers, K, ProducerOptions, V
+else:
+    K = V = Any
 
 NODE = 0
 """The id of the only broker, which leads every partition."""
@@ -155,7 +159,7 @@ class MockRuntime(Runtime):
             super()._end()
 
 
-class MockProducer(KafkaProducer):
+class MockProducer(KafkaProducer[K, V]):
     """A ``KafkaProducer`` that keeps its records instead of sending them. Needs no broker and no network.
 
     Options, arguments, checks, serializers, interceptors, partitioners, futures and errors are
@@ -176,7 +180,11 @@ class MockProducer(KafkaProducer):
     """
 
     def __init__(
-        self, *, auto_complete: bool = True, partitions: Mapping[str, int] | None = None, **configs: Any
+        self,
+        *,
+        auto_complete: bool = True,
+        partitions: Mapping[str, int] | None = None,
+        **configs: Unpack[ProducerOptions[K, V]],
     ) -> None:
         self.auto_complete = auto_complete
         self.send_exception: BaseException | None = None
@@ -239,9 +247,9 @@ class MockProducer(KafkaProducer):
     def send(
         self,
         topic: str,
-        value: Any = None,
-        key: Any = None,
-        headers: Sequence[tuple[str, Any]] | None = None,
+        value: V | None = None,
+        key: K | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordFuture:
@@ -253,9 +261,9 @@ class MockProducer(KafkaProducer):
     async def send_async(
         self,
         topic: str,
-        value: Any = None,
-        key: Any = None,
-        headers: Sequence[tuple[str, Any]] | None = None,
+        value: V | None = None,
+        key: K | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordFuture:

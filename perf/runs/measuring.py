@@ -41,7 +41,7 @@ class Args:
     """Bytes per value."""
     defaults: bool = False
     """Whether the client uses its own defaults instead of the settings that all clients share."""
-    options: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
     """Further options of the client."""
     threads: int = 1
     rate: float = 0

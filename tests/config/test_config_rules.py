@@ -98,14 +98,14 @@ def test_default_delivery_timeout_is_raised_to_one_attempt_with_a_warning(
 
 @pytest.mark.parametrize(("first", "longest"), config_module._GROWING)
 def test_the_longest_wait_is_raised_to_the_first_unless_it_was_given(first: str, longest: str) -> None:
-    config = ProducerConfig(**{first: 50_000})
+    config = ProducerConfig({first: 50_000})
     assert config.as_dict()[longest] == 50_000
     assert problem(**{first: 50_000, longest: 40_000}) == f"{longest}=40000: must be at least {first}=50000"
-    assert ProducerConfig(**{first: 50_000, longest: 50_000}).as_dict()[longest] == 50_000
+    assert ProducerConfig({first: 50_000, longest: 50_000}).as_dict()[longest] == 50_000
 
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
-def test_the_compression_level_of_the_codec_in_use_applies(codec: str) -> None:
+def test_the_compression_level_of_the_codec_in_use_applies(codec: Any) -> None:
     assert ProducerConfig(compression_type=codec).effective_compression_level is None
     assert ProducerConfig(compression_type=codec, compression_level=4).effective_compression_level == 4
     levels: dict[str, Any] = {
@@ -169,7 +169,7 @@ def test_bootstrap_addresses_are_unique_and_in_order() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
-def test_sasl_needs_a_mechanism_and_its_credentials(protocol: str) -> None:
+def test_sasl_needs_a_mechanism_and_its_credentials(protocol: Any) -> None:
     def problem(**options: Any) -> str:
         with pytest.raises(KafkaConfigurationError) as caught:
             ProducerConfig(security_protocol=protocol, **options)
@@ -177,12 +177,12 @@ def test_sasl_needs_a_mechanism_and_its_credentials(protocol: str) -> None:
 
     assert problem() == f"security_protocol={protocol!r} needs sasl_mechanism"
     for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
-        given = {"sasl_mechanism": mechanism}
+        given: dict[str, Any] = {"sasl_mechanism": mechanism}
         assert problem(**given) == f"sasl_mechanism={mechanism!r} needs sasl_plain_username"
         given["sasl_plain_username"] = "u"
         assert problem(**given) == f"sasl_mechanism={mechanism!r} needs sasl_plain_password"
         ProducerConfig(security_protocol=protocol, **given, sasl_plain_password="p").reject_unsupported()
-    kerberos = {
+    kerberos: dict[str, Any] = {
         "sasl_kerberos_name": "n",
         "sasl_kerberos_service_name": "n",
         "sasl_kerberos_domain_name": "n",
@@ -191,7 +191,11 @@ def test_sasl_needs_a_mechanism_and_its_credentials(protocol: str) -> None:
 
 
 def test_a_password_in_clear_text_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    given = {"sasl_mechanism": "PLAIN", "sasl_plain_username": "u", "sasl_plain_password": "p"}
+    given: dict[str, Any] = {
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "u",
+        "sasl_plain_password": "p",
+    }
     ProducerConfig(security_protocol="SASL_SSL", **given)
     assert caplog.text == ""
     ProducerConfig(security_protocol="SASL_PLAINTEXT", **given)
@@ -237,5 +241,5 @@ def test_unsupported_options_are_accepted_and_then_refused_by_name(
 
 
 def test_everything_else_is_supported() -> None:
-    options = {"security_protocol": "SSL", "ssl_cafile": "ca.pem"}
+    options: dict[str, Any] = {"security_protocol": "SSL", "ssl_cafile": "ca.pem"}
     assert ProducerConfig(**options, acks=1, linger_ms=5).reject_unsupported() is None  # type: ignore[func-returns-value]

@@ -185,7 +185,7 @@ def test_callbacks_are_called_once_all_have_an_outcome() -> None:
         called: list[Any] = []
         assert future.add_callback(called.append) is future
         future.add_errback(lambda error: called.append("never"))
-        future.add_both(lambda word, outcome: called.append((word, outcome.count)), "both")
+        future.add_both(lambda word, outcome: called.append((word, outcome.count)), "both")  # type: ignore[union-attr]
         concurrent = future.as_concurrent()
         while requests := rig.requests():
             for request in requests:
@@ -207,7 +207,7 @@ def test_a_callback_that_raises_does_not_stop_the_others(rig: Rig) -> None:
     rig.run_callbacks()
     assert called == [future.value]
     with pytest.raises(TypeError, match="a callback must be callable"):
-        future.add_callback(7)  # type: ignore[arg-type]
+        future.add_callback(7)  # type: ignore[call-overload]
 
 
 def test_waiting_in_a_callback_for_pending_rows_is_refused(rig: Rig) -> None:

@@ -106,7 +106,7 @@ MECHANISMS = {
     "OAUTHBEARER": {"sasl_oauth_token_provider": Provider()},
 }
 CONFIGS = [
-    ProducerConfig(security_protocol="SASL_SSL", sasl_mechanism=name, **cast(Any, options))
+    ProducerConfig(security_protocol="SASL_SSL", **cast(Any, {**cast(Any, options), "sasl_mechanism": name}))
     for name, options in MECHANISMS.items()
 ]
 

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_a_record_is_acknowledged_with_partition_and_offset(kafka: KafkaCluster)
 
 
 @pytest.mark.parametrize("acks", [1, "all"])
-def test_acknowledged_records_have_their_offsets(kafka: KafkaCluster, acks: int | str) -> None:
+def test_acknowledged_records_have_their_offsets(kafka: KafkaCluster, acks: Any) -> None:
     topic = f"acks-{acks}"
     kafka.create_topic(topic)
     with KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, acks=acks) as producer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -20,7 +20,7 @@ RECORDS = 10_000
 PARTITIONS = 3
 MAX_REQUEST_SIZE = 1_048_576
 
-SETTINGS: dict[str, dict[str, object]] = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "none": {},
     "gzip": {"compression_type": "gzip"},
     "gzip-1": {"compression_type": "gzip", "compression_gzip_level": 1},

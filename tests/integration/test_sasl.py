@@ -84,7 +84,7 @@ def test_java_s_options(cluster: KafkaCluster) -> None:
         "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.jaas.config": f'{jaas} username="{USER}" password="{PASSWORD}";',
     }
-    with KafkaProducer(**java) as ours:
+    with KafkaProducer(java) as ours:
         ours.send("java", b"v").get(30)
 
 
@@ -126,7 +126,11 @@ def test_a_wrong_password_is_said_at_once(cluster: KafkaCluster, mechanism: str)
 
 
 def test_what_the_listener_does_not_have(cluster: KafkaCluster) -> None:
-    plain = {"sasl_mechanism": "PLAIN", "sasl_plain_username": USER, "sasl_plain_password": PASSWORD}
+    plain: dict[str, Any] = {
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": USER,
+        "sasl_plain_password": PASSWORD,
+    }
     with (
         KafkaProducer(
             bootstrap_servers=cluster.bootstrap_servers, security_protocol="SASL_PLAINTEXT", **plain

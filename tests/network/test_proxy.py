@@ -17,7 +17,7 @@ from tests.network.scripted_broker import ScriptedCluster
 from tools.harness.tls import Authority
 
 pytestmark = pytest.mark.timeout(60)
-QUICK = {"max_block_ms": 3000, "reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 50}
+QUICK: dict[str, Any] = {"max_block_ms": 3000, "reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 50}
 NAME = "broker.only.the.proxy.knows"
 
 

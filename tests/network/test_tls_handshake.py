@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from tests.network.scripted_broker import ScriptedCluster
 from tools.harness.tls import Authority, TlsEnd, chain_pem, key_pem
 from tools.harness.until import looks
 
-QUICK = {"max_block_ms": 700, "reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 50}
+QUICK: dict[str, Any] = {"max_block_ms": 700, "reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 50}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def authority() -> Authority:
     return Authority()
 
 
-def producer(cluster: ScriptedCluster, **options: object) -> KafkaProducer:
+def producer(cluster: ScriptedCluster, **options: Any) -> KafkaProducer:
     return KafkaProducer(
         bootstrap_servers=[node.address.replace("127.0.0.1", "localhost") for node in cluster.nodes.values()],
         **{"security_protocol": "SSL", **options},
@@ -100,7 +101,7 @@ def test_a_dot_at_the_end_of_a_name_is_not_part_of_it(authority: Authority, name
 def test_an_address_is_compared_with_the_addresses_of_the_certificate(
     authority: Authority, name: str
 ) -> None:
-    options = {**QUICK, "security_protocol": "SSL", "ssl_context": authority.client()}
+    options: dict[str, Any] = {**QUICK, "security_protocol": "SSL", "ssl_context": authority.client()}
     with (
         ScriptedCluster(tls=authority.server(name), t=1) as cluster,
         KafkaProducer(bootstrap_servers=cluster.bootstrap_servers, **options) as ours,
@@ -305,7 +306,7 @@ def accepting(serve: object) -> Iterator[str]:
         listener.close()
 
 
-def failure_at(address: str, **options: object) -> str:
+def failure_at(address: str, **options: Any) -> str:
     with KafkaProducer(bootstrap_servers=address, **{**QUICK, **options}) as tried:
         return error_of(tried)
 

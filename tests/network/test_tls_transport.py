@@ -3,6 +3,7 @@
 import gc
 import socket
 import ssl
+from typing import Any
 
 import pytest
 
@@ -258,7 +259,11 @@ def test_connections_that_failed_leave_nothing_to_the_garbage_collector(attempts
         before = sum(isinstance(each, ssl.SSLObject) for each in gc.get_objects())
         with socket.create_server(("127.0.0.1", 0)) as listener:
             accepted: list[socket.socket] = []
-            config = {"security_protocol": "SSL", "ssl_context": context, "reconnect_backoff_max_ms": 1}
+            config: dict[str, Any] = {
+                "security_protocol": "SSL",
+                "ssl_context": context,
+                "reconnect_backoff_max_ms": 1,
+            }
             address = f"127.0.0.1:{listener.getsockname()[1]}"
             with KafkaProducer(bootstrap_servers=address, reconnect_backoff_ms=1, **config):
                 for _ in range(attempts):

@@ -246,7 +246,7 @@ def test_a_forked_child_that_uses_no_producer_ends_at_once(how: str) -> None:
 
 
 def test_a_pickled_producer_has_its_password_only_if_that_was_asked_for() -> None:
-    options = {"bootstrap_servers": "127.0.0.1:1", "ssl_password": "geheim"}
+    options: dict[str, Any] = {"bootstrap_servers": "127.0.0.1:1", "ssl_password": "geheim"}
     with KafkaProducer(**options) as producer, pytest.raises(TypeError, match="ssl_password would be in"):
         pickle.dumps(producer)
     with KafkaProducer(**options, pickle_secrets=True) as producer:

@@ -60,7 +60,7 @@ def test_headers_are_copied_before_the_wait_for_memory() -> None:
     async def test(producer: KafkaProducer) -> None:
         tasks = await fill(producer)
         given = (headers, iter([("b", b"2")]))
-        more = [asyncio.create_task(producer.send_async("orders", VALUE, headers=each)) for each in given]  # type: ignore[arg-type]
+        more = [asyncio.create_task(producer.send_async("orders", VALUE, headers=each)) for each in given]
         await asyncio.sleep(0)
         headers.clear()
         held.go_on.set()

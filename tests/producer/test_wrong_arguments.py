@@ -21,6 +21,10 @@ class Misspelt:
     def on_ack(self, metadata: Any, error: Any) -> None: ...
 
 
+class HalfMisspelt(Misspelt):
+    def on_send(self, record: Any) -> Any: ...
+
+
 @pytest.fixture(scope="module")
 def producer() -> Iterator[KafkaProducer]:
     with ScriptedCluster(orders=1) as cluster, producing(cluster) as made:
@@ -34,6 +38,10 @@ def producer() -> Iterator[KafkaProducer]:
         (
             {"interceptors": [Misspelt()]},
             r"Misspelt has none of .* with on_send\(\) or on_acknowledgement\(\)",
+        ),
+        (
+            {"interceptors": [HalfMisspelt]},
+            r"HalfMisspelt has on_ack\(\) and no on_acknowledgement\(\): nothing would call it",
         ),
         ({"interceptors": [Misspelt]}, r"Misspelt has none of .* with on_send\(\) or on_acknowledgement\(\)"),
         (

@@ -17,7 +17,8 @@ MAY_IMPORT = {
     "base": (),
     # Their annotations name futures.
     "errors": ("structs", "futures"),
-    "config": ("errors", "records"),
+    # Its annotations name types.
+    "config": ("errors", "records", "types"),
     "records": ("base", "errors"),
     "control": ("base", "errors", "records"),
     "security": ("base", "config", "errors", "user_thread"),

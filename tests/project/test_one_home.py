@@ -26,8 +26,8 @@ SOURCES = Path(__file__).parents[2] / "cyproducer"
 def test_a_codec_has_a_compressor_and_an_option_for_its_levels(codec: Codec) -> None:
     assert compressor_for(codec.name).codec_id == codec.codec_id == CODECS.index(codec)
     if codec.levels:
-        given = {f"compression_{codec.name}_level": codec.levels[0]}
-        config = ProducerConfig(compression_type=codec.name, **given)
+        level = {f"compression_{codec.name}_level": codec.levels[0]}
+        config = ProducerConfig({"compression_type": codec.name, **level})
         assert config.effective_compression_level == codec.levels[0]
 
 

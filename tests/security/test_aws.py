@@ -175,7 +175,7 @@ def test_the_options_of_amazons_documentation_send_a_record(monkeypatch: pytest.
         "ssl.truststore.certificates": authority.pem,
     }
     with ScriptedCluster(tls=authority.server(), sasl=server, t=1) as cluster:
-        with KafkaProducer(**options, bootstrap_servers=cluster.bootstrap_servers) as ours:
+        with KafkaProducer(options, bootstrap_servers=cluster.bootstrap_servers) as ours:
             ours.send("t", b"v").get(20)
         (record,) = cluster.topics["t"].partitions[0].records
     assert record.value == b"v"

@@ -324,7 +324,7 @@ def producer(library: Library) -> Iterator[Callable[..., KafkaProducer]]:
     server = SaslServer(mechanisms=("GSSAPI",), own=accept)
     made: list[KafkaProducer] = []
     with ScriptedCluster(sasl=server, t=1) as cluster:
-        options = {
+        options: dict[str, Any] = {
             "security_protocol": "SASL_PLAINTEXT",
             "sasl_mechanism": "GSSAPI",
             "reconnect_backoff_ms": 10,

@@ -348,7 +348,7 @@ def test_options_that_do_not_fit(given: dict[str, Any], problem: str) -> None:
 
 def test_java_s_names() -> None:
     config = ProducerConfig(
-        **{
+        {
             "security.protocol": "SASL_SSL",
             "sasl.mechanism": "OAUTHBEARER",
             "sasl.login.callback.handler.class": (
@@ -366,7 +366,7 @@ def test_java_s_names() -> None:
     with pytest.raises(
         KafkaConfigurationError, match=r"class='com.mine.Handler': a Java class cannot be used"
     ):
-        ProducerConfig(**{"sasl.login.callback.handler.class": "com.mine.Handler"})
+        ProducerConfig({"sasl.login.callback.handler.class": "com.mine.Handler"})
 
 
 def test_a_plain_endpoint_elsewhere_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 inside headers. The batches have bad rows, because only such batches are divided."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -93,7 +94,7 @@ def test_columns_of_each_arrow_type_arrive(broker: EmbeddedBroker, kind: Kind) -
             "headers": column_of_headers(headers, kind),
         }
     )
-    config = {"allow_auto_create_topics": False, "max_request_size": 5000}
+    config: dict[str, Any] = {"allow_auto_create_topics": False, "max_request_size": 5000}
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **config) as producer:
         # Slices, so that array offsets are not 0.
         writer = TaskWriter(producer, COLUMNS, None, DeadLetters(producer, dead))

@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
 
 @pytest.fixture
 def producer(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
-    config = {"allow_auto_create_topics": False, "max_request_size": LIMIT}
+    config: dict[str, Any] = {"allow_auto_create_topics": False, "max_request_size": LIMIT}
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **config) as producer:
         yield producer
 

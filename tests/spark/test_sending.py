@@ -35,7 +35,11 @@ NOT_LEADER, REQUEST_TIMED_OUT = 6, 7
 
 @pytest.fixture
 def producer(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
-    config = {"allow_auto_create_topics": False, "max_request_size": 5000, "max_block_ms": 2000}
+    config: dict[str, Any] = {
+        "allow_auto_create_topics": False,
+        "max_request_size": 5000,
+        "max_block_ms": 2000,
+    }
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **config) as producer:
         yield producer
 
@@ -102,7 +106,7 @@ def test_a_task_does_not_linger_at_its_end(broker: EmbeddedBroker) -> None:
     for name in ("hasty", "hasty-dead"):
         broker.create_topic(name, 1)
     hour = 3_600_000
-    config = {"linger_ms": hour, "delivery_timeout_ms": 2 * hour, "max_request_size": 5000}
+    config: dict[str, Any] = {"linger_ms": hour, "delivery_timeout_ms": 2 * hour, "max_request_size": 5000}
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, **config) as producer:
         writer = TaskWriter(producer, PLAIN, "hasty", DeadLetters(producer, "hasty-dead"))
         summary = write_all(writer, [values(b"1", b"x" * 6000), values(b"2")])

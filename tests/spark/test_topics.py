@@ -163,7 +163,7 @@ def test_the_client_gets_a_context_that_has_certificates_given_as_text(
 def test_topics_are_not_created_as_another_user(
     admin: type[Admin], mechanism: str, name: str, value: str
 ) -> None:
-    config = ProducerConfig(**{"security_protocol": "SASL_SSL", "sasl_mechanism": mechanism, name: value})
+    config = ProducerConfig({"security_protocol": "SASL_SSL", "sasl_mechanism": mechanism, name: value})
     with pytest.raises(KafkaConfigurationError, match=f"'createTopic.partitions' can't be given with {name}"):
         create_missing(config, "t", 1, None)
     assert admin.made == []

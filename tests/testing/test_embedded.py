@@ -307,7 +307,7 @@ def test_without_confluent_kafka_the_error_says_what_to_install(monkeypatch: pyt
     ],
 )
 def test_a_producer_with_tls_or_sasl_is_told_that_the_broker_has_neither(
-    broker: EmbeddedBroker, protocol: str, says: str
+    broker: EmbeddedBroker, protocol: Any, says: str
 ) -> None:
     sasl = {"sasl_mechanism": "SCRAM-SHA-256", "sasl_plain_username": "u", "sasl_plain_password": "p"}
     given: dict[str, Any] = sasl if "SASL" in protocol else {}

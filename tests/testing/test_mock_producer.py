@@ -316,7 +316,7 @@ def test_send_refuses_what_kafka_producer_refuses(arguments: dict[str, Any], err
 
 def test_options_are_checked() -> None:
     with pytest.raises(errors.KafkaConfigurationError, match="linger"):
-        MockProducer(linger=5)
+        MockProducer(linger=5)  # type: ignore[call-arg]
 
 
 def test_a_closed_producer_refuses_records() -> None:
