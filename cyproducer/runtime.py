@@ -16,6 +16,7 @@ import selectors
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,10 @@ STREAM_LINGER_MS = 0.75
 
 #: Includes runtimes whose producer is being collected.
 _runtimes: weakref.WeakSet["Runtime"] = weakref.WeakSet()
+
+#: Called with each runtime that has started, on the thread that makes the producer. For exporters, which
+#: would miss a producer that is opened and closed between two of their collections. They must not raise.
+on_start: list[Callable[["Runtime"], None]] = []
 
 
 def wire(
@@ -130,6 +135,8 @@ class Runtime:
                 )
                 self.client.on_change = registry.refresh_soon
             self.thread.start()
+            for told in list(on_start):
+                told(self)
         except BaseException:
             self.close(0)
             raise
@@ -292,6 +299,14 @@ class Runtime:
         """In a forked child: see ``network/after_fork``."""
         forking.disown(self.sender)
         self.closed = True
+
+
+def open_runtimes() -> list[Runtime]:
+    """Returns the runtimes that have started and are not closed, in any order."""
+    # The set's own iteration fails if another thread makes a producer meanwhile. This copies in one step.
+    references = list(_runtimes.data)  # type: ignore[attr-defined]
+    found = [reference() for reference in references]
+    return [one for one in found if one is not None and one.thread.ident is not None and not one.closed]
 
 
 def finish(runtime: Runtime) -> None:
