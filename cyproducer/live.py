@@ -19,14 +19,16 @@ from collections.abc import Iterable, Iterator
 from cyproducer.producer import KafkaProducer
 from cyproducer.runtime import Runtime, open_runtimes
 
-_lock = threading.Lock()
-_numbers: weakref.WeakKeyDictionary[Runtime, int] = weakref.WeakKeyDictionary()
+# Reentrant: a signal handler may close a producer in the middle of a scrape.
+_lock = threading.RLock()
+#: A runtime, or what an exporter keeps of one -> its client id and number.
+_numbers: weakref.WeakKeyDictionary[object, tuple[str, int]] = weakref.WeakKeyDictionary()
 
 
 def _begin_anew() -> None:
     # Another thread of the parent may have held the lock.
     global _lock, _numbers
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _numbers = weakref.WeakKeyDictionary()
 
 
@@ -65,13 +67,19 @@ def numbered(runtimes: Iterable[Runtime]) -> Iterator[tuple[Runtime, dict[str, s
                 name = runtime.config.client_id
                 taken = {
                     number
-                    for other, number in _numbers.items()
-                    if other.config.client_id == name and (not other.closed or other in shown)
+                    for holder, (other, number) in _numbers.items()
+                    if other == name and not (isinstance(holder, Runtime) and holder.closed)
                 }
-                _numbers[runtime] = next(n for n in range(1, len(taken) + 2) if n not in taken)
-        numbers = [_numbers[runtime] for runtime in shown]
+                _numbers[runtime] = name, next(n for n in range(1, len(taken) + 2) if n not in taken)
+        numbers = [_numbers[runtime][1] for runtime in shown]
     for runtime, number in zip(shown, numbers, strict=True):
         labels = {"client_id": runtime.config.client_id}
         if number > 1:
             labels["producer"] = str(number)
         yield runtime, labels
+
+
+def hold_number(runtime: Runtime, holder: object) -> None:
+    """Keeps the number of a runtime that is closed taken as long as ``holder`` exists."""
+    with _lock:
+        _numbers[holder] = _numbers[runtime]

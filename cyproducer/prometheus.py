@@ -76,8 +76,6 @@ def _samples(export: Export, labels: dict[str, str], reading: Reading, host: Hos
     total, count = export.sum_and_count(reading)
     if export.form is Form.HISTOGRAM:
         buckets = export.buckets(reading)
-        # The count of the buckets themselves: the last one must equal it.
-        count = sum(number for _, number in buckets)
         reached = at = 0
         for bound, text in _BOUNDS:
             while at < len(buckets) and buckets[at][0] <= bound:

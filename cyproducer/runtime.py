@@ -58,9 +58,10 @@ STREAM_LINGER_MS = 0.75
 #: Includes runtimes whose producer is being collected.
 _runtimes: weakref.WeakSet["Runtime"] = weakref.WeakSet()
 
-#: Called with each runtime that has started, on the thread that makes the producer. For exporters, which
-#: would miss a producer that is opened and closed between two of their collections. They must not raise.
+#: Called with each runtime that has started, and that was closed, on the thread that did it. For exporters,
+#: which would miss a producer that is opened and closed between two collections. Must neither raise nor wait.
 on_start: list[Callable[["Runtime"], None]] = []
+on_end: list[Callable[["Runtime"], None]] = []
 
 
 def wire(
@@ -278,6 +279,8 @@ class Runtime:
             self._registry.close(max(DRAIN_S, left))
         # Last: if Ctrl-C ends a wait above, another close() or the exit of the process continues.
         self.closed = True
+        for told in list(on_end):
+            told(self)
         if unasked and lost:
             self.log.error(
                 "%d records were lost: the program did not close the producer, and they were not "

@@ -14,6 +14,7 @@ import math
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -31,11 +32,9 @@ except ImportError as error:
         "pip install 'cyproducer[opentelemetry]'"
     ) from error
 
-from cyproducer.accumulator.metric_snapshot import Reading
-from cyproducer.live import Watched, numbered
-from cyproducer.observability.definitions import OF_PRODUCER
-from cyproducer.observability.exports import BOUNDS_S, EXPORTS, Export, Form
-from cyproducer.runtime import Runtime, on_start
+from cyproducer.live import Watched, hold_number, numbered
+from cyproducer.observability.exports import BOUNDS_S, EXPORTS, Form
+from cyproducer.runtime import Runtime, on_end, on_start
 from cyproducer.version import VERSION
 
 _ATTRIBUTES = {
@@ -57,8 +56,35 @@ _MOST_VALUES = 20_000
 collection after ten seconds, and then the next one would be as long."""
 
 _Attributes = dict[str, str]
-_Buckets = dict[float, int]
-"""Seconds -> how many."""
+_Recorded = dict[str, dict[float, int]]
+"""What was recorded of a producer's histograms: name -> seconds -> how many."""
+
+
+class _Values:
+    """A producer's values, and what was recorded of its histograms."""
+
+    def __init__(self, runtime: Runtime, labels: dict[str, str], recorded: _Recorded) -> None:
+        self.recorded = recorded
+        self.observed: list[tuple[str, Observation]] = []
+        #: Name, attributes, and the buckets since the start.
+        self.histograms: list[tuple[str, _Attributes, list[tuple[float, int]]]] = []
+        base = {"messaging.system": "kafka"} | {_ATTRIBUTES[name]: text for name, text in labels.items()}
+        registry = runtime.registry()
+        for definitions, part, reading in registry.readings():
+            exports = EXPORTS[definitions[0].group]
+            attributes = base | ({_ATTRIBUTES[exports[0].part]: part} if part else {})
+            for export in exports:
+                name, own = export.opentelemetry, attributes
+                if name.startswith("messaging."):
+                    own = attributes | _OF_CONVENTIONS | dict(export.attributes)
+                if export.form is Form.HISTOGRAM:
+                    self.histograms.append((name, own, export.buckets(reading)))
+                elif export.form is Form.SUMMARY:
+                    total, count = export.sum_and_count(reading)
+                    self.observed.append((f"{name}.sum", Observation(total, own)))
+                    self.observed.append((f"{name}.count", Observation(count, own)))
+                elif not math.isnan(value := export.value(reading, registry)):
+                    self.observed.append((name, Observation(value, own)))
 
 
 def instrument_metrics(meter_provider: MeterProvider | None = None) -> "ProducerMetrics":
@@ -85,13 +111,16 @@ class ProducerMetrics:
     def __init__(self, meter_provider: MeterProvider) -> None:
         meter = meter_provider.get_meter("cyproducer", VERSION)
         self._lock = threading.Lock()
-        #: Each producer that is open, or was closed since the last collection: what its histograms have got.
-        self._seen: dict[Runtime, dict[str, _Buckets]] = {}
+        #: The open producers.
+        self._seen: dict[Runtime, _Recorded] = {}
+        #: Those that were closed since the last collection. Only their values: a runtime has its buffers.
+        self._ended: deque[_Values] = deque(maxlen=_MOST_CLOSED)
         self._histograms: dict[str, Histogram] = {}
         #: What the instruments that were not asked yet observe in this collection.
         self._taken: dict[str, list[Observation]] = {}
         self._names: dict[str, None] = {}
         on_start.append(self._started)
+        on_end.append(self._closed)
         for runtime in Watched().runtimes():
             self._seen.setdefault(runtime, _gained(runtime))
         if hasattr(os, "register_at_fork"):
@@ -117,20 +146,30 @@ class ProducerMetrics:
     def stop(self) -> None:
         """Observes nothing from now on. OpenTelemetry has no way to remove the instruments themselves."""
         on_start[:] = [told for told in on_start if told != self._started]
+        on_end[:] = [told for told in on_end if told != self._closed]
         self._seen.clear()
+        self._ended.clear()
         self._taken.clear()
 
     def _begin_anew(self) -> None:
         """In a forked child: the parent reports its own producers, and its threads may have held the lock."""
         self._lock = threading.Lock()
         self._seen = {}
+        self._ended = deque(maxlen=_MOST_CLOSED)
         self._taken = {}
 
     def _started(self, runtime: Runtime) -> None:
         if runtime.config.metrics_enabled:
             self._seen.setdefault(runtime, {})
-            for closed in [one for one in list(self._seen) if one.closed][:-_MOST_CLOSED]:
-                self._seen.pop(closed, None)
+
+    def _closed(self, runtime: Runtime) -> None:
+        # Removed first: a collection at the same time finds it once or, until the next one, not at all.
+        recorded = self._seen.pop(runtime, None)
+        if recorded is not None:
+            ((_, labels),) = numbered([runtime])
+            values = _Values(runtime, labels, recorded)
+            hold_number(runtime, values)
+            self._ended.append(values)
 
     def _observed(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         self._names[name] = None
@@ -150,55 +189,29 @@ class ProducerMetrics:
     def _take(self) -> dict[str, list[Observation]]:
         """Reads all producers: what each instrument observes. Records what the histograms have gained."""
         found: dict[str, list[Observation]] = {name: [] for name in self._names}
+        while self._ended:
+            self._add(self._ended.popleft(), found)
         for runtime, labels in numbered(list(self._seen)):
-            # Asked before the values are read: those of a closed producer don't change any more.
-            closed = runtime.closed
-            base = {"messaging.system": "kafka"} | {_ATTRIBUTES[name]: text for name, text in labels.items()}
-            registry = runtime.registry()
-            for definitions, part, reading in registry.readings():
-                exports = EXPORTS[definitions[0].group]
-                attributes = base | ({_ATTRIBUTES[exports[0].part]: part} if part else {})
-                for export in exports:
-                    name = export.opentelemetry
-                    own = attributes
-                    if name.startswith("messaging."):
-                        own = attributes | _OF_CONVENTIONS | dict(export.attributes)
-                    if export.form is Form.HISTOGRAM:
-                        self._record(runtime, export, reading, own)
-                    elif export.form is Form.SUMMARY:
-                        total, count = export.sum_and_count(reading)
-                        found[f"{name}.sum"].append(Observation(total, own))
-                        found[f"{name}.count"].append(Observation(count, own))
-                    elif not math.isnan(value := export.value(reading, registry)):
-                        found[name].append(Observation(value, own))
-            if closed:
-                self._seen.pop(runtime, None)
+            self._add(_Values(runtime, labels, self._seen.get(runtime, {})), found)
         return found
 
-    def _record(self, runtime: Runtime, export: Export, reading: Reading, attributes: _Attributes) -> None:
-        recorded = self._seen.get(runtime, {}).setdefault(export.opentelemetry, {})
-        histogram = self._histograms[export.opentelemetry]
-        buckets = export.buckets(reading)
-        gained = [(seconds, count - recorded.get(seconds, 0)) for seconds, count in buckets]
-        share = min(1.0, _MOST_VALUES / max(1, sum(count for _, count in gained)))
-        due = 0.0
-        for seconds, count in gained:
-            # What rounding leaves over goes to the next bucket.
-            due += count * share
-            for _ in range(round(due)):
-                histogram.record(seconds, attributes)
-            due -= round(due)
-        recorded.update(buckets)
+    def _add(self, values: _Values, found: dict[str, list[Observation]]) -> None:
+        for name, observation in values.observed:
+            found[name].append(observation)
+        for name, attributes, buckets in values.histograms:
+            recorded = values.recorded.setdefault(name, {})
+            gained = [(seconds, count - recorded.get(seconds, 0)) for seconds, count in buckets]
+            share = min(1.0, _MOST_VALUES / max(1, sum(count for _, count in gained)))
+            due = 0.0
+            for seconds, count in gained:
+                # What rounding leaves over goes to the next bucket.
+                due += count * share
+                for _ in range(round(due)):
+                    self._histograms[name].record(seconds, attributes)
+                due -= round(due)
+            recorded.update(buckets)
 
 
-def _gained(runtime: Runtime) -> dict[str, _Buckets]:
+def _gained(runtime: Runtime) -> _Recorded:
     """The histograms of a producer that started earlier, as if they were recorded."""
-    for definitions, _, reading in runtime.registry().readings():
-        if definitions is OF_PRODUCER:
-            exports = EXPORTS[definitions[0].group]
-            return {
-                export.opentelemetry: dict(export.buckets(reading))
-                for export in exports
-                if export.form is Form.HISTOGRAM
-            }
-    return {}
+    return {name: dict(buckets) for name, _, buckets in _Values(runtime, {}, {}).histograms}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cyproducer import KafkaProducer
+from cyproducer import KafkaProducer, live
 from cyproducer import runtime as runtimes
 from cyproducer.observability.exports import EXPORTS, Form
 from cyproducer.observability.registry import Registry
@@ -159,13 +159,12 @@ def durations(collected: Collected) -> tuple[int, Any]:
 
 def test_a_histogram_gets_each_value_once(collected: Collected, instrumented: ProducerMetrics) -> None:
     with Rig({"t": [1]}) as rig:
-        exposed = expose(instrumented, rig)
+        expose(instrumented, rig)
         sent(rig, [b"x"], then=lambda: rig.clock.advance_ms(20))
         assert durations(collected) == (1, pytest.approx(0.02, rel=1 / 64))
         assert durations(collected)[0] == 1
         for _ in range(3):
             sent(rig, [b"x"], then=lambda: rig.clock.advance_ms(20))
-        exposed.closed = True
         assert durations(collected) == (4, pytest.approx(0.08, rel=1 / 64))
 
 
@@ -176,10 +175,14 @@ def test_of_too_many_values_a_histogram_gets_some_distributed_alike(
     with Rig({"t": [1]}) as rig:
         expose(instrumented, rig)
         for number in range(400):
-            sent(rig, [b"x"], then=lambda ms=1 if number % 4 else 200: rig.clock.advance_ms(ms))  # type: ignore[misc]
-        assert durations(collected) == (40, pytest.approx(30 * 0.001 + 10 * 0.2, rel=1 / 20))
+            # A quarter of them have a bucket each, from which less than one is due.
+            ms = 1 if number % 4 else 100 + 5 * number
+            sent(rig, [b"x"], then=lambda ms=ms: rig.clock.advance_ms(ms))  # type: ignore[misc]
+        count, total = durations(collected)
+        assert count == pytest.approx(40, abs=1)
+        assert total == pytest.approx(10 * 1.1, rel=1 / 5)
         # The others are not made up for later.
-        assert durations(collected)[0] == 40
+        assert durations(collected)[0] == count
 
 
 def test_producers_are_collected_from_their_start_until_once_after_their_end(
@@ -201,6 +204,18 @@ def test_producers_are_collected_from_their_start_until_once_after_their_end(
             assert "brief" not in collected.sent()
         assert set(collected.sent()) == {"shop", "shop2"}
     assert collected.sent() == {}
+
+
+def test_a_closed_producer_and_its_successor_are_told_apart(
+    collected: Collected, instrumented: ProducerMetrics
+) -> None:
+    with ScriptedCluster(orders=1) as cluster:
+        for count in (1, 2):
+            with producing(cluster, client_id="shop") as producer:
+                for _ in range(count):
+                    producer.send("orders", b"1")
+                producer.flush(WAIT_S)
+        assert collected.sent() == {"shop": 1, "shop2": 2}
 
 
 def test_a_producer_that_is_older_than_the_instruments_is_collected_without_its_old_times(
@@ -226,7 +241,7 @@ def test_a_producer_that_is_older_than_the_instruments_is_collected_without_its_
 
 
 def test_stop_ends_it(collected: Collected) -> None:
-    before = list(runtimes.on_start)
+    before = list(runtimes.on_start), list(runtimes.on_end)
     metrics = instrument_metrics(collected.provider)
     with producing(bootstrap_servers=["127.0.0.1:1"]):
         assert collected.sent()
@@ -234,7 +249,7 @@ def test_stop_ends_it(collected: Collected) -> None:
         assert collected.sent() == {}
         with producing(bootstrap_servers=["127.0.0.1:1"]):
             assert collected.sent() == {}
-    assert runtimes.on_start == before
+    assert (runtimes.on_start, runtimes.on_end) == before
 
 
 def test_without_a_reader_closed_producers_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,8 +259,7 @@ def test_without_a_reader_closed_producers_do_not_pile_up(monkeypatch: pytest.Mo
         for _ in range(5):
             with producing(bootstrap_servers=["127.0.0.1:1"]):
                 pass
-        # Two, and the one that was closed last.
-        assert len(metrics._seen) == 3
+        assert (len(metrics._seen), len(metrics._ended)) == (0, 2)
     finally:
         metrics.stop()
 
@@ -271,10 +285,27 @@ def test_a_forked_child_collects_what_it_uses_itself(
             producer.close(WAIT_S)
             return unused, used
 
+        with producing(cluster, client_id="closed"):
+            pass
         # As if another thread had been collecting when the process forked.
+        instrumented._taken = {SENT: [api.Observation(7, {"messaging.client.id": "parent's"})]}
         with instrumented._lock:
             assert in_child(ask) == ({}, {"shop": 1})
-        assert collected.sent() == {"shop": 1}
+        instrumented._taken = {}
+        assert collected.sent() == {"closed": 0, "shop": 1}
+
+
+@needs_fork
+def test_a_signal_handler_may_close_a_producer_in_the_middle_of_a_scrape(
+    instrumented: ProducerMetrics,
+) -> None:
+    def close() -> int:
+        with producing(bootstrap_servers=["127.0.0.1:1"]) as producer, live._lock:
+            producer.close(0)
+        return len(instrumented._ended)
+
+    # In a child, which is killed if it hangs.
+    assert in_child(close) == 1
 
 
 def test_the_instruments_keep_no_producer_alive(instrumented: ProducerMetrics) -> None:

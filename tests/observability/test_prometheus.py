@@ -14,6 +14,7 @@ import pytest
 
 from cyproducer import KafkaProducer, live
 from cyproducer.observability.exports import BOUNDS_S, EXPORTS, Form
+from cyproducer.testing import MockProducer
 from tests.forked import in_child, needs_fork
 from tests.network.producing import WAIT_S, options, producing
 from tests.network.scripted_broker import ScriptedCluster
@@ -210,6 +211,12 @@ def test_producers_with_one_client_id_have_numbers_and_keep_them() -> None:
 
 def test_disabled_metrics_are_not_exposed() -> None:
     with producing(bootstrap_servers=["127.0.0.1:1"], metrics_enabled=False) as producer:
+        assert scrape(collector_registry(producer)) == {}
+
+
+def test_a_mock_producer_is_not_exposed() -> None:
+    with MockProducer() as producer:
+        producer.send("orders", b"1")
         assert scrape(collector_registry(producer)) == {}
 
 
