@@ -136,8 +136,8 @@ class Runtime:
                 )
                 self.client.on_change = registry.refresh_soon
             self.thread.start()
-            for told in list(on_start):
-                told(self)
+            for tell in list(on_start):
+                tell(self)
         except BaseException:
             self.close(0)
             raise
@@ -279,8 +279,8 @@ class Runtime:
             self._registry.close(max(DRAIN_S, left))
         # Last: if Ctrl-C ends a wait above, another close() or the exit of the process continues.
         self.closed = True
-        for told in list(on_end):
-            told(self)
+        for tell in list(on_end):
+            tell(self)
         if unasked and lost:
             self.log.error(
                 "%d records were lost: the program did not close the producer, and they were not "

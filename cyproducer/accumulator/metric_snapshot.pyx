@@ -131,7 +131,7 @@ cdef class Reading:
         return min(middle_of(i), <double>self.peaks[PEAK_OF[name]])
 
     def buckets(self, str name not None):
-        """The buckets of a histogram that are not empty, as (middle in nanoseconds, count since the start)."""
+        """The histogram's buckets that are not empty, as (middle in nanoseconds, count since the start)."""
         cdef const int64_t* now = self.times[self._timed(name)].counts
         cdef int32_t i
         return [(middle_of(i), now[i]) for i in range(BUCKETS) if now[i]]

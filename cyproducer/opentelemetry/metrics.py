@@ -52,8 +52,8 @@ _MOST_CLOSED = 32
 """How many closed producers wait for a collection. Without a reader there never is one."""
 
 _MOST_VALUES = 20_000
-"""How many values of a histogram are recorded in one collection: a fifth of a second. A reader gives up a
-collection after ten seconds, and then the next one would be as long."""
+"""How many values of a producer's histogram are recorded in one collection: a fifth of a second. A reader
+gives up a collection after ten seconds, and then the next one would be as long."""
 
 _Attributes = dict[str, str]
 _Recorded = dict[str, dict[float, int]]
@@ -101,10 +101,10 @@ def instrument_metrics(meter_provider: MeterProvider | None = None) -> "Producer
 class ProducerMetrics:
     """What ``instrument_metrics()`` has set up.
 
-    Values are read on the thread that collects, never on a producer's. A value that does not exist yet is not
-    observed. Histograms begin with this object. Of more than 20,000 values between two collections, a
-    histogram gets 20,000, which are distributed alike.
-    A producer is observed once more after it was closed, by the reader that collects next, so that its last
+    Values are read on the thread that collects, and those of a producer that ends on the thread that closes
+    it. A value that does not exist yet is not observed. Histograms begin with this object. Of more than
+    20,000 values between two collections, a producer's histogram gets 20,000, which are distributed alike. A
+    producer is observed once more after it was closed, by the reader that collects next, so that its last
     counts are not lost. A forked child observes the producers that it uses itself. Thread-safe.
     """
 
@@ -191,8 +191,14 @@ class ProducerMetrics:
         found: dict[str, list[Observation]] = {name: [] for name in self._names}
         while self._ended:
             self._add(self._ended.popleft(), found)
-        for runtime, labels in numbered(list(self._seen)):
-            self._add(_Values(runtime, labels, self._seen.get(runtime, {})), found)
+        # A copy, with what was recorded: a producer that is closed meanwhile takes its own away with it.
+        seen = dict(self._seen)
+        for runtime, labels in numbered(seen):
+            closed = runtime.closed
+            self._add(_Values(runtime, labels, seen[runtime]), found)
+            if closed:
+                # Ctrl-C came between the end and ``_closed()``.
+                self._seen.pop(runtime, None)
         return found
 
     def _add(self, values: _Values, found: dict[str, list[Observation]]) -> None:

@@ -159,13 +159,38 @@ def durations(collected: Collected) -> tuple[int, Any]:
 
 def test_a_histogram_gets_each_value_once(collected: Collected, instrumented: ProducerMetrics) -> None:
     with Rig({"t": [1]}) as rig:
-        expose(instrumented, rig)
+        exposed = expose(instrumented, rig)
         sent(rig, [b"x"], then=lambda: rig.clock.advance_ms(20))
         assert durations(collected) == (1, pytest.approx(0.02, rel=1 / 64))
         assert durations(collected)[0] == 1
         for _ in range(3):
             sent(rig, [b"x"], then=lambda: rig.clock.advance_ms(20))
+        exposed.closed = True
         assert durations(collected) == (4, pytest.approx(0.08, rel=1 / 64))
+        assert not instrumented._seen
+
+
+def test_a_producer_that_is_closed_during_a_collection_has_each_value_once(
+    collected: Collected, instrumented: ProducerMetrics
+) -> None:
+    class Closing(Exposed):
+        now = False
+
+        def registry(self) -> Registry:
+            if self.now:
+                self.now = False
+                instrumented._closed(self)  # type: ignore[arg-type]
+            return super().registry()
+
+    with Rig({"t": [1]}) as rig:
+        closing = Closing(rig)
+        instrumented._started(closing)  # type: ignore[arg-type]
+        for count in (1, 2):
+            sent(rig, [b"x"])
+            closing.now = count == 2
+            assert durations(collected)[0] == count
+        assert len(instrumented._ended) == 1
+        assert durations(collected)[0] == 2
 
 
 def test_of_too_many_values_a_histogram_gets_some_distributed_alike(
