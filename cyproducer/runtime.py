@@ -16,6 +16,7 @@ import selectors
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,11 @@ STREAM_LINGER_MS = 0.75
 
 #: Includes runtimes whose producer is being collected.
 _runtimes: weakref.WeakSet["Runtime"] = weakref.WeakSet()
+
+#: Called with each runtime that has started, and that was closed, on the thread that did it. For exporters,
+#: which would miss a producer that is opened and closed between two collections. Must neither raise nor wait.
+on_start: list[Callable[["Runtime"], None]] = []
+on_end: list[Callable[["Runtime"], None]] = []
 
 
 def wire(
@@ -134,6 +140,8 @@ class Runtime:
                 )
                 self.client.on_change = registry.refresh_soon
             self.thread.start()
+            for tell in list(on_start):
+                tell(self)
         except BaseException:
             self.close(0)
             raise
@@ -276,6 +284,8 @@ class Runtime:
             self._registry.close(max(DRAIN_S, left))
         # Last: if Ctrl-C ends a wait above, another close() or the exit of the process continues.
         self.closed = True
+        for tell in list(on_end):
+            tell(self)
         if unasked and lost:
             self.log.error(
                 "lost %s: the program did not close the producer, and no broker acknowledged them within "
@@ -297,6 +307,14 @@ class Runtime:
         """In a forked child: see ``network/after_fork``."""
         forking.disown(self.sender)
         self.closed = True
+
+
+def open_runtimes() -> list[Runtime]:
+    """Returns the runtimes that have started and are not closed, in any order."""
+    # The set's own iteration fails if another thread makes a producer meanwhile. This copies in one step.
+    references = list(_runtimes.data)  # type: ignore[attr-defined]
+    found = [reference() for reference in references]
+    return [one for one in found if one is not None and one.thread.ident is not None and not one.closed]
 
 
 def finish(runtime: Runtime) -> None:

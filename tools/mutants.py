@@ -726,6 +726,40 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "number-of-a-closed-producer-kept",
+        "cyproducer/live.py",
+        "other == name and not (isinstance(holder, Runtime) and holder.closed)",
+        "other == name",
+        (
+            "tests/observability/test_prometheus.py::"
+            "test_producers_with_one_client_id_have_numbers_and_keep_them",
+        ),
+    ),
+    Mutant(
+        "mock-producers-exposed",
+        "cyproducer/runtime.py",
+        " and one.thread.ident is not None",
+        "",
+        ("tests/observability/test_prometheus.py::test_a_mock_producer_is_not_exposed",),
+    ),
+    Mutant(
+        "number-of-a-closed-producer-given-away",
+        "cyproducer/opentelemetry/metrics.py",
+        "            hold_number(runtime, values)\n",
+        "",
+        (
+            "tests/observability/test_opentelemetry_metrics.py::"
+            "test_a_closed_producer_and_its_successor_are_told_apart",
+        ),
+    ),
+    Mutant(
+        "times-recorded-twice",
+        "cyproducer/opentelemetry/metrics.py",
+        "            recorded.update(buckets)\n",
+        "",
+        ("tests/observability/test_opentelemetry_metrics.py::test_a_histogram_gets_each_value_once",),
+    ),
+    Mutant(
         "refresh-asked-for-in-vain",
         "cyproducer/observability/registry.py",
         "        self._due = False\n        self.refresh()",

@@ -8,7 +8,7 @@ milliseconds only for ``throttle_ms``.
 """
 
 from libc.math cimport NAN
-from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
@@ -74,6 +74,11 @@ cdef class Reading:
             raise KeyError(f"{name}: this meter has {SUM_NAMES[self.first:self.end]}")
         return which
 
+    cdef int _timed(self, name) except -1:
+        if self.times == NULL:
+            raise KeyError(f"{name}: this meter has no percentiles")
+        return TIMED_OF[name]
+
     def total(self, str name not None):
         """The value of a sum since the start."""
         return self.totals[self._sum(name)]
@@ -104,18 +109,14 @@ cdef class Reading:
 
         Nearest-rank method; never above the peak. NaN if there are no values.
         """
-        cdef int which = TIMED_OF[name]
-        cdef const uint32_t* now
-        cdef const uint32_t* then
+        cdef int which = self._timed(name)
+        cdef const int64_t* now = self.times[which].counts
+        cdef const int64_t* then = self.times[HISTOGRAMS + which].counts
         cdef int64_t count = 0
         cdef int64_t rank
         cdef int32_t i
-        if self.times == NULL:
-            raise KeyError(f"{name}: this meter has no percentiles")
-        now = self.times[which].counts
-        then = self.times[HISTOGRAMS + which].counts
         for i in range(BUCKETS):
-            count += <uint32_t>(now[i] - then[i])
+            count += now[i] - then[i]
         if count == 0:
             return NAN
         rank = <int64_t>(share * count)
@@ -123,11 +124,17 @@ cdef class Reading:
             rank += 1
         i = 0
         while i < BUCKETS - 1:
-            rank -= <uint32_t>(now[i] - then[i])
+            rank -= now[i] - then[i]
             if rank <= 0:
                 break
             i += 1
         return min(middle_of(i), <double>self.peaks[PEAK_OF[name]])
+
+    def buckets(self, str name not None):
+        """The histogram's buckets that are not empty, as (middle in nanoseconds, count since the start)."""
+        cdef const int64_t* now = self.times[self._timed(name)].counts
+        cdef int32_t i
+        return [(middle_of(i), now[i]) for i in range(BUCKETS) if now[i]]
 
 
 cdef void copy(Reading r, const Meters* ms, Meter* m, int64_t now) noexcept:

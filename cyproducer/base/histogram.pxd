@@ -8,7 +8,7 @@ The idea is HdrHistogram's. Counting takes a shift, a count of leading zeros and
 nanoseconds, no allocation, no lock of its own (``Accumulator.lock`` guards it).
 """
 
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
 
 cdef extern from *:
     """
@@ -22,9 +22,10 @@ cdef enum:
     MOST_SHIFT = 26           # the last octave ends at 2**32 units, 73 minutes
     BUCKETS = 896             # (MOST_SHIFT + 2) << SUB_SHIFT
 
-# The counts of a window are the differences of two histograms, which are right even if a count has wrapped.
+# The counts of a window are the differences of two histograms. 64 bits: exporters hand out the counts since
+# the start, and with 32 a bucket that many batches share would wrap within days.
 cdef struct Histogram:
-    uint32_t counts[BUCKETS]
+    int64_t counts[BUCKETS]
 
 
 cdef inline int32_t bucket_of(int64_t ns) noexcept nogil:

@@ -1,8 +1,8 @@
-"""Defines all metrics: name, group, unit, meaning, and how to compute each from the C counters.
+"""Defines all metrics: name, group, unit, kind, meaning, and how to compute each from the C counters.
 
-Owns one ``Definition`` per metric. ``metrics()`` and the tables of ``docs/metrics.md`` are generated from
-these, and a test compares the two. Does not count (``base/meters``) or read counters
-(``accumulator/metric_snapshot``).
+Owns one ``Definition`` per metric. ``metrics()``, what exporters expose (``exports``) and the tables of
+``docs/metrics.md`` are generated from these, and tests compare them. Does not count (``base/meters``) or read
+counters (``accumulator/metric_snapshot``).
 
 A metric has Kafka's name if Kafka has that metric. *Recent* means the latest ``metrics_num_samples`` windows
 of ``metrics_sample_window_ms`` each, the current one included.
@@ -11,6 +11,7 @@ of ``metrics_sample_window_ms`` each, the current one included.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol
 
 from cyproducer.accumulator.metric_snapshot import Reading
@@ -24,6 +25,23 @@ COUNT = "kafka-metrics-count"
 
 _MS = 1e-6
 """Nanoseconds to milliseconds."""
+
+AVERAGE_RECENT = ", average, recent"
+"""The end of an average's meaning."""
+
+_UNCOMPRESSED = "Bytes of acknowledged batches before compression"
+
+
+class Kind(Enum):
+    """What a metric's value is. Exporters choose the form by it."""
+
+    TOTAL = "only grows"
+    RATE = "the recent increase of totals, per second"
+    AVERAGE = "the recent increase of one sum, divided by that of another"
+    MAXIMUM = "the greatest recent value"
+    PERCENTILE = "a percentile of recent times"
+    NOW = "a value that goes up and down"
+    ABSENT = "always 0"
 
 
 class Host(Protocol):
@@ -43,22 +61,39 @@ class Definition:
     group: str
     name: str
     unit: str
+    kind: Kind
     meaning: str
     value: Callable[[Reading, Host], float]
     kafkas: bool = True
     """Whether Kafka has a metric of this name. If not, only cyproducer has it."""
+    counters: tuple[str, ...] = ()
+    """The counters of ``base/meters`` that it is computed from. Of an average: the sum, then the count."""
+    scale: float = 1
+    """The factor from the unit of the first of these to ``unit``."""
+    exported: str = ""
+    """The name that exporters use instead of ``name``, which breaks their conventions."""
 
 
 def _total(group: str, name: str, sum: str, unit: str, meaning: str, kafkas: bool = True) -> Definition:
-    return Definition(group, name, unit, f"{meaning}, since the start", lambda r, h: r.total(sum), kafkas)
+    return Definition(
+        group,
+        name,
+        unit,
+        Kind.TOTAL,
+        f"{meaning}, since the start",
+        lambda r, h: r.total(sum),
+        kafkas,
+        (sum,),
+    )
 
 
 def _rated(
     group: str, name: str, sum: str, unit: str, meaning: str, kafkas: bool = True
 ) -> Iterator[Definition]:
     yield Definition(
-        group, f"{name}-rate", f"{unit}/s", f"{meaning}, per second, recent", lambda r, h: r.rate(sum), kafkas
-    )
+        group, f"{name}-rate", f"{unit}/s", Kind.RATE, f"{meaning}, per second, recent",
+        lambda r, h: r.rate(sum), kafkas, (sum,),
+    )  # fmt: skip
     yield _total(group, f"{name}-total", sum, unit, meaning, kafkas)
 
 
@@ -73,16 +108,18 @@ def _average(
     kafkas: bool = True,
 ) -> Definition:
     return Definition(
-        group, name, unit, f"{meaning}, average, recent", lambda r, h: r.average(sum, count) * scale, kafkas
-    )
+        group, name, unit, Kind.AVERAGE, f"{meaning}{AVERAGE_RECENT}",
+        lambda r, h: r.average(sum, count) * scale, kafkas, (sum, count), scale,
+    )  # fmt: skip
 
 
 def _greatest(
     group: str, name: str, peak: str, unit: str, meaning: str, scale: float = 1, kafkas: bool = True
 ) -> Definition:
     return Definition(
-        group, name, unit, f"{meaning}, maximum, recent", lambda r, h: r.peak(peak) * scale, kafkas
-    )
+        group, name, unit, Kind.MAXIMUM, f"{meaning}, maximum, recent",
+        lambda r, h: r.peak(peak) * scale, kafkas, (peak,), scale,
+    )  # fmt: skip
 
 
 def _percentiles(name: str, timed: str, meaning: str) -> Iterator[Definition]:
@@ -91,14 +128,30 @@ def _percentiles(name: str, timed: str, meaning: str) -> Iterator[Definition]:
             PRODUCER,
             f"{name}-{suffix}",
             "ms",
+            Kind.PERCENTILE,
             f"{meaning}, {share * 100:g}th percentile, within 1.6 %, recent",
             lambda r, h, share=share: r.percentile(timed, share) * _MS,  # type: ignore[misc]
             False,
+            (timed,),
+            _MS,
         )
 
 
 def _not_yet(name: str, unit: str, meaning: str) -> Definition:
-    return Definition(PRODUCER, name, unit, f"{meaning}. Always 0: not supported yet", lambda r, h: 0)
+    meaning = f"{meaning}. Always 0: not supported yet"
+    return Definition(PRODUCER, name, unit, Kind.ABSENT, meaning, lambda r, h: 0)
+
+
+def _now(
+    name: str,
+    unit: str,
+    meaning: str,
+    value: Callable[[Host], float],
+    kafkas: bool = True,
+    exported: str = "",
+) -> Definition:
+    read: Callable[[Reading, Host], float] = lambda r, h: value(h)  # noqa: E731
+    return Definition(PRODUCER, name, unit, Kind.NOW, meaning, read, kafkas, exported=exported)
 
 
 def _record_size(r: Reading, h: Host) -> float:
@@ -116,8 +169,9 @@ def _producer() -> Iterator[Definition]:
         PRODUCER, "record-retry", "records_retried", "records", "Records requeued to be sent again, each time"
     )
     yield Definition(
-        PRODUCER, "record-size-avg", "bytes", "Record size in its batch before compression, average, recent",
-        _record_size,
+        PRODUCER, "record-size-avg", "bytes", Kind.AVERAGE,
+        f"Record size in its batch before compression{AVERAGE_RECENT}", _record_size,
+        counters=("raw_bytes", "records_sent", "batches_sent"),
     )  # fmt: skip
     yield _greatest(
         PRODUCER, "record-size-max", "record_bytes", "bytes", "Record size in its batch before compression"
@@ -155,6 +209,7 @@ def _producer() -> Iterator[Definition]:
         "Records per acknowledged batch", kafkas=False,
     )  # fmt: skip
     yield from _rated(PRODUCER, "byte", "batch_bytes", "bytes", "Bytes of acknowledged batches as sent")
+    yield _total(PRODUCER, "uncompressed-byte-total", "raw_bytes", "bytes", _UNCOMPRESSED, False)
     yield _average(
         PRODUCER, "compression-rate-avg", "batch_bytes", "raw_bytes", "",
         "Bytes of acknowledged batches as sent, divided by their bytes before compression",
@@ -173,9 +228,9 @@ def _producer() -> Iterator[Definition]:
     yield _average(PRODUCER, "request-latency-avg", "latency_ns", "produce_responses", "ms", latency, _MS)
     yield _greatest(PRODUCER, "request-latency-max", "latency_ns", "ms", latency, _MS)
     yield from _percentiles("request-latency", "latency_ns", latency)
-    yield Definition(
-        PRODUCER, "requests-in-flight", "requests", "Produce requests without a response, now",
-        lambda r, h: h.sender.counters()["in_flight"],
+    yield _now(
+        "requests-in-flight", "requests", "Produce requests without a response, now",
+        lambda h: h.sender.counters()["in_flight"],
     )  # fmt: skip
     throttle = "Throttle time in the brokers' responses to Produce requests"
     yield _average(PRODUCER, "produce-throttle-time-avg", "throttle_ms", "produce_responses", "ms", throttle)
@@ -188,26 +243,26 @@ def _producer() -> Iterator[Definition]:
     yield from _rated(PRODUCER, "outgoing-byte", "out_bytes", "bytes", "Bytes written to sockets")
     yield from _rated(PRODUCER, "incoming-byte", "in_bytes", "bytes", "Bytes read from sockets")
     yield Definition(
-        PRODUCER, "network-io-rate", "messages/s", "Requests and responses, per second, recent",
-        lambda r, h: r.rate("requests") + r.rate("responses"),
+        PRODUCER, "network-io-rate", "messages/s", Kind.RATE, "Requests and responses, per second, recent",
+        lambda r, h: r.rate("requests") + r.rate("responses"), counters=("requests", "responses"),
     )  # fmt: skip
     yield Definition(
-        PRODUCER, "network-io-total", "messages", "Requests and responses, since the start",
-        lambda r, h: r.total("requests") + r.total("responses"),
+        PRODUCER, "network-io-total", "messages", Kind.TOTAL, "Requests and responses, since the start",
+        lambda r, h: r.total("requests") + r.total("responses"), counters=("requests", "responses"),
     )  # fmt: skip
 
-    yield Definition(
-        PRODUCER, "connection-count", "connections", "Connections, including those being established, now",
-        lambda r, h: h.sender.counters()["connections"],
+    yield _now(
+        "connection-count", "connections", "Connections, including those being established, now",
+        lambda h: h.sender.counters()["connections"], exported="connections",
     )  # fmt: skip
-    yield Definition(
-        PRODUCER, "tls-connection-count", "connections", "Connections that are encrypted, now",
-        lambda r, h: h.sender.counters()["tls_connections"],
+    yield _now(
+        "tls-connection-count", "connections", "Connections that are encrypted, now",
+        lambda h: h.sender.counters()["tls_connections"], exported="tls-connections",
     )  # fmt: skip
-    yield Definition(
-        PRODUCER, "tls-connection-slow-count", "connections",
-        "Of these, those through Python's ssl module, with the GIL; the log says why, now",
-        lambda r, h: h.sender.counters()["tls_connections_slow"],
+    yield _now(
+        "tls-connection-slow-count", "connections",
+        "Connections that are encrypted by Python's ssl module, with the GIL; the log says why, now",
+        lambda h: h.sender.counters()["tls_connections_slow"], exported="tls-connections-slow",
     )  # fmt: skip
     yield from _rated(PRODUCER, "connection-creation", "connected", "connections", "Connections established")
     yield from _rated(
@@ -215,22 +270,23 @@ def _producer() -> Iterator[Definition]:
     )
     yield _not_yet("failed-authentication-rate", "connections/s", "Connections whose authentication failed")
     yield _not_yet("failed-authentication-total", "connections", "Connections whose authentication failed")
-    yield Definition(
-        PRODUCER, "metadata-age", "s", "Time since all metadata in use was last fetched, now",
-        lambda r, h: h.metadata_age_s(),
+    yield _now(
+        "metadata-age", "s", "Time since all metadata in use was last fetched, now",
+        lambda h: h.metadata_age_s(),
     )  # fmt: skip
     yield Definition(
-        PRODUCER, "wakeup-total", "", "Times that the waiting sender was woken up, since the start",
+        PRODUCER, "wakeup-total", "", Kind.TOTAL,
+        "Times that the waiting sender was woken up, since the start",
         lambda r, h: h.sender.counters()["wakeups"], False,
     )  # fmt: skip
 
-    yield Definition(
-        PRODUCER, "buffer-total-bytes", "bytes", "The option buffer_memory",
-        lambda r, h: h.accumulator.pool.total_bytes,
+    yield _now(
+        "buffer-total-bytes", "bytes", "The option buffer_memory",
+        lambda h: h.accumulator.pool.total_bytes,
     )  # fmt: skip
-    yield Definition(
-        PRODUCER, "buffer-available-bytes", "bytes", "Unused buffer memory, now",
-        lambda r, h: h.accumulator.pool.available_bytes,
+    yield _now(
+        "buffer-available-bytes", "bytes", "Unused buffer memory, now",
+        lambda h: h.accumulator.pool.available_bytes,
     )  # fmt: skip
     yield from _rated(
         PRODUCER,
@@ -239,14 +295,14 @@ def _producer() -> Iterator[Definition]:
         "records",
         "Records for which no buffer memory became free in time",
     )
-    yield Definition(
-        PRODUCER, "waiting-threads", "threads", "Threads that wait for buffer memory, now",
-        lambda r, h: h.accumulator.pool.waiting_threads,
+    yield _now(
+        "waiting-threads", "threads", "Threads that wait for buffer memory, now",
+        lambda h: h.accumulator.pool.waiting_threads,
     )  # fmt: skip
     yield Definition(
-        PRODUCER, "bufferpool-wait-ratio", "",
+        PRODUCER, "bufferpool-wait-ratio", "", Kind.RATE,
         "Time that threads waited for buffer memory, divided by elapsed time, recent",
-        lambda r, h: r.rate("memory_wait_ns") / 1e9,
+        lambda r, h: r.rate("memory_wait_ns") / 1e9, counters=("memory_wait_ns",),
     )  # fmt: skip
     yield _total(
         PRODUCER,
@@ -255,16 +311,16 @@ def _producer() -> Iterator[Definition]:
         "ns",
         "Time that threads waited for buffer memory",
     )
-    yield Definition(
-        PRODUCER, "callback-queue-size", "records", "Records whose callbacks are due but have not run, now",
-        lambda r, h: h.accumulator.completions.backlog, False,
+    yield _now(
+        "callback-queue-size", "records", "Records whose callbacks are due but have not run, now",
+        lambda h: h.accumulator.completions.backlog, False,
+    )  # fmt: skip
+    yield _now(
+        "callback-queue-lag", "ms", "Time since the oldest of these callbacks became due, now",
+        lambda h: h.accumulator.completions.lag_ns * _MS, False,
     )  # fmt: skip
     yield Definition(
-        PRODUCER, "callback-queue-lag", "ms", "Time since the oldest of these callbacks became due, now",
-        lambda r, h: h.accumulator.completions.lag_ns * _MS, False,
-    )  # fmt: skip
-    yield Definition(
-        PRODUCER, "callback-wait-time-ns-total", "ns",
+        PRODUCER, "callback-wait-time-ns-total", "ns", Kind.TOTAL,
         "Time that threads waited in send() for slow callbacks, since the start",
         lambda r, h: h.accumulator.completions.wait_time_ns, False,
     )  # fmt: skip
@@ -307,6 +363,7 @@ def _topic() -> Iterator[Definition]:
         "Records per acknowledged batch", kafkas=False,
     )  # fmt: skip
     yield from _rated(TOPIC, "byte", "batch_bytes", "bytes", "Bytes of acknowledged batches as sent")
+    yield _total(TOPIC, "uncompressed-byte-total", "raw_bytes", "bytes", _UNCOMPRESSED, False)
     yield _average(
         TOPIC, "compression-rate", "batch_bytes", "raw_bytes", "",
         "Bytes of acknowledged batches as sent, divided by their bytes before compression",

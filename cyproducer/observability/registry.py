@@ -10,7 +10,7 @@ are called with no lock held.
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -101,24 +101,35 @@ class Registry:
 
     def _groups(self) -> Iterable[tuple[str, tuple[Definition, ...], Callable[[], Reading]]]:
         """Each group as (name, definitions, function that reads its values)."""
+        for definitions, part, read in self._parts():
+            yield definitions[0].group.format(id=part, topic=part), definitions, read
+
+    def _parts(self) -> Iterable[tuple[tuple[Definition, ...], str, Callable[[], Reading]]]:
+        """Each group as (definitions, its broker's id or its topic, function that reads its values)."""
         accumulator = self.accumulator
-        yield OF_PRODUCER[0].group, OF_PRODUCER, partial(read_producer, accumulator)
+        yield OF_PRODUCER, "", partial(read_producer, accumulator)
         for node_id in node_ids(accumulator):
-            group = OF_NODE[0].group.format(id=node_id)
-            yield group, OF_NODE, partial(read_node, accumulator, node_id)
+            yield OF_NODE, str(node_id), partial(read_node, accumulator, node_id)
         for topic in topic_names(accumulator):
-            group = OF_TOPIC[0].group.format(topic=topic)
-            yield group, OF_TOPIC, partial(read_topic, accumulator, topic)
+            yield OF_TOPIC, topic, partial(read_topic, accumulator, topic)
+
+    def readings(self) -> Iterator[tuple[tuple[Definition, ...], str, Reading]]:
+        """Each group as (definitions, its broker's id or its topic, its counters at one instant).
+
+        For exporters, which compute only the values that they expose.
+        """
+        for definitions, part, read in self._parts():
+            try:
+                yield definitions, part, read()
+            except KeyError:
+                # The topic was forgotten in the meantime.
+                continue
 
     def snapshot(self) -> dict[str, dict[str, float]]:
         """All values as {group: {name: value}}. The values of one group are read at one instant."""
         found: dict[str, dict[str, float]] = {}
-        for group, definitions, read in self._groups():
-            try:
-                reading = read()
-            except KeyError:
-                # The topic was forgotten in the meantime.
-                continue
+        for definitions, part, reading in self.readings():
+            group = definitions[0].group.format(id=part, topic=part)
             found[group] = {metric.name: metric.value(reading, self) for metric in definitions}
         found[COUNT] = {COUNT_NAME: sum(map(len, found.values())) + 1}
         return found

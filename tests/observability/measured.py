@@ -2,11 +2,30 @@
 
 from collections.abc import Callable
 
+from cyproducer.observability.exports import EXPORTS, Form
 from cyproducer.observability.registry import Registry
 from tools.harness.rig import Rig, Seen
 
 WINDOW_MS = 30_000.0
 """The default length of a window. Two windows are kept."""
+
+
+SUFFIXES = {
+    Form.COUNTER: ("_total",),
+    Form.GAUGE: ("",),
+    Form.SUMMARY: ("_sum", "_count"),
+    Form.HISTOGRAM: ("_sum", "_count", "_bucket"),
+}
+
+
+def sample_names() -> set[str]:
+    """The names of all samples for Prometheus; ``test_prometheus`` compares them with those of a scrape."""
+    return {
+        export.prometheus + suffix
+        for exports in EXPORTS.values()
+        for export in exports
+        for suffix in SUFFIXES[export.form]
+    }
 
 
 def registry(rig: Rig) -> Registry:

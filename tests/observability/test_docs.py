@@ -13,7 +13,8 @@ DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 def documented() -> dict[str, dict[str, tuple[str, str]]]:
     """Group -> metric -> (unit, meaning), parsed from the page."""
     found: dict[str, dict[str, tuple[str, str]]] = {}
-    for line in DOCS.read_text().splitlines():
+    # The names in other systems come before, in a table of their own.
+    for line in DOCS.read_text().partition("## The metrics\n")[2].splitlines():
         if heading := re.fullmatch(r"### `(.+)`", line):
             group = found.setdefault(heading[1], {})
         elif row := re.fullmatch(r"\| `([a-z0-9-]+)`(?: \(not Kafka's\))? \| (.*) \| (.+) \|", line):

@@ -30,6 +30,7 @@ MAY_IMPORT = {
         "version",
     ),
     "observability": ("accumulator", "base", "records", "user_thread"),
+    "opentelemetry": ("accumulator", "live", "observability", "runtime", "version"),
 }  # fmt: skip
 """Layer -> the folders and modules of this package that it may import, in addition to itself."""
 
@@ -135,6 +136,34 @@ def test_only_the_spark_package_imports_spark() -> None:
         )
     ]
     assert knowing == []
+
+
+@pytest.mark.parametrize(
+    ("package", "only", "names"),
+    [
+        ("prometheus_client", "prometheus.py", ("cyproducer.prometheus",)),
+        ("opentelemetry", "opentelemetry", ("cyproducer.opentelemetry",)),
+    ],
+)
+def test_only_its_exporter_imports_an_optional_package(
+    package: str, only: str, names: tuple[str, ...]
+) -> None:
+    knowing = {
+        path.relative_to(PACKAGE).parts[0]
+        for path in sources(PACKAGE)
+        for name in imported(module_name(path), path.read_text(), path.suffix)
+        if name.split(".")[0] == package or name.startswith(names)
+    }
+    assert knowing == {only}
+
+
+def test_only_exporters_import_what_they_share() -> None:
+    knowing = {
+        str(path.relative_to(PACKAGE))
+        for path in sources(PACKAGE)
+        if "cyproducer.live" in imported(module_name(path), path.read_text(), path.suffix)
+    }
+    assert knowing == {"prometheus.py", "opentelemetry/metrics.py"}
 
 
 def test_only_tests_import_tests() -> None:

@@ -1,0 +1,1 @@
+"""OpenTelemetry for producers. Needs opentelemetry-api: ``pip install 'cyproducer[opentelemetry]'``."""
