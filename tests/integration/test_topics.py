@@ -161,8 +161,8 @@ def test_records_for_a_deleted_topic_fail_in_bounded_time(kafka: KafkaCluster, a
     with KafkaProducer(
         bootstrap_servers=kafka.bootstrap_servers,
         allow_auto_create_topics=False,
-        request_timeout_ms=1_000,
-        delivery_timeout_ms=1_500,
+        request_timeout_ms=4_000,
+        delivery_timeout_ms=5_000,
     ) as producer:
         producer.send("gone", b"x").get(30)
         admin.delete_topics(["gone"])["gone"].result(30)

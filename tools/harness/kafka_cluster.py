@@ -280,6 +280,8 @@ class KafkaCluster:
             "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": node.data,
             "num.partitions": 3,
+            # Tests write records of the past, which the broker would delete 30 seconds after its start.
+            "log.retention.ms": -1,
             "default.replication.factor": replicas,
             "auto.create.topics.enable": "true",
             "offsets.topic.replication.factor": replicas,
