@@ -76,7 +76,7 @@ def send(plt: Any, rows: list[list[str]]) -> Any:
     figure, (rate, cpu) = plt.subplots(1, 2, figsize=(9, 2.6), sharey=True)
     names = [re.sub(r"confluent-kafka [\d.]+", "confluent-kafka", row[0]) for row in rows]
     bars(rate, names, [row[1] for row in rows], "million records per second")
-    bars(cpu, names, [row[2] for row in rows], "CPU seconds per million records (logarithmic)")
+    bars(cpu, names, [row[2] for row in rows], "CPU seconds per million records (log scale)")
     cpu.set_xscale("log")
     cpu.set_xticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
     cpu.set_xlim(left=0.1)

@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 import tomllib
+from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,28 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         address = repository()
         return None if address is None else f"{address.rstrip('/')}/blob/HEAD/{target}{fragment}"
 
-    return links.rewrite(markdown, path, leads_to)
+    return _PATH_AS_TEXT.sub(
+        partial(_titled, titles=_titles(config.nav), here=here), links.rewrite(markdown, path, leads_to)
+    )
+
+
+#: In the repository a page is its path: ``[docs/metrics.md](docs/metrics.md#options)``.
+_PATH_AS_TEXT = re.compile(r"\[[\w./-]+\.md\]\((?P<target>(?P<page>[^()#\s:]+\.md)(?:#[^()\s]*)?)\)")
+
+
+def _titled(link: re.Match[str], titles: dict[str, str], here: str) -> str:
+    """The link with the page's title in the navigation as its text."""
+    page = posixpath.normpath(posixpath.join(posixpath.dirname(here), link["page"]))
+    return f"[{titles[page]}]({link['target']})" if page in titles else link[0]
+
+
+def _titles(nav: Any) -> dict[str, str]:
+    """Page -> title."""
+    found = {}
+    for entry in nav:
+        for title, below in entry.items():
+            found.update({below: title} if isinstance(below, str) else _titles(below))
+    return found
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
@@ -156,7 +178,7 @@ def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
     html = re.sub(r"<td.*?</td>", lambda cell: cell[0].replace(r"\|", "|"), html, flags=re.DOTALL)
     # A wide diagram scrolls; it would be shrunk until nobody could read it.
     return re.sub(
-        r'(<pre class="mermaid">.*?</pre>)', r'<div class="diagram">\1</div>', html, flags=re.DOTALL
+        r'(<pre class="mermaid"><code>flowchart.*?</pre>)', r'<div class="diagram">\1</div>', html, flags=re.DOTALL
     )
 
 
