@@ -190,9 +190,11 @@ _OF_IDENTITY = (State.NO_ID, State.ASKING, State.HOLDING, State.REFUSED)
 
 
 def diagrams() -> tuple[str, str]:
-    """The table as Mermaid state diagrams: of the identity, and of a partition."""
+    """The table, but for what changes nothing, as Mermaid diagrams: of the identity, and of a partition."""
     texts = {True: "stateDiagram-v2\n", False: "stateDiagram-v2\n"}
     for (state, event), (to, actions) in TABLE.items():
+        if state is to and not actions:
+            continue
         done = f" / {', '.join(action.value for action in actions)}" if actions else ""
         texts[state in _OF_IDENTITY] += f"    {state.name} --> {to.name}: {event.value}{done}\n"
     return texts[True], texts[False]

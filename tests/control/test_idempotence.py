@@ -88,7 +88,8 @@ def test_the_docs_contain_the_diagrams_of_the_table() -> None:
     text = (DOCS / "guarantees.md").read_text()
     found = re.findall(r"```mermaid\n(stateDiagram.*?)```", text, re.DOTALL)
     assert tuple(found) == diagrams(), "run: python -m cyproducer.control.idempotence"
-    assert sum(each.count(" --> ") for each in found) == len(TABLE)
+    shown = sum(each.count(" --> ") for each in found)
+    assert shown == sum(state is not to or bool(actions) for (state, _), (to, actions) in TABLE.items())
 
 
 # The identity

@@ -150,8 +150,9 @@ def test_the_site_s_tables_of_metrics_are_those_of_the_page(made: list[str]) -> 
 def test_every_error_is_in_the_reference(made: list[str]) -> None:
     from cyproducer import errors
 
-    assert {f"| {code} | `{error.__name__}`" for code, error in errors.kafka_errors.items()} == set(
-        re.findall(r"^\| -?\d+ \| `\w+`", made[2], re.MULTILINE)
-    )
+    # Tests before this one may have met codes that nobody knows.
+    ours = {code: e for code, e in errors.kafka_errors.items() if e.__module__ == errors.codes.__name__}
+    rows = re.findall(r"^\| (-?\d+) \| `(\w+)`", made[2], re.MULTILINE)
+    assert {int(code): name for code, name in rows} == {code: e.__name__ for code, e in ours.items()}
     assert {"KafkaError", "BulkSendError", "RecordTooLargeError"} <= set(made[3])
     assert "NotLeaderForPartitionError" not in made[3]

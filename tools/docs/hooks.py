@@ -178,7 +178,10 @@ def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
     html = re.sub(r"<td.*?</td>", lambda cell: cell[0].replace(r"\|", "|"), html, flags=re.DOTALL)
     # A wide diagram scrolls; it would be shrunk until nobody could read it.
     return re.sub(
-        r'(<pre class="mermaid"><code>flowchart.*?</pre>)', r'<div class="diagram">\1</div>', html, flags=re.DOTALL
+        r'(<pre class="mermaid"><code>flowchart.*?</pre>)',
+        r'<div class="diagram">\1</div>',
+        html,
+        flags=re.DOTALL,
     )
 
 
