@@ -26,8 +26,9 @@ demo-spark: $(VENV)/spark-stamp  ## over a million lines through Spark to a real
 	@$(VENV)/bin/python -P demo_spark/run.py $(DEMO)
 
 docs: $(DOCS_VENV)/stamp  ## build the documentation site in site/ (no compiler needed)
-	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -P -m mkdocs --quiet build --strict
-	@echo "$(CURDIR)/site/index.html"
+	@# Without --quiet, which hides warnings also from --strict.
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -P -m mkdocs build --strict
+	@echo "$(CURDIR)/site/index.html (its search needs a server: python -m http.server -d site)"
 
 plots: $(VENV)/perf-stamp  ## draw docs/plots/ from the tables of the pages, without measuring
 	@$(VENV)/bin/python -P perf/published.py
