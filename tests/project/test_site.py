@@ -23,9 +23,12 @@ LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)")
 NAV = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 
 
-def test_every_page_has_a_place_in_the_navigation() -> None:
+def test_every_page_has_a_place_in_the_navigation_and_in_the_list_for_contributors() -> None:
     pages = {page.name for page in PAGES if page.parent == ROOT / "docs"}
     assert pages <= set(re.findall(r": (\S+\.md)$", NAV, re.MULTILINE))
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed = text.partition("\n## The pages\n")[2].partition("\n- ")[0]
+    assert pages == set(re.findall(r"`(?:docs/)?([\w-]+\.md)`", listed))
 
 
 # PyPI

@@ -34,7 +34,8 @@ ELSEWHERE = {
 }
 _ON_SITE = {path: page for page, path in ELSEWHERE.items()}
 
-_WITH_INHERITED = "\n    options:\n      inherited_members: true"
+_WITH_INHERITED = "\n    options:\n      inherited_members: true\n      members_order: alphabetical"
+_OF_CONFIG = "\n    options:\n      members: [as_dict, from_kwargs, given, replace]"
 #: The pages of the API reference: what is on them, in order. A text stands as it is.
 REFERENCE = {
     "reference/producer.md": (
@@ -58,7 +59,7 @@ REFERENCE = {
     "reference/config.md": (
         "# Configuration and metrics",
         "The options themselves are on [their own page](../options.md).",
-        "::: cyproducer.ProducerConfig",
+        f"::: cyproducer.ProducerConfig{_OF_CONFIG}",
         "::: cyproducer.observability.registry.MetricName",
         "::: cyproducer.observability.registry.Metric",
     ),
@@ -72,7 +73,7 @@ REFERENCE = {
     "reference/testing.md": (
         "# Testing",
         "[The guide](../testing.md) shows how to use these.",
-        f"::: cyproducer.testing.MockProducer{_WITH_INHERITED.replace('true', 'false')}",
+        "::: cyproducer.testing.MockProducer",
         "::: cyproducer.testing.MockRecord",
         "::: cyproducer.testing.EmbeddedBroker",
         "::: cyproducer.testing.EmbeddedBrokerError",
