@@ -167,7 +167,7 @@ def _titled(link: re.Match[str], titles: dict[str, str], here: str) -> str:
 
 def _titles(nav: Any) -> dict[str, str]:
     """Page -> title."""
-    found = {}
+    found: dict[str, str] = {}
     for entry in nav:
         for title, below in entry.items():
             found.update({below: title} if isinstance(below, str) else _titles(below))
