@@ -4,10 +4,11 @@
 VENV = .venv
 TOX_VENV = .cache/tox
 DEV_VENV = .cache/dev
+DOCS_VENV = .cache/docs-venv
 EXTENSIONS = $(shell find cyproducer -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 SOURCES = pyproject.toml setup.py $(shell find cyproducer -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: help dev t demo demo-spark test simulate lint fuzz mutants soak perf gate clean
+.PHONY: help dev t demo demo-spark docs plots test simulate lint fuzz mutants soak perf gate clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -23,6 +24,14 @@ demo: $(VENV)/stamp  ## produce Python's standard library to an embedded broker
 
 demo-spark: $(VENV)/spark-stamp  ## over a million lines through Spark to a real Kafka and back (needs Java, Maven)
 	@$(VENV)/bin/python -P demo_spark/run.py $(DEMO)
+
+docs: $(DOCS_VENV)/stamp  ## build the documentation site in site/ (no compiler needed)
+	@# Without --quiet, which hides warnings also from --strict.
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -P -m mkdocs build --strict
+	@echo "$(CURDIR)/site/index.html (its search needs a server: python -m http.server -d site)"
+
+plots: $(VENV)/perf-stamp  ## draw docs/plots/ from the tables of the pages, without measuring
+	@$(VENV)/bin/python -P perf/published.py
 
 test: $(TOX_VENV)/stamp  ## all checks: lint, types, all tests on every Python of this machine
 	@$(TOX_VENV)/bin/python tools/run_tox.py
@@ -49,7 +58,7 @@ gate: $(TOX_VENV)/stamp  ## compare instructions per record, counted by valgrind
 	@$(TOX_VENV)/bin/python tools/run_tox.py -e gate
 
 clean:  ## remove what was built, installed and downloaded
-	rm -rf build dist *.egg-info .venv .tox .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build dist site *.egg-info .venv .tox .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find cyproducer pytest_cyproducer demo_spark perf tests tools -name __pycache__ -prune -exec rm -rf {} +
 	find cyproducer \( -name '*.so' -o -name '*.c' \) -exec rm -f {} +
 
@@ -71,6 +80,14 @@ $(DEV_VENV)/stamp: pyproject.toml setup.py tools/find_python.sh tools/check_pyth
 	@$(DEV_VENV)/bin/python -m pip install --quiet --group dev
 	@CYPRODUCER_DEV=1 PYTHONWARNINGS=ignore $(DEV_VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[testing]'
 	@if test -d .git; then $(DEV_VENV)/bin/pre-commit install >/dev/null; fi
+	@touch $@
+
+$(DOCS_VENV)/stamp: pyproject.toml tools/find_python.sh tools/check_python.py
+	@python=$$(PYTHON='$(PYTHON)' tools/find_python.sh) && \
+	echo "Installing what builds the documentation with $$python (half a minute, once)" && \
+	{ test -x $(DOCS_VENV)/bin/python || "$$python" -m venv $(DOCS_VENV); }
+	@$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(DOCS_VENV)/bin/python -m pip install --quiet --group docs
 	@touch $@
 
 $(DEV_VENV)/built: $(DEV_VENV)/stamp $(EXTENSIONS)

@@ -11,8 +11,10 @@ compiler's sanitizers, which abort the process at the first finding; ``tests/fuz
 
 import contextlib
 import os
+import runpy
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from sysconfig import get_path
@@ -174,8 +176,21 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
+def description() -> str:
+    """Returns the README, with links that work on PyPI."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        urls = tomllib.load(file)["project"].get("urls", {})
+    version = runpy.run_path(str(ROOT / "cyproducer" / "version.py"))["VERSION"]
+    text: str = runpy.run_path(str(ROOT / "tools" / "docs" / "links.py"))["for_pypi"](
+        ROOT, urls.get("Repository"), version
+    )
+    return text
+
+
 with one_at_a_time():
     setup(
+        long_description=description(),
+        long_description_content_type="text/markdown",
         options={
             # Compiling the extensions in parallel takes half the time.
             "build_ext": {"parallel": os.cpu_count() or 1},

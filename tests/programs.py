@@ -12,7 +12,7 @@ from typing import Self
 ROOT = Path(__file__).parent.parent
 
 
-def _environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+def program_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     environment = {**os.environ, **(more or {})}
     if "CYPRODUCER_TEST_INSTALLED" not in environment:
         paths = [environment["PYTHONPATH"]] if more and "PYTHONPATH" in more else []
@@ -36,7 +36,7 @@ def run_to_exit(
         capture_output=True,
         text=True,
         timeout=50,
-        env=_environment(environment),
+        env=program_environment(environment),
         check=False,
     )
 
@@ -55,7 +55,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=_environment(),
+            env=program_environment(),
             pass_fds=pass_fds,
             start_new_session=True,
         )

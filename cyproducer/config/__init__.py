@@ -451,17 +451,25 @@ def _warn(text: str, *args: object) -> None:
     logging.getLogger(__name__).warning(text, *args)
 
 
-def options_as_markdown() -> str:
-    """Returns the table of all options: name, Java's name, default, allowed values, meaning."""
-    rows = [
+def option_rows() -> list[tuple[str, str, str, str, str]]:
+    """Returns a row for each option: name, Java's name or "", default, allowed values, meaning."""
+    return [
         (
-            f"`{option.name}`",
-            f"`{option.java_name}`" if option.java_name else "",
-            f"`{option.shown_default}`",
+            option.name,
+            option.java_name or "",
+            option.shown_default,
             option.kind.allowed,
             f"{option.meaning}.",
         )
         for option in OPTIONS
+    ]
+
+
+def options_as_markdown() -> str:
+    """Returns the table of all options: name, Java's name, default, allowed values, meaning."""
+    rows = [
+        (f"`{name}`", f"`{java}`" if java else "", f"`{default}`", allowed, meaning)
+        for name, java, default, allowed, meaning in option_rows()
     ]
     head = ("Option", "Java's name", "Default", "Allowed", "Meaning")
     lines = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in (head, ("---",) * 5, *rows))

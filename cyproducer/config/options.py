@@ -125,6 +125,8 @@ class OptionTable:
     __slots__ = ("_values",)
     _values: dict[str, Any]
 
+    # The comments above groups of options are the headings of the documentation's page.
+
     # Connection and record types.
     bootstrap_servers = Option(
         ("localhost",),
@@ -657,6 +659,7 @@ class OptionTable:
     )
     metrics_sample_window_ms = Option(30000, kind.milliseconds(1), "The duration of a sample (window)")
 
+    # Pickling and old brokers.
     pickle_secrets = Option(
         False,
         kind.boolean(),

@@ -186,13 +186,18 @@ TABLE: Mapping[tuple[State, Event], Transition] = {
 """Every possible transition; a pair that is missing here is impossible and raises KeyError."""
 
 
-def diagram() -> str:
-    """The table as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2"]
+_OF_IDENTITY = (State.NO_ID, State.ASKING, State.HOLDING, State.REFUSED)
+
+
+def diagrams() -> tuple[str, str]:
+    """The table, but for what changes nothing, as Mermaid diagrams: of the identity, and of a partition."""
+    texts = {True: "stateDiagram-v2\n", False: "stateDiagram-v2\n"}
     for (state, event), (to, actions) in TABLE.items():
+        if state is to and not actions:
+            continue
         done = f" / {', '.join(action.value for action in actions)}" if actions else ""
-        lines.append(f"    {state.name} --> {to.name}: {event.value}{done}")
-    return "\n".join(lines) + "\n"
+        texts[state in _OF_IDENTITY] += f"    {state.name} --> {to.name}: {event.value}{done}\n"
+    return texts[True], texts[False]
 
 
 class Place(NamedTuple):
@@ -408,4 +413,4 @@ class Verdict(NamedTuple):
 
 
 if __name__ == "__main__":
-    print(diagram(), end="")
+    print(*diagrams(), sep="\n", end="")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.pages import programs
 from tests.programs import run_to_exit
 from tools.harness import sasl, tls
 from tools.harness.kafka_cluster import KafkaCluster
@@ -21,10 +22,7 @@ from tools.harness.kerberos_install import KerberosUnavailableError
 # The first test may have to compile gssapi.
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(1200)]
 
-DOCS = Path(__file__).parents[2] / "docs" / "security.md"
-PROGRAMS = [
-    each for each in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL) if "GSSAPI" in each
-]
+PROGRAMS = [each for each in programs("docs/security.md") if "GSSAPI" in each]
 
 AUTHORITY = tls.Authority()
 BROKER = "kafka/127.0.0.1"

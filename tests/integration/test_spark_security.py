@@ -19,6 +19,7 @@ from cyproducer.errors import KafkaConfigurationError
 from cyproducer.spark import produce_partitions, register
 from tests.forked import needs_module
 from tests.integration.consume import read_all
+from tests.pages import programs
 from tools.harness import sasl, tls
 from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.spark_session import spark_session
@@ -30,9 +31,8 @@ AUTHORITY = tls.Authority()
 # Spark redacts a value that has one of its words, such as "secret": then these tests would see nothing.
 RIGHT, WRONG = "Zq7-geheim", "Zq7-falsch"
 DOCUMENTED = "a secret"
-PROGRAMS = re.findall(
-    r"```python\n(.*?)```", (ROOT / "docs/spark.md").read_text().partition("\n## TLS and SASL")[2], re.DOTALL
-)
+#: Of the section about TLS and SASL.
+PROGRAMS = programs("docs/spark.md")[1:4]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 
 
 def test_the_documented_programs_write(cluster: KafkaCluster, tmp_path: Path) -> None:
-    format_, of_session, of_function = PROGRAMS[:3]
+    format_, of_session, of_function = PROGRAMS
 
     cluster.create_topic("orders", 1)
     AUTHORITY.file(tmp_path)
