@@ -187,7 +187,9 @@ def test_each_kind_of_command_is_found_and_a_wrong_one_is_refused() -> None:
 
 
 def test_the_modules_that_print_tables_run() -> None:
-    lines = {line for page in PAGES for line in commands(page) if check(line) == "module"}
+    modules = {line for page in PAGES for line in commands(page) if check(line) == "module"}
+    # Those of tools write files.
+    lines = {line for line in modules if line.startswith("python -m cyproducer.")}
     assert "python -m cyproducer.config" in lines
     for line in sorted(lines):
         command = [sys.executable, *shlex.split(line)[1:]]
