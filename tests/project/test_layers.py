@@ -29,6 +29,8 @@ MAY_IMPORT = {
         "version",
     ),
     "observability": ("accumulator", "base", "records", "user_thread"),
+    # It wraps the producer's methods, from outside.
+    "opentelemetry": ("config", "errors", "futures", "network", "producer", "structs", "version"),
 }  # fmt: skip
 """Layer -> the folders and modules of this package that it may import, in addition to itself."""
 
@@ -130,6 +132,19 @@ def test_only_the_spark_package_imports_spark() -> None:
         for path in others
         if any(
             name.split(".")[0] == "pyspark" or name.startswith("cyproducer.spark")
+            for name in imported(module_name(path), path.read_text(), path.suffix)
+        )
+    ]
+    assert knowing == []
+
+
+def test_only_its_own_package_imports_opentelemetry() -> None:
+    others = [path for path in sources(PACKAGE) if path.relative_to(PACKAGE).parts[0] != "opentelemetry"]
+    knowing = [
+        str(path.relative_to(ROOT))
+        for path in others
+        if any(
+            name.split(".")[0] == "opentelemetry" or name.startswith("cyproducer.opentelemetry")
             for name in imported(module_name(path), path.read_text(), path.suffix)
         )
     ]
