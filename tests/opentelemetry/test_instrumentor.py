@@ -215,7 +215,9 @@ def test_opentelemetry_instrument_finds_the_instrumentor(tmp_path: Path) -> None
         (point,) = points["opentelemetry_instrumentor"].items()
         metadata = tmp_path / "cyproducer_sources-0.dist-info"
         metadata.mkdir()
-        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: cyproducer-sources\nVersion: 0\n")
+        (metadata / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: cyproducer-sources\nVersion: 0\nRequires-Dist: cramjam\n"
+        )
         (metadata / "entry_points.txt").write_text("[opentelemetry_instrumentor]\n{} = {}\n".format(*point))
         environment["PYTHONPATH"] = str(tmp_path)
     (tmp_path / "program.py").write_text(PROGRAM)
