@@ -511,8 +511,11 @@ class _Outcomes:
             self._pending -= 1
             last = self._pending == 0
         if last:
-            of = f"{self._failures} of {self._count} records failed, the first: "
-            _end(self._span, self._first, of if self._count > 1 else "")
+            _end(
+                self._span,
+                self._first,
+                f"{self._failures} of {self._count} records failed, the first: ",
+            )
 
 
 def _end(span: Span, error: BaseException | None, before: str = "") -> None:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -190,6 +191,18 @@ def test_a_key_is_shown_as_it_was_before_serialization(
     assert (spans.only().attributes or {}).get("messaging.kafka.message.key") == shown
 
 
+class Topic(str, Enum):  # noqa: UP042
+    ORDERS = "orders"
+
+
+def test_the_topic_may_be_an_enum(producer: KafkaProducer, spans: Spans) -> None:
+    producer.send(Topic.ORDERS, b"tea")
+    producer.flush(WAIT_S)
+    span = spans.only()
+    assert span.name == "send orders"
+    assert (span.attributes or {})["messaging.destination.name"] == "orders"
+
+
 def test_a_tombstone_is_marked(producer: KafkaProducer, spans: Spans) -> None:
     producer.send("orders", None, b"7")
     producer.flush(WAIT_S)
@@ -342,12 +355,14 @@ def test_the_configured_propagator_writes_the_headers(
     monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", W3CBaggagePropagator())
     token = context.attach(baggage.set_baggage("shop", "7"))
     try:
-        producer.send("orders", b"tea")
+        with spans.provider.get_tracer("test").start_as_current_span("order"):
+            # Baggage is no context that the record was created in, and the current span is none of its own.
+            producer.send("orders", b"tea", headers=[("baggage", b"old=1")])
     finally:
         context.detach(token)
     producer.flush(WAIT_S)
     assert sent_headers(cluster) == [[("baggage", b"shop=7")]]
-    assert spans.only().kind is SpanKind.PRODUCER
+    assert spans.ended[1].kind is SpanKind.PRODUCER
 
 
 # What is not recorded
@@ -429,15 +444,17 @@ def test_spans_end_on_the_callback_thread_before_the_program_s_callbacks(
 
 def test_a_producer_that_is_dropped_is_not_kept_by_its_spans(cluster: ScriptedCluster, spans: Spans) -> None:
     held = threading.Event()
-    cluster.act(PRODUCE, Act(hold=held))
     producer = KafkaProducer(**options(cluster))
     producer.send("orders", b"tea")
-    cluster.wait_for_requests(PRODUCE, 1)
+    producer.flush(WAIT_S)
+    cluster.act(PRODUCE, Act(hold=held))
+    producer.send("orders", b"cake")
+    cluster.wait_for_requests(PRODUCE, 2)
     gone = weakref.ref(producer)
     del producer
     assert gone() is None
     held.set()
-    until(lambda: spans.ended, "the end of the span")
+    until(lambda: len(spans.ended) == 2, "the end of the second span")
 
 
 def test_no_producer_span_is_current_afterwards(producer: KafkaProducer, spans: Spans) -> None:
