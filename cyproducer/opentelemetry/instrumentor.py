@@ -20,7 +20,9 @@ class CyproducerInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     ``uninstrument()``. ``tracer_provider`` None: the global one, even if the program sets it later.
     ``opentelemetry-instrument`` calls it without arguments. A forked child inherits the state. A pickled
     producer does not carry it: where it is unpickled, that process decides. There is one instrumentor per
-    process; every constructor call returns it. Thread-safe.
+    process; every constructor call returns it.
+
+    Other threads may send meanwhile, but no two threads may call these methods at the same time.
     """
 
     def instrumentation_dependencies(self) -> Collection[str]:

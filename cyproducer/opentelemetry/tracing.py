@@ -109,32 +109,32 @@ class _Wrapper:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
+        # Kept apart: the function takes over the name of what it wraps, which another library may have made.
+        self._name = function.__name__
         #: The class's own method; None if it is inherited.
         self._own: Any = None
         self._installed = False
         #: What the wrapper calls.
-        self.original: Callable[..., Any] = getattr(KafkaProducer, function.__name__)
+        self.original: Callable[..., Any] = getattr(KafkaProducer, self._name)
 
     def install(self) -> None:
         if self._installed:
             return
-        name = self._function.__name__
-        self._own = vars(KafkaProducer).get(name)
-        self.original = getattr(KafkaProducer, name)
+        self._own = vars(KafkaProducer).get(self._name)
+        self.original = getattr(KafkaProducer, self._name)
         functools.update_wrapper(self._function, self.original)
         self._installed = True
-        setattr(KafkaProducer, name, self._function)
+        setattr(KafkaProducer, self._name, self._function)
 
     def remove(self) -> None:
-        name = self._function.__name__
         # If another library has wrapped the wrapper, it stays, and only passes calls on.
-        if not self._installed or vars(KafkaProducer).get(name) is not self._function:
+        if not self._installed or vars(KafkaProducer).get(self._name) is not self._function:
             return
         self._installed = False
         if self._own is None:
-            delattr(KafkaProducer, name)
+            delattr(KafkaProducer, self._name)
         else:
-            setattr(KafkaProducer, name, self._own)
+            setattr(KafkaProducer, self._name, self._own)
 
 
 # The wrappers, with the signatures of the methods
@@ -256,7 +256,7 @@ class Tracing:
             topic = str.__str__(topic)
             name = f"{SEND} {topic}"
             attributes[DESTINATION] = topic
-        if isinstance(partition, int):
+        if isinstance(partition, int) and 0 <= partition < 1 << 31:
             attributes[PARTITION] = str(partition)
         links = None if link is None else [Link(link)]
         return self._tracer.start_span(name, kind=kind, attributes=attributes, links=links)
@@ -276,9 +276,9 @@ class Tracing:
         span = self.start(producer, topic, partition, kind, more, created)
         if created is None and pairs is not None:
             _inject(span, pairs)
-            # Without headers, and without anything to inject, interceptors still see None.
-            headers = pairs or headers
-        return span, headers
+        # The copy even if nothing was added: the original may be an iterator, which can be read only once.
+        # Without headers, and without anything to inject, interceptors still see None.
+        return span, pairs or headers
 
 
 def _tracing_of(producer: KafkaProducer) -> Tracing | None:
@@ -312,13 +312,14 @@ def _shown_key(key: Any) -> str | None:
     """Returns a key as text; None if it has no unambiguous text."""
     if isinstance(key, str):
         return str.__str__(key)
-    if isinstance(key, int):
-        return str(key)
-    if isinstance(key, (bytes, bytearray, memoryview)):
-        try:
+    try:
+        if isinstance(key, int):
+            return int.__repr__(key)
+        if isinstance(key, (bytes, bytearray, memoryview)):
             return str(key, "utf-8")
-        except (ValueError, BufferError):
-            return None
+    except (ValueError, BufferError):
+        # Not UTF-8, an int of more digits than Python converts, or memory that is not contiguous.
+        return None
     return None
 
 

@@ -281,6 +281,25 @@ def test_the_methods_can_be_wrapped_with_wrapt(mock: MockProducer, monkeypatch: 
     ]
 
 
+def test_a_wrapper_around_a_function_of_another_name_is_removed(
+    mock: MockProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def other(self: KafkaProducer, topic: str, *args: Any, **kwargs: Any) -> Any:
+        calls.append(topic)
+        return SendPath.send(self, topic, *args, **kwargs)
+
+    monkeypatch.setattr(KafkaProducer, "send", other)
+    spans = Spans()
+    CyproducerInstrumentor().instrument(tracer_provider=spans.provider)
+    mock.send("orders", b"tea")
+    mock.flush()
+    CyproducerInstrumentor().uninstrument()
+    assert (calls, names(spans)) == (["orders"], ["send orders"])
+    assert vars(KafkaProducer)["send"] is other
+
+
 def test_a_wrapper_around_the_wrapper_outlives_uninstrument(mock: MockProducer) -> None:
     calls: list[str] = []
 

@@ -181,7 +181,9 @@ def test_a_key_is_shown_if_it_is_text(
     assert (spans.only().attributes or {}).get("messaging.kafka.message.key") == shown
 
 
-@pytest.mark.parametrize(("key", "shown"), [("7", "7"), (7, "7"), ((7,), None)])
+@pytest.mark.parametrize(
+    ("key", "shown"), [("7", "7"), (7, "7"), ((7,), None), pytest.param(1 << 20_000, None, id="long")]
+)
 def test_a_key_is_shown_as_it_was_before_serialization(
     cluster: ScriptedCluster, spans: Spans, key: Any, shown: str | None
 ) -> None:
@@ -260,6 +262,7 @@ def test_a_record_that_is_refused_at_once_ends_its_span_before_send_returns(
         ({"topic": "orders", "value": b"tea", "headers": [(5, b"1")]}, "TypeError"),
         ({"topic": "orders", "value": b"tea", "headers": [("traceparent", 5)]}, "TypeError"),
         ({"topic": "orders", "value": b"tea", "partition": "1"}, "TypeError"),
+        ({"topic": "orders", "value": b"tea", "partition": 1 << 20_000}, "ValueError"),
     ],
 )
 def test_a_call_that_raises_fails_its_span_and_raises_the_same_as_without_one(
@@ -337,6 +340,16 @@ def test_a_context_of_the_program_s_own_is_kept_and_linked(
     # The convention: such a span only describes the transport.
     assert span.kind is SpanKind.CLIENT
     assert [(link.context.trace_id, link.context.span_id) for link in span.links] == [CREATED]
+
+
+def test_headers_that_can_be_read_only_once_are_kept(
+    cluster: ScriptedCluster, producer: KafkaProducer, spans: Spans
+) -> None:
+    producer.send("orders", b"tea", headers=iter([OWN_CONTEXT, ("a", b"1")]), partition=0)  # type: ignore[arg-type]
+    producer.send("orders", b"tea", headers=iter([("a", b"1")]), partition=0)  # type: ignore[arg-type]
+    producer.flush(WAIT_S)
+    header = ("traceparent", traceparent(context_of(spans.ended[1])))
+    assert sent_headers(cluster) == [[OWN_CONTEXT, ("a", b"1")], [("a", b"1"), header]]
 
 
 def test_a_malformed_context_is_replaced(
