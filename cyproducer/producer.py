@@ -20,6 +20,7 @@ from cyproducer.base.durations import duration
 from cyproducer.base.words import counted
 from cyproducer.callers.bulk_path import BulkPath
 from cyproducer.config import DEFAULTS, ProducerConfig, shown_option
+from cyproducer.control.cluster_view import ClusterView
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
 from cyproducer.futures.delivery import RecordFuture, failed_future
 from cyproducer.futures.waiting import refuse_wait_of_sender
@@ -87,6 +88,9 @@ class KafkaProducer(BulkPath[K, V]):
     #: None until it is made: by the constructor, and in a forked child on first use.
     _running: Runtime | None = None
 
+    #: Whether every send() goes through ``_send_extended``.
+    _always_extended: ClassVar[bool] = False
+
     def __init__(
         self, options: Mapping[str, Any] | None = None, /, **configs: "Unpack[ProducerOptions[K, V]]"
     ) -> None:
@@ -100,7 +104,8 @@ class KafkaProducer(BulkPath[K, V]):
         #: The objects that close() closes. Each is closed by the thread that pops it.
         self._extras = [extra for extra in (*reversed(extras), self._custom) if hasattr(extra, "close")]
         extended = (
-            self._custom is not None
+            self._always_extended
+            or self._custom is not None
             or self._interceptors
             or self.config.key_serializer is not None
             or self.config.value_serializer is not None
@@ -127,6 +132,11 @@ class KafkaProducer(BulkPath[K, V]):
     @property
     def _runtime(self) -> Runtime:
         return self._running or self._make()
+
+    @property
+    def _metadata(self) -> ClusterView:
+        """kafka-python has this attribute, and Elastic APM's wrapper of ``send`` reads its ``controller``."""
+        return self._runtime.client.view
 
     def _make(self) -> Runtime:
         """Makes the runtime: in the constructor, and in a forked child on first use."""

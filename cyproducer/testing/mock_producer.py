@@ -59,6 +59,7 @@ class _Client:
         self._topics = runtime.topics
         self._apply = runtime.apply
         self._closed = False
+        self.view = ClusterView({}, {}, None, None)
 
     def wait_for_topic(self, name: str, timeout_s: float) -> ClusterView:
         self._apply(name)
@@ -179,6 +180,9 @@ class MockProducer(KafkaProducer[K, V]):
         flush_exception: Unless None, ``flush()`` raises it instead of acknowledging the pending records.
     """
 
+    # send() itself would append the record without the mock's knowledge.
+    _always_extended = True
+
     def __init__(
         self,
         *,
@@ -244,19 +248,11 @@ class MockProducer(KafkaProducer[K, V]):
 
     # The program's side
 
-    def send(
-        self,
-        topic: str,
-        value: V | None = None,
-        key: K | None = None,
-        headers: Headers | None = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-    ) -> RecordFuture:
-        """Checks, serializes and keeps a record, like ``KafkaProducer.send``."""
-        kept = list(headers) if isinstance(headers, (list, tuple)) else headers
-        record = ProducerRecord(topic, value, key, cast(Any, kept), partition, timestamp_ms)
-        return self._send_extended(record)
+    def _send_extended(self, record: ProducerRecord) -> RecordFuture:
+        # The history keeps them: the program may change its list.
+        if isinstance(record.headers, (list, tuple)):
+            record = record._replace(headers=list(record.headers))
+        return super()._send_extended(record)
 
     async def send_async(
         self,

@@ -30,7 +30,11 @@ MAY_IMPORT = {
         "version",
     ),
     "observability": ("accumulator", "base", "records", "user_thread"),
-    "opentelemetry": ("accumulator", "live", "observability", "runtime", "version"),
+    # It wraps the producer's methods, from outside.
+    "opentelemetry": (
+        "accumulator", "config", "errors", "futures", "live", "network", "observability", "producer",
+        "runtime", "structs", "version",
+    ),
 }  # fmt: skip
 """Layer -> the folders and modules of this package that it may import, in addition to itself."""
 
