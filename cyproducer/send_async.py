@@ -104,20 +104,23 @@ def _channel() -> tuple[int, int]:
 async def send_async(producer: "KafkaProducer", record: "ProducerRecord") -> RecordFuture:
     """Implements ``KafkaProducer.send_async``."""
     if producer._extension is None:
-        return await _accepted(producer, record, None)
+        return await accepted(producer, record, None)
     record = producer._intercepted(record)
     try:
-        future = await _accepted(producer, record, producer._send_intercepted)
+        future = await accepted(producer, record, producer._send_intercepted)
     except BaseException as error:
         producer._acknowledge(record.topic, record.partition, error)
         raise
     return producer._followed(record, future)
 
 
-async def _accepted(
+async def accepted(
     producer: "KafkaProducer", record: "ProducerRecord", extended: Callable[..., RecordFuture] | None
 ) -> RecordFuture:
-    """Gets a record accepted, awaiting anything that is in the way; ``extended`` runs before that."""
+    """Gets a record accepted, awaiting anything that is in the way.
+
+    ``extended`` runs before that; None: the record is bytes already.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + producer.config.max_block_ms / 1000
     arguments: Arguments = (
