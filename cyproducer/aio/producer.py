@@ -110,7 +110,7 @@ class AIOKafkaProducer:
         self._config.reject_unsupported()
         #: After stop(), so that a second one waits for the first.
         self._stopping: KafkaProducer | None = None
-        self._stopped = False
+        self._closed = False
         #: For each loop, its futures. A loop that is gone takes its own along.
         self._outcomes: weakref.WeakKeyDictionary[Any, LoopOutcomes] = weakref.WeakKeyDictionary()
         #: The futures of batches that have no outcome yet.
@@ -134,7 +134,7 @@ class AIOKafkaProducer:
         authentication. Then, and if the task is cancelled, nothing is left running, and ``start()`` may be
         called again. Raises ``ProducerClosedError`` after ``stop()``.
         """
-        if self._stopped:
+        if self._closed:
             raise ProducerClosedError("start() after stop(): make another producer")
         if self._producer is not None:
             return
@@ -158,7 +158,7 @@ class AIOKafkaProducer:
         ``ProducerClosedError``. May be called several times. If the task is cancelled, the producer goes on
         closing in the background, and the end of the process waits for it up to ``close_timeout_ms``.
         """
-        self._stopped = True
+        self._closed = True
         if self._producer is not None:
             self._stopping, self._producer = self._producer, None
         if self._stopping is not None:
@@ -195,7 +195,7 @@ class AIOKafkaProducer:
         return f"cyproducer-aio-{method} | {self.client_id}"
 
     def _not_running(self, method: str) -> IllegalStateError:
-        if self._stopped:
+        if self._closed:
             return ProducerClosedError(f"{method}() after stop(): nothing was accepted")
         return IllegalStateError(f"{method}() before start(): await start() first, or use `async with`")
 
@@ -312,8 +312,9 @@ class AIOKafkaProducer:
 
         Returns an asyncio future for all of them. Its result is the ``RecordMetadata`` of the first record,
         None with ``acks=0`` or for an empty batch; its error is the first that a record has. Awaits the
-        topic's metadata, and memory, like ``send()``. The records share Kafka's batch with others if the
-        partition's batch has some already: then they may be divided into two.
+        topic's metadata, and memory, like ``send()``. The producer divides records into batches on the wire
+        as for ``send()``: none is above ``max_batch_size``, and with ``linger_ms`` above 0 these are together
+        unless the partition's batch has others already.
 
         Raises ``MessageSizeTooLargeError`` if a record is above ``max_request_size``, and
         ``UnknownTopicOrPartitionError`` if the topic has no such partition; then nothing was accepted. If an
@@ -391,7 +392,7 @@ class AIOKafkaProducer:
         _no_transactions("transaction")
 
     def __repr__(self) -> str:
-        state = "open" if self._producer is not None else "stopped" if self._stopped else "not started"
+        state = "open" if self._producer is not None else "stopped" if self._closed else "not started"
         return f"<{type(self).__name__} {self.client_id!r} {state}>"
 
 

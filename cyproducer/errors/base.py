@@ -45,7 +45,8 @@ class KafkaError(_Root):
     future: "BulkFuture | None" = None
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*args)
+        # Not super(): the next class may be another client's, which changes the text.
+        Exception.__init__(self, *args)
         # A copy: another thread may remove a module at the same time.
         for module in tuple(_strangers):
             if module in sys.modules and adopt(KafkaError, module):

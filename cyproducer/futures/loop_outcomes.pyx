@@ -23,12 +23,13 @@ from collections import deque
 from libc.stdint cimport uintptr_t
 
 from cyproducer.futures.delivery cimport (
-    ACKNOWLEDGED,
     FAILED,
     PENDING,
     Delivery,
     RecordFuture,
     as_named,
+    delivery_ref,
+    delivery_unref,
     fresh,
 )
 
@@ -43,7 +44,12 @@ cdef class Group:
     cdef LoopOutcomes outcomes
     cdef list records
     cdef list futures
-    cdef uintptr_t key
+    # Held, so that its address means no other batch meanwhile.
+    cdef Delivery* delivery
+
+    def __dealloc__(self):
+        if self.delivery != NULL:
+            delivery_unref(self.delivery)
 
     def __call__(self, outcome):
         self.outcomes.arrive(self)
@@ -90,25 +96,21 @@ cdef class LoopOutcomes:
         """Sets ``future`` if the outcome is known; else adds it to the group of the record's batch."""
         cdef Group group
         cdef uintptr_t key
-        cdef RecordFuture first
         if record._state() != PENDING:
             self._set(record, future)
             return 0
         key = <uintptr_t>record.delivery
         group = self.groups.get(key)
         if group is not None:
-            first = group.records[0]
-            # The batch may have been divided since, its memory freed, and used for another one.
-            first._state()
-            if <uintptr_t>first.delivery == key:
-                group.records.append(record)
-                group.futures.append(future)
-                return 0
+            group.records.append(record)
+            group.futures.append(future)
+            return 0
         group = Group.__new__(Group)
         group.outcomes = self
         group.records = [record]
         group.futures = [future]
-        group.key = key
+        group.delivery = record.delivery
+        delivery_ref(group.delivery)
         # Before the callback is added, which runs at once if the batch completes meanwhile.
         self.groups[key] = group
         try:
@@ -144,8 +146,7 @@ cdef class LoopOutcomes:
         self.woken = False
         while self.arrived:
             group = self.arrived.popleft()
-            if self.groups.get(group.key) is group:
-                del self.groups[group.key]
+            self.groups.pop(<uintptr_t>group.delivery, None)
             for record, future in zip(group.records, group.futures):
                 # Not always done: a batch that was divided completes in parts.
                 if not future.done():
