@@ -4,7 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.default_records import (  # type: ignore[import-untyped]
+    DefaultRecordBatchBuilder,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -3,7 +3,7 @@
 import inspect
 import json
 
-import aiokafka.errors as theirs
+import aiokafka.errors as theirs  # type: ignore[import-untyped]
 import pytest
 
 from cyproducer.aio import errors

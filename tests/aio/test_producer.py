@@ -636,7 +636,7 @@ def test_options_have_aiokafkas_meaning() -> None:
 
 
 def test_plain_is_the_mechanism_that_is_not_given() -> None:
-    login = {"sasl_plain_username": "u", "sasl_plain_password": "p"}
+    login: dict[str, Any] = {"sasl_plain_username": "u", "sasl_plain_password": "p"}
     config = AIOKafkaProducer(security_protocol="SASL_PLAINTEXT", **login)._config
     assert config.sasl_mechanism == "PLAIN"
     config = AIOKafkaProducer(security_protocol="SASL_SSL", sasl_mechanism="SCRAM-SHA-256", **login)._config

@@ -27,7 +27,7 @@ class Following:
         self.outcomes = LoopOutcomes(loop)
         self.wakes = 0
         self._wake = loop.call_soon_threadsafe
-        loop.call_soon_threadsafe = self._counted  # type: ignore[method-assign]
+        loop.call_soon_threadsafe = self._counted  # type: ignore[assignment, method-assign]
 
     def _counted(self, *given: Any, **more: Any) -> Any:
         self.wakes += 1
