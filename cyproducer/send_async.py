@@ -42,6 +42,11 @@ class Line:
         #: The descriptors that announce granted tickets, while tasks wait: (read from, write to).
         self._fds: tuple[int, int] | None = None
 
+    @property
+    def empty(self) -> bool:
+        """Whether no task waits."""
+        return not self._waiting
+
     async def wait(self, size: int, timeout_s: float) -> Ticket:
         """Returns a ticket that was granted ``size`` bytes.
 
@@ -184,3 +189,7 @@ async def _memory(
         return await line.wait(size, timeout_s)
     except TimeoutError:
         raise producer._exhausted(size, topic) from None
+    finally:
+        # A line refers to its loop, which would otherwise live as long as the producer.
+        if line.empty and producer._lines.get(loop) is line:
+            del producer._lines[loop]

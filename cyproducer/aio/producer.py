@@ -96,7 +96,7 @@ class AIOKafkaProducer:
             options["batch_size"] = max_batch_size
         if str(options.get("security_protocol", "")).upper().startswith("SASL"):
             options.setdefault("sasl_mechanism", "PLAIN")
-        if options.get("acks", "all") not in (-1, "-1", "all"):
+        if str(options.get("acks", "all")).lower() not in ("-1", "all"):
             # aiokafka's default: without this there would be a warning that it is switched off.
             options.setdefault("enable_idempotence", False)
         options["request_timeout_ms"] = request_timeout_ms
@@ -113,6 +113,8 @@ class AIOKafkaProducer:
         self._closed = False
         #: For each loop, its futures. A loop that is gone takes its own along.
         self._outcomes: weakref.WeakKeyDictionary[Any, LoopOutcomes] = weakref.WeakKeyDictionary()
+        #: Those of the loop that sent last.
+        self._latest: LoopOutcomes | None = None
         #: The futures of batches that have no outcome yet.
         self._batches: set[asyncio.Task[RecordMetadata | None]] = set()
         running = asyncio._get_running_loop()
@@ -136,19 +138,19 @@ class AIOKafkaProducer:
         """
         if self._closed:
             raise ProducerClosedError("start() after stop(): make another producer")
-        if self._producer is not None:
-            return
-        self._loop = asyncio.get_running_loop()
-        # The numbered id stays the same, for a producer that starts again.
-        producer = KafkaProducer(self._config.given() | {"client_id": self._config.client_id})
-        self._producer = producer
+        if self._producer is None:
+            self._loop = asyncio.get_running_loop()
+            # The numbered id stays the same, for a producer that starts again.
+            self._producer = KafkaProducer(self._config.given() | {"client_id": self._config.client_id})
+        producer = self._producer
         try:
             await in_thread(self._named("start"), producer.wait_ready)
         except BaseException:
+            # Unless stop() closes it.
             if self._producer is producer:
                 self._producer = None
-            # Not awaited: the task may be cancelled. Without records it takes no time.
-            start_thread(self._named("stop"), producer.close, 0)
+                # Not awaited: the task may be cancelled. Without records it takes no time.
+                start_thread(self._named("stop"), producer.close, 0)
             raise
 
     async def stop(self) -> None:
@@ -219,7 +221,27 @@ class AIOKafkaProducer:
         Raises what ``KafkaProducer.send()`` raises, and what is known to be wrong with the record at once:
         ``MessageSizeTooLargeError``, for example. The future gets later errors.
         """
-        return self._followed(await self._accepted(topic, value, key, partition, timestamp_ms, headers))
+        producer = self._producer
+        if producer is None:
+            raise self._not_running("send")
+        pairs: Any = headers
+        if headers is not None and not isinstance(headers, list | Mapping):
+            # It may be an iterator, which can be read only once. What is no list of pairs is refused below.
+            pairs = list(headers) if isinstance(headers, Iterable) else headers
+        record = None
+        if producer._extension is None:
+            # send_async() would do the same, through three more coroutines.
+            try:
+                record = producer._send_at_once(topic, value, key, pairs, partition, timestamp_ms, None)
+            except WouldBlock:
+                record = None
+        if record is None:
+            record = await producer.send_async(topic, value, key, pairs, partition, timestamp_ms)
+        if record.failed():
+            error = record.exception
+            assert error is not None
+            raise error
+        return self._followed(record)
 
     async def send_and_wait(
         self,
@@ -231,43 +253,17 @@ class AIOKafkaProducer:
         headers: Headers | None = None,
     ) -> RecordMetadata | None:
         """``send()``, and awaits the outcome. A task that is cancelled meanwhile may have sent the record."""
-        record = await self._accepted(topic, value, key, partition, timestamp_ms, headers)
-        return await self._followed(record)
-
-    async def _accepted(
-        self,
-        topic: str,
-        value: Any,
-        key: Any,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Headers | None,
-    ) -> RecordFuture:
-        producer = self._producer
-        if producer is None:
-            raise self._not_running("send")
-        # It may be an iterator, which can be read only once.
-        pairs: Any = headers
-        if headers is not None and type(headers) is not list:
-            pairs = headers if isinstance(headers, Mapping) else list(headers)
-        record = None
-        if producer._extension is None:
-            with suppress(WouldBlock):
-                record = producer._send_at_once(topic, value, key, pairs, partition, timestamp_ms, None)
-        if record is None:
-            record = await producer.send_async(topic, value, key, pairs, partition, timestamp_ms)
-        if record.failed():
-            error = record.exception
-            assert error is not None
-            raise error
-        return record
+        return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
 
     def _followed(self, record: RecordFuture) -> "asyncio.Future[RecordMetadata | None]":
         loop = asyncio.get_running_loop()
-        outcomes = self._outcomes.get(loop)
-        if outcomes is None:
-            outcomes = LoopOutcomes(loop, RecordMetadata, self._config.acks == 0)
-            self._outcomes[loop] = outcomes
+        outcomes = self._latest
+        if outcomes is None or not outcomes.serves(loop):
+            outcomes = self._outcomes.get(loop)
+            if outcomes is None:
+                outcomes = LoopOutcomes(loop, RecordMetadata, self._config.acks == 0)
+                self._outcomes[loop] = outcomes
+            self._latest = outcomes
         return outcomes.follow(record)
 
     async def flush(self) -> None:

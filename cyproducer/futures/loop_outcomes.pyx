@@ -83,6 +83,10 @@ cdef class LoopOutcomes:
         self.groups = {}
         self.arrived = deque()
 
+    def serves(self, loop):
+        """Whether this is for ``loop``."""
+        return self.loop() is loop
+
     def follow(self, RecordFuture record not None):
         """Returns an asyncio future that gets the outcome of ``record``. Cancelling it changes nothing else.
 

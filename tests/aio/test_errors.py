@@ -47,6 +47,7 @@ for name in {names}:
 error = ours.NotLeaderForPartitionError("text")
 found["text"] = str(error) == "[Error 6] NotLeaderForPartitionError: text"
 found["retriable"] = error.retriable is True and error.invalid_metadata is True
+found["text of its own"] = str(ours.CommitFailedError("late")) == "CommitFailedError: late"
 found["others"] = not caught(error, theirs.KafkaTimeoutError)
 found["below"] = caught(ours.DeliveryTimeoutError("text"), theirs.KafkaTimeoutError)
 found["no brokers"] = caught(ours.NoBrokersAvailable("text"), theirs.KafkaConnectionError)

@@ -156,7 +156,14 @@ def test_the_aio_package_opens_no_connections() -> None:
         for name in imported(module_name(path), path.read_text(), path.suffix)
     }
     assert "cyproducer.producer" in found
-    forbidden_here = ("cyproducer.network", "cyproducer.accumulator", "aiokafka", "socket", "ssl", "concurrent")
+    forbidden_here = (
+        "cyproducer.network",
+        "cyproducer.accumulator",
+        "aiokafka",
+        "socket",
+        "ssl",
+        "concurrent",
+    )
     assert [name for name in found if name.startswith(forbidden_here)] == []
 
 
