@@ -1535,13 +1535,6 @@ MUTANTS = [
         ("tests/aio/test_producer.py::test_a_cancelled_start_leaves_nothing",),
     ),
     Mutant(
-        "flush-before-batches",
-        "cyproducer/aio/producer.py",
-        '        await in_thread(self._named("flush"), self._producer.flush)\n        if batches:\n',
-        '        await in_thread(self._named("flush"), self._producer.flush)\n        if False:\n',
-        ("tests/aio/test_producer.py::test_flush_sets_all_futures_without_the_linger",),
-    ),
-    Mutant(
         "error-of-another-client",
         "cyproducer/errors/base.py",
         "        Exception.__init__(self, *args)\n",

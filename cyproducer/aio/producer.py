@@ -115,8 +115,6 @@ class AIOKafkaProducer:
         self._outcomes: weakref.WeakKeyDictionary[Any, LoopOutcomes] = weakref.WeakKeyDictionary()
         #: Those of the loop that sent last.
         self._latest: LoopOutcomes | None = None
-        #: The futures of batches that have no outcome yet.
-        self._batches: set[asyncio.Task[RecordMetadata | None]] = set()
         running = asyncio._get_running_loop()
         if running is not None and running.get_debug():
             self._source_traceback = traceback.extract_stack(sys._getframe(1))
@@ -164,10 +162,7 @@ class AIOKafkaProducer:
         if self._producer is not None:
             self._stopping, self._producer = self._producer, None
         if self._stopping is not None:
-            batches = self._own_batches()
             await in_thread(self._named("stop"), self._stopping.close)
-            if batches:
-                await asyncio.wait(batches)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -273,10 +268,8 @@ class AIOKafkaProducer:
         """
         if self._producer is None:
             raise self._not_running("flush")
-        batches = self._own_batches()
+        # The callbacks that it waits for wake up the loop before it does.
         await in_thread(self._named("flush"), self._producer.flush)
-        if batches:
-            await asyncio.wait(batches)
 
     async def partitions_for(self, topic: str) -> set[int]:
         """Returns the topic's partitions; waits for its metadata up to ``request_timeout_ms``.
@@ -343,10 +336,8 @@ class AIOKafkaProducer:
         except KafkaError as error:
             error.accepted = len(records)
             raise
-        whole = asyncio.get_running_loop().create_task(self._whole(records))
-        self._batches.add(whole)
-        whole.add_done_callback(self._batches.discard)
-        return whole
+        # The future that the task awaits keeps it.
+        return asyncio.get_running_loop().create_task(self._whole(records))
 
     async def _whole(self, records: list[RecordFuture]) -> RecordMetadata | None:
         """The outcome of a batch."""
@@ -359,11 +350,6 @@ class AIOKafkaProducer:
             if record.failed():
                 await self._followed(record)
         return await self._followed(records[0]) if records else None
-
-    def _own_batches(self) -> "list[asyncio.Task[RecordMetadata | None]]":
-        """The batches of this loop that have no outcome yet."""
-        loop = asyncio.get_running_loop()
-        return [each for each in tuple(self._batches) if each.get_loop() is loop]
 
     # Transactions
 
