@@ -58,7 +58,7 @@ class AIOKafkaProducer:
             acknowledged within twice that time and ``linger_ms`` (``delivery_timeout_ms``). Default: 40000.
         connections_max_idle_ms: None: connections are not closed for being idle.
         sasl_mechanism: default: "PLAIN", if ``security_protocol`` is one with SASL.
-        api_version: no effect, with a ``DeprecationWarning``. For the option of ``KafkaProducer`` use that.
+        api_version: no effect, with a ``DeprecationWarning``. ``KafkaProducer`` has an option of that name.
         loop: needs not be given, and is ignored, with a ``DeprecationWarning``: futures belong to the loop
             that calls ``send()``.
 
@@ -147,7 +147,7 @@ class AIOKafkaProducer:
             # Unless stop() closes it.
             if self._producer is producer:
                 self._producer = None
-                # Not awaited: the task may be cancelled. Without records it takes no time.
+                # Not awaited: the task may be cancelled.
                 start_thread(self._named("stop"), producer.close, 0)
             raise
 
