@@ -1535,6 +1535,13 @@ MUTANTS = [
         ("tests/aio/test_producer.py::test_a_cancelled_start_leaves_nothing",),
     ),
     Mutant(
+        "a-brokers-error-from-send",
+        "cyproducer/aio/producer.py",
+        "        if record.failed() and record.partition is None:\n",
+        "        if record.failed():\n",
+        ("tests/aio/test_producer.py::test_the_future_has_the_errors_of_brokers_however_fast_they_are",),
+    ),
+    Mutant(
         "error-of-another-client",
         "cyproducer/errors/base.py",
         "        Exception.__init__(self, *args)\n",

@@ -232,7 +232,9 @@ class AIOKafkaProducer:
                 record = None
         if record is None:
             record = await producer.send_async(topic, value, key, pairs, partition, timestamp_ms)
-        if record.failed():
+        # Without a partition, it was refused here. A broker may have refused it by now, too: that is for the
+        # future, as if it came later.
+        if record.failed() and record.partition is None:
             error = record.exception
             assert error is not None
             raise error

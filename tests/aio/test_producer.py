@@ -134,6 +134,20 @@ def test_the_future_has_the_errors_of_brokers(cluster: ScriptedCluster) -> None:
     run(main())
 
 
+def test_the_future_has_the_errors_of_brokers_however_fast_they_are(cluster: ScriptedCluster) -> None:
+    async def main() -> None:
+        async with producing_to(cluster) as producer:
+            inner: Any = producer._producer
+            refused = inner.send("orders", b"v", partition=0)
+            await runs_on(refused.done)
+            inner._send_at_once = lambda *_: refused
+            future = await producer.send("orders", b"v", partition=0)
+            assert isinstance(future.exception(), errors.TopicAuthorizationFailedError)
+
+    cluster.act(PRODUCE, Act(error=DENIED))
+    run(main())
+
+
 def test_serializers_and_aiokafkas_partitioners_are_used(cluster: ScriptedCluster) -> None:
     asked = []
 
