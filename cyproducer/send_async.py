@@ -42,6 +42,11 @@ class Line:
         #: The descriptors that announce granted tickets, while tasks wait: (read from, write to).
         self._fds: tuple[int, int] | None = None
 
+    @property
+    def empty(self) -> bool:
+        """Whether no task waits."""
+        return not self._waiting
+
     async def wait(self, size: int, timeout_s: float) -> Ticket:
         """Returns a ticket that was granted ``size`` bytes.
 
@@ -104,20 +109,23 @@ def _channel() -> tuple[int, int]:
 async def send_async(producer: "KafkaProducer", record: "ProducerRecord") -> RecordFuture:
     """Implements ``KafkaProducer.send_async``."""
     if producer._extension is None:
-        return await _accepted(producer, record, None)
+        return await accepted(producer, record, None)
     record = producer._intercepted(record)
     try:
-        future = await _accepted(producer, record, producer._send_intercepted)
+        future = await accepted(producer, record, producer._send_intercepted)
     except BaseException as error:
         producer._acknowledge(record.topic, record.partition, error)
         raise
     return producer._followed(record, future)
 
 
-async def _accepted(
+async def accepted(
     producer: "KafkaProducer", record: "ProducerRecord", extended: Callable[..., RecordFuture] | None
 ) -> RecordFuture:
-    """Gets a record accepted, awaiting anything that is in the way; ``extended`` runs before that."""
+    """Gets a record accepted, awaiting anything that is in the way.
+
+    ``extended`` runs before that; None: the record is bytes already.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + producer.config.max_block_ms / 1000
     arguments: Arguments = (
@@ -181,3 +189,7 @@ async def _memory(
         return await line.wait(size, timeout_s)
     except TimeoutError:
         raise producer._exhausted(size, topic) from None
+    finally:
+        # A line refers to its loop, which would otherwise live as long as the producer.
+        if line.empty and producer._lines.get(loop) is line:
+            del producer._lines[loop]

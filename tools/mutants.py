@@ -1526,6 +1526,69 @@ MUTANTS = [
         "        super()._end()\n",
         ("tests/testing/test_mock_producer.py::test_close_waits_for_an_outcome_that_another_thread_gives",),
     ),
+    # Asyncio
+    Mutant(
+        "wake-up-per-batch",
+        "cyproducer/futures/loop_outcomes.pyx",
+        "        if self.woken:\n",
+        "        if False:\n",
+        (
+            "tests/futures/test_loop_outcomes.py::test_a_batch_has_one_callback_and_many_batches_share_one_wake_up",
+        ),
+    ),
+    Mutant(
+        "one-wake-up-only",
+        "cyproducer/futures/loop_outcomes.pyx",
+        "        self.woken = False\n        while",
+        "        while",
+        (
+            "tests/futures/test_loop_outcomes.py::test_a_batch_has_one_callback_and_many_batches_share_one_wake_up",
+        ),
+    ),
+    Mutant(
+        "callback-per-record",
+        "cyproducer/futures/loop_outcomes.pyx",
+        "        if group is not None:\n",
+        "        if False:\n",
+        (
+            "tests/futures/test_loop_outcomes.py::test_a_batch_has_one_callback_and_many_batches_share_one_wake_up",
+        ),
+    ),
+    Mutant(
+        "cancelled-future-set",
+        "cyproducer/futures/loop_outcomes.pyx",
+        "                if not future.done():\n",
+        "                if True:\n",
+        ("tests/futures/test_loop_outcomes.py::test_a_cancelled_future_disturbs_no_other",),
+    ),
+    Mutant(
+        "line-keeps-its-loop",
+        "cyproducer/send_async.py",
+        "            del producer._lines[loop]\n",
+        "            pass\n",
+        ("tests/aio/test_producer.py::test_one_producer_serves_several_loops",),
+    ),
+    Mutant(
+        "start-leaves-a-producer",
+        "cyproducer/aio/producer.py",
+        '                start_thread(self._named("stop"), producer.close, 0)\n',
+        "                pass\n",
+        ("tests/aio/test_producer.py::test_a_cancelled_start_leaves_nothing",),
+    ),
+    Mutant(
+        "a-brokers-error-from-send",
+        "cyproducer/aio/producer.py",
+        "        if record.failed() and record.partition is None:\n",
+        "        if record.failed():\n",
+        ("tests/aio/test_producer.py::test_the_future_has_the_errors_of_brokers_however_fast_they_are",),
+    ),
+    Mutant(
+        "error-of-another-client",
+        "cyproducer/errors/base.py",
+        "        Exception.__init__(self, *args)\n",
+        "        super().__init__(*args)\n",
+        ("tests/aio/test_errors.py::test_aiokafkas_classes_catch_ours",),
+    ),
 ]
 
 

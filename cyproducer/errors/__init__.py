@@ -6,8 +6,8 @@ pickled, with its arguments and attributes, and has the class attributes ``retri
 ``invalid_metadata``.
 
 Names and hierarchy are kafka-python's (3.0; ``NoBrokersAvailable`` is from 2.x), so that a program written
-for it only needs another import. Where it still says ``except kafka.errors.X``, that catches these, too
-(``errors/kafka_python``). Cyproducer's own errors, below kafka-python's:
+for it only needs another import. Where it still says ``except kafka.errors.X`` or ``aiokafka.errors.X``, that
+catches these, too (``errors/other_clients``). Cyproducer's own errors, below kafka-python's:
 
     KafkaError
     |- KafkaConfigurationError        also a ValueError, which kafka-python raises for an unknown option

@@ -10,16 +10,17 @@ Names and hierarchy are kafka-python's, so that ``except`` clauses written for i
 
 import copy
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from cyproducer.errors.kafka_python import adopt
+from cyproducer.errors.other_clients import MODULES, adopt
 
 if TYPE_CHECKING:
     from cyproducer.futures.bulk_future import BulkFuture
 
 
-#: Whether the errors are also kafka-python's: see ``errors/kafka_python``.
-_adopted = False
+#: The modules of other clients whose errors these are not yet: see ``errors/other_clients``.
+_strangers = list(MODULES)
 
 
 class _Root(Exception):
@@ -44,10 +45,13 @@ class KafkaError(_Root):
     future: "BulkFuture | None" = None
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*args)
-        global _adopted
-        if not _adopted and "kafka.errors" in sys.modules:
-            _adopted = adopt(KafkaError)
+        # Not super(): the next class may be another client's, which changes the text.
+        Exception.__init__(self, *args)
+        # A copy: another thread may remove a module at the same time.
+        for module in tuple(_strangers):
+            if module in sys.modules and adopt(KafkaError, module):
+                with suppress(ValueError):
+                    _strangers.remove(module)
 
     def __str__(self) -> str:
         name = type(self).__name__

@@ -6,11 +6,14 @@ thread may call every function.
 """
 
 import logging
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cyproducer.base.durations import duration, waitable
+from cyproducer.futures.delivery import RecordFuture
+from cyproducer.futures.loop_outcomes import LoopOutcomes
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,6 +22,9 @@ log = logging.getLogger("cyproducer")
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+#: For each event loop, the records that its tasks await.
+_awaited: "weakref.WeakKeyDictionary[Any, LoopOutcomes]" = weakref.WeakKeyDictionary()
 
 
 class Outcome(Protocol[T_co]):
@@ -84,6 +90,11 @@ async def awaited(record: Outcome[Any]) -> Any:
         return record.get(0)
     record._refuse_wait("await")
     loop = asyncio.get_running_loop()
+    if isinstance(record, RecordFuture):
+        outcomes = _awaited.get(loop)
+        if outcomes is None:
+            outcomes = _awaited[loop] = LoopOutcomes(loop)
+        return await outcomes.follow(record)
     future = loop.create_future()
 
     def arrived(outcome: Any) -> None:

@@ -96,6 +96,7 @@ cdef int delivery_await(Delivery* d, int64_t until) except -1
 cdef void delivery_fail(Delivery* d, object error)
 cdef list take_callbacks(Delivery* d)
 cdef object fresh(object error)
+cdef object as_named(type kind, tuple fields)
 cdef object record_metadata(
     const Delivery* d,
     object place,

@@ -313,7 +313,7 @@ cdef void unlock_forwards() noexcept nogil:
     pthread_mutex_unlock(&forward_lock)
 
 
-cdef inline object as_named(type kind, tuple fields):
+cdef object as_named(type kind, tuple fields):
     """A named tuple of type ``kind``, made without its constructor, which is a Python function."""
     cdef tuple arguments = (fields,)
     return (<PyTypeObject*>tuple).tp_new(kind, <PyObject*>arguments, NULL)

@@ -170,6 +170,37 @@ def test_only_exporters_import_what_they_share() -> None:
     assert knowing == {"prometheus.py", "opentelemetry/metrics.py"}
 
 
+def test_only_the_aio_package_imports_itself() -> None:
+    knowing = [
+        str(path.relative_to(ROOT))
+        for path in sources(PACKAGE)
+        if path.relative_to(PACKAGE).parts[0] != "aio"
+        and any(
+            name.startswith("cyproducer.aio") or name.split(".")[0] == "aiokafka"
+            for name in imported(module_name(path), path.read_text(), path.suffix)
+        )
+    ]
+    assert knowing == []
+
+
+def test_the_aio_package_opens_no_connections() -> None:
+    found = {
+        name
+        for path in sources(PACKAGE / "aio")
+        for name in imported(module_name(path), path.read_text(), path.suffix)
+    }
+    assert "cyproducer.producer" in found
+    forbidden_here = (
+        "cyproducer.network",
+        "cyproducer.accumulator",
+        "aiokafka",
+        "socket",
+        "ssl",
+        "concurrent",
+    )
+    assert [name for name in found if name.startswith(forbidden_here)] == []
+
+
 def test_only_tests_import_tests() -> None:
     names = ("cyproducer", "pyspark_cyproducer", "pytest_cyproducer", "demo_spark", "perf", "tools")
     folders = [ROOT / name for name in names]

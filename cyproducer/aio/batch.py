@@ -1,0 +1,152 @@
+"""``BatchBuilder``: collects records that ``send_batch()`` sends to one partition.
+
+Owns the records until they are sent, and the size of the batch that they make. Does not own sending them
+(``producer``). Not thread-safe: use it on one thread at a time.
+
+Sizes are those of record format v2 (KIP-98), without compression.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from cyproducer.aio.structs import AppendedRecord
+from cyproducer.records.record_batch import HEADER_BYTES
+
+Serializer = Callable[[Any], Any]
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Record(NamedTuple):
+    """A record of a batch, with key, value and headers as bytes."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: list[tuple[str, bytes | None]]
+
+
+class BatchBuilder:
+    """Records for one partition, up to ``max_batch_size`` bytes; made by ``create_batch()``.
+
+    The first record is taken whatever its size.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        *,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+    ) -> None:
+        self._limit: Final = batch_size
+        self._key_serializer = key_serializer
+        self._value_serializer = value_serializer
+        self._size = HEADER_BYTES
+        self._closed = False
+        self._records: list[Record] = []
+        #: In bytes, of the largest record.
+        self._largest = 0
+
+    def append(
+        self,
+        *,
+        timestamp: int | None,
+        key: Any,
+        value: Any,
+        headers: Headers | None = (),
+    ) -> AppendedRecord | None:
+        """Adds a record. Returns None, and closes the batch, if it does not fit; None if it is closed.
+
+        Args:
+            timestamp: in milliseconds since the epoch; None: now.
+            key: bytes or None, or what ``key_serializer`` takes.
+            value: bytes or None, or what ``value_serializer`` takes.
+            headers: (name, bytes or None) pairs.
+
+        Raises:
+            TypeError: the key, the value, the timestamp or a header has another type.
+            ValueError: both key and value are None, or the timestamp is negative.
+        """
+        if self._closed:
+            return None
+        if self._key_serializer is not None:
+            key = self._key_serializer(key)
+        if self._value_serializer is not None:
+            value = self._value_serializer(value)
+        if key is None and value is None:
+            raise ValueError("a record needs a value or a key: a tombstone is a key with value=None")
+        if timestamp is None:
+            timestamp = time.time_ns() // 1_000_000
+        elif not isinstance(timestamp, int) or isinstance(timestamp, bool):
+            raise TypeError(f"timestamp: must be milliseconds as an int, or None, not {timestamp!r}")
+        elif timestamp < 0:
+            raise ValueError(f"timestamp={timestamp}: must be >= 0")
+        record = Record(_bytes(key, "key"), _bytes(value, "value"), timestamp, _pairs(headers or ()))
+        index = len(self._records)
+        first = self._records[0].timestamp_ms if self._records else timestamp
+        size = _record_size(record, index, timestamp - first)
+        if index and self._size + size > self._limit:
+            self.close()
+            return None
+        self._records.append(record)
+        self._size += size
+        self._largest = max(self._largest, size)
+        return AppendedRecord(index, size, timestamp)
+
+    def close(self) -> None:
+        """Closes the batch: it takes no more records. A batch can't be opened again."""
+        self._closed = True
+
+    def closed(self) -> bool:
+        """Returns whether the batch is closed."""
+        return self._closed
+
+    def record_count(self) -> int:
+        """Returns the number of records."""
+        return len(self._records)
+
+    def size(self) -> int:
+        """Returns the size of the batch in bytes, its header included, before compression."""
+        return self._size
+
+
+def _bytes(data: Any, what: str) -> bytes | None:
+    """A copy, unless the data can't change: the caller may change a buffer before the batch is sent."""
+    if data is None or isinstance(data, bytes):
+        return data
+    try:
+        return bytes(memoryview(data))
+    except TypeError:
+        raise TypeError(
+            f"{what}: must be bytes, another buffer or None, not {type(data).__name__}; other types need a "
+            "serializer"
+        ) from None
+
+
+def _pairs(headers: Headers) -> list[tuple[str, bytes | None]]:
+    pairs = []
+    for header in headers:
+        if not isinstance(header, tuple | list) or len(header) != 2 or not isinstance(header[0], str):
+            raise TypeError(f"headers: each must be a (str, bytes or None) pair, not {header!r}")
+        pairs.append((header[0], _bytes(header[1], "the value of a header")))
+    return pairs
+
+
+def _record_size(record: Record, index: int, timestamp_delta: int) -> int:
+    """The size of a record in a batch, in bytes. Source: KIP-98."""
+    size = 1 + _varint(timestamp_delta) + _varint(index) + _sized(record.key) + _sized(record.value)
+    size += _varint(len(record.headers))
+    for name, value in record.headers:
+        size += _sized(name.encode()) + _sized(value)
+    return _varint(size) + size
+
+
+def _sized(data: bytes | None) -> int:
+    return 1 if data is None else _varint(len(data)) + len(data)
+
+
+def _varint(number: int) -> int:
+    """The size of a number as a zigzag varint, in bytes."""
+    zigzag = number << 1 if number >= 0 else (-number << 1) - 1
+    return max(1, (zigzag.bit_length() + 6) // 7)

@@ -1,0 +1,408 @@
+"""``AIOKafkaProducer``: aiokafka's producer, over a ``KafkaProducer``.
+
+Owns aiokafka's names and meanings of options, methods and results, and the producer's life from ``start()``
+to ``stop()``. Does not own sending (``cyproducer.producer``), waiting for memory (``send_async``) or the way
+from a completed batch to the loop (``futures/loop_outcomes``). It has no queue of its own.
+
+Methods are for the thread of a running loop; one producer may be used from several loops.
+"""
+
+import asyncio
+import math
+import sys
+import traceback
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, NoReturn, Self
+
+from cyproducer.aio.batch import BatchBuilder
+from cyproducer.aio.structs import RecordMetadata
+from cyproducer.aio.threads import in_thread
+from cyproducer.callers.send_path import WouldBlock
+from cyproducer.config import ProducerConfig
+from cyproducer.config.options import ProducerOptions
+from cyproducer.config.values import Refused
+from cyproducer.errors import (
+    IllegalStateError,
+    KafkaConfigurationError,
+    KafkaError,
+    ProducerClosedError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from cyproducer.futures.delivery import RecordFuture
+from cyproducer.futures.loop_outcomes import LoopOutcomes
+from cyproducer.producer import KafkaProducer, ProducerRecord
+from cyproducer.records.record_batch import HEADER_BYTES
+from cyproducer.send_async import accepted
+from cyproducer.user_thread import start_thread
+
+_UNSET: Final[Any] = object()
+Headers = Iterable[tuple[str, bytes | None]]
+
+
+class AIOKafkaProducer:
+    """Sends records to Kafka from asyncio, with the API of aiokafka's ``AIOKafkaProducer``.
+
+    Options are keyword arguments with aiokafka's names; every option of ``KafkaProducer`` is one, too
+    (``python -m cyproducer.config`` lists them). The constructor checks them. ``start()``, or ``async with``,
+    makes the producer and connects it. These have another meaning than for ``KafkaProducer``:
+
+    Args:
+        max_batch_size: the maximum size of a batch in bytes, ``batch_size``. Default: 131072.
+        request_timeout_ms: in milliseconds, also how long ``start()`` waits for a broker, ``send()`` for
+            memory, and ``partitions_for()`` for metadata (``max_block_ms``). A record fails if it is not
+            acknowledged within twice that time and ``linger_ms`` (``delivery_timeout_ms``). Default: 40000.
+        connections_max_idle_ms: None: connections are not closed for being idle.
+        sasl_mechanism: default: "PLAIN", if ``security_protocol`` is one with SASL.
+        api_version: no effect, with a ``DeprecationWarning``. ``KafkaProducer`` has an option of that name.
+        loop: needs not be given, and is ignored, with a ``DeprecationWarning``: futures belong to the loop
+            that calls ``send()``.
+
+    Not as in aiokafka, the default is ``acks="all"`` with idempotence, as for ``KafkaProducer``.
+
+    Raises ``KafkaConfigurationError``, a ``ValueError``, if an option is unknown, has a value that is not
+    allowed, or asks for transactions.
+    """
+
+    #: None before start() and after stop().
+    _producer: KafkaProducer | None = None
+    _source_traceback: traceback.StackSummary | None = None
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
+        api_version: Any = None,
+        request_timeout_ms: float = 40000,
+        max_batch_size: int = _UNSET,
+        max_block_ms: float | None = None,
+        delivery_timeout_ms: float = _UNSET,
+        connections_max_idle_ms: float | None = 540000,
+        **options: Any,
+    ) -> None:
+        for name, value, reason in (
+            ("loop", loop, "futures belong to the running loop"),
+            ("api_version", api_version, "brokers report their versions"),
+        ):
+            if value is not None:
+                warnings.warn(f"{name} has no effect: {reason}", DeprecationWarning, stacklevel=2)
+        if max_batch_size is not _UNSET:
+            if "batch_size" in options:
+                raise KafkaConfigurationError("max_batch_size and batch_size are the same option: give one")
+            options["batch_size"] = max_batch_size
+        if str(options.get("security_protocol", "")).upper().startswith("SASL"):
+            options.setdefault("sasl_mechanism", "PLAIN")
+        if str(options.get("acks", "all")).lower() not in ("-1", "all"):
+            # aiokafka's default: without this there would be a warning that it is switched off.
+            options.setdefault("enable_idempotence", False)
+        options["request_timeout_ms"] = request_timeout_ms
+        options["max_block_ms"] = request_timeout_ms if max_block_ms is None else max_block_ms
+        options["connections_max_idle_ms"] = (
+            -1 if connections_max_idle_ms is None else connections_max_idle_ms
+        )
+        if delivery_timeout_ms is _UNSET:
+            delivery_timeout_ms = _delivery_timeout_ms(options)
+        self._config = ProducerConfig(delivery_timeout_ms=delivery_timeout_ms, **options)
+        self._config.reject_unsupported()
+        #: After stop(), so that a second one waits for the first.
+        self._stopping: KafkaProducer | None = None
+        self._closed = False
+        #: For each loop, its futures. A loop that is gone takes its own along.
+        self._outcomes: weakref.WeakKeyDictionary[Any, LoopOutcomes] = weakref.WeakKeyDictionary()
+        #: Those of the loop that sent last.
+        self._latest: LoopOutcomes | None = None
+        running = asyncio._get_running_loop()
+        if running is not None and running.get_debug():
+            self._source_traceback = traceback.extract_stack(sys._getframe(1))
+        self._loop = running
+
+    @property
+    def client_id(self) -> str:
+        """The name under which brokers know the producer."""
+        return self._config.client_id
+
+    # The producer's life
+
+    async def start(self) -> None:
+        """Makes the producer and waits until a broker has answered, up to ``request_timeout_ms``.
+
+        Raises ``KafkaConnectionError`` if none does, which says what failed for each address, or the error of
+        authentication. Then, and if the task is cancelled, nothing is left running, and ``start()`` may be
+        called again. Raises ``ProducerClosedError`` after ``stop()``.
+        """
+        if self._closed:
+            raise ProducerClosedError("start() after stop(): make another producer")
+        if self._producer is None:
+            self._loop = asyncio.get_running_loop()
+            # The numbered id stays the same, for a producer that starts again.
+            self._producer = KafkaProducer(self._config.given() | {"client_id": self._config.client_id})
+        producer = self._producer
+        try:
+            await in_thread(self._named("start"), producer.wait_ready)
+        except BaseException:
+            # Unless stop() closes it.
+            if self._producer is producer:
+                self._producer = None
+                # Not awaited: the task may be cancelled.
+                start_thread(self._named("stop"), producer.close, 0)
+            raise
+
+    async def stop(self) -> None:
+        """Waits until all accepted records are acknowledged or failed, then closes the producer.
+
+        Takes at most twice ``request_timeout_ms`` and ``linger_ms``; records that are left fail with
+        ``ProducerClosedError``. May be called several times. If the task is cancelled, the producer goes on
+        closing in the background, and the end of the process waits for it up to ``close_timeout_ms``.
+        """
+        self._closed = True
+        if self._producer is not None:
+            self._stopping, self._producer = self._producer, None
+        if self._stopping is not None:
+            await in_thread(self._named("stop"), self._stopping.close)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    def __del__(self, _warnings: Any = warnings) -> None:
+        if self._producer is None:
+            return
+        # The KafkaProducer closes itself, in the background.
+        _warnings.warn(f"Unclosed AIOKafkaProducer {self!r}", ResourceWarning, source=self)
+        context = {"producer": self, "message": "Unclosed AIOKafkaProducer"}
+        if self._source_traceback is not None:
+            context["source_traceback"] = self._source_traceback
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_exception_handler(context)
+
+    def _named(self, method: str) -> str:
+        """The name of a thread."""
+        return f"cyproducer-aio-{method} | {self.client_id}"
+
+    def _not_running(self, method: str) -> IllegalStateError:
+        if self._closed:
+            return ProducerClosedError(f"{method}() after stop(): nothing was accepted")
+        return IllegalStateError(f"{method}() before start(): await start() first, or use `async with`")
+
+    # Sending
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> "asyncio.Future[RecordMetadata | None]":
+        """Gets a record accepted and returns its asyncio future, whose result is a ``RecordMetadata``.
+
+        The result is None with ``acks=0``. Awaits only if memory is full (``buffer_memory``), up to
+        ``request_timeout_ms``. If the task is cancelled while it waits, the record is not sent. Cancelling
+        the future has no effect on the record, which was accepted.
+
+        Raises what ``KafkaProducer.send()`` raises, and what is known to be wrong with the record at once:
+        ``MessageSizeTooLargeError``, for example. The future gets later errors.
+        """
+        producer = self._producer
+        if producer is None:
+            raise self._not_running("send")
+        pairs: Any = headers
+        if headers is not None and not isinstance(headers, list | Mapping):
+            # It may be an iterator, which can be read only once. What is no list of pairs is refused below.
+            pairs = list(headers) if isinstance(headers, Iterable) else headers
+        record = None
+        if producer._extension is None:
+            # send_async() would do the same, through three more coroutines.
+            try:
+                record = producer._send_at_once(topic, value, key, pairs, partition, timestamp_ms, None)
+            except WouldBlock:
+                record = None
+        if record is None:
+            record = await producer.send_async(topic, value, key, pairs, partition, timestamp_ms)
+        # Without a partition, it was refused here. A broker may have refused it by now, too: that is for the
+        # future, as if it came later.
+        if record.failed() and record.partition is None:
+            error = record.exception
+            assert error is not None
+            raise error
+        return self._followed(record)
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> RecordMetadata | None:
+        """``send()``, and awaits the outcome. A task that is cancelled meanwhile may have sent the record."""
+        return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
+
+    def _followed(self, record: RecordFuture) -> "asyncio.Future[RecordMetadata | None]":
+        loop = asyncio.get_running_loop()
+        outcomes = self._latest
+        if outcomes is None or not outcomes.serves(loop):
+            outcomes = self._outcomes.get(loop)
+            if outcomes is None:
+                outcomes = LoopOutcomes(loop, RecordMetadata, self._config.acks == 0)
+                self._outcomes[loop] = outcomes
+            self._latest = outcomes
+        return outcomes.follow(record)
+
+    async def flush(self) -> None:
+        """Waits until every record accepted before the call is acknowledged or failed, and its future is set.
+
+        Does not wait for ``linger_ms``. If the task is cancelled, the records are sent all the same.
+        """
+        if self._producer is None:
+            raise self._not_running("flush")
+        # The callbacks that it waits for wake up the loop before it does.
+        await in_thread(self._named("flush"), self._producer.flush)
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        """Returns the topic's partitions; waits for its metadata up to ``request_timeout_ms``.
+
+        Raises ``KafkaTimeoutError``, the broker's error for the topic, or TypeError if it is no string.
+        """
+        producer = self._producer
+        if producer is None:
+            raise self._not_running("partitions_for")
+        view = producer._runtime.client.view
+        if isinstance(topic, str) and view.knows(topic):
+            return set(view.partitions_for_topic(topic) or ())
+        return await in_thread(self._named("metadata"), producer.partitions_for, topic)
+
+    # Batches
+
+    def create_batch(self) -> BatchBuilder:
+        """Returns an empty batch, which takes records up to ``max_batch_size`` bytes."""
+        return BatchBuilder(
+            self._config.batch_size,
+            key_serializer=_function(self._config.key_serializer),
+            value_serializer=_function(self._config.value_serializer),
+        )
+
+    async def send_batch(
+        self, batch: BatchBuilder, topic: str, *, partition: int
+    ) -> "asyncio.Future[RecordMetadata | None]":
+        """Sends the records of a batch to one partition, in order; closes the batch.
+
+        Returns an asyncio future for all of them. Its result is the ``RecordMetadata`` of the first record,
+        None with ``acks=0`` or for an empty batch; its error is the first that a record has. Awaits the
+        topic's metadata, and memory, like ``send()``. The producer divides records into batches on the wire
+        as for ``send()``: none is above ``max_batch_size``, and with ``linger_ms`` above 0 these are together
+        unless the partition's batch has others already.
+
+        Raises ``MessageSizeTooLargeError`` if a record is above ``max_request_size``, and
+        ``UnknownTopicOrPartitionError`` if the topic has no such partition; then nothing was accepted. If an
+        error, or a cancellation, comes while the batch waits for memory, its first records are sent; a
+        ``KafkaError`` then has their number as ``accepted``.
+        """
+        producer = self._producer
+        if producer is None:
+            raise self._not_running("send_batch")
+        if not isinstance(batch, BatchBuilder):
+            raise TypeError(f"batch: must come from create_batch(), not {type(batch).__name__}")
+        batch.close()
+        if batch._largest + HEADER_BYTES > self._config.max_request_size:
+            raise RecordTooLargeError(
+                record_size=batch._largest + HEADER_BYTES, limit=self._config.max_request_size
+            )
+        partitions = await self.partitions_for(topic)
+        if partition not in partitions:
+            raise UnknownTopicOrPartitionError(
+                f"partition={partition}: topic {topic!r} has the partitions {sorted(partitions)}"
+            )
+        records: list[RecordFuture] = []
+        try:
+            for key, value, timestamp_ms, headers in batch._records:
+                record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
+                try:
+                    records.append(producer._send_at_once(*record, None))
+                except WouldBlock:
+                    records.append(await accepted(producer, record, None))
+        except KafkaError as error:
+            error.accepted = len(records)
+            raise
+        # The future that the task awaits keeps it.
+        return asyncio.get_running_loop().create_task(self._whole(records))
+
+    async def _whole(self, records: list[RecordFuture]) -> RecordMetadata | None:
+        """The outcome of a batch."""
+        for record in records:
+            if not record.done():
+                # Asked for below, so that the others are waited for, too.
+                with suppress(Exception):
+                    await self._followed(record)
+        for record in records:
+            if record.failed():
+                await self._followed(record)
+        return await self._followed(records[0]) if records else None
+
+    # Transactions
+
+    async def begin_transaction(self) -> None:
+        """Raises ``KafkaConfigurationError``: transactions are not supported yet."""
+        _no_transactions("begin_transaction")
+
+    async def commit_transaction(self) -> None:
+        """Raises ``KafkaConfigurationError``: transactions are not supported yet."""
+        _no_transactions("commit_transaction")
+
+    async def abort_transaction(self) -> None:
+        """Raises ``KafkaConfigurationError``: transactions are not supported yet."""
+        _no_transactions("abort_transaction")
+
+    async def send_offsets_to_transaction(self, offsets: Any, group_id: str) -> None:
+        """Raises ``KafkaConfigurationError``: transactions are not supported yet."""
+        _no_transactions("send_offsets_to_transaction")
+
+    def transaction(self) -> NoReturn:
+        """Raises ``KafkaConfigurationError``: transactions are not supported yet."""
+        _no_transactions("transaction")
+
+    def __repr__(self) -> str:
+        state = "open" if self._producer is not None else "stopped" if self._closed else "not started"
+        return f"<{type(self).__name__} {self.client_id!r} {state}>"
+
+
+def _no_transactions(method: str) -> NoReturn:
+    raise KafkaConfigurationError(
+        f"{method}(): transactions are not supported by this version of cyproducer yet"
+    )
+
+
+def _delivery_timeout_ms(options: Mapping[str, Any]) -> float:
+    """aiokafka's longest time from ``send()`` to an outcome."""
+    linger_ms = options.get("linger_ms", ProducerOptions.linger_ms.default)
+    try:
+        linger_ms = ProducerOptions.linger_ms.kind(linger_ms)
+        return linger_ms + 2 * ProducerOptions.request_timeout_ms.kind(options["request_timeout_ms"])
+    except Refused:
+        # Not allowed: ProducerConfig says so.
+        return math.inf
+
+
+def _function(serializer: Any) -> Callable[[Any], Any] | None:
+    """The serializer as a function, as a batch needs it, which has no topic."""
+    if serializer is None or not hasattr(serializer, "serialize"):
+        function: Callable[[Any], Any] | None = serializer
+        return function
+    raise KafkaConfigurationError(
+        f"create_batch(): {type(serializer).__name__}.serialize() takes the topic, which a batch only learns "
+        "in send_batch(): give a function as serializer"
+    )

@@ -1,0 +1,59 @@
+"""Lets ``except kafka.errors.KafkaTimeoutError`` catch this package's error of that name; also aiokafka's.
+
+A program that moves here from kafka-python or aiokafka may still have its ``except`` clauses. So each class
+gets the other client's class of the same name, or the same error code, as a further base, as soon as the
+program has imported that: classes cannot be matched in any other way, since ``except`` ignores
+``__subclasscheck__``. The other client is never imported here. The program may import either package first:
+an ``except`` clause can only name the other client's class after its import, and an error that is made after
+that finds it.
+
+Any thread may call ``adopt``.
+"""
+
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+MODULES: Final = ("kafka.errors", "aiokafka.errors")
+
+_RENAMED: Final[Mapping[str, str]] = {
+    "ProducerClosedError": "ProducerClosed",
+    "ProducerFencedError": "ProducerFenced",
+}
+"""aiokafka's names, where neither the name nor the code tells."""
+
+
+def adopt(root: type[Exception], module: str) -> bool:
+    """Gives ``root`` and its subclasses their further bases, if ``module`` has been imported.
+
+    Returns whether it has been.
+    """
+    theirs = sys.modules.get(module)
+    # Another thread may be in the middle of the import.
+    if theirs is None or getattr(getattr(theirs, "__spec__", None), "_initializing", False):
+        return False
+    # Bases before their subclasses. Two threads may do the same at once: both set the same.
+    for ours in sorted(_tree(root), key=lambda each: len(each.__mro__)):
+        twin = _twin(ours, theirs)
+        if not isinstance(twin, type) or not issubclass(twin, Exception) or issubclass(ours, twin):
+            continue
+        # An old version may have a tree that does not fit: then only the bases' twins match.
+        with suppress(TypeError):
+            ours.__bases__ = (*ours.__bases__, twin)
+    return True
+
+
+def _twin(ours: type[Exception], theirs: Any) -> Any:
+    """The other client's class for ``ours``, or None."""
+    same = getattr(theirs, ours.__name__, None) or getattr(theirs, _RENAMED.get(ours.__name__, ""), None)
+    # A class below one with a code has the code, but is not what it stands for.
+    code = vars(ours).get("errno")
+    by_code = getattr(theirs, "kafka_errors", None)
+    return by_code.get(code) if same is None and code is not None and isinstance(by_code, dict) else same
+
+
+def _tree(root: type[Exception]) -> set[type[Exception]]:
+    """``root`` and its subclasses in this package."""
+    below = (each for each in root.__subclasses__() if each.__module__.startswith("cyproducer."))
+    return {root}.union(*map(_tree, below))

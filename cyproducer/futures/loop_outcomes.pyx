@@ -1,0 +1,183 @@
+"""Passes outcomes of records to an asyncio loop: one callback per batch, one wake-up for many batches.
+
+Owns the asyncio futures that follow ``RecordFuture``s, until they are set. Does not own the outcomes
+(``delivery``) or the thread that reports them (``network/callback_thread``).
+
+All futures of a batch form a group, and only the group's first record has a callback: a batch completes as a
+whole. The callback thread appends the group to ``arrived``, and wakes up the loop unless a wake-up is already
+on its way:
+
+    callback thread                      loop's thread
+    arrived gets a group                 wake-up: woken = False
+    woken? -> done                       empties arrived, sets the futures
+    woken = True, wake up the loop
+
+Both columns run with the GIL, and each line is one step under it. So a group that the loop's thread does not
+see in ``arrived`` finds ``woken`` False, and causes another wake-up. ``groups`` belongs to the loop's thread.
+"""
+
+import logging
+import weakref
+from collections import deque
+
+from libc.stdint cimport uintptr_t
+
+from cyproducer.futures.delivery cimport (
+    FAILED,
+    PENDING,
+    Delivery,
+    RecordFuture,
+    as_named,
+    delivery_ref,
+    delivery_unref,
+    fresh,
+)
+
+from cyproducer.structs import TopicPartition
+
+log = logging.getLogger("cyproducer")
+
+
+cdef class Group:
+    """The futures of one loop that follow records of one batch. A callback of its first record."""
+
+    cdef LoopOutcomes outcomes
+    cdef list records
+    cdef list futures
+    # Held, so that its address means no other batch meanwhile.
+    cdef Delivery* delivery
+
+    def __dealloc__(self):
+        if self.delivery != NULL:
+            delivery_unref(self.delivery)
+
+    def __call__(self, outcome):
+        self.outcomes.arrive(self)
+
+
+cdef class LoopOutcomes:
+    """The asyncio futures of one loop that follow records, of any producer.
+
+    ``follow`` is for the loop's thread. Refers to the loop weakly, so that a map from loops may hold it.
+    """
+
+    cdef object loop
+    cdef object kind
+    cdef bint without_metadata
+    cdef dict groups
+    cdef object arrived
+    cdef bint woken
+    cdef object __weakref__
+
+    def __init__(self, loop, kind=None, bint without_metadata=False):
+        """
+        Args:
+            loop: the asyncio loop.
+            kind: the named tuple that futures get as their result: (topic, partition, TopicPartition, offset,
+                timestamp, timestamp type, None). None: ``RecordMetadata``.
+            without_metadata: their result is None.
+        """
+        self.loop = weakref.ref(loop)
+        self.kind = kind
+        self.without_metadata = without_metadata
+        self.groups = {}
+        self.arrived = deque()
+
+    def serves(self, loop):
+        """Whether this is for ``loop``."""
+        return self.loop() is loop
+
+    def follow(self, RecordFuture record not None):
+        """Returns an asyncio future that gets the outcome of ``record``. Cancelling it changes nothing else.
+
+        Raises ``IllegalStateError`` in a forked child, for a record that the parent sent.
+        """
+        cdef object future = self.loop().create_future()
+        self._join(record, future)
+        return future
+
+    cdef int _join(self, RecordFuture record, object future) except -1:
+        """Sets ``future`` if the outcome is known; else adds it to the group of the record's batch."""
+        cdef Group group
+        cdef uintptr_t key
+        if record._state() != PENDING:
+            self._set(record, future)
+            return 0
+        key = <uintptr_t>record.delivery
+        group = self.groups.get(key)
+        if group is not None:
+            group.records.append(record)
+            group.futures.append(future)
+            return 0
+        group = Group.__new__(Group)
+        group.outcomes = self
+        group.records = [record]
+        group.futures = [future]
+        group.delivery = record.delivery
+        delivery_ref(group.delivery)
+        # Before the callback is added, which runs at once if the batch completes meanwhile.
+        self.groups[key] = group
+        try:
+            record.add_both(group)
+        except BaseException:
+            del self.groups[key]
+            raise
+        return 0
+
+    cdef int arrive(self, Group group) except -1:
+        """Hands a completed group to the loop's thread. Runs on any thread."""
+        cdef object loop
+        self.arrived.append(group)
+        if self.woken:
+            return 0
+        self.woken = True
+        loop = self.loop()
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(self._deliver)
+                return 0
+            except RuntimeError:
+                log.debug("the event loop was closed before its records completed")
+        # Nothing will ever run on that loop again.
+        self.groups.clear()
+        self.arrived.clear()
+        return 0
+
+    def _deliver(self):
+        """Sets the futures of all groups that have arrived. Runs on the loop's thread."""
+        cdef Group group
+        cdef RecordFuture record
+        self.woken = False
+        while self.arrived:
+            group = self.arrived.popleft()
+            self.groups.pop(<uintptr_t>group.delivery, None)
+            for record, future in zip(group.records, group.futures):
+                # Not always done: a batch that was divided completes in parts.
+                if not future.done():
+                    self._join(record, future)
+
+    cdef int _set(self, RecordFuture record, object future) except -1:
+        cdef Delivery* d
+        if record._state() == FAILED:
+            future.set_exception(fresh(record._error()))
+        elif self.without_metadata:
+            future.set_result(None)
+        elif self.kind is None:
+            future.set_result(record._metadata())
+        else:
+            d = record.delivery
+            future.set_result(
+                as_named(
+                    self.kind,
+                    (
+                        record.topic,
+                        d.partition,
+                        as_named(TopicPartition, (record.topic, d.partition)),
+                        d.base_offset + record.index if d.base_offset >= 0 else -1,
+                        d.log_append_ms if d.log_append_ms >= 0 else record.timestamp_ms,
+                        1 if d.log_append_ms >= 0 else 0,
+                        None,
+                    ),
+                )
+            )
+        return 0
