@@ -14,6 +14,7 @@ class WouldBlock(Exception):
 
 @disjoint_base
 class SendPath:
+    may_be_empty: bool
     def send(
         self,
         topic: str,

@@ -140,6 +140,13 @@ class FatePolicy:
         orders = () if on_wire else self._orders(batch, 0, Fate.FAIL, maybe)
         return Decision(Verdict(Fate.FAIL, 0, self._overdue(batch, maybe, now_ms), maybe), orders)
 
+    def purge(self, batch: BatchFacts, on_wire: bool, error: BaseException) -> Decision:
+        """Decides about a batch that the program gives up, on the wire or queued: it fails with ``error``."""
+        maybe = batch.ambiguous or on_wire
+        # As for ``expire``.
+        orders = () if on_wire else self._orders(batch, 0, Fate.FAIL, maybe)
+        return Decision(Verdict(Fate.FAIL, 0, errors.told(error, maybe), maybe), orders)
+
     def partition_removed(self, batch: BatchFacts, now_ms: float) -> Decision:
         """Decides about a queued batch whose partition no longer exists: it fails."""
         maybe = batch.ambiguous

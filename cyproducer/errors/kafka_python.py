@@ -6,19 +6,19 @@ cannot be matched in any other way, since ``except`` ignores ``__subclasscheck__
 imported here. The program may import either package first: an ``except`` clause can only name kafka-python's
 class after its import, and an error that is made after that finds it.
 
-Any thread may call ``adopt``.
+``cyproducer.confluent`` does the same with confluent-kafka's classes. Any thread may call ``adopt``.
 """
 
 import sys
 from contextlib import suppress
 
 
-def adopt(root: type[Exception]) -> bool:
-    """Gives ``root`` and its subclasses their further bases, if kafka-python's errors have been imported.
+def adopt(root: type[Exception], module: str = "kafka.errors") -> bool:
+    """Gives ``root`` and its subclasses their further bases, if ``module`` has been imported.
 
-    Returns whether they have been.
+    ``module`` is the one that has the other client's classes. Returns whether it has been imported.
     """
-    theirs = sys.modules.get("kafka.errors")
+    theirs = sys.modules.get(module)
     # Another thread may be in the middle of the import.
     if theirs is None or getattr(getattr(theirs, "__spec__", None), "_initializing", False):
         return False

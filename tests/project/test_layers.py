@@ -136,6 +136,21 @@ def test_only_the_spark_package_imports_spark() -> None:
     assert knowing == []
 
 
+def test_nothing_below_imports_the_producer_of_confluents_shape() -> None:
+    others = [path for path in sources(PACKAGE) if path.relative_to(PACKAGE).parts[0] != "confluent"]
+    assert len(others) < len(sources(PACKAGE))
+    knowing = [
+        str(path.relative_to(ROOT))
+        for path in others
+        if any(
+            name.split(".")[0] == "confluent_kafka" or name.startswith("cyproducer.confluent")
+            for name in imported(module_name(path), path.read_text(), path.suffix)
+        )
+    ]
+    # The embedded broker is librdkafka's mock.
+    assert knowing == ["cyproducer/testing/mock_cluster.py"]
+
+
 def test_only_tests_import_tests() -> None:
     names = ("cyproducer", "pyspark_cyproducer", "pytest_cyproducer", "demo_spark", "perf", "tools")
     folders = [ROOT / name for name in names]
