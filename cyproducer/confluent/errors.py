@@ -329,7 +329,7 @@ def text_of(code: int) -> str:
         return f"Local: {_TEXTS.get(name) or name.strip('_').replace('_', ' ').capitalize()}"
     known = errors.kafka_errors.get(code)
     if code == 0 or known is None:
-        return "Success" if code == 0 else f"Unknown broker error {code}"
+        return "Success" if code == 0 else f"Err-{code}?"
     return f"Broker: {known.description or name.replace('_', ' ').capitalize()}"
 
 
@@ -347,7 +347,8 @@ class KafkaException(_Root):
     """What methods raise; its only argument is the ``KafkaError``."""
 
     def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+        # Not super(): confluent-kafka's class, which takes other arguments, may be next.
+        Exception.__init__(self, *args)
         for module in _THEIRS:
             if module not in _adopted and module in sys.modules and adopt(KafkaException, module):
                 _adopted.add(module)

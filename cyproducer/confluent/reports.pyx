@@ -48,6 +48,8 @@ cdef enum:
     NO_OFFSET = -1001
 
 
+# Without binding, Python checks the type of `self` in a call such as `Message.topic(None)`.
+@cython.binding(False)
 @cython.freelist(1024)
 cdef class Message:
     """A record and its outcome, as delivery callbacks get it; confluent-kafka's ``Message``.
@@ -234,6 +236,7 @@ def _place(RecordFuture future):
     return future.index
 
 
+@cython.binding(False)
 cdef class ProducePath:
     """The base class of ``Producer`` that implements ``produce()``, and hands out reports. Thread-safe."""
 

@@ -143,12 +143,24 @@ def test_nothing_below_imports_the_producer_of_confluents_shape() -> None:
         str(path.relative_to(ROOT))
         for path in others
         if any(
-            name.split(".")[0] == "confluent_kafka" or name.startswith("cyproducer.confluent")
+            name.startswith("cyproducer.confluent")
             for name in imported(module_name(path), path.read_text(), path.suffix)
         )
     ]
-    # The embedded broker is librdkafka's mock.
-    assert knowing == ["cyproducer/testing/mock_cluster.py"]
+    assert knowing == []
+
+
+def test_the_producer_of_confluents_shape_needs_no_confluent_kafka() -> None:
+    paths = [*sources(PACKAGE / "confluent"), PACKAGE / "serializers.py"]
+    assert len(paths) > 5
+    assert [
+        path
+        for path in paths
+        if any(
+            name.split(".")[0] == "confluent_kafka"
+            for name in imported(module_name(path), path.read_text(), path.suffix)
+        )
+    ] == []
 
 
 def test_only_tests_import_tests() -> None:
