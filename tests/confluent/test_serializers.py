@@ -121,24 +121,23 @@ JSON = json.dumps({"title": "Order", "type": "object", "properties": {"id": {"ty
 def serializers() -> dict[str, tuple[Any, Any]]:
     """Serializers of confluent-kafka with a registry in memory, each with an object for it."""
     why = "needs confluent-kafka[avro,json,protobuf,schemaregistry]"
-    for module in ("authlib", "fastavro", "httpx", "jsonschema"):
-        pytest.importorskip(module, reason=why)
-    registry = pytest.importorskip("confluent_kafka.schema_registry", reason=why)
-    from confluent_kafka.schema_registry.avro import AvroSerializer
-    from confluent_kafka.schema_registry.json_schema import JSONSerializer
-    from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
-
+    registry, avro, json_schema, protobuf = (
+        pytest.importorskip(f"confluent_kafka.schema_registry{module}", reason=why)
+        for module in ("", ".avro", ".json_schema", ".protobuf")
+    )
     wrappers = pytest.importorskip("google.protobuf.wrappers_pb2", reason=why)
     client = registry.SchemaRegistryClient.new_client({"url": "mock://"})
     return {
-        "avro": (AvroSerializer(client, AVRO), {"id": 7}),
-        "json": (JSONSerializer(JSON, client), {"id": 7}),
+        "avro": (avro.AvroSerializer(client, AVRO), {"id": 7}),
+        "json": (json_schema.JSONSerializer(JSON, client), {"id": 7}),
         "protobuf": (
-            ProtobufSerializer(wrappers.Int32Value, client, {"use.deprecated.format": False}),
+            protobuf.ProtobufSerializer(wrappers.Int32Value, client, {"use.deprecated.format": False}),
             wrappers.Int32Value(value=7),
         ),
         "headers": (
-            AvroSerializer(client, AVRO, conf={"schema.id.serializer": registry.header_schema_id_serializer}),
+            avro.AvroSerializer(
+                client, AVRO, conf={"schema.id.serializer": registry.header_schema_id_serializer}
+            ),
             {"id": 7},
         ),
     }

@@ -24,7 +24,7 @@ def cluster() -> Iterator[ScriptedCluster]:
 
 
 def test_every_code_block_is_one_of_the_programs() -> None:
-    assert PAGE.count("```") == 2 * len(PROGRAMS) == 2 * 5
+    assert PAGE.count("```") == 2 * len(PROGRAMS) == 2 * 7
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
