@@ -62,8 +62,7 @@ class Events:
         #: Broker -> until when the program knows that it throttles.
         self._throttled: dict[str, float] = {}
         self._lines: _Lines | None = None
-        # Held while an event is chosen, not while it is told.
-        self._lock = threading.Lock()
+        self.renew()
         self._calls: deque[Callable[[], object]] = deque()
         if settings.logger is not None:
             self._lines = _Lines(client_id)
@@ -77,6 +76,11 @@ class Events:
             or settings.logger is not None
             or (settings.stats_cb is not None and settings.stats_every_s > 0)
         )
+
+    def renew(self) -> None:
+        """For a forked child too, where no thread would release the lock."""
+        # Held while an event is chosen, not while it is told.
+        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Ends the forwarding of log lines."""

@@ -74,7 +74,7 @@ class Producer(ProducePath):
     differs. ``kafka_producer`` is the ``KafkaProducer``, for ``metrics()``.
     """
 
-    _events: Events
+    _events: Events = None  # type: ignore[assignment]  # until the constructor has made the engine
 
     def __init__(self, *conf: Mapping[str, Any], **more: Any) -> None:
         if self._path() is not None:
@@ -89,6 +89,8 @@ class Producer(ProducePath):
             producer = me()
             if producer is not None:
                 producer._use_queue(queue)
+                if producer._events is not None:
+                    producer._events.renew()
 
         try:
             engine = _Engine(options, on_queue)
@@ -283,19 +285,27 @@ class Producer(ProducePath):
     def close(self) -> bool:
         """Waits until everything is delivered or has failed, calls the callbacks, and ends the producer.
 
-        ``message.timeout.ms`` bounds the wait. Idempotent. Returns True. An exception in a callback is raised
-        after the end; the callbacks behind it are not called.
+        ``message.timeout.ms`` bounds the wait. Idempotent. Returns True. If callbacks raise, the first
+        exception is raised after the end. Ctrl-C ends the wait; the records that are left are lost.
         """
         engine = self._path()
         if engine is None:
             return True
+        raised: Exception | None = None
         try:
-            self.flush()
+            while self._path() is not None:
+                try:
+                    self.flush()
+                    break
+                except Exception as error:
+                    raised = raised or error
         finally:
             self._shut()
             self._events.close()
             assert isinstance(engine, _Engine)
             engine.close(0)
+        if raised is not None:
+            raise raised
         return True
 
     def __enter__(self) -> Self:

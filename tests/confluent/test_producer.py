@@ -513,16 +513,34 @@ def test_close_delivers_and_reports(cluster: ScriptedCluster, make: Make) -> Non
             call()
 
 
-def test_close_ends_the_producer_if_a_callback_raises(make: Make) -> None:
-    def raising(error: KafkaError | None, message: Message) -> None:
-        raise RuntimeError("from the callback")
+def test_close_delivers_and_ends_even_if_callbacks_raise(cluster: ScriptedCluster, make: Make) -> None:
+    seen: list[bytes] = []
 
-    producer = make({"on_delivery": raising})
+    def raising(error: KafkaError | None, message: Message) -> None:
+        seen.append(message.value())
+        raise RuntimeError(f"from callback {len(seen)}")
+
+    producer = make({"on_delivery": raising, "linger.ms": 0, "batch.size": 1})
     engine = producer.kafka_producer
-    producer.produce("orders", b"1")
-    with pytest.raises(RuntimeError, match="from the callback"):
+    for value in (b"1", b"2", b"3"):
+        producer.produce("orders", value)
+    with pytest.raises(RuntimeError, match="from callback 1"):
         producer.close()
+    assert seen == cluster.topics["orders"].values == [b"1", b"2", b"3"]
     assert "closed" in repr(engine)
+    with pytest.raises(RuntimeError, match="Producer has been closed"):
+        producer.poll(0)
+
+
+def test_after_a_purge_records_of_the_same_topic_are_sent(cluster: ScriptedCluster, make: Make) -> None:
+    producer = make()
+    producer.produce("later", b"1")
+    producer.purge()
+    assert producer.flush(0) == 0
+    cluster.create_topic("later")
+    producer.produce("later", b"2")
+    assert producer.flush(WAIT_S) == 0
+    assert cluster.topics["later"].values == [b"2"]
 
 
 def test_a_producer_whose_constructor_was_not_called_is_closed() -> None:
@@ -602,6 +620,22 @@ def test_a_child_of_a_fork_has_a_producer_of_its_own(cluster: ScriptedCluster, m
     held.set()
     assert producer.flush(WAIT_S) == 0
     assert [message.value() for message in reports.messages] == [b"parent"]
+
+
+@needs_fork
+def test_a_fork_while_a_thread_looks_for_events(make: Make) -> None:
+    told: list[KafkaError] = []
+    producer = make({"error_cb": told.append}, alone=True)
+
+    def child() -> bool:
+        deadline = time.monotonic() + WAIT_S
+        while not told and time.monotonic() < deadline:
+            producer.poll(0.05)
+        return bool(told)
+
+    # As if another thread held it.
+    with producer._events._lock:
+        assert in_child(child)
 
 
 # Objects
