@@ -259,8 +259,12 @@ class KafkaProducer(BulkPath[K, V]):
             raise errors.ProducerClosedError("send() on a closed producer: the record was not accepted")
         if record.value is None and record.key is None:
             raise ValueError("a record needs a value or a key: a tombstone is a key with value=None")
-        key = _serialized(self.config.key_serializer, topic, record.headers, record.key, "key")
-        value = _serialized(self.config.value_serializer, topic, record.headers, record.value, "value")
+        headers = record.headers
+        if headers is None or isinstance(headers, list | tuple):
+            # A copy: a serializer may add to it, and the caller's must not have that for the next record.
+            headers = list(headers or ())
+        key = _serialized(self.config.key_serializer, topic, headers, record.key, "key")
+        value = _serialized(self.config.value_serializer, topic, headers, record.value, "value")
         partition = record.partition
         if partition is None and self._custom is not None:
             topic = legal_topic(topic)
@@ -271,10 +275,10 @@ class KafkaProducer(BulkPath[K, V]):
             asked = (topic, record.key, key, record.value, value, view)
             partition = self._custom.choose(*asked)
             # A sticky partitioner may switch partitions when its partition's batch is full (KIP-480).
-            opens = key is None and self._opens_batch(topic, value, record.headers, partition)
+            opens = key is None and self._opens_batch(topic, value, headers, partition)
             if opens and self._custom.on_new_batch(topic, view, partition):
                 partition = self._custom.choose(*asked)
-        return accept(topic, value, key, record.headers, partition, record.timestamp_ms)
+        return accept(topic, value, key, headers, partition, record.timestamp_ms)
 
     def _before_bulk(self, method: str, keyed: bool, valued: bool) -> bool:
         if self._runtime.closed:
@@ -476,7 +480,10 @@ def _check_pickles(name: str, value: Any) -> None:
 
 
 def _serialized(serializer: Any, topic: str, headers: Any, data: Any, what: str) -> Any:
-    """Passes ``data`` through a serializer: kafka-python 3's object with ``serialize``, or any callable."""
+    """Passes ``data`` through a serializer: kafka-python 3's object with ``serialize``, or any callable.
+
+    The object may add to ``headers``.
+    """
     if serializer is None:
         return data
     try:

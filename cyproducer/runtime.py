@@ -99,11 +99,22 @@ def wire(
 class Runtime:
     """Everything a producer runs on. Holds no reference to the producer, which may be collected any time."""
 
-    def __init__(self, config: ProducerConfig, partitioner: PartitionerSpec | CustomPartitioner) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig,
+        partitioner: PartitionerSpec | CustomPartitioner,
+        callbacks: CallbackThread | None = None,
+    ) -> None:
+        """
+        Args:
+            config: the producer's options.
+            partitioner: what the option ``partitioner`` means.
+            callbacks: runs the callbacks; None: a thread of this producer's own.
+        """
         self.config = config
         self.log = Log("cyproducer", config.client_id)
         self.clock = Clock()
-        self.callbacks = CallbackThread(
+        self.callbacks = callbacks or CallbackThread(
             f"cyproducer-callbacks | {config.client_id}", config.max_pending_callbacks
         )
         self.selector = (config.selector or selectors.DefaultSelector)()

@@ -194,6 +194,21 @@ cdef class Incomplete:
         pthread_mutex_unlock(&self.c.lock)
         return found
 
+    cdef Batch* unfinished_batch(self, bint queued, bint in_flight) noexcept nogil:
+        """The oldest batch that is in a queue, if ``queued``, or in flight, if ``in_flight``; or NULL.
+
+        Closes it, and skips batches that are being compressed, for the reasons given in ``overdue``.
+        """
+        cdef Batch* b
+        pthread_mutex_lock(&self.c.lock)
+        b = self.c.oldest
+        while b != NULL and (b.state == SEALING or not (in_flight if b.in_request else queued)):
+            b = b.newer
+        if b != NULL and b.state == OPEN:
+            b.state = SEALED
+        pthread_mutex_unlock(&self.c.lock)
+        return b
+
     # Flushing and closing
 
     def flush(self, timeout_s):

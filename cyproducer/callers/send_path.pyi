@@ -24,6 +24,8 @@ class WouldBlock(Exception):
 @disjoint_base
 class SendPath(Generic[_K, _V]):
     """The base class of ``KafkaProducer`` that implements ``send()``. Thread-safe."""
+
+    may_be_empty: bool
     def __class_getitem__(cls, types: Any) -> GenericAlias: ...
     def send(
         self,

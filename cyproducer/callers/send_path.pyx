@@ -323,7 +323,7 @@ cdef class SendPath:
         cdef uint8_t* encoded = NULL
         cdef int64_t headers_payload = -1
         cdef int32_t wanted = -1
-        if value is None and key is None:
+        if value is None and key is None and not self.may_be_empty:
             raise ValueError("a record needs a value or a key: a tombstone is a key with value=None")
         r.headers = &NO_HEADERS
         r.headers_size = 1

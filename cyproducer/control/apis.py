@@ -216,6 +216,17 @@ class PartitionInfo(NamedTuple):
     leader_epoch: int
 
 
+class ReplicatedPartition(NamedTuple):
+    """A ``PartitionInfo`` with the node ids of its replicas, and of those that are in sync."""
+
+    error_code: int
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: list[int]
+    in_sync: list[int]
+
+
 class TopicInfo(NamedTuple):
     """One topic; ``name`` is None only if a lookup by topic id failed."""
 
@@ -224,6 +235,7 @@ class TopicInfo(NamedTuple):
     #: 16 bytes, ``NO_TOPIC_ID`` before Metadata v10 and if the topic does not exist.
     topic_id: bytes
     is_internal: bool
+    #: ``ReplicatedPartition`` in the answer to a program's question.
     partitions: list[PartitionInfo]
 
 

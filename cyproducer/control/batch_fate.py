@@ -136,10 +136,20 @@ class FatePolicy:
 
     def expire(self, batch: BatchFacts, on_wire: bool, now_ms: float) -> Decision:
         """Decides about a batch whose delivery_timeout_ms is over, on the wire or queued: it fails."""
+        maybe, orders = self._given_up(batch, on_wire)
+        return Decision(Verdict(Fate.FAIL, 0, self._overdue(batch, maybe, now_ms), maybe), orders)
+
+    def purge(self, batch: BatchFacts, on_wire: bool, error: BaseException) -> Decision:
+        """Decides about a batch that the program gives up, on the wire or queued: it fails with ``error``."""
+        maybe, orders = self._given_up(batch, on_wire)
+        return Decision(Verdict(Fate.FAIL, 0, errors.told(error, maybe), maybe), orders)
+
+    def _given_up(self, batch: BatchFacts, on_wire: bool) -> tuple[bool, tuple[Order, ...]]:
+        """Returns whether the log may have a batch that fails without a response, and the orders."""
         maybe = batch.ambiguous or on_wire
         # A batch on the wire keeps its sequences until its response arrives.
         orders = () if on_wire else self._orders(batch, 0, Fate.FAIL, maybe)
-        return Decision(Verdict(Fate.FAIL, 0, self._overdue(batch, maybe, now_ms), maybe), orders)
+        return maybe, orders
 
     def partition_removed(self, batch: BatchFacts, now_ms: float) -> Decision:
         """Decides about a queued batch whose partition no longer exists: it fails."""

@@ -8,6 +8,7 @@ from cyproducer.network.sender cimport Sender
 cdef str topic_name(const Partition* p)
 cdef int expire_batches(Sender sender, int64_t now) except -1 nogil
 cdef int batch_removed(Sender sender, Batch* b) except -1
+cdef int batch_purged(Sender sender, Batch* b, object error) except -1
 cdef int batch_failed(
     Sender sender, Batch* b, int error_code, object message, object cause, bint written, object named=*
 ) except -1

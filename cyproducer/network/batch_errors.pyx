@@ -77,8 +77,17 @@ cdef int expire_batches(Sender sender, int64_t now) except -1 nogil:
 
 
 cdef int batch_overdue(Sender sender, Batch* b, int64_t now) except -1:
+    return end_early(sender, b, sender.fates.expire(facts_of(b), bool(b.in_request), now / 1e6))
+
+
+cdef int batch_purged(Sender sender, Batch* b, object error) except -1:
+    """Fails a batch that is queued or in flight, because the program asks for it."""
+    return end_early(sender, b, sender.fates.purge(facts_of(b), bool(b.in_request), error))
+
+
+cdef int end_early(Sender sender, Batch* b, object decision) except -1:
+    """Fails a batch that is queued or in flight, as decided."""
     cdef Partition* p = b.partition
-    decision = sender.fates.expire(facts_of(b), bool(b.in_request), now / 1e6)
     carry_out(sender, p, decision.orders)
     if b.in_request:
         sender.accumulator.abandon(b, decision.verdict.error)

@@ -14,8 +14,9 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from cyproducer import errors
 from cyproducer.base.clock import Clock
@@ -67,6 +68,29 @@ class _Question:
         self.partitions = partitions
         self.asked = False
         self.answered = False
+
+
+class Listing:
+    """A program's question for topics, and the answer.
+
+    ``topics``: the names, or None for all. ``response``: None until a broker has answered. ``node_id`` and
+    ``where``: that broker.
+    """
+
+    def __init__(self, topics: list[str] | None) -> None:
+        self.topics = topics
+        self.response: MetadataResponse | None = None
+        self.node_id = -1
+        self.where = ""
+
+
+class _Purge(NamedTuple):
+    """Records that the program gives up; ``done`` is set once they have failed."""
+
+    queued: bool
+    in_flight: bool
+    error: Exception
+    done: threading.Event
 
 
 class NetworkClient:
@@ -146,7 +170,7 @@ class NetworkClient:
             api.key: (api, decode, handle)
             for api, decode, handle in (
                 (API_VERSIONS, protocol.decode_api_versions, self._on_versions),
-                (METADATA, protocol.decode_metadata, self._on_metadata),
+                (METADATA, self._decode_metadata, self._on_metadata),
                 (INIT_PRODUCER_ID, protocol.decode_init_producer_id, self._producer_id.on_producer_id),
                 (SASL_HANDSHAKE, protocol.decode_sasl_handshake, self._connector.on_sasl_handshake),
                 (SASL_AUTHENTICATE, protocol.decode_sasl_authenticate, self._on_authenticated),
@@ -169,6 +193,11 @@ class NetworkClient:
         self._questions: deque[_Question] = deque()
         # Taken from _questions: the metadata request in flight or the next one contains them.
         self._open_questions: list[_Question] = []
+        # What programs want listed, and the request for it that is in flight. Never more than one Metadata
+        # request is, so that its response can be told from others.
+        self._listings: deque[Listing] = deque()
+        self._listing: Listing | None = None
+        self._purges: deque[_Purge] = deque()
         # Topic -> when its last question was answered without new partitions.
         self._answered_ms: dict[str, float] = {}
         #: The current view of the cluster; replaced as a whole, so that any thread may read it.
@@ -296,6 +325,55 @@ class NetworkClient:
                     raise errors.NoBrokersAvailable(f"no broker within {timeout_s:g} s: {self.diagnosis()}")
                 self._changed.wait(min(left, 0.5))
 
+    def list_topics(self, topics: list[str] | None, timeout_s: float) -> Listing:
+        """Asks a broker for topics, None: for all; waits up to ``timeout_s`` seconds. Creates no topic.
+
+        Raises:
+            KafkaTimeoutError: no broker answered in time; the message has the failures.
+            ProducerClosedError: the producer was closed, before or during the wait.
+        """
+        refuse_wait_of_sender("list_topics()")
+        deadline = time.monotonic() + timeout_s
+        listing = Listing(topics)
+        self._listings.append(listing)
+        self._sender.request_control()
+        with self._changed:
+            while listing.response is None:
+                error = self._fatal or self._denied
+                left = deadline - time.monotonic()
+                if error is not None or left <= 0:
+                    with suppress(ValueError):
+                        self._listings.remove(listing)
+                    if error is not None:
+                        raise errors.copied(error)
+                    raise errors.KafkaTimeoutError(f"no metadata within {timeout_s:g} s: {self.diagnosis()}")
+                self._changed.wait(min(left, 0.5))
+        return listing
+
+    def purge(self, queued: bool, in_flight: bool, error: Exception) -> threading.Event:
+        """Fails the records that wait to be sent, or those in flight, or both, with copies of ``error``.
+
+        Returns an event that is set once they have failed.
+        """
+        purge = _Purge(queued, in_flight, error, threading.Event())
+        self._purges.append(purge)
+        self._sender.request_control()
+        return purge.done
+
+    @property
+    def last_failure(self) -> tuple[BaseException, float] | None:
+        """The last failure to connect or to keep a connection, and when; the same object until the next."""
+        return self._last_failure
+
+    def throttling(self) -> list[tuple[str, int, float]]:
+        """Returns (address, node id, seconds left) for each broker that throttles this client."""
+        now_ms = self._now_ms()
+        return [
+            (connection.where, connection.node_id, left_ms / 1000)
+            for connection in list(self._connector.connections.values())
+            if (left_ms := connection.throttled_ms(now_ms)) > 0
+        ]
+
     def bootstrap_connected(self) -> bool:
         """Whether a connection to a broker is ready, handshake included."""
         return self._connector.any_ready()
@@ -327,6 +405,10 @@ class NetworkClient:
         """Does the work that is due; returns the milliseconds until the next work is due."""
         connections_ms = self._connector.tick(now_ms, (self._metadata_on, self._producer_id.asked_on))
         self._track_topics(now_ms)
+        while self._purges:
+            purge = self._purges.popleft()
+            self._sender.purge(purge.queued, purge.in_flight, purge.error)
+            purge.done.set()
         for name in list(self._shrunk):
             self._apply(name)
         overdue_ms = self._sender.close_overdue(now_ms)
@@ -399,7 +481,11 @@ class NetworkClient:
         self._producer_id.on_broken(connection, cause or ConnectionError("closed by this client"), now_ms)
         if cause is None:
             return
-        if connection is self._metadata_on:
+        if connection is self._metadata_on and self._listing is not None:
+            self._metadata_on = None
+            self._listings.appendleft(self._listing)
+            self._listing = None
+        elif connection is self._metadata_on:
             self._metadata_on = None
             if type(cause) is errors.KafkaConnectionError and not self._metadata.broker_ids():
                 cause = self._no_answer(connection)
@@ -494,8 +580,11 @@ class NetworkClient:
 
         Returns the milliseconds until the next attempt.
         """
+        if self._listing is not None:
+            return self._config.request_timeout_ms
         delay_ms = self._metadata.next_update_ms(now_ms)
-        if delay_ms > 0:
+        listing = bool(self._listings) and self._metadata_on is None
+        if delay_ms > 0 and not listing:
             return delay_ms
         ready = self._connector.free(now_ms)
         if not ready:
@@ -503,6 +592,9 @@ class NetworkClient:
             candidates = list(self._metadata.broker_ids()) or self._connector.bootstrap
             return min(self._connector.seek(candidates, now_ms), self._connector.throttled_ms(now_ms))
         connection = min(ready, key=lambda c: (c.in_flight, self._rng()))
+        if listing:
+            self._ask_for_listing(connection)
+            return self._config.request_timeout_ms
         if self._metadata.is_full_due(now_ms):
             # Only a full update expires topics, so only then is it worth looking at every topic.
             self._metadata.touch(self._used_since(now_ms - self._config.metadata_max_idle_ms), now_ms)
@@ -516,18 +608,26 @@ class NetworkClient:
             self._asked.discard(name)
             self._topic_errors.pop(name, None)
             self._told_missing.discard(name)
+        self._request_metadata(connection, request.topics, self._config.allow_auto_create_topics)
+        return self._config.request_timeout_ms
+
+    def _ask_for_listing(self, connection: Connection) -> None:
+        self._listing = self._listings.popleft()
+        # Version 3 cannot ask without creating.
+        self._request_metadata(connection, self._listing.topics, connection.handshake.versions[METADATA] < 4)
+
+    def _request_metadata(
+        self, connection: Connection, topics: Sequence[str] | None, auto_create: bool
+    ) -> None:
         self._metadata_on = connection
         version = connection.handshake.versions[METADATA]
         correlation_id = connection.next_correlation_id()
-        frame = protocol.encode_metadata(
-            version,
-            correlation_id,
-            self._config.client_id,
-            request.topics,
-            self._config.allow_auto_create_topics,
-        )
+        frame = protocol.encode_metadata(version, correlation_id, self._config.client_id, topics, auto_create)
         self._connector.request(connection, METADATA, correlation_id, frame)
-        return self._config.request_timeout_ms
+
+    def _decode_metadata(self, version: int, frame: bytes) -> MetadataResponse:
+        decode = protocol.decode_metadata if self._listing is None else protocol.decode_listing
+        return decode(version, frame)
 
     def _used_since(self, since_ms: float) -> list[str]:
         return [n for n in self._metadata.tracked_topics() if self._sender.topic_used_ms(n) > since_ms]
@@ -536,6 +636,14 @@ class NetworkClient:
         self, connection: Connection, version: int, response: MetadataResponse, now_ms: float
     ) -> None:
         self._metadata_on = None
+        if self._listing is not None:
+            listing, self._listing = self._listing, None
+            with self._changed:
+                listing.node_id, listing.where = connection.node_id, connection.where
+                listing.response = response
+                self._changed.notify_all()
+            self._sender.request_control()
+            return
         change = self._metadata.on_response(response, now_ms)
         if response.error_code and change.brokers_removed:
             self._start_over("a broker asked for it", change.brokers_removed, now_ms)

@@ -1,8 +1,7 @@
 from collections.abc import Iterator
-from typing import Self, TypeVar, final
+from typing import Any, Self, final
 
 _Frame = bytes | bytearray | memoryview
-_Row = TypeVar("_Row")
 
 @final
 class Reader:
@@ -53,4 +52,6 @@ class Writer:
     def no_tags(self) -> int: ...
     def finish(self) -> bytes: ...
 
-def read_partitions(reader: Reader, version: int, cls: type[_Row]) -> list[_Row]: ...
+def read_partitions(
+    reader: Reader, version: int, cls: type[tuple[object, ...]], with_replicas: bool = False
+) -> list[Any]: ...

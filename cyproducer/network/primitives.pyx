@@ -265,10 +265,11 @@ cdef class Writer:
         return bytes(self.out)
 
 
-def read_partitions(Reader reader not None, int version, cls):
+def read_partitions(Reader reader not None, int version, cls, bint with_replicas=False):
     """The partitions of a topic in a Metadata response, as a list of the named tuple ``cls``.
 
-    Here, in C, because a response may have tens of thousands of them.
+    ``with_replicas``: ``cls`` has two more fields, the lists of the replicas and of those in sync. Here, in
+    C, because a response may have tens of thousands of them.
     """
     cdef int fixed_size = 14 if version >= 7 else 10
     cdef int arrays = 3 if version >= 5 else 2
@@ -282,21 +283,23 @@ def read_partitions(Reader reader not None, int version, cls):
         data = reader.data + reader.pos
         if version >= 7:
             leader_epoch = <int32_t> load32(data + 10)
-        # Calls tuple.__new__ directly: with 10,000 partitions, the named tuple's __new__ takes half the time.
-        partitions.append(
-            new_tuple(
-                cls,
-                (
-                    <int16_t> ((data[0] << 8) | data[1]),
-                    <int32_t> load32(data + 2),
-                    <int32_t> load32(data + 6),
-                    leader_epoch,
-                ),
-            )
+        fields = (
+            <int16_t> ((data[0] << 8) | data[1]),
+            <int32_t> load32(data + 2),
+            <int32_t> load32(data + 6),
+            leader_epoch,
         )
         reader.pos += fixed_size
-        reader.skip_int32s("partitions.replica_nodes")
-        reader.skip_int32s("partitions.isr_nodes")
+        if with_replicas:
+            fields += (
+                [reader.int32("replica") for _ in range(reader.count("partitions.replica_nodes", 4))],
+                [reader.int32("replica") for _ in range(reader.count("partitions.isr_nodes", 4))],
+            )
+        else:
+            reader.skip_int32s("partitions.replica_nodes")
+            reader.skip_int32s("partitions.isr_nodes")
+        # Calls tuple.__new__ directly: with 10,000 partitions, the named tuple's __new__ takes half the time.
+        partitions.append(new_tuple(cls, fields))
         if version >= 5:
             reader.skip_int32s("partitions.offline_replicas")
         reader.skip_tags()

@@ -23,6 +23,7 @@ from cyproducer.control.apis import (
     InitProducerIdResponse,
     MetadataResponse,
     PartitionInfo,
+    ReplicatedPartition,
     SaslAuthenticateResponse,
     SaslHandshakeResponse,
     TopicInfo,
@@ -243,7 +244,7 @@ def _read_brokers(reader: Reader) -> list[BrokerInfo]:
     return brokers
 
 
-def _read_topics(reader: Reader, version: int) -> list[TopicInfo]:
+def _read_topics(reader: Reader, version: int, with_replicas: bool) -> list[TopicInfo]:
     least_size = 5 if reader.flexible else 9
     topics = []
     topic_id = NO_TOPIC_ID
@@ -253,7 +254,8 @@ def _read_topics(reader: Reader, version: int) -> list[TopicInfo]:
         if version >= 10:
             topic_id = reader.raw("topics.topic_id", len(NO_TOPIC_ID))
         is_internal = reader.boolean("topics.is_internal") == 1
-        partitions = read_partitions(reader, version, PartitionInfo)
+        kind = ReplicatedPartition if with_replicas else PartitionInfo
+        partitions: list[PartitionInfo] = read_partitions(reader, version, kind, with_replicas)
         if version >= 8:
             reader.int32("topics.topic_authorized_operations")
         reader.skip_tags()
@@ -266,6 +268,15 @@ def decode_metadata(version: int, frame: _Frame) -> MetadataResponse:
 
     Accepts a second, empty set of tagged fields at the end: librdkafka's mock cluster sends it.
     """
+    return _decode_metadata(version, frame, False)
+
+
+def decode_listing(version: int, frame: _Frame) -> MetadataResponse:
+    """``decode_metadata``, with ``ReplicatedPartition`` for each partition."""
+    return _decode_metadata(version, frame, True)
+
+
+def _decode_metadata(version: int, frame: _Frame, with_replicas: bool) -> MetadataResponse:
     reader = _response(METADATA, version, frame)
     throttle_time_ms = 0
     error_code = 0
@@ -278,7 +289,7 @@ def decode_metadata(version: int, frame: _Frame) -> MetadataResponse:
     if version >= 2:
         cluster_id = reader.nullable_string("cluster_id")
     controller_id = reader.int32("controller_id")
-    topics = _read_topics(reader, version)
+    topics = _read_topics(reader, version, with_replicas)
     if 8 <= version <= 10:
         reader.int32("cluster_authorized_operations")
     if version >= 13:

@@ -71,6 +71,7 @@ from cyproducer.base.sync cimport (
 )
 from cyproducer.network.batch_errors cimport (
     batch_failed,
+    batch_purged,
     batch_removed,
     expire_batches,
     give_up_request,
@@ -722,6 +723,21 @@ cdef class Sender:
         """
         self.fail_rest(error)
         return self.accumulator.c.incomplete
+
+    def purge(self, bint queued, bint in_flight, error):
+        """Fails the records that wait to be sent, or those in flight, or both, with copies of ``error``.
+
+        Leaves a batch that an application thread is compressing at this moment.
+        """
+        cdef Batch* b
+        if queued:
+            for name in self.parked_topics():
+                self.fail_parked(name, told(error, False))
+        while True:
+            b = self.accumulator.unfinished_batch(queued, in_flight)
+            if b == NULL:
+                return
+            batch_purged(self, b, error)
 
     cdef int fail_rest(self, object error) except -1:
         """Fails parked records and queued batches, and abandons the batches that are in flight."""

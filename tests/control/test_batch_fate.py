@@ -235,6 +235,21 @@ def test_a_batch_on_the_wire_that_expires_keeps_its_sequences(case: Case) -> Non
     assert decision.orders == ()
 
 
+def test_a_batch_that_the_program_gives_up_fails_with_the_given_error(case: Case) -> None:
+    case.identify()
+    given = KafkaProtocolError("given up")
+    on_wire = case.policy.purge(case.batch(sequenced=True), on_wire=True, error=given)
+    assert (on_wire.verdict.fate, on_wire.verdict.maybe_written, on_wire.orders) == (Fate.FAIL, True, ())
+    assert on_wire.verdict.error == given
+    assert on_wire.verdict.error is not given
+    assert getattr(on_wire.verdict.error, "maybe_written", None) is True
+    queued = case.policy.purge(case.batch(), on_wire=False, error=given)
+    assert getattr(queued.verdict.error, "maybe_written", None) is False
+    lost = case.policy.purge(case.batch(sequenced=True, ambiguous=True), on_wire=False, error=given)
+    assert lost.verdict.maybe_written
+    assert lost.orders == (Order(Action.HOLD_NEW),)
+
+
 def test_a_fenced_identity_is_forgotten(case: Case) -> None:
     case.identify()
     assert case.policy.identity == (7, 4)

@@ -12,6 +12,7 @@ from cyproducer.control.apis import (
     InitProducerIdResponse,
     MetadataResponse,
     PartitionInfo,
+    ReplicatedPartition,
     TopicInfo,
 )
 from cyproducer.network import protocol
@@ -208,6 +209,19 @@ def test_metadata_response_has_the_documented_types(version: int) -> None:
     assert type(response.topics[0].is_internal) is bool
     assert type(response.topics[0].partitions[0]) is PartitionInfo
     assert response == as_of_version(version, FULL_METADATA)
+
+
+@pytest.mark.parametrize("version", METADATA)
+def test_a_listing_also_has_the_replicas(version: int) -> None:
+    frame = write_metadata(version, FULL_METADATA)
+    plain, listing = protocol.decode_metadata(version, frame), protocol.decode_listing(version, frame)
+    assert listing._replace(topics=[]) == plain._replace(topics=[])
+    for topic, whole in zip(plain.topics, listing.topics, strict=True):
+        assert [tuple(each[:4]) for each in whole.partitions] == topic.partitions
+        # As write_metadata has them.
+        for index, each in enumerate(whole.partitions):
+            assert isinstance(each, ReplicatedPartition)
+            assert (each.replicas, each.in_sync) == (list(range(index % 4)), list(range(index % 3)))
 
 
 @pytest.mark.parametrize("version", [12, 13])

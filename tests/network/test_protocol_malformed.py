@@ -81,6 +81,7 @@ CASES = [
         (protocol.decode_metadata, version, write_metadata(version, FULL_METADATA))
         for version in range(1, 14)
     ),
+    *((protocol.decode_listing, version, write_metadata(version, FULL_METADATA)) for version in range(1, 14)),
     *((protocol.decode_init_producer_id, version, init_producer_id_frame(version)) for version in range(6)),
     (protocol.decode_sasl_handshake, 1, sasl_handshake_frame(1)),
     *((protocol.decode_sasl_authenticate, version, sasl_authenticate_frame(version)) for version in range(3)),
@@ -110,7 +111,7 @@ def test_trailing_bytes_are_an_error(decode: Decode, version: int, frame: bytes)
 
 def test_only_metadata_may_end_with_another_empty_set_of_tagged_fields() -> None:
     for decode, version, frame in CASES:
-        if decode is protocol.decode_metadata and version >= 9:
+        if decode in (protocol.decode_metadata, protocol.decode_listing) and version >= 9:
             assert decode(version, frame + b"\0") == decode(version, frame)
         else:
             with pytest.raises(KafkaProtocolError, match="end was expected, 1 bytes remain"):

@@ -183,6 +183,33 @@ def test_only_the_aio_package_imports_itself() -> None:
     assert knowing == []
 
 
+def test_nothing_below_imports_the_producer_of_confluents_shape() -> None:
+    others = [path for path in sources(PACKAGE) if path.relative_to(PACKAGE).parts[0] != "confluent"]
+    assert len(others) < len(sources(PACKAGE))
+    knowing = [
+        str(path.relative_to(ROOT))
+        for path in others
+        if any(
+            name.startswith("cyproducer.confluent")
+            for name in imported(module_name(path), path.read_text(), path.suffix)
+        )
+    ]
+    assert knowing == []
+
+
+def test_the_producer_of_confluents_shape_needs_no_confluent_kafka() -> None:
+    paths = [*sources(PACKAGE / "confluent"), PACKAGE / "serializers.py"]
+    assert len(paths) > 5
+    assert [
+        path
+        for path in paths
+        if any(
+            name.split(".")[0] == "confluent_kafka"
+            for name in imported(module_name(path), path.read_text(), path.suffix)
+        )
+    ] == []
+
+
 def test_the_aio_package_opens_no_connections() -> None:
     found = {
         name

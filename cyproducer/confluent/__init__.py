@@ -1,0 +1,46 @@
+"""confluent-kafka's producer API over this package: change the import, and keep the program.
+
+``Producer``, ``SerializingProducer`` and what they use, with confluent-kafka's names. ``docs/migration.md``
+says what differs. Needs no confluent-kafka.
+"""
+
+from cyproducer.confluent.cluster import BrokerMetadata, ClusterMetadata, PartitionMetadata, TopicMetadata
+from cyproducer.confluent.errors import (
+    KafkaError,
+    KafkaException,
+    KeySerializationError,
+    ProduceError,
+    SerializationError,
+    ValueSerializationError,
+)
+from cyproducer.confluent.events import ThrottleEvent
+from cyproducer.confluent.producer import Producer
+from cyproducer.confluent.reports import Message
+from cyproducer.confluent.serializing import SerializingProducer
+from cyproducer.serializers import MessageField, SerializationContext
+
+TIMESTAMP_NOT_AVAILABLE = 0
+TIMESTAMP_CREATE_TIME = 1
+TIMESTAMP_LOG_APPEND_TIME = 2
+
+__all__ = [
+    "TIMESTAMP_CREATE_TIME",
+    "TIMESTAMP_LOG_APPEND_TIME",
+    "TIMESTAMP_NOT_AVAILABLE",
+    "BrokerMetadata",
+    "ClusterMetadata",
+    "KafkaError",
+    "KafkaException",
+    "KeySerializationError",
+    "Message",
+    "MessageField",
+    "PartitionMetadata",
+    "ProduceError",
+    "Producer",
+    "SerializationContext",
+    "SerializationError",
+    "SerializingProducer",
+    "ThrottleEvent",
+    "TopicMetadata",
+    "ValueSerializationError",
+]

@@ -1,0 +1,294 @@
+"""Translates librdkafka's options into those of ``KafkaProducer``.
+
+Owns ``translated``, the values that mean something else here, and the options that ``cyproducer.confluent``
+itself carries out (``Settings``). Does not own the table of names (``config.other_clients``). Immutable; any
+thread may call.
+
+What it leaves to ``KafkaProducer`` is checked there. Where an option is not given, librdkafka's default
+counts if a program would notice the difference: 5 minutes for delivery, 5 ms of linger, batches of 1 MB, a
+queue of 100,000 records and 1 GiB, partitions by CRC32. The others are this package's: idempotence is on,
+unless another option conflicts with it, and connections are retried as always.
+"""
+
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from cyproducer.config import ProducerConfig, option_name
+from cyproducer.config.options import OPTIONS_BY_NAME
+from cyproducer.config.other_clients import FOR_CONSUMERS, OTHER_NAMES, Taken
+from cyproducer.config.values import FOREVER_MS
+from cyproducer.confluent.errors import KafkaError, KafkaException
+from cyproducer.errors import KafkaConfigurationError
+from cyproducer.records.codecs import BY_NAME
+
+log = logging.getLogger("cyproducer")
+
+_DEFAULTS: Final[dict[str, Any]] = {
+    "message.timeout.ms": 300000,
+    "linger_ms": 5,
+    "batch_size": 1000000,
+    "max_request_size": 1000000,
+    "queue.buffering.max.messages": 100000,
+    "queue.buffering.max.kbytes": 1048576,
+    "partitioner": "consistent_random",
+    "statistics.interval.ms": 0,
+}
+
+_PARTITIONERS: Final = (
+    "random",
+    "consistent",
+    "consistent_random",
+    "murmur2",
+    "murmur2_random",
+    "fnv1a",
+    "fnv1a_random",
+)
+
+#: Options of ``KafkaProducer`` whose work ``cyproducer.confluent`` does, or has no place for.
+_NOT_HERE: Final = frozenset(
+    {
+        "buffer_memory",
+        "interceptors",
+        "key_serializer",
+        "max_block_ms",
+        "max_pending_callbacks",
+        "value_serializer",
+    }
+)
+
+_CALLBACKS: Final = ("on_delivery", "error_cb", "stats_cb", "throttle_cb", "oauth_cb")
+
+
+class Settings(NamedTuple):
+    """What ``cyproducer.confluent`` itself does. Callbacks are None if not given; durations in seconds."""
+
+    on_delivery: Callable[..., Any] | None
+    error_cb: Callable[..., Any] | None
+    stats_cb: Callable[..., Any] | None
+    throttle_cb: Callable[..., Any] | None
+    logger: logging.Logger | None
+    only_errors: bool
+    most_messages: int
+    most_bytes: int
+    stats_every_s: float
+    credentials: "Credentials"
+
+
+class Credentials:
+    """The user and password of SASL, which ``set_sasl_credentials`` changes. Shows neither."""
+
+    def __init__(self, username: str | None, password: str | None) -> None:
+        #: Replaced as a whole, so that no authentication takes one of each.
+        self.pair = (username, password)
+
+    def username(self) -> str | None:
+        """Returns the user."""
+        return self.pair[0]
+
+    def password(self) -> str | None:
+        """Returns the password."""
+        return self.pair[1]
+
+
+def refused(name: str, why: str) -> KafkaException:
+    """Returns the exception for an option that can't be used."""
+    return KafkaException(KafkaError(KafkaError._INVALID_ARG, f"{name}: {why}"))
+
+
+def translated(conf: Mapping[str, Any]) -> tuple[dict[str, Any], Settings]:
+    """Returns the options of ``KafkaProducer``, and the others.
+
+    Raises:
+        KafkaException: an option is unknown, can't be translated, or has a value that is not allowed.
+        TypeError: a callback is not callable.
+    """
+    given = {name: value for name, value in conf.items() if value is not None}
+    topic_options = given.pop("default.topic.config", {})
+    given |= {name: value for name, value in topic_options.items() if value is not None}
+    options: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    for name, value in given.items():
+        _sort(name, value, options, own)
+    for name, default in _DEFAULTS.items():
+        target = options if "." not in name else own
+        target.setdefault(name, default)
+    settings = _settings(own)
+    options["buffer_memory"] = settings.most_bytes
+    # The bound is most_messages, which includes the records that wait for poll().
+    options["max_pending_callbacks"] = 2**31 - 1
+    _set_timeouts(options, own)
+    _set_network(options, own)
+    _set_security(options, own, settings.credentials)
+    _set_compression(options)
+    return options, settings
+
+
+def _sort(name: str, value: Any, options: dict[str, Any], own: dict[str, Any]) -> None:
+    """Puts an option where it belongs, by the name it has there."""
+    other = OTHER_NAMES.get(name)
+    if other is None or other.client != "librdkafka":
+        known = option_name(name)
+        if name in FOR_CONSUMERS:
+            log.warning("option %r is for consumers: a producer ignores it", name)
+        elif known is None or known in _NOT_HERE:
+            raise refused(name, f'No such configuration property: "{name}"{_near(name)}')
+        else:
+            _put(options, known, name, value)
+    elif other.taken is Taken.OWN:
+        own[name] = value
+    elif other.taken is Taken.SAME:
+        assert other.option is not None
+        _put(options, other.option, name, value)
+    elif other.taken is Taken.REFUSED and str(value).strip().lower() not in other.but:
+        instead = f"{other.option}, " if other.option else ""
+        allowed = f"; allowed: {', '.join(filter(None, other.but))}" if any(other.but) else ""
+        raise refused(name, f"{value!r} can't be translated: {instead}{other.note}{allowed}")
+
+
+def _put(options: dict[str, Any], known: str, name: str, value: Any) -> None:
+    if known in options and options[known] != value:
+        raise refused(name, f"{OPTIONS_BY_NAME[known].java_name or known} is the same option: give only one")
+    options[known] = value
+
+
+def _near(name: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, OTHER_NAMES, 1, 0.8)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _settings(own: dict[str, Any]) -> Settings:
+    calls = {name: own.pop(name, None) for name in ("dr_cb", *_CALLBACKS)}
+    for name, function in calls.items():
+        if function is not None and not callable(function):
+            raise TypeError(f"{name}: must be callable, not {type(function).__name__}")
+    own["oauth_cb"] = calls["oauth_cb"]
+    logger = own.pop("logger", None)
+    if logger is not None and not hasattr(logger, "log"):
+        raise TypeError(f"logger: must be a logging.Logger, not {type(logger).__name__}")
+    return Settings(
+        calls["on_delivery"] or calls["dr_cb"],
+        calls["error_cb"],
+        calls["stats_cb"],
+        calls["throttle_cb"],
+        logger,
+        _flag("delivery.report.only.error", own.pop("delivery.report.only.error", False)),
+        _number("queue.buffering.max.messages", own.pop("queue.buffering.max.messages"), 0, 2**31 - 1),
+        _number("queue.buffering.max.kbytes", own.pop("queue.buffering.max.kbytes"), 1, 2**31 - 1) * 1024,
+        _number("statistics.interval.ms", own.pop("statistics.interval.ms"), 0, 86_400_000) / 1000,
+        Credentials(own.pop("sasl.username", None), own.pop("sasl.password", None)),
+    )
+
+
+def _set_timeouts(options: dict[str, Any], own: dict[str, Any]) -> None:
+    """A record may take ``message.timeout.ms`` for everything, however long one request may take."""
+    name = "delivery.timeout.ms" if "delivery_timeout_ms" in options else "message.timeout.ms"
+    given = options.pop("delivery_timeout_ms", own.pop("message.timeout.ms"))
+    timeout = _number(name, given, 0, 2**31 - 1) or FOREVER_MS
+    linger = options["linger_ms"]
+    linger = options["linger_ms"] = _number("linger.ms", linger, 0, 900_000, fraction=True)
+    if linger >= timeout:
+        if linger != _DEFAULTS["linger_ms"]:
+            raise refused(name, f"{timeout}: must be greater than linger.ms={linger}")
+        linger = options["linger_ms"] = timeout / 2
+    request = _number("socket.timeout.ms", own.pop("socket.timeout.ms", 30000), 10, 300_000)
+    request = options.get("request_timeout_ms", request)
+    request = _number("request.timeout.ms", request, 1, 900_000)
+    options["delivery_timeout_ms"] = timeout
+    options["request_timeout_ms"] = max(1, int(min(request, timeout - linger)))
+    # Records whose topic is not known yet wait as long as any.
+    options["max_block_ms"] = timeout
+
+
+def _set_network(options: dict[str, Any], own: dict[str, Any]) -> None:
+    if _flag("socket.keepalive.enable", own.pop("socket.keepalive.enable", False)):
+        default = OPTIONS_BY_NAME["socket_options"].default
+        options["socket_options"] = [*default, (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+    age = own.pop("topic.metadata.refresh.interval.ms", None)
+    if age is not None:
+        age = _number("topic.metadata.refresh.interval.ms", age, -1, 3_600_000)
+        options["metadata_max_age_ms"] = FOREVER_MS if age < 0 else age
+    for name in ("socket.send.buffer.bytes", "socket.receive.buffer.bytes"):
+        option = OTHER_NAMES[name].option
+        if option in options and str(options[option]) == "0":
+            options[option] = -1
+    if str(options.get("connections_max_idle_ms", "")) == "0":
+        options["connections_max_idle_ms"] = -1
+    partitioner = options["partitioner"]
+    if partitioner not in _PARTITIONERS:
+        raise refused(
+            "partitioner",
+            f'Invalid value for configuration property "partitioner": {partitioner}; allowed: '
+            + ", ".join(_PARTITIONERS),
+        )
+
+
+def _set_security(options: dict[str, Any], own: dict[str, Any], credentials: Credentials) -> None:
+    if credentials.username() is not None:
+        options["sasl_plain_username"] = credentials.username
+    if credentials.password() is not None:
+        options["sasl_plain_password"] = credentials.password
+    if str(options.get("ssl_check_hostname", "")).lower() == "none":
+        options["ssl_check_hostname"] = False
+    provider, text = own.pop("oauth_cb", None), own.pop("sasl.oauthbearer.config", "")
+    if options.get("ssl_cafile") == "probe":
+        # The system's, which is the default.
+        del options["ssl_cafile"]
+    method = str(own.pop("sasl.oauthbearer.method", "default")).lower()
+    if method not in ("default", "oidc"):
+        raise refused("sasl.oauthbearer.method", f"{method!r}: must be 'default' or 'oidc'")
+    if provider is not None:
+        options["sasl_oauth_token_provider"] = lambda _: provider(text)
+    if not _flag("enable.ssl.certificate.verification", own.pop("enable.ssl.certificate.verification", True)):
+        options["ssl_context"] = _unverified(options)
+
+
+def _unverified(options: dict[str, Any]) -> Any:
+    """A context from the ``ssl_*`` options that accepts every certificate."""
+    # Imported here: most producers have no such context.
+    import ssl
+
+    from cyproducer.security.tls_context import make_context
+
+    chosen = {name: value for name, value in options.items() if name.startswith("ssl_")}
+    try:
+        context = make_context(ProducerConfig(security_protocol="SSL", **chosen))
+    except KafkaConfigurationError as error:
+        raise KafkaException(KafkaError(KafkaError._INVALID_ARG, str(error))) from error
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _set_compression(options: dict[str, Any]) -> None:
+    """librdkafka takes a level for any codec, also for those that have none; -1 is the codec's default."""
+    codec = str(options.get("compression_type", "none")).lower()
+    if codec == "inherit":
+        del options["compression_type"]
+    known = BY_NAME.get(codec)
+    if "compression_level" in options and (
+        known is None or not known.levels or str(options["compression_level"]) == "-1"
+    ):
+        del options["compression_level"]
+
+
+def _number(name: str, value: Any, least: int, most: int, *, fraction: bool = False) -> Any:
+    try:
+        found = float(value) if fraction else int(value)
+    except (TypeError, ValueError, OverflowError):
+        found = None
+    if found is None or isinstance(value, bool) or not least <= found <= most:
+        raise refused(name, f"{value!r}: must be from {least} to {most}")
+    return found
+
+
+def _flag(name: str, value: Any) -> bool:
+    text = str(value).strip().lower()
+    if text in ("true", "1", "t"):
+        return True
+    if text in ("false", "0", "f"):
+        return False
+    raise refused(name, f"{value!r}: must be true or false")

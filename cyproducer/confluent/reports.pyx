@@ -1,0 +1,461 @@
+"""``produce()`` of ``cyproducer.confluent.Producer``, and the delivery reports that ``poll()`` hands out.
+
+Owns ``Message``, the queue of delivery reports, the count of records without one, and calling the callbacks.
+Does not own the producer's other methods (``producer.py``) or sending: ``produce()`` is ``send()`` that never
+waits.
+
+The sender thread adds completed batches to the queue, as for any producer. There is no callback thread: the
+thread in ``poll()`` or ``flush()`` moves the messages of these batches into ``due``, and calls the callbacks
+from there. So an exception in a callback leaves the later ones for the next call. Everything here runs with
+the GIL held, which guards all fields.
+"""
+
+from collections import deque
+
+cimport cython
+from cpython.bytes cimport PyBytes_CheckExact
+from cpython.unicode cimport PyUnicode_AsUTF8String, PyUnicode_Check
+from libc.stdint cimport int16_t, int32_t, int64_t
+
+from cyproducer.base.meters cimport RECORDS_FAILED, RECORDS_SENT
+from cyproducer.base.sync cimport (
+    cyp_cond_wait_until,
+    cyp_load64,
+    cyp_monotonic_ns,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
+from cyproducer.callers.send_path cimport SendPath
+from cyproducer.futures.completion cimport CompletionQueue
+from cyproducer.futures.delivery cimport (
+    ACKNOWLEDGED,
+    PENDING,
+    Delivery,
+    RecordFuture,
+    delivery_unref,
+    list_callback,
+    take_callbacks,
+)
+
+from cyproducer import errors
+from cyproducer.callers.send_path import WouldBlock
+from cyproducer.confluent.errors import KafkaError, KafkaException, error_of
+
+cdef enum:
+    TIMESTAMP_NOT_AVAILABLE = 0
+    TIMESTAMP_CREATE_TIME = 1
+    TIMESTAMP_LOG_APPEND_TIME = 2
+    NO_OFFSET = -1001
+
+
+# Without binding, Python checks the type of `self` in a call such as `Message.topic(None)`.
+@cython.binding(False)
+@cython.freelist(1024)
+cdef class Message:
+    """A record and its outcome, as delivery callbacks get it; confluent-kafka's ``Message``.
+
+    ``value()`` and ``key()`` are the bytes that were sent. ``headers()`` is the list of pairs that was sent.
+    The setters replace what the getters return. Not thread-safe.
+    """
+
+    def __init__(
+        self, topic=None, partition=-1, offset=NO_OFFSET, key=None, value=None, headers=None, error=None,
+        timestamp=None, double latency=-1.0, leader_epoch=-1, int16_t delivery_count=-1,
+    ):
+        self._topic = topic
+        self._partition = -1 if partition is None else max(-1, <int32_t>partition)
+        self._offset = NO_OFFSET if offset is None or offset < 0 else <int64_t>offset
+        self._key = key
+        self._value = value
+        self._headers = headers
+        self._error = error
+        self._timestamp_type, self._timestamp_ms = TIMESTAMP_NOT_AVAILABLE, 0
+        if timestamp is not None:
+            if not isinstance(timestamp, tuple) or len(timestamp) != 2:
+                raise TypeError(f"timestamp: must be a tuple of (int, int), not {timestamp!r}")
+            self._timestamp_type, self._timestamp_ms = timestamp
+        self._latency_us = -1 if latency < 0 else <int64_t>(latency * 1e6)
+        self._leader_epoch = -1 if leader_epoch is None else max(-1, <int32_t>leader_epoch)
+        self._delivery_count = -1 if delivery_count <= 0 else delivery_count
+
+    cdef int settle(self, RecordFuture future, int64_t due_ns, ReportQueue queue) except -1:
+        """Fills in the outcome. ``due_ns``: when it was known."""
+        cdef int state = future._state()
+        cdef Delivery* d = future.delivery
+        cdef object cause
+        self._partition = d.partition
+        self._timestamp_ms = future.timestamp_ms
+        self._timestamp_type = TIMESTAMP_CREATE_TIME
+        if state == ACKNOWLEDGED:
+            if d.base_offset >= 0:
+                self._offset = d.base_offset + future.index
+            if d.log_append_ms >= 0:
+                self._timestamp_ms = d.log_append_ms
+                self._timestamp_type = TIMESTAMP_LOG_APPEND_TIME
+            self._latency_us = max(0, due_ns - self.began_ns) // 1000
+            return 0
+        cause = future._error()
+        # All records of a batch share one exception.
+        if cause is not queue.last_cause:
+            queue.last_error = error_of(cause)
+            queue.last_cause = cause
+        self._error = queue.last_error
+        return 0
+
+    def topic(self):
+        """The topic, or None."""
+        return self._topic
+
+    def partition(self):
+        """The partition, or None if it was not chosen yet."""
+        return self._partition if self._partition >= 0 else None
+
+    def offset(self):
+        """The offset, or None if the record failed or the broker reports none (``acks=0``)."""
+        return self._offset if self._offset >= 0 else None
+
+    def key(self):
+        """The key, or None."""
+        return self._key
+
+    def value(self):
+        """The value, or None."""
+        return self._value
+
+    def headers(self):
+        """The headers as a list of (name, value) pairs, or None."""
+        return self._headers
+
+    def error(self):
+        """The ``KafkaError`` of a record that failed; None if it was acknowledged."""
+        return self._error
+
+    def timestamp(self):
+        """The type, one of ``TIMESTAMP_...``, and the milliseconds since the epoch."""
+        return self._timestamp_type, self._timestamp_ms
+
+    def latency(self):
+        """The seconds from ``produce()`` to the acknowledgement; None without one."""
+        return self._latency_us / 1e6 if self._latency_us >= 0 else None
+
+    def leader_epoch(self):
+        """For records that were consumed. None."""
+        return self._leader_epoch if self._leader_epoch >= 0 else None
+
+    def delivery_count(self):
+        """For records that were consumed. None."""
+        return self._delivery_count if self._delivery_count > 0 else None
+
+    def set_headers(self, headers):
+        """Replaces what ``headers()`` returns."""
+        self._headers = headers
+
+    def set_key(self, key):
+        """Replaces what ``key()`` returns."""
+        self._key = key
+
+    def set_value(self, value):
+        """Replaces what ``value()`` returns."""
+        self._value = value
+
+    def set_topic(self, topic):
+        """Replaces what ``topic()`` returns."""
+        self._topic = topic
+
+    def set_error(self, error):
+        """Replaces what ``error()`` returns."""
+        self._error = error
+
+    def __len__(self):
+        return 0 if self._value is None else len(self._value)
+
+    def __bool__(self):
+        return True
+
+    def __eq__(self, other):
+        if not isinstance(other, Message):
+            return NotImplemented
+        return _fields(self) == _fields(<Message>other)
+
+    __hash__ = None
+
+    def __reduce__(self):
+        return Message, (
+            self._topic, self._partition, self._offset, self._key, self._value, self._headers, self._error,
+            (self._timestamp_type, self._timestamp_ms),
+            self._latency_us / 1e6 if self._latency_us >= 0 else -1.0,
+            self._leader_epoch, self._delivery_count,
+        )
+
+    def __repr__(self):
+        return f"<Message {self._topic!r} partition {self.partition()} offset {self.offset()}>"
+
+
+cdef tuple _fields(Message m):
+    # Not the latency.
+    return (
+        m._topic, m._partition, m._offset, m._key, m._value, m._headers, m._error, m._leader_epoch,
+        m._timestamp_ms,
+    )
+
+
+cdef class ReportQueue(CompletionQueue):
+    """Completed batches whose messages are not in ``due`` yet; ``run_next`` moves those of one batch."""
+
+    def __cinit__(self, start=None, int64_t most=100_000):
+        self.due = deque()
+
+    cdef int _run(self, Delivery* d) except -1:
+        cdef int64_t listed = d.callbacks
+        cdef int64_t due_ns = d.due_ns
+        cdef int32_t last = -1
+        cdef bint in_order = True
+        cdef RecordFuture future
+        cdef Message message
+        cdef list waiting = take_callbacks(d)
+        delivery_unref(d)
+        try:
+            for future in waiting:
+                # A record that was parked gets its index here.
+                future._state()
+                in_order = in_order and future.index > last
+                last = future.index
+            if not in_order:
+                waiting.sort(key=_place)
+            for future in waiting:
+                message = <Message>future.callbacks
+                future.callbacks = None
+                message.settle(future, due_ns, self)
+                self.due.append(message)
+        finally:
+            self._catch_up(listed)
+        return len(waiting)
+
+
+def _place(RecordFuture future):
+    return future.index
+
+
+@cython.binding(False)
+cdef class ProducePath:
+    """The base class of ``Producer`` that implements ``produce()``, and hands out reports. Thread-safe."""
+
+    def _open(self, SendPath path not None, *, on_delivery, bint only_errors, int64_t most):
+        """``on_delivery``: the callback of records that have none. ``only_errors``: it, and theirs, are only
+        called for errors. ``most``: how many records may be without a report; 0: any number."""
+        path.may_be_empty = True
+        self.path = path
+        self.default_callback = on_delivery
+        self.only_errors = only_errors
+        self.most = most
+
+    def _use_queue(self, ReportQueue queue not None):
+        """Begins with an empty producer: in the constructor, and in a forked child on first use."""
+        self._queue = queue
+        self.accepted = 0
+        self.reports = 0
+        self.moving = False
+
+    def _path(self):
+        """The producer that does the work; None if it is closed or was never made."""
+        return self.path
+
+    def _shut(self):
+        self.path = None
+
+    def produce(
+        self, topic, value=None, key=None, partition=-1, callback=None, on_delivery=None, timestamp=0,
+        headers=None,
+    ):
+        """Accepts a record, which is sent in the background. Never blocks.
+
+        Args:
+            topic: the topic's name.
+            value: str, which is encoded as UTF-8, bytes or None.
+            key: the same.
+            partition: -1 lets the partitioner choose.
+            callback: called with ``(error, message)`` in ``poll()`` or ``flush()``, once the outcome is
+                known. ``error`` is None or a ``KafkaError``.
+            on_delivery: the same as ``callback``.
+            timestamp: milliseconds since the epoch; 0: now.
+            headers: a dict, or a list of (name, value) pairs; values are str, bytes or None.
+
+        Raises:
+            BufferError: ``queue.buffering.max.messages`` records are without a report, or
+                ``queue.buffering.max.kbytes`` are in use. Call ``poll()`` and try again.
+            KafkaException: for everything else, with the ``KafkaError`` as its argument.
+            TypeError: an argument has the wrong type.
+            RuntimeError: the producer is closed.
+        """
+        cdef RecordFuture future
+        cdef Message message = None
+        cdef object place = None
+        cdef object when = None
+        if self.path is None:
+            raise RuntimeError("Producer has been closed")
+        if callback is None:
+            callback = self.default_callback if on_delivery is None else on_delivery
+        if value is not None and not PyBytes_CheckExact(value):
+            value = as_bytes(value, "value")
+        if key is not None and not PyBytes_CheckExact(key):
+            key = as_bytes(key, "key")
+        if headers is not None:
+            headers = header_list(headers)
+        if partition is not None and partition != -1:
+            place = partition
+        if timestamp:
+            when = timestamp
+        if self.most and self.unreported() >= self.most:
+            raise BufferError(
+                f"Local: Queue full: {self.most} records (queue.buffering.max.messages) wait for their "
+                "delivery or for poll() to report it"
+            )
+        try:
+            future = self.path._send(topic, value, key, headers, place, when, None, False)
+        except Exception as error:
+            raise self.refused((topic, error))
+        if future.delivery == NULL:
+            raise self.refused((topic, future._error()))
+        self.accepted += 1
+        if callback is None:
+            return None
+        message = Message.__new__(Message)
+        message._topic = future.topic
+        message._key = key
+        message._value = value
+        message._headers = headers
+        message._offset = NO_OFFSET
+        message._leader_epoch = -1
+        message._delivery_count = -1
+        message._latency_us = -1
+        message.callback = callback
+        message.began_ns = cyp_monotonic_ns()
+        self.reports += 1
+        future.callbacks = message
+        while future._state() == PENDING:
+            if list_callback(future.delivery, future):
+                return None
+        # The outcome was known before anybody could be told.
+        future.callbacks = None
+        message.settle(future, cyp_monotonic_ns(), self._queue)
+        self._queue.due.append(message)
+        return None
+
+    cdef object refused(self, object what):
+        """The exception that ``produce()`` raises for a record that ``send()`` has refused."""
+        topic, error = what
+        if isinstance(error, WouldBlock):
+            if error.what == "partition":
+                # It may be newer than the metadata: the next call finds it.
+                (<object>self.path)._refresh_soon(topic)
+                return KafkaException(
+                    KafkaError(KafkaError._UNKNOWN_PARTITION, f"Unable to produce message to {topic!r}")
+                )
+            wanting = "records without metadata take" if error.what == "metadata" else "records take"
+            return BufferError(
+                f"Local: Queue full: {wanting} what queue.buffering.max.kbytes allows: call poll() and try "
+                "again"
+            )
+        if isinstance(error, errors.ProducerClosedError):
+            return RuntimeError(f"Producer has been closed: {error}")
+        if isinstance(error, errors.BufferExhaustedError):
+            # Not even an empty queue has room for it.
+            return KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, str(error)))
+        if isinstance(error, errors.KafkaError):
+            return KafkaException(error_of(error))
+        if isinstance(error, ValueError) and not isinstance(error, UnicodeError):
+            return KafkaException(KafkaError(KafkaError._INVALID_ARG, str(error)))
+        return error
+
+    cdef int64_t unreported(self) noexcept:
+        """How many records are in the queue, in flight, or wait for ``poll()`` to report them."""
+        cdef const int64_t* total
+        cdef int64_t waiting
+        if self.path is None or self._queue is None or self.path.forked:
+            return 0
+        total = self.path.accumulator.c.meters.all.total
+        waiting = (
+            self.accepted - total[RECORDS_SENT] - total[RECORDS_FAILED]
+            + cyp_load64(&self._queue.entries.backlog) + len(self._queue.due)
+        )
+        # A batch is counted as sent a moment before its reports are in the queue, or after.
+        return max(waiting, self.reports, 0)
+
+    def _outstanding(self):
+        """How many records are in the queue, in flight, or wait for ``poll()`` to report them."""
+        return self.unreported()
+
+    def _serve(self):
+        """Calls the callbacks that are due; returns how many. An exception in one leaves the later ones."""
+        cdef Message message
+        cdef int64_t served = 0
+        cdef object callback
+        self._move()
+        due = self._queue.due
+        # At most these: other threads may add more forever.
+        for _ in range(len(due)):
+            try:
+                message = <Message>due.popleft()
+            except IndexError:
+                break
+            self.reports -= 1
+            served += 1
+            callback = message.callback
+            message.callback = None
+            if not self.only_errors or message._error is not None:
+                callback(message._error, message)
+        return served
+
+    def _move(self):
+        """Moves all messages of completed batches into ``due``, in order: one thread at a time."""
+        if self.moving:
+            return
+        self.moving = True
+        try:
+            while self._queue.run_next(0.0):
+                pass
+        finally:
+            self.moving = False
+
+    def _wait(self, double seconds):
+        """Waits until a batch is complete or until ``seconds`` have passed; does not handle signals."""
+        cdef ReportQueue queue = self._queue
+        cdef int64_t until = cyp_monotonic_ns() + <int64_t>(seconds * 1e9)
+        if len(queue.due):
+            return
+        with nogil:
+            pthread_mutex_lock(&queue.entries.lock)
+            while queue.entries.first == NULL:
+                if cyp_cond_wait_until(&queue.entries.filled, &queue.entries.lock, until):
+                    break
+            pthread_mutex_unlock(&queue.entries.lock)
+
+
+cdef object as_bytes(object data, str what):
+    if PyUnicode_Check(data):
+        return PyUnicode_AsUTF8String(data)
+    try:
+        return bytes(memoryview(data))
+    except TypeError:
+        raise TypeError(f"{what}: must be str, bytes or None, not {type(data).__name__}") from None
+
+
+cdef list header_list(object headers):
+    """The headers as ``send()`` takes them."""
+    cdef list found = []
+    if isinstance(headers, dict):
+        pairs = headers.items()
+    elif isinstance(headers, (list, tuple)):
+        pairs = headers
+    else:
+        raise TypeError(
+            f"headers: must be a dict or a list of (name, value) pairs, not {type(headers).__name__}"
+        )
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise TypeError(f"headers: each must be a (name, value) pair with a str as name, not {pair!r}")
+        name, value = pair
+        if value is not None and not PyBytes_CheckExact(value):
+            value = as_bytes(value, f"the value of header {name!r}")
+        found.append((name, value))
+    return found

@@ -1,0 +1,37 @@
+"""What the tests of ``cyproducer.confluent`` share: a cluster, and producers that are always closed."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from cyproducer.confluent import Producer
+from tests.network.odd_servers import refusing_address
+from tests.network.scripted_broker import ScriptedCluster
+
+Make = Callable[..., Producer]
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    with ScriptedCluster(orders=1) as running:
+        yield running
+
+
+@pytest.fixture
+def make(cluster: ScriptedCluster) -> Iterator[Make]:
+    """Makes a producer of the cluster; with ``alone=True`` one that reaches no broker."""
+    made: list[Producer] = []
+
+    def made_with(conf: dict[str, Any] | None = None, *, alone: bool = False) -> Producer:
+        servers = refusing_address() if alone else cluster.bootstrap_servers
+        short = {"bootstrap.servers": servers, "linger.ms": 0, "retry.backoff.ms": 10}
+        made.append(Producer(short | (conf or {})))
+        return made[-1]
+
+    yield made_with
+    for producer in made:
+        # Records without a report would keep close() waiting.
+        if producer._path() is not None:
+            producer.purge()
+            producer.close()
