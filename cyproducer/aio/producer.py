@@ -23,7 +23,7 @@ from cyproducer.aio.structs import RecordMetadata
 from cyproducer.aio.threads import in_thread
 from cyproducer.callers.send_path import WouldBlock
 from cyproducer.config import ProducerConfig
-from cyproducer.config.options import ProducerOptions
+from cyproducer.config.options import OptionTable
 from cyproducer.config.values import Refused
 from cyproducer.errors import (
     IllegalStateError,
@@ -388,10 +388,10 @@ def _no_transactions(method: str) -> NoReturn:
 
 def _delivery_timeout_ms(options: Mapping[str, Any]) -> float:
     """aiokafka's longest time from ``send()`` to an outcome."""
-    linger_ms = options.get("linger_ms", ProducerOptions.linger_ms.default)
+    linger_ms = options.get("linger_ms", OptionTable.linger_ms.default)
     try:
-        linger_ms = ProducerOptions.linger_ms.kind(linger_ms)
-        return linger_ms + 2 * ProducerOptions.request_timeout_ms.kind(options["request_timeout_ms"])
+        linger_ms = OptionTable.linger_ms.kind(linger_ms)
+        return linger_ms + 2 * OptionTable.request_timeout_ms.kind(options["request_timeout_ms"])
     except Refused:
         # Not allowed: ProducerConfig says so.
         return math.inf
