@@ -82,6 +82,10 @@ class Defaults(NamedTuple):
 NO_DEFAULTS = Defaults()
 
 
+class Stopped(Exception):
+    """Sending was stopped while the input was waited for."""
+
+
 class LineProducer:
     """Sends the lines of files and counts the outcome of each. Not thread-safe.
 
@@ -221,7 +225,9 @@ class LineProducer:
             # While records wait for their outcome, a failure is to be shown when it happens, and not with
             # the next line.
             self._settle()
-            return bool(self._pending) and not self._stopped
+            if self._stopped:
+                raise Stopped
+            return bool(self._pending)
 
         lines = LineReader(
             stream,
@@ -238,6 +244,8 @@ class LineProducer:
                 self._show_progress("", lines.bytes_read)
                 if self._left == 0 or self._stopped or self._interrupts.requested:
                     break
+        except Stopped:
+            pass
         except KeyboardInterrupt:
             if self._interrupts.count > 1:
                 raise
@@ -305,9 +313,6 @@ class LineProducer:
         default = self._defaults
         if default.key is not None:
             keys = [default.key if key is None else key for key in keys or [None] * len(values)]
-        if self._stopped:
-            self._stop(name, numbers[0], len(numbers))
-            return
         send_many = partial(
             self._producer.send_many,
             self._topic,

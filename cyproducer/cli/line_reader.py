@@ -26,7 +26,7 @@ class LineReader:
         limit: The longest line, in bytes. What is longer is reported and skipped, and not kept in memory.
         refuse: Called with the number of such a line and the error.
         idle: Called while the stream has nothing to read, every `IDLE_EVERY_S` seconds, until it returns
-            False.
+            False. May raise, to end reading.
     """
 
     def __init__(
@@ -97,10 +97,11 @@ class LineReader:
                 skipping = True
                 # The delimiter may have begun.
                 del rest[: max(0, len(rest) - len(delimiter) + 1)]
-        if rest and not skipping:
-            self.number += 1
-            yield self.number - 1, [bytes(rest)]
+        last = b"" if skipping else bytes(rest)
         rest.clear()
+        if last:
+            self.number += 1
+            yield self.number - 1, [last]
 
     def _too_long(self) -> None:
         self._refuse(

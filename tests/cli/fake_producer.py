@@ -36,7 +36,7 @@ class Producer:
         if "unknown" in settings:
             raise KafkaConfigurationError("unknown is not an option")
         self.settings = settings
-        self.config = SimpleNamespace(max_request_size=MAX_REQUEST_SIZE, delivery_timeout_ms=120_000)
+        self.config = SimpleNamespace(max_request_size=MAX_REQUEST_SIZE, delivery_timeout_ms=100_000)
         self.sent: list[dict[str, Any]] = []
         #: How many records each call was given.
         self.calls: list[int] = []
@@ -77,7 +77,8 @@ class Producer:
             if outcome.exception is not None
         ]
         if failures:
-            future.exception = BulkSendError("some failed", failures=failures)
+            # In no particular order, as those of several partitions are.
+            future.exception = BulkSendError("some failed", failures=failures[::-1])
         return future
 
     def flush(self, timeout: float) -> None:

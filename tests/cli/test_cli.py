@@ -412,6 +412,132 @@ def test_stop_on_error_sends_what_came_before_it(
     assert "1 failed; 5 read, but not sent; the first that was not sent is at stdin:4\n" in told
 
 
+def test_a_last_line_that_failed_was_not_left_unread(
+    fake: type[Producer], stdin: Stdin, capsys: Capture
+) -> None:
+    stdin(b'{"value": 1}\nbad')
+
+    assert main([*REQUIRED, "--json", "--stop-on-error"]) == 1
+
+    assert "1 failed; the first that was not sent is at stdin:3\n" in capsys.readouterr().err
+
+
+class Unread(io.RawIOBase):
+    """Standard input that fails the test when more is read of it than these pieces."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = [*pieces]
+
+    def readable(self) -> bool:
+        return True
+
+    def read1(self, _size: int) -> bytes:
+        return self.pieces.pop(0)
+
+
+def test_nothing_is_read_after_the_count_is_reached(
+    fake: type[Producer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_text("1\n2\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Unread()))  # type: ignore[type-var]
+
+    assert main([*REQUIRED, "-c", "2", str(tmp_path / "a"), "-"]) == 0
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Unread(b"1\n2\n3\n")))  # type: ignore[type-var]
+    assert main([*REQUIRED, "-c", "2"]) == 0
+
+    assert [producer.values for producer in fake.made] == [[b"1", b"2"]] * 2
+
+
+def test_nothing_is_read_after_a_failure_that_stops(
+    fake: type[Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.on_record = staticmethod(lambda record: Future(exception=TopicAuthorizationFailedError()))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Unread(b"1\n")))  # type: ignore[type-var]
+
+    assert main([*REQUIRED, "--stop-on-error"]) == 1
+
+
+def test_a_failure_that_stops_is_noticed_while_standard_input_is_silent(
+    fake: type[Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[bool] = []
+
+    class Late(Future):
+        @property
+        def is_done(self) -> bool:
+            looked.append(True)
+            return len(looked) > 3
+
+        @is_done.setter
+        def is_done(self, value: bool) -> None:
+            pass
+
+    fake.on_record = staticmethod(lambda record: Late(exception=TopicAuthorizationFailedError()))
+    monkeypatch.setattr(fake, "send_many", lambda self, topic, values, **rest: self.send(topic, values[0]))
+    read, write = os.pipe()
+    os.write(write, b"1\n")
+    with os.fdopen(read, "rb") as stream, io.TextIOWrapper(stream) as text:
+        monkeypatch.setattr(sys, "stdin", text)
+        # The pipe stays open: only the failure can end the command.
+        assert main([*REQUIRED, "--stop-on-error"]) == 1
+    os.close(write)
+
+
+def test_a_record_after_a_call_that_failed_for_all_is_not_sent(
+    fake: type[Producer], stdin: Stdin, capsys: Capture
+) -> None:
+    def on_record(record: dict[str, Any]) -> Future:
+        assert record["value"] == b"1"
+        raise KafkaTimeoutError("no leader")
+
+    fake.on_record = staticmethod(on_record)
+    stdin(b'{"value": 1}\n{"value": 2, "headers": {"a": "b"}}\n{"value": 3}\n')
+
+    assert main([*REQUIRED, "--json"]) == 1
+
+    assert "; 1 failed; 2 read, but not sent; the first that was not sent is at stdin:2\n" in (
+        capsys.readouterr().err
+    )
+
+
+def test_records_that_are_sent_one_by_one_stop_at_an_error_for_all(
+    fake: type[Producer], stdin: Stdin, capsys: Capture
+) -> None:
+    def on_record(record: dict[str, Any]) -> Future:
+        assert record["value"] != b"3"
+        raise MessageSizeTooLargeError("big") if record["value"] == b"big" else KafkaTimeoutError("no leader")
+
+    fake.on_record = staticmethod(on_record)
+    stdin(b"big\n2\n3\n")
+
+    assert main(REQUIRED) == 1
+
+    assert "; 2 failed; 1 read, but not sent; the first that was not sent is at stdin:3\n" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_line_of_progress_is_removed_before_a_failure_is_shown(
+    fake: type[Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    pieces = Unread(b'{"value": 1}\n', b"bad\n", b"")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(pieces))  # type: ignore[type-var]
+
+    assert main([*REQUIRED, "--json"]) == 1
+
+    before, failure = terminal.getvalue().split("stdin:2: ")[:2]
+    assert before.split("\r")[1].startswith("1 delivered, 0 failed, 0 on their way, 13 B read")
+    assert before.split("\r")[2].isspace()
+    assert before.endswith("\r")
+    assert failure.startswith("not JSON")
+
+
 def test_stop_on_error_stops_before_the_next_file(
     fake: type[Producer], stdin: Stdin, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -481,7 +607,7 @@ def test_outcomes_are_awaited_for_longer_than_the_delivery_timeout(
 
     assert main(REQUIRED) == 1
 
-    assert now_s[0] == 150
+    assert now_s[0] == 130
 
 
 def test_an_unreachable_broker_is_reported_in_one_line(
@@ -692,6 +818,23 @@ def test_a_second_signal_stops_at_once(fake: type[Producer], stdin: Stdin, capsy
 
     assert fake.made[0].closed_with == 0
     assert "; 2 accepted, but without an outcome in time" in capsys.readouterr().err
+
+
+def test_a_second_signal_during_a_call_stops_at_once(fake: type[Producer], stdin: Stdin) -> None:
+    def interrupted_twice(record: dict[str, Any]) -> Future:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("the signal did not interrupt")
+
+    fake.on_record = staticmethod(interrupted_twice)
+    stdin(b"1\n2\n")
+
+    assert main(REQUIRED) == 130
+
+    assert fake.made[0].flushed == []
+    assert fake.made[0].closed_with == 0
 
 
 def test_a_signal_while_connecting(fake: type[Producer], stdin: Stdin, capsys: Capture) -> None:

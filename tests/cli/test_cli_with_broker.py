@@ -220,6 +220,19 @@ def test_output_that_nobody_reads_is_no_failure(broker: EmbeddedBroker) -> None:
     assert len(read_all(broker.bootstrap_servers, "head", expected=2000)) == 2000
 
 
+def test_failures_of_a_measurement_are_shown_once_for_each_cause(broker: EmbeddedBroker) -> None:
+    broker.create_topic("refused", 1)
+    broker.fail("Produce", "TOPIC_AUTHORIZATION_FAILED", times=3)
+    options = ["-b", broker.bootstrap_servers, "-t", "refused", "--num-records", "3", "--record-size", "9"]
+    with Running("perf", *options, "--throughput", "3") as measuring:
+        ended, told = measuring.end()
+    assert ended == 1
+    shown, summary, cause = told.splitlines()
+    assert shown.startswith("record 1: [Error 29] TopicAuthorizationFailedError: ")
+    assert summary == "cyproducer: 3 records failed, 0 were not accepted"
+    assert cause == "  3 x TopicAuthorizationFailedError, first at record 1"
+
+
 @pytest.mark.parametrize("command", ["produce", "help"])
 def test_streams_without_a_reader_are_no_failure(command: str, broker: EmbeddedBroker) -> None:
     broker.create_topic(command, 1)

@@ -143,3 +143,43 @@ def test_a_whole_stream_beyond_the_limit_is_not_read_to_its_end() -> None:
         whole(stream, 10, Interrupts())
 
     assert stream.tell() == 11
+
+
+X = b"x" * CHUNK
+
+
+@pytest.mark.parametrize(
+    ("chunks", "delimiter", "found"),
+    [
+        # Its length is known only when its end comes.
+        ([X, b"x\n3\n"], None, [(2, b"3")]),
+        ([X, b"\n3\n"], None, [(1, X), (2, b"3")]),
+        # The delimiter is cut in two while the line is skipped.
+        ([X, X, b"x<e", b"nd>3<end>"], b"<end>", [(2, b"3")]),
+        ([X, X, b"x", b"<", b"e", b"n", b"d", b">3<end>"], b"<end>", [(2, b"3")]),
+    ],
+)
+def test_where_a_line_that_is_too_long_ends(
+    chunks: list[bytes], delimiter: bytes | None, found: list[tuple[int, bytes]]
+) -> None:
+    refused: list[Any] = []
+
+    blocks = reader(Chunks(chunks), delimiter, refused).blocks()
+
+    assert [pair for first, block in blocks for pair in enumerate(block, first)] == found
+    assert len(refused) == 2 - len(found)
+
+
+def test_a_limit_below_what_is_read_at_once_does_not_depend_on_where_reading_cuts() -> None:
+    refused: list[Any] = []
+    lines = LineReader(
+        Chunks([b"x" * 100, b"x\n" + b"y" * 101]),  # type: ignore[arg-type]
+        Interrupts(),
+        delimiter=None,
+        limit=10,
+        refuse=lambda *about: refused.append(about),
+        idle=lambda: False,
+    )
+
+    assert [*lines.blocks()] == [(1, [b"x" * 101]), (2, [b"y" * 101])]
+    assert refused == []

@@ -24,8 +24,8 @@ from tests.integration.consume import read_all
 Capture = pytest.CaptureFixture[str]
 REQUIRED = ["perf", "-b", "broker:9092", "-t", "topic"]
 LINE = re.compile(
-    r"(\d+) records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\), ([\d.]+) ms avg latency, "
-    r"([\d.]+) ms max latency"
+    r"(\d+) records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\), ([\d.]+|nan) ms avg latency, "
+    r"([\d.]+|nan) ms max latency"
 )
 PERCENTILES = re.compile(r", ([\d.]+) ms 50th, ([\d.]+) ms 95th, ([\d.]+) ms 99th, ([\d.]+) ms 99\.9th\.$")
 
@@ -210,11 +210,55 @@ def test_options_become_the_producers_settings(quick: type[Producer]) -> None:
 
 
 def test_records_are_sent_in_blocks_of_limited_size(quick: type[Producer]) -> None:
-    assert main([*REQUIRED, "--num-records", "2500", "--record-size", "10"]) == 0
+    arguments = ["--num-records", "2500", "--record-size", "10", "--throughput", "-1"]
+    assert main([*REQUIRED, *arguments]) == 0
     assert main([*REQUIRED, "--num-records", "10", "--record-size", "20000"]) == 0
 
     assert quick.made[0].calls == [1000, 1000, 500]
     assert quick.made[1].calls == [3, 3, 3, 1]
+
+
+def test_blocks_that_end_before_the_payloads_continue_with_the_next(
+    quick: type[Producer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[bytes] = []
+
+    def on_record(record: dict[str, Any]) -> Future:
+        sent.append(b"".join(value[:1] for value in record["value"]))
+        return Future()
+
+    (tmp_path / "values").write_bytes(b"\n".join(letter * 30_000 for letter in (b"a", b"b", b"c")))
+    quick.on_record = staticmethod(on_record)
+
+    assert main([*REQUIRED, "--num-records", "8", "--payload-file", str(tmp_path / "values")]) == 0
+
+    assert sent == [b"ab", b"c", b"ab", b"c", b"ab"]
+
+
+def test_lines_are_printed_while_records_are_sent_and_awaited(
+    quick: type[Producer], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    now_s = [0.0]
+
+    def on_record(record: dict[str, Any]) -> Future:
+        now_s[0] += 0.5
+        return Future()
+
+    def on_flush(timeout: float) -> None:
+        now_s[0] += timeout
+        if len(quick.made[0].flushed) < 5:
+            raise KafkaTimeoutError("flush")
+
+    monkeypatch.setattr("cyproducer.cli.perf.time.perf_counter", lambda: now_s[0])
+    quick.on_record = staticmethod(on_record)
+    quick.on_flush = staticmethod(on_flush)
+
+    arguments = ["--num-records", "5000", "--record-size", "1", "--reporting-interval", "1000"]
+    assert main([*REQUIRED, *arguments]) == 0
+
+    *lines, summary = capsys.readouterr().out.splitlines()
+    assert [numbers(line)[0] for line in lines] == [2000, 2000, 1000, 0]
+    assert numbers(summary)[0] == 5000
 
 
 def test_the_rate_is_not_exceeded(quick: type[Producer], monkeypatch: pytest.MonkeyPatch) -> None:
