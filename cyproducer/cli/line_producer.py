@@ -10,9 +10,10 @@ is kept between the two.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -154,8 +155,12 @@ class LineProducer:
                 self._stop(name, 1, 0)
                 return
             try:
-                with source as stream:
+                with self._opened(source) as stream:
                     self._run_one(name, stream)
+            except KeyboardInterrupt:
+                if self._interrupts.count > 1:
+                    raise
+                self._stop(name, 1, 0)
             except OSError as error:
                 self._fail(name, None, error)
 
@@ -168,7 +173,7 @@ class LineProducer:
                 self._stop(name, None, 0)
                 return
             try:
-                with source as stream:
+                with self._opened(source) as stream:
                     value = whole(stream, self._producer.config.max_request_size, self._interrupts)
             except KeyboardInterrupt:
                 if self._interrupts.count > 1:
@@ -215,6 +220,14 @@ class LineProducer:
         self._progress.close()
 
     # Reading
+
+    @contextlib.contextmanager
+    def _opened(self, source: AbstractContextManager[BinaryIO]) -> Iterator[BinaryIO]:
+        with contextlib.ExitStack() as stack:
+            # A named pipe is opened only when something writes to it.
+            with self._interrupts.breaking():
+                stream = stack.enter_context(source)
+            yield stream
 
     def _run_one(self, name: str, stream: BinaryIO) -> None:
         def refuse(number: int, error: LineError) -> None:

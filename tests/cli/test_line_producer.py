@@ -60,6 +60,21 @@ def test_futures_are_let_go_of_while_lines_are_read(header: str) -> None:
     assert lines.delivered == 50
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_signal_while_a_named_pipe_is_opened(whole: bool) -> None:
+    class Pipe(contextlib.nullcontext[Any]):
+        def __enter__(self) -> Any:
+            signal.raise_signal(signal.SIGTERM)
+            raise AssertionError("the signal did not interrupt")
+
+    with Interrupts() as interrupts:
+        lines = lines_of(Producer(), interrupts)
+        run = lines.run_whole if whole else lines.run
+        run([("pipe", Pipe()), ("next", Pipe())])
+    assert lines.stopped_at == ("pipe" if whole else "pipe:1")
+    assert interrupts.count == 1
+
+
 @pytest.mark.parametrize(("timeout_s", "interrupted_s", "waited_s"), [(3, 10, 3), (30, 10, 10), (30, 0, 0)])
 def test_an_interrupt_makes_no_time_longer(
     timeout_s: float, interrupted_s: float, waited_s: float, monkeypatch: pytest.MonkeyPatch
