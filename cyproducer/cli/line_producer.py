@@ -26,6 +26,7 @@ from cyproducer.cli.line_reader import LineReader, whole
 from cyproducer.errors import (
     BulkSendError,
     IllegalArgumentError,
+    KafkaError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
     SerializationError,
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from cyproducer import KafkaProducer
 
 CONNECT_TIMEOUT_S = 15
+MOST_PENDING = 100_000
+"""Calls whose outcome is not known. ``buffer_memory`` bounds the bytes of records, but small ones that are
+sent one by one take many times as much for their futures."""
 LINE_LIMIT = 8
 """The longest line, relative to max_request_size: JSON's escapes take up to six bytes for one."""
 
@@ -361,6 +365,7 @@ class LineProducer:
             partition=default.partition if record.partition is None else record.partition,
             timestamp_ms=default.timestamp_ms if record.timestamp_ms is None else record.timestamp_ms,
         )
+        self._await_room()
         future, accepted, error = accept(send, record.value, 1, self._interrupts)
         if accepted:
             self._pending.append((name, () if number is None else (number,), future))
@@ -372,6 +377,22 @@ class LineProducer:
             self._fail(name, number, error)
         elif error is not None:
             self._stop_for(error, name, number, 1)
+
+    def _await_room(self) -> None:
+        """Wait until fewer than `MOST_PENDING` calls have no outcome, or a signal comes."""
+        while len(self._pending) >= MOST_PENDING and not self._interrupts.requested:
+            try:
+                with self._interrupts.breaking():
+                    self._pending[0][2].get(0.5)
+            except KafkaError:
+                # A timeout, or the outcome, which is counted below.
+                pass
+            except KeyboardInterrupt:
+                if self._interrupts.count > 1:
+                    raise
+                return
+            self._settle()
+            self._show_progress("")
 
     def _take(self, records: int) -> None:
         if self._left is not None:

@@ -60,6 +60,40 @@ def test_futures_are_let_go_of_while_lines_are_read(header: str) -> None:
     assert lines.delivered == 50
 
 
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_records_that_are_sent_one_by_one_wait_for_the_oldest_beyond_a_number(
+    interrupted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most: list[int] = []
+
+    class Waited(Future):
+        def __init__(self) -> None:
+            super().__init__(is_done=False)
+            self.asked = 0
+
+        def get(self, timeout: float) -> None:
+            most.append(len(lines._pending))
+            self.asked += 1
+            if interrupted:
+                signal.raise_signal(signal.SIGTERM)
+            if self.asked == 1:
+                raise KafkaTimeoutError("not yet")
+            self.is_done = True
+
+    class Slow(Producer):
+        on_record = staticmethod(lambda record: Waited())
+
+    monkeypatch.setattr(line_producer, "MOST_PENDING", 3)
+    with Interrupts() as interrupts:
+        lines = lines_of(Slow(), interrupts, JsonFormat())
+        lines.run([source(io.BytesIO(b'{"value": 1, "headers": {"a": "b"}}\n' * 5))])
+    if interrupted:
+        assert (lines.delivered, lines.unsent, lines.stopped_at) == (0, 2, "stdin:4")
+    else:
+        assert (lines.delivered, lines.unsent) == (2, 0)
+        assert most == [3] * 4
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_signal_while_a_named_pipe_is_opened(whole: bool) -> None:
     class Pipe(contextlib.nullcontext[Any]):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cyproducer.cli.interrupts import Interrupts
@@ -57,6 +57,7 @@ def test_a_carriage_return_is_cut_off_where_the_line_feed_comes_with_the_next_ch
     ),
     st.sampled_from([None, b"|", b"|+", b"||", b"|+|", b"\r\n"]),
 )
+@example([b"a|", b"+b"], b"|+")
 def test_it_does_not_matter_where_reading_cuts(chunks: list[bytes], delimiter: bytes | None) -> None:
     text = b"".join(chunks)
     if delimiter is None:
