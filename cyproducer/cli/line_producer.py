@@ -272,12 +272,12 @@ class LineProducer:
             self._stop(name, lines.number, 1 if lines.unfinished else 0)
 
     def _send_lines(self, name: str, first: int, lines: list[bytes]) -> None:
-        if self._left is not None:
-            del lines[self._left :]
-        columns = None if self._defaults.headers else self._format.columns(lines)
+        # With other formats, a line need not be a record.
+        columns = None if self._defaults.headers else self._format.columns(lines[: self._left])
         if columns is not None:
-            self._take(len(lines))
-            self._send_many(name, range(first, first + len(lines)), *columns)
+            records = len(columns.values)
+            self._take(records)
+            self._send_many(name, range(first, first + records), *columns)
             return
         numbers: list[int] = []
         values: list[bytes | None] = []
@@ -301,16 +301,16 @@ class LineProducer:
                 if record is None:
                     continue
                 self._take(1)
-                if not (self._defaults.headers or record[2:] != _PLAIN):
+                if record[2:] == _PLAIN and not self._defaults.headers:
                     numbers.append(number)
                     values.append(record.value)
                     keys.append(record.key)
-                    continue
-                send_collected()
-                if not self._stopped:
-                    self._send(name, number, record)
                 else:
-                    self.unsent += 1
+                    send_collected()
+                    if not self._stopped:
+                        self._send(name, number, record)
+                    else:
+                        self.unsent += 1
             if self._stopped or self._left == 0 or self._interrupts.requested:
                 send_collected()
                 if self._left != 0:

@@ -188,6 +188,14 @@ def test_a_count_ends_the_command_after_as_many_records(
     assert capsys.readouterr().err.startswith("3 records delivered")
 
 
+def test_blank_lines_are_not_part_of_a_count(fake: type[Producer], stdin: Stdin) -> None:
+    stdin(b'\n{"value": 1}\n\n{"value": 2}\n{"value": 3}\n')
+
+    assert main([*REQUIRED, "--json", "-c", "2"]) == 0
+
+    assert fake.made[0].values == [b"1", b"2"]
+
+
 def test_the_order_of_lines_is_kept_between_both_ways_of_sending(fake: type[Producer], stdin: Stdin) -> None:
     stdin(b'{"value": "1"}\n{"value": "2"}\n{"value": "3", "headers": {"a": "b"}}\n\n{"value": "4"}\n')
 
