@@ -711,9 +711,9 @@ MUTANTS = [
     ),
     Mutant(
         "ctrl-c-handler-lost",
-        "cyproducer/cli/line_producer.py",
-        "        signal.signal(signal.SIGINT, self._previous)\n",
-        "        signal.signal(signal.SIGINT, signal.default_int_handler)\n",
+        "cyproducer/cli/interrupts.py",
+        "            signal.signal(number, handler)\n",
+        "            signal.signal(number, signal.default_int_handler)\n",
         ("tests/cli/test_rare_endings.py::test_a_handler_of_the_calling_program_is_there_again_afterwards",),
     ),
     Mutant(
@@ -1088,11 +1088,11 @@ MUTANTS = [
         ("tests/records/test_rows_of_later_batches.py::test_a_scalar_that_is_refused_is_let_go_of",),
     ),
     Mutant(
-        "futures-kept-per-file",
+        "futures-kept-while-reading",
         "cyproducer/cli/line_producer.py",
-        "                    if next(sent) % SETTLE_EVERY == 0:",
-        "                    if number % SETTLE_EVERY == 0:",
-        ("tests/cli/test_accounts_of_many_files.py::test_futures_are_let_go_of_while_lines_are_read",),
+        "                self._send_lines(name, first, block)\n                self._settle()\n",
+        "                self._send_lines(name, first, block)\n",
+        ("tests/cli/test_line_producer.py::test_futures_are_let_go_of_while_lines_are_read",),
     ),
     Mutant(
         "a-thousand-kilobytes",
@@ -1123,12 +1123,19 @@ MUTANTS = [
         ("tests/records/test_rows_of_later_batches.py::test_a_bad_row_is_named_by_its_place_in_all_batches",),
     ),
     Mutant(
-        "carriage-return-of-the-chunk-before",
-        "cyproducer/cli/line_producer.py",
-        '            yield b"".join(unfinished).removesuffix(b"\\r")',
-        '            yield b"".join([*unfinished[:-1], unfinished[-1].removesuffix(b"\\r")])',
+        "delimiter-cut-in-two",
+        "cyproducer/cli/line_reader.py",
+        "            begin = max(0, len(rest) - len(delimiter) + 1)",
+        "            begin = len(rest)",
+        ("tests/cli/test_line_reader.py::test_it_does_not_matter_where_reading_cuts",),
+    ),
+    Mutant(
+        "future-lost-to-a-signal",
+        "cyproducer/cli/interrupts.py",
+        "            futures.extend(map(send, (given,)))",
+        "            futures.append(send(given))",
         (
-            "tests/cli/test_chunks_and_deadlines.py::test_a_carriage_return_is_cut_off_where_the_line_feed_comes_with_the_next_chunk",
+            "tests/cli/test_line_producer.py::test_a_signal_after_a_call_has_returned_does_not_lose_its_future",
         ),
     ),
     Mutant(
@@ -1136,7 +1143,7 @@ MUTANTS = [
         "cyproducer/cli/line_producer.py",
         "deadline_s = min(deadline_s, time.monotonic() + interrupted_timeout_s)",
         "deadline_s = time.monotonic() + interrupted_timeout_s",
-        ("tests/cli/test_chunks_and_deadlines.py::test_an_interrupt_makes_no_time_longer",),
+        ("tests/cli/test_line_producer.py::test_an_interrupt_makes_no_time_longer",),
     ),
     Mutant(
         "asks-the-same-version-again",

@@ -1,44 +1,75 @@
-"""Console output of the commands: progress, tables, amounts. Writes only to the given streams."""
+"""Console output of the commands: lines, progress, tables, amounts. Writes only to the given streams."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from typing import TextIO
 
 DRAW_EVERY_S = 0.1
+WRITE_EVERY_S = 1.0
 BAR_WIDTH = 30
 
 
+def say(stream: TextIO | None, text: str, end: str = "\n") -> None:
+    """Writes a line, at once. Does nothing if nobody can read it, as after ``| head`` has ended."""
+    if stream is None:
+        return
+    try:
+        stream.write(text + end)
+        stream.flush()
+    except OSError:
+        discard(stream)
+
+
+def discard(stream: TextIO) -> None:
+    """Lets further output vanish, also what is in the stream's buffer, which Python writes at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, stream.fileno())
+    finally:
+        os.close(nowhere)
+
+
 class Progress:
-    """A progress line that is redrawn in place. Silent if ``stream`` is not a terminal.
+    """A progress line that is redrawn in place, ten times a second at most.
 
     Args:
         stream: Usually stderr.
         total: The value of `update`'s ``done`` at the end; 0 if it is unknown, for a line without a bar.
+        asked: Write to a stream that is no terminal, too: a new line each time, once a second at most.
+        silent: Write nothing.
     """
 
-    def __init__(self, stream: TextIO, total: int = 0) -> None:
+    def __init__(
+        self, stream: TextIO | None, total: int = 0, *, asked: bool = False, silent: bool = False
+    ) -> None:
         self._stream = stream
         self._total = total
-        self._shown = stream.isatty()
+        self._redrawn = stream is not None and stream.isatty()
+        self._shown = (self._redrawn or asked) and not silent
         self._next_s = 0.0
         self._width = 0
         # Not every terminal's encoding has the block characters.
-        self._full, self._empty = ("█", "░") if "utf" in (stream.encoding or "").lower() else ("#", ".")
+        encoding = "" if stream is None else (stream.encoding or "").lower()
+        self._full, self._empty = ("█", "░") if "utf" in encoding else ("#", ".")
 
     def update(self, done: int, text: str) -> None:
-        """Redraw the line, at most ten times a second."""
+        """Show how much is done."""
         if self._shown and (now := time.monotonic()) >= self._next_s:
-            self._next_s = now + DRAW_EVERY_S
-            self._draw(f"{self._bar(done)}{text}")
+            self._next_s = now + (DRAW_EVERY_S if self._redrawn else WRITE_EVERY_S)
+            line = f"{self._bar(done)}{text}"
+            if self._redrawn:
+                self._draw(line)
+            else:
+                say(self._stream, line)
 
     def close(self) -> None:
         """Clear the line for further output."""
         if self._width:
             self._draw("")
-            self._stream.write("\r")
-            self._stream.flush()
+            say(self._stream, "\r", end="")
             self._width = 0
 
     def _bar(self, done: int) -> str:
@@ -50,8 +81,7 @@ class Progress:
 
     def _draw(self, line: str) -> None:
         # Blanks overwrite the rest of a longer previous line.
-        self._stream.write(f"\r{line:<{self._width}}")
-        self._stream.flush()
+        say(self._stream, f"\r{line:<{self._width}}", end="")
         self._width = len(line)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import re
+from typing import Any, NamedTuple, Protocol
 
-Header = tuple[str, bytes]
+Header = tuple[str, bytes | None]
 
 
 class Record(NamedTuple):
@@ -19,95 +21,233 @@ class Record(NamedTuple):
     timestamp_ms: int | None = None
 
 
+class Columns(NamedTuple):
+    """Records that have nothing but a value and maybe a key. ``keys`` ``None``: no record has one."""
+
+    values: list[bytes | None]
+    keys: list[bytes | None] | None
+
+
 class LineError(ValueError):
-    """A line does not match the chosen format. The message is one line, without the line number."""
+    """A line does not match the chosen format. The message is one line, without the line number.
 
-
-Format = Callable[[bytes], Record | None]
-"""Takes a line without its line ending. ``None``: the line contains no record."""
-
-
-def whole_line(line: bytes) -> Record:
-    """The line is the value, even if it is empty."""
-    return Record(line)
-
-
-def keyed_line(separator: str) -> Format:
-    """The text before the first ``separator`` is the key, the rest is the value.
-
-    Raises (the format returned):
-        LineError: The line does not contain the separator.
+    Args:
+        cause: The same for all lines with this error.
+        detail: What is particular to this line.
     """
-    mark = separator.encode()
 
-    def parse(line: bytes) -> Record:
-        key, found, value = line.partition(mark)
-        if not found:
-            raise LineError(f"no separator {separator!r} between key and value: {_shown(line)}")
-        return Record(value, key)
-
-    return parse
+    def __init__(self, cause: str, detail: str = "") -> None:
+        super().__init__(f"{cause}: {detail}" if detail else cause)
+        self.cause = cause
 
 
-JSON_NAMES = ("key", "value", "headers", "partition", "timestamp_ms")
+class Format(Protocol):
+    """Converts lines, given without their delimiters."""
+
+    def parse(self, line: bytes) -> Record | None:
+        """One line; ``None``: it contains no record. Raises LineError."""
+        ...
+
+    def columns(self, lines: list[bytes]) -> Columns | None:
+        """All lines at once; ``None`` if at least one of them needs `parse`. For speed."""
+        ...
 
 
-def json_line(line: bytes) -> Record | None:
-    """The line is a JSON object with any of `JSON_NAMES`. A blank line contains no record.
+class HeaderSeparators(NamedTuple):
+    """How headers are written at the beginning of a line; kafka-console-producer's defaults."""
 
-    Key, value and header values: a string is sent as its UTF-8 bytes, any other JSON as compact JSON. A value
-    of ``null`` is a tombstone, which needs a key.
+    delimiter: bytes = b"\t"
+    """Between the headers and the key, or the value."""
+    separator: bytes = b","
+    """Between two headers."""
+    key_separator: bytes = b":"
+    """Between the name and the value of a header."""
 
-    Raises:
-        LineError: Not a JSON object, a name or type that is not allowed, or no key and no value.
+
+class TextFormat:
+    """Lines of ``[HEADERS delimiter][KEY separator]VALUE``.
+
+    Args:
+        key_separator: The text before the first one is the key; ``None``: lines have no keys.
+        headers: ``None``: lines have no headers.
+        nulls: Keys, values and values of headers that mean null.
     """
-    if not line.strip():
+
+    def __init__(
+        self,
+        key_separator: bytes | None = None,
+        headers: HeaderSeparators | None = None,
+        nulls: frozenset[bytes] = frozenset(),
+    ) -> None:
+        self._key_separator = key_separator
+        self._headers = headers
+        self._nulls = nulls
+
+    def parse(self, line: bytes) -> Record:
+        """Convert one line.
+
+        Raises:
+            LineError: A separator is missing, or the name of a header is not UTF-8.
+        """
+        rest, key = line, None
+        headers: tuple[Header, ...] = ()
+        if self._headers is not None:
+            before, found, rest = rest.partition(self._headers.delimiter)
+            if not found:
+                raise LineError(
+                    f"no delimiter {shown(self._headers.delimiter)} after the headers", shown(line)
+                )
+            headers = self._headers_of(before, self._headers)
+        if self._key_separator is not None:
+            key, found, rest = rest.partition(self._key_separator)
+            if not found:
+                raise LineError(
+                    f"no separator {shown(self._key_separator)} between key and value", shown(line)
+                )
+        nulls = self._nulls
+        return Record(None if rest in nulls else rest, None if key in nulls else key, headers)
+
+    def columns(self, lines: list[bytes]) -> Columns | None:
+        """Convert lines without headers; ``None`` if one has no separator."""
+        nulls = self._nulls
+        mark = self._key_separator
+        if self._headers is not None:
+            return None
+        values: list[bytes | None]
+        keys: list[bytes | None] | None = None
+        if mark is None:
+            values = [*lines]
+        else:
+            parts = [line.partition(mark) for line in lines]
+            values = [value for _, found, value in parts if found]
+            if len(values) < len(lines):
+                return None
+            keys = [key for key, _, _ in parts]
+        if nulls:
+            values = [None if value in nulls else value for value in values]
+            keys = keys and [None if key in nulls else key for key in keys]
+        return Columns(values, keys)
+
+    def _headers_of(self, text: bytes, separators: HeaderSeparators) -> tuple[Header, ...]:
+        if not text or text in self._nulls:
+            return ()
+        headers: list[Header] = []
+        for pair in text.split(separators.separator):
+            name, found, value = pair.partition(separators.key_separator)
+            if not found:
+                raise LineError(
+                    f"no separator {shown(separators.key_separator)} between a header's name and value",
+                    shown(pair),
+                )
+            try:
+                headers.append((name.decode(), None if value in self._nulls else value))
+            except UnicodeDecodeError:
+                raise LineError("a header's name is not UTF-8", shown(name)) from None
+        return tuple(headers)
+
+
+JSON_NAMES = (
+    "key",
+    "value",
+    "headers",
+    "partition",
+    "timestamp_ms",
+    "key_base64",
+    "value_base64",
+    "headers_base64",
+)
+
+
+class JsonFormat:
+    """Lines of JSON objects with any of `JSON_NAMES`; ``docs/command-line.md`` describes them."""
+
+    def parse(self, line: bytes) -> Record | None:
+        """Convert one line. A blank line contains no record.
+
+        Raises:
+            LineError: Not a JSON object, a name or type that is not allowed, not base64, or no key and no
+                value.
+        """
+        if not line.strip():
+            return None
+        try:
+            said = json.loads(line)
+        except ValueError as error:
+            raise LineError("not JSON", f"{error}: {shown(line)}") from None
+        except RecursionError:
+            raise LineError("not JSON that can be read", f"nested too deeply: {shown(line)}") from None
+        if not isinstance(said, dict):
+            raise LineError("not a JSON object", shown(line))
+        for name in said:
+            if name not in JSON_NAMES:
+                raise LineError("unknown name", f"{name!r}: allowed are {', '.join(JSON_NAMES)}")
+        if "value" not in said and "value_base64" not in said:
+            raise LineError('no "value"', "use null for a tombstone")
+        record = Record(
+            _field(said, "value"),
+            _field(said, "key"),
+            (*_headers("headers", said, _bytes), *_headers("headers_base64", said, _decoded)),
+            _whole_number("partition", said.get("partition")),
+            _whole_number("timestamp_ms", said.get("timestamp_ms")),
+        )
+        if record.key is None and record.value is None:
+            raise LineError("no key and no value", "a tombstone needs a key")
+        return record
+
+    def columns(self, lines: list[bytes]) -> Columns | None:
+        """``None``: every line needs `parse`."""
         return None
-    try:
-        said = json.loads(line)
-    except ValueError as error:
-        raise LineError(f"not JSON ({error}): {_shown(line)}") from None
-    if not isinstance(said, dict):
-        raise LineError(f"not a JSON object: {_shown(line)}")
-    for name in said:
-        if name not in JSON_NAMES:
-            raise LineError(f"unknown name {name!r}: allowed are {', '.join(JSON_NAMES)}")
-    if "value" not in said:
-        raise LineError('no "value": use null for a tombstone')
-    record = Record(
-        _bytes(said["value"]),
-        _bytes(said.get("key")),
-        _headers(said.get("headers")),
-        _whole_number("partition", said.get("partition")),
-        _whole_number("timestamp_ms", said.get("timestamp_ms")),
-    )
-    if record.key is None and record.value is None:
-        raise LineError("no key and no value: a tombstone needs a key")
-    return record
 
 
-def _bytes(said: Any) -> bytes | None:
+def _field(said: dict[str, Any], name: str) -> bytes | None:
+    encoded = f"{name}_base64"
+    if name in said and encoded in said:
+        raise LineError(f"both {name} and {encoded} are given", "leave one of them out")
+    return _decoded(encoded, said[encoded]) if encoded in said else _bytes(name, said.get(name))
+
+
+def _bytes(name: str, said: Any) -> bytes | None:
     if said is None:
         return None
     text = said if isinstance(said, str) else json.dumps(said, separators=(",", ":"), ensure_ascii=False)
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise LineError(f"unpaired surrogate, which UTF-8 cannot encode: {text!a}") from None
+        raise LineError(
+            f"{_kind(name)} has an unpaired surrogate, which UTF-8 cannot encode", f"{name}: {text!a:.60}"
+        ) from None
 
 
-def _headers(said: Any) -> tuple[Header, ...]:
+def _decoded(name: str, said: Any) -> bytes | None:
     if said is None:
-        return ()
-    if not isinstance(said, dict):
-        raise LineError(f"headers must be an object of names and values, not {json.dumps(said)}")
+        return None
+    if not isinstance(said, str):
+        raise LineError(f"{_kind(name)} must be base64, as a string, or null", f"{name}: {_json(said)}")
+    try:
+        return base64.b64decode(said, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise LineError(f"{_kind(name)} is not base64", f"{name}: {error}: {_json(said)}") from None
+
+
+def _headers(name: str, said: dict[str, Any], encode: Any) -> list[Header]:
+    given = said.get(name)
+    if given is None:
+        return []
+    pairs = [[*pair] for pair in given.items()] if isinstance(given, dict) else given
+    if not isinstance(pairs, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs
+    ):
+        raise LineError(
+            f"{name} must be an object of names and values, or a list of [name, value]", _json(given)
+        )
     headers = []
-    for name, value in said.items():
-        encoded = _bytes(value)
-        if encoded is None:
-            raise LineError(f"header {name!r} is null: it must have a value")
-        headers.append((name, encoded))
-    return tuple(headers)
+    for index, (header, value) in enumerate(pairs):
+        if any("\ud800" <= character <= "\udfff" for character in header):
+            raise LineError(
+                f"{name} has a name with an unpaired surrogate, which UTF-8 cannot encode", f"{header!a:.60}"
+            )
+        headers.append((header, encode(f"{name}[{index}] ({header!r})", value)))
+    return headers
 
 
 def _whole_number(name: str, said: Any) -> int | None:
@@ -115,11 +255,46 @@ def _whole_number(name: str, said: Any) -> int | None:
         return None
     # bool is a subclass of int: JSON's true would pass as 1.
     if isinstance(said, bool) or not isinstance(said, int) or said < 0:
-        raise LineError(f"{name} must be a whole number >= 0, not {json.dumps(said)}")
+        raise LineError(f"{name} must be a whole number >= 0", f"not {_json(said)}")
     return said
 
 
-def _shown(line: bytes) -> str:
+def _kind(name: str) -> str:
+    """The field's name without what is particular to one line."""
+    return name.partition("[")[0]
+
+
+def _json(said: Any) -> str:
+    text = json.dumps(said)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def shown(line: bytes) -> str:
     """The line as quoted in error messages: at most 60 characters."""
-    text = line.decode(errors="replace")
+    text = line[:240].decode(errors="replace")
     return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+_ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|.|$)", re.DOTALL)
+_ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"0": b"\0", b"\\": b"\\"}
+
+
+def unescaped(text: str) -> bytes:
+    r"""Returns a separator from the command line, with ``\n \r \t \0 \\`` and ``\xNN`` replaced.
+
+    Raises:
+        ValueError: It is empty, or another character follows a backslash.
+    """
+
+    def one(found: re.Match[bytes]) -> bytes:
+        name = found[1]
+        if name[:1] == b"x" and len(name) == 3:
+            return bytes.fromhex(name[1:].decode())
+        if name not in _ESCAPED:
+            raise ValueError(f"{text!r}: after a backslash must come n, r, t, 0, xNN or a backslash")
+        return _ESCAPED[name]
+
+    separator = _ESCAPE.sub(one, text.encode(errors="surrogateescape"))
+    if not separator:
+        raise ValueError("must not be empty")
+    return separator

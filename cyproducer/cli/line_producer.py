@@ -1,37 +1,47 @@
-"""Implements ``python -m cyproducer produce``: reads lines, sends records, counts the outcome of each.
+"""Implements ``cyproducer produce``: sends the lines of files as records and counts the outcome of each.
 
-Owns reading, counting and the handling of Ctrl-C. Does not parse lines (`line_format`). Does not own options,
-exit codes or messages (`main`). Runs on the main thread, where Python delivers signals.
+Owns sending and counting. Does not read or parse lines (`line_reader`, `line_format`). Does not own options,
+exit codes or messages (`produce`). Runs on the main thread, where Python delivers signals.
+
+Lines that have nothing but keys and values go to ``send_many``, as many at once as one read returned: that
+takes a fraction of the CPU of a call for each. Records of other kinds go to ``send``. The order of the lines
+is kept between the two.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-import signal
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from cyproducer.cli.console import Progress, amount, one_line
-from cyproducer.cli.line_format import Format, Header, LineError
+from cyproducer.cli.console import Progress, amount
+from cyproducer.cli.failures import Failures
+from cyproducer.cli.interrupts import Interrupts, accept
+from cyproducer.cli.line_format import Format, Header, LineError, Record
+from cyproducer.cli.line_reader import LineReader, whole
 from cyproducer.errors import (
+    BulkSendError,
     IllegalArgumentError,
     KafkaError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
     SerializationError,
+    UnknownTopicOrPartitionError,
 )
 
 if TYPE_CHECKING:
     from cyproducer import KafkaProducer
 
-CHUNK = 256 * 1024
 CONNECT_TIMEOUT_S = 15
-SETTLE_EVERY = 1_000
-"""Records between two checks of the oldest futures: a compromise between memory and time."""
-ERRORS_KEPT = 10
+MOST_PENDING = 100_000
+"""Calls whose outcome is not known. ``buffer_memory`` bounds the bytes of records, but small ones that are
+sent one by one take many times as much for their futures."""
+LINE_LIMIT = 8
+"""The longest line, relative to max_request_size: JSON's escapes take up to six bytes for one."""
 
 RECORD_ERRORS = (
     LineError,
@@ -41,7 +51,10 @@ RECORD_ERRORS = (
     TypeError,
     ValueError,
 )
-"""Errors that `send` raises because of one record. Any other error would also affect the next record."""
+"""Errors that sending raises because of one record. Any other error would also affect the next record."""
+
+Source = tuple[str, AbstractContextManager[BinaryIO]]
+"""The name that messages have for a file, and the file, opened when the context is entered."""
 
 
 def connect(settings: dict[str, Any], timeout_s: float = CONNECT_TIMEOUT_S) -> KafkaProducer:
@@ -62,45 +75,20 @@ def connect(settings: dict[str, Any], timeout_s: float = CONNECT_TIMEOUT_S) -> K
     return producer
 
 
-class Interrupts:
-    """Handles Ctrl-C for a program that must not stop in the middle of `send`. A context manager.
+class Defaults(NamedTuple):
+    """What a record has that its line does not say. ``headers`` come before the line's own."""
 
-    The first Ctrl-C is recorded and interrupts only code inside `breaking`. The second raises
-    KeyboardInterrupt.
-    """
+    key: bytes | None = None
+    headers: tuple[Header, ...] = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None
 
-    def __init__(self) -> None:
-        self.count = 0
-        self._breaking = False
-        self._previous: Any = None
 
-    def __enter__(self) -> Interrupts:
-        self._previous = signal.signal(signal.SIGINT, self._interrupt)
-        return self
+NO_DEFAULTS = Defaults()
 
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._previous)
 
-    @property
-    def requested(self) -> bool:
-        return self.count > 0
-
-    @contextlib.contextmanager
-    def breaking(self) -> Iterator[None]:
-        """A block that may wait forever, and that is safe to interrupt at any point."""
-        self._breaking = True
-        try:
-            # After the line above: an interrupt before that line is noticed here, and one after it raises.
-            if self.requested:
-                raise KeyboardInterrupt
-            yield
-        finally:
-            self._breaking = False
-
-    def _interrupt(self, _number: int, _frame: object) -> None:
-        self.count += 1
-        if self.count > 1 or self._breaking:
-            raise KeyboardInterrupt
+class Stopped(Exception):
+    """Sending was stopped while the input was waited for."""
 
 
 class LineProducer:
@@ -109,148 +97,363 @@ class LineProducer:
     Args:
         producer: Used, not closed.
         topic: The topic of all records.
-        parse: Converts a line to a record.
-        headers: Put before each record's own headers.
-        partition: For records that do not specify one.
+        format: Converts lines to records.
+        failures: Counts what failed.
         progress: Shows the records and bytes read.
+        interrupts: A signal stops reading, also in the middle of what was read.
+        delimiter: Ends a line; ``None``: a line feed, or carriage return and line feed.
+        count: Stop after this many records, those that failed included; ``None``: at the end of the input.
+        stop_on_error: Stop as soon as a failed record is known.
     """
 
     def __init__(
         self,
         producer: KafkaProducer,
         topic: str,
-        parse: Format,
+        format: Format,
         *,
-        headers: Iterable[Header] = (),
-        partition: int | None = None,
+        defaults: Defaults = NO_DEFAULTS,
+        failures: Failures,
         progress: Progress,
+        interrupts: Interrupts,
+        delimiter: bytes | None = None,
+        count: int | None = None,
+        stop_on_error: bool = False,
     ) -> None:
         self._producer = producer
         self._topic = topic
-        self._parse = parse
-        self._headers = list(headers)
-        self._partition = partition
+        self._format = format
+        self._defaults = defaults
+        self._failures = failures
         self._progress = progress
-        self._pending: deque[tuple[str, int, Any]] = deque()
-        self._bytes_read = 0
+        self._interrupts = interrupts
+        self._delimiter = delimiter
+        self._left = count
+        self._stop_on_error = stop_on_error
+        #: Accepted records without a known outcome: their source, their lines' numbers, their future.
+        self._pending: deque[tuple[str, Sequence[int], Any]] = deque()
+        self._open = 0
+        self._bytes_before = 0
+        self._stopped = False
         self.delivered = 0
-        self.failed = 0
         self.unknown = 0
         """Records without an outcome when the drain timed out."""
-        self.bytes_sent = 0
-        """Bytes of keys and values passed to the producer, without headers and framing."""
-        self.errors: list[str] = []
-        """The first `ERRORS_KEPT` errors, each with its file and line."""
+        self.unsent = 0
+        """Lines that were read, and not sent because sending was stopped."""
+        self.stopped_at = ""
+        """The first line that was not sent because sending was stopped; empty: none."""
+        self.stopped_by: BaseException | None = None
+        """The error that would also have affected all records after it."""
+        self.bytes_accepted = 0
+        """Bytes of keys and values that the producer accepted, without headers and framing."""
 
-    def run(self, sources: Iterable[tuple[str, BinaryIO]], interrupts: Interrupts) -> None:
-        """Send every line of ``sources``; returns after the last one, or after an interrupt.
+    def run(self, sources: Iterable[Source]) -> None:
+        """Send every line of ``sources``; returns after the last one, or once sending was stopped.
 
-        Raises:
-            KafkaError: The cluster is unreachable or refuses. Records sent before must still be drained.
+        The records that were accepted must still be drained.
         """
-        # Over all sources: there may be many, each of a few lines.
-        sent = itertools.count(1)
-        try:
-            for name, stream in sources:
-                for number, line in enumerate(self._lines(stream, interrupts), 1):
-                    self._send(name, number, line)
-                    if next(sent) % SETTLE_EVERY == 0:
-                        self._settle(wait=False)
-                if interrupts.requested:
-                    return
-        except KeyboardInterrupt:
-            if interrupts.count > 1:
-                raise
+        for name, source in sources:
+            if self._left == 0:
+                return
+            if self._stopped:
+                self._stop(name, 1, 0)
+                return
+            try:
+                with self._opened(source) as stream:
+                    self._run_one(name, stream)
+            except KeyboardInterrupt:
+                if self._interrupts.count > 1:
+                    raise
+                self._stop(name, 1, 0)
+            except OSError as error:
+                self._fail(name, None, error)
 
-    def drain(self, timeout_s: float, interrupted_timeout_s: float, interrupts: Interrupts) -> None:
-        """Wait for the records that were sent, and count their outcomes.
+    def run_whole(self, sources: Iterable[Source]) -> None:
+        """Send each of ``sources`` as one record; otherwise like `run`."""
+        for name, source in sources:
+            if self._left == 0:
+                return
+            if self._stopped:
+                self._stop(name, None, 0)
+                return
+            try:
+                with self._opened(source) as stream:
+                    value = whole(stream, self._producer.config.max_request_size, self._interrupts)
+            except KeyboardInterrupt:
+                if self._interrupts.count > 1:
+                    raise
+                self._stop(name, None, 0)
+                return
+            except (OSError, LineError) as error:
+                self._take(1)
+                self._fail(name, None, error)
+                continue
+            self._take(1)
+            self._bytes_before += len(value)
+            self._send(name, None, Record(value))
+            self._settle()
+            self._show_progress("")
 
-        Waits at most ``timeout_s`` seconds, or ``interrupted_timeout_s`` after an interrupt.
+    def drain(self, timeout_s: float, interrupted_timeout_s: float) -> None:
+        """Wait for the records that were accepted, and count their outcomes.
+
+        Waits at most ``timeout_s`` seconds, or ``interrupted_timeout_s`` after a signal.
         """
         deadline_s = time.monotonic() + timeout_s
         hurried = False
         while (left_s := deadline_s - time.monotonic()) > 0:
-            if interrupts.requested and not hurried:
+            if self._interrupts.requested and not hurried:
                 hurried = True
                 deadline_s = min(deadline_s, time.monotonic() + interrupted_timeout_s)
                 continue
             try:
-                # In slices, to notice an interrupt: flush() itself would wait for its whole timeout.
+                # In slices, to notice a signal: flush() itself would wait for its whole timeout.
                 self._producer.flush(min(left_s, 0.5))
                 break
             except KafkaTimeoutError:
-                self._settle(wait=False)
-                self._progress.update(self._bytes_read, f"waiting for {len(self._pending):,} records")
-        self._settle(wait=True)
+                self._settle()
+                self._show_progress("waiting for ")
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Count the records that have no outcome yet as unknown."""
+        self._settle()
+        self.unknown += self._open
+        self._open = 0
+        self._pending.clear()
         self._progress.close()
 
-    def _lines(self, stream: BinaryIO, interrupts: Interrupts) -> Iterator[bytes]:
-        """The lines of a stream, without their ``\\n`` or ``\\r\\n``, as soon as they are available.
+    # Reading
 
-        Reads in chunks: otherwise a million lines would enter and leave `breaking` a million times.
-        """
-        read = getattr(stream, "read1", stream.read)
-        unfinished: list[bytes] = []
-        while True:
-            with interrupts.breaking():
-                chunk = read(CHUNK)
-            if not chunk:
-                break
-            self._bytes_read += len(chunk)
-            head, *rest = chunk.split(b"\n")
-            unfinished.append(head)
-            if not rest:
-                continue
-            yield b"".join(unfinished).removesuffix(b"\r")
-            unfinished = [rest.pop()]
-            for line in rest:
-                yield line.removesuffix(b"\r")
-            done = self.delivered + self.failed + len(self._pending)
-            self._progress.update(self._bytes_read, f"{done:,} records, {amount(self._bytes_read)}")
-            if interrupts.requested:
-                return
-        if last := b"".join(unfinished):
-            yield last
+    @contextlib.contextmanager
+    def _opened(self, source: AbstractContextManager[BinaryIO]) -> Iterator[BinaryIO]:
+        with contextlib.ExitStack() as stack:
+            # A named pipe is opened only when something writes to it.
+            with self._interrupts.breaking():
+                stream = stack.enter_context(source)
+            yield stream
 
-    def _send(self, name: str, number: int, line: bytes) -> None:
+    def _run_one(self, name: str, stream: BinaryIO) -> None:
+        def refuse(number: int, error: LineError) -> None:
+            self._take(1)
+            self._fail(name, number, error)
+
+        def idle() -> bool:
+            # While records wait for their outcome, a failure is to be shown when it happens, and not with
+            # the next line.
+            self._settle()
+            if self._stopped:
+                raise Stopped
+            return bool(self._pending)
+
+        lines = LineReader(
+            stream,
+            self._interrupts,
+            delimiter=self._delimiter,
+            limit=LINE_LIMIT * self._producer.config.max_request_size,
+            refuse=refuse,
+            idle=idle,
+        )
         try:
-            record = self._parse(line)
-            if record is None:
-                return
-            future = self._producer.send(
-                self._topic,
-                value=record.value,
-                key=record.key,
-                headers=[*self._headers, *record.headers],
-                partition=self._partition if record.partition is None else record.partition,
-                timestamp_ms=record.timestamp_ms,
-            )
-        except RECORD_ERRORS as error:
-            self._fail(name, number, error)
+            for first, block in lines.blocks():
+                self._send_lines(name, first, block)
+                self._settle()
+                self._show_progress("", lines.bytes_read)
+                if self._left == 0 or self._stopped or self._interrupts.requested:
+                    break
+        except Stopped:
+            pass
+        except KeyboardInterrupt:
+            if self._interrupts.count > 1:
+                raise
+        finally:
+            self._bytes_before += lines.bytes_read
+        if self._stopped or self._interrupts.requested:
+            self._stop(name, lines.number, 1 if lines.unfinished else 0)
+
+    def _send_lines(self, name: str, first: int, lines: list[bytes]) -> None:
+        # With other formats, a line need not be a record.
+        columns = None if self._defaults.headers else self._format.columns(lines[: self._left])
+        if columns is not None:
+            records = len(columns.values)
+            self._take(records)
+            self._send_many(name, range(first, first + records), *columns)
             return
-        except KafkaError as error:
-            self._fail(name, number, error)
-            raise
-        self.bytes_sent += len(record.value or b"") + len(record.key or b"")
-        self._pending.append((name, number, future))
+        numbers: list[int] = []
+        values: list[bytes | None] = []
+        keys: list[bytes | None] = []
 
-    def _settle(self, *, wait: bool) -> None:
-        """Count outcomes up to the first pending record. With ``wait``, count pending records as unknown."""
-        pending = self._pending
-        while pending:
-            name, number, future = pending[0]
-            if not future.is_done:
-                if not wait:
-                    return
-                self.unknown += 1
-            elif future.exception is None:
-                self.delivered += 1
+        def send_collected() -> None:
+            if values:
+                self._send_many(name, numbers[:], values[:], keys[:])
+            for each in (numbers, values, keys):
+                each.clear()
+
+        for number, line in enumerate(lines, first):
+            try:
+                record = self._format.parse(line)
+            except LineError as error:
+                self._take(1)
+                if self._stop_on_error:
+                    send_collected()
+                self._fail(name, number, error)
             else:
-                self._fail(name, number, future.exception)
-            pending.popleft()
+                if record is None:
+                    continue
+                self._take(1)
+                if record[2:] == _PLAIN and not self._defaults.headers:
+                    numbers.append(number)
+                    values.append(record.value)
+                    keys.append(record.key)
+                else:
+                    send_collected()
+                    if not self._stopped:
+                        self._send(name, number, record)
+                    else:
+                        self.unsent += 1
+            if self._stopped or self._left == 0 or self._interrupts.requested:
+                send_collected()
+                if self._left != 0:
+                    self._stop(name, number + 1, first + len(lines) - number - 1)
+                return
+        send_collected()
 
-    def _fail(self, name: str, number: int, error: BaseException) -> None:
-        self.failed += 1
-        if len(self.errors) < ERRORS_KEPT:
-            text = str(error) if isinstance(error, LineError) else one_line(error)
-            self.errors.append(f"{name}:{number}: {text}")
+    # Sending
+
+    def _send_many(
+        self,
+        name: str,
+        numbers: Sequence[int],
+        values: list[bytes | None],
+        keys: list[bytes | None] | None,
+    ) -> None:
+        default = self._defaults
+        if default.key is not None:
+            keys = [default.key if key is None else key for key in keys or [None] * len(values)]
+        send_many = partial(
+            self._producer.send_many,
+            self._topic,
+            keys=keys,
+            partition=default.partition,
+            timestamp_ms=default.timestamp_ms,
+        )
+        future, accepted, error = accept(send_many, values, len(values), self._interrupts)
+        if accepted:
+            self._pending.append((name, numbers[:accepted], future))
+            self._open += accepted
+            self.bytes_accepted += _size(values[:accepted]) + _size((keys or ())[:accepted])
+        if error is None:
+            return
+        if isinstance(error, RECORD_ERRORS):
+            # At least one record is not allowed. One by one, each gets the outcome that is its own.
+            for index in range(accepted, len(values)):
+                if self._stopped:
+                    self._stop(name, numbers[index], len(values) - index)
+                    return
+                self._send(name, numbers[index], Record(values[index], keys[index] if keys else None))
+            return
+        self._stop_for(error, name, numbers[accepted], len(values) - accepted)
+
+    def _send(self, name: str, number: int | None, record: Record) -> None:
+        default = self._defaults
+        key = default.key if record.key is None else record.key
+        send = partial(
+            self._producer.send,
+            self._topic,
+            key=key,
+            headers=[*default.headers, *record.headers],
+            partition=default.partition if record.partition is None else record.partition,
+            timestamp_ms=default.timestamp_ms if record.timestamp_ms is None else record.timestamp_ms,
+        )
+        self._await_room()
+        future, accepted, error = accept(send, record.value, 1, self._interrupts)
+        if accepted:
+            self._pending.append((name, () if number is None else (number,), future))
+            self._open += 1
+            self.bytes_accepted += len(record.value or b"") + len(key or b"")
+        elif isinstance(error, RECORD_ERRORS) or (
+            record.partition is not None and isinstance(error, UnknownTopicOrPartitionError)
+        ):
+            self._fail(name, number, error)
+        elif error is not None:
+            self._stop_for(error, name, number, 1)
+
+    def _await_room(self) -> None:
+        """Wait until fewer than `MOST_PENDING` calls have no outcome, or a signal comes."""
+        while len(self._pending) >= MOST_PENDING and not self._interrupts.requested:
+            try:
+                with self._interrupts.breaking():
+                    self._pending[0][2].get(0.5)
+            except KafkaError:
+                # A timeout, or the outcome, which is counted below.
+                pass
+            except KeyboardInterrupt:
+                if self._interrupts.count > 1:
+                    raise
+                return
+            self._settle()
+            self._show_progress("")
+
+    def _take(self, records: int) -> None:
+        if self._left is not None:
+            self._left = max(0, self._left - records)
+
+    # Stopping
+
+    def _stop_for(self, error: BaseException, name: str, number: int | None, unsent: int) -> None:
+        """Stop because a call was interrupted, or raised an error that the next records would have, too."""
+        if isinstance(error, KeyboardInterrupt):
+            self._stop(name, number, unsent)
+            return
+        self.stopped_by = error
+        self._fail(name, number, error)
+        self._stop(name, None if number is None else number + 1, unsent - 1)
+
+    def _stop(self, name: str, number: int | None, unsent: int) -> None:
+        self._stopped = True
+        self.unsent += unsent
+        self.stopped_at = self.stopped_at or _place(name, number)
+
+    def _fail(self, name: str, number: int | None, error: BaseException, records: int = 1) -> None:
+        self._progress.close()
+        self._failures.add(_place(name, number), error, records)
+        if self._stop_on_error:
+            self._stopped = True
+
+    # Outcomes
+
+    def _settle(self) -> None:
+        """Count the outcomes that are known, up to the first record without one."""
+        pending = self._pending
+        while pending and pending[0][2].is_done:
+            name, numbers, future = pending.popleft()
+            error = future.exception
+            records = len(numbers) or 1
+            self._open -= records
+            if isinstance(error, BulkSendError):
+                for failed in sorted(error.failures, key=lambda failed: failed.rows[0]):
+                    self._fail(name, numbers[failed.rows[0]], failed.error, len(failed.rows))
+                    records -= len(failed.rows)
+            elif error is not None:
+                self._fail(name, numbers[0] if numbers else None, error, records)
+                records = 0
+            self.delivered += records
+
+    def _show_progress(self, doing: str, bytes_read: int = 0) -> None:
+        read = self._bytes_before + bytes_read
+        self._progress.update(
+            read,
+            f"{self.delivered:,} delivered, {self._failures.count:,} failed, {doing}{self._open:,} on their "
+            f"way, {amount(read)} read",
+        )
+
+
+_PLAIN = Record(None)[2:]
+
+
+def _size(values: Iterable[bytes | None]) -> int:
+    return sum(map(len, filter(None, values)))
+
+
+def _place(name: str, number: int | None) -> str:
+    return name if number is None else f"{name}:{number}"

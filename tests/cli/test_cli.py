@@ -1,4 +1,4 @@
-"""The command line: options, counts and exit codes, with a fake producer that records its calls."""
+"""``produce``: options, counts, messages and exit codes, with a fake producer that records its calls."""
 
 from __future__ import annotations
 
@@ -6,95 +6,37 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cyproducer
-from cyproducer.cli import main as cli
+from cyproducer.cli import produce
+from cyproducer.cli.line_format import JsonFormat
 from cyproducer.cli.main import main
 from cyproducer.errors import (
-    KafkaConfigurationError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
     NoBrokersAvailable,
+    TopicAuthorizationFailedError,
 )
+from tests.cli.fake_producer import MAX_REQUEST_SIZE, Future, Producer
 
 REQUIRED = ["produce", "-b", "broker:9092", "-t", "topic"]
-
-
-class Future:
-    def __init__(self, is_done: bool = True, exception: Exception | None = None) -> None:
-        self.is_done = is_done
-        self.exception = exception
-
-
-class Producer:
-    """kafka-python's methods. ``on_send`` decides the outcome of a record."""
-
-    made: list[Producer]
-    on_send: Callable[[dict[str, Any]], Future] = staticmethod(lambda record: Future())
-    on_flush: Callable[[float], None] = staticmethod(lambda timeout: None)
-    ready: Exception | None = None
-
-    def __init__(self, **settings: Any) -> None:
-        if "unknown" in settings:
-            raise KafkaConfigurationError("unknown is not an option")
-        self.settings = settings
-        self.sent: list[dict[str, Any]] = []
-        self.closed_with: float | None = None
-        self.made.append(self)
-
-    def wait_ready(self, timeout: float) -> None:
-        self.waited = timeout
-        if self.ready is not None:
-            raise self.ready
-
-    def send(self, topic: str, **record: Any) -> Future:
-        future = type(self).on_send(record)
-        self.sent.append({"topic": topic, **record})
-        return future
-
-    def flush(self, timeout: float) -> None:
-        type(self).on_flush(timeout)
-
-    def close(self, timeout: float) -> None:
-        self.closed_with = timeout
-
-
-@pytest.fixture(autouse=True)
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Producer]]:
-    class Fake(Producer):
-        made = []  # noqa: RUF012 - typed where it is declared
-
-    fake = Fake
-    monkeypatch.setattr(cyproducer, "KafkaProducer", fake, raising=False)
-    yield fake
-    assert all(producer.closed_with is not None for producer in fake.made), "a producer was left open"
-
-
-@pytest.fixture
-def stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
-    def set_stdin(content: bytes) -> None:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-
-    return set_stdin
-
-
-def values(fake: type[Producer]) -> list[bytes]:
-    return [record["value"] for record in fake.made[0].sent]
+Stdin = Callable[[bytes], None]
+Capture = pytest.CaptureFixture[str]
 
 
 def test_each_line_is_a_record_with_any_line_ending(
-    fake: type[Producer], stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
+    fake: type[Producer], stdin: Stdin, capsys: Capture
 ) -> None:
     stdin(b"one\ntwo\r\n\nlast")
 
     assert main(REQUIRED) == 0
 
-    assert values(fake) == [b"one", b"two", b"", b"last"]
+    assert fake.made[0].values == [b"one", b"two", b"", b"last"]
     assert fake.made[0].sent[0] == {
         "topic": "topic",
         "value": b"one",
@@ -103,44 +45,170 @@ def test_each_line_is_a_record_with_any_line_ending(
         "partition": None,
         "timestamp_ms": None,
     }
-    assert capsys.readouterr().out.startswith("4 records delivered (10 B) in ")
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("4 records delivered in ")
+    assert told.err.endswith("(10 B of keys and values); 0 failed\n")
 
 
-def test_lines_longer_than_one_read_are_not_split(
-    fake: type[Producer], stdin: Callable[[bytes], None]
-) -> None:
-    lines = [b"x" * 700_000, b"y", b"z" * 300_000]
-    stdin(b"\n".join(lines))
+def test_lines_that_are_read_together_are_sent_together(fake: type[Producer], stdin: Stdin) -> None:
+    stdin(b"1\n2\n3\n")
 
     assert main(REQUIRED) == 0
 
-    assert values(fake) == lines
+    assert fake.made[0].calls == [3]
+
+
+def test_quiet_prints_only_errors(fake: type[Producer], stdin: Stdin, capsys: Capture) -> None:
+    stdin(b"a:1\nbad\n")
+
+    assert main([*REQUIRED, "-K", ":", "-q", "--progress"]) == 1
+
+    assert capsys.readouterr().err == "stdin:2: no separator ':' between key and value: 'bad'\n"
 
 
 def test_files_are_sent_in_order_and_the_dash_is_standard_input(
-    fake: type[Producer], stdin: Callable[[bytes], None], tmp_path: Path
+    fake: type[Producer], stdin: Stdin, tmp_path: Path
 ) -> None:
     (tmp_path / "a").write_bytes(b"a1\na2\n")
     stdin(b"in\n")
 
     assert main([*REQUIRED, str(tmp_path / "a"), "-"]) == 0
 
-    assert values(fake) == [b"a1", b"a2", b"in"]
+    assert fake.made[0].values == [b"a1", b"a2", b"in"]
 
 
-def test_options_become_the_producers_settings(fake: type[Producer], stdin: Callable[[bytes], None]) -> None:
+def test_a_delimiter_of_several_characters_with_escapes(fake: type[Producer], stdin: Stdin) -> None:
+    stdin(b"one\r\n\x01|two\x01|")
+
+    assert main([*REQUIRED, "-D", r"\x01|"]) == 0
+
+    assert fake.made[0].values == [b"one\r\n", b"two"]
+
+
+def test_a_carriage_return_stays_if_a_delimiter_is_given(fake: type[Producer], stdin: Stdin) -> None:
+    stdin(b"one\r\ntwo\n")
+
+    assert main([*REQUIRED, "-D", r"\n"]) == 0
+
+    assert fake.made[0].values == [b"one\r", b"two"]
+
+
+def test_whole_files_are_records(fake: type[Producer], stdin: Stdin, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "a").write_bytes(b"a1\na2\n")
+    (tmp_path / "big").write_bytes(b"x" * (MAX_REQUEST_SIZE + 1))
+    (tmp_path / "most").write_bytes(b"y" * MAX_REQUEST_SIZE)
+    stdin(b"in\n")
+    names = [str(tmp_path / name) for name in ("a", "big", "most")]
+
+    assert main([*REQUIRED, "--whole-file", "-k", "key", *names, "-"]) == 1
+
+    assert fake.made[0].values == [b"a1\na2\n", b"y" * MAX_REQUEST_SIZE, b"in\n"]
+    assert {record["key"] for record in fake.made[0].sent} == {b"key"}
+    told = capsys.readouterr().err
+    assert f"{tmp_path}/big: file too large: more than max_request_size={MAX_REQUEST_SIZE} bytes\n" in told
+    assert "3 records delivered" in told
+
+
+def test_a_file_that_cannot_be_read_does_not_stop_the_others(
+    fake: type[Producer], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [str(tmp_path / name) for name in ("a", "gone", "b")]
+    for name in names:
+        Path(name).write_text("line\n")
+
+    def removed(name: str, mode: int) -> bool:
+        # It disappears between this look and the time when it is read.
+        if name == names[1]:
+            os.unlink(name)
+        return True
+
+    monkeypatch.setattr(os, "access", removed)
+
+    assert main([*REQUIRED, "--progress", *names[:1], names[2], names[1]]) == 1
+    assert fake.made[0].values == [b"line", b"line"]
+    assert f"{names[1]}: FileNotFoundError: " in capsys.readouterr().err
+
+
+def test_the_key_the_partition_and_the_time_of_records_without(fake: type[Producer], stdin: Stdin) -> None:
+    stdin(b'{"key": "own", "value": "1"}\n{"value": "2", "partition": 5, "timestamp_ms": 6}\n')
+
+    assert main([*REQUIRED, "--json", "-k", "\udcff", "-p", "3", "--timestamp-ms", "7"]) == 0
+
+    first, second = fake.made[0].sent
+    assert (first["key"], first["partition"], first["timestamp_ms"]) == (b"own", 3, 7)
+    assert (second["key"], second["partition"], second["timestamp_ms"]) == (b"\xff", 5, 6)
+
+
+def test_headers_of_all_records_come_before_their_own(fake: type[Producer], stdin: Stdin) -> None:
+    stdin(b'{"value": "a"}\n{"value": "b", "headers": {"own": "2"}}')
+
+    assert main([*REQUIRED, "--json", "-H", "all=1=1", "-H", "nothing"]) == 0
+
+    first, second = fake.made[0].sent
+    assert first["headers"] == [("all", b"1=1"), ("nothing", None)]
+    assert second["headers"] == [("all", b"1=1"), ("nothing", None), ("own", b"2")]
+
+
+def test_null_markers_and_empty_text_as_null(fake: type[Producer], stdin: Stdin) -> None:
+    stdin(b"k\\N\nNULL:\nNULL:v\nk:NULL\n:v\n")
+
+    assert main([*REQUIRED, "-K", ":", "--null-marker", "NULL", "-Z", "-k", "fixed"]) == 1
+
+    assert [(record["key"], record["value"]) for record in fake.made[0].sent] == [
+        (b"fixed", None),
+        (b"fixed", b"v"),
+        (b"k", None),
+        (b"fixed", b"v"),
+    ]
+
+
+def test_headers_in_lines_with_separators_of_ones_own(fake: type[Producer], stdin: Stdin) -> None:
+    stdin(b"a=1;b=2|key:value\n")
+    separators = ["--headers-delimiter", "|", "--headers-separator", ";", "--headers-key-separator", "="]
+
+    assert main([*REQUIRED, "-K", ":", "--parse-headers", *separators]) == 0
+
+    (record,) = fake.made[0].sent
+    assert (record["key"], record["value"]) == (b"key", b"value")
+    assert record["headers"] == [("a", b"1"), ("b", b"2")]
+
+
+@pytest.mark.parametrize("format", [[], ["--json"], ["--whole-file"]])
+def test_a_count_ends_the_command_after_as_many_records(
+    format: list[str], fake: type[Producer], stdin: Stdin, tmp_path: Path, capsys: Capture
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text('{"value": 1}\n' * (1 if format == ["--whole-file"] else 2))
+    names = [str(tmp_path / name) for name in ("a", "b", "a")]
+
+    assert main([*REQUIRED, *format, "-c", "3", *names, *names]) == 0
+
+    assert len(fake.made[0].sent) == 3
+    assert capsys.readouterr().err.startswith("3 records delivered")
+
+
+def test_blank_lines_are_not_part_of_a_count(fake: type[Producer], stdin: Stdin) -> None:
+    stdin(b'\n{"value": 1}\n\n{"value": 2}\n{"value": 3}\n')
+
+    assert main([*REQUIRED, "--json", "-c", "2"]) == 0
+
+    assert fake.made[0].values == [b"1", b"2"]
+
+
+def test_the_order_of_lines_is_kept_between_both_ways_of_sending(fake: type[Producer], stdin: Stdin) -> None:
+    stdin(b'{"value": "1"}\n{"value": "2"}\n{"value": "3", "headers": {"a": "b"}}\n\n{"value": "4"}\n')
+
+    assert main([*REQUIRED, "--json"]) == 0
+
+    assert fake.made[0].values == [b"1", b"2", b"3", b"4"]
+    assert fake.made[0].calls == [2, 1, 1]
+
+
+def test_options_become_the_producers_settings(fake: type[Producer], stdin: Stdin) -> None:
     stdin(b"")
     options = ["-z", "lz4", "--acks", "1", "--linger-ms", "5", "--connect-timeout", "7"]
-    more = [
-        "-o",
-        "batch_size=65536",
-        "-o",
-        "client_id=me",
-        "-o",
-        'sasl_plain_password="12"',
-        "-o",
-        "acks=all",
-    ]
+    more = ["-o", "batch_size=65536", "-X", "client.id=12", "-X", "sasl.password=12", "-o", "acks=all"]
 
     assert main([*REQUIRED, *options, *more]) == 0
 
@@ -150,17 +218,14 @@ def test_options_become_the_producers_settings(fake: type[Producer], stdin: Call
         "acks": "all",
         "linger_ms": 5,
         "batch_size": 65536,
-        "client_id": "me",
+        "client_id": "12",
         "sasl_plain_password": "12",
     }
     assert fake.made[0].waited == 7
 
 
 def test_a_properties_file_as_kafkas_own_tools_take(
-    fake: type[Producer],
-    stdin: Callable[[bytes], None],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    fake: type[Producer], stdin: Stdin, tmp_path: Path, capsys: Capture
 ) -> None:
     stdin(b"")
     file = tmp_path / "client.properties"
@@ -171,7 +236,7 @@ def test_a_properties_file_as_kafkas_own_tools_take(
     )
     given = ["produce", "-t", "topic", "--command-config", str(file)]
 
-    assert main([*given, "--linger-ms", "7", "-o", "ssl.truststore.location=/other.pem"]) == 0
+    assert main([*given, "--linger-ms", "7", "-X", "ssl.truststore.location=/other.pem"]) == 0
 
     assert fake.made[0].settings == {
         "bootstrap_servers": "other:9092",
@@ -188,146 +253,373 @@ def test_a_properties_file_as_kafkas_own_tools_take(
     assert fake.made[1].settings["security_protocol"] == "SASL_PLAINTEXT"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (["-t", "topic"], "-b/--bootstrap-server is required, or bootstrap.servers in a file"),
-        (["-t", "topic", "--command-config", "/nowhere"], "--command-config /nowhere: No such file"),
-        (["-b", "b", "-t", "topic", "--security-protocol", "tls"], "invalid choice: 'TLS'"),
-    ],
-)
-def test_what_is_missing_is_wrong_usage(
-    arguments: list[str],
-    problem: str,
-    stdin: Callable[[bytes], None],
-    capsys: pytest.CaptureFixture[str],
+def test_a_file_of_kcats_has_librdkafkas_names_and_no_escapes(
+    fake: type[Producer], stdin: Stdin, tmp_path: Path, capsys: Capture
 ) -> None:
     stdin(b"")
+    file = tmp_path / "kcat.conf"
+    file.write_text(
+        "# kcat\nmetadata.broker.list = kafka:9092\r\nsecurity.protocol=sasl_ssl\nsasl.mechanisms=PLAIN\n"
+        "sasl.username=me\nsasl.password=a\\b=c#d\nssl.ca.location=/ca.pem\ntopic.request.required.acks=1\n"
+        "queue.buffering.max.kbytes=9\nenable.ssl.certificate.verification=false\n\ncompression.codec=lz4\n"
+    )
+
+    assert main(["produce", "-F", str(file), "-t", "topic", "-z", "none"]) == 0
+
+    assert fake.made[0].settings == {
+        "bootstrap_servers": "kafka:9092",
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "me",
+        "sasl_plain_password": "a\\b=c#d",
+        "ssl_cafile": "/ca.pem",
+        "acks": "1",
+        "compression_type": None,
+    }
+    assert capsys.readouterr().err.startswith(
+        f"{file}: ignoring queue.buffering.max.kbytes, enable.ssl.certificate.verification: "
+    )
+
+
+def test_a_line_of_a_file_that_is_no_property_is_not_shown(
+    fake: type[Producer], stdin: Stdin, tmp_path: Path, capsys: Capture
+) -> None:
+    file = tmp_path / "kcat.conf"
+    file.write_text("client.id=me\nhunter2\n")
+
     with pytest.raises(SystemExit) as ended:
-        main(["produce", *arguments])
+        main(["produce", "-F", str(file), "-t", "topic"])
+
     assert ended.value.code == 2
-    assert problem in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"-F/--config-file {file}: line 2 is not NAME=VALUE" in told
+    assert "hunter2" not in told
 
 
-def test_unset_options_keep_the_producer_s_defaults(
-    fake: type[Producer], stdin: Callable[[bytes], None]
-) -> None:
+def test_unset_options_keep_the_producer_s_defaults(fake: type[Producer], stdin: Stdin) -> None:
     stdin(b"")
 
-    assert main([*REQUIRED, "-z", "none"]) == 0
+    assert main(REQUIRED) == 0
 
     assert fake.made[0].settings == {"bootstrap_servers": "broker:9092"}
 
 
-def test_a_record_s_own_partition_overrides_the_option_and_headers_are_combined(
-    fake: type[Producer], stdin: Callable[[bytes], None]
-) -> None:
-    stdin(b'{"value": "a"}\n{"value": "b", "partition": 0, "headers": {"own": "2"}, "timestamp_ms": 9}')
-
-    assert main([*REQUIRED, "--json", "-p", "4", "-H", "all=1=1"]) == 0
-
-    first, second = fake.made[0].sent
-    assert (first["partition"], first["headers"]) == (4, [("all", b"1=1")])
-    assert (second["partition"], second["headers"]) == (0, [("all", b"1=1"), ("own", b"2")])
-    assert second["timestamp_ms"] == 9
-
-
-def test_a_tab_can_be_written_as_backslash_t(fake: type[Producer], stdin: Callable[[bytes], None]) -> None:
-    stdin(b"k\tv")
-
-    assert main([*REQUIRED, "-K", "\\t"]) == 0
-
-    assert (fake.made[0].sent[0]["key"], values(fake)) == (b"k", [b"v"])
-
-
-def test_bad_lines_are_reported_by_number_and_the_others_are_sent(
-    fake: type[Producer],
-    stdin: Callable[[bytes], None],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+def test_bad_lines_are_counted_by_cause_and_the_first_is_shown(
+    fake: type[Producer], tmp_path: Path, capsys: Capture
 ) -> None:
     file = tmp_path / "lines"
-    file.write_bytes(b"a:1\nbad\nc:3\n" + b"worse\n" * 12)
+    file.write_bytes(b'{"value": "1"}\nbad\n{"value": "3"}\n' + b"worse\n" * 12 + b"[]\n")
 
-    assert main([*REQUIRED, "-K", ":", str(file)]) == 1
+    assert main([*REQUIRED, "--json", str(file)]) == 1
 
-    told = capsys.readouterr()
-    assert values(fake) == [b"1", b"3"]
-    assert told.err.splitlines()[0] == f"{file}:2: no separator ':' between key and value: 'bad'"
-    assert told.err.splitlines()[-1] == "... and 3 more"
-    assert told.out.startswith("2 records delivered (4 B)")
-    assert told.out.endswith("; 13 failed\n")
+    assert fake.made[0].values == [b"1", b"3"]
+    first, second, summary, *causes = capsys.readouterr().err.splitlines()
+    assert first == f"{file}:2: not JSON: Expecting value: line 1 column 1 (char 0): 'bad'"
+    assert second == f"{file}:16: not a JSON object: '[]'"
+    assert summary.startswith("2 records delivered in ")
+    assert summary.endswith("(2 B of keys and values); 14 failed")
+    assert causes == [
+        f"  13 x not JSON, first at {file}:2",
+        f"  1 x not a JSON object, first at {file}:16",
+    ]
 
 
-def test_a_record_that_is_refused_or_not_delivered_is_reported_by_line(
-    fake: type[Producer], stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
+def test_records_that_are_refused_or_not_delivered_are_reported_by_line(
+    fake: type[Producer], stdin: Stdin, capsys: Capture
 ) -> None:
-    def on_send(record: dict[str, Any]) -> Future:
+    def on_record(record: dict[str, Any]) -> Future:
         if record["value"] == b"big":
             raise MessageSizeTooLargeError("too big")
         return Future(exception=KafkaTimeoutError("expired") if record["value"] == b"late" else None)
 
-    fake.on_send = staticmethod(on_send)
+    fake.on_record = staticmethod(on_record)
     stdin(b"big\nlate\nfine\n")
 
     assert main(REQUIRED) == 1
 
-    told = capsys.readouterr()
-    assert "stdin:1: " in told.err
-    assert "too big" in told.err
-    assert "stdin:2: KafkaTimeoutError: expired" in told.err
-    assert told.out.startswith("1 records delivered")
-    assert told.out.endswith("; 2 failed\n")
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].startswith("stdin:1: ")
+    assert "too big" in told[0]
+    assert told[1] == "stdin:2: KafkaTimeoutError: expired"
+    assert told[2].startswith("1 records delivered")
+    assert told[2].endswith("; 2 failed")
+    # All at once were refused for the first, so each was sent by itself.
+    assert fake.made[0].calls == [3, 1, 1, 1]
+
+
+def test_some_of_the_records_of_one_call_failed(fake: type[Producer], stdin: Stdin, capsys: Capture) -> None:
+    def on_record(record: dict[str, Any]) -> Future:
+        number = int(record["value"])
+        return Future(exception=KafkaTimeoutError(f"late {number}") if number % 2 else None)
+
+    fake.on_record = staticmethod(on_record)
+    stdin(b"0\n1\n2\n3\n4\n")
+
+    assert main(REQUIRED) == 1
+
+    shown, summary, cause = capsys.readouterr().err.splitlines()
+    assert shown == "stdin:2: KafkaTimeoutError: late 1"
+    assert summary.startswith("3 records delivered")
+    assert cause == "  2 x KafkaTimeoutError, first at stdin:2"
 
 
 def test_an_error_that_would_affect_every_record_stops_reading(
-    fake: type[Producer], stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
+    fake: type[Producer], stdin: Stdin, tmp_path: Path, capsys: Capture
 ) -> None:
-    calls = []
+    def on_record(record: dict[str, Any]) -> Future:
+        raise KafkaTimeoutError("no leader")
 
-    def on_send(record: dict[str, Any]) -> Future:
-        calls.append(record)
-        if len(calls) == 2:
-            raise KafkaTimeoutError("no leader")
-        return Future()
+    fake.on_record = staticmethod(on_record)
+    stdin(b"1\n2\n3\n4\n")
+    (tmp_path / "more").write_text("5\n")
 
-    fake.on_send = staticmethod(on_send)
+    assert main([*REQUIRED, "-", str(tmp_path / "more")]) == 1
+
+    told = capsys.readouterr().err.splitlines()
+    assert fake.made[0].calls == [4]
+    assert told[:2] == [
+        "stdin:1: KafkaTimeoutError: no leader",
+        "cyproducer: stopped: the next records would have failed the same way",
+    ]
+    assert told[2].startswith("0 records delivered")
+    assert told[2].endswith("; 1 failed; 3 read, but not sent; the first that was not sent is at stdin:2")
+
+
+def test_the_records_that_a_failing_call_accepted_are_counted(
+    fake: type[Producer], stdin: Stdin, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def two_of(self: Producer, topic: str, values: list[bytes], **rest: Any) -> Future:
+        error: Any = KafkaTimeoutError("full")
+        error.accepted, error.future = 2, Future()
+        raise error
+
+    monkeypatch.setattr(fake, "send_many", two_of)
     stdin(b"1\n2\n3\n4\n")
 
     assert main(REQUIRED) == 1
 
-    told = capsys.readouterr()
-    assert len(calls) == 2
-    assert told.err.splitlines() == [
-        "stdin:2: KafkaTimeoutError: no leader",
-        "cyproducer: stopped reading at this line: the next records would have failed the same way",
-    ]
-    assert told.out.startswith("1 records delivered")
+    told = capsys.readouterr().err
+    assert told.startswith("stdin:3: KafkaTimeoutError: full\n")
+    assert "\n2 records delivered in " in told
+    assert told.splitlines()[2].endswith(
+        "; 1 failed; 1 read, but not sent; the first that was not sent is at stdin:4"
+    )
 
 
-def test_records_without_an_outcome_at_the_timeout_are_unknown(
-    fake: type[Producer],
-    stdin: Callable[[bytes], None],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("text", [b'{"value": 1}\n{"value": 2}\nbad\n{"value": 3}\n' * 2])
+def test_stop_on_error_sends_what_came_before_it(
+    text: bytes, fake: type[Producer], stdin: Stdin, capsys: Capture
 ) -> None:
-    def times_out(timeout: float) -> None:
-        raise KafkaTimeoutError("flush")
+    stdin(text)
 
-    monkeypatch.setattr(cli, "DRAIN_TIMEOUT_S", 0.05)
-    fake.on_send = staticmethod(lambda record: Future(is_done=record["value"] == b"done"))
-    fake.on_flush = staticmethod(times_out)
-    stdin(b"open\ndone\nopen\n")
+    assert main([*REQUIRED, "--json", "--stop-on-error"]) == 1
+
+    assert fake.made[0].values == [b"1", b"2"]
+    told = capsys.readouterr().err
+    assert "2 records delivered" in told
+    assert "1 failed; 5 read, but not sent; the first that was not sent is at stdin:4\n" in told
+
+
+def test_a_last_line_that_failed_was_not_left_unread(
+    fake: type[Producer], stdin: Stdin, capsys: Capture
+) -> None:
+    stdin(b'{"value": 1}\nbad')
+
+    assert main([*REQUIRED, "--json", "--stop-on-error"]) == 1
+
+    assert "1 failed; the first that was not sent is at stdin:3\n" in capsys.readouterr().err
+
+
+class Unread(io.RawIOBase):
+    """Standard input that fails the test when more is read of it than these pieces."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = [*pieces]
+
+    def readable(self) -> bool:
+        return True
+
+    def read1(self, _size: int) -> bytes:
+        return self.pieces.pop(0)
+
+
+def test_nothing_is_read_after_the_count_is_reached(
+    fake: type[Producer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_text("1\n2\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Unread()))  # type: ignore[type-var]
+
+    assert main([*REQUIRED, "-c", "2", str(tmp_path / "a"), "-"]) == 0
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Unread(b"1\n2\n3\n")))  # type: ignore[type-var]
+    assert main([*REQUIRED, "-c", "2"]) == 0
+
+    assert [producer.values for producer in fake.made] == [[b"1", b"2"]] * 2
+
+
+def test_nothing_is_read_after_a_failure_that_stops(
+    fake: type[Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.on_record = staticmethod(lambda record: Future(exception=TopicAuthorizationFailedError()))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Unread(b"1\n")))  # type: ignore[type-var]
+
+    assert main([*REQUIRED, "--stop-on-error"]) == 1
+
+
+def test_a_failure_that_stops_is_noticed_while_standard_input_is_silent(
+    fake: type[Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[bool] = []
+
+    class Late(Future):
+        @property
+        def is_done(self) -> bool:
+            looked.append(True)
+            return len(looked) > 3
+
+        @is_done.setter
+        def is_done(self, value: bool) -> None:
+            pass
+
+    fake.on_record = staticmethod(lambda record: Late(exception=TopicAuthorizationFailedError()))
+    monkeypatch.setattr(fake, "send_many", lambda self, topic, values, **rest: self.send(topic, values[0]))
+    read, write = os.pipe()
+    os.write(write, b"1\n")
+    with os.fdopen(read, "rb") as stream, io.TextIOWrapper(stream) as text:
+        monkeypatch.setattr(sys, "stdin", text)
+        # The pipe stays open: only the failure can end the command.
+        assert main([*REQUIRED, "--stop-on-error"]) == 1
+    os.close(write)
+
+
+def test_a_record_after_a_call_that_failed_for_all_is_not_sent(
+    fake: type[Producer], stdin: Stdin, capsys: Capture
+) -> None:
+    def on_record(record: dict[str, Any]) -> Future:
+        assert record["value"] == b"1"
+        raise KafkaTimeoutError("no leader")
+
+    fake.on_record = staticmethod(on_record)
+    stdin(b'{"value": 1}\n{"value": 2, "headers": {"a": "b"}}\n{"value": 3}\n')
+
+    assert main([*REQUIRED, "--json"]) == 1
+
+    assert "; 1 failed; 2 read, but not sent; the first that was not sent is at stdin:2\n" in (
+        capsys.readouterr().err
+    )
+
+
+def test_records_that_are_sent_one_by_one_stop_at_an_error_for_all(
+    fake: type[Producer], stdin: Stdin, capsys: Capture
+) -> None:
+    def on_record(record: dict[str, Any]) -> Future:
+        assert record["value"] != b"3"
+        raise MessageSizeTooLargeError("big") if record["value"] == b"big" else KafkaTimeoutError("no leader")
+
+    fake.on_record = staticmethod(on_record)
+    stdin(b"big\n2\n3\n")
 
     assert main(REQUIRED) == 1
 
-    out = capsys.readouterr().out
-    assert out.startswith("1 records delivered")
-    assert out.endswith("0 failed, 2 unknown\n")
+    assert "; 2 failed; 1 read, but not sent; the first that was not sent is at stdin:3\n" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_line_of_progress_is_removed_before_a_failure_is_shown(
+    fake: type[Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    pieces = Unread(b'{"value": 1}\n', b"bad\n", b"")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(pieces))  # type: ignore[type-var]
+
+    assert main([*REQUIRED, "--json"]) == 1
+
+    before, failure = terminal.getvalue().split("stdin:2: ")[:2]
+    assert before.split("\r")[1].startswith("1 delivered, 0 failed, 0 on their way, 13 B read")
+    assert before.split("\r")[2].isspace()
+    assert before.endswith("\r")
+    assert failure.startswith("not JSON")
+
+
+def test_stop_on_error_stops_before_the_next_file(
+    fake: type[Producer], stdin: Stdin, tmp_path: Path, capsys: Capture
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("line\n")
+    fake.on_record = staticmethod(lambda record: Future(exception=TopicAuthorizationFailedError()))
+    names = [str(tmp_path / name) for name in ("a", "b")]
+
+    for whole in ([], ["--whole-file"]):
+        assert main([*REQUIRED, "--stop-on-error", *whole, *names]) == 1
+        assert len(fake.made[-1].sent) == 1
+        place = names[1] if whole else f"{names[0]}:2"
+        assert f"; the first that was not sent is at {place}\n" in capsys.readouterr().err
+
+
+def test_a_line_that_is_too_long_is_skipped(fake: type[Producer], stdin: Stdin, capsys: Capture) -> None:
+    most = 8 * MAX_REQUEST_SIZE
+    stdin(b"1\n" + b"x" * most + b"\n" + b"y" * (most + 1) + b"\n4\n")
+
+    assert main(REQUIRED) == 1
+
+    assert fake.made[0].values == [b"1", b"x" * most, b"4"]
+    told = capsys.readouterr().err
+    assert told.startswith("stdin:3: line too long: more than 800,000 bytes; skipped up to its end\n")
+
+
+def test_records_without_an_outcome_at_the_timeout_are_unknown(
+    fake: type[Producer], stdin: Stdin, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(timeout: float) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        fake.on_flush = staticmethod(times_out)
+        times_out(timeout)
+
+    def times_out(timeout: float) -> None:
+        raise KafkaTimeoutError("flush")
+
+    monkeypatch.setattr(produce, "INTERRUPTED_DRAIN_TIMEOUT_S", 0.01)
+    fake.on_record = staticmethod(lambda record: Future(is_done=record["value"] == b"1"))
+    fake.on_flush = staticmethod(interrupted)
+    stdin(b'{"value": 1, "headers": {"a": "b"}}\n{"value": 2}\n{"value": 3}\n')
+
+    assert main([*REQUIRED, "--json"]) == 143
+
+    told = capsys.readouterr().err
+    assert "\n1 records delivered" in told
+    assert told.endswith(
+        "; 0 failed; 2 accepted, but without an outcome in time: they may have been written\n"
+    )
+    assert fake.made[0].closed_with == 0
+    assert max(fake.made[0].flushed[1:], default=0) <= 0.01
+
+
+def test_outcomes_are_awaited_for_longer_than_the_delivery_timeout(
+    fake: type[Producer], stdin: Stdin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [0.0]
+
+    def times_out(timeout: float) -> None:
+        now_s[0] += timeout
+        raise KafkaTimeoutError("flush")
+
+    monkeypatch.setattr("cyproducer.cli.line_producer.time.monotonic", lambda: now_s[0])
+    fake.on_record = staticmethod(lambda record: Future(is_done=False))
+    fake.on_flush = staticmethod(times_out)
+    stdin(b"1\n")
+
+    assert main(REQUIRED) == 1
+
+    assert now_s[0] == 130
 
 
 def test_an_unreachable_broker_is_reported_in_one_line(
-    fake: type[Producer], stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
+    fake: type[Producer], stdin: Stdin, capsys: Capture
 ) -> None:
     fake.ready = NoBrokersAvailable("broker:9092 refused")
     stdin(b"x\n")
@@ -343,23 +635,35 @@ def test_an_unreachable_broker_is_reported_in_one_line(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ([], "required: COMMAND"),
-        (["produce", "-t", "topic"], "-b/--bootstrap-server is required"),
-        ([*REQUIRED, "--json", "-K", ":"], "not allowed with"),
-        ([*REQUIRED, "-K", ""], "must be text without line breaks"),
+        (["produce", "-t", "topic"], "-b/--bootstrap-server is required, or bootstrap.servers in a file"),
+        (["produce", "-t", "t", "--command-config", "/nowhere"], "--command-config /nowhere: No such file"),
+        (["produce", "-t", "t", "-F", "/nowhere"], "-F/--config-file /nowhere: No such file"),
+        ([*REQUIRED, "--security-protocol", "tls"], "invalid choice: 'TLS'"),
+        ([*REQUIRED, "--json", "-K", ":"], "-K/--key-separator is for lines of text, not for --json"),
+        ([*REQUIRED, "--json", "-Z"], "-Z/--empty-as-null is for lines of text, not for --json"),
+        ([*REQUIRED, "--whole-file", "--parse-headers"], "is for lines of text, not for --whole-file"),
+        ([*REQUIRED, "--whole-file", "--null-marker", ""], "is for lines of text, not for --whole-file"),
+        ([*REQUIRED, "--whole-file", "-D", ";"], "divides files into records, which --whole-file does not"),
+        ([*REQUIRED, "--whole-file", "--json"], "not allowed with"),
+        ([*REQUIRED, "--parse-headers", "--headers-delimiter", ":"], "must differ from each other"),
+        ([*REQUIRED, "-K", ""], "must not be empty"),
+        ([*REQUIRED, "-D", r"\q"], "after a backslash must come n, r, t, 0, xNN or a backslash"),
         ([*REQUIRED, "--acks", "2"], "'2' is not one of 0, 1, all"),
         ([*REQUIRED, "--linger-ms", "-1"], "'-1' is not a whole number >= 0"),
         ([*REQUIRED, "-p", "x"], "'x' is not a whole number >= 0"),
-        ([*REQUIRED, "-H", "name"], "'name' is not NAME=VALUE"),
-        ([*REQUIRED, "-o", "=1"], "'=1' is not NAME=VALUE"),
+        ([*REQUIRED, "-c", "0"], "'0' is not a whole number >= 1"),
+        ([*REQUIRED, "-H", "=value"], "'=value' is neither NAME=VALUE nor NAME"),
+        ([*REQUIRED, "-o", "=1"], "-o/--option: must be NAME=VALUE"),
+        ([*REQUIRED, "-X", "secret"], "must be NAME=VALUE\n"),
         ([*REQUIRED, "-o", "unknown=1"], "unknown is not an option"),
         ([*REQUIRED, "/does/not/exist"], "/does/not/exist: not a readable file"),
         ([*REQUIRED, "/"], "/: not a readable file"),
     ],
 )
 def test_wrong_usage_is_exit_code_two(
-    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], reason: str, fake: type[Producer], stdin: Stdin, capsys: Capture
 ) -> None:
+    stdin(b"")
     with pytest.raises(SystemExit) as stop:
         main(arguments)
 
@@ -367,10 +671,42 @@ def test_wrong_usage_is_exit_code_two(
     assert reason in capsys.readouterr().err
 
 
-class Endless(io.RawIOBase):
-    """Standard input that returns two lines and then sends SIGINT, like Ctrl-C during a waiting read."""
+def test_a_standard_input_that_is_closed_is_wrong_usage(
+    fake: type[Producer], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    # Python starts like this after `<&-`.
+    monkeypatch.setattr(sys, "stdin", None)
 
-    def __init__(self) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(REQUIRED)
+
+    assert stop.value.code == 2
+    assert "standard input is closed: name a file" in capsys.readouterr().err
+
+
+def test_without_a_command_the_commands_are_listed(capsys: Capture) -> None:
+    assert main([]) == 2
+
+    told = capsys.readouterr().err
+    for command in ("produce", "perf", "demo"):
+        assert f"\n    {command} " in told
+
+
+def test_the_version(capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"cyproducer {cyproducer.__version__}\n"
+
+
+# Signals
+
+
+class Endless(io.RawIOBase):
+    """Standard input that returns two lines and a half, and then a signal comes while it is waited for."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self.number = number
         self.reads = 0
 
     def readable(self) -> bool:
@@ -379,85 +715,144 @@ class Endless(io.RawIOBase):
     def read1(self, _size: int) -> bytes:
         self.reads += 1
         if self.reads > 1:
-            os.kill(os.getpid(), signal.SIGINT)
-        return b"1\n2\n"
+            os.kill(os.getpid(), self.number)
+        return b"1\n2\nunfini"
 
 
-def test_an_interrupt_during_a_waiting_read_sends_the_lines_read_so_far(
-    fake: type[Producer], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_during_a_waiting_read_delivers_the_lines_read_so_far(
+    number: signal.Signals,
+    status: int,
+    fake: type[Producer],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
 ) -> None:
-    handler = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Endless()))  # type: ignore[type-var]
+    handler = signal.getsignal(number)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Endless(number)))  # type: ignore[type-var]
 
-    assert main(REQUIRED) == 130
+    assert main(REQUIRED) == status
 
-    told = capsys.readouterr()
-    assert values(fake) == [b"1", b"2"]
-    assert told.out.startswith("2 records delivered")
-    assert "interrupted: the lines read so far were sent" in told.err
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert fake.made[0].values == [b"1", b"2"]
+    first, summary = capsys.readouterr().err.splitlines()
+    assert (
+        first == f"cyproducer: {number.name}: stopped reading at stdin:3; what was accepted before was sent"
+    )
+    assert summary.startswith("2 records delivered")
+    assert summary.endswith("; 0 failed; 1 read, but not sent; the first that was not sent is at stdin:3")
+    assert signal.getsignal(number) is handler
 
 
-def test_an_interrupt_during_send_does_not_abort_it(
-    fake: type[Producer], stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
+def test_a_signal_before_the_end_of_a_line_does_not_send_the_line_in_part(
+    fake: type[Producer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(record: dict[str, Any]) -> Future:
-        if record["value"] == b"1":
-            os.kill(os.getpid(), signal.SIGINT)
-        return Future()
+    reader, writer = os.pipe()
+    os.write(writer, b"1\nunfini")
+    fake.on_record = staticmethod(lambda record: Future(is_done=len(fake.made[0].flushed) > 0))
 
-    fake.on_send = staticmethod(interrupted)
+    class Poll:
+        """Nothing comes any more, but a signal while the outcome of the first record is awaited."""
+
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def register(self, *arguments: int) -> None:
+            pass
+
+        def poll(self, timeout: float) -> list[int]:
+            self.calls += 1
+            if self.calls == 1:
+                return [reader]
+            if timeout:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return []
+
+    monkeypatch.setattr("select.poll", Poll)
+    with os.fdopen(reader, "rb") as stream, io.TextIOWrapper(stream) as text:
+        monkeypatch.setattr(sys, "stdin", text)
+        assert main(REQUIRED) == 143
+    os.close(writer)
+
+    assert fake.made[0].values == [b"1"]
+
+
+def test_a_signal_during_a_call_that_waits_ends_it(
+    fake: type[Producer], stdin: Stdin, capsys: Capture
+) -> None:
+    def waits(record: dict[str, Any]) -> Future:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the signal did not interrupt")
+
+    fake.on_record = staticmethod(waits)
     stdin(b"1\n2\n")
 
-    assert main(REQUIRED) == 130
+    assert main(REQUIRED) == 143
 
-    assert values(fake) == [b"1", b"2"]
+    told = capsys.readouterr().err
+    assert "0 records delivered" in told
+    assert told.endswith("; 0 failed; 2 read, but not sent; the first that was not sent is at stdin:1\n")
 
 
-def test_a_second_interrupt_stops_at_once(
-    fake: type[Producer], stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
+def test_a_signal_between_two_calls_sends_no_more(
+    fake: type[Producer], stdin: Stdin, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted_twice(record: dict[str, Any]) -> Future:
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
-        return Future()
+    def interrupted(line: bytes) -> Any:
+        if b"2" in line:
+            os.kill(os.getpid(), signal.SIGINT)
+        return parse(line)
 
-    fake.on_send = staticmethod(interrupted_twice)
+    parse = JsonFormat().parse
+    monkeypatch.setattr(JsonFormat, "parse", staticmethod(interrupted))
+    stdin(b'{"value": 1, "headers": {"a": "b"}}\n{"value": 2}\n{"value": 3}\n')
+
+    assert main([*REQUIRED, "--json"]) == 130
+
+    assert fake.made[0].values == [b"1"]
+    assert capsys.readouterr().err.endswith(
+        "; 0 failed; 2 read, but not sent; the first that was not sent is at stdin:2\n"
+    )
+
+
+def test_a_second_signal_stops_at_once(fake: type[Producer], stdin: Stdin, capsys: Capture) -> None:
+    def interrupted_twice(timeout: float) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("the signal did not interrupt")
+
+    fake.on_record = staticmethod(lambda record: Future(is_done=False))
+    fake.on_flush = staticmethod(interrupted_twice)
     stdin(b"1\n2\n")
 
-    assert main(REQUIRED) == 130
+    assert main(REQUIRED) == 143
 
     assert fake.made[0].closed_with == 0
-    assert capsys.readouterr().err == "cyproducer: interrupted\n"
+    assert "; 2 accepted, but without an outcome in time" in capsys.readouterr().err
 
 
-def test_an_interrupt_while_draining_shortens_the_wait(
-    fake: type[Producer],
-    stdin: Callable[[bytes], None],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    flushes: list[float] = []
-
-    def interrupted(timeout: float) -> None:
-        flushes.append(timeout)
-        if len(flushes) == 1:
+def test_a_second_signal_during_a_call_stops_at_once(fake: type[Producer], stdin: Stdin) -> None:
+    def interrupted_twice(record: dict[str, Any]) -> Future:
+        try:
             os.kill(os.getpid(), signal.SIGINT)
-        raise KafkaTimeoutError("flush")
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("the signal did not interrupt")
 
-    monkeypatch.setattr(cli, "INTERRUPTED_DRAIN_TIMEOUT_S", 0.01)
-    fake.on_send = staticmethod(lambda record: Future(is_done=False))
-    fake.on_flush = staticmethod(interrupted)
-    stdin(b"1\n")
+    fake.on_record = staticmethod(interrupted_twice)
+    stdin(b"1\n2\n")
 
     assert main(REQUIRED) == 130
 
-    assert max(flushes[1:], default=0) <= 0.01
-    assert capsys.readouterr().out.endswith("1 unknown\n")
+    assert fake.made[0].flushed == []
+    assert fake.made[0].closed_with == 0
 
 
-def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out == f"cyproducer {cyproducer.__version__}\n"
+def test_a_signal_while_connecting(fake: type[Producer], stdin: Stdin, capsys: Capture) -> None:
+    def connects(self: Producer, timeout: float) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the signal did not interrupt")
+
+    fake.wait_ready = connects  # type: ignore[method-assign]
+    stdin(b"1\n")
+
+    assert main(REQUIRED) == 143
+
+    assert capsys.readouterr().err == "cyproducer: SIGTERM: nothing was sent\n"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
+from pathlib import Path
 
 import pytest
 
-from cyproducer.cli.console import Progress, amount, one_line, table
+from cyproducer.cli.console import Progress, amount, one_line, say, table
 from cyproducer.errors import KafkaTimeoutError
 
 
@@ -100,3 +102,52 @@ def test_a_table_aligns_names_left_and_values_right() -> None:
 )
 def test_an_error_becomes_one_line_with_its_class(error: Exception, text: str) -> None:
     assert one_line(error) == text
+
+
+def test_progress_that_is_asked_for_is_written_to_a_file_line_by_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr("cyproducer.cli.console.time.monotonic", lambda: now_s[0])
+    file = io.StringIO()
+    progress = Progress(file, asked=True)
+
+    for tenth in range(21):
+        now_s[0] = 10 + tenth / 10
+        progress.update(tenth, f"{tenth}")
+    progress.close()
+
+    assert file.getvalue() == "0\n10\n20\n"
+
+
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])
+def test_silent_progress_writes_nothing(stream: io.StringIO) -> None:
+    Progress(stream, asked=True, silent=True).update(1, "text")
+
+    assert stream.getvalue() == ""
+
+
+def test_a_stream_that_was_closed_at_the_start_is_no_failure() -> None:
+    # sys.stderr is None then.
+    say(None, "text")
+    progress = Progress(None, asked=True)
+    progress.update(1, "text")
+    progress.close()
+    assert progress._width == 0
+
+
+def test_what_is_said_is_written_at_once(tmp_path: Path) -> None:
+    with open(tmp_path / "file", "w") as file:
+        say(file, "text")
+        assert (tmp_path / "file").read_text() == "text\n"
+
+
+def test_output_vanishes_once_its_reader_has_gone() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as stream:
+        say(stream, "nobody reads this")
+        # Goes elsewhere now: neither this nor what was in the buffer is an error, also when it is closed.
+        stream.write("more")
+        stream.flush()
+        assert os.stat(stream.fileno()).st_rdev == os.stat(os.devnull).st_rdev

@@ -8,7 +8,7 @@ from types import FrameType
 import pytest
 
 from cyproducer.cli.console import amount
-from cyproducer.cli.line_producer import Interrupts
+from cyproducer.cli.interrupts import Interrupts
 
 
 def test_a_handler_of_the_calling_program_is_there_again_afterwards() -> None:

@@ -1,0 +1,104 @@
+"""Ends a command in order after SIGINT (Ctrl-C) or SIGTERM: accepted records are still delivered.
+
+Owns the handlers of these signals while a command runs, and calls of the producer that a signal may
+interrupt. Runs on the main thread, where Python delivers signals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from cyproducer.errors import KafkaError
+
+
+class Interrupts:
+    """Handles SIGINT and SIGTERM for a program that must not lose what it has accepted. A context manager.
+
+    The first signal is recorded and interrupts only code inside `breaking`. The second raises
+    KeyboardInterrupt.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.number = 0
+        """The first signal; 0: none."""
+        self._breaking = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._interrupt)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    @property
+    def requested(self) -> bool:
+        return self.count > 0
+
+    @property
+    def name(self) -> str:
+        """The first signal's name."""
+        return signal.Signals(self.number).name
+
+    @property
+    def exit_status(self) -> int:
+        """What shells report for a program that the first signal ended: 130 or 143."""
+        return 128 + self.number
+
+    @contextlib.contextmanager
+    def breaking(self) -> Iterator[None]:
+        """A block that may wait forever, and that is safe to interrupt at any point."""
+        self._breaking = True
+        try:
+            # After the line above: an interrupt before that line is noticed here, and one after it raises.
+            if self.requested:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._breaking = False
+
+    def _interrupt(self, number: int, _frame: object) -> None:
+        self.count += 1
+        self.number = self.number or number
+        if self.count > 1 or self._breaking:
+            raise KeyboardInterrupt
+
+
+class Accepted(NamedTuple):
+    """What became of the records of one call of a producer. The first ``records`` were accepted."""
+
+    future: Any
+    """Of the accepted records; ``None`` if there are none."""
+    records: int
+    error: BaseException | None
+    """Why the others were not: KeyboardInterrupt after a signal."""
+
+
+def accept(send: Callable[[Any], Any], given: Any, records: int, interrupts: Interrupts) -> Accepted:
+    """Calls ``send(given)``, which accepts ``records`` records; a first signal ends its waiting.
+
+    Args:
+        send: A producer's ``send`` or ``send_many`` with its other arguments bound by `functools.partial`.
+        given: The value, or the values.
+
+    Raises:
+        KeyboardInterrupt: It was the second signal.
+    """
+    futures: list[Any] = []
+    try:
+        with interrupts.breaking():
+            # A signal handler may run after a call has returned and before its result is assigned: records
+            # that were accepted would have no future. Between map() and extend() there is no such moment.
+            futures.extend(map(send, (given,)))
+    except (KafkaError, TypeError, ValueError, MemoryError, KeyboardInterrupt) as error:
+        if interrupts.count > 1:
+            raise KeyboardInterrupt from error
+        if not futures:
+            return Accepted(getattr(error, "future", None), getattr(error, "accepted", None) or 0, error)
+    return Accepted(futures[0], records, None)

@@ -1,0 +1,33 @@
+"""The producer's log lines while a command runs: those that its own messages do not already contain."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator
+
+from cyproducer.cli.console import say
+
+LOGGER = logging.getLogger("cyproducer")
+
+
+class Lines(logging.Handler):
+    """Writes log lines to stderr, except for those about records that failed, one for each batch: commands
+    count these records by cause."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line; with its traceback if it has one."""
+        if record.levelno != logging.ERROR or record.exc_info:
+            say(sys.stderr, self.format(record))
+
+
+@contextlib.contextmanager
+def shown(quiet: bool = False) -> Iterator[None]:
+    """Shows the log on stderr, from warnings on; with ``quiet`` only exceptions."""
+    handler = Lines(logging.ERROR if quiet else logging.WARNING)
+    LOGGER.addHandler(handler)
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)

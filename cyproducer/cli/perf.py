@@ -1,0 +1,442 @@
+"""Implements ``cyproducer perf``: sends records and reports rates and latencies.
+
+Owns the load, the measurement and its output. Records are sent on the main thread. Latencies are taken on the
+producer's callback thread, by one callback for each call of ``send_many``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from cyproducer.cli import log
+from cyproducer.cli.console import say
+from cyproducer.cli.failures import Failures
+from cyproducer.cli.interrupts import Interrupts, accept
+from cyproducer.cli.line_producer import connect
+from cyproducer.cli.settings import (
+    add_connection_options,
+    at_least,
+    name_and_text,
+    producer_settings,
+    rate,
+    separator,
+)
+from cyproducer.errors import BulkSendError, KafkaConfigurationError, KafkaTimeoutError
+
+if TYPE_CHECKING:
+    from cyproducer import KafkaProducer
+
+BLOCK_BYTES = 64 * 1024
+"""Bytes of values per call of ``send_many``: half of a batch, so that a call's records are acknowledged at
+nearly the same time."""
+BLOCK_RECORDS = 1000
+PAYLOAD_BYTES = 16 * 1024 * 1024
+PAYLOADS = 100_000
+"""Values that are made, at most. They are sent again in the same order, far beyond a batch, so that no codec
+finds them twice."""
+LONGEST_PAUSE_S = 0.1
+INTERRUPTED_DRAIN_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 5.0
+MEGABYTE = 1024 * 1024
+EMBEDDED_PARTITIONS = 3
+
+DESCRIPTION = """\
+Send records as fast as possible, or at a given rate, and report what was reached.
+
+examples:
+  cyproducer perf --embedded --topic test --num-records 1000000 --record-size 100
+  cyproducer perf -b localhost:9092 -t test --num-records 5000000 --record-size 100 --throughput -1 \\
+      --producer-props acks=all linger.ms=5 compression.type=lz4
+  cyproducer perf -b localhost:9092 -t test --num-records 60000 --throughput 1000 --warmup-records 5000 \\
+      --payload-file lines.txt
+"""
+
+EPILOG = """\
+what is measured: records are sent in blocks of up to 64 KiB and 1000 records, fewer if --throughput allows
+fewer. The latency of each record of a block is the time from the beginning of the block's send_many() to
+the outcome of its last record. It includes waiting for memory, lingering, compression, requests, retries
+and the way to a callback, and is never shorter than the record's own. With --throughput, it does not
+include that a block was due earlier than it was sent. Percentiles are exact to 1 %. Rates count
+acknowledged records; MB is 1024 * 1024 bytes of values. Failed records are counted apart.
+
+exit status: 0 all records were delivered; 1 some were not; 2 wrong usage; 130 after SIGINT (Ctrl-C) and 143
+after SIGTERM: what was accepted is awaited first, for at most 10 seconds; a second signal stops at once.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Adds ``perf`` to the subcommands; returns its parser."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "perf",
+        help="measure rate and latency of sending to a topic",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("-t", "--topic", required=True)
+    add("-c", "--num-records", type=at_least(1), required=True, metavar="N", help="records to send")
+    payload = parser.add_mutually_exclusive_group(required=True)
+    payload.add_argument(
+        "--record-size", type=at_least(1), metavar="BYTES", help="values are this many random capital letters"
+    )
+    payload.add_argument(
+        "--payload-file",
+        metavar="FILE",
+        help="values are the records of this file, in order, again and again",
+    )
+    add(
+        "--payload-delimiter",
+        type=separator,
+        default=b"\n",
+        metavar="DELIM",
+        help=r"ends a record of the file (default: \n; also \t \r \0 \\ \xNN)",
+    )
+    add(
+        "--throughput",
+        type=rate,
+        default=math.inf,
+        metavar="RATE",
+        help="records per second at most; -1 (default): no limit",
+    )
+    add(
+        "--warmup-records",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="of the records, the first N with an outcome are not part of the summary",
+    )
+    add(
+        "--reporting-interval",
+        type=at_least(1),
+        default=5000,
+        metavar="MS",
+        help="time between two lines about the records since the last one (default: %(default)s)",
+    )
+    add("--print-metrics", action="store_true", help="print the producer's metrics at the end")
+    add(
+        "--embedded",
+        action="store_true",
+        help="start a broker in memory for the test; needs pip install 'cyproducer[testing]'",
+    )
+    add_connection_options(parser)
+    add(
+        "--producer-props",
+        type=name_and_text,
+        nargs="+",
+        action="extend",
+        dest="properties",
+        metavar="NAME=VALUE",
+        help="the same as -X for each",
+    )
+    return parser
+
+
+def perf(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Run ``perf`` with the given options; returns the exit code."""
+    if options.warmup_records >= options.num_records:
+        parser.error("--warmup-records must be less than --num-records")
+    payloads = (
+        random_payloads(options.record_size)
+        if options.payload_file is None
+        else file_payloads(options.payload_file, options.payload_delimiter)
+    )
+    with contextlib.ExitStack() as stack:
+        if options.embedded:
+            if options.bootstrap_servers is not None:
+                parser.error("-b/--bootstrap-server: not allowed with --embedded")
+            from cyproducer.testing import EmbeddedBroker
+
+            broker = stack.enter_context(EmbeddedBroker(topics={options.topic: EMBEDDED_PARTITIONS}))
+            options.bootstrap_servers = broker.bootstrap_servers
+        settings = producer_settings(options)
+        stack.enter_context(log.shown())
+        interrupts = stack.enter_context(Interrupts())
+        try:
+            with interrupts.breaking():
+                producer = connect(settings, options.connect_timeout)
+        except KeyboardInterrupt:
+            say(sys.stderr, f"cyproducer: {interrupts.name}: nothing was sent")
+            return interrupts.exit_status
+        return _perf(options, producer, payloads, interrupts)
+
+
+def _perf(
+    options: argparse.Namespace, producer: KafkaProducer, payloads: list[bytes], interrupts: Interrupts
+) -> int:
+    failures = Failures(lambda line: say(sys.stderr, line))
+    measured = Measured(options.warmup_records, failures)
+    load = Load(producer, options.topic, payloads, measured, options.reporting_interval / 1000, interrupts)
+    try:
+        load.send(options.num_records, options.throughput)
+        load.drain(producer.config.delivery_timeout_ms / 1000 + 30)
+        unknown = load.accepted - measured.end()
+        metrics = producer.metrics() if options.print_metrics else {}
+        producer.close(0 if unknown else CLOSE_TIMEOUT_S)
+    except KeyboardInterrupt:
+        unknown, metrics = load.accepted - measured.end(), {}
+        producer.close(0)
+    except BaseException:
+        producer.close(0)
+        raise
+
+    if load.stopped_by is not None:
+        failures.add(f"record {load.accepted + 1:,}", load.stopped_by)
+    say(sys.stdout, measured.summary())
+    for group, values in metrics.items():
+        for name, value in values.items():
+            say(sys.stdout, f"{group}:{name} : {value:g}")
+    unsent = options.num_records - load.accepted
+    if failures.count or unknown or unsent:
+        text = f"cyproducer: {failures.count:,} records failed, {unsent:,} were not accepted"
+        say(sys.stderr, text + (f", {unknown:,} had no outcome in time" if unknown else ""))
+        for cause in failures.summary():
+            say(sys.stderr, f"  {cause}")
+    if interrupts.requested:
+        say(sys.stderr, f"cyproducer: stopped by {interrupts.name}")
+        return interrupts.exit_status
+    return 1 if failures.count or unknown or unsent else 0
+
+
+class Latencies:
+    """Times of records, in buckets whose width is at most 1/64 of the time."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.max_ns = 0
+        self._sum_ns = 0
+        self._buckets: dict[int, int] = {}
+
+    def add(self, ns: int, records: int) -> None:
+        """Count ``records`` with this time."""
+        self.records += records
+        self._sum_ns += ns * records
+        self.max_ns = max(self.max_ns, ns)
+        shift = max(0, ns.bit_length() - 7)
+        bucket = shift << 7 | ns >> shift
+        self._buckets[bucket] = self._buckets.get(bucket, 0) + records
+
+    @property
+    def average_ms(self) -> float:
+        """NaN if there are none."""
+        return self._sum_ns / self.records / 1e6 if self.records else math.nan
+
+    @property
+    def max_ms(self) -> float:
+        """NaN if there are none."""
+        return self.max_ns / 1e6 if self.records else math.nan
+
+    def percentile_ms(self, share: float) -> float:
+        """The time that ``share`` (0 to 1) of the records did not exceed, by nearest rank. NaN: none."""
+        rank = max(1, math.ceil(share * self.records))
+        for bucket in sorted(self._buckets):
+            rank -= self._buckets[bucket]
+            if rank <= 0:
+                shift = bucket >> 7
+                middle = ((bucket & 127) << shift) + (1 << shift) // 2
+                return min(middle, self.max_ns) / 1e6
+        return math.nan
+
+
+class Period:
+    """What was acknowledged in a time. Not thread-safe."""
+
+    def __init__(self, began_ns: int) -> None:
+        self.began_ns = began_ns
+        self.ended_ns = began_ns
+        self.value_bytes = 0
+        self.latencies = Latencies()
+
+    def add(self, now_ns: int, latency_ns: int, records: int, value_bytes: int) -> None:
+        """Count ``records`` that were acknowledged now."""
+        if records:
+            self.ended_ns = now_ns
+            self.value_bytes += value_bytes
+            self.latencies.add(latency_ns, records)
+
+    def line(self, ended_ns: int) -> str:
+        """Kafka's tool's line."""
+        seconds = max(ended_ns - self.began_ns, 1) / 1e9
+        records, times = self.latencies.records, self.latencies
+        return (
+            f"{records} records sent, {records / seconds:.1f} records/sec "
+            f"({self.value_bytes / seconds / MEGABYTE:.2f} MB/sec), {times.average_ms:.2f} ms avg latency, "
+            f"{times.max_ms:.2f} ms max latency"
+        )
+
+
+class Measured:
+    """Counts outcomes: `arrived` on the callback thread, all else on the main thread."""
+
+    def __init__(self, warmup: int, failures: Failures) -> None:
+        self._lock = threading.Lock()
+        """Guards everything here."""
+        self._warmup = warmup
+        self._failures = failures
+        now_ns = time.perf_counter_ns()
+        self._whole = Period(now_ns)
+        self._recent = Period(now_ns)
+        self._outcomes = 0
+        self._over = False
+
+    def arrived(self, number: int, sizes: Iterable[int], began_ns: int, outcome: Any) -> None:
+        """Count the outcome of the block whose first record is ``number`` and whose values have ``sizes``."""
+        now_ns = time.perf_counter_ns()
+        sizes = [*sizes]
+        failed: list[tuple[int, BaseException, int]] = []
+        if isinstance(outcome, BulkSendError):
+            for each in outcome.failures:
+                failed.append((number + each.rows[0], each.error, len(each.rows)))
+        elif isinstance(outcome, BaseException):
+            failed.append((number, outcome, len(sizes)))
+        lost = sum(records for _, _, records in failed)
+        delivered = len(sizes) - lost
+        # Which of a block's rows failed decides nothing but a sum of bytes.
+        value_bytes = sum(sizes) * delivered // len(sizes)
+        with self._lock:
+            if self._over:
+                return
+            self._outcomes += len(sizes)
+            counted = min(self._outcomes - self._warmup, len(sizes))
+            if counted <= 0:
+                # The summary begins when the last of them has its outcome.
+                counted, self._whole.began_ns = 0, now_ns
+            latency_ns, records = now_ns - began_ns, len(sizes)
+            self._recent.add(now_ns, latency_ns, delivered, value_bytes)
+            part = delivered * counted // records, value_bytes * counted // records
+            self._whole.add(now_ns, latency_ns, *part)
+            for first, error, records in failed:
+                self._failures.add(f"record {first + 1:,}", error, records)
+
+    def end(self) -> int:
+        """Count nothing more, such as what closing the producer fails; returns how many have an outcome."""
+        with self._lock:
+            self._over = True
+            return self._outcomes
+
+    def report(self) -> str:
+        """The line about the time since the last call."""
+        with self._lock:
+            recent, self._recent = self._recent, Period(time.perf_counter_ns())
+        return recent.line(self._recent.began_ns) + "."
+
+    def summary(self) -> str:
+        """The line about all records after the warm-up, until the last was acknowledged."""
+        with self._lock:
+            whole = self._whole
+            times = whole.latencies
+            percentiles = ", ".join(
+                f"{times.percentile_ms(share):.2f} ms {name}th"
+                for share, name in ((0.5, "50"), (0.95, "95"), (0.99, "99"), (0.999, "99.9"))
+            )
+            text = f"{whole.line(whole.ended_ns)}, {percentiles}."
+            return f"after {self._warmup} warm-up records: {text}" if self._warmup else text
+
+
+class Load:
+    """Sends records at a rate, and prints a line about the last ones now and then. Not thread-safe."""
+
+    def __init__(
+        self,
+        producer: KafkaProducer,
+        topic: str,
+        payloads: list[bytes],
+        measured: Measured,
+        report_every_s: float,
+        interrupts: Interrupts,
+    ) -> None:
+        self._producer = producer
+        self._send_many = partial(producer.send_many, topic)
+        self._payloads = payloads
+        self._measured = measured
+        self._every_s = report_every_s
+        self._next_report_s = time.perf_counter() + report_every_s
+        self._interrupts = interrupts
+        self._block = max(
+            1, min(BLOCK_RECORDS, BLOCK_BYTES * len(payloads) // max(1, sum(map(len, payloads))))
+        )
+        self.accepted = 0
+        self.stopped_by: BaseException | None = None
+        """The error that would also have affected all records after it."""
+
+    def send(self, records: int, per_second: float) -> None:
+        """Send ``records``; returns early after a signal, or an error that would affect all."""
+        payloads, at = self._payloads, 0
+        began_s = time.perf_counter()
+        while self.accepted < records and not self._interrupts.requested:
+            self._report()
+            most = min(self._block, records - self.accepted)
+            if per_second < math.inf:
+                due = int((time.perf_counter() - began_s) * per_second) + 1 - self.accepted
+                if due <= 0:
+                    next_s = began_s + self.accepted / per_second
+                    time.sleep(min(LONGEST_PAUSE_S, max(0.0, next_s - time.perf_counter())))
+                    continue
+                most = min(most, due)
+            values = payloads[at : at + most]
+            at = (at + len(values)) % len(payloads)
+            began_ns = time.perf_counter_ns()
+            future, accepted, error = accept(self._send_many, values, len(values), self._interrupts)
+            if accepted:
+                sizes = [*map(len, values[:accepted])]
+                future.add_both(self._measured.arrived, self.accepted, sizes, began_ns)
+                self.accepted += accepted
+            if error is not None:
+                if not isinstance(error, KeyboardInterrupt):
+                    self.stopped_by = error
+                return
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait for all outcomes, for ``timeout_s`` seconds, or a few after a signal."""
+        deadline_s = time.perf_counter() + timeout_s
+        hurried = False
+        while (left_s := deadline_s - time.perf_counter()) > 0:
+            if self._interrupts.requested and not hurried:
+                hurried = True
+                deadline_s = min(deadline_s, time.perf_counter() + INTERRUPTED_DRAIN_TIMEOUT_S)
+                continue
+            self._report()
+            try:
+                self._producer.flush(min(left_s, 0.5))
+                return
+            except KafkaTimeoutError:
+                continue
+
+    def _report(self) -> None:
+        now_s = time.perf_counter()
+        if now_s >= self._next_report_s:
+            self._next_report_s = now_s + self._every_s
+            say(sys.stdout, self._measured.report())
+
+
+def random_payloads(size: int) -> list[bytes]:
+    """Values of ``size`` random capital letters each; the same in every run."""
+    count = max(1, min(PAYLOADS, PAYLOAD_BYTES // size))
+    letters = bytes(ord("A") + byte % 26 for byte in range(256))
+    data = random.Random(0).randbytes(count * size).translate(letters)
+    return [data[at : at + size] for at in range(0, count * size, size)]
+
+
+def file_payloads(path: str, delimiter: bytes) -> list[bytes]:
+    """The records of a file.
+
+    Raises:
+        KafkaConfigurationError: It can't be read, or has none.
+    """
+    try:
+        with open(path, "rb") as file:
+            payloads = file.read().removesuffix(delimiter).split(delimiter)
+    except OSError as error:
+        raise KafkaConfigurationError(f"--payload-file {path}: {error.strerror}") from error
+    if payloads == [b""]:
+        raise KafkaConfigurationError(f"--payload-file {path}: is empty")
+    return payloads
