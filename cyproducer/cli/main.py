@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 discard(stream)
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """Returns the parser of the command line, and those of the subcommands by name."""
     parser = argparse.ArgumentParser(
         prog="cyproducer",
         description="Sends records to Kafka. All work per record is done in C.",
@@ -40,9 +41,13 @@ def _run(arguments: Sequence[str] | None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"cyproducer {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    produce_parser = produce.add_parser(commands)
-    perf_parser = perf.add_parser(commands)
+    of = {"produce": produce.add_parser(commands), "perf": perf.add_parser(commands)}
     _add_demo(commands)
+    return parser, of
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    parser, of = parsers()
     options = parser.parse_args(arguments)
     if options.command is None:
         parser.print_help(sys.stderr)
@@ -53,10 +58,10 @@ def _run(arguments: Sequence[str] | None) -> int:
 
             return demo(options)
         if options.command == "perf":
-            return perf.perf(options, perf_parser)
-        return produce.produce(options, produce_parser)
+            return perf.perf(options, of["perf"])
+        return produce.produce(options, of["produce"])
     except KafkaConfigurationError as error:
-        (perf_parser if options.command == "perf" else produce_parser).error(str(error))
+        of[options.command].error(str(error))
     except ModuleNotFoundError as error:
         # The embedded broker needs an extra. The message says how to install it.
         return _complain(str(error))

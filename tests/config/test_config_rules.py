@@ -216,7 +216,7 @@ def test_a_password_in_clear_text_is_warned_of(caplog: pytest.LogCaptureFixture)
 def test_security_options_that_the_protocol_does_not_use_are_warned_of(
     protocol: str, given: dict[str, Any], unused: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ProducerConfig(security_protocol=protocol, **given)
+    ProducerConfig({"security_protocol": protocol}, **given)
     assert caplog.messages == ([f"security_protocol={protocol!r} does not use {unused}"] if unused else [])
 
 

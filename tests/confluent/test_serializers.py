@@ -98,7 +98,7 @@ def test_headers_of_a_wrong_type_are_still_refused(cluster: ScriptedCluster) -> 
         KafkaProducer(bootstrap_servers=cluster.bootstrap_servers, value_serializer=str.encode) as producer,
         pytest.raises(TypeError, match="not dict"),
     ):
-        producer.send("orders", "x", headers={"a": b"b"})  # type: ignore[arg-type]
+        producer.send("orders", "x", headers={"a": b"b"})  # type: ignore[dict-item]
 
 
 def test_what_is_no_serializer_or_field_is_refused() -> None:

@@ -345,8 +345,8 @@ def test_a_context_of_the_program_s_own_is_kept_and_linked(
 def test_headers_that_can_be_read_only_once_are_kept(
     cluster: ScriptedCluster, producer: KafkaProducer, spans: Spans
 ) -> None:
-    producer.send("orders", b"tea", headers=iter([OWN_CONTEXT, ("a", b"1")]), partition=0)  # type: ignore[arg-type]
-    producer.send("orders", b"tea", headers=iter([("a", b"1")]), partition=0)  # type: ignore[arg-type]
+    producer.send("orders", b"tea", headers=iter([OWN_CONTEXT, ("a", b"1")]), partition=0)
+    producer.send("orders", b"tea", headers=iter([("a", b"1")]), partition=0)
     producer.flush(WAIT_S)
     header = ("traceparent", traceparent(context_of(spans.ended[1])))
     assert sent_headers(cluster) == [[OWN_CONTEXT, ("a", b"1")], [("a", b"1"), header]]

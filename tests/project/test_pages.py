@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from cyproducer.cli.main import _parsers
+from cyproducer.cli.main import parsers
 from cyproducer.testing import EmbeddedBroker
 from tests.integration.consume import read_all
 from tests.network.scripted_broker import ScriptedCluster
@@ -138,7 +138,7 @@ EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["op
 def parses(words: list[str]) -> bool:
     """Whether ``python -m cyproducer`` takes these arguments."""
     try:
-        _parsers()[0].parse_args(words)
+        parsers()[0].parse_args(words)
     except SystemExit as end:
         return end.code == 0  # --help
     return True
