@@ -123,7 +123,9 @@ def test_every_block_has_a_language_and_every_fence_belongs_to_a_block() -> None
 def commands(page: Path) -> list[str]:
     """Command lines: of shell blocks, and those in the text that are of this project."""
     text = page.read_text(encoding="utf-8")
-    found = [line for block in blocks(page, "sh") for line in block.text.splitlines()]
+    shell = "\n".join(block.text for block in blocks(page, "sh")).replace("\\\n", " ")
+    # Of a pipeline, what it ends with.
+    found = [line.rpartition(" | ")[2] for line in shell.splitlines()]
     prose = re.sub(r"(?ms)^ *```.*?```$", "", text)
     found += re.findall(
         r"`((?:make|pip install|python(?: -P)? (?:-m )?[\w.]+/?)[^`]*)`", " ".join(prose.split())
@@ -155,6 +157,9 @@ def check(line: str) -> str:
         for extras in re.findall(r"\[([\w,]+)\]", line):
             assert set(extras.split(",")) <= EXTRAS, line
         return "pip"
+    if words[0] == "cyproducer":
+        assert parses(words[1:]), line
+        return "cyproducer"
     if words[0].endswith("python"):
         words = [word for word in words[1:] if word != "-P"]
         if words[0] != "-m":
@@ -187,6 +192,7 @@ def test_each_kind_of_command_is_found_and_a_wrong_one_is_refused() -> None:
         "python perf/nothing.py",
         "python -m cyproducer.nothing",
         "python -m cyproducer produce --nothing",
+        "cyproducer perf --nothing",
     ):
         with pytest.raises(AssertionError):
             check(wrong)
