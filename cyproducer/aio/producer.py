@@ -57,12 +57,12 @@ class AIOKafkaProducer:
             memory, and ``partitions_for()`` for metadata (``max_block_ms``). A record fails if it is not
             acknowledged within twice that time and ``linger_ms`` (``delivery_timeout_ms``). Default: 40000.
         connections_max_idle_ms: None: connections are not closed for being idle.
-        sasl_mechanism: default: "PLAIN", if ``security_protocol`` is one with SASL.
         api_version: no effect, with a ``DeprecationWarning``. ``KafkaProducer`` has an option of that name.
         loop: needs not be given, and is ignored, with a ``DeprecationWarning``: futures belong to the loop
             that calls ``send()``.
 
-    Not as in aiokafka, the default is ``acks="all"`` with idempotence, as for ``KafkaProducer``.
+    Not as in aiokafka, the default is ``acks="all"`` with idempotence, as for ``KafkaProducer``. As in aiokafka,
+    the default of ``sasl_mechanism`` is "PLAIN" if ``security_protocol`` is one with SASL.
 
     Raises ``KafkaConfigurationError``, a ``ValueError``, if an option is unknown, has a value that is not
     allowed, or asks for transactions.
