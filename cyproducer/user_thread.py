@@ -10,22 +10,24 @@ thread holds, or never return. On the sender thread each of these would stop the
 
 Only ``drain`` waits. No function here takes a lock that is held while Python code runs: the sender would wait
 for any signal handler or finalizer that interrupts the thread holding it. The module uses ``deque`` and the
-locks of ``_thread`` instead. Their methods are atomic, and no lock is waited for. So every function may also
+locks of ``_thread`` instead (the originals, in a patched process). Their methods are atomic, and no lock is waited for. So every function may also
 be interrupted by another call of itself.
 """
 
 import itertools
 import logging
 import sys
-import threading
 import time
 import traceback
-from _thread import allocate_lock, get_ident, start_new_thread
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
+
+from cyproducer.base.hubs import Event
+from cyproducer.base.originals import allocate_lock, get_ident, start_new_thread
+from cyproducer.base.threads import current_name, new_thread
 
 MOST_LINES = 1000
 """Queued jobs above which a further log line is dropped and counted."""
@@ -81,10 +83,9 @@ class UserThread:
             return False
         if not self._jobs and not self._running.locked():
             return True
-        done = allocate_lock()
-        done.acquire()
-        if self.put(done.release):
-            return done.acquire(timeout=timeout_s)
+        done = Event()
+        if self.put(done.set):
+            return done.wait(timeout_s)
         self.run_stranded()
         return True
 
@@ -217,7 +218,7 @@ class Log:
                 exc_info,
                 time.time(),
                 get_ident(),
-                threading.current_thread().name,
+                current_name(),
             )
         )
 
@@ -279,7 +280,7 @@ def start_thread(name: str, target: Callable[..., object], *args: object) -> Non
 
     def start() -> None:
         try:
-            threading.Thread(name=name, target=target, args=args, daemon=True).start()
+            new_thread(partial(target, *args), name).start()
         except RuntimeError:
             target(*args)
 

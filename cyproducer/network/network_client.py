@@ -11,7 +11,6 @@ call the methods under "From application threads", which queue requests and wake
 import logging
 import math
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import Any
 
 from cyproducer import errors
 from cyproducer.base.clock import Clock
+from cyproducer.base.threads import Condition
 from cyproducer.config import ProducerConfig
 from cyproducer.control.apis import (
     API_VERSIONS,
@@ -173,7 +173,7 @@ class NetworkClient:
         #: The current view of the cluster; replaced as a whole, so that any thread may read it.
         self.view: ClusterView = self._metadata.view()
         # Notifies application threads that the view or a topic's error has changed.
-        self._changed = threading.Condition()
+        self._changed = Condition()
 
     # From application threads
 
