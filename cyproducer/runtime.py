@@ -22,7 +22,7 @@ from cyproducer.accumulator.buffer_pool import BufferPool
 from cyproducer.accumulator.record_accumulator import RecordAccumulator
 from cyproducer.base.clock import Clock
 from cyproducer.base.durations import waitable
-from cyproducer.base.hubs import RLock, look_for_hubs
+from cyproducer.base.hubs import RLock
 from cyproducer.base.originals import DefaultSelector
 from cyproducer.base.threads import new_thread
 from cyproducer.config import ProducerConfig
@@ -118,7 +118,7 @@ class Runtime:
         #: What close() has lost, by topic, and why; empty if nothing.
         self.lost = ""
         self.closed = False
-        look_for_hubs()
+        user_thread.use_greenlet()
         self.thread = new_thread(self._run, f"cyproducer-sender | {config.client_id}")
 
     def start(self) -> None:

@@ -25,7 +25,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from cyproducer.base.hubs import Event
+from cyproducer.base import hub_kinds
+from cyproducer.base.hubs import Event, look_for_hubs
 from cyproducer.base.originals import allocate_lock, get_ident, start_new_thread
 from cyproducer.base.threads import current_name, new_thread
 
@@ -53,6 +54,8 @@ class UserThread:
         self._asleep = allocate_lock()
         self._asleep.acquire()
         self._ident = 0
+        # In a process that eventlet has patched, a greenlet runs the jobs, and waits for this.
+        self._wake: Event | None = None
         # Every dropped line and every look at the count takes one number: a plain += could lose some.
         self._dropped = itertools.count()
         self._looks = 0
@@ -60,7 +63,7 @@ class UserThread:
 
     def is_current(self) -> bool:
         """Returns whether the caller is a log handler or a metric reporter that runs on this thread."""
-        return self._ident == get_ident()
+        return self._ident == (get_ident() if self._wake is None else hub_kinds.greenlet_ident())
 
     def put(self, job: Callable[[], object]) -> bool:
         """Adds a job; returns whether a thread will run it. For jobs that cannot pile up."""
@@ -81,7 +84,7 @@ class UserThread:
         """
         if self.is_current():
             return False
-        if not self._jobs and not self._running.locked():
+        if not self._jobs and not self._running.locked() and not self._ident:
             return True
         done = Event()
         if self.put(done.set):
@@ -98,7 +101,25 @@ class UserThread:
         if self._jobs and not self.is_current() and not self._ensure_thread():
             self._work(self._jobs)
 
+    def use_greenlet(self) -> None:
+        """Runs the jobs in a greenlet of this thread from now on, if handlers' locks would not work otherwise."""
+        if self._wake is None and look_for_hubs() and hub_kinds.spawn(self._run_in_hub):
+            self._wake = Event()
+
+    def _run_in_hub(self) -> None:
+        jobs = self._jobs
+        while jobs is self._jobs:
+            wake = self._wake = Event()
+            # Jobs that were added before have set the event before.
+            self._ident = hub_kinds.greenlet_ident()
+            self._work(jobs)
+            self._ident = 0
+            wake.wait()
+
     def _ensure_thread(self) -> bool:
+        if (wake := self._wake) is not None:
+            wake.set()
+            return True
         if self._running.acquire(blocking=False):
             try:
                 start_thread(NAME, self._run)

@@ -1,11 +1,11 @@
 """How the hubs of gevent and eventlet switch from a greenlet that waits, and back.
 
 Owns everything that knows these libraries' interfaces, but for ``originals``. Does not own who waits for what, or
-the waking from other threads (``hubs``). Imported only in a process that one of them has patched; imports
-neither. Everything runs on the hub's own thread.
+the waking from other threads (``hubs``). Imports neither. Everything runs on the hub's own thread.
 """
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from cyproducer.base.hubs import Doorbell
@@ -34,6 +34,24 @@ def current() -> "Bell | None":
     if bell is None:
         bell = hub.__dict__[_NAME] = kind(hub)
     return None if sys.modules["greenlet"].getcurrent() is bell.greenlet() else bell
+
+
+def greenlet_ident() -> int:
+    """Identifies the current greenlet while it exists."""
+    return id(sys.modules["greenlet"].getcurrent())
+
+
+def spawn(function: Callable[[], object]) -> bool:
+    """Runs a function in a greenlet of this thread, if it is one of eventlet and a real thread would not do.
+
+    eventlet's locks can't be waited for in a second thread: the one that releases them tries to switch there.
+    gevent's can.
+    """
+    found = _hub()
+    if found is None or found[0] is not EventletBell or not sys.modules["eventlet.patcher"].already_patched.get("thread"):
+        return False
+    sys.modules["eventlet"].spawn_n(function)
+    return True
 
 
 def renew() -> None:
@@ -77,8 +95,10 @@ class Bell(Doorbell):
         raise NotImplementedError
 
     def _rang(self, *_: Any) -> None:
-        for waiter in self.take():
-            waiter.switch(None)
+        # In a forked child of eventlet, a bell that the parent rings, too.
+        if self.hub.__dict__.get(_NAME) is self:
+            for waiter in self.take():
+                waiter.switch(None)
 
 
 class GeventBell(Bell):

@@ -35,7 +35,6 @@ cdef struct Bell:
 # for `cond`, and the mutex is released before other greenlets run.
 cdef int64_t slice_end(int64_t deadline) except -1
 cdef bint in_greenlet() noexcept nogil
-cdef bint may_be_patched() noexcept nogil
 cdef bint wait_on(pthread_cond_t* cond, pthread_mutex_t* mutex, int64_t until) noexcept nogil
 cdef bint suspend_on(const void* address, int64_t until) noexcept nogil
 cdef int after_slice() except -1

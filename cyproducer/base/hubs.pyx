@@ -44,7 +44,11 @@ from cyproducer.base.sync cimport (
 import os
 import sys
 
-from cyproducer.base.originals import reentrant_lock
+from cyproducer.base.durations import waitable
+from cyproducer.base.originals import allocate_lock
+
+cdef extern from "<Python.h>":
+    unsigned long PyThread_get_thread_ident() nogil
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t c_read "read"(int fd, void* data, size_t size)
@@ -94,11 +98,6 @@ def renew():
         from cyproducer.base import hub_kinds
 
         hub_kinds.renew()
-
-
-cdef bint may_be_patched() noexcept nogil:
-    """Whether ``slice_end`` may find a greenlet: a look at a flag, for callers without the GIL."""
-    return patched
 
 
 cdef int64_t slice_end(int64_t deadline) except -1:
@@ -357,47 +356,71 @@ def nap(double seconds):
 
 
 cdef class RLock:
-    """A reentrant lock between threads of the system, also if the process was patched before or after.
+    """A reentrant lock between threads of the system, also if the process is patched before or after.
 
-    eventlet replaces each ``_thread.RLock`` that it finds when it patches a process by one that works within one
-    thread only. It does not find the one in here.
+    Not ``_thread.RLock``: when eventlet patches a process, it replaces all of these that it finds by locks that work
+    within one thread only, and complains about the others. Greenlets of one thread count as one owner: hold it while
+    others run only if they may get it, too.
     """
 
     cdef object lock
+    cdef unsigned long owner      # a thread's ident; 0: nobody
+    cdef int holds
 
     def __cinit__(self):
-        self.lock = reentrant_lock()
+        self.lock = allocate_lock()
 
     def acquire(self, blocking=True, timeout=-1):
         """``threading.RLock.acquire``: stops a whole hub, so for short times only."""
-        return self.lock.acquire(blocking, timeout)
+        # Ctrl-C comes in the middle only while the lock is not acquired yet: no Python code runs after that.
+        if self.owner != PyThread_get_thread_ident():
+            if not self.lock.acquire(blocking, timeout):
+                return False
+            self.owner = PyThread_get_thread_ident()
+        self.holds += 1
+        return True
 
     def release(self):
-        """``threading.RLock.release``."""
-        self.lock.release()
+        """``threading.RLock.release``: RuntimeError if this thread does not hold it."""
+        self._refuse_others()
+        self.holds -= 1
+        if self.holds == 0:
+            self.owner = 0
+            self.lock.release()
+
+    cdef int _refuse_others(self) except -1:
+        if self.owner != PyThread_get_thread_ident():
+            raise RuntimeError("cannot release a lock that this thread does not hold")
+        return 0
 
     def __enter__(self):
-        self.lock.acquire()
+        self.acquire()
 
     def __exit__(self, *raised):
+        self.release()
+
+    def release_all(self):
+        """Releases every hold of this thread; returns what ``acquire_again`` takes."""
+        self._refuse_others()
+        cdef int holds = self.holds
+        self.holds = 0
+        self.owner = 0
         self.lock.release()
+        return holds
+
+    def acquire_again(self, int holds):
+        """Reverses ``release_all``."""
+        self.acquire()
+        self.holds = holds
 
     def acquire_patiently(self, timeout_s):
         """``acquire(timeout=timeout_s)`` for a lock that may be held for long: other greenlets run meanwhile."""
         cdef int64_t deadline = deadline_in("timeout_s", timeout_s)
-        while not self.lock.acquire(blocking=False):
+        while not self.acquire(blocking=False):
             if cyp_monotonic_ns() >= deadline:
                 return False
             slice_end(deadline)
             if here == NULL:
-                return self.lock.acquire(timeout=max(<int64_t>0, deadline - cyp_monotonic_ns()) / 1e9)
+                return self.acquire(timeout=waitable(max(<int64_t>0, deadline - cyp_monotonic_ns()) / 1e9))
             nap(0.01)
         return True
-
-    def release_all(self):
-        """Releases every hold of this thread; returns what ``acquire_again`` takes."""
-        return self.lock._release_save()
-
-    def acquire_again(self, state):
-        """Reverses ``release_all``."""
-        self.lock._acquire_restore(state)

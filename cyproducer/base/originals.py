@@ -48,7 +48,6 @@ def _default_selector() -> Any:
 allocate_lock = original(_thread, "allocate_lock")
 get_ident = original(_thread, "get_ident")
 start_new_thread = original(_thread, "start_new_thread")
-reentrant_lock = original(_thread, "RLock")
 sleep = original(time, "sleep")
 Socket = original(socket, "socket")
 getaddrinfo = original(socket, "getaddrinfo")

@@ -8,9 +8,12 @@ thread may call every function.
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cyproducer.base.durations import duration, waitable
+from cyproducer.base.hubs import look_for_hubs
+from cyproducer.errors import KafkaTimeoutError
 
 if TYPE_CHECKING:
     import asyncio
@@ -55,6 +58,14 @@ class ConcurrentFuture(Future[T]):
         if self._record.is_done:
             return self._record.get()
         self._record._refuse_wait("result()")
+        if look_for_hubs():
+            # The callback that sets this future runs on another thread, from which eventlet's locks wake nobody.
+            try:
+                return self._record.get(seconds)
+            except KafkaTimeoutError:
+                if self._record.is_done:
+                    raise
+                raise TimeoutError from None
         return super().result(seconds)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -63,6 +74,12 @@ class ConcurrentFuture(Future[T]):
         if self._record.is_done:
             return self._record.exception
         self._record._refuse_wait("exception()")
+        if look_for_hubs():
+            with suppress(Exception):
+                self._record.get(seconds)
+            if not self._record.is_done:
+                raise TimeoutError
+            return self._record.exception
         return super().exception(seconds)
 
 
