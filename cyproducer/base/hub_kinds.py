@@ -135,6 +135,8 @@ class GeventBell(Bell):
         self._watcher.close()
         self.reopen()
         self._watcher = self.hub.loop.io(self.fd, 1)
+        if self.waiting:
+            self._watcher.start(self._rang)
         for waiter in self.waiting:
             self.hub.loop.run_callback(waiter.switch, None)
 

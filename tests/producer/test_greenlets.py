@@ -4,6 +4,7 @@ In each wait here, another greenlet has to run before the broker answers: a wait
 end. Nothing depends on how fast that is.
 """
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -211,3 +212,162 @@ def test_other_greenlets_run_while_one_waits(cluster: ScriptedCluster, library: 
         assert program.end() == 0, program.said
     ended = [line.removeprefix("ended ") for line in program.said.splitlines() if line.startswith("ended ")]
     assert ended == [line for line in ENDED if library == "gevent" or line != "await orders"]
+
+
+EXIT = """
+producer = producing(linger_ms=300_000, delivery_timeout_ms=600_000, close_timeout_ms=30_000)
+producer.send("orders", b"1").add_callback(lambda metadata: print("called back", flush=True))
+"""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_the_exit_of_a_patched_process_drains(cluster: ScriptedCluster, library: str, order: str) -> None:
+    with Program(BEGIN + EXIT, library, order, *cluster.bootstrap_servers) as program:
+        assert program.end() == 0, program.said
+    assert program.said == "called back\n"
+    assert cluster.topics["orders"].values == [b"1"]
+
+
+INTERRUPTS = """
+closed_by = []
+def close(number, frame):
+    producer.close(30)
+    closed_by.append(number)
+signal.signal(signal.SIGTERM, close)
+producer = producing(linger_ms=300_000, delivery_timeout_ms=600_000)
+future = producer.send("orders", b"1")
+
+def signalled(wait):
+    global waits
+    waits = False
+    spawn(tick)
+    sleep(0)
+    waits = True
+    return wait()
+
+try:
+    signalled(future.get)
+except KeyboardInterrupt:
+    print("interrupted", future.is_done, flush=True)
+print("offset", signalled(lambda: future.get(30)).offset)
+# The handler may run in a greenlet that goes on later.
+while not closed_by:
+    sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_signals_end_a_greenlets_wait_and_may_close(cluster: ScriptedCluster, library: str) -> None:
+    with Program(BEGIN + INTERRUPTS, library, "patched first", *cluster.bootstrap_servers) as program:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            program.hear("ticked")
+            # Nothing runs in the program any more: its hub waits.
+            os.kill(program.pid, number)
+        assert program.end() == 0, program.said
+    # gevent prints the interrupt, too.
+    assert [line for line in program.said.splitlines() if line.startswith(("interrupted", "offset"))] == [
+        "interrupted False",
+        "offset 0",
+    ]
+
+
+FORK = """
+producer = producing(linger_ms=300_000, delivery_timeout_ms=600_000)
+future = producer.send("orders", b"parent's")
+parent = os.getpid()
+def get():
+    try:
+        return os.getpid() == parent, future.get(30).offset
+    except errors.IllegalStateError as error:
+        return os.getpid() == parent, type(error).__name__
+waiter = spawn(get)
+sleep(0)
+if os.fork() == 0:
+    own = producer.send("orders", b"child's")
+    flushing = spawn(producer.flush, 30)
+    outcome = own.get(30)
+    print("child", ended(waiter), flush=True)
+    ended(flushing)
+    producer.close()
+    os._exit(0)
+os.wait()
+producer.flush(30)
+print("parent", ended(waiter), flush=True)
+"""
+
+
+@needs_fork
+@needs_module("gevent")
+def test_a_forked_child_of_gevent_goes_on_with_copies_of_the_greenlets(cluster: ScriptedCluster) -> None:
+    with Program(BEGIN + FORK, "gevent", "patched first", *cluster.bootstrap_servers) as program:
+        assert program.end() == 0, program.said
+    assert program.said == "child (False, 'IllegalStateError')\nparent (True, 1)\n"
+    assert cluster.topics["orders"].values == [b"child's", b"parent's"]
+
+
+LOGGING = """
+from cyproducer.user_thread import Log, user_thread
+emitted = []
+class Handler(logging.Handler):
+    def emit(self, record):
+        emitted.append(record.getMessage())
+        sleep(0.001)
+logger = logging.getLogger("cyproducer")
+logger.addHandler(Handler())
+logger.propagate = False
+logger.setLevel(logging.INFO)
+producer = producing()
+log = Log("cyproducer", "x")
+def application():
+    for _ in range(50):
+        logger.info("application")
+greenlets = [spawn(application) for _ in range(3)]
+for _ in range(50):
+    log.info("sender")
+    sleep(0.001)
+for greenlet in greenlets:
+    ended(greenlet)
+print(user_thread.drain(30), sum("sender" in line for line in emitted), emitted.count("application"))
+producer.close()
+"""
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_log_handlers_locks_are_shared_with_the_applications_greenlets(
+    cluster: ScriptedCluster, library: str
+) -> None:
+    with Program(BEGIN + LOGGING, library, "patched first", *cluster.bootstrap_servers) as program:
+        assert program.end() == 0, program.said
+    assert program.said == "True 50 150\n"
+
+
+LATE = """
+producer = producing(linger_ms=300_000, delivery_timeout_ms=600_000)
+future = producer.send("orders", b"1")
+if library == "gevent":
+    gevent.monkey.patch_all()
+else:
+    eventlet.monkey_patch()
+def flush():
+    while not waits:
+        sleep(0)
+    producer.flush(30)
+waits = False
+flushing = spawn(flush)
+sleep(0)
+waits = True
+print(future.get(30).offset)
+ended(flushing)
+producer.close(30)
+"""
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_process_may_be_patched_after_its_producer_was_made(cluster: ScriptedCluster, library: str) -> None:
+    late = BEGIN.replace("gevent.monkey.patch_all(thread=threads)", "").replace("eventlet.monkey_patch(**", "dict(**")
+    assert late.count("patch") < BEGIN.count("patch")
+    with Program(late + LATE, library, "imported first", *cluster.bootstrap_servers) as program:
+        assert program.end() == 0, program.said
+    # The rest is what threading says at the end of a thread that was started before the patches.
+    assert program.said.startswith("0\n")
