@@ -21,7 +21,6 @@ from cyproducer import errors, forking
 from cyproducer.accumulator.buffer_pool import BufferPool
 from cyproducer.accumulator.record_accumulator import RecordAccumulator
 from cyproducer.base.clock import Clock
-from cyproducer.base.durations import waitable
 from cyproducer.base.hubs import RLock
 from cyproducer.base.originals import DefaultSelector
 from cyproducer.base.threads import new_thread

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from cyproducer.accumulator.buffer_pool import BufferPool, Ticket
-from cyproducer.base.hubs import channel
+from cyproducer.base.channel import channel
 from cyproducer.callers.send_path import WouldBlock
 from cyproducer.errors import BrokerResponseError
 from cyproducer.futures.delivery import RecordFuture, failed_future

@@ -10,8 +10,8 @@ thread holds, or never return. On the sender thread each of these would stop the
 
 Only ``drain`` waits. No function here takes a lock that is held while Python code runs: the sender would wait
 for any signal handler or finalizer that interrupts the thread holding it. The module uses ``deque`` and the
-locks of ``_thread`` instead (the originals, in a patched process). Their methods are atomic, and no lock is waited for. So every function may also
-be interrupted by another call of itself.
+locks of ``_thread`` instead (``base/originals``, in a patched process). Their methods are atomic, and no lock
+is waited for. So every function may also be interrupted by another call of itself.
 """
 
 import itertools
@@ -102,7 +102,7 @@ class UserThread:
             self._work(self._jobs)
 
     def use_greenlet(self) -> None:
-        """Runs the jobs in a greenlet of this thread from now on, if handlers' locks would not work otherwise."""
+        """Runs the jobs in a greenlet of this thread from now on, if need be (``hub_kinds.spawn``)."""
         if self._wake is None and look_for_hubs() and hub_kinds.spawn(self._run_in_hub):
             self._wake = Event()
 

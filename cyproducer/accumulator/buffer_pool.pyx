@@ -152,8 +152,7 @@ cdef class BufferPool:
                         if wait_on(&me.ready, &self.lock, until):
                             break
                     pthread_mutex_unlock(&self.lock)
-                # Signal handlers, and other greenlets, run without the lock. The waiter keeps its place in the
-                # queue.
+                # Signal handlers, and other greenlets, run without the lock. The waiter keeps its place.
                 if not me.granted:
                     after_slice()
         except BaseException:
@@ -164,8 +163,8 @@ cdef class BufferPool:
     cdef bint _end_wait(self, Waiter* me, int64_t began, bint interrupted) noexcept:
         """Frees a waiter; returns whether its bytes are reserved.
 
-        The wait can end while another thread grants the bytes. Both happen under the lock: either ``granted`` is
-        set here, and the bytes are reserved, or the waiter leaves the queue and is never granted.
+        The wait can end while another thread grants the bytes. Both happen under the lock: either ``granted``
+        is set here, and the bytes are reserved, or the waiter leaves the queue and is never granted.
         """
         cdef bint granted
         pthread_mutex_lock(&self.lock)

@@ -169,8 +169,10 @@ cdef bint may_park(RecordAccumulator acc, Topic* t, int64_t size) noexcept nogil
 
 
 cdef bint await_parking(RecordAccumulator acc, Topic* t, int64_t size, int64_t until) noexcept nogil:
-    """Waits for ``may_park`` for a slice, until the monotonic ``until``; returns ``may_park``. The caller is counted
-    in ``crowded``."""
+    """Waits for ``may_park`` until the monotonic ``until``, or a slice; returns ``may_park``.
+
+    The caller is counted in ``crowded``.
+    """
     cdef bint may
     pthread_mutex_lock(&acc.c.lock)
     while True:

@@ -1,7 +1,7 @@
 """How the hubs of gevent and eventlet switch from a greenlet that waits, and back.
 
-Owns everything that knows these libraries' interfaces, but for ``originals``. Does not own who waits for what, or
-the waking from other threads (``hubs``). Imports neither. Everything runs on the hub's own thread.
+Owns everything that knows these libraries' interfaces, but for ``originals``. Does not own who waits for
+what, or the waking from other threads (``hubs``). Imports neither. Everything runs on the hub's own thread.
 """
 
 import sys
@@ -23,8 +23,8 @@ def is_patched() -> bool:
 def current() -> "Bell | None":
     """The bell of this thread's hub; None if the caller must wait as threads do.
 
-    That is a thread without a hub, which has no other greenlets: one of a thread pool, for example. And it is the
-    hub itself, in which a signal handler may run.
+    That is a thread without a hub, which has no other greenlets: one of a thread pool, for example. And it is
+    the hub itself, in which a signal handler may run.
     """
     found = _hub()
     if found is None:
@@ -48,7 +48,11 @@ def spawn(function: Callable[[], object]) -> bool:
     gevent's can.
     """
     found = _hub()
-    if found is None or found[0] is not EventletBell or not sys.modules["eventlet.patcher"].already_patched.get("thread"):
+    if (
+        found is None
+        or found[0] is not EventletBell
+        or not sys.modules["eventlet.patcher"].already_patched.get("thread")
+    ):
         return False
     sys.modules["eventlet"].spawn_n(function)
     return True
@@ -72,7 +76,7 @@ def _hub() -> "tuple[type[Bell], Any] | None":
 
 
 class Bell(Doorbell):
-    """One hub. It watches the descriptor only while greenlets wait: a hub ends when it has nothing to watch."""
+    """One hub. It watches the descriptor only while greenlets wait: it ends when it has nothing to watch."""
 
     def __init__(self, hub: Any) -> None:
         self.hub = hub
@@ -87,7 +91,7 @@ class Bell(Doorbell):
         raise NotImplementedError
 
     def pause(self, waiter: Any, seconds: float | None) -> None:
-        """Lets other greenlets run until the waiter is switched to, at most for ``seconds`` (None: no limit)."""
+        """Lets others run until the waiter is switched to, for ``seconds`` at most (None: no limit)."""
         raise NotImplementedError
 
     def renew(self) -> None:

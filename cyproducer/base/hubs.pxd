@@ -31,8 +31,8 @@ cdef struct Bell:
 #     unlock the mutex
 #     after_slice()                        with the GIL again, unless done: in a greenlet, this is the wait
 #
-# A thread waits in wait_on(), for a slice of SIGNAL_SLICE_NS. For a greenlet, wait_on() only notes that it waits
-# for `cond`, and the mutex is released before other greenlets run.
+# A thread waits in wait_on(), for a slice of SIGNAL_SLICE_NS. For a greenlet, wait_on() only notes that it
+# waits for `cond`, and the mutex is released before other greenlets run.
 cdef int64_t slice_end(int64_t deadline) except -1
 cdef bint in_greenlet() noexcept nogil
 cdef bint wait_on(pthread_cond_t* cond, pthread_mutex_t* mutex, int64_t until) noexcept nogil

@@ -3,9 +3,10 @@
 Owns which greenlets wait for what, waking them from any thread, and what locks and events of this package are
 in a patched process. Does not own how a hub switches greenlets (``hub_kinds``) or the conditions.
 
-A condition of POSIX threads would stop the whole thread. So a greenlet is listed under the condition's address,
-with the condition's mutex held, and switches to its hub. The thread that signals the condition holds the mutex
-too, finds the greenlet in the list and rings the hub's bell: it writes to a descriptor that the hub watches.
+A condition of POSIX threads would stop the whole thread. So a greenlet is listed under the condition's
+address, with the condition's mutex held, and switches to its hub. The thread that signals the condition holds
+the mutex too, finds the greenlet in the list and rings the hub's bell: it writes to a descriptor that the hub
+watches.
 
     greenlet (mutex held)                  other thread (mutex held), with or without the GIL
     not done: listed under the address     done
@@ -44,6 +45,7 @@ from cyproducer.base.sync cimport (
 import os
 import sys
 
+from cyproducer.base.channel import channel
 from cyproducer.base.durations import waitable
 from cyproducer.base.originals import allocate_lock
 
@@ -84,10 +86,10 @@ def look_for_hubs():
 
 
 def renew():
-    """In a forked child: nobody else waits, and the descriptors that hubs watch are the parent's, too.
+    """In a forked child: no other thread waits, and the descriptors that hubs watch are the parent's, too.
 
-    The child has copies of the greenlets that waited in the thread that forked. They go on, and find that what
-    they wait for belongs to the parent.
+    The child has copies of the greenlets that waited in the thread that forked. They go on, and find that
+    what they wait for belongs to the parent.
     """
     global suspended, generation
     cyp_mutex_init(&table_lock)
@@ -101,8 +103,7 @@ def renew():
 
 
 cdef int64_t slice_end(int64_t deadline) except -1:
-    """When the next wait ends, if nothing happens: a greenlet's at the deadline, a thread's in time to look for
-    signals."""
+    """When the next wait ends if nothing happens: a greenlet's at the deadline, a thread's after a slice."""
     global here
     cdef object bell
     here = NULL
@@ -150,7 +151,7 @@ cdef bint suspend_on(const void* address, int64_t until) noexcept nogil:
 
 
 cdef int after_slice() except -1:
-    """After a wait that has not ended with its condition: runs signal handlers, or waits, if in a greenlet."""
+    """After a slice: runs signal handlers, or, in a greenlet, waits."""
     global listed
     cdef Suspended* s = <Suspended*>listed
     listed = NULL
@@ -242,19 +243,8 @@ cdef inline void leave(Suspended* s) noexcept nogil:
     s.list = NULL
 
 
-def channel():
-    """Makes non-blocking descriptors: (read from, write to), maybe the same."""
-    if hasattr(os, "eventfd"):
-        fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        return fd, fd
-    fds = os.pipe()
-    for fd in fds:
-        os.set_blocking(fd, False)
-    return fds
-
-
 cdef class Doorbell:
-    """Base class of a hub's side: a descriptor to watch, and the greenlets to switch to when it is readable."""
+    """Base class of a hub's side: the descriptor to watch, and the greenlets to switch to when it is rung."""
 
     cdef Bell bell
     cdef readonly int fd
@@ -358,9 +348,9 @@ def nap(double seconds):
 cdef class RLock:
     """A reentrant lock between threads of the system, also if the process is patched before or after.
 
-    Not ``_thread.RLock``: when eventlet patches a process, it replaces all of these that it finds by locks that work
-    within one thread only, and complains about the others. Greenlets of one thread count as one owner: hold it while
-    others run only if they may get it, too.
+    Not ``_thread.RLock``: when eventlet patches a process, it replaces all of these that it finds by locks
+    that work within one thread only, and complains about the others. Greenlets of one thread are one owner:
+    hold it while others run only if they may get it, too.
     """
 
     cdef object lock
@@ -394,7 +384,7 @@ cdef class RLock:
         return 0
 
     def __enter__(self):
-        self.acquire()
+        return self.acquire()
 
     def __exit__(self, *raised):
         self.release()
@@ -414,7 +404,7 @@ cdef class RLock:
         self.holds = holds
 
     def acquire_patiently(self, timeout_s):
-        """``acquire(timeout=timeout_s)`` for a lock that may be held for long: other greenlets run meanwhile."""
+        """``acquire(timeout=timeout_s)`` for a lock that is held for long: other greenlets run meanwhile."""
         cdef int64_t deadline = deadline_in("timeout_s", timeout_s)
         while not self.acquire(blocking=False):
             if cyp_monotonic_ns() >= deadline:

@@ -1,9 +1,9 @@
 """The standard library's own functions and classes, in a process that gevent or eventlet has patched, too.
 
-Owns finding them. A producer's threads must be threads of the system: patched functions would start greenlets,
-which run only when the application's greenlets wait, and whose locks and sockets work in one thread only. What
-was imported before the patches is the original already. Otherwise the library that patched it has kept it.
-Imports neither library.
+Owns finding them. A producer's threads must be threads of the system: patched functions would start
+greenlets, which run only when the application's greenlets wait, and whose locks and sockets work in one
+thread only. What was imported before the patches is the original already. Otherwise the library that patched
+it has kept it. Imports neither library.
 """
 
 import _thread
@@ -11,7 +11,7 @@ import selectors
 import socket
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 def original(module: Any, name: str) -> Any:
@@ -34,7 +34,8 @@ def _default_selector() -> Any:
     import importlib.util
 
     spec = importlib.util.find_spec("selectors")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     copy = importlib.util.module_from_spec(spec)
     patched = sys.modules["select"]
     sys.modules["select"] = patcher.original("select")
@@ -45,11 +46,21 @@ def _default_selector() -> Any:
     return copy.DefaultSelector
 
 
-allocate_lock = original(_thread, "allocate_lock")
-get_ident = original(_thread, "get_ident")
-start_new_thread = original(_thread, "start_new_thread")
-sleep = original(time, "sleep")
-Socket = original(socket, "socket")
-getaddrinfo = original(socket, "getaddrinfo")
-getnameinfo = original(socket, "getnameinfo")
-DefaultSelector = _default_selector()
+if TYPE_CHECKING:
+    from _thread import allocate_lock as allocate_lock
+    from _thread import get_ident as get_ident
+    from _thread import start_new_thread as start_new_thread
+    from selectors import DefaultSelector as DefaultSelector
+    from socket import getaddrinfo as getaddrinfo
+    from socket import getnameinfo as getnameinfo
+    from socket import socket as Socket
+    from time import sleep as sleep
+else:
+    allocate_lock = original(_thread, "allocate_lock")
+    get_ident = original(_thread, "get_ident")
+    start_new_thread = original(_thread, "start_new_thread")
+    sleep = original(time, "sleep")
+    Socket = original(socket, "socket")
+    getaddrinfo = original(socket, "getaddrinfo")
+    getnameinfo = original(socket, "getnameinfo")
+    DefaultSelector = _default_selector()

@@ -1,7 +1,7 @@
 """Threads of the system, and what they wait for, in a process that gevent or eventlet has patched, too.
 
-Owns starting a producer's threads, their names, and ``Condition``. Does not own what they run. In a process that is
-not patched, a thread is an ordinary ``threading.Thread``, which debuggers and profilers know.
+Owns starting a producer's threads, their names, and ``Condition``. Does not own what they run. In a process
+that is not patched, a thread is an ordinary ``threading.Thread``, which debuggers and profilers know.
 """
 
 import _thread
@@ -65,7 +65,7 @@ def current_name() -> str:
 
 
 class Condition:
-    """``threading.Condition`` with a reentrant lock. Threads of the system and greenlets may wait together."""
+    """``threading.Condition`` with a reentrant lock. Threads and greenlets may wait together."""
 
     def __init__(self) -> None:
         self._lock = RLock()
@@ -78,7 +78,7 @@ class Condition:
         self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits for ``notify_all``, up to ``timeout`` seconds; returns whether it was called. The lock is held."""
+        """Waits for ``notify_all``, up to ``timeout`` seconds; returns whether it came. The lock is held."""
         changed = Event()
         self._waiting.append(changed)
         held: Any = self._lock.release_all()

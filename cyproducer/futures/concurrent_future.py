@@ -59,7 +59,7 @@ class ConcurrentFuture(Future[T]):
             return self._record.get()
         self._record._refuse_wait("result()")
         if look_for_hubs():
-            # The callback that sets this future runs on another thread, from which eventlet's locks wake nobody.
+            # A callback sets this future, on another thread, from which eventlet's locks wake nobody.
             try:
                 return self._record.get(seconds)
             except KafkaTimeoutError:

@@ -42,7 +42,13 @@ from cyproducer.base.sync cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
-from cyproducer.futures.waiting cimport list_greenlet, lock_of, refuse_on_sender, sleep_until_settled, wake_waiters
+from cyproducer.futures.waiting cimport (
+    list_greenlet,
+    lock_of,
+    refuse_on_sender,
+    sleep_until_settled,
+    wake_waiters,
+)
 
 from cyproducer.errors import IllegalStateError, KafkaTimeoutError, copied
 from cyproducer.structs import RecordMetadata, TopicPartition
@@ -178,7 +184,7 @@ cdef int delivery_await(Delivery* d, int64_t until) except -1:
 
 
 cdef int await_in_greenlet(Delivery* d, int64_t until) except -1:
-    """``delivery_await`` for a greenlet. The sender counts on no greenlet to send: see ``Delivery.waiting``."""
+    """``delivery_await`` for a greenlet, on which the sender never counts to send (``Delivery.waiting``)."""
     cyp_add32(&d.interested, 1)
     try:
         if not list_greenlet(d, until):

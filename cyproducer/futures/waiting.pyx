@@ -83,8 +83,10 @@ cdef pthread_mutex_t* lock_of(Delivery* d) noexcept nogil:
 
 
 cdef void wake_waiters(Delivery* d) noexcept nogil:
-    """Wakes the first waiter, which wakes the next, and all greenlets. The state is stored, and the delivery's
-    lock is held."""
+    """Wakes the first waiter, which wakes the next, and all greenlets.
+
+    The state is stored, and the delivery's lock is held.
+    """
     d.waking = 1
     resume(d)
     pass_on(d.first_sleeper)
@@ -133,8 +135,10 @@ cdef void sleep_until_settled(Delivery* d, int64_t until) noexcept nogil:
 
 
 cdef bint list_greenlet(Delivery* d, int64_t until) noexcept nogil:
-    """Lists the calling greenlet, which then waits in ``after_slice``, unless the delivery has an outcome. Returns
-    False if there is no memory."""
+    """Lists the calling greenlet, which then waits in ``after_slice``, unless the delivery has an outcome.
+
+    Returns False if there is no memory.
+    """
     cdef pthread_mutex_t* lock = lock_of(d)
     cdef bint listed = True
     pthread_mutex_lock(lock)

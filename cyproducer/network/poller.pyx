@@ -16,7 +16,7 @@ cdef extern from "polling.h" nogil:
 
 
 def _kind(selector):
-    """Its class by name: gevent and eventlet remove the class itself from the module, but it may still be used."""
+    """Its class by name: gevent and eventlet remove the class from its module, but it may still be used."""
     return type(selector).__module__, type(selector).__name__
 
 

@@ -1,7 +1,7 @@
 """A producer in processes that gevent or eventlet has patched: other greenlets run while one waits.
 
-In each wait here, another greenlet has to run before the broker answers: a wait that stopped the hub would never
-end. Nothing depends on how fast that is.
+In each wait here, another greenlet has to run before the broker answers: a wait that stopped the hub would
+never end. Nothing depends on how fast that is.
 """
 
 import os
@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.forked import needs_fork, needs_module
-from tests.network.producing import WAIT_S
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, Received, ScriptedCluster
 from tests.programs import Program
 
@@ -127,9 +126,8 @@ waiting("metadata for rows", lambda: producer.send_many("rows", [b"1"]).is_done)
 waiting("flush of these rows", lambda: producer.flush(30))
 async def awaiting():
     return (await late).topic
-if library == "gevent":
-    late = producer.send("orders", b"await")
-    waiting("await", lambda: asyncio.run(awaiting()))
+late = producer.send("orders", b"await")
+waiting("await", lambda: asyncio.run(awaiting()))
 producer.send("orders", b"closing")
 waiting("close", lambda: producer.close(30))
 
@@ -169,7 +167,7 @@ all""".splitlines()
 
 
 class Held:
-    """Holds responses back, those to produce requests and for metadata, until the program has said that it ticked."""
+    """Holds the responses with metadata and to produce requests until the program has said that it ticked."""
 
     def __init__(self, cluster: ScriptedCluster) -> None:
         self._cluster = cluster
@@ -211,7 +209,7 @@ def test_other_greenlets_run_while_one_waits(cluster: ScriptedCluster, library: 
         held.follow(program)
         assert program.end() == 0, program.said
     ended = [line.removeprefix("ended ") for line in program.said.splitlines() if line.startswith("ended ")]
-    assert ended == [line for line in ENDED if library == "gevent" or line != "await orders"]
+    assert ended == ENDED
 
 
 EXIT = """
@@ -365,7 +363,9 @@ producer.close(30)
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_process_may_be_patched_after_its_producer_was_made(cluster: ScriptedCluster, library: str) -> None:
-    late = BEGIN.replace("gevent.monkey.patch_all(thread=threads)", "").replace("eventlet.monkey_patch(**", "dict(**")
+    late = BEGIN.replace("gevent.monkey.patch_all(thread=threads)", "").replace(
+        "eventlet.monkey_patch(**", "dict(**"
+    )
     assert late.count("patch") < BEGIN.count("patch")
     with Program(late + LATE, library, "imported first", *cluster.bootstrap_servers) as program:
         assert program.end() == 0, program.said
