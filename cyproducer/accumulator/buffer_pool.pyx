@@ -128,6 +128,7 @@ cdef class BufferPool:
         On the main thread, Ctrl-C ends the wait with its exception.
         """
         cdef Waiter* me
+        cdef bint granted
         cdef int64_t began
         cdef int64_t until
         if self.try_reserve(size):
@@ -151,9 +152,10 @@ cdef class BufferPool:
                     while not me.granted:
                         if wait_on(&me.ready, &self.lock, until):
                             break
+                    granted = me.granted
                     pthread_mutex_unlock(&self.lock)
                 # Signal handlers, and other greenlets, run without the lock. The waiter keeps its place.
-                if not me.granted:
+                if not granted:
                     after_slice()
         except BaseException:
             self._end_wait(me, began, True)

@@ -53,8 +53,9 @@ if TYPE_CHECKING:
     from selectors import DefaultSelector as DefaultSelector
     from socket import getaddrinfo as getaddrinfo
     from socket import getnameinfo as getnameinfo
-    from socket import socket as Socket
     from time import sleep as sleep
+
+    Socket = socket.socket
 else:
     allocate_lock = original(_thread, "allocate_lock")
     get_ident = original(_thread, "get_ident")

@@ -69,7 +69,7 @@ class Condition:
 
     def __init__(self) -> None:
         self._lock = RLock()
-        self._waiting: list[Event] = []
+        self._waiters: list[Event] = []
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -80,17 +80,17 @@ class Condition:
     def wait(self, timeout: float | None = None) -> bool:
         """Waits for ``notify_all``, up to ``timeout`` seconds; returns whether it came. The lock is held."""
         changed = Event()
-        self._waiting.append(changed)
+        self._waiters.append(changed)
         held: Any = self._lock.release_all()
         try:
             return changed.wait(None if timeout is None else waitable(timeout))
         finally:
             self._lock.acquire_again(held)
-            if changed in self._waiting:
-                self._waiting.remove(changed)
+            if changed in self._waiters:
+                self._waiters.remove(changed)
 
     def notify_all(self) -> None:
         """Wakes all that wait. The lock is held."""
-        for waiting in self._waiting:
+        for waiting in self._waiters:
             waiting.set()
-        self._waiting.clear()
+        self._waiters.clear()
