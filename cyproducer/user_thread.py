@@ -54,8 +54,8 @@ class UserThread:
         self._asleep = allocate_lock()
         self._asleep.acquire()
         self._ident = 0
-        # In a process that eventlet has patched, a greenlet runs the jobs, and waits for this.
-        self._wake: Event | None = None
+        # In a patched process, greenlets run the jobs; this starts one.
+        self._spawn: Callable[[], object] | None = None
         # Every dropped line and every look at the count takes one number: a plain += could lose some.
         self._dropped = itertools.count()
         self._looks = 0
@@ -63,7 +63,7 @@ class UserThread:
 
     def is_current(self) -> bool:
         """Returns whether the caller is a log handler or a metric reporter that runs on this thread."""
-        return self._ident == (get_ident() if self._wake is None else hub_kinds.greenlet_ident())
+        return self._ident == (get_ident() if self._spawn is None else hub_kinds.greenlet_ident())
 
     def put(self, job: Callable[[], object]) -> bool:
         """Adds a job; returns whether a thread will run it. For jobs that cannot pile up."""
@@ -84,7 +84,7 @@ class UserThread:
         """
         if self.is_current():
             return False
-        if not self._jobs and not self._running.locked() and not self._ident:
+        if not self._jobs and not self._running.locked():
             return True
         done = Event()
         if self.put(done.set):
@@ -102,24 +102,29 @@ class UserThread:
             self._work(self._jobs)
 
     def use_greenlet(self) -> None:
-        """Runs the jobs in a greenlet of this thread from now on, if need be (``hub_kinds.spawn``)."""
-        if self._wake is None and look_for_hubs() and hub_kinds.spawn(self._run_in_hub):
-            self._wake = Event()
+        """Runs the jobs in greenlets of this thread from now on, if need be (``hub_kinds.spawner``)."""
+        if self._spawn is None and look_for_hubs():
+            self._spawn = hub_kinds.spawner(self._run_in_hub)
 
     def _run_in_hub(self) -> None:
-        jobs = self._jobs
-        while jobs is self._jobs:
-            wake = self._wake = Event()
-            # Jobs that were added before have set the event before.
+        jobs, running = self._jobs, self._running
+        # One greenlet at a time, as handlers may switch.
+        while jobs and jobs is self._jobs and running.acquire(blocking=False):
             self._ident = hub_kinds.greenlet_ident()
-            self._work(jobs)
-            self._ident = 0
-            wake.wait()
+            try:
+                self._work(jobs)
+            finally:
+                self._ident = 0
+                running.release()
 
     def _ensure_thread(self) -> bool:
-        if (wake := self._wake) is not None:
-            wake.set()
-            return True
+        if (spawn := self._spawn) is not None:
+            try:
+                spawn()
+                return True
+            except Exception:
+                # The hub was destroyed: a thread has to do.
+                self._spawn = None
         if self._running.acquire(blocking=False):
             try:
                 start_thread(NAME, self._run)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from cyproducer.base.hubs import Doorbell
+from cyproducer.base.hubs import Doorbell, Event
 
 _NAME = "_cyproducer_bell"
 
@@ -41,21 +41,35 @@ def greenlet_ident() -> int:
     return id(sys.modules["greenlet"].getcurrent())
 
 
-def spawn(function: Callable[[], object]) -> bool:
-    """Runs a function in a greenlet of this thread, if it is one of eventlet and a real thread would not do.
+def spawner(function: Callable[[], object]) -> Callable[[], object] | None:
+    """Returns what any thread may call to have ``function`` run in a greenlet of this thread's hub, soon.
 
-    eventlet's locks can't be waited for in a second thread: the one that releases them tries to switch there.
-    gevent's can.
+    None if a thread would do, because the locks in this process work between threads: there is no hub, or
+    locks are not patched. eventlet's locks can't be waited for in a second thread: the one that releases them tries to
+    switch there. With gevent's, a hub with nothing else to wait for gives up (``LoopExit``).
     """
     found = _hub()
-    if (
-        found is None
-        or found[0] is not EventletBell
-        or not sys.modules["eventlet.patcher"].already_patched.get("thread")
-    ):
-        return False
-    sys.modules["eventlet"].spawn_n(function)
-    return True
+    if found is None:
+        return None
+    kind, hub = found
+    if kind is GeventBell:
+        if not sys.modules["gevent.monkey"].is_module_patched("threading"):
+            return None
+        loop, spawn = hub.loop, sys.modules["gevent"].spawn
+        return lambda: loop.run_callback_threadsafe(spawn, function)
+    if not sys.modules["eventlet.patcher"].already_patched.get("thread"):
+        return None
+    wake = [Event()]
+
+    def run() -> None:
+        while True:
+            called = wake[0] = Event()
+            # Calls before this have set the event before.
+            function()
+            called.wait()
+
+    sys.modules["eventlet"].spawn_n(run)
+    return lambda: wake[0].set()
 
 
 def renew() -> None:
