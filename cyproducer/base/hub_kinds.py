@@ -45,8 +45,8 @@ def spawner(function: Callable[[], object]) -> Callable[[], object] | None:
     """Returns what any thread may call to have ``function`` run in a greenlet of this thread's hub, soon.
 
     None if a thread would do, because the locks in this process work between threads: there is no hub, or
-    locks are not patched. eventlet's locks can't be waited for in a second thread: the one that releases them tries to
-    switch there. With gevent's, a hub with nothing else to wait for gives up (``LoopExit``).
+    locks are not patched. eventlet's locks can't be waited for in a second thread: the one that releases them
+    tries to switch there. With gevent's, a hub with nothing else to wait for gives up (``LoopExit``).
     """
     found = _hub()
     if found is None:
