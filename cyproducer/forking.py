@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cyproducer.base import forking as forking  # the lock that it takes at a fork
+from cyproducer.base import hubs
 from cyproducer.futures import delivery, waiting
 from cyproducer.network.after_fork import disown as disown
 from cyproducer.user_thread import user_thread
@@ -36,6 +37,7 @@ def _after_fork() -> None:
     user_thread.renew()
     delivery.renew_lock()
     waiting.renew_locks()
+    hubs.renew()
     if _begin is not None:
         _begin()
     # The child may need the hook too late to install it itself: in a function called at its exit.

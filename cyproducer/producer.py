@@ -8,7 +8,6 @@ Every method is thread-safe. ``forking.py`` says what a fork does to a producer.
 
 import logging
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, over
 
 from cyproducer import errors, forking
 from cyproducer.base.durations import duration
+from cyproducer.base.hubs import RLock
 from cyproducer.base.words import counted
 from cyproducer.callers.bulk_path import BulkPath
 from cyproducer.config import DEFAULTS, ProducerConfig, shown_option
@@ -165,7 +165,7 @@ class KafkaProducer(BulkPath[K, V]):
         """In a forked child: drops the runtime. Makes new locks, as another thread may have held the old."""
         if self._running is not None:
             self._finalizer.detach()
-        self._making = threading.RLock()
+        self._making = RLock()
         self._running = None
         self._forget_path()
 

@@ -12,8 +12,6 @@ A collected producer is closed on a thread of its own, because the garbage colle
 
 import logging
 import math
-import selectors
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -24,7 +22,9 @@ from cyproducer import errors, forking
 from cyproducer.accumulator.buffer_pool import BufferPool
 from cyproducer.accumulator.record_accumulator import RecordAccumulator
 from cyproducer.base.clock import Clock
-from cyproducer.base.durations import waitable
+from cyproducer.base.hubs import RLock
+from cyproducer.base.originals import DefaultSelector
+from cyproducer.base.threads import new_thread
 from cyproducer.base.words import counted
 from cyproducer.config import ProducerConfig
 from cyproducer.control.partitioners import CustomPartitioner, PartitionerSpec
@@ -36,6 +36,8 @@ from cyproducer.network.sender import Sender
 from cyproducer.user_thread import DRAIN_S, Log, start_thread, user_thread
 
 if TYPE_CHECKING:
+    import selectors
+
     from cyproducer.observability.registry import Registry
 
 log = Log("cyproducer")
@@ -68,7 +70,7 @@ on_end: list[Callable[["Runtime"], None]] = []
 def wire(
     config: ProducerConfig,
     clock: Clock,
-    selector: selectors.BaseSelector,
+    selector: "selectors.BaseSelector",
     completions: CompletionQueue,
     spec: PartitionerSpec | None,
     seed: int | None = None,
@@ -117,7 +119,7 @@ class Runtime:
         self.callbacks = callbacks or CallbackThread(
             f"cyproducer-callbacks | {config.client_id}", config.max_pending_callbacks
         )
-        self.selector = (config.selector or selectors.DefaultSelector)()
+        self.selector = (config.selector or DefaultSelector)()
         spec = partitioner if isinstance(partitioner, PartitionerSpec) else None
         self.accumulator, self.sender = wire(config, self.clock, self.selector, self.callbacks.queue, spec)
         self.client = NetworkClient(config, self.sender, self.clock)
@@ -128,15 +130,14 @@ class Runtime:
         #: None if metrics are disabled, or were never asked for.
         self._registry: Registry | None = None
         # Reentrant: a signal handler may call close() in the middle of a close().
-        self._close_lock = threading.RLock()
+        self._close_lock = RLock()
         self._deadlines: list[float] = []
         self._end_error: Exception | None = None
         #: What close() has lost, by topic, and why; empty if nothing.
         self.lost = ""
         self.closed = False
-        self.thread = threading.Thread(
-            target=self._run, name=f"cyproducer-sender | {config.client_id}", daemon=True
-        )
+        user_thread.use_greenlet()
+        self.thread = new_thread(self._run, f"cyproducer-sender | {config.client_id}")
         # Last: the exit of the process closes what is in here.
         _runtimes.add(self)
 
@@ -233,7 +234,7 @@ class Runtime:
         deadline = time.monotonic() + timeout_s
         try:
             self._deadlines.append(deadline)
-            if not self._close_lock.acquire(timeout=waitable(timeout_s + _END_S)):
+            if not self._close_lock.acquire_patiently(timeout_s + _END_S):
                 self.log.error("another thread is closing the producer and has not finished in time")
                 return 0
             return 0 if self.closed else self._close(timeout_s, unasked)

@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from cyproducer.accumulator.buffer_pool import BufferPool, Ticket
+from cyproducer.base.channel import channel
 from cyproducer.callers.send_path import WouldBlock
 from cyproducer.errors import BrokerResponseError
 from cyproducer.futures.delivery import RecordFuture, failed_future
@@ -54,7 +55,7 @@ class Line:
             TimeoutError: the bytes were not granted within ``timeout_s`` seconds.
         """
         if self._fds is None:
-            self._fds = _channel()
+            self._fds = channel()
             self._loop.add_reader(self._fds[0], self._announced)
         announced = self._loop.create_future()
         ticket = Ticket(self._pool, size, self._fds[1])
@@ -93,17 +94,6 @@ class Line:
             self._loop.remove_reader(fds[0])
             for fd in {*fds}:
                 os.close(fd)
-
-
-def _channel() -> tuple[int, int]:
-    """Makes non-blocking descriptors: (read from, write to)."""
-    if hasattr(os, "eventfd"):
-        fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        return fd, fd
-    fds = os.pipe()
-    for fd in fds:
-        os.set_blocking(fd, False)
-    return fds
 
 
 async def send_async(producer: "KafkaProducer", record: "ProducerRecord") -> RecordFuture:

@@ -10,22 +10,25 @@ thread holds, or never return. On the sender thread each of these would stop the
 
 Only ``drain`` waits. No function here takes a lock that is held while Python code runs: the sender would wait
 for any signal handler or finalizer that interrupts the thread holding it. The module uses ``deque`` and the
-locks of ``_thread`` instead. Their methods are atomic, and no lock is waited for. So every function may also
-be interrupted by another call of itself.
+locks of ``_thread`` instead (``base/originals``, in a patched process). Their methods are atomic, and no lock
+is waited for. So every function may also be interrupted by another call of itself.
 """
 
 import itertools
 import logging
 import sys
-import threading
 import time
 import traceback
-from _thread import allocate_lock, get_ident, start_new_thread
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
+
+from cyproducer.base import hub_kinds
+from cyproducer.base.hubs import Event, look_for_hubs
+from cyproducer.base.originals import allocate_lock, get_ident, start_new_thread
+from cyproducer.base.threads import current_name, new_thread
 
 MOST_LINES = 1000
 """Queued jobs above which a further log line is dropped and counted."""
@@ -51,6 +54,8 @@ class UserThread:
         self._asleep = allocate_lock()
         self._asleep.acquire()
         self._ident = 0
+        # In a patched process, greenlets run the jobs; this starts one.
+        self._spawn: Callable[[], object] | None = None
         # Every dropped line and every look at the count takes one number: a plain += could lose some.
         self._dropped = itertools.count()
         self._looks = 0
@@ -58,7 +63,7 @@ class UserThread:
 
     def is_current(self) -> bool:
         """Returns whether the caller is a log handler or a metric reporter that runs on this thread."""
-        return self._ident == get_ident()
+        return self._ident == (get_ident() if self._spawn is None else hub_kinds.greenlet_ident())
 
     def put(self, job: Callable[[], object]) -> bool:
         """Adds a job; returns whether a thread will run it. For jobs that cannot pile up."""
@@ -81,10 +86,9 @@ class UserThread:
             return False
         if not self._jobs and not self._running.locked():
             return True
-        done = allocate_lock()
-        done.acquire()
-        if self.put(done.release):
-            return done.acquire(timeout=timeout_s)
+        done = Event()
+        if self.put(done.set):
+            return done.wait(timeout_s)
         self.run_stranded()
         return True
 
@@ -97,7 +101,30 @@ class UserThread:
         if self._jobs and not self.is_current() and not self._ensure_thread():
             self._work(self._jobs)
 
+    def use_greenlet(self) -> None:
+        """Runs the jobs in greenlets of this thread from now on, if need be (``hub_kinds.spawner``)."""
+        if self._spawn is None and look_for_hubs():
+            self._spawn = hub_kinds.spawner(self._run_in_hub)
+
+    def _run_in_hub(self) -> None:
+        jobs, running = self._jobs, self._running
+        # One greenlet at a time, as handlers may switch.
+        while jobs and jobs is self._jobs and running.acquire(blocking=False):
+            self._ident = hub_kinds.greenlet_ident()
+            try:
+                self._work(jobs)
+            finally:
+                self._ident = 0
+                running.release()
+
     def _ensure_thread(self) -> bool:
+        if (spawn := self._spawn) is not None:
+            try:
+                spawn()
+                return True
+            except Exception:
+                # The hub was destroyed: a thread has to do.
+                self._spawn = None
         if self._running.acquire(blocking=False):
             try:
                 start_thread(NAME, self._run)
@@ -217,7 +244,7 @@ class Log:
                 exc_info,
                 time.time(),
                 get_ident(),
-                threading.current_thread().name,
+                current_name(),
             )
         )
 
@@ -279,7 +306,7 @@ def start_thread(name: str, target: Callable[..., object], *args: object) -> Non
 
     def start() -> None:
         try:
-            threading.Thread(name=name, target=target, args=args, daemon=True).start()
+            new_thread(partial(target, *args), name).start()
         except RuntimeError:
             target(*args)
 

@@ -1225,7 +1225,7 @@ MUTANTS = [
     ),
     Mutant(
         "pipe-blocks",
-        "cyproducer/send_async.py",
+        "cyproducer/base/channel.py",
         "    for fd in fds:\n        os.set_blocking(fd, False)\n    return fds",
         "    return fds",
         (

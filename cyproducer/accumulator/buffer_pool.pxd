@@ -11,7 +11,7 @@ cdef struct FreeBuffer:
     FreeBuffer* next
     int64_t size          # meaningless once the buffer is in the free list of its size
 
-# A waiter for memory: a thread, which has this on its stack, or a Ticket.
+# A waiter for memory: a thread or a greenlet in reserve(), or a Ticket.
 cdef struct Waiter:
     Waiter* next
     int64_t need          # requested bytes
@@ -35,7 +35,8 @@ cdef class BufferPool:
 
     cdef bint try_reserve(self, int64_t size) noexcept nogil
     cdef void reserve_now(self, int64_t size) noexcept nogil
-    cdef int reserve(self, int64_t size, int64_t deadline_ns) except -1 nogil
+    cdef int reserve(self, int64_t size, int64_t deadline_ns) except -1
+    cdef bint _end_wait(self, Waiter* me, int64_t began, bint interrupted) noexcept
     cdef void unreserve(self, int64_t size) noexcept nogil
     cdef void make_room(self) noexcept nogil
     cdef uint8_t* allocate(self, int64_t size) noexcept nogil

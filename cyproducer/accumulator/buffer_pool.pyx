@@ -19,14 +19,13 @@ All functions can be called by any thread, with or without the GIL.
 """
 
 from libc.stdint cimport uint64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 
 from cyproducer.base.clock cimport deadline_in
+from cyproducer.base.hubs cimport after_slice, resume, slice_end, wait_on
 from cyproducer.base.sync cimport (
-    SIGNAL_SLICE_NS,
     cyp_add32,
     cyp_cond_init,
-    cyp_cond_wait_until,
     cyp_load32,
     cyp_monotonic_ns,
     pthread_cond_destroy,
@@ -38,17 +37,8 @@ from cyproducer.base.sync cimport (
 )
 
 
-cdef extern from "<Python.h>":
-    int PyErr_CheckSignals()
-
 cdef extern from "<unistd.h>" nogil:
     ssize_t c_write "write"(int fd, const void* data, size_t size)
-
-
-cdef int check_signals() noexcept nogil:
-    """Runs pending signal handlers. Nonzero if one raised; the exception is set then."""
-    with gil:
-        return PyErr_CheckSignals()
 
 
 cdef enum:
@@ -132,49 +122,67 @@ cdef class BufferPool:
             self.peak = self.in_use
         pthread_mutex_unlock(&self.lock)
 
-    cdef int reserve(self, int64_t size, int64_t deadline_ns) except -1 nogil:
+    cdef int reserve(self, int64_t size, int64_t deadline_ns) except -1:
         """Reserves ``size`` bytes, waiting in the queue until ``deadline_ns``; returns 0 on timeout.
 
         On the main thread, Ctrl-C ends the wait with its exception.
-
-        The wait can time out while another thread grants it. Both happen under the lock: either ``granted``
-        is set when the waiter wakes up, and the bytes are reserved for it, or the waiter has left the queue
-        and is never granted.
         """
-        cdef Waiter me
+        cdef Waiter* me
         cdef bint granted
-        cdef bint interrupted = False
         cdef int64_t began
-        cdef int64_t now
+        cdef int64_t until
         if self.try_reserve(size):
             return 1
+        # On the heap: while a greenlet waits, its stack is used by others.
+        me = <Waiter*>calloc(1, sizeof(Waiter))
+        if me == NULL:
+            raise MemoryError("no memory to wait for memory")
         began = cyp_monotonic_ns()
         cyp_cond_init(&me.ready)
         me.need = size
         me.notify_fd = -1
         pthread_mutex_lock(&self.lock)
-        self._join(&me)
-        while not me.granted and not interrupted:
-            now = cyp_monotonic_ns()
-            if now >= deadline_ns:
-                break
-            if cyp_cond_wait_until(&me.ready, &self.lock, min(deadline_ns, now + SIGNAL_SLICE_NS)):
-                # Signal handlers run without the lock. The waiter keeps its place in the queue.
-                pthread_mutex_unlock(&self.lock)
-                interrupted = check_signals() != 0
-                pthread_mutex_lock(&self.lock)
+        self._join(me)
+        pthread_mutex_unlock(&self.lock)
+        try:
+            while not me.granted and cyp_monotonic_ns() < deadline_ns:
+                until = slice_end(deadline_ns)
+                with nogil:
+                    pthread_mutex_lock(&self.lock)
+                    while not me.granted:
+                        if wait_on(&me.ready, &self.lock, until):
+                            break
+                    granted = me.granted
+                    pthread_mutex_unlock(&self.lock)
+                # Signal handlers, and other greenlets, run without the lock. The waiter keeps its place.
+                if not granted:
+                    after_slice()
+        except BaseException:
+            self._end_wait(me, began, True)
+            raise
+        return self._end_wait(me, began, False)
+
+    cdef bint _end_wait(self, Waiter* me, int64_t began, bint interrupted) noexcept:
+        """Frees a waiter; returns whether its bytes are reserved.
+
+        The wait can end while another thread grants the bytes. Both happen under the lock: either ``granted``
+        is set here, and the bytes are reserved, or the waiter leaves the queue and is never granted.
+        """
+        cdef bint granted
+        pthread_mutex_lock(&self.lock)
         granted = me.granted
         if granted and interrupted:
-            self.in_use -= size
+            self.in_use -= me.need
             self._grant()
         elif not granted:
             self.exhausted += not interrupted
-            self._leave(&me)
+            self._leave(me)
         cyp_add32(&self.waiting, -1)
         self.waited_ns += cyp_monotonic_ns() - began
         pthread_mutex_unlock(&self.lock)
         pthread_cond_destroy(&me.ready)
-        return -1 if interrupted else granted
+        free(me)
+        return granted
 
     cdef void _join(self, Waiter* me) noexcept nogil:
         """Appends a waiter to the queue, and grants its bytes if they are available. The lock is held."""
@@ -226,6 +234,7 @@ cdef class BufferPool:
                 c_write(first.notify_fd, &one, 8)
             else:
                 pthread_cond_signal(&first.ready)
+                resume(&first.ready)
 
     cdef void unreserve(self, int64_t size) noexcept nogil:
         """Returns ``size`` bytes to the budget and grants waiters."""
@@ -365,8 +374,7 @@ cdef class BufferPool:
         cdef int64_t capacity = buffer_capacity(size)
         cdef int64_t deadline = deadline_in("timeout_s", timeout_s)
         cdef int ok
-        with nogil:
-            ok = self.reserve(capacity, deadline)
+        ok = self.reserve(capacity, deadline)
         if not ok:
             return None
         lease = Lease.__new__(Lease)

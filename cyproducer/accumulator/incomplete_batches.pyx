@@ -8,11 +8,11 @@ Threads: ``flush`` and ``close`` run on application threads, the rest on the sen
 guards all state; see ``record_accumulator``.
 """
 
-from cpython.exc cimport PyErr_CheckSignals
 from libc.stdlib cimport free
 
 from cyproducer.accumulator.buffer_pool cimport FreeBuffer, chained
 from cyproducer.base.clock cimport deadline_in
+from cyproducer.base.hubs cimport after_slice, broadcast, slice_end, wait_on
 from cyproducer.futures.delivery cimport delivery_acknowledge, delivery_fail, delivery_release
 from cyproducer.base.meters cimport (
     RECORDS_FAILED,
@@ -25,10 +25,7 @@ from cyproducer.accumulator.sequences cimport settle, take_off_wire
 from cyproducer.accumulator.batch_limit cimport probe_acknowledged
 from cyproducer.accumulator.structures cimport NOWHERE, OPEN, SEALED, SEALING, Partition, Topic
 from cyproducer.base.sync cimport (
-    SIGNAL_SLICE_NS,
-    cyp_cond_wait_until,
     cyp_monotonic_ns,
-    pthread_cond_broadcast,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
@@ -62,7 +59,7 @@ cdef class Incomplete:
         b.newer = NULL
         a.incomplete -= 1
         if a.flushing:
-            pthread_cond_broadcast(&a.progress)
+            broadcast(&a.progress)
 
     cdef void _free(self, Batch* b) noexcept nogil:
         """Frees a batch and releases its buffer. No lock is held; no queue, request or list contains it."""
@@ -229,8 +226,8 @@ cdef class Incomplete:
         self.wake()
         try:
             while not done and not late:
+                until = slice_end(deadline)
                 with nogil:
-                    until = min(deadline, cyp_monotonic_ns() + SIGNAL_SLICE_NS)
                     pthread_mutex_lock(&a.lock)
                     while True:
                         if not placed and not self._parked_before(target):
@@ -238,11 +235,11 @@ cdef class Incomplete:
                             placed = True
                             target = a.next_id
                         done = placed and (a.oldest == NULL or a.oldest.id >= target)
-                        if done or cyp_cond_wait_until(&a.progress, &a.lock, until):
+                        if done or wait_on(&a.progress, &a.lock, until):
                             break
                     pthread_mutex_unlock(&a.lock)
-                    late = cyp_monotonic_ns() >= deadline
-                PyErr_CheckSignals()
+                after_slice()
+                late = cyp_monotonic_ns() >= deadline
         finally:
             pthread_mutex_lock(&a.lock)
             a.flushing -= 1
@@ -264,7 +261,7 @@ cdef class Incomplete:
         self.c.closed = 1
         hurry(&self.c)
         # Threads in await_parking() give up.
-        pthread_cond_broadcast(&self.c.progress)
+        broadcast(&self.c.progress)
         pthread_mutex_unlock(&self.c.lock)
         self.wake()
 

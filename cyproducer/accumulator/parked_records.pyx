@@ -38,10 +38,9 @@ from cyproducer.futures.delivery cimport (
 )
 from cyproducer.base.meters cimport RECORDS_FAILED, count_records
 from cyproducer.accumulator.structures cimport Accumulator, Node, Parked, Topic
+from cyproducer.base.hubs cimport broadcast, wait_on
 from cyproducer.base.sync cimport (
     FAR_NS,
-    cyp_cond_wait_until,
-    pthread_cond_broadcast,
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
@@ -169,16 +168,17 @@ cdef bint may_park(RecordAccumulator acc, Topic* t, int64_t size) noexcept nogil
     return may
 
 
-cdef bint await_parking(RecordAccumulator acc, Topic* t, int64_t size, int64_t deadline_ns) noexcept nogil:
-    """Waits for ``may_park`` until the monotonic ``deadline_ns``; returns ``may_park``."""
+cdef bint await_parking(RecordAccumulator acc, Topic* t, int64_t size, int64_t until) noexcept nogil:
+    """Waits for ``may_park`` until the monotonic ``until``, or a slice; returns ``may_park``.
+
+    The caller is counted in ``crowded``.
+    """
     cdef bint may
     pthread_mutex_lock(&acc.c.lock)
-    acc.c.crowded += 1
     while True:
         may = acc.c.closed or t.gone or t.partition_count > 0 or not crowded(&acc.c, t, size)
-        if may or cyp_cond_wait_until(&acc.c.progress, &acc.c.lock, deadline_ns):
+        if may or wait_on(&acc.c.progress, &acc.c.lock, until):
             break
-    acc.c.crowded -= 1
     pthread_mutex_unlock(&acc.c.lock)
     return may
 
@@ -251,7 +251,7 @@ cdef int designate(RecordAccumulator acc, TopicInfo state, int count) except -1:
         k = t.first_parked
         if k == NULL:
             t.partition_count = count
-            pthread_cond_broadcast(&acc.c.progress)
+            broadcast(&acc.c.progress)
             pthread_mutex_unlock(&acc.c.lock)
             return 0
         pthread_mutex_unlock(&acc.c.lock)
@@ -393,7 +393,7 @@ cdef int fail_parked(RecordAccumulator acc, TopicInfo state, object error, int64
             count_records(&acc.c.meters, &state.c.meter, RECORDS_FAILED, 1, acc.clock.now_ns())
         else:
             k = NULL
-            pthread_cond_broadcast(&acc.c.progress)
+            broadcast(&acc.c.progress)
         pthread_mutex_unlock(&acc.c.lock)
         if k == NULL:
             return failed

@@ -11,7 +11,8 @@ from cyproducer.futures.delivery cimport delivery_unref
 from cyproducer.base.meters cimport meter_free, node_meter, topic_meter
 from cyproducer.accumulator.ready_partitions cimport refresh, withdraw
 from cyproducer.accumulator.structures cimport GATE_OPEN
-from cyproducer.base.sync cimport pthread_cond_broadcast, pthread_mutex_lock, pthread_mutex_unlock
+from cyproducer.base.hubs cimport broadcast
+from cyproducer.base.sync cimport pthread_mutex_lock, pthread_mutex_unlock
 
 
 cdef class TopicInfo:
@@ -179,7 +180,7 @@ cdef void unpark(Accumulator* a, Topic* t) noexcept nogil:
     a.parked_bytes -= k.reserved
     t.parked_bytes -= k.reserved
     if a.crowded > 0:
-        pthread_cond_broadcast(&a.progress)
+        broadcast(&a.progress)
 
 
 cdef void join_waiting(Accumulator* a, Topic* t) noexcept nogil:

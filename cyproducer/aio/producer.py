@@ -61,8 +61,8 @@ class AIOKafkaProducer:
         loop: needs not be given, and is ignored, with a ``DeprecationWarning``: futures belong to the loop
             that calls ``send()``.
 
-    Not as in aiokafka, the default is ``acks="all"`` with idempotence, as for ``KafkaProducer``. As in aiokafka,
-    the default of ``sasl_mechanism`` is "PLAIN" if ``security_protocol`` is one with SASL.
+    Not as in aiokafka, the default is ``acks="all"`` with idempotence, as for ``KafkaProducer``. As in
+    aiokafka, the default of ``sasl_mechanism`` is "PLAIN" if ``security_protocol`` is one with SASL.
 
     Raises ``KafkaConfigurationError``, a ``ValueError``, if an option is unknown, has a value that is not
     allowed, or asks for transactions.

@@ -5,16 +5,17 @@ before it is taken: a hook that flushes a producer may need a thread that waits 
 """
 
 import os
-import threading
+
+from cyproducer.base.hubs import RLock
 
 #: Held while OpenSSL works on a handshake, and during a fork. The child of a fork in the middle of a
 #: handshake would inherit OpenSSL's own locks as they are, and wait for them for ever.
-openssl_lock = threading.RLock()
+openssl_lock = RLock()
 
 
 def _renew() -> None:
     global openssl_lock
-    openssl_lock = threading.RLock()
+    openssl_lock = RLock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -26,10 +26,10 @@ from cyproducer.futures.delivery cimport fresh
 from cyproducer.accumulator.ready_partitions cimport hurry
 from cyproducer.callers.send_path cimport given_timestamp, topic_of, wanted_partition
 from cyproducer.accumulator.structures cimport Batch
+from cyproducer.base.hubs cimport after_slice, in_greenlet, slice_end, wait_on
 from cyproducer.base.sync cimport (
     SIGNAL_SLICE_NS,
     cyp_after,
-    cyp_cond_wait_until,
     cyp_load64,
     cyp_monotonic_ns,
     pthread_mutex_lock,
@@ -45,6 +45,7 @@ from cyproducer.errors import (
     ProducerClosedError,
     UnknownTopicOrPartitionError,
 )
+from cyproducer.base.hubs import nap
 
 cdef extern from "<Python.h>":
     int PyErr_CheckSignals() except -1
@@ -303,12 +304,17 @@ cdef class BulkPath(SendPath):
         hurry(&acc.c)
         pthread_mutex_unlock(&acc.c.lock)
         acc.wake()
-        with nogil:
-            # Read without the lock: the caller reserves the bytes afterwards, or waits for them.
-            while acc.pool.in_use > most and cyp_monotonic_ns() < until and not acc.c.closed:
-                moment.tv_sec = 0
-                moment.tv_nsec = 50_000
-                nanosleep(&moment, NULL)
+        # Read without the lock: the caller reserves the bytes afterwards, or waits for them.
+        while acc.pool.in_use > most and cyp_monotonic_ns() < until and not acc.c.closed:
+            slice_end(until)
+            if in_greenlet():
+                nap(0.001)
+                continue
+            with nogil:
+                while acc.pool.in_use > most and cyp_monotonic_ns() < until and not acc.c.closed:
+                    moment.tv_sec = 0
+                    moment.tv_nsec = 50_000
+                    nanosleep(&moment, NULL)
         pthread_mutex_lock(&acc.pool.lock)
         acc.pool.waited_ns += cyp_monotonic_ns() - began
         pthread_mutex_unlock(&acc.pool.lock)
@@ -330,13 +336,13 @@ cdef class BulkPath(SendPath):
             # partitions, or the topic was idle and is being dropped.
             if state.c.partition_count == 0 and acc.on_topic_needed is not None:
                 acc.on_topic_needed(state.name)
-            until = min(deadline, now + SIGNAL_SLICE_NS)
             if state.c.partition_count == 0:
                 refuse_on_sender("sending rows of a topic without metadata")
+            until = slice_end(deadline)
             with nogil:
                 pthread_mutex_lock(&acc.c.lock)
                 while state.c.partition_count == 0 and not acc.c.closed:
-                    if cyp_cond_wait_until(&acc.c.progress, &acc.c.lock, until):
+                    if wait_on(&acc.c.progress, &acc.c.lock, until):
                         break
                 count = state.c.partition_count
                 closed = acc.c.closed
@@ -345,7 +351,7 @@ cdef class BulkPath(SendPath):
                 return count
             if closed:
                 raise ProducerClosedError("the producer is closed: no row was accepted")
-            PyErr_CheckSignals()
+            after_slice()
             if cyp_monotonic_ns() >= deadline:
                 raise KafkaTimeoutError(
                     f"no metadata of topic {state.name!r} within "

@@ -30,6 +30,7 @@ cdef class SendPath:
     ) except -1
     cdef int _reserve(self, int64_t size, int64_t deadline, object what) except -1
     cdef int _await_parking(self, TopicInfo state, int64_t size, int64_t deadline) except -1
+    cdef void _count_crowded(self, int32_t change) noexcept
     cdef int _check_possible(self, int64_t size, object what) except -1
     cdef int _hurry(self) except -1
     cdef int _await_callbacks(self, int64_t deadline, object what) except -1

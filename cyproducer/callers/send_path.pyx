@@ -25,8 +25,8 @@ from cyproducer.accumulator.record_accumulator cimport (
 )
 from cyproducer.futures.delivery cimport CompletionList, fresh, refused_future
 from cyproducer.accumulator.parked_records cimport await_parking, may_park, park, parked_size
+from cyproducer.base.hubs cimport after_slice, slice_end
 from cyproducer.base.sync cimport (
-    SIGNAL_SLICE_NS,
     cyp_after,
     cyp_load64,
     cyp_monotonic_ns,
@@ -52,7 +52,6 @@ from cyproducer.errors import (
 from cyproducer.records.topic_names import legal_topic
 
 cdef extern from "<Python.h>":
-    int PyErr_CheckSignals() except -1
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
     long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
 
@@ -498,8 +497,7 @@ cdef class SendPath:
         self._check_possible(size, what)
         refuse_on_sender("send(), which waits for memory,")
         self._hurry()
-        with nogil:
-            granted = acc.pool.reserve(size, deadline)
+        granted = acc.pool.reserve(size, deadline)
         if not granted:
             raise self._exhausted(size, what)
         return 0
@@ -518,19 +516,31 @@ cdef class SendPath:
         cdef int64_t until
         cdef bint may
         refuse_on_sender("send(), which waits for metadata,")
-        while True:
-            until = min(deadline, cyp_monotonic_ns() + SIGNAL_SLICE_NS)
-            with nogil:
-                may = await_parking(acc, &state.c, size, until)
-            if may:
-                return 0
-            if cyp_monotonic_ns() >= deadline:
-                raise BufferExhaustedError(
-                    f"{self._why_no_metadata(state.name, f'max_block_ms={self.max_block_ns // 1_000_000}')}; "
-                    f"{state.c.parked_bytes} bytes of records wait for it, and {acc.c.parked_bytes} for all "
-                    f"topics; allowed: {acc.c.most_parked_bytes}, and half of that for one topic"
-                )
-            PyErr_CheckSignals()
+        self._count_crowded(1)
+        try:
+            while True:
+                until = slice_end(deadline)
+                with nogil:
+                    may = await_parking(acc, &state.c, size, until)
+                if may:
+                    return 0
+                after_slice()
+                if cyp_monotonic_ns() >= deadline:
+                    break
+        finally:
+            self._count_crowded(-1)
+        raise BufferExhaustedError(
+            f"{self._why_no_metadata(state.name, f'max_block_ms={self.max_block_ns // 1_000_000}')}; "
+            f"{state.c.parked_bytes} bytes of records wait for it, and {acc.c.parked_bytes} for all "
+            f"topics; allowed: {acc.c.most_parked_bytes}, and half of that for one topic"
+        )
+
+    cdef void _count_crowded(self, int32_t change) noexcept:
+        """Counts a caller that waits for parked records to leave."""
+        cdef RecordAccumulator acc = self.accumulator
+        pthread_mutex_lock(&acc.c.lock)
+        acc.c.crowded += change
+        pthread_mutex_unlock(&acc.c.lock)
 
     cdef int _check_possible(self, int64_t size, object what) except -1:
         """Raises if the pool can never have that much memory."""

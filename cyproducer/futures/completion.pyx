@@ -9,13 +9,12 @@ queue has its own limit, in records: at that limit ``send()`` waits. Records tha
 enter the queue above the limit; ``buffer_memory`` bounds them.
 """
 
-from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t
 
 from cyproducer.base.clock cimport deadline_in
+from cyproducer.base.hubs cimport after_slice, broadcast, slice_end, wait_on
 from cyproducer.futures.delivery cimport Delivery, RecordFuture, delivery_unref, take_callbacks
 from cyproducer.base.sync cimport (
-    SIGNAL_SLICE_NS,
     cyp_cond_init,
     cyp_cond_wait_until,
     cyp_load32,
@@ -136,17 +135,19 @@ cdef class CompletionQueue:
         target = self.entries.handed_in
         pthread_mutex_unlock(&self.entries.lock)
         while True:
-            until = min(deadline, cyp_monotonic_ns() + SIGNAL_SLICE_NS)
+            until = slice_end(deadline)
             with nogil:
                 pthread_mutex_lock(&self.entries.lock)
                 while self.entries.handled < target:
-                    if cyp_cond_wait_until(&self.entries.ran, &self.entries.lock, until):
+                    if wait_on(&self.entries.ran, &self.entries.lock, until):
                         break
                 done = self.entries.handled >= target
                 pthread_mutex_unlock(&self.entries.lock)
-            if done or cyp_monotonic_ns() >= deadline:
-                return bool(done)
-            PyErr_CheckSignals()
+            if done:
+                return True
+            after_slice()
+            if cyp_monotonic_ns() >= deadline:
+                return False
 
     def run_next(self, timeout_s=0.0):
         """Runs the callbacks of the next completed batch, waiting for one up to ``timeout_s`` seconds.
@@ -179,7 +180,7 @@ cdef class CompletionQueue:
             pthread_mutex_lock(&self.entries.lock)
             self.entries.handled += 1
             self.entries.running_due_ns = 0
-            pthread_cond_broadcast(&self.entries.ran)
+            broadcast(&self.entries.ran)
             pthread_mutex_unlock(&self.entries.lock)
 
     cdef int _run(self, Delivery* d) except -1:
@@ -214,7 +215,7 @@ cdef class CompletionQueue:
         backlog = self.entries.backlog - records
         cyp_store64(&self.entries.backlog, backlog)
         if self.entries.waiting > 0 and backlog <= self._low():
-            pthread_cond_broadcast(&self.entries.room)
+            broadcast(&self.entries.room)
         pthread_mutex_unlock(&self.entries.lock)
 
     cdef int64_t _low(self) noexcept nogil:
@@ -232,6 +233,7 @@ cdef class CompletionQueue:
         Returns at once in a callback, which would wait for itself.
         """
         cdef int64_t began = cyp_monotonic_ns()
+        cdef int64_t until
         cdef bint room = False
         if self.in_callback():
             return True
@@ -240,19 +242,19 @@ cdef class CompletionQueue:
         pthread_mutex_unlock(&self.entries.lock)
         try:
             while True:
+                until = slice_end(deadline)
                 with nogil:
                     pthread_mutex_lock(&self.entries.lock)
                     while self.entries.backlog > self._low() and not cyp_load32(closed):
-                        if cyp_cond_wait_until(
-                            &self.entries.room, &self.entries.lock,
-                            min(deadline, cyp_monotonic_ns() + SIGNAL_SLICE_NS),
-                        ):
+                        if wait_on(&self.entries.room, &self.entries.lock, until):
                             break
                     room = self.entries.backlog <= self._low() or cyp_load32(closed)
                     pthread_mutex_unlock(&self.entries.lock)
-                if room or cyp_monotonic_ns() >= deadline:
-                    return room
-                PyErr_CheckSignals()
+                if room:
+                    return True
+                after_slice()
+                if cyp_monotonic_ns() >= deadline:
+                    return False
         finally:
             pthread_mutex_lock(&self.entries.lock)
             self.entries.waiting -= 1

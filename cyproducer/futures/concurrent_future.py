@@ -9,9 +9,12 @@ import logging
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cyproducer.base.durations import duration, waitable
+from cyproducer.base.hubs import look_for_hubs
+from cyproducer.errors import KafkaTimeoutError
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.futures.loop_outcomes import LoopOutcomes
 
@@ -61,6 +64,14 @@ class ConcurrentFuture(Future[T]):
         if self._record.is_done:
             return self._record.get()
         self._record._refuse_wait("result()")
+        if look_for_hubs():
+            # A callback sets this future, on another thread, from which eventlet's locks wake nobody.
+            try:
+                return self._record.get(seconds)
+            except KafkaTimeoutError:
+                if self._record.is_done:
+                    raise
+                raise TimeoutError from None
         return super().result(seconds)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -69,6 +80,12 @@ class ConcurrentFuture(Future[T]):
         if self._record.is_done:
             return self._record.exception
         self._record._refuse_wait("exception()")
+        if look_for_hubs():
+            with suppress(Exception):
+                self._record.get(seconds)
+            if not self._record.is_done:
+                raise TimeoutError
+            return self._record.exception
         return super().exception(seconds)
 
 

@@ -20,7 +20,6 @@ and takes the lock, or the waiter sees the state.
 
 import logging
 
-from cpython.exc cimport PyErr_CheckSignals
 from cpython.object cimport PyObject, PyTypeObject, destructor
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM
@@ -31,8 +30,8 @@ cimport cython
 from cyproducer.futures.completion cimport CompletionQueue
 from cyproducer.futures.invoke_callback cimport ON_BOTH, ON_FAILURE, ON_SUCCESS, bound, run_callbacks
 from cyproducer.base.clock cimport deadline_in
+from cyproducer.base.hubs cimport after_slice, in_greenlet, slice_end
 from cyproducer.base.sync cimport (
-    SIGNAL_SLICE_NS,
     cyp_add32,
     cyp_load32,
     cyp_load64,
@@ -44,7 +43,13 @@ from cyproducer.base.sync cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
 )
-from cyproducer.futures.waiting cimport lock_of, refuse_on_sender, sleep_until_settled, wake_waiters
+from cyproducer.futures.waiting cimport (
+    list_greenlet,
+    lock_of,
+    refuse_on_sender,
+    sleep_until_settled,
+    wake_waiters,
+)
 
 from cyproducer.errors import IllegalStateError, KafkaTimeoutError, copied
 from cyproducer.structs import RecordMetadata, TopicPartition
@@ -179,6 +184,18 @@ cdef int delivery_await(Delivery* d, int64_t until) except -1:
     return 0
 
 
+cdef int await_in_greenlet(Delivery* d, int64_t until) except -1:
+    """``delivery_await`` for a greenlet, on which the sender never counts to send (``Delivery.waiting``)."""
+    cyp_add32(&d.interested, 1)
+    try:
+        if not list_greenlet(d, until):
+            raise MemoryError("no memory to wait for a record")
+        after_slice()
+    finally:
+        cyp_add32(&d.interested, -1)
+    return 0
+
+
 cdef void enlist(Delivery* d, RecordFuture future) noexcept:
     """Appends a future to the delivery's callback list, and takes its reference. The delivery's lock is held.
 
@@ -261,17 +278,20 @@ cdef void delivery_forward(Delivery* d, Forward* targets) noexcept:
 
 cdef int wait_slice(Delivery* d, int64_t deadline) except -1:
     """Waits until a delivery has an outcome, ``deadline``, or the next check for signals, which it makes."""
-    cdef int64_t now = cyp_monotonic_ns()
-    cdef int64_t until = deadline if deadline - now < SIGNAL_SLICE_NS else now + SIGNAL_SLICE_NS
+    cdef int64_t until = slice_end(deadline)
     cdef bint pending
     delivery_ref(d)
     try:
-        delivery_await(d, until)
-        pending = cyp_load32(&d.state) == PENDING
+        if in_greenlet():
+            await_in_greenlet(d, until)
+            pending = False
+        else:
+            delivery_await(d, until)
+            pending = cyp_load32(&d.state) == PENDING
     finally:
         delivery_unref(d)
     if pending and until < deadline:
-        PyErr_CheckSignals()
+        after_slice()
     return 0
 
 

@@ -13,4 +13,5 @@ cdef struct Sleeper:
 cdef pthread_mutex_t* lock_of(Delivery* d) noexcept nogil
 cdef int refuse_on_sender(str what) except -1
 cdef void wake_waiters(Delivery* d) noexcept nogil
+cdef bint list_greenlet(Delivery* d, int64_t until) noexcept nogil
 cdef void sleep_until_settled(Delivery* d, int64_t until) noexcept nogil

@@ -14,6 +14,7 @@ Every ``nogil`` function runs without the GIL.
 """
 
 from cyproducer.futures.delivery cimport PENDING
+from cyproducer.base.hubs cimport resume, suspend_on
 from cyproducer.base.sync cimport (
     FAR_NS,
     cyp_cond_init,
@@ -27,8 +28,7 @@ from cyproducer.base.sync cimport (
     pthread_mutex_unlock,
 )
 
-import threading
-
+from cyproducer.base.threads import current_name
 from cyproducer.errors import IllegalStateError
 
 cdef extern from *:
@@ -70,7 +70,7 @@ def refuse_wait_of_sender(str what not None):
 cdef int refuse_on_sender(str what) except -1:
     if sends:
         raise IllegalStateError(
-            f"{what} on {threading.current_thread().name!r}, the sender thread, would stop it from sending. "
+            f"{what} on {current_name()!r}, the sender thread, would stop it from sending. "
             "A finalizer that the garbage collector ran on this thread, perhaps a __del__, called it: call "
             "it from another thread"
         )
@@ -83,8 +83,12 @@ cdef pthread_mutex_t* lock_of(Delivery* d) noexcept nogil:
 
 
 cdef void wake_waiters(Delivery* d) noexcept nogil:
-    """Wakes the first waiter, which wakes the next. The state is stored, and the delivery's lock is held."""
+    """Wakes the first waiter, which wakes the next, and all greenlets.
+
+    The state is stored, and the delivery's lock is held.
+    """
     d.waking = 1
+    resume(d)
     pass_on(d.first_sleeper)
 
 
@@ -128,6 +132,20 @@ cdef void sleep_until_settled(Delivery* d, int64_t until) noexcept nogil:
         leave(d, &me)
     pthread_mutex_unlock(lock)
     pthread_cond_destroy(&me.woken)
+
+
+cdef bint list_greenlet(Delivery* d, int64_t until) noexcept nogil:
+    """Lists the calling greenlet, which then waits in ``after_slice``, unless the delivery has an outcome.
+
+    Returns False if there is no memory.
+    """
+    cdef pthread_mutex_t* lock = lock_of(d)
+    cdef bint listed = True
+    pthread_mutex_lock(lock)
+    if cyp_load32(&d.state) == PENDING:
+        listed = suspend_on(d, until)
+    pthread_mutex_unlock(lock)
+    return listed
 
 
 cdef void leave(Delivery* d, Sleeper* s) noexcept nogil:

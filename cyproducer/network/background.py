@@ -4,10 +4,10 @@ Owns one daemon thread per running task. Does not own what the tasks do: reading
 function that returns a password. The sender's thread starts tasks and looks at them; it never waits.
 """
 
-import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from cyproducer.base.originals import allocate_lock
 from cyproducer.user_thread import start_thread
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class Background:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         # Held while calling wake(), so that no task wakes up a loop that no longer exists.
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._closed = False
         self._running = 0
 

@@ -12,6 +12,9 @@ import threading
 import time
 
 from cyproducer.base.durations import waitable
+from cyproducer.base.hubs import Event
+from cyproducer.base.originals import get_ident
+from cyproducer.base.threads import SystemThread, new_thread
 from cyproducer.futures.completion import CompletionQueue
 
 log = logging.getLogger("cyproducer")
@@ -28,8 +31,10 @@ class CallbackThread:
         """
         self.queue = CompletionQueue(self.start, most)
         self._name = name
-        self._thread: threading.Thread | None = None
-        self._runs = threading.Event()
+        self._ident = 0
+        self._thread: threading.Thread | SystemThread | None = None
+        self._runs = Event()
+        self._ended = Event()
 
     def start(self) -> None:
         """Starts the callback thread.
@@ -37,8 +42,7 @@ class CallbackThread:
         Raises:
             RuntimeError: the system cannot start another thread.
         """
-        # Set before the thread runs: a callback may call is_current().
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread = new_thread(self._run, self._name)
         try:
             self._thread.start()
         except BaseException:
@@ -46,7 +50,16 @@ class CallbackThread:
             raise
 
     def _run(self) -> None:
+        self._ident = get_ident()
         self._runs.set()
+        try:
+            self._run_callbacks()
+        finally:
+            # The system reuses idents.
+            self._ident = 0
+            self._ended.set()
+
+    def _run_callbacks(self) -> None:
         while True:
             try:
                 if self.queue.run_next(3600.0) is None:
@@ -56,7 +69,7 @@ class CallbackThread:
 
     def is_current(self) -> bool:
         """Whether the calling thread is the callback thread."""
-        return threading.current_thread() is self._thread
+        return self._ident == get_ident()
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Waits until the callbacks of all batches completed so far have run; False on timeout."""
@@ -69,4 +82,7 @@ class CallbackThread:
         thread = self._thread
         # Another thread may be starting it right now, with the first callback: then it cannot be joined yet.
         if thread is not None and not self.is_current() and self._runs.wait(waitable(timeout_s)):
-            thread.join(waitable(max(0.0, deadline - time.monotonic())))
+            left = waitable(max(0.0, deadline - time.monotonic()))
+            # As a greenlet may wait. The rest takes no time.
+            if self._ended.wait(left):
+                thread.join(left)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from cyproducer import errors
 from cyproducer.base.clock import Clock
+from cyproducer.base.originals import Socket
 from cyproducer.config import ProducerConfig
 from cyproducer.config.values import split_server
 from cyproducer.control.apis import (
@@ -330,7 +331,7 @@ class Connector:
                 self.connect_to(node_id, now_ms)
 
     def _connect(self, address: Address) -> socket.socket:
-        sock = socket.socket(address.family, socket.SOCK_STREAM)
+        sock = Socket(address.family, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
             for option in self._config.socket_options:

@@ -13,12 +13,13 @@ address under its canonical name, for bootstrap servers behind one alias (KIP-23
 """
 
 import socket
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from cyproducer.base import originals
+from cyproducer.base.threads import Condition, new_thread
 from cyproducer.control.connections import Address, cause_text
 from cyproducer.errors import NameResolutionError
 
@@ -56,8 +57,8 @@ class Resolver:
         self,
         wake: Callable[[], None],
         *,
-        getaddrinfo: Callable[..., Iterable[tuple[Any, ...]]] = socket.getaddrinfo,
-        getnameinfo: Callable[[Any, int], tuple[str, str]] = socket.getnameinfo,
+        getaddrinfo: Callable[..., Iterable[tuple[Any, ...]]] = originals.getaddrinfo,
+        getnameinfo: Callable[[Any, int], tuple[str, str]] = originals.getnameinfo,
     ) -> None:
         """
         Args:
@@ -71,7 +72,7 @@ class Resolver:
         self._getnameinfo = getnameinfo
         # Guards all attributes below; notified of new look-ups. Held while calling wake(), so that no thread
         # wakes up a loop that no longer exists.
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = Condition()
         self._answers: deque[Resolution] = deque()
         self._closed = False
         #: The look-ups that wait for a thread.
@@ -104,7 +105,7 @@ class Resolver:
             if len(sharing) > 1:
                 return request
             self._waiting.append(look_up)
-            self._changed.notify()
+            self._changed.notify_all()
             # Threads that were notified earlier may not have taken their look-up yet.
             wanted = len(self._waiting) > self._idle and self._threads < MOST_THREADS
             self._threads += wanted
@@ -114,7 +115,7 @@ class Resolver:
 
     def _start_thread(self) -> None:
         try:
-            threading.Thread(target=self._run, name="cyproducer-dns", daemon=True).start()
+            new_thread(self._run, "cyproducer-dns").start()
         except RuntimeError as cause:
             with self._changed:
                 self._threads -= 1
@@ -229,7 +230,7 @@ def _literal(host: str, port: int) -> list[Address] | None:
         return None
     try:
         # As bytes: for a str, Python would import its IDNA codec first.
-        infos = socket.getaddrinfo(
+        infos = originals.getaddrinfo(
             host.encode(), port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         )
     except OSError:

@@ -11,7 +11,6 @@ call the methods under "From application threads", which queue requests and wake
 import logging
 import math
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,6 +19,8 @@ from typing import Any, NamedTuple
 
 from cyproducer import errors
 from cyproducer.base.clock import Clock
+from cyproducer.base.hubs import Event
+from cyproducer.base.threads import Condition
 from cyproducer.base.words import counted
 from cyproducer.config import ProducerConfig
 from cyproducer.control.apis import (
@@ -90,7 +91,7 @@ class _Purge(NamedTuple):
     queued: bool
     in_flight: bool
     error: Exception
-    done: threading.Event
+    done: Event
 
 
 class NetworkClient:
@@ -203,7 +204,7 @@ class NetworkClient:
         #: The current view of the cluster; replaced as a whole, so that any thread may read it.
         self.view: ClusterView = self._metadata.view()
         # Notifies application threads that the view or a topic's error has changed.
-        self._changed = threading.Condition()
+        self._changed = Condition()
 
     # From application threads
 
@@ -350,12 +351,12 @@ class NetworkClient:
                 self._changed.wait(min(left, 0.5))
         return listing
 
-    def purge(self, queued: bool, in_flight: bool, error: Exception) -> threading.Event:
+    def purge(self, queued: bool, in_flight: bool, error: Exception) -> Event:
         """Fails the records that wait to be sent, or those in flight, or both, with copies of ``error``.
 
         Returns an event that is set once they have failed.
         """
-        purge = _Purge(queued, in_flight, error, threading.Event())
+        purge = _Purge(queued, in_flight, error, Event())
         self._purges.append(purge)
         self._sender.request_control()
         return purge.done

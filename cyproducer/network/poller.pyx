@@ -15,13 +15,18 @@ cdef extern from "polling.h" nogil:
     int cyp_epoll_modify(int epfd, int fd, int writable)
 
 
+def _kind(selector):
+    """Its class by name: gevent and eventlet remove the class from its module, but it may still be used."""
+    return type(selector).__module__, type(selector).__name__
+
+
 cdef class Poller:
     """Waits on one selector. ``selector``: any class of ``selectors``. One thread at a time."""
 
     def __init__(self, selector):
         self.selector = selector
         self.epoll_fd = -1
-        if CYP_HAS_EPOLL and type(selector) is getattr(selectors, "EpollSelector", None):
+        if CYP_HAS_EPOLL and _kind(selector) == ("selectors", "EpollSelector"):
             self.epoll_fd = selector.fileno()
 
     cdef int wait(self, int64_t timeout_ns, Ready* ready) except -1 nogil:

@@ -13,10 +13,10 @@ keytab, if there is no other cache.
 """
 
 import hashlib
-import time
 from functools import partial
 from typing import Any, Final
 
+from cyproducer.base import originals
 from cyproducer.config import ProducerConfig
 from cyproducer.errors import (
     KafkaConfigurationError,
@@ -104,7 +104,7 @@ class Exchange:
             except library.exceptions.GSSError as error:
                 if pause_s is None or error.min_code - _BASE not in _PASSING:
                     raise self._explained(error) from None
-            time.sleep(pause_s)
+            originals.sleep(pause_s)
         raise AssertionError("unreachable")
 
     def step(self, reply: bytes) -> bytes:

@@ -21,6 +21,7 @@ from urllib.parse import quote_plus, unquote, urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
 from cyproducer import errors
+from cyproducer.base import originals
 from cyproducer.config import ProducerConfig
 from cyproducer.config.values import revealed
 from cyproducer.errors import KafkaConfigurationError
@@ -55,7 +56,7 @@ class OidcTokens:
         config: ProducerConfig,
         *,
         clock: Callable[[], float] = time.time,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = originals.sleep,
     ) -> None:
         self._config = config
         self._unix_s = clock

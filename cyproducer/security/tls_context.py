@@ -9,11 +9,11 @@ file has changed, ``TlsContext.reload`` makes a new one; if the new files do not
 
 import os
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from cyproducer.base.originals import allocate_lock
 from cyproducer.config import ProducerConfig
 from cyproducer.config.values import revealed
 from cyproducer.errors import KafkaConfigurationError
@@ -41,7 +41,7 @@ class TlsContext:
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
         self._seen = _state_of(_files(config))
-        self._lock = threading.Lock()  # one reload at a time
+        self._lock = allocate_lock()  # one reload at a time
         #: The context for new connections.
         self.context = make_context(config)
 

@@ -19,11 +19,11 @@ import inspect
 import json
 import math
 import re
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from cyproducer.base.clock import Clock
+from cyproducer.base.originals import allocate_lock
 from cyproducer.user_thread import Log
 
 log = Log("cyproducer")
@@ -130,7 +130,7 @@ class Tokens:
         self._provider = provider
         self._clock = clock
         self._rng = rng
-        self._lock = threading.Lock()  # one call of the provider at a time
+        self._lock = allocate_lock()  # one call of the provider at a time
         self._token: Token | None = None
         self._ends_ms = -math.inf
         self._rejected: str | None = None

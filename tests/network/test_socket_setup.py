@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
+from cyproducer.network import connector
 from cyproducer.network.connector import Connector
 from tests.network.odd_servers import refusing_address
 from tests.network.producing import WAIT_S, producing
@@ -60,7 +61,7 @@ def test_each_buffer_size_goes_to_its_own_socket_option(monkeypatch: pytest.Monk
 
     def connect(self: Connector, address: Any) -> socket.socket:
         with monkeypatch.context() as patched:
-            patched.setattr(socket, "socket", Noting)
+            patched.setattr(connector, "Socket", Noting)
             return make(self, address)
 
     monkeypatch.setattr(Connector, "_connect", connect)

@@ -28,7 +28,7 @@ def test_closing_ends_a_wait_for_the_first_broker() -> None:
 
         thread = threading.Thread(target=wait, daemon=True)
         thread.start()
-        until(lambda: producer._runtime.client._changed._waiters, "a thread that waits")  # type: ignore[attr-defined]
+        until(lambda: producer._runtime.client._changed._waiters, "a thread that waits")
         producer.close(0)
         thread.join(WAIT_S)
         assert not thread.is_alive()

@@ -35,8 +35,12 @@ producer.send("requests", b"parent's, waiting")
 
 def application(environ, start_response):
     path = environ["PATH_INFO"][1:]
-    producer.send("requests", path.encode())
-    if path == "hang":
+    future = producer.send("requests", path.encode())
+    if path == "get":
+        future.get(30)
+    elif path == "flush":
+        producer.flush(30)
+    elif path == "hang":
         os.write(1, b"hangs\\n")
         while True:
             pass
@@ -87,10 +91,18 @@ class Request:
         self._socket = socket.create_connection(address, 30)
         self._socket.sendall(f"GET /{path} HTTP/1.1\r\nHost: localhost\r\n".encode())
 
+        self._sent = False
+
+    def send(self) -> None:
+        """Ends the request, so that the application gets it."""
+        if not self._sent:
+            self._sent = True
+            self._socket.sendall(b"Connection: close\r\n\r\n")
+
     def finish(self) -> str:
         """Returns the pid of the worker that responded."""
+        self.send()
         with self._socket:
-            self._socket.sendall(b"Connection: close\r\n\r\n")
             answer = b""
             while data := self._socket.recv(4096):
                 answer += data
@@ -125,6 +137,22 @@ def test_gunicorn_workers_with_threads_drain(broker: EmbeddedBroker) -> None:
         assert all(request.finish() for request in requests)
         assert program.end(signal.SIGTERM) == 0, program.said
     compare(broker, program, [b"%d" % number for number in range(12)])
+
+
+@needs_module("gevent")
+@pytest.mark.parametrize("preload", [False, True], ids=["loaded after the patches", "loaded before"])
+def test_a_request_to_a_worker_of_gevent_waits_while_others_are_served(
+    broker: EmbeddedBroker, preload: bool
+) -> None:
+    with serving(broker, workers=1, worker_class="gevent", preload_app=preload) as (program, address):
+        # Its record lingers for minutes, unless the same worker serves the second request meanwhile.
+        first = Request(address, "get")
+        first.send()
+        second = Request(address, "flush")
+        assert second.finish() == first.finish()
+        assert Request(address, "last").finish()
+        assert program.end(signal.SIGTERM) == 0, program.said
+    compare(broker, program, [b"get", b"flush", b"last"])
 
 
 @pytest.mark.parametrize("worker_class", ["sync", "gthread"])

@@ -10,9 +10,10 @@ from typing import Any, cast
 import pytest
 
 from cyproducer import errors
+from cyproducer.base.channel import channel
 from cyproducer.callers.send_path import WouldBlock
 from cyproducer.producer import KafkaProducer, ProducerRecord
-from cyproducer.send_async import _channel, send_async
+from cyproducer.send_async import send_async
 from tests.network.producing import WAIT_S, producing
 from tests.network.scripted_broker import PRODUCE, Act, ScriptedCluster
 
@@ -63,7 +64,7 @@ def test_a_topic_that_a_partitioner_waits_for_in_vain_fails_through_the_future()
 
 def test_without_eventfd_a_pipe_that_never_blocks_announces_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "eventfd", raising=False)
-    fds = _channel()
+    fds = channel()
     try:
         assert fds[0] != fds[1]
         assert not os.get_blocking(fds[0])

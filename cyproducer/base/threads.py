@@ -1,0 +1,96 @@
+"""Threads of the system, and what they wait for, in a process that gevent or eventlet has patched, too.
+
+Owns starting a producer's threads, their names, and ``Condition``. Does not own what they run. In a process
+that is not patched, a thread is an ordinary ``threading.Thread``, which debuggers and profilers know.
+"""
+
+import _thread
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from cyproducer.base.durations import waitable
+from cyproducer.base.hubs import Event, RLock
+from cyproducer.base.originals import get_ident, start_new_thread
+
+_names: dict[int, str] = {}
+"""Ident -> name, of the threads that ``threading`` does not know."""
+
+
+class SystemThread:
+    """What a producer needs of ``threading.Thread``, without ``threading``. A daemon."""
+
+    def __init__(self, target: Callable[[], object], name: str) -> None:
+        self.name = name
+        self.ident: int | None = None
+        self._target = target
+        self._ended = Event()
+
+    def start(self) -> None:
+        """Starts the thread.
+
+        Raises:
+            RuntimeError: the system cannot start another thread.
+        """
+        self.ident = start_new_thread(self._run, ())
+
+    def _run(self) -> None:
+        _names[get_ident()] = self.name
+        try:
+            self._target()
+        finally:
+            _names.pop(get_ident(), None)
+            self._ended.set()
+
+    def is_alive(self) -> bool:
+        """Whether the thread was started and has not ended."""
+        return self.ident is not None and not self._ended.is_set()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits for the end, up to ``timeout`` seconds."""
+        self._ended.wait(timeout)
+
+
+def new_thread(target: Callable[[], object], name: str) -> threading.Thread | SystemThread:
+    """Makes a daemon thread, not started yet."""
+    if _thread.start_new_thread is start_new_thread:
+        return threading.Thread(target=target, name=name, daemon=True)
+    return SystemThread(target, name)
+
+
+def current_name() -> str:
+    """The name of the calling thread."""
+    # In a patched process, threading.current_thread() takes a patched lock.
+    return _names.get(get_ident()) or threading.current_thread().name
+
+
+class Condition:
+    """``threading.Condition`` with a reentrant lock. Threads and greenlets may wait together."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._waiters: list[Event] = []
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        self._lock.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits for ``notify_all``, up to ``timeout`` seconds; returns whether it came. The lock is held."""
+        changed = Event()
+        self._waiters.append(changed)
+        held: Any = self._lock.release_all()
+        try:
+            return changed.wait(None if timeout is None else waitable(timeout))
+        finally:
+            self._lock.acquire_again(held)
+            if changed in self._waiters:
+                self._waiters.remove(changed)
+
+    def notify_all(self) -> None:
+        """Wakes all that wait. The lock is held."""
+        for waiting in self._waiters:
+            waiting.set()
+        self._waiters.clear()
