@@ -198,6 +198,11 @@ def test_each_kind_of_command_is_found_and_a_wrong_one_is_refused() -> None:
             check(wrong)
 
 
+def test_the_page_about_installing_lists_every_extra() -> None:
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == EXTRAS
+
+
 def test_the_modules_that_print_tables_run() -> None:
     modules = {line for page in PAGES for line in commands(page) if check(line) == "module"}
     # Those of tools write files.
