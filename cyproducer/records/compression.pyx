@@ -31,11 +31,16 @@ Sources: the Kafka protocol guide (record batch, attributes), KIP-110 (zstd), KI
 The libraries were chosen by ``perf/micro/compression.py``.
 """
 
+import sys
 import zlib
 from collections import deque
 
 import cramjam
-import zstandard
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 from libc.stdint cimport uint8_t, uint32_t
 
@@ -56,6 +61,8 @@ cdef Py_ssize_t LZ4_BLOCK_BYTES = 65536
 cdef uint32_t LZ4_STORED = 1u << 31
 # The window that RFC 8878 (3.1.1.1.2) asks every decoder to support, even for small data.
 cdef int ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
+cdef int ZSTD_LARGEST_WINDOW_LOG = 31
+cdef object ZSTD_FLUSH_FRAME = zstd.ZstdCompressor.FLUSH_FRAME
 
 
 class DecompressionError(ValueError):
@@ -279,24 +286,27 @@ cdef class _Zstd(Compressor):
         try:
             context = self.idle.pop()
         except IndexError:
-            context = zstandard.ZstdCompressor(
-                level=self.level, write_content_size=True, write_checksum=False
-            )
-        frame = context.compress(data)
+            context = zstd.ZstdCompressor(level=self.level)
+        # Only then does the frame state its size.
+        context.set_pledged_input_size(len(data))
+        frame = context.compress(data, ZSTD_FLUSH_FRAME)
         self.idle.append(context)
         return frame
 
     @staticmethod
     def decompress(data, max_size):
         # The library allocates memory for the size that the frame states, so that size is checked first.
-        stated = zstandard.frame_content_size(data)
-        if stated > max_size:
+        stated = zstd.get_frame_info(data).decompressed_size
+        if stated is not None and stated > max_size:
             raise too_large("zstd", stated, max_size)
-        # If the frame states no size, this limits it; the library takes 0 to mean no limit.
-        bound = max_size or 1
         # The library also allocates the window that the frame states, which is independent of its size.
-        frame = zstandard.ZstdDecompressor(max_window_size=max(max_size, ZSTD_WINDOW_BYTES))
-        return frame.decompress(data, max_output_size=bound, allow_extra_data=False)
+        window_log = min((max(max_size, ZSTD_WINDOW_BYTES) - 1).bit_length(), ZSTD_LARGEST_WINDOW_LOG)
+        frame = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: window_log})
+        # If the frame states no size, this limits it. One byte more, so that a frame of the limit ends.
+        result = frame.decompress(data, max_length=max_size + 1)
+        if len(result) <= max_size:
+            check_end("zstd", frame.eof, frame.unused_data)
+        return result
 
 
 cdef dict COMPRESSORS = {"none": Compressor, "gzip": _Gzip, "snappy": _Snappy, "lz4": _Lz4, "zstd": _Zstd}
@@ -328,7 +338,7 @@ def decompress(codec_id, data, max_size):
     name = _codecs.CODECS[codec_id].name
     try:
         result = COMPRESSORS[name].decompress(data, max_size)
-    except (zlib.error, cramjam.DecompressionError, RuntimeError, zstandard.ZstdError) as error:
+    except (zlib.error, cramjam.DecompressionError, RuntimeError, zstd.ZstdError) as error:
         raise DecompressionError(f"cannot decompress {len(data)} bytes of {name}: {error}") from error
     if len(result) > max_size:
         raise too_large(name, f"more than {max_size}", max_size)
