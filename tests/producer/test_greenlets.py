@@ -8,12 +8,14 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.forked import needs_fork, needs_module
 from tests.network.scripted_broker import METADATA, PRODUCE, Act, Received, ScriptedCluster
 from tests.programs import Program
+from tools.harness.tls import Authority
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -371,3 +373,29 @@ def test_a_process_may_be_patched_after_its_producer_was_made(cluster: ScriptedC
         assert program.end() == 0, program.said
     # The rest is what threading says at the end of a thread that was started before the patches.
     assert program.said.startswith("0\n")
+
+
+OVER_TLS = """
+options = {"security_protocol": "SSL", "ssl_cafile": servers.pop()}
+producer = producing(**options)
+producer.wait_ready(30)
+print("fast", producer.metrics()["producer-metrics"]["tls-connection-slow-count"], flush=True)
+futures = [producer.send("orders", b"%d" % number) for number in range(100)]
+producer.flush(30)
+print("ended", [future.get(30).offset for future in futures] == list(range(100)), flush=True)
+producer.close(30)
+"""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_records_go_over_tls_in_a_patched_process(library: str, order: str, tmp_path: Path) -> None:
+    authority = Authority()
+    with ScriptedCluster(tls=authority.server(), orders=1) as cluster:
+        server = cluster.nodes[1].address.replace("127.0.0.1", "localhost")
+        trusted = str(authority.file(tmp_path))
+        with Program(BEGIN + OVER_TLS, library, order, server, trusted) as program:
+            # Encrypted without the GIL, as in any other process.
+            assert program.hear("fast ") == "0"
+            assert program.hear("ended ") == "True"
+            assert program.end() == 0
