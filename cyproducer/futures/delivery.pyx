@@ -51,7 +51,7 @@ from cyproducer.futures.waiting cimport (
     wake_waiters,
 )
 
-from cyproducer.errors import IllegalStateError, KafkaTimeoutError, copied
+from cyproducer.errors import IllegalStateError, KafkaTimeoutError, copied, told
 from cyproducer.structs import RecordMetadata, TopicPartition
 
 cdef extern from "<Python.h>":
@@ -372,7 +372,7 @@ cdef RecordFuture refused_future(object topic, object error, int64_t timestamp_m
     """A future that has already failed: the record never reached a batch."""
     cdef RecordFuture future = RecordFuture.__new__(RecordFuture)
     future.topic = topic
-    future.refusal = error
+    future.refusal = told(error, False)
     future.timestamp_ms = timestamp_ms
     return future
 

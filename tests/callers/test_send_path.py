@@ -252,6 +252,7 @@ def test_a_record_that_is_too_large_fails_its_future_and_the_error_has_both_size
         future = rig.send("t", bytes(2000))
         error = future.exception
         assert isinstance(error, RecordTooLargeError)
+        assert error.maybe_written is False
         assert (error.record_size, error.limit) == (whole_size(bytes(2000)), 1000)
         assert str(whole_size(bytes(2000))) in str(error)
         assert "max_request_size is 1000" in str(error)

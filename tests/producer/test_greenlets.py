@@ -357,7 +357,7 @@ waits = False
 flushing = spawn(flush)
 sleep(0)
 waits = True
-print(future.get(30).offset)
+print(future.get(30).offset, flush=True)
 ended(flushing)
 producer.close(30)
 """
