@@ -5,10 +5,12 @@ what, or the waking from other threads (``hubs``). Imports neither. Everything r
 """
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from cyproducer.base.hubs import Doorbell, Event
+from cyproducer.base.originals import get_ident
 
 _NAME = "_cyproducer_bell"
 
@@ -44,20 +46,22 @@ def greenlet_ident() -> int:
 def spawner(function: Callable[[], object]) -> Callable[[], object] | None:
     """Returns what any thread may call to have ``function`` run in a greenlet of this thread's hub, soon.
 
-    None if a thread would do, because the locks in this process work between threads: there is no hub, or
-    locks are not patched. eventlet's locks can't be waited for in a second thread: the one that releases them
-    tries to switch there. With gevent's, a hub with nothing else to wait for gives up (``LoopExit``).
+    None if a thread would do, because the locks in this process work between threads: they are not patched.
+    eventlet's locks can't be waited for in a second thread: the one that releases them tries to switch there.
+    With gevent's, a hub with nothing else to wait for gives up (``LoopExit``). None in a thread that has no
+    hub, too, but for the main thread: the first greenlet that waits there makes one.
     """
-    found = _hub()
-    if found is None:
-        return None
-    kind, hub = found
-    if kind is GeventBell:
-        if not sys.modules["gevent.monkey"].is_module_patched("threading"):
+    monkey = sys.modules.get("gevent.monkey")
+    patcher = sys.modules.get("eventlet.patcher")
+    if monkey is not None and monkey.is_module_patched("threading"):
+        # gevent has replaced the ident that threading.main_thread() has.
+        if get_ident() != sys.modules["gevent.hub"].MAIN_THREAD_IDENT and _hub() is None:
             return None
-        loop, spawn = hub.loop, sys.modules["gevent"].spawn
+        loop, spawn = sys.modules["gevent"].get_hub().loop, sys.modules["gevent"].spawn
         return lambda: loop.run_callback_threadsafe(spawn, function)
-    if not sys.modules["eventlet.patcher"].already_patched.get("thread"):
+    if patcher is None or not patcher.already_patched.get("thread"):
+        return None
+    if get_ident() != threading.main_thread().ident and _hub() is None:
         return None
     wake = [Event()]
 
