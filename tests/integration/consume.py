@@ -32,6 +32,17 @@ class Fetched(NamedTuple):
     headers: list[tuple[str, bytes | None]]
 
 
+def end_offset(bootstrap: str, topic: str, partition: int, timeout: float = 30) -> int:
+    """Returns the offset behind the partition's last record."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "end-offset"})
+    try:
+        marks = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout)
+        assert marks is not None
+        return marks[1]
+    finally:
+        consumer.close()
+
+
 def read_all(
     bootstrap: str,
     topic: str,

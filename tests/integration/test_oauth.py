@@ -10,7 +10,7 @@ import pytest
 
 from cyproducer import KafkaProducer
 from cyproducer.errors import SaslAuthenticationFailedError
-from tests.integration.consume import read_all
+from tests.integration.consume import end_offset
 from tools.harness import sasl, tls
 from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.token_server import Answer, Asked, TokenServer
@@ -107,7 +107,8 @@ def test_sessions_end_with_their_tokens_and_are_renewed_under_load(
             count += 500
         assert ours.metrics()["producer-metrics"]["connection-creation-total"] == made
     assert len(server.asked) >= 2
-    assert len(read_all(cluster.bootstrap_servers, topic, count)) == count
+    # Not read back: it is as many records as the machine can send in two sessions.
+    assert end_offset(cluster.bootstrap_servers, topic, 0) == count
 
 
 def granted(server: TokenServer, lifetime_s: float) -> Answer:
