@@ -34,6 +34,23 @@ class RecordMetadata(NamedTuple):
     serialized_header_size: int
 
 
+class PreparedTransaction(NamedTuple):
+    """A transaction whose records are all written, and that anybody may commit or abort.
+
+    ``KafkaProducer.prepare_transaction()`` returns it; ``cyproducer.transactions`` has ``commit`` and ``abort``.
+    Small, and can be pickled. ``protocol`` is 1 or 2, for KIP-890. ``empty``: nothing was written, so that
+    there is nothing to end. ``offsets`` has the first and the last offset written to each partition; others
+    may have written between them.
+    """
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    protocol: int
+    empty: bool
+    offsets: dict[TopicPartition, tuple[int, int]]
+
+
 class OffsetRange(NamedTuple):
     """Records of ``send_arrow()`` or ``send_many()`` that are adjacent in a partition's log.
 

@@ -62,6 +62,7 @@ from cyproducer.records.record_batch cimport BATCH_HEADER, USUAL_SLACK, put_reco
 
 import os
 
+from cyproducer.errors import ProducerClosedError, copied
 from cyproducer.user_thread import Log
 
 log = Log("cyproducer")
@@ -230,7 +231,7 @@ cdef class RecordAccumulator(Incomplete):
             t.partition_count = t.designating
             result = self._append(t, partition, r, grant, True, out)
             t.partition_count = 0
-        elif a.closed:
+        elif a.refusing:
             result = IS_CLOSED
         elif t.partition_count == 0:
             result = TOPIC_UNKNOWN
@@ -406,6 +407,10 @@ cdef class RecordAccumulator(Incomplete):
         b.data = data
         b.capacity = capacity
         return True
+
+    def why_refused(self, str closed_text not None):
+        """The error for a record that is not accepted; ``closed_text``: its text if the producer is closed."""
+        return ProducerClosedError(closed_text) if self.refusal is None else copied(self.refusal)
 
     # Sealing
 

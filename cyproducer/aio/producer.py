@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn, Self
 
 from cyproducer.aio.batch import BatchBuilder
 from cyproducer.aio.structs import RecordMetadata
-from cyproducer.aio.threads import in_thread
+from cyproducer.in_thread import in_thread
 from cyproducer.callers.send_path import WouldBlock
 from cyproducer.config import ProducerConfig
 from cyproducer.config.options import OptionTable

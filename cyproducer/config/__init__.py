@@ -70,9 +70,6 @@ _GROWING: Final = (
 #: A program that gives these, for example to test against a mock, would otherwise wonder what it talks to.
 _REPLACEABLE_PARTS: Final = ("kafka_client", "net")
 
-# reject_unsupported() refuses these if they differ from their default.
-_NOT_YET: Final = ("transactional_id",)
-
 _client_numbers = itertools.count(1)
 _client_numbers_lock = threading.Lock()  # guards _client_numbers: a count is not atomic without the GIL
 
