@@ -30,6 +30,7 @@ from cyproducer.control.apis import (
     SaslAuthenticateResponse,
     SaslHandshakeResponse,
     fallback_for,
+    lacking,
     negotiate,
 )
 from cyproducer.control.connections import Address, Connections, ConnectionState, cause_text
@@ -499,6 +500,8 @@ class Connector:
         for api in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
             if api not in connection.handshake.versions:
                 plain = self._config.security_protocol.removeprefix("SASL_")
+                if api.key in versions:
+                    raise errors.IncompatibleBrokerVersion(lacking(api, versions))
                 raise errors.IncompatibleBrokerVersion(
                     f"{connection.where} has no SASL, as it does not offer {api.name}: set "
                     f"security_protocol={plain!r}"

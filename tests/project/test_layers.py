@@ -26,8 +26,8 @@ MAY_IMPORT = {
     "accumulator": ("base", "errors", "futures", "records", "user_thread"),
     "callers": ("accumulator", "base", "errors", "futures", "records"),
     "network": (
-        "accumulator", "base", "config", "control", "errors", "futures", "records", "security", "user_thread",
-        "version",
+        "accumulator", "base", "config", "control", "errors", "futures", "records", "security", "structs",
+        "user_thread", "version",
     ),
     "observability": ("accumulator", "base", "records", "user_thread"),
     # It wraps the producer's methods, from outside.
