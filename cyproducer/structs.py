@@ -14,6 +14,31 @@ class TopicPartition(NamedTuple):
     partition: int
 
 
+class OffsetAndMetadata(NamedTuple):
+    """An offset to commit for a consumer group: that of the next record to read.
+
+    ``metadata`` is a text that the group keeps with it; None is the same as the empty text. ``leader_epoch``
+    is the leader epoch of the record before the offset; -1 or None: unknown.
+    """
+
+    offset: int
+    metadata: str | None = ""
+    leader_epoch: int | None = -1
+
+
+class ConsumerGroupMetadata(NamedTuple):
+    """A consumer's place in its group: with it, the broker refuses offsets of a former member (KIP-447).
+
+    ``generation_id`` -1 with ``member_id`` "" is no member: such offsets are not checked.
+    ``group_instance_id`` is None without static membership.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
 class RecordMetadata(NamedTuple):
     """The place of a record in the log, as the broker acknowledged it.
 
