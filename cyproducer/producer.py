@@ -96,7 +96,6 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
         self, options: Mapping[str, Any] | None = None, /, **configs: "Unpack[ProducerOptions[K, V]]"
     ) -> None:
         self.config: ProducerConfig = ProducerConfig(options, **configs)
-        self.config.reject_unsupported()
         # First, because they may raise, and no thread may be running then.
         self._interceptors = [i() if isinstance(i, type) else i for i in self.config.interceptors]
         self._partitioner = resolve_partitioner(self.config.partitioner, self.config.partitioner_ignore_keys)

@@ -107,7 +107,6 @@ class AIOKafkaProducer:
         if delivery_timeout_ms is _UNSET:
             delivery_timeout_ms = _delivery_timeout_ms(options)
         self._config = ProducerConfig(delivery_timeout_ms=delivery_timeout_ms, **options)
-        self._config.reject_unsupported()
         #: After stop(), so that a second one waits for the first.
         self._stopping: KafkaProducer | None = None
         self._closed = False

@@ -209,13 +209,6 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
         kept = {name: value for name, value in self._given.items() if name not in unset}
         return type(self)(**kept | read)
 
-    def reject_unsupported(self) -> None:
-        """Raises ``KafkaConfigurationError`` if an option asks for something this version does not have."""
-        asked = [name for name in _NOT_YET if self._values[name] != OPTIONS_BY_NAME[name].default]
-        if asked:
-            listed = ", ".join(f"{name}={OPTIONS_BY_NAME[name].shown(self._values[name])}" for name in asked)
-            raise KafkaConfigurationError(f"{listed}: not supported by this version of cyproducer yet")
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ProducerConfig):
             return NotImplemented

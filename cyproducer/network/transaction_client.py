@@ -231,10 +231,6 @@ class TransactionClient:
         self.machine.join(self._sender.take_joining())
         wait_ms = self._next(now_ms)
         self._apply()
-        if self.machine.failed:
-            self._sender.purge(True, False, self.machine.record_error())
-            if not self._sender.is_drained():
-                wait_ms = min(wait_ms, COMPRESSING_MS)
         self._notify()
         return min(wait_ms, self.machine.wait_ms(now_ms))
 
@@ -280,9 +276,13 @@ class TransactionClient:
             if self._sender.has_lost():
                 # Whatever the reason was: a transaction is not committed without one of its records.
                 self.machine.fail(errors.KafkaError("a record of the transaction has failed"))
+            compressing = False
+            if self.machine.failed:
+                self._sender.purge(True, False, self.machine.record_error())
+                compressing = not self._sender.is_drained()
             request = self.machine.next_request(self._sender.is_drained, self._sender.has_written(), now_ms)
             if request is None:
-                return math.inf
+                return COMPRESSING_MS if compressing else math.inf
             # Opening a transaction takes no request, if nothing is to be looked up.
             self._apply()
             connection, wait_ms = self._connection(request, now_ms)
