@@ -853,6 +853,36 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "no-position-is-a-position",
+        "cyproducer/offsets.py",
+        "        if not isinstance(offset, int) or offset != _OFFSET_INVALID:\n",
+        "        if True:\n",
+        ("tests/producer/test_offsets.py::test_entries_without_a_position_are_left_out_of_a_list",),
+    ),
+    Mutant(
+        "position-of-another-partition",
+        "cyproducer/offsets.py",
+        ' and not hasattr(value, "partition")',
+        "",
+        ("tests/producer/test_offsets.py::test_a_wrong_value_is_refused_with_its_partition",),
+    ),
+    Mutant(
+        "record-as-position",
+        "cyproducer/offsets.py",
+        '"offset", "metadata")\n        topic, partition, offset, metadata = fields = '
+        "[getattr(value, name, _MISSING)",
+        '"offset", "metadata")\n        topic, partition, offset, metadata = fields = '
+        "[getattr(value, name, None)",
+        ("tests/producer/test_offsets.py::test_a_wrong_entry_of_a_list_is_refused_with_its_place",),
+    ),
+    Mutant(
+        "first-generation-is-not-fenced",
+        "cyproducer/offsets.py",
+        "    return group.generation_id >= 0 or",
+        "    return group.generation_id > 0 or",
+        ("tests/producer/test_offsets.py::test_only_a_member_can_be_fenced",),
+    ),
+    Mutant(
         "idle-timer-runs-on",
         "cyproducer/spark/sharing.py",
         "            shared.timer.cancel()\n            shared.timer = None\n        return shared",
