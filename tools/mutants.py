@@ -1246,9 +1246,9 @@ MUTANTS = [
         "refused-topic-raises",
         "cyproducer/send_async.py",
         "                except BrokerResponseError as error:\n"
-        "                    return failed_future(record.topic, error)",
+        "                    producer._note_refused(error)",
         "                except KeyError as error:\n"
-        "                    return failed_future(record.topic, error)",
+        "                    producer._note_refused(error)",
         (
             "tests/producer/test_send_async_waits.py::test_a_topic_that_a_partitioner_waits_for_in_vain_fails_through_the_future",
         ),

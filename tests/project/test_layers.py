@@ -21,7 +21,7 @@ MAY_IMPORT = {
     # Its annotations name types.
     "config": ("errors", "records", "types"),
     "records": ("base", "errors"),
-    "control": ("base", "errors", "records"),
+    "control": ("base", "errors", "records", "structs"),
     "security": ("base", "config", "errors", "user_thread"),
     "futures": ("base", "errors", "records", "structs"),
     "accumulator": ("base", "errors", "futures", "records", "user_thread"),
