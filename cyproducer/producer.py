@@ -18,7 +18,7 @@ from cyproducer import errors, forking
 from cyproducer.base.durations import duration
 from cyproducer.base.hubs import RLock
 from cyproducer.base.missing import Missing, without_missing
-from cyproducer.base.words import counted
+from cyproducer.base.words import counted, line_prefix
 from cyproducer.callers.bulk_path import BulkPath
 from cyproducer.config import DEFAULTS, ProducerConfig, shown_option
 from cyproducer.control.cluster_view import ClusterView
@@ -28,7 +28,7 @@ from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.records.topic_names import legal_topic
 from cyproducer.runtime import Runtime, close_all, disown_all, finish
 from cyproducer.structs import RecordMetadata, TopicPartition
-from cyproducer.user_thread import DRAIN_S, line_prefix, user_thread
+from cyproducer.user_thread import DRAIN_S, user_thread
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
