@@ -1,4 +1,4 @@
-"""Runs the example of docs/transactions.md on a real Kafka: killed in the middle, it copies each record once."""
+"""Runs the example of docs/transactions.md on a real Kafka: killed half-way, it copies each record once."""
 
 import signal
 import subprocess
