@@ -6,6 +6,9 @@ records of several threads go to the same transaction.
 """
 
 import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -49,7 +52,8 @@ class TransactionalCalls:
             IllegalStateError: it was called before, or in a callback.
         """
         client, seconds = self._transactions("init_transactions"), self._seconds(timeout)
-        client.init(seconds)
+        with self._timed("init"):
+            client.init(seconds)
 
     def begin_transaction(self) -> None:
         """Begins a transaction: ``send()`` accepts records from now on. Sends nothing.
@@ -58,7 +62,9 @@ class TransactionalCalls:
             IllegalStateError: a transaction is open, or ``init_transactions()`` has not succeeded yet.
             ApplicationRecoverableError: this producer was fenced, or has failed otherwise.
         """
-        self._transactions("begin_transaction").begin()
+        client = self._transactions("begin_transaction")
+        with self._timed("begin"):
+            client.begin()
 
     def send_offsets_to_transaction(self, offsets: Any, group: Any, timeout: float | None = None) -> None:
         """Makes positions of a consumer group part of the transaction: they are committed with its records.
@@ -87,7 +93,8 @@ class TransactionalCalls:
                 line_prefix(self.config.client_id),
                 found.group.group_id,
             )
-        client.send_offsets(found, seconds)
+        with self._timed("send-offsets"):
+            client.send_offsets(found, seconds)
 
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Waits for all records and their callbacks, and commits them, with the offsets, as one.
@@ -201,7 +208,17 @@ class TransactionalCalls:
         seconds = self._seconds(timeout)
         if timeout is None and event is not Event.ABORT:
             seconds += self.config.delivery_timeout_ms / 1000
-        return self._runtime.end_transaction(event, seconds)
+        with self._timed("abort" if event is Event.ABORT else "commit"):
+            return self._runtime.end_transaction(event, seconds)
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        """Adds the time of a block to the metrics."""
+        began_ns = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self._runtime.accumulator.add_transaction_time(step, time.monotonic_ns() - began_ns)
 
 
 class Transaction:

@@ -338,6 +338,7 @@ class Transactions:
         self._coordinators: dict[tuple[int, str], int] = {}
         self._last_protocol = FIRST
         self._markers_under_way = False
+        self._ended_ms = 0.0
         # The open transaction.
         self._wanted = False
         self._pending: list[tuple[str, int]] = []
@@ -658,7 +659,7 @@ class Transactions:
         protocol = self._protocol_now()
         if protocol == SECOND and self._last_protocol == FIRST and self.epoch >= 0:
             return InitProducerId(self.producer_id, self.epoch)
-        if protocol == SECOND and self._markers_under_way:
+        if protocol == SECOND and self._markers_under_way and now_ms - self._ended_ms < MARKERS_LAST_MS:
             return AskMarkers()
         self.protocol = self._last_protocol = protocol
         self._opened_ms = now_ms
@@ -923,6 +924,7 @@ class Transactions:
         if code == 0:
             self._retry_now()
             self._markers_under_way = True
+            self._ended_ms = now_ms
             self._end_sent = False
             self._has_parts = self._may_have_parts = False
             if request.protocol == SECOND:
