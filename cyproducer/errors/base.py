@@ -111,8 +111,7 @@ class ApplicationRecoverableError(KafkaError):
     """This transactional producer cannot continue. Close it and make a new one (KIP-1050)."""
 
 
-class InvalidConfigurationError(KafkaError):
-    """Rights, an option or a broker's version do not allow this; trying again will not help (KIP-1050)."""
+kafka_errors: dict[int, type["BrokerResponseError"]] = {}
 
 
 class BrokerResponseError(KafkaError):
@@ -144,11 +143,18 @@ class BrokerResponseError(KafkaError):
         return f"[Error {self.errno}] {type(self).__name__}: {self.description}"
 
 
-class AuthorizationError(InvalidConfigurationError, BrokerResponseError):
+# Of code 40, and of everything that rights, options or brokers do not allow, so that trying again will not
+# help (KIP-1050): as in Java, one class for both.
+class InvalidConfigurationError(BrokerResponseError, code=40, message="INVALID_CONFIG"):
+    description = "A configuration value is not acceptable."
+
+
+class AuthorizationError(InvalidConfigurationError):
     """The principal lacks the right to do this."""
 
-
-kafka_errors: dict[int, type[BrokerResponseError]] = {}
+    errno = None
+    message = None
+    description = None
 
 
 # A table and not a loop: each import converts 135 names.

@@ -167,7 +167,7 @@ class IllegalSaslStateError(BrokerResponseError, code=34):
     description = "The request does not fit the state of the SASL exchange."
 
 
-class UnsupportedVersionError(InvalidConfigurationError, BrokerResponseError, code=35):
+class UnsupportedVersionError(InvalidConfigurationError, code=35):
     description = "The broker does not support this version of the request."
 
 
@@ -185,10 +185,6 @@ class InvalidReplicationFactorError(BrokerResponseError, code=38):
 
 class InvalidReplicationAssignmentError(BrokerResponseError, code=39):
     description = "The replica assignment is not usable."
-
-
-class InvalidConfigurationError(BrokerResponseError, code=40, message="INVALID_CONFIG"):
-    description = "A configuration value is not acceptable."
 
 
 class NotControllerError(RetriableError, BrokerResponseError, code=41):
@@ -227,7 +223,7 @@ class InvalidProducerIdMappingError(ApplicationRecoverableError, BrokerResponseE
     description = "The producer id does not belong to the transactional id."
 
 
-class InvalidTransactionTimeoutError(InvalidConfigurationError, BrokerResponseError, code=50):
+class InvalidTransactionTimeoutError(InvalidConfigurationError, code=50):
     description = "The transaction timeout exceeds the broker's transaction.max.timeout.ms."
 
 
