@@ -200,9 +200,7 @@ class TransactionClient:
             # Also after Ctrl-C.
             self.give_up(call)
 
-    def _wait_until(
-        self, reached: Callable[[], bool], call: Call, left_s: float, timeout_s: float
-    ) -> None:
+    def _wait_until(self, reached: Callable[[], bool], call: Call, left_s: float, timeout_s: float) -> None:
         deadline = time.monotonic() + left_s
         with self._changed:
             while not reached():
