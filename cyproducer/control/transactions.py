@@ -189,7 +189,7 @@ class Call:
     """A call of the application, and its outcome.
 
     ``accepted``: it was looked at. ``released``: the calling thread waits for nothing else, so the
-    transaction may end. ``abandoned``: its thread has stopped waiting.
+    transaction may end. ``abandoned``: its thread has stopped waiting, and has not seen the outcome.
     """
 
     def __init__(self, event: Event, name: str, released: bool = True) -> None:
@@ -352,7 +352,8 @@ class Transactions:
         self._calls: list[Call] = []
         self._offsets: list[OffsetsCall] = []
         self._left: dict[TopicPartition, OffsetAndMetadata] = {}
-        self._unclaimed: tuple[Event, str, Any] | None = None
+        # The last operation that has succeeded, its result, and the calls that have it.
+        self._last: tuple[Event, Any, list[Call]] | None = None
         # The request in flight, and the failures of those before it.
         self.in_flight: Request | None = None
         self._failures = 0
@@ -427,15 +428,17 @@ class Transactions:
         if self.state is State.FATAL_ERROR:
             call.finish(self._fatal_error())
             return
-        if self._unclaimed is not None:
-            event, name, result = self._unclaimed
+        # Only now: a thread may stop waiting at the moment of the success.
+        if self._last is not None and all(caller.abandoned for caller in self._last[2]):
+            event, result, _ = self._last
             if call.event is event:
-                self._unclaimed = None
+                self._last = None
                 call.finish(None, result)
             else:
                 call.finish(
                     errors.IllegalStateError(
-                        f"{call.name}: {name} timed out and has succeeded since: call it again to see that"
+                        f"{call.name}: {event.value} timed out and has succeeded since: call it again to see "
+                        "that"
                     )
                 )
             return
@@ -466,7 +469,6 @@ class Transactions:
         self._retry_now()
 
     def _submit_close(self, call: CloseCall) -> None:
-        self._unclaimed = None
         if self.state in (State.IN_TRANSACTION, State.PREPARING, State.ABORTABLE_ERROR):
             self._go(Event.ABORT)
             self._fail_calls(
@@ -539,8 +541,7 @@ class Transactions:
         calls, self._calls = self._calls, []
         for call in calls:
             call.finish(None, result)
-        if calls and all(call.abandoned for call in calls):
-            self._unclaimed = event, calls[-1].name, result
+        self._last = (event, result, calls) if calls else None
 
     def _fail_calls(self, error: BaseException) -> None:
         calls, self._calls = [*self._calls, *self._offsets], []
