@@ -980,7 +980,7 @@ class Transactions:
             self._fatal(error)
         elif self.state is not State.ABORTING:
             self._abortable(error)
-        elif isinstance(request, AddPartitions | AddOffsets | CommitOffsets):
+        elif not self._is_for_abort(request):
             # Sent before the abort began, which makes it irrelevant.
             return
         elif isinstance(error, errors.AuthorizationError):
@@ -989,6 +989,14 @@ class Transactions:
             self._fail_calls(error)
         else:
             self._fatal(error)
+
+    def _is_for_abort(self, request: Request) -> bool:
+        """Whether an abort needs this request."""
+        if isinstance(request, FindCoordinator):
+            return request.kind == TRANSACTION
+        if isinstance(request, InitProducerId):
+            return self._must_bump
+        return isinstance(request, EndTxn)
 
     def _error(self, code: int, what: str, where: str, message: str | None = None) -> errors.KafkaError:
         kind = errors.for_code(code)
