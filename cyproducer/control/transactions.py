@@ -84,7 +84,8 @@ UNSUPPORTED_VERSION = 35
 
 _MOVED = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
 _FATAL_TO_PRODUCE = frozenset({UNSUPPORTED_VERSION, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED})
-_FATAL = _FATAL_TO_PRODUCE | {INVALID_PRODUCER_EPOCH, UNKNOWN_SERVER_ERROR}
+_FENCED = frozenset({INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED})
+_FATAL = _FATAL_TO_PRODUCE | _FENCED | {UNKNOWN_SERVER_ERROR}
 _UNDER_WAY = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
@@ -974,7 +975,7 @@ class Transactions:
 
     def _give_up(self, request: Request, code: int, error: errors.KafkaError) -> None:
         """A request is refused, and trying it again would not help."""
-        if self.state is State.INITIALIZING:
+        if self.state is State.INITIALIZING and code not in _FENCED:
             self._not_initialized(error)
         elif code in _FATAL:
             self._fatal(error)
