@@ -28,9 +28,10 @@ transaction can only be aborted. After a *fatal* one this producer can do nothin
 with the first cause. A record that is not delivered, or was not even accepted, makes an abortable error: a
 transaction is never committed without one of its records.
 
-**After an abort** no sequence of it may be used again. The second protocol's EndTxn ends the epoch. With the
-first, InitProducerId bumps it if anything has failed. It must not come before EndTxn: it would abort the
-transaction silently, and what is sent later would be committed without what came before.
+**After an abort** no sequence of it may be used again, and no late request of it may become part of the next
+transaction. The second protocol's EndTxn ends the epoch. With the first, InitProducerId bumps it if a record
+has failed or a request got no response. It must not come before EndTxn: it would abort the transaction
+silently, and what is sent later would be committed without what came before.
 
 **Calls that time out** go on. The same call joins what is under way. EndTxn is repeated as it was until there
 is an answer, so once it may be out, its opposite is refused.
@@ -348,6 +349,7 @@ class Transactions:
         self._groups: set[str] = set()
         self._opened_ms = 0.0
         self._must_bump = False
+        self._unanswered = False
         self._end_sent = False
         self._prepared: Prepared | None = None
         self._calls: list[Call] = []
@@ -531,7 +533,7 @@ class Transactions:
         self._has_parts = self._may_have_parts = False
         self._groups = set()
         self._end_sent = False
-        self._must_bump = False
+        self._must_bump = self._unanswered = False
         self._retry_now()
 
     def _go(self, event: Event) -> None:
@@ -740,6 +742,8 @@ class Transactions:
         request = self._answered()
         if not isinstance(request, FindCoordinator):
             self._coordinators.pop(self._whose(request), None)
+        if isinstance(request, AddPartitions | AddOffsets | CommitOffsets):
+            self._unanswered = True
         self._retry(error, now_ms)
 
     def unreachable(self, request: Request, error: BaseException, now_ms: float) -> None:
@@ -873,7 +877,7 @@ class Transactions:
         error = self._error(code, f"AddPartitionsToTxn of {topic}-{partition}", where)
         if self._again(code, error, request, now_ms):
             return
-        if not self._has_parts:
+        if not self._has_parts and not self._unanswered:
             self._may_have_parts = False
         self._give_up(request, code, error)
 
@@ -890,7 +894,7 @@ class Transactions:
         error = self._error(code, f"AddOffsetsToTxn of group {request.group_id!r}", where)
         if self._again(code, error, request, now_ms):
             return
-        if not self._has_parts:
+        if not self._has_parts and not self._unanswered:
             self._may_have_parts = False
         self._give_up(request, code, error)
 
@@ -937,6 +941,7 @@ class Transactions:
                 self._must_bump = False
             else:
                 self._last_protocol = FIRST
+                self._must_bump |= self._unanswered and not request.commit
             if self._must_bump:
                 # The partitions are gone; what is left is InitProducerId.
                 self.protocol = FIRST
