@@ -152,9 +152,9 @@ class InvalidConfigurationError(BrokerResponseError, code=40, message="INVALID_C
 class AuthorizationError(InvalidConfigurationError):
     """The principal lacks the right to do this."""
 
-    errno = None
-    message = None
-    description = None
+    errno: ClassVar[int | None] = None
+    message: ClassVar[str | None] = None
+    description: ClassVar[str | None] = None
 
 
 # A table and not a loop: each import converts 135 names.
