@@ -146,7 +146,7 @@ class BrokerResponseError(KafkaError):
 # Of code 40, and of everything that rights, options or brokers do not allow, so that trying again will not
 # help (KIP-1050): as in Java, one class for both.
 class InvalidConfigurationError(BrokerResponseError, code=40, message="INVALID_CONFIG"):
-    description = "A configuration value is not acceptable."
+    description: ClassVar[str | None] = "A configuration value is not acceptable."
 
 
 class AuthorizationError(InvalidConfigurationError):
