@@ -362,7 +362,11 @@ class Idempotence:
         if not batch.sequenced or fate is Fate.ACKNOWLEDGE:
             return ()
         if self.transactional and fate is not Fate.SPLIT:
-            return () if fate is Fate.RETRY else (Action.HOLD_ALL,)
+            if fate is Fate.RETRY:
+                return ()
+            # Not even the end of a gap lets anything go.
+            self._troubles.pop(Place(batch.topic, batch.partition), None)
+            return (Action.HOLD_ALL,)
         if error_code in FENCING_ERRORS and batch.first:
             for _ in self._identity(Event.FENCED):
                 self._forget_id()
