@@ -345,6 +345,17 @@ def test_a_batch_of_a_transaction_that_is_split_keeps_the_epoch() -> None:
     assert machine.on_progress(PLACE, 0, 0, True) == []
 
 
+def test_a_batch_behind_one_that_was_split_is_sent_again() -> None:
+    """It is the first one without an outcome then."""
+    machine = transactional()
+    machine.on_fate(facts(10), 10, Fate.SPLIT, False)
+    out_of_order = facts(11, first=True), OUT_OF_ORDER_SEQUENCE_NUMBER, True
+    assert machine.judge(*out_of_order).fate is Fate.RETRY
+    assert machine.judge(facts(11), INVALID_PRODUCER_EPOCH, True).fate is Fate.FAIL
+    machine.on_progress(PLACE, 0, 1, True)
+    assert machine.judge(*out_of_order).fate is Fate.FAIL
+
+
 def test_a_partition_with_a_split_and_a_failed_batch_stays_held_back() -> None:
     """The failed batch leaves a gap in the sequences: what is behind it must not go out."""
     machine = transactional()
