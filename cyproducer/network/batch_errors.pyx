@@ -19,7 +19,7 @@ from cyproducer.accumulator.structures cimport (
     Batch,
     Partition,
 )
-from cyproducer.base.sync cimport cyp_ms_ns
+from cyproducer.base.sync cimport cyp_ms_ns, cyp_store32
 from cyproducer.network.produce_codec cimport Request, free_request
 from cyproducer.network.sender cimport Sender
 
@@ -89,6 +89,7 @@ cdef int end_early(Sender sender, Batch* b, object decision) except -1:
     """Fails a batch that is queued or in flight, as decided."""
     cdef Partition* p = b.partition
     carry_out(sender, p, decision.orders)
+    transaction_lost(sender)
     if b.in_request:
         sender.accumulator.abandon(b, decision.verdict.error)
         return 0
@@ -101,6 +102,7 @@ cdef int batch_removed(Sender sender, Batch* b) except -1:
     cdef Partition* p = b.partition
     decision = sender.fates.partition_removed(facts_of(b), sender.clock.now_ns() / 1e6)
     carry_out(sender, p, decision.orders)
+    transaction_lost(sender)
     sender.accumulator.fail(b, decision.verdict.error)
     return batch_progress(sender, p, -1)
 
@@ -139,6 +141,7 @@ cdef int batch_failed(
             split(sender.accumulator, b)
         except Exception as problem:
             log.exception("splitting a batch of %d records failed; all of them fail", b.count)
+            transaction_lost(sender)
             sender.accumulator.fail(b, told(problem, False))
     elif fate == EXCLUDE:
         try:
@@ -149,8 +152,15 @@ cdef int batch_failed(
             )
             sender.accumulator.fail(b, told(problem, False))
     else:
+        transaction_lost(sender)
         sender.accumulator.fail(b, verdict.error)
     return batch_progress(sender, p, acknowledged)
+
+
+cdef void transaction_lost(Sender sender) noexcept:
+    """A batch fails. In a transaction the control plane gives up the others, before any more are sent."""
+    if sender.accumulator.c.transaction > 0:
+        cyp_store32(&sender.attention, 1)
 
 
 cdef int carry_out(Sender sender, Partition* p, object orders) except -1:
