@@ -25,6 +25,7 @@ from cyproducer.network.sender cimport Sender
 
 from cyproducer.control.batch_fate import Failure
 from cyproducer.control.idempotence import Action, BatchFacts, Fate, Place, Verdict
+from cyproducer.control.transactions import CONCURRENT_TRANSACTIONS
 from cyproducer.errors import for_code, told
 from cyproducer.user_thread import Log
 
@@ -35,6 +36,7 @@ cdef int RETRY = Fate.RETRY
 cdef int ACKNOWLEDGE = Fate.ACKNOWLEDGE
 cdef int SPLIT = Fate.SPLIT
 cdef int EXCLUDE = Fate.EXCLUDE
+cdef int MEETS_MARKERS = CONCURRENT_TRANSACTIONS
 
 _GATES = {Action.RELEASE: GATE_OPEN, Action.HOLD_NEW: GATE_UNSETTLED, Action.HOLD_ALL: GATE_SHUT}
 
@@ -135,6 +137,8 @@ cdef int batch_failed(
         acknowledged = b.first_record
         sender.accumulator.complete(b, -1, -1)
     elif fate == RETRY:
+        # Waiting for the last transaction is no failed attempt.
+        b.attempts -= error_code == MEETS_MARKERS
         put_back(sender, b, verdict.at_ms, now)
     elif fate == SPLIT:
         try:
