@@ -67,7 +67,7 @@ from cyproducer.records.record_batch cimport BATCH_HEADER, USUAL_SLACK, put_reco
 
 import os
 
-from cyproducer.errors import ProducerClosedError, copied
+from cyproducer.errors import IllegalStateError, ProducerClosedError, copied
 from cyproducer.user_thread import Log
 
 log = Log("cyproducer")
