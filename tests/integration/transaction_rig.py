@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Any, Literal
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, IsolationLevel, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import admin as untyped_admin
+from confluent_kafka.admin import AdminClient
 
 import cyproducer
 from cyproducer import KafkaProducer
@@ -159,7 +160,10 @@ def group_offsets(admin: AdminClient, group: str, topic: str, partitions: int) -
 
 def end_offsets(admin: AdminClient, topic: str, partitions: int, isolation: IsolationLevel) -> list[int]:
     """Returns the offset behind the last record that a reader can get, of each partition."""
-    wanted = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}
+    # Its types lack OffsetSpec.
+    specs: Any = untyped_admin
+    latest = specs.OffsetSpec.latest()
+    wanted = {TopicPartition(topic, partition): latest for partition in range(partitions)}
     asked = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=SETTLING_S)
     found = {each.partition: future.result(SETTLING_S).offset for each, future in asked.items()}
     return [found[partition] for partition in range(partitions)]
