@@ -15,7 +15,14 @@ try:
     from cyproducer.futures.bulk_future import BulkFuture, BulkMetadata, RowOffsets
     from cyproducer.futures.delivery import RecordFuture
     from cyproducer.producer import KafkaProducer, ProducerRecord
-    from cyproducer.structs import FailedRows, OffsetRange, RecordMetadata, TopicPartition
+    from cyproducer.structs import (
+        ConsumerGroupMetadata,
+        FailedRows,
+        OffsetAndMetadata,
+        OffsetRange,
+        RecordMetadata,
+        TopicPartition,
+    )
 except ImportError as error:
     from importlib.util import find_spec
 
@@ -30,8 +37,10 @@ __all__ = [
     "BulkFuture",
     "BulkMetadata",
     "ClusterView",
+    "ConsumerGroupMetadata",
     "FailedRows",
     "KafkaProducer",
+    "OffsetAndMetadata",
     "OffsetRange",
     "Partitioner",
     "ProducerConfig",

@@ -27,6 +27,7 @@ from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.records.topic_names import legal_topic
 from cyproducer.runtime import Runtime, close_all, disown_all, finish
 from cyproducer.structs import RecordMetadata, TopicPartition
+from cyproducer.transactional import TransactionalCalls
 from cyproducer.user_thread import DRAIN_S, line_prefix, user_thread
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ forking.in_child(_in_child)
 forking.at_exit(close_all)
 
 
-class KafkaProducer(BulkPath[K, V]):
+class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
     """Sends records to Kafka, with the API of kafka-python's ``KafkaProducer``; bounded in memory and time.
 
     Options are keyword arguments or a mapping, with kafka-python's names (``linger_ms=5``) or Java's
@@ -95,7 +96,6 @@ class KafkaProducer(BulkPath[K, V]):
         self, options: Mapping[str, Any] | None = None, /, **configs: "Unpack[ProducerOptions[K, V]]"
     ) -> None:
         self.config: ProducerConfig = ProducerConfig(options, **configs)
-        self.config.reject_unsupported()
         # First, because they may raise, and no thread may be running then.
         self._interceptors = [i() if isinstance(i, type) else i for i in self.config.interceptors]
         self._partitioner = resolve_partitioner(self.config.partitioner, self.config.partitioner_ignore_keys)
@@ -152,8 +152,13 @@ class KafkaProducer(BulkPath[K, V]):
                 self._finalizer = weakref.finalize(self, finish, runtime)
                 self._finalizer.atexit = False
                 forking.watch_worker_exit()
+            transactions = runtime.client.transactions
             self._open_path(
-                runtime.accumulator, self.config.max_request_size, self.config.max_block_ms, self._extension
+                runtime.accumulator,
+                self.config.max_request_size,
+                self.config.max_block_ms,
+                self._extension,
+                None if transactions is None else transactions.note_refused,
             )
             self._running = runtime
             return runtime
@@ -225,6 +230,7 @@ class KafkaProducer(BulkPath[K, V]):
         try:
             future = self._send_intercepted(record, self._send_serialized)
         except Exception as error:
+            self._note_refused(error)
             self._acknowledge(record.topic, record.partition, error)
             raise
         return self._followed(record, future)
@@ -271,6 +277,7 @@ class KafkaProducer(BulkPath[K, V]):
             try:
                 view = self._runtime.client.wait_for_topic(topic, self.config.max_block_ms / 1000)
             except errors.BrokerResponseError as error:
+                self._note_refused(error)
                 return failed_future(topic, error)
             asked = (topic, record.key, key, record.value, value, view)
             partition = self._custom.choose(*asked)

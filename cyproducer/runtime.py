@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cyproducer import errors, forking
 from cyproducer.accumulator.buffer_pool import BufferPool
@@ -28,6 +28,7 @@ from cyproducer.base.threads import new_thread
 from cyproducer.base.words import counted
 from cyproducer.config import ProducerConfig
 from cyproducer.control.partitioners import CustomPartitioner, PartitionerSpec
+from cyproducer.control.transactions import Event
 from cyproducer.futures.completion import CompletionQueue
 from cyproducer.futures.waiting import begin_sending
 from cyproducer.network.callback_thread import CallbackThread
@@ -225,6 +226,28 @@ class Runtime:
             )
         return text
 
+    def end_transaction(self, event: Event, timeout_s: float) -> Any:
+        """Commits, aborts or prepares the open transaction; waits up to ``timeout_s`` seconds.
+
+        The records' callbacks run before the transaction ends, but for an abort.
+        """
+        client = self.client.transactions
+        assert client is not None
+        deadline = time.monotonic() + timeout_s
+        awaits_callbacks = event is not Event.ABORT and self.callbacks.started
+        call = client.begin_end(event, not awaits_callbacks)
+        try:
+            if awaits_callbacks and client.is_accepted(call, timeout_s):
+                left = self._flush(max(0.0, deadline - time.monotonic()))
+                if left is not None and not call.done:
+                    raise errors.KafkaTimeoutError(
+                        f"{call.name} not complete within {timeout_s:g} s: {left}; call it again to go on"
+                    )
+                client.release(call)
+            return client.await_end(call, max(0.0, deadline - time.monotonic()), timeout_s)
+        finally:
+            client.give_up(call)
+
     def close(self, timeout_s: float, unasked: bool = False) -> int:
         """Drains for up to ``timeout_s`` seconds, fails the rest, ends the threads; returns the records lost.
 
@@ -246,6 +269,10 @@ class Runtime:
                 self._close_lock.release()
 
     def _close(self, timeout_s: float, unasked: bool) -> int:
+        if self.client.transactions is not None:
+            if self.thread.is_alive():
+                self.client.transactions.close(max(0.0, min(self._deadlines) - time.monotonic()))
+            self.accumulator.refusal = None
         self.accumulator.close()
         failed_before = self.accumulator.counters()["records_failed"]
         done = told = False

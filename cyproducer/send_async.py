@@ -99,11 +99,17 @@ class Line:
 async def send_async(producer: "KafkaProducer", record: "ProducerRecord") -> RecordFuture:
     """Implements ``KafkaProducer.send_async``."""
     if producer._extension is None:
-        return await accepted(producer, record, None)
+        try:
+            return await accepted(producer, record, None)
+        except Exception as error:
+            producer._note_refused(error)
+            raise
     record = producer._intercepted(record)
     try:
         future = await accepted(producer, record, producer._send_intercepted)
     except BaseException as error:
+        if isinstance(error, Exception):
+            producer._note_refused(error)
         producer._acknowledge(record.topic, record.partition, error)
         raise
     return producer._followed(record, future)
@@ -143,6 +149,7 @@ async def accepted(
                         None, client.wait_for_topic, record.topic, deadline - loop.time()
                     )
                 except BrokerResponseError as error:
+                    producer._note_refused(error)
                     return failed_future(record.topic, error)
         return extended(record, accept)
     except WouldBlock as blocked:

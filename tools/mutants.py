@@ -853,6 +853,36 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "no-position-is-a-position",
+        "cyproducer/offsets.py",
+        "        if not isinstance(offset, int) or offset != _OFFSET_INVALID:\n",
+        "        if True:\n",
+        ("tests/producer/test_offsets.py::test_entries_without_a_position_are_left_out_of_a_list",),
+    ),
+    Mutant(
+        "position-of-another-partition",
+        "cyproducer/offsets.py",
+        ' and not hasattr(value, "partition")',
+        "",
+        ("tests/producer/test_offsets.py::test_a_wrong_value_is_refused_with_its_partition",),
+    ),
+    Mutant(
+        "record-as-position",
+        "cyproducer/offsets.py",
+        '"offset", "metadata")\n        topic, partition, offset, metadata = fields = '
+        "[getattr(value, name, _MISSING)",
+        '"offset", "metadata")\n        topic, partition, offset, metadata = fields = '
+        "[getattr(value, name, None)",
+        ("tests/producer/test_offsets.py::test_a_wrong_entry_of_a_list_is_refused_with_its_place",),
+    ),
+    Mutant(
+        "first-generation-is-not-fenced",
+        "cyproducer/offsets.py",
+        "    return group.generation_id >= 0 or",
+        "    return group.generation_id > 0 or",
+        ("tests/producer/test_offsets.py::test_only_a_member_can_be_fenced",),
+    ),
+    Mutant(
         "idle-timer-runs-on",
         "cyproducer/spark/sharing.py",
         "            shared.timer.cancel()\n            shared.timer = None\n        return shared",
@@ -1216,9 +1246,9 @@ MUTANTS = [
         "refused-topic-raises",
         "cyproducer/send_async.py",
         "                except BrokerResponseError as error:\n"
-        "                    return failed_future(record.topic, error)",
+        "                    producer._note_refused(error)",
         "                except KeyError as error:\n"
-        "                    return failed_future(record.topic, error)",
+        "                    producer._note_refused(error)",
         (
             "tests/producer/test_send_async_waits.py::test_a_topic_that_a_partitioner_waits_for_in_vain_fails_through_the_future",
         ),

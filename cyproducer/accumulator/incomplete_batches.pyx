@@ -23,7 +23,7 @@ from cyproducer.base.meters cimport (
 from cyproducer.accumulator.ready_partitions cimport dequeue, enqueue_sorted, hurry, refresh, withdraw
 from cyproducer.accumulator.sequences cimport settle, take_off_wire
 from cyproducer.accumulator.batch_limit cimport probe_acknowledged
-from cyproducer.accumulator.structures cimport NOWHERE, OPEN, SEALED, SEALING, Partition, Topic
+from cyproducer.accumulator.structures cimport NOWHERE, OPEN, SEALED, SEALING, Accumulator, Partition, Topic
 from cyproducer.base.sync cimport (
     cyp_monotonic_ns,
     pthread_mutex_lock,
@@ -33,6 +33,17 @@ from cyproducer.base.sync cimport (
 
 cdef enum:
     BLOCK = 32                # batches accounted for under one hold of the lock
+
+
+cdef void note_offsets(Accumulator* a, const Batch* b, int64_t base_offset) noexcept nogil:
+    """Notes where the transaction has written. On the sender."""
+    cdef Partition* p = b.partition
+    if base_offset < 0:
+        return
+    if p.written_in != a.transaction:
+        p.written_in = a.transaction
+        p.first_offset = base_offset
+    p.last_offset = base_offset + b.count - 1
 
 
 cdef class Incomplete:
@@ -78,6 +89,8 @@ cdef class Incomplete:
         """
         if not b.abandoned:
             delivery_acknowledge(b.delivery, base_offset, log_append_ms)
+        if self.c.transaction > 0:
+            note_offsets(&self.c, b, base_offset)
 
     cdef void account(self, Batch** batches, int32_t count) noexcept nogil:
         """Removes acknowledged batches from the accumulator's state, and frees them.
@@ -259,6 +272,7 @@ cdef class Incomplete:
         """Stops accepting records and makes all batches sendable. Idempotent."""
         pthread_mutex_lock(&self.c.lock)
         self.c.closed = 1
+        self.c.refusing = 1
         hurry(&self.c)
         # Threads in await_parking() give up.
         broadcast(&self.c.progress)

@@ -111,7 +111,7 @@ cdef int park(
     memcpy(at, r.headers, r.headers_size)
     k.record.headers = at
     pthread_mutex_lock(&a.lock)
-    if a.closed:
+    if a.refusing:
         result = IS_CLOSED
     elif t.gone:
         result = TOPIC_GONE
@@ -163,7 +163,7 @@ cdef bint may_park(RecordAccumulator acc, Topic* t, int64_t size) noexcept nogil
     """Whether a record may be parked, or no longer needs to be."""
     cdef bint may
     pthread_mutex_lock(&acc.c.lock)
-    may = acc.c.closed or t.gone or t.partition_count > 0 or not crowded(&acc.c, t, size)
+    may = acc.c.refusing or t.gone or t.partition_count > 0 or not crowded(&acc.c, t, size)
     pthread_mutex_unlock(&acc.c.lock)
     return may
 
@@ -176,7 +176,7 @@ cdef bint await_parking(RecordAccumulator acc, Topic* t, int64_t size, int64_t u
     cdef bint may
     pthread_mutex_lock(&acc.c.lock)
     while True:
-        may = acc.c.closed or t.gone or t.partition_count > 0 or not crowded(&acc.c, t, size)
+        may = acc.c.refusing or t.gone or t.partition_count > 0 or not crowded(&acc.c, t, size)
         if may or wait_on(&acc.c.progress, &acc.c.lock, until):
             break
     pthread_mutex_unlock(&acc.c.lock)

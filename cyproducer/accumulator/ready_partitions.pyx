@@ -14,6 +14,8 @@ A partition is in at most one list, so finding work never requires a scan of all
                 flight to its broker when it was created are answered: at once on an idle connection; under
                 load it gathers records until then. FIFO
     SENDABLE    its oldest batch is full or has lingered, or a thread flushes, closes or waits for memory
+    JOINING     the open transaction does not have the partition yet; the control plane takes it from here,
+                once per transaction, and has it added
 
 A request takes one batch of each partition from the head of SENDABLE; a partition with more batches goes to
 the tail. So every partition gets its turn, no matter how much the others have.
@@ -39,6 +41,7 @@ from cyproducer.accumulator.structures cimport (
     GATE_OPEN,
     GATE_SHUT,
     GATHERING,
+    JOINING,
     LEFT_ALONE,
     LINGERING,
     MOST_UNSETTLED,
@@ -69,6 +72,8 @@ cdef inline PartitionList* list_of(Accumulator* a, Partition* p) noexcept nogil:
         return &a.lingering
     if p.membership == GATHERING:
         return &p.node.gathering
+    if p.membership == JOINING:
+        return &a.joining
     return &p.node.sendable
 
 
@@ -123,6 +128,8 @@ cdef inline bint may_send(Accumulator* a, Partition* p) noexcept nogil:
         return False
     if not a.idempotent:
         return True
+    if a.adds_partitions and p.joined != a.transaction:
+        return False
     if b.base_sequence >= 0:
         return p.gate != GATE_SHUT and (p.known or p.in_flight == 0)
     if p.gate != GATE_OPEN or p.unsettled_count == MOST_UNSETTLED:
@@ -156,6 +163,8 @@ cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
             want = LINGERING
         else:
             want = GATHERING
+    elif b != NULL and a.adds_partitions and p.joining != a.transaction and p.node != NULL:
+        want = JOINING
     # A batch that was made sendable does not linger again.
     if p.membership == want or (p.membership == SENDABLE and want != NOWHERE):
         return False
@@ -164,6 +173,8 @@ cdef bint refresh(Accumulator* a, Partition* p) noexcept nogil:
         return False
     p.mark = p.node.sent
     join(a, p, want)
+    if want == JOINING:
+        return True
     if want == LINGERING:
         return cyp_after(b.created_ns, a.stream_linger_ns) < a.sleeping_until_ns
     return p.node.takes and (want == SENDABLE or p.node.answered >= p.mark)
@@ -304,6 +315,7 @@ cdef inline void give_sequence(Accumulator* a, Partition* p, Batch* b, int64_t n
     b.producer_id = p.producer_id
     b.producer_epoch = p.producer_epoch
     b.base_sequence = p.next_sequence
+    p.sequenced_to = b.first_record + b.count
     # 31 bits: 2147483647 is followed by 0, also within a batch.
     p.next_sequence = <int32_t>((<uint32_t>p.next_sequence + <uint32_t>b.count) & 0x7FFFFFFF)
     p.unsettled[p.unsettled_count] = b
@@ -346,6 +358,7 @@ cdef int32_t drain(
         b.drained_ns = now
         b.in_request = 1
         p.in_flight += 1
+        a.on_wire += 1
         total += b.size
         records += b.count
         out[count] = b
@@ -353,6 +366,7 @@ cdef int32_t drain(
     for i in range(count):
         refresh(a, out[i].partition)
     if count > 0:
+        a.wrote = 1
         n.sent += 1
         a.meters.all.total[PRODUCE_REQUESTS] += 1
         a.meters.all.total[RECORDS_REQUESTED] += records

@@ -31,6 +31,11 @@ from cyproducer.base.meters cimport (
     RECORDS_FAILED,
     RECORDS_RETRIED,
     RECORDS_SENT,
+    TXN_ABORT_NS,
+    TXN_BEGIN_NS,
+    TXN_COMMIT_NS,
+    TXN_INIT_NS,
+    TXN_SEND_OFFSETS_NS,
     meter_free,
     meters_free,
     meters_init,
@@ -62,9 +67,18 @@ from cyproducer.records.record_batch cimport BATCH_HEADER, USUAL_SLACK, put_reco
 
 import os
 
+from cyproducer.errors import ProducerClosedError, copied
 from cyproducer.user_thread import Log
 
 log = Log("cyproducer")
+
+cdef dict TRANSACTION_TIMES = {
+    "init": TXN_INIT_NS,
+    "begin": TXN_BEGIN_NS,
+    "send-offsets": TXN_SEND_OFFSETS_NS,
+    "commit": TXN_COMMIT_NS,
+    "abort": TXN_ABORT_NS,
+}
 
 cdef double RATIO_MARGIN = 1.05   # the estimate is an average: with this margin most batches fit
 
@@ -230,7 +244,7 @@ cdef class RecordAccumulator(Incomplete):
             t.partition_count = t.designating
             result = self._append(t, partition, r, grant, True, out)
             t.partition_count = 0
-        elif a.closed:
+        elif a.refusing:
             result = IS_CLOSED
         elif t.partition_count == 0:
             result = TOPIC_UNKNOWN
@@ -407,6 +421,10 @@ cdef class RecordAccumulator(Incomplete):
         b.capacity = capacity
         return True
 
+    def why_refused(self, str closed_text not None):
+        """The error for a record that is not accepted; ``closed_text``: its text if the producer is closed."""
+        return ProducerClosedError(closed_text) if self.refusal is None else copied(self.refusal)
+
     # Sealing
 
     cdef int seal(self, Batch* b) except -1:
@@ -529,6 +547,13 @@ cdef class RecordAccumulator(Incomplete):
     def add_metadata_wait_time(self, int64_t ns):
         """Adds time that an application thread has spent waiting for a topic's metadata."""
         self._add(METADATA_WAIT_NS, ns)
+
+    def add_transaction_time(self, str step not None, int64_t ns):
+        """Adds time that an application thread has spent in a call of transactions.
+
+        ``step``: init, begin, send-offsets, commit or abort.
+        """
+        self._add(TRANSACTION_TIMES[step], ns)
 
     cdef void _add(self, int which, int64_t ns) noexcept:
         cdef int64_t now = self.clock.now_ns()

@@ -19,6 +19,7 @@ cdef void take_off_wire(Accumulator* a, Batch* b) noexcept nogil:
     if b.in_request:
         b.in_request = 0
         p.in_flight -= 1
+        a.on_wire -= 1
         if p.in_flight == 0:
             p.recovering = 0
 
@@ -42,7 +43,8 @@ cdef void settle(Batch* b) noexcept nogil:
 cdef int32_t strip_sequences(Accumulator* a, Partition* p, int64_t from_record) noexcept nogil:
     """Removes the sequences of the batches from ``from_record`` on, which are certainly not in the log.
 
-    None of them is in flight. Returns the number of remaining unsettled batches.
+    None of them is in flight. Returns the number of remaining unsettled batches. In a transaction the epoch
+    stays, and the records get the same sequences again: a late request of the old batches is a duplicate.
     """
     cdef int32_t kept = 0
     cdef int32_t i
@@ -57,6 +59,9 @@ cdef int32_t strip_sequences(Accumulator* a, Partition* p, int64_t from_record) 
             p.unsettled[kept] = b
             kept += 1
     p.unsettled_count = kept
+    if a.transaction > 0 and p.sequenced_to > from_record:
+        p.next_sequence = <int32_t>((p.next_sequence - (p.sequenced_to - from_record)) & 0x7FFFFFFF)
+        p.sequenced_to = from_record
     refresh(a, p)
     pthread_mutex_unlock(&a.lock)
     return kept
@@ -74,14 +79,18 @@ cdef void set_identity(Accumulator* a, int64_t producer_id, int16_t producer_epo
     """Sets the producer id and epoch of new sequences; with -1 new batches wait. Each partition switches when
     its unsettled batches allow it.
     """
-    cdef Topic* t
-    cdef int32_t i
     pthread_mutex_lock(&a.lock)
     a.producer_id = producer_id
     a.producer_epoch = producer_epoch
-    t = a.topics
+    refresh_all(a)
+    pthread_mutex_unlock(&a.lock)
+
+
+cdef void refresh_all(Accumulator* a) noexcept nogil:
+    """Moves every partition to the right list. The lock is held."""
+    cdef Topic* t = a.topics
+    cdef int32_t i
     while t != NULL:
         for i in range(t.partition_room):
             refresh(a, t.partitions[i])
         t = t.next
-    pthread_mutex_unlock(&a.lock)

@@ -71,6 +71,7 @@ cdef enum Membership:
     LINGERING = 1             # an open batch waits for linger_ms, or the stream linger, to elapse
     GATHERING = 2             # linger 0: an open batch waits for its broker's in-flight requests
     SENDABLE = 3              # its oldest batch goes into the next request
+    JOINING = 4               # must be added to the open transaction (AddPartitionsToTxn) first
 
 cdef struct Partition:
     Partition* prev           # in the list named by `membership`
@@ -85,6 +86,12 @@ cdef struct Partition:
     int64_t records           # records appended to it, ever
     int64_t producer_id       # the producer id of its sequences; meaningless before the first batch
     int64_t sequenced_ns      # when a batch last got its sequences
+    int64_t sequenced_to      # number of the record after the last one that got a sequence
+    int64_t joining           # number of the last transaction that it was to be added to
+    int64_t joined            # number of the last transaction that it was added to
+    int64_t written_in        # number of the transaction that the next two fields are of; 0: none
+    int64_t first_offset      # of its records that were acknowledged in that transaction
+    int64_t last_offset
     Batch* unsettled[MOST_UNSETTLED]  # batches with a sequence and without an outcome, in sequence order
     int32_t unsettled_count
     int32_t next_sequence
@@ -183,7 +190,14 @@ cdef struct Accumulator:
     int32_t one_in_flight     # without sequences: one batch in flight per partition, to keep the order
     int64_t producer_id       # -1: not known yet, or given up
     int16_t producer_epoch
-    int32_t closed            # takes no more records
+    int32_t closed            # takes no more records, and hurries
+    int32_t refusing          # takes no records: closed, or no transaction is open
+    int64_t transaction       # number of the open or last transaction; 0: no transactional id
+    int32_t adds_partitions   # a partition must be added to the transaction before it is written to
+    int32_t wrote             # a batch of the transaction went into a request
+    int32_t ending            # the sender calls the control plane once nothing is incomplete or on the wire
+    int64_t on_wire           # batches in unanswered requests
+    PartitionList joining
     int32_t flushing          # flush() calls in progress
     const int32_t* waiting    # the pool's count of waiters for memory
     int32_t sleeping          # a Sleep: whether new work must wake the sender

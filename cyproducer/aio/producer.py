@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn, Self
 
 from cyproducer.aio.batch import BatchBuilder
 from cyproducer.aio.structs import RecordMetadata
-from cyproducer.aio.threads import in_thread
+from cyproducer.in_thread import in_thread
 from cyproducer.callers.send_path import WouldBlock
 from cyproducer.config import ProducerConfig
 from cyproducer.config.options import OptionTable
@@ -107,7 +107,6 @@ class AIOKafkaProducer:
         if delivery_timeout_ms is _UNSET:
             delivery_timeout_ms = _delivery_timeout_ms(options)
         self._config = ProducerConfig(delivery_timeout_ms=delivery_timeout_ms, **options)
-        self._config.reject_unsupported()
         #: After stop(), so that a second one waits for the first.
         self._stopping: KafkaProducer | None = None
         self._closed = False

@@ -105,7 +105,7 @@ cdef int append_block(RecordAccumulator acc, Topic* t, Segments segments, Sendin
         cyp_lock_queued(&a.lock, &a.queued)
     else:
         pthread_mutex_lock(&a.lock)
-    if a.closed:
+    if a.refusing:
         result = IS_CLOSED
     elif t.partition_count == 0:
         result = TOPIC_UNKNOWN

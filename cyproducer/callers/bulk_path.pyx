@@ -22,7 +22,6 @@ from cyproducer.accumulator.record_accumulator cimport (
 from cyproducer.accumulator.buffer_pool cimport buffer_capacity
 from cyproducer.futures.bulk_future cimport bulk_future
 from cyproducer.callers.bulk_append cimport FEW_ROWS, OTHER_PARTITIONS, PAUSE, READY_ROWS, Ready, append_rows
-from cyproducer.futures.delivery cimport fresh
 from cyproducer.accumulator.ready_partitions cimport hurry
 from cyproducer.callers.send_path cimport given_timestamp, topic_of, wanted_partition
 from cyproducer.accumulator.structures cimport Batch
@@ -42,7 +41,6 @@ from cyproducer.records.row_source cimport check_rows, from_arrow, from_sequence
 from cyproducer.errors import (
     BufferExhaustedError,
     KafkaTimeoutError,
-    ProducerClosedError,
     UnknownTopicOrPartitionError,
 )
 from cyproducer.base.hubs import nap
@@ -149,6 +147,9 @@ cdef class BulkPath(SendPath):
         state.pins += 1
         try:
             return self._send_rows(state, source, given)
+        except Exception as error:
+            self._note_refused(error)
+            raise
         finally:
             state.pins -= 1
 
@@ -277,9 +278,7 @@ cdef class BulkPath(SendPath):
         elif result == TOPIC_UNKNOWN or result == OTHER_PARTITIONS:
             s.partitions = self._known_partitions(state, deadline)
         elif result == IS_CLOSED:
-            if acc.refusal is not None:
-                raise fresh(acc.refusal)
-            raise ProducerClosedError("the producer was closed: not all rows were accepted")
+            raise acc.why_refused("the producer was closed: not all rows were accepted")
         elif result == NO_SUCH_PARTITION:
             raise UnknownTopicOrPartitionError(
                 f"topic {state.name!r} has fewer partitions than before ({state.c.partition_count} now): "
@@ -327,7 +326,7 @@ cdef class BulkPath(SendPath):
         cdef int64_t now
         cdef int64_t until
         cdef int32_t count
-        cdef int32_t closed
+        cdef int32_t refusing
         while True:
             now = cyp_monotonic_ns()
             if state.c.partition_count == 0:
@@ -341,16 +340,16 @@ cdef class BulkPath(SendPath):
             until = slice_end(deadline)
             with nogil:
                 pthread_mutex_lock(&acc.c.lock)
-                while state.c.partition_count == 0 and not acc.c.closed:
+                while state.c.partition_count == 0 and not acc.c.refusing:
                     if wait_on(&acc.c.progress, &acc.c.lock, until):
                         break
                 count = state.c.partition_count
-                closed = acc.c.closed
+                refusing = acc.c.refusing
                 pthread_mutex_unlock(&acc.c.lock)
             if count > 0:
                 return count
-            if closed:
-                raise ProducerClosedError("the producer is closed: no row was accepted")
+            if refusing:
+                raise acc.why_refused("the producer is closed: no row was accepted")
             after_slice()
             if cyp_monotonic_ns() >= deadline:
                 raise KafkaTimeoutError(

@@ -23,7 +23,7 @@ from cyproducer.accumulator.record_accumulator cimport (
     TOPIC_GONE,
     TOPIC_UNKNOWN,
 )
-from cyproducer.futures.delivery cimport CompletionList, fresh, refused_future
+from cyproducer.futures.delivery cimport CompletionList, refused_future
 from cyproducer.accumulator.parked_records cimport await_parking, may_park, park, parked_size
 from cyproducer.base.hubs cimport after_slice, slice_end
 from cyproducer.base.sync cimport (
@@ -222,12 +222,14 @@ cdef class SendPath:
         int64_t max_request_size,
         double max_block_ms,
         object extension,
+        object on_refused=None,
     ):
         self.accumulator = accumulator
         self.max_request_size = max_request_size
         self.max_block_ns = cyp_ms_ns(max_block_ms)
         self.extension = extension
-        self.plain = extension is None
+        self.on_refused = on_refused
+        self.plain = extension is None and on_refused is None
         self.last_topic = NULL
         self.forked = False
 
@@ -263,7 +265,13 @@ cdef class SendPath:
         """
         if self.plain:
             return self._send(topic, value, key, headers, partition, timestamp_ms, None, True)
-        return self.extension(topic, value, key, headers, partition, timestamp_ms)
+        if self.extension is not None:
+            return self.extension(topic, value, key, headers, partition, timestamp_ms)
+        try:
+            return self._send(topic, value, key, headers, partition, timestamp_ms, None, True)
+        except Exception as error:
+            self._note_refused(error)
+            raise
 
     def _send_serialized(self, topic, value, key, headers, partition, timestamp_ms):
         """The part of ``send()`` after serializers, interceptors and custom partitioners."""
@@ -275,6 +283,11 @@ cdef class SendPath:
         ``ticket``: None, or a ticket whose memory was granted.
         """
         return self._send(topic, value, key, headers, partition, timestamp_ms, ticket, False)
+
+    def _note_refused(self, error):
+        """A record of a transaction was not accepted, so that the transaction would commit without it."""
+        if self.on_refused is not None and not isinstance(error, WouldBlock):
+            self.on_refused(error)
 
     def _refresh_topic(self, str name, double timeout_s):
         """Refreshes a topic's metadata and waits for the response, or raises."""
@@ -347,6 +360,7 @@ cdef class SendPath:
             if record_bound(r.key_size, r.value_size, r.headers_size) + BATCH_HEADER > self.max_request_size:
                 refusal = self._too_large(state, &r)
                 if refusal is not None:
+                    self._note_refused(refusal)
                     return refused_future(state.name, refusal, r.timestamp_ms)
             self._append(state, wanted, &r, &out, ticket, blocks)
         finally:
@@ -452,9 +466,7 @@ cdef class SendPath:
                         state = self._topic(state.name)
                         continue
                 if result == IS_CLOSED:
-                    if acc.refusal is not None:
-                        raise fresh(acc.refusal)
-                    raise ProducerClosedError("send() on a closed producer: the record was not accepted")
+                    raise acc.why_refused("send() on a closed producer: the record was not accepted")
                 if result == NO_SUCH_PARTITION:
                     if refreshed:
                         raise self._no_partition(state.name, partition)

@@ -70,9 +70,6 @@ _GROWING: Final = (
 #: A program that gives these, for example to test against a mock, would otherwise wonder what it talks to.
 _REPLACEABLE_PARTS: Final = ("kafka_client", "net")
 
-# reject_unsupported() refuses these if they differ from their default.
-_NOT_YET: Final = ("transactional_id",)
-
 _client_numbers = itertools.count(1)
 _client_numbers_lock = threading.Lock()  # guards _client_numbers: a count is not atomic without the GIL
 
@@ -211,13 +208,6 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
         unset = {option.name for option in map(_option, changes) if option.name not in read}
         kept = {name: value for name, value in self._given.items() if name not in unset}
         return type(self)(**kept | read)
-
-    def reject_unsupported(self) -> None:
-        """Raises ``KafkaConfigurationError`` if an option asks for something this version does not have."""
-        asked = [name for name in _NOT_YET if self._values[name] != OPTIONS_BY_NAME[name].default]
-        if asked:
-            listed = ", ".join(f"{name}={OPTIONS_BY_NAME[name].shown(self._values[name])}" for name in asked)
-            raise KafkaConfigurationError(f"{listed}: not supported by this version of cyproducer yet")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ProducerConfig):

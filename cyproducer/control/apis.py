@@ -30,7 +30,7 @@ class Api(NamedTuple):
     #: broker waits itself before it responds (KIP-219).
     client_throttles: int
     #: Kafka releases, oldest first, each with the highest version it supports. A release that is not listed
-    #: supports what the next older listed one does.
+    #: supports what the next older listed one does; one older than all of them does not have this API.
     releases: tuple[tuple[Release, int], ...]
     #: Whether a producer cannot work without it.
     required: bool = True
@@ -100,7 +100,93 @@ SASL_AUTHENTICATE = Api(
     releases=(((2, 1), 0), ((2, 2), 1), ((2, 5), 2)),
     required=False,
 )
-APIS = (PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID, SASL_HANDSHAKE, SASL_AUTHENTICATE)
+FIND_COORDINATOR = Api(
+    10,
+    "FindCoordinator",
+    # Version 0 finds only the coordinators of groups.
+    lowest=1,
+    highest=6,
+    flexible=3,
+    client_throttles=2,
+    releases=(((2, 1), 2), ((2, 4), 3), ((3, 0), 4), ((3, 8), 5), ((3, 9), 6)),
+    required=False,
+)
+ADD_PARTITIONS_TO_TXN = Api(
+    24,
+    "AddPartitionsToTxn",
+    lowest=0,
+    # Versions 4 and 5 are for brokers (KIP-890).
+    highest=3,
+    flexible=3,
+    client_throttles=1,
+    releases=(((2, 1), 1), ((2, 7), 2), ((2, 8), 3), ((3, 6), 4), ((3, 8), 5)),
+    required=False,
+)
+ADD_OFFSETS_TO_TXN = Api(
+    25,
+    "AddOffsetsToTxn",
+    lowest=0,
+    highest=4,
+    flexible=3,
+    client_throttles=1,
+    releases=(((2, 1), 1), ((2, 7), 2), ((2, 8), 3), ((3, 8), 4)),
+    required=False,
+)
+END_TXN = Api(
+    26,
+    "EndTxn",
+    lowest=0,
+    highest=5,
+    flexible=3,
+    client_throttles=1,
+    releases=(((2, 1), 1), ((2, 7), 2), ((2, 8), 3), ((3, 8), 4), ((4, 0), 5)),
+    required=False,
+)
+TXN_OFFSET_COMMIT = Api(
+    28,
+    "TxnOffsetCommit",
+    lowest=0,
+    highest=5,
+    flexible=3,
+    client_throttles=1,
+    releases=(((2, 1), 2), ((2, 5), 3), ((3, 8), 4), ((4, 0), 5)),
+    required=False,
+)
+DESCRIBE_TRANSACTIONS = Api(
+    65,
+    "DescribeTransactions",
+    lowest=0,
+    highest=0,
+    flexible=0,
+    client_throttles=0,
+    releases=(((3, 0), 0),),
+    required=False,
+)
+LIST_TRANSACTIONS = Api(
+    66,
+    "ListTransactions",
+    lowest=0,
+    highest=2,
+    flexible=0,
+    client_throttles=0,
+    releases=(((3, 0), 0), ((3, 8), 1), ((4, 1), 2)),
+    required=False,
+)
+APIS = (
+    PRODUCE,
+    METADATA,
+    API_VERSIONS,
+    INIT_PRODUCER_ID,
+    SASL_HANDSHAKE,
+    SASL_AUTHENTICATE,
+    FIND_COORDINATOR,
+    ADD_PARTITIONS_TO_TXN,
+    ADD_OFFSETS_TO_TXN,
+    END_TXN,
+    TXN_OFFSET_COMMIT,
+    DESCRIBE_TRANSACTIONS,
+    LIST_TRANSACTIONS,
+)
 
 PRODUCE_BY_TOPIC_ID = 13
 """The first Produce version that names topics by id alone (KIP-516)."""
@@ -109,41 +195,54 @@ _METADATA_WITH_TOPIC_ID = 10
 _OLDEST_RELEASE = PRODUCE.releases[0][0]
 
 
-def _highest_common(api: Api, theirs: tuple[int, int], highest: int) -> int:
+def _highest_common(api: Api, theirs: tuple[int, int], highest: int) -> int | None:
     common = min(theirs[1], highest)
-    if common < max(theirs[0], api.lowest):
-        raise IncompatibleBrokerVersion(
-            f"no common version of {api.name}: the broker speaks {theirs[0]} to {theirs[1]}, "
-            f"this client {api.lowest} to {highest}"
-        )
-    return common
+    return common if common >= max(theirs[0], api.lowest) else None
+
+
+def lacking(api: Api, theirs: Mapping[int, tuple[int, int]], highest: int | None = None) -> str:
+    """Says why an API cannot be used, for an error: the broker does not offer it, or only other versions.
+
+    Args:
+        api: an API that ``negotiate()`` left out, or refused.
+        theirs: what was passed to ``negotiate()``.
+        highest: the highest version that this client can use; None: the highest that it implements.
+    """
+    highest = api.highest if highest is None else highest
+    if api.key not in theirs:
+        return f"the broker does not offer {api.name}, of which this client speaks {api.lowest} to {highest}"
+    return (
+        f"no common version of {api.name}: the broker speaks {theirs[api.key][0]} to {theirs[api.key][1]}, "
+        f"this client {api.lowest} to {highest}"
+    )
 
 
 def negotiate(theirs: Mapping[int, tuple[int, int]]) -> dict[Api, int]:
     """Returns the highest version that both sides support, for each API that both have (KIP-35).
 
+    APIs that are not required and have no common version are left out, like those that the broker lacks.
+
     Args:
         theirs: API key -> (lowest, highest) version that the broker supports, both inclusive.
 
     Raises:
-        IncompatibleBrokerVersion: the two ranges of an API do not overlap, or the broker lacks a required
-            API.
+        IncompatibleBrokerVersion: the broker lacks a required API, or the two ranges of its versions do not
+            overlap.
     """
     chosen: dict[Api, int] = {}
     for api in APIS:
         if api is API_VERSIONS:
             # Its version was found by trial, before any version ranges were known.
             continue
-        if api.key in theirs:
-            chosen[api] = _highest_common(api, theirs[api.key], api.highest)
+        highest = api.highest
+        if api is PRODUCE and METADATA.key in theirs and theirs[METADATA.key][1] < _METADATA_WITH_TOPIC_ID:
+            # Without ids from Metadata, Produce cannot name topics by id.
+            highest = PRODUCE_BY_TOPIC_ID - 1
+        version = _highest_common(api, theirs[api.key], highest) if api.key in theirs else None
+        if version is not None:
+            chosen[api] = version
         elif api.required:
-            raise IncompatibleBrokerVersion(
-                f"the broker does not offer {api.name}, "
-                f"of which this client speaks {api.lowest} to {api.highest}"
-            )
-    if chosen[METADATA] < _METADATA_WITH_TOPIC_ID:
-        # Without ids from Metadata, Produce cannot name topics by id.
-        chosen[PRODUCE] = _highest_common(PRODUCE, theirs[PRODUCE.key], PRODUCE_BY_TOPIC_ID - 1)
+            raise IncompatibleBrokerVersion(lacking(api, theirs, highest))
     return chosen
 
 
@@ -155,7 +254,8 @@ def fallback_for(api_version: tuple[int, ...] | None) -> dict[int, tuple[int, in
             known ones counts as the newest known one.
 
     Returns:
-        API key -> (lowest, highest) version, to be passed to ``negotiate()``.
+        API key -> (lowest, highest) version, to be passed to ``negotiate()``; without APIs that the release
+        does not have.
 
     Raises:
         UnrecognizedBrokerVersion: ``api_version`` is None, so there is nothing to fall back to.
@@ -174,11 +274,12 @@ def fallback_for(api_version: tuple[int, ...] | None) -> dict[int, tuple[int, in
             f"api_version={api_version!r} is older than Kafka {oldest}, the oldest release supported"
         )
     # Brokers before 4.0 start at 0. For newer ones the lowest does not matter, as this client's is above it.
-    return {api.key: (0, _spoken_by(release, api)) for api in APIS}
+    spoken = {api.key: _spoken_by(release, api) for api in APIS}
+    return {key: (0, highest) for key, highest in spoken.items() if highest is not None}
 
 
-def _spoken_by(release: Release, api: Api) -> int:
-    return max(version for known, version in api.releases if known <= release)
+def _spoken_by(release: Release, api: Api) -> int | None:
+    return max((version for known, version in api.releases if known <= release), default=None)
 
 
 # Responses: what the decoders of ``network/protocol`` return. Immutable, so that threads may share them.
@@ -196,6 +297,8 @@ class ApiVersionsResponse(NamedTuple):
     throttle_time_ms: int
     #: Feature name -> (lowest, highest) cluster-wide finalized level; empty before version 3.
     finalized_features: dict[str, tuple[int, int]]
+    #: The higher, the newer are ``finalized_features``; -1: unknown.
+    features_epoch: int = -1
 
 
 class BrokerInfo(NamedTuple):
@@ -274,3 +377,93 @@ class SaslAuthenticateResponse(NamedTuple):
     auth_bytes: bytes
     #: For how long the connection is authenticated; 0: until it closes.
     session_lifetime_ms: int
+
+
+class FindCoordinatorResponse(NamedTuple):
+    """The broker that coordinates a transactional id or a group; the node id is -1 if there is none now.
+
+    The message is the broker's own text, None without one.
+    """
+
+    throttle_time_ms: int
+    error_code: int
+    error_message: str | None
+    node_id: int
+    host: str
+    port: int
+
+
+class AddPartitionsToTxnResponse(NamedTuple):
+    """The error code of each partition, 0 if it is in the transaction now (KIP-98)."""
+
+    throttle_time_ms: int
+    #: (topic, partition) -> error code.
+    errors: dict[tuple[str, int], int]
+
+
+class AddOffsetsToTxnResponse(NamedTuple):
+    """Whether the group's offsets are in the transaction now (KIP-98)."""
+
+    throttle_time_ms: int
+    error_code: int
+
+
+class TxnOffsetCommitResponse(NamedTuple):
+    """The error code of each partition, 0 if its offset will be committed with the transaction (KIP-98)."""
+
+    throttle_time_ms: int
+    #: (topic, partition) -> error code.
+    errors: dict[tuple[str, int], int]
+
+
+class EndTxnResponse(NamedTuple):
+    """Whether the transaction is decided, and the identity for the next one (KIP-98, KIP-890).
+
+    The identity is -1 before version 5, and with an error.
+    """
+
+    throttle_time_ms: int
+    error_code: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+class TransactionDescription(NamedTuple):
+    """A transactional id as its coordinator knows it (KIP-664)."""
+
+    error_code: int
+    transactional_id: str
+    #: The coordinator's name for it, such as "Ongoing".
+    state: str
+    timeout_ms: int
+    #: Milliseconds since the epoch; -1 without a transaction.
+    start_time_ms: int
+    producer_id: int
+    producer_epoch: int
+    #: Topic -> the partitions of the current transaction that have no marker yet.
+    partitions: dict[str, list[int]]
+
+
+class DescribeTransactionsResponse(NamedTuple):
+    """One description for each transactional id of the request."""
+
+    throttle_time_ms: int
+    transactions: list[TransactionDescription]
+
+
+class TransactionListing(NamedTuple):
+    """A transactional id in the answer of one of the coordinators (KIP-664)."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+class ListTransactionsResponse(NamedTuple):
+    """The transactional ids that this broker coordinates and that pass the filters of the request."""
+
+    throttle_time_ms: int
+    error_code: int
+    #: Those of the request's states that the broker does not know.
+    unknown_states: list[str]
+    transactions: list[TransactionListing]

@@ -26,6 +26,7 @@ from cyproducer.control.idempotence import (
 from cyproducer.control.log_limit import LogLimit
 from cyproducer.control.metadata import ClusterMetadata
 from cyproducer.control.retry import LastErrors, RetryPolicy
+from cyproducer.control.transactions import CONCURRENT_TRANSACTIONS, MARKERS_LAST_MS, Transactions
 
 
 class Failure(NamedTuple):
@@ -74,6 +75,8 @@ class FatePolicy:
         self._rng = rng
         self._diagnosis = diagnosis
         self._last_errors = LastErrors(retry.delivery_timeout_ms)
+        #: The producer's transactions; None without a transactional id.
+        self.transactions: Transactions | None = None
         #: Partitions whose new leader the current response named: their batches need no backoff (KIP-951).
         self.new_leaders: set[tuple[str, int]] = set()
 
@@ -107,7 +110,15 @@ class FatePolicy:
                 logging.INFO, now_ms, "%s: %d records are too large together: %s", where, batch.records, error
             )
             verdict = Verdict(Fate.SPLIT)
-        elif failure.code in RECORD_ERRORS and batch.culprits and not maybe:
+        elif self.transactions is not None and self.transactions.failed:
+            # What it failed of is known; this batch would only come later.
+            verdict = Verdict(Fate.FAIL, 0, errors.told(self.transactions.record_error(), maybe), maybe)
+        elif failure.code == CONCURRENT_TRANSACTIONS and now_ms < self._retry.deadline_ms(batch.created_ms):
+            # The partition is added while the last transaction's markers are written, for milliseconds.
+            verdict = Verdict(Fate.RETRY, now_ms + MARKERS_LAST_MS / 2 * (0.5 + self._rng()), None, maybe)
+        elif (
+            failure.code in RECORD_ERRORS and batch.culprits and not maybe and self.transactions is None
+        ):
             self._fail(
                 batch.culprits,
                 now_ms,
@@ -130,6 +141,8 @@ class FatePolicy:
         if verdict is None:
             verdict = Verdict(Fate.FAIL, 0, self._final(batch, where, error, maybe, now_ms), maybe)
         orders = self._orders(batch, failure.code, verdict.fate, maybe)
+        if verdict.fate is Fate.FAIL:
+            self._lose(batch, error, failure.code)
         if any(order.action is Action.FORGET_ID for order in orders):
             self._fail(0, now_ms, "%s: %s; taking a new producer id", where, error)
         return Decision(verdict, orders)
@@ -137,12 +150,20 @@ class FatePolicy:
     def expire(self, batch: BatchFacts, on_wire: bool, now_ms: float) -> Decision:
         """Decides about a batch whose delivery_timeout_ms is over, on the wire or queued: it fails."""
         maybe, orders = self._given_up(batch, on_wire)
-        return Decision(Verdict(Fate.FAIL, 0, self._overdue(batch, maybe, now_ms), maybe), orders)
+        error = self._overdue(batch, maybe, now_ms)
+        self._lose(batch, error)
+        return Decision(Verdict(Fate.FAIL, 0, error, maybe), orders)
 
     def purge(self, batch: BatchFacts, on_wire: bool, error: BaseException) -> Decision:
         """Decides about a batch that the program gives up, on the wire or queued: it fails with ``error``."""
         maybe, orders = self._given_up(batch, on_wire)
+        self._lose(batch, error)
         return Decision(Verdict(Fate.FAIL, 0, errors.told(error, maybe), maybe), orders)
+
+    def _lose(self, batch: BatchFacts, error: BaseException, code: int = 0) -> None:
+        """A batch fails: the open transaction cannot be committed."""
+        if self.transactions is not None:
+            self.transactions.fail(error, code, batch.sequenced)
 
     def _given_up(self, batch: BatchFacts, on_wire: bool) -> tuple[bool, tuple[Order, ...]]:
         """Returns whether the log may have a batch that fails without a response, and the orders."""
@@ -155,6 +176,7 @@ class FatePolicy:
         """Decides about a queued batch whose partition no longer exists: it fails."""
         maybe = batch.ambiguous
         error = self._final(batch, f"{batch.topic}-{batch.partition}", self._gone(batch), maybe, now_ms)
+        self._lose(batch, error)
         return Decision(Verdict(Fate.FAIL, 0, error, maybe), self._orders(batch, 0, Fate.FAIL, maybe))
 
     def progress(

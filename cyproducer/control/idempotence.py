@@ -46,6 +46,11 @@ has a GAP. Nothing is sent until nothing is on the wire. Then the absent batches
 epoch is bumped once the batches before the gap are settled. A batch that is rejected as out of order behind
 unsettled ones only waits for them.
 
+**In a transaction** the identity is that of ``transactions``, and no epoch is bumped while it is open. A batch
+that fails makes the transaction fail, and its partition sends nothing until the next transaction. Only a batch
+that is split leaves no gap: its records, and those behind it, get the same sequences again, so that a late
+request of the old batches is a duplicate.
+
 Sources: KIP-98, KIP-360, KIP-679; Kafka protocol guide, "Produce" and "InitProducerId".
 """
 
@@ -91,6 +96,8 @@ CERTAIN_REFUSALS = frozenset(
         OUT_OF_ORDER_SEQUENCE_NUMBER,
         INVALID_PRODUCER_EPOCH,
         48,  # INVALID_TXN_STATE
+        49,  # INVALID_PRODUCER_ID_MAPPING
+        51,  # CONCURRENT_TRANSACTIONS
         53,  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         UNKNOWN_PRODUCER_ID,
         76,  # UNSUPPORTED_COMPRESSION_TYPE
@@ -98,6 +105,7 @@ CERTAIN_REFUSALS = frozenset(
         89,  # THROTTLING_QUOTA_EXCEEDED
         PRODUCER_FENCED,
         100,  # UNKNOWN_TOPIC_ID
+        120,  # TRANSACTION_ABORTABLE
     }
 )
 """Codes that brokers return for Produce before they append. After any other the batch may be in the log: even
@@ -131,6 +139,7 @@ class Event(enum.Enum):
     LATER_ACKNOWLEDGED = "a batch behind the lost one is acknowledged"
     SETTLED = "no batch is unsettled"
     QUIET = "nothing is on the wire"
+    QUIET_IN_TRANSACTION = "nothing is on the wire, in a transaction"
 
 
 class Action(enum.Enum):
@@ -182,6 +191,7 @@ TABLE: Mapping[tuple[State, Event], Transition] = {
     (_S.GAP, _E.ABSENT): Transition(_S.GAP),
     # The batches before the gap must be settled first; usually there are none, and SETTLED follows at once.
     (_S.GAP, _E.QUIET): Transition(_S.UNRESOLVED, (_A.STRIP, _A.HOLD_NEW)),
+    (_S.GAP, _E.QUIET_IN_TRANSACTION): Transition(_S.SENDING, (_A.STRIP, _A.RELEASE)),
 }
 """Every possible transition; a pair that is missing here is impossible and raises KeyError."""
 
@@ -275,7 +285,12 @@ class Order(NamedTuple):
 class Idempotence:
     """The identity, and the partitions in trouble. See the rules in the module's docstring."""
 
-    def __init__(self) -> None:
+    def __init__(self, transactional: bool = False) -> None:
+        """
+        Args:
+            transactional: the identity is that of transactions, see above; it is not used here.
+        """
+        self.transactional = transactional
         self.state = State.NO_ID
         #: -1 while there is none.
         self.producer_id = -1
@@ -332,6 +347,9 @@ class Idempotence:
             return Judgement(None, maybe)
         if error_code == DUPLICATE_SEQUENCE_NUMBER:
             return Judgement(Fate.ACKNOWLEDGE, True)
+        if error_code in SEQUENCE_ERRORS and self.transactional:
+            behind = error_code == OUT_OF_ORDER_SEQUENCE_NUMBER and not batch.first
+            return Judgement(Fate.RETRY if behind else Fate.FAIL, maybe)
         if error_code in SEQUENCE_ERRORS:
             # The first unsettled batch, and maybe written: it must not get other sequences.
             return Judgement(Fate.FAIL if batch.first and maybe else Fate.RETRY, maybe)
@@ -343,6 +361,8 @@ class Idempotence:
         """Records the decision about a batch; returns the actions for its partition."""
         if not batch.sequenced or fate is Fate.ACKNOWLEDGE:
             return ()
+        if self.transactional and fate is not Fate.SPLIT:
+            return () if fate is Fate.RETRY else (Action.HOLD_ALL,)
         if error_code in FENCING_ERRORS and batch.first:
             for _ in self._identity(Event.FENCED):
                 self._forget_id()
@@ -379,7 +399,7 @@ class Idempotence:
         if trouble.state is State.GAP:
             if on_wire:
                 return []
-            event = Event.QUIET
+            event = Event.QUIET_IN_TRANSACTION if self.transactional else Event.QUIET
         elif acknowledged_id > trouble.lost_id:
             event = Event.LATER_ACKNOWLEDGED
         elif unsettled == 0:
@@ -396,6 +416,10 @@ class Idempotence:
         if Action.BUMP_EPOCH in actions and current:
             self._bump()
         return orders
+
+    def start_over(self) -> None:
+        """The transaction was aborted: no partition is in trouble any more."""
+        self._troubles.clear()
 
     def partition_state(self, place: Place) -> State:
         """Returns the state of a partition."""

@@ -95,6 +95,10 @@ class RetryPolicy:
         self.delivery_timeout_ms = delivery_timeout_ms
         self.backoff = backoff
 
+    def deadline_ms(self, created_ms: float) -> float:
+        """Returns the time after which a record of that time is not sent again."""
+        return created_ms + self.delivery_timeout_ms
+
     def decide(
         self,
         retriable: bool,
@@ -119,7 +123,7 @@ class RetryPolicy:
             return RetryDecision(False, None, "the error is not retriable")
         if attempts > self.retries:
             return RetryDecision(False, None, f"attempt {attempts} failed and retries={self.retries:g}")
-        deadline_ms = created_ms + self.delivery_timeout_ms
+        deadline_ms = self.deadline_ms(created_ms)
         at_ms = now_ms if at_once else now_ms + self.backoff.delay_ms(attempts, random)
         if at_ms >= deadline_ms:
             return RetryDecision(

@@ -13,6 +13,14 @@ catches these, too (``errors/other_clients``). Cyproducer's own errors, below ka
     |- KafkaConfigurationError        also a ValueError, which kafka-python raises for an unknown option
     |- IllegalStateError
     |  `- ProducerClosedError
+    |- AbortableError                 abort the transaction
+    |  |- TransactionFailedError
+    |  `- TransactionAbortableError   code 120
+    |- ApplicationRecoverableError    make a new producer
+    |  |- TransactionalProducerFailedError
+    |  `- ProducerFencedError, InvalidProducerEpochError, InvalidProducerIdMappingError
+    |- InvalidConfigurationError      change rights, options or brokers
+    |  `- AuthorizationError, UnsupportedVersionError, InvalidTransactionTimeoutError
     |- SerializationError
     |- BulkSendError                  from send_arrow() and send_many(): rows of the call have failed
     |- RetriableError
@@ -119,6 +127,14 @@ class CommitFailedError(KafkaError):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(args or ("the group has given the partitions to another member since",)))
+
+
+class TransactionFailedError(AbortableError):
+    """The open transaction cannot be committed: abort it. ``__cause__`` is the first error."""
+
+
+class TransactionalProducerFailedError(ApplicationRecoverableError):
+    """This producer can do no more transactions: make a new one. ``__cause__`` is the first error."""
 
 
 class TransactionAbortedError(KafkaError):

@@ -103,6 +103,18 @@ class InvalidMetadataError(RetriableError):
     invalid_metadata = True
 
 
+class AbortableError(KafkaError):
+    """The open transaction cannot be committed. Abort it, and this producer can begin the next (KIP-1050)."""
+
+
+class ApplicationRecoverableError(KafkaError):
+    """This transactional producer cannot continue. Close it and make a new one (KIP-1050)."""
+
+
+class InvalidConfigurationError(KafkaError):
+    """Rights, an option or a broker's version do not allow this; trying again will not help (KIP-1050)."""
+
+
 class BrokerResponseError(KafkaError):
     """A broker responded with an error code.
 
@@ -132,7 +144,7 @@ class BrokerResponseError(KafkaError):
         return f"[Error {self.errno}] {type(self).__name__}: {self.description}"
 
 
-class AuthorizationError(BrokerResponseError):
+class AuthorizationError(InvalidConfigurationError, BrokerResponseError):
     """The principal lacks the right to do this."""
 
 

@@ -11,8 +11,11 @@ case (75: the broker that responded lags behind).
 """
 
 from cyproducer.errors.base import (
+    AbortableError,
+    ApplicationRecoverableError,
     AuthorizationError,
     BrokerResponseError,
+    InvalidConfigurationError,
     InvalidMetadataError,
     RetriableError,
 )
@@ -164,7 +167,7 @@ class IllegalSaslStateError(BrokerResponseError, code=34):
     description = "The request does not fit the state of the SASL exchange."
 
 
-class UnsupportedVersionError(BrokerResponseError, code=35):
+class UnsupportedVersionError(InvalidConfigurationError, BrokerResponseError, code=35):
     description = "The broker does not support this version of the request."
 
 
@@ -212,7 +215,7 @@ class DuplicateSequenceNumberError(BrokerResponseError, code=46):
     description = "The broker already has a batch with this sequence number."
 
 
-class InvalidProducerEpochError(BrokerResponseError, code=47):
+class InvalidProducerEpochError(ApplicationRecoverableError, BrokerResponseError, code=47):
     description = "The producer's epoch is older than the one the broker knows."
 
 
@@ -220,11 +223,11 @@ class InvalidTxnStateError(BrokerResponseError, code=48):
     description = "The transaction is not in a state that allows this operation."
 
 
-class InvalidProducerIdMappingError(BrokerResponseError, code=49):
+class InvalidProducerIdMappingError(ApplicationRecoverableError, BrokerResponseError, code=49):
     description = "The producer id does not belong to the transactional id."
 
 
-class InvalidTransactionTimeoutError(BrokerResponseError, code=50):
+class InvalidTransactionTimeoutError(InvalidConfigurationError, BrokerResponseError, code=50):
     description = "The transaction timeout exceeds the broker's transaction.max.timeout.ms."
 
 
@@ -384,7 +387,7 @@ class ThrottlingQuotaExceededError(RetriableError, BrokerResponseError, code=89)
     description = "The quota is used up; wait as long as the broker asks."
 
 
-class ProducerFencedError(BrokerResponseError, code=90):
+class ProducerFencedError(ApplicationRecoverableError, BrokerResponseError, code=90):
     description = "A newer producer with the same transactional id has taken over."
 
 
@@ -506,7 +509,7 @@ class InvalidRegistrationError(BrokerResponseError, code=119):
     description = "The controller refused the broker's registration."
 
 
-class TransactionAbortableError(BrokerResponseError, code=120):
+class TransactionAbortableError(AbortableError, BrokerResponseError, code=120):
     description = "The transaction must be aborted; the transactional id can be used again afterwards."
 
 

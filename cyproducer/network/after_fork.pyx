@@ -36,6 +36,7 @@ def disown(Sender sender not None):
     cyp_mutex_init(&accumulator.pool.lock)
     accumulator.wake_function = NULL
     cyp_store32(&accumulator.c.closed, 1)
+    cyp_store32(&accumulator.c.refusing, 1)
     accumulator.c.oldest = NULL
     accumulator.c.newest = NULL
     accumulator.c.incomplete = 0

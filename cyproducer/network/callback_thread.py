@@ -67,6 +67,11 @@ class CallbackThread:
             except Exception:
                 log.exception("running callbacks failed; continuing with the next batch")
 
+    @property
+    def started(self) -> bool:
+        """Whether a callback was ever registered."""
+        return self._thread is not None
+
     def is_current(self) -> bool:
         """Whether the calling thread is the callback thread."""
         return self._ident == get_ident()

@@ -30,6 +30,7 @@ from cyproducer.control.apis import (
     SaslAuthenticateResponse,
     SaslHandshakeResponse,
     fallback_for,
+    lacking,
     negotiate,
 )
 from cyproducer.control.connections import Address, Connections, ConnectionState, cause_text
@@ -68,7 +69,7 @@ SOFTWARE_NAME = "cyproducer"
 class Handshake:
     """The state of a connection's handshake."""
 
-    __slots__ = ("address", "authentication", "stage", "stages", "versions")
+    __slots__ = ("address", "api_versions_version", "authentication", "stage", "stages", "versions")
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -79,6 +80,8 @@ class Handshake:
         self.stage: Stage | None = None
         #: API -> the version to use. After the handshake, APIs that the broker does not support are missing.
         self.versions = {API_VERSIONS: API_VERSIONS.highest}
+        #: The version of ApiVersions that the broker has answered; None: its versions are assumed.
+        self.api_versions_version: int | None = None
 
 
 class Connector:
@@ -259,6 +262,21 @@ class Connector:
         connection.handshake = Handshake(address)
         self.connections[node_id, address] = connection
 
+    def reach(self, node_id: int, now_ms: float) -> float | None:
+        """Connects to a node that there is no free connection to.
+
+        Returns the milliseconds until the next attempt, unless an event comes earlier; None if the node is
+        unknown, or could not be reached just now.
+        """
+        if node_id not in self.states:
+            return None
+        state = self.states.state(node_id, now_ms)
+        if state is ConnectionState.BACKING_OFF:
+            return None
+        if state is ConnectionState.DISCONNECTED:
+            self.connect_to(node_id, now_ms)
+        return min(self.throttled_ms(now_ms), self.states.next_event_ms(now_ms))
+
     def _look_up(self, node_id: int, host: str, port: int, canonical: bool, now_ms: float) -> None:
         """Looks up the host, or that of the proxy, which looks the host up itself."""
         self._targets[node_id] = (host, port)
@@ -429,19 +447,30 @@ class Connector:
             self._log.error("connecting with the certificates read before: %s", self._reload.error)
         self._reload = None
 
-    def request(self, connection: Connection, api: Api, correlation_id: int, frame: bytes) -> None:
-        """Sends a request other than Produce; ``NetworkClient.on_frame`` gets the response."""
-        version = connection.handshake.versions[api]
+    def request(
+        self, connection: Connection, api: Api, correlation_id: int, frame: bytes, version: int | None = None
+    ) -> None:
+        """Sends a request other than Produce; ``NetworkClient.on_frame`` gets the response.
+
+        ``version``: that of the frame; None: the one that was agreed on.
+        """
+        if version is None:
+            version = connection.handshake.versions[api]
         connection.send(api.key, version, correlation_id, frame, self._clock.monotonic_ns())
         self._sender.flush_connection(connection)
 
     def _ask_versions(self, connection: Connection) -> None:
         version = connection.handshake.versions[API_VERSIONS]
         correlation_id = connection.next_correlation_id()
-        frame = protocol.encode_api_versions(
+        self.request(
+            connection, API_VERSIONS, correlation_id, self.encode_api_versions(version, correlation_id)
+        )
+
+    def encode_api_versions(self, version: int, correlation_id: int) -> bytes:
+        """Encodes an ApiVersions request."""
+        return protocol.encode_api_versions(
             version, correlation_id, self._config.client_id, SOFTWARE_NAME, VERSION
         )
-        self.request(connection, API_VERSIONS, correlation_id, frame)
 
     def on_versions(
         self, connection: Connection, version: int, response: ApiVersionsResponse, now_ms: float
@@ -459,6 +488,7 @@ class Connector:
             return
         if response.error_code:
             raise errors.for_code(response.error_code)(f"{connection.where} rejected the ApiVersions request")
+        connection.handshake.api_versions_version = version
         self._hand_over(connection, response.api_versions, now_ms)
 
     def _hand_over(self, connection: Connection, versions: dict[int, tuple[int, int]], now_ms: float) -> None:
@@ -470,6 +500,8 @@ class Connector:
         for api in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
             if api not in connection.handshake.versions:
                 plain = self._config.security_protocol.removeprefix("SASL_")
+                if api.key in versions:
+                    raise errors.IncompatibleBrokerVersion(lacking(api, versions))
                 raise errors.IncompatibleBrokerVersion(
                     f"{connection.where} has no SASL, as it does not offer {api.name}: set "
                     f"security_protocol={plain!r}"

@@ -49,6 +49,7 @@ from cyproducer.network.connector import Connector, refuses_credentials, was_acc
 from cyproducer.network.dns import Resolver
 from cyproducer.network.producer_id import COMPRESSING_MS, ProducerIdClient
 from cyproducer.network.sender import Sender
+from cyproducer.network.transaction_client import TransactionClient
 from cyproducer.records.topic_names import legal_topic
 from cyproducer.user_thread import Log
 
@@ -153,7 +154,7 @@ class NetworkClient:
         self._last_failure: tuple[BaseException, float] | None = None
         self._log_limit = LogLimit(self._log.log, sender.request_control)
         backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
-        idempotence = Idempotence()
+        idempotence = Idempotence(config.transactional_id is not None)
         #: Decides about batches that did not succeed.
         self.fates = FatePolicy(
             RetryPolicy(config.retries, config.delivery_timeout_ms, backoff),
@@ -163,20 +164,45 @@ class NetworkClient:
             rng,
             self.diagnosis,
         )
-        self._producer_id = ProducerIdClient(
-            config, sender, idempotence, backoff, self._log_limit, rng, self._connector
-        )
+        #: The transactions; None without a transactional id.
+        self.transactions: TransactionClient | None = None
+        # Obtains the producer id.
+        self._identity: ProducerIdClient | TransactionClient
+        on_producer_id: Callable[..., None]
+        if config.transactional_id is None:
+            self._identity = ProducerIdClient(
+                config, sender, idempotence, backoff, self._log_limit, rng, self._connector
+            )
+            on_producer_id = self._identity.on_producer_id
+        else:
+            self._identity = self.transactions = TransactionClient(
+                config,
+                sender,
+                idempotence,
+                backoff,
+                rng,
+                self._connector,
+                lambda: list(self._metadata.broker_ids()) or self._connector.bootstrap,
+                self.diagnosis,
+            )
+            self.fates.transactions = self.transactions.machine
+            on_producer_id = self.transactions.handler(self.transactions.machine.on_init)
         # API key -> the API, the decoder of its response, and the handler.
         self._handlers: dict[int, tuple[Api, Callable[..., Any], Callable[..., None]]] = {
             api.key: (api, decode, handle)
             for api, decode, handle in (
                 (API_VERSIONS, protocol.decode_api_versions, self._on_versions),
                 (METADATA, self._decode_metadata, self._on_metadata),
-                (INIT_PRODUCER_ID, protocol.decode_init_producer_id, self._producer_id.on_producer_id),
+                (INIT_PRODUCER_ID, protocol.decode_init_producer_id, on_producer_id),
                 (SASL_HANDSHAKE, protocol.decode_sasl_handshake, self._connector.on_sasl_handshake),
                 (SASL_AUTHENTICATE, protocol.decode_sasl_authenticate, self._on_authenticated),
             )
         }
+        if self.transactions is not None:
+            self._handlers |= {
+                api.key: (api, decode, self.transactions.handler(handle))
+                for api, decode, handle in self.transactions.responses()
+            }
         #: Called after the view of the cluster has changed, on the sender thread or the thread in close().
         self.on_change: Callable[[], object] = lambda: None
         self._metadata_on: Connection | None = None
@@ -404,7 +430,7 @@ class NetworkClient:
 
     def tick(self, now_ms: float) -> float:
         """Does the work that is due; returns the milliseconds until the next work is due."""
-        connections_ms = self._connector.tick(now_ms, (self._metadata_on, self._producer_id.asked_on))
+        connections_ms = self._connector.tick(now_ms, (self._metadata_on, self._identity.asked_on))
         self._track_topics(now_ms)
         while self._purges:
             purge = self._purges.popleft()
@@ -416,7 +442,7 @@ class NetworkClient:
         self._rebootstrap(now_ms)
         for node_id in self._sender.nodes_without_connection():
             self._connector.connect_to(node_id, now_ms)
-        identity_ms = self._producer_id.tick(now_ms)
+        identity_ms = self._identity.tick(now_ms)
         metadata_ms = self._update_metadata(now_ms)
         self._fail_parked(now_ms)
         if self._denied is not None:
@@ -461,7 +487,12 @@ class NetworkClient:
     def _on_versions(
         self, connection: Connection, version: int, response: ApiVersionsResponse, now_ms: float
     ) -> None:
+        if self.transactions is not None and connection.ready:
+            self.transactions.on_level(connection, response, now_ms)
+            return
         self._connector.on_versions(connection, version, response, now_ms)
+        if self.transactions is not None:
+            self.transactions.on_features(response, now_ms)
         self._close_bootstrap(connection)
 
     def _on_authenticated(
@@ -474,12 +505,12 @@ class NetworkClient:
 
     def _close_bootstrap(self, connection: Connection) -> None:
         if connection.ready and connection.node_id >= 0:
-            self._connector.close_bootstrap((self._metadata_on, self._producer_id.asked_on))
+            self._connector.close_bootstrap((self._metadata_on, self._identity.asked_on))
 
     def on_broken(self, connection: Connection, cause: Exception | None, now_ms: float) -> None:
         """A connection was closed: by this client on purpose (``cause`` is None), or because of a failure."""
         cause = self._connector.on_broken(connection, cause, now_ms)
-        self._producer_id.on_broken(connection, cause or ConnectionError("closed by this client"), now_ms)
+        self._identity.on_broken(connection, cause or ConnectionError("closed by this client"), now_ms)
         if cause is None:
             return
         if connection is self._metadata_on and self._listing is not None:
@@ -798,4 +829,6 @@ class NetworkClient:
         self._log_limit.flush(math.inf)
         self._connector.close()
         self._fatal = errors.ProducerClosedError("the producer was closed")
+        if self.transactions is not None:
+            self.transactions.end(self._fatal)
         self._announce()

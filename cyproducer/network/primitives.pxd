@@ -19,7 +19,7 @@ cdef class Reader:
     cdef readonly str message       # the name of the message, for errors: "Metadata v9 response"
     cdef public bint flexible       # compact lengths and tagged fields (KIP-482)
 
-    cdef int fail(self, str field, str problem) except -1
+    cpdef int fail(self, str field, str problem) except -1
     cdef int need(self, int64_t size, str field) except -1
     cpdef int boolean(self, str field) except -1
     cpdef int16_t int16(self, str field) except? -1

@@ -32,7 +32,8 @@ cdef class Reader:
     def __dealloc__(self):
         PyBuffer_Release(&self.view)
 
-    cdef int fail(self, str field, str problem) except -1:
+    cpdef int fail(self, str field, str problem) except -1:
+        """Raises the error for a field, with the place in the frame."""
         raise KafkaProtocolError(
             f"{self.message}: {field} {problem}, {self.end - self.pos} bytes remain at offset {self.pos}"
         )

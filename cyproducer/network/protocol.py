@@ -1,4 +1,4 @@
-"""Encodes and decodes every Kafka message except Produce: ApiVersions, Metadata, InitProducerId, SASL.
+"""Encodes and decodes every Kafka message except Produce: handshake, Metadata, producer id, transactions.
 
 Owns the byte layout of these requests and responses in each version the package implements, and of the
 Produce response field with broker addresses. Does not own the primitive types (``primitives.pyx``), sockets
@@ -8,34 +8,52 @@ Runs with the GIL, on the sender thread; every function is pure and may be calle
 Layouts follow Apache Kafka's message schemas (protocol guide; KIP-482 for flexible versions).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cyproducer.control.apis import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
     API_VERSIONS,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    FIND_COORDINATOR,
     INIT_PRODUCER_ID,
+    LIST_TRANSACTIONS,
     METADATA,
     NO_TOPIC_ID,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
+    TXN_OFFSET_COMMIT,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnResponse,
     Api,
     ApiVersionsResponse,
     BrokerInfo,
+    DescribeTransactionsResponse,
+    EndTxnResponse,
+    FindCoordinatorResponse,
     InitProducerIdResponse,
+    ListTransactionsResponse,
     MetadataResponse,
     PartitionInfo,
     ReplicatedPartition,
     SaslAuthenticateResponse,
     SaslHandshakeResponse,
     TopicInfo,
+    TransactionDescription,
+    TransactionListing,
+    TxnOffsetCommitResponse,
 )
 from cyproducer.errors import KafkaProtocolError
 from cyproducer.network.primitives import Reader, Writer, read_partitions
+from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 _Frame = bytes | bytearray | memoryview
 
 
 UNSUPPORTED_VERSION = 35
 """A broker sends this error in version 0, whatever version was requested (KIP-511)."""
+_FEATURES_EPOCH_TAG = 1
 _FINALIZED_FEATURES_TAG = 2
 
 
@@ -145,6 +163,196 @@ def encode_init_producer_id(
     return writer.finish()
 
 
+def encode_find_coordinator(
+    version: int, correlation_id: int, client_id: str | None, key_type: int, key: str
+) -> bytes:
+    """Encodes a FindCoordinator request v1-v6 as a whole frame (KIP-98; KIP-699 for v4).
+
+    Args:
+        key_type: 0: ``key`` is a group id; 1: a transactional id.
+    """
+    writer = _request(FIND_COORDINATOR, version, correlation_id, client_id)
+    if version < 4:
+        writer.string("key", key)
+    writer.raw(key_type.to_bytes(1, "big"))
+    if version >= 4:
+        writer.count(1)
+        writer.string("key", key)
+    writer.no_tags()
+    return writer.finish()
+
+
+def _write_identity(writer: Writer, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
+    writer.string("transactional_id", transactional_id)
+    writer.int64(producer_id)
+    writer.int16(producer_epoch)
+
+
+def encode_add_partitions_to_txn(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Mapping[str, Sequence[int]],
+) -> bytes:
+    """Encodes an AddPartitionsToTxn request v0-v3 as a whole frame (KIP-98).
+
+    Args:
+        partitions: topic -> partitions.
+    """
+    writer = _request(ADD_PARTITIONS_TO_TXN, version, correlation_id, client_id)
+    _write_identity(writer, transactional_id, producer_id, producer_epoch)
+    writer.count(len(partitions))
+    for topic, indexes in partitions.items():
+        writer.string("topic name", topic)
+        writer.count(len(indexes))
+        for index in indexes:
+            writer.int32(index)
+        writer.no_tags()
+    writer.no_tags()
+    return writer.finish()
+
+
+def encode_add_offsets_to_txn(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    group_id: str,
+) -> bytes:
+    """Encodes an AddOffsetsToTxn request v0-v4 as a whole frame (KIP-98)."""
+    writer = _request(ADD_OFFSETS_TO_TXN, version, correlation_id, client_id)
+    _write_identity(writer, transactional_id, producer_id, producer_epoch)
+    writer.string("group_id", group_id)
+    writer.no_tags()
+    return writer.finish()
+
+
+def encode_txn_offset_commit(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    group: ConsumerGroupMetadata,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+) -> bytes:
+    """Encodes a TxnOffsetCommit request v0-v5 as a whole frame (KIP-98; KIP-447 for v3).
+
+    Before v2 the leader epochs are left out.
+
+    Args:
+        group: below v3 the group id alone can be sent. A member's generation and ids are an error then: left
+            out, the broker could not refuse the offsets of a former member.
+        offsets: the offsets to commit.
+    """
+    writer = _request(TXN_OFFSET_COMMIT, version, correlation_id, client_id)
+    writer.string("transactional_id", transactional_id)
+    writer.string("group_id", group.group_id)
+    writer.int64(producer_id)
+    writer.int16(producer_epoch)
+    if version >= 3:
+        writer.int32(group.generation_id)
+        writer.string("member_id", group.member_id)
+        writer.nullable_string("group_instance_id", group.group_instance_id)
+    elif group != ConsumerGroupMetadata(group.group_id):
+        raise ValueError(f"{writer.message}: {group} needs version 3 or newer")
+    by_topic: dict[str, list[tuple[int, OffsetAndMetadata]]] = {}
+    for (topic, index), offset in offsets.items():
+        by_topic.setdefault(topic, []).append((index, offset))
+    writer.count(len(by_topic))
+    for topic, partitions in by_topic.items():
+        writer.string("topic name", topic)
+        writer.count(len(partitions))
+        for index, (committed, metadata, leader_epoch) in partitions:
+            writer.int32(index)
+            writer.int64(committed)
+            if version >= 2:
+                writer.int32(-1 if leader_epoch is None else leader_epoch)
+            writer.nullable_string("metadata", metadata)
+            writer.no_tags()
+        writer.no_tags()
+    writer.no_tags()
+    return writer.finish()
+
+
+def encode_end_txn(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    committed: bool,
+) -> bytes:
+    """Encodes an EndTxn request v0-v5 as a whole frame (KIP-98; KIP-890 for v5).
+
+    Args:
+        committed: True to commit, False to abort.
+    """
+    writer = _request(END_TXN, version, correlation_id, client_id)
+    _write_identity(writer, transactional_id, producer_id, producer_epoch)
+    writer.boolean(committed)
+    writer.no_tags()
+    return writer.finish()
+
+
+def encode_describe_transactions(
+    version: int, correlation_id: int, client_id: str | None, transactional_ids: Sequence[str]
+) -> bytes:
+    """Encodes a DescribeTransactions request v0 as a whole frame (KIP-664)."""
+    writer = _request(DESCRIBE_TRANSACTIONS, version, correlation_id, client_id)
+    writer.count(len(transactional_ids))
+    for transactional_id in transactional_ids:
+        writer.string("transactional_id", transactional_id)
+    writer.no_tags()
+    return writer.finish()
+
+
+def encode_list_transactions(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    states: Sequence[str] = (),
+    producer_ids: Sequence[int] = (),
+    duration_ms: int = -1,
+    pattern: str | None = None,
+) -> bytes:
+    """Encodes a ListTransactions request v0-v2 as a whole frame (KIP-664, KIP-994, KIP-1152).
+
+    The broker lists the transactional ids that pass all filters.
+
+    Args:
+        states: the coordinator's names of states, such as "Ongoing"; none: all states.
+        producer_ids: none: all producer ids.
+        duration_ms: transactions that have been open for longer; -1: all. Needs v1.
+        pattern: a regular expression in RE2's syntax that the whole transactional id matches; None or "": all
+            ids. Needs v2.
+    """
+    writer = _request(LIST_TRANSACTIONS, version, correlation_id, client_id)
+    writer.count(len(states))
+    for state in states:
+        writer.string("state", state)
+    writer.count(len(producer_ids))
+    for producer_id in producer_ids:
+        writer.int64(producer_id)
+    if version >= 1:
+        writer.int64(duration_ms)
+    elif duration_ms >= 0:
+        raise ValueError(f"{writer.message}: duration_ms={duration_ms} needs version 1 or newer")
+    if version >= 2:
+        writer.nullable_string("pattern", pattern)
+    elif pattern:
+        raise ValueError(f"{writer.message}: pattern={pattern!r} needs version 2 or newer")
+    writer.no_tags()
+    return writer.finish()
+
+
 def encode_sasl_handshake(version: int, correlation_id: int, client_id: str | None, mechanism: str) -> bytes:
     """Encodes a SaslHandshake request v1 as a whole frame (KIP-43)."""
     writer = _request(SASL_HANDSHAKE, version, correlation_id, client_id)
@@ -214,6 +422,7 @@ def decode_api_versions(version: int, frame: _Frame) -> ApiVersionsResponse:
     """
     reader = _response(API_VERSIONS, version, frame)
     features: dict[str, tuple[int, int]] = {}
+    features_epoch = -1
     throttle_time_ms = 0
     # All versions have response header v0: the client cannot know yet whether the broker supports v1.
     reader.int32("correlation_id")
@@ -228,8 +437,11 @@ def decode_api_versions(version: int, frame: _Frame) -> ApiVersionsResponse:
             if tag == _FINALIZED_FEATURES_TAG:
                 features = _read_features(reader)
                 reader.finish()
+            elif tag == _FEATURES_EPOCH_TAG:
+                features_epoch = reader.int64("finalized_features_epoch")
+                reader.finish()
     reader.finish()
-    return ApiVersionsResponse(error_code, api_versions, throttle_time_ms, features)
+    return ApiVersionsResponse(error_code, api_versions, throttle_time_ms, features, features_epoch)
 
 
 def _read_brokers(reader: Reader) -> list[BrokerInfo]:
@@ -337,6 +549,155 @@ def decode_init_producer_id(version: int, frame: _Frame) -> InitProducerIdRespon
     reader.skip_tags()
     reader.finish()
     return InitProducerIdResponse(throttle_time_ms, error_code, producer_id, producer_epoch)
+
+
+def decode_find_coordinator(version: int, frame: _Frame) -> FindCoordinatorResponse:
+    """Decodes a FindCoordinator response v1-v6; from v4 on it must have exactly one coordinator."""
+    reader = _response(FIND_COORDINATOR, version, frame)
+    reader.int32("correlation_id")
+    reader.skip_tags()
+    throttle_time_ms = reader.int32("throttle_time_ms")
+    if version >= 4:
+        coordinators = reader.count("coordinators", 14)
+        if coordinators != 1:
+            reader.fail("coordinators", f"has {coordinators} elements, but must have one")
+        reader.string("coordinators.key")
+    else:
+        error_code = reader.int16("error_code")
+        error_message = reader.nullable_string("error_message")
+    node_id = reader.int32("node_id")
+    host = reader.string("host")
+    port = reader.int32("port")
+    if version >= 4:
+        error_code = reader.int16("coordinators.error_code")
+        error_message = reader.nullable_string("coordinators.error_message")
+        reader.skip_tags()
+    reader.skip_tags()
+    reader.finish()
+    return FindCoordinatorResponse(throttle_time_ms, error_code, error_message, node_id, host, port)
+
+
+def _read_partition_errors(reader: Reader) -> dict[tuple[str, int], int]:
+    partition_errors = {}
+    for _ in range(reader.count("topics", 3 if reader.flexible else 6)):
+        topic = reader.string("topics.name")
+        for _ in range(reader.count("topics.partitions", 7 if reader.flexible else 6)):
+            index = reader.int32("topics.partitions.partition_index")
+            partition_errors[topic, index] = reader.int16("topics.partitions.error_code")
+            reader.skip_tags()
+        reader.skip_tags()
+    return partition_errors
+
+
+def decode_add_partitions_to_txn(version: int, frame: _Frame) -> AddPartitionsToTxnResponse:
+    """Decodes an AddPartitionsToTxn response v0-v3."""
+    reader = _response(ADD_PARTITIONS_TO_TXN, version, frame)
+    reader.int32("correlation_id")
+    reader.skip_tags()
+    throttle_time_ms = reader.int32("throttle_time_ms")
+    partition_errors = _read_partition_errors(reader)
+    reader.skip_tags()
+    reader.finish()
+    return AddPartitionsToTxnResponse(throttle_time_ms, partition_errors)
+
+
+def decode_add_offsets_to_txn(version: int, frame: _Frame) -> AddOffsetsToTxnResponse:
+    """Decodes an AddOffsetsToTxn response v0-v4."""
+    reader = _response(ADD_OFFSETS_TO_TXN, version, frame)
+    reader.int32("correlation_id")
+    reader.skip_tags()
+    throttle_time_ms = reader.int32("throttle_time_ms")
+    error_code = reader.int16("error_code")
+    reader.skip_tags()
+    reader.finish()
+    return AddOffsetsToTxnResponse(throttle_time_ms, error_code)
+
+
+def decode_txn_offset_commit(version: int, frame: _Frame) -> TxnOffsetCommitResponse:
+    """Decodes a TxnOffsetCommit response v0-v5."""
+    reader = _response(TXN_OFFSET_COMMIT, version, frame)
+    reader.int32("correlation_id")
+    reader.skip_tags()
+    throttle_time_ms = reader.int32("throttle_time_ms")
+    partition_errors = _read_partition_errors(reader)
+    reader.skip_tags()
+    reader.finish()
+    return TxnOffsetCommitResponse(throttle_time_ms, partition_errors)
+
+
+def decode_end_txn(version: int, frame: _Frame) -> EndTxnResponse:
+    """Decodes an EndTxn response v0-v5."""
+    reader = _response(END_TXN, version, frame)
+    producer_id, producer_epoch = -1, -1
+    reader.int32("correlation_id")
+    reader.skip_tags()
+    throttle_time_ms = reader.int32("throttle_time_ms")
+    error_code = reader.int16("error_code")
+    if version >= 5:
+        producer_id = reader.int64("producer_id")
+        producer_epoch = reader.int16("producer_epoch")
+    reader.skip_tags()
+    reader.finish()
+    return EndTxnResponse(throttle_time_ms, error_code, producer_id, producer_epoch)
+
+
+def _read_transaction(reader: Reader) -> TransactionDescription:
+    error_code = reader.int16("transaction_states.error_code")
+    transactional_id = reader.string("transaction_states.transactional_id")
+    state = reader.string("transaction_states.transaction_state")
+    timeout_ms = reader.int32("transaction_states.transaction_timeout_ms")
+    start_time_ms = reader.int64("transaction_states.transaction_start_time_ms")
+    producer_id = reader.int64("transaction_states.producer_id")
+    producer_epoch = reader.int16("transaction_states.producer_epoch")
+    partitions = {}
+    for _ in range(reader.count("transaction_states.topics", 3)):
+        topic = reader.string("transaction_states.topics.topic")
+        count = reader.count("transaction_states.topics.partitions", 4)
+        partitions[topic] = [reader.int32("partition") for _ in range(count)]
+        reader.skip_tags()
+    reader.skip_tags()
+    return TransactionDescription(
+        error_code,
+        transactional_id,
+        state,
+        timeout_ms,
+        start_time_ms,
+        producer_id,
+        producer_epoch,
+        partitions,
+    )
+
+
+def decode_describe_transactions(version: int, frame: _Frame) -> DescribeTransactionsResponse:
+    """Decodes a DescribeTransactions response v0."""
+    reader = _response(DESCRIBE_TRANSACTIONS, version, frame)
+    reader.int32("correlation_id")
+    reader.skip_tags()
+    throttle_time_ms = reader.int32("throttle_time_ms")
+    transactions = [_read_transaction(reader) for _ in range(reader.count("transaction_states", 28))]
+    reader.skip_tags()
+    reader.finish()
+    return DescribeTransactionsResponse(throttle_time_ms, transactions)
+
+
+def decode_list_transactions(version: int, frame: _Frame) -> ListTransactionsResponse:
+    """Decodes a ListTransactions response v0-v2."""
+    reader = _response(LIST_TRANSACTIONS, version, frame)
+    reader.int32("correlation_id")
+    reader.skip_tags()
+    throttle_time_ms = reader.int32("throttle_time_ms")
+    error_code = reader.int16("error_code")
+    unknown_states = [reader.string("state") for _ in range(reader.count("unknown_state_filters", 1))]
+    transactions = []
+    for _ in range(reader.count("transaction_states", 11)):
+        transactional_id = reader.string("transaction_states.transactional_id")
+        producer_id = reader.int64("transaction_states.producer_id")
+        state = reader.string("transaction_states.transaction_state")
+        reader.skip_tags()
+        transactions.append(TransactionListing(transactional_id, producer_id, state))
+    reader.skip_tags()
+    reader.finish()
+    return ListTransactionsResponse(throttle_time_ms, error_code, unknown_states, transactions)
 
 
 def decode_sasl_handshake(version: int, frame: _Frame) -> SaslHandshakeResponse:

@@ -13,6 +13,8 @@ from cyproducer.network.waker cimport Waker
 cdef enum:
     MOST_BATCHES = 1024           # batches in one request
     MOST_BEFORE_READY = 65536     # bytes of a response before a connection is ready
+    TRANSACTIONAL = 0x10          # attribute of a batch: it belongs to a transaction
+    NO_CAP = 32767                # on versions of Produce
     COMPRESSING_NS = 20_000_000   # delay before the next check of an overdue batch that a thread compresses
 
 cdef class Sender:
@@ -26,6 +28,10 @@ cdef class Sender:
     cdef Waker waker
     cdef ProduceSettings settings
     cdef bytes client_id          # owns the bytes of settings.client_id
+    cdef bytes transactional_id   # owns the bytes of settings.transactional_id; empty: none
+    cdef int64_t failed_before    # records that had failed when the transaction began
+    cdef int16_t attributes       # of all batches, without the codec
+    cdef int16_t highest_produce  # the highest version of Produce requests
     cdef int32_t max_in_flight_requests
     cdef int64_t max_request_size
     cdef int64_t request_timeout_ns

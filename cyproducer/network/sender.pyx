@@ -32,12 +32,13 @@ from cyproducer.accumulator.parked_records cimport (
     next_parked_deadline,
     waiting_topics,
 )
-from cyproducer.accumulator.ready_partitions cimport drain, expire_linger, has_work, refresh
+from cyproducer.accumulator.ready_partitions cimport drain, expire_linger, has_work, hurry, refresh, withdraw
 from cyproducer.accumulator.record_accumulator cimport RecordAccumulator
-from cyproducer.accumulator.sequences cimport set_identity
+from cyproducer.accumulator.sequences cimport refresh_all, set_identity
 from cyproducer.accumulator.structures cimport (
     ASLEEP,
     AWAKE,
+    GATE_OPEN,
     OPEN,
     SEALED,
     SEALING,
@@ -45,13 +46,16 @@ from cyproducer.accumulator.structures cimport (
     Batch,
     Node,
     Partition,
+    Topic,
 )
 from cyproducer.accumulator.topology cimport TopicInfo, make_node
 from cyproducer.base.clock cimport Clock, duration_of
+from cyproducer.base.hubs cimport broadcast
 from cyproducer.base.meters cimport (
     CONNECTED,
     DISCONNECTED,
     PRODUCE_REQUESTS,
+    RECORDS_FAILED,
     Meters,
     count_answer,
     meters_turn,
@@ -137,7 +141,14 @@ cdef class Sender:
         self.client_id = options.client_id.encode()
         self.settings.client_id = self.client_id
         self.settings.client_id_size = <int32_t>len(self.client_id)
+        self.transactional_id = (getattr(options, "transactional_id", None) or "").encode()
+        if self.transactional_id:
+            self.settings.transactional_id = self.transactional_id
+            self.settings.transactional_id_size = <int32_t>len(self.transactional_id)
+            self.attributes = TRANSACTIONAL
+            accumulator.c.refusing = 1
         self.settings.acks = options.acks
+        self.highest_produce = NO_CAP
         # The broker's timeout is shorter than ours, so that its error response, which says more than a local
         # timeout, arrives in time.
         self.settings.timeout_ms = <int32_t>min(request_timeout_ms - min(request_timeout_ms / 10, 1000), 1e9)
@@ -299,6 +310,11 @@ cdef class Sender:
             a.parked_anew = 0
             cyp_store32(&self.attention, 1)
             work = True
+        if a.joining.first != NULL or (a.ending and a.incomplete == 0 and a.parked == 0 and a.on_wire == 0):
+            # The control plane has the partitions added to the transaction, or ends it.
+            a.ending = 0
+            cyp_store32(&self.attention, 1)
+            work = True
         if a.lingering.first != NULL:
             until = min(until, cyp_after(a.lingering.first.first.created_ns, a.stream_linger_ns))
         self.next_expiry_ns = FAR_NS
@@ -352,12 +368,12 @@ cdef class Sender:
                         self.accumulator.compress(b)
                     b.state = SEALED
                 put_batch_header(
-                    b.data, b.size, b.codec, b.count, b.base_timestamp, b.max_timestamp,
+                    b.data, b.size, b.codec | self.attributes, b.count, b.base_timestamp, b.max_timestamp,
                     b.producer_id, b.producer_epoch, b.base_sequence,
                 )
             r = encode_produce(
-                &self.settings, transport.produce_version, transport_next_id(transport),
-                self.drained, count,
+                &self.settings, min(transport.produce_version, self.highest_produce),
+                transport_next_id(transport), self.drained, count,
             )
             if r == NULL:
                 with gil:
@@ -727,7 +743,7 @@ cdef class Sender:
     def purge(self, bint queued, bint in_flight, error):
         """Fails the records that wait to be sent, or those in flight, or both, with copies of ``error``.
 
-        Leaves a batch that an application thread is compressing at this moment.
+        Leaves a batch that an application thread is compressing at this moment; call it again.
         """
         cdef Batch* b
         if queued:
@@ -809,6 +825,129 @@ cdef class Sender:
         set_identity(&self.accumulator.c, producer_id, <int16_t>epoch)
         if producer_id < 0:
             self.request_control()
+
+    # Transactions
+
+    def begin_transaction(self):
+        """Accepts records, which belong to a new transaction. ``take_joining`` returns where they go to."""
+        cdef Accumulator* a = &self.accumulator.c
+        self.accumulator.refusal = None
+        pthread_mutex_lock(&a.lock)
+        a.transaction += 1
+        a.adds_partitions = 1
+        a.wrote = 0
+        self.failed_before = a.meters.all.total[RECORDS_FAILED]
+        a.refusing = a.closed
+        pthread_mutex_unlock(&a.lock)
+
+    def open_transaction(self, bint adds_partitions, int highest_produce):
+        """Lets the transaction write.
+
+        ``adds_partitions``: only to partitions that were added, see ``partitions_added``; else to all.
+        ``highest_produce``: the highest version of Produce requests.
+        """
+        cdef Accumulator* a = &self.accumulator.c
+        self.highest_produce = <int16_t>highest_produce
+        if adds_partitions:
+            return
+        pthread_mutex_lock(&a.lock)
+        a.adds_partitions = 0
+        refresh_all(a)
+        pthread_mutex_unlock(&a.lock)
+
+    def refuse_records(self, error not None):
+        """Accepts no records from now on: ``send()`` raises copies of ``error``."""
+        cdef Accumulator* a = &self.accumulator.c
+        if not a.closed:
+            self.accumulator.refusal = error
+        pthread_mutex_lock(&a.lock)
+        a.refusing = 1
+        # Threads in await_parking() give up.
+        broadcast(&a.progress)
+        pthread_mutex_unlock(&a.lock)
+
+    def set_hurry(self, bint on):
+        """Whether batches are sent without lingering, as in a ``flush()``."""
+        cdef Accumulator* a = &self.accumulator.c
+        pthread_mutex_lock(&a.lock)
+        a.flushing += 1 if on else -1
+        if on:
+            hurry(a)
+        pthread_mutex_unlock(&a.lock)
+
+    def take_joining(self):
+        """Returns the partitions that wait to be added to the transaction, as (topic, partition), once."""
+        cdef Accumulator* a = &self.accumulator.c
+        cdef Partition* p
+        found = []
+        while True:
+            pthread_mutex_lock(&a.lock)
+            p = a.joining.first
+            if p != NULL:
+                withdraw(a, p)
+                p.joining = a.transaction
+            pthread_mutex_unlock(&a.lock)
+            if p == NULL:
+                return found
+            found.append((p.topic.name[:p.topic.name_size].decode(), p.index))
+
+    def partitions_added(self, partitions):
+        """The transaction has these partitions, given as (topic, partition): their batches may be sent."""
+        cdef Partition* p
+        for topic, index in partitions:
+            p = self.find_partition(topic, index)
+            pthread_mutex_lock(&self.accumulator.c.lock)
+            p.joined = self.accumulator.c.transaction
+            refresh(&self.accumulator.c, p)
+            pthread_mutex_unlock(&self.accumulator.c.lock)
+
+    def is_drained(self):
+        """Whether no record waits for its outcome and no Produce request for its response.
+
+        If not, the control plane is called as soon as it is so.
+        """
+        cdef Accumulator* a = &self.accumulator.c
+        pthread_mutex_lock(&a.lock)
+        drained = a.incomplete == 0 and a.parked == 0 and a.on_wire == 0
+        a.ending = not drained
+        pthread_mutex_unlock(&a.lock)
+        return drained
+
+    def has_written(self):
+        """Whether a batch of the current transaction went into a request."""
+        return bool(self.accumulator.c.wrote)
+
+    def has_lost(self):
+        """Whether a record of the current transaction has failed."""
+        return self.accumulator.c.meters.all.total[RECORDS_FAILED] > self.failed_before
+
+    def written_offsets(self):
+        """Returns (topic, partition) -> (first, last) offset of what the current transaction has written."""
+        cdef Accumulator* a = &self.accumulator.c
+        cdef TopicInfo state
+        cdef Partition* p
+        cdef int32_t i
+        found = {}
+        for name, state in list(self.accumulator.topics.items()):
+            for i in range(state.c.partition_room):
+                p = state.c.partitions[i]
+                if p.written_in == a.transaction and a.transaction > 0:
+                    found[name, i] = p.first_offset, p.last_offset
+        return found
+
+    def reopen_partitions(self):
+        """Opens the gates of all partitions, after a transaction that was aborted. Nothing is unsettled."""
+        cdef Accumulator* a = &self.accumulator.c
+        cdef Topic* t
+        cdef int32_t i
+        pthread_mutex_lock(&a.lock)
+        t = a.topics
+        while t != NULL:
+            for i in range(t.partition_room):
+                t.partitions[i].gate = GATE_OPEN
+            t = t.next
+        refresh_all(a)
+        pthread_mutex_unlock(&a.lock)
 
     def set_next_sequence(self, str topic, int partition, int32_t sequence):
         """Sets a partition's next sequence, for tests; returns False while a batch is unsettled."""

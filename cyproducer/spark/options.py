@@ -228,7 +228,6 @@ def producer_config(
     defaults = {"allow_auto_create_topics": False, **_BULK, **_without_other_forms(session, named)}
     config = {**defaults, **named}
     checked = ProducerConfig(**config)
-    checked.reject_unsupported()
     try:
         partitioner = resolve_partitioner(checked.partitioner, checked.partitioner_ignore_keys)
     except (TypeError, ValueError) as error:

@@ -594,10 +594,71 @@ LATENCY = Case(
     axis="records/s",
 )
 
+# Transactions
+
+WITHOUT = "ours, flush() without transactions"
+EQUAL_LINGER = "confluent-kafka, linger.ms=0"
+LARGE, MEDIUM, SMALL = "100,000 records", "1,000 records", "1 record and an offset"
+
+
+def transactions_contest(at: str, records: int, per_transaction: int, offsets: bool = False) -> Contest:
+    size: dict[str, Any] = {"records": records, "per_transaction": per_transaction, "offsets": offsets}
+    peers = [
+        client(CONFLUENT, "transactions.confluent", "confluent_kafka", **size),
+        client(
+            EQUAL_LINGER, "transactions.confluent", "confluent_kafka", **size, options={"linger.ms": "0"}
+        ),
+    ]
+    if not offsets:
+        peers.append(client(WITHOUT, "transactions.own_flushes", **size))
+    return Contest(at, own("transactions.own", **size), tuple(peers), "real")
+
+
+def transactions_goals(at: str, rate: float, cpu: float) -> tuple[Goal, ...]:
+    return (
+        Goal(f"records/s, ours / confluent-kafka, {at}", "records_per_s", at, at_least=rate, peer=CONFLUENT),
+        Goal(
+            f"CPU, confluent-kafka / ours, {at}",
+            *("cpu_s_per_million", at),
+            at_least=cpu,
+            peer=CONFLUENT,
+            peer_by_own=True,
+        ),
+    )
+
+
+TRANSACTIONS = Case(
+    "transactions",
+    "Transactions, back to back",
+    "On the real broker, to one partition, with the finalized transaction.version that it has (2). "
+    "confluent-kafka speaks the first protocol, and runs with its default linger and with none. What a small "
+    "transaction costs is the broker's time: EndTxn, the markers, and the next transaction's first batch.",
+    (
+        transactions_contest(LARGE, 1_000_000, 100_000),
+        transactions_contest(MEDIUM, 300_000, 1_000),
+        transactions_contest(SMALL, 500, 1, offsets=True),
+    ),
+    (
+        RATE,
+        Column("transactions_per_s", "transactions/s", 0),
+        Column("p50_ms", "p50 ms", 1),
+        Column("p99_ms", "p99 ms", 1),
+        CPU,
+        Column("requests_per_transaction", "requests each", 1),
+    ),
+    (
+        *transactions_goals(LARGE, 2, 3),
+        *transactions_goals(MEDIUM, 1.5, 3),
+        *transactions_goals(SMALL, 1.3, 3),
+        Goal(f"records/s, ours / without transactions, {LARGE}", "records_per_s", LARGE, at_least=0.85, peer=WITHOUT),
+    ),
+)
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
         *(SEND, DEFAULTS, SEND_ALONE, GET, THREADS, COLUMNAR, CODECS, PARTITIONS),
         *(TLS_SEND, TLS_GET, MEMORY, IDLE, IMPORT, FIRST_ACK, SIZES, LATENCY, LOAD, PRESSURE),
+        TRANSACTIONS,
     )
 }

@@ -54,6 +54,10 @@ class Args:
     """Whether records go to each partition in turn. Otherwise the partitioner chooses."""
     seconds: float = 60
     """Duration of runs that last for a fixed time."""
+    per_transaction: int = 1
+    """Records of a transaction."""
+    offsets: bool = False
+    """Whether each transaction commits an offset, too."""
     way: str = "send"
     """The method that sends: send, send_many or send_arrow."""
 

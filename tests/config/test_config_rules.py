@@ -181,13 +181,13 @@ def test_sasl_needs_a_mechanism_and_its_credentials(protocol: Any) -> None:
         assert problem(**given) == f"sasl_mechanism={mechanism!r} needs sasl_plain_username"
         given["sasl_plain_username"] = "u"
         assert problem(**given) == f"sasl_mechanism={mechanism!r} needs sasl_plain_password"
-        ProducerConfig(security_protocol=protocol, **given, sasl_plain_password="p").reject_unsupported()
+        ProducerConfig(security_protocol=protocol, **given, sasl_plain_password="p")
     kerberos: dict[str, Any] = {
         "sasl_kerberos_name": "n",
         "sasl_kerberos_service_name": "n",
         "sasl_kerberos_domain_name": "n",
     }
-    ProducerConfig(security_protocol=protocol, sasl_mechanism="GSSAPI", **kerberos).reject_unsupported()
+    ProducerConfig(security_protocol=protocol, sasl_mechanism="GSSAPI", **kerberos)
 
 
 def test_a_password_in_clear_text_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
@@ -218,28 +218,3 @@ def test_security_options_that_the_protocol_does_not_use_are_warned_of(
 ) -> None:
     ProducerConfig({"security_protocol": protocol}, **given)
     assert caplog.messages == ([f"security_protocol={protocol!r} does not use {unused}"] if unused else [])
-
-
-# --- not supported yet ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"transactional_id": "t"}, "transactional_id='t'"),
-    ],
-)
-def test_unsupported_options_are_accepted_and_then_refused_by_name(
-    options: dict[str, Any], text: str
-) -> None:
-    config = ProducerConfig(**options)
-    with pytest.raises(KafkaConfigurationError) as caught:
-        config.reject_unsupported()
-    assert str(caught.value) == (
-        f"KafkaConfigurationError: {text}: not supported by this version of cyproducer yet"
-    )
-
-
-def test_everything_else_is_supported() -> None:
-    options: dict[str, Any] = {"security_protocol": "SSL", "ssl_cafile": "ca.pem"}
-    assert ProducerConfig(**options, acks=1, linger_ms=5).reject_unsupported() is None  # type: ignore[func-returns-value]

@@ -6,7 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cyproducer.control.apis import INIT_PRODUCER_ID, METADATA, PRODUCE, Api, fallback_for, negotiate
+from cyproducer.control.apis import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    APIS,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    LIST_TRANSACTIONS,
+    METADATA,
+    PRODUCE,
+    SASL_HANDSHAKE,
+    TXN_OFFSET_COMMIT,
+    Api,
+    fallback_for,
+    lacking,
+    negotiate,
+)
 from cyproducer.errors import IncompatibleBrokerVersion, UnrecognizedBrokerVersion
 
 #: What Kafka 4.1 responds (including lowest versions), for the APIs that a producer uses.
@@ -36,7 +53,6 @@ def test_a_broker_without_init_producer_id_can_be_used_without_idempotence() -> 
         (PRODUCE, (14, 20), "of Produce: the broker speaks 14 to 20, this client 3 to 13"),
         (METADATA, (0, 0), "of Metadata: the broker speaks 0 to 0, this client 1 to 13"),
         (METADATA, (14, 14), "of Metadata: the broker speaks 14 to 14, this client 1 to 13"),
-        (INIT_PRODUCER_ID, (6, 7), "of InitProducerId: the broker speaks 6 to 7, this client 0 to 5"),
     ],
 )
 def test_no_common_version_names_the_api_and_both_ranges(
@@ -44,6 +60,29 @@ def test_no_common_version_names_the_api_and_both_ranges(
 ) -> None:
     with pytest.raises(IncompatibleBrokerVersion, match=f"no common version {problem}"):
         negotiate({**KAFKA_4_1, api.key: theirs})
+
+
+@pytest.mark.parametrize(
+    ("api", "theirs", "why"),
+    [
+        (INIT_PRODUCER_ID, (6, 7), "the broker speaks 6 to 7, this client 0 to 5"),
+        (SASL_HANDSHAKE, (0, 0), "the broker speaks 0 to 0, this client 1 to 1"),
+        # A broker for which only other brokers add partitions.
+        (ADD_PARTITIONS_TO_TXN, (4, 5), "the broker speaks 4 to 5, this client 0 to 3"),
+    ],
+)
+def test_an_optional_api_without_a_common_version_is_left_out(
+    api: Api, theirs: tuple[int, int], why: str
+) -> None:
+    ranges = {**KAFKA_4_1, api.key: theirs}
+    chosen = negotiate(ranges)
+    assert api not in chosen
+    assert chosen[PRODUCE] == 13
+    assert lacking(api, ranges) == f"no common version of {api.name}: {why}"
+
+
+def test_versions_for_brokers_are_not_spoken() -> None:
+    assert negotiate({**KAFKA_4_1, ADD_PARTITIONS_TO_TXN.key: (0, 5)})[ADD_PARTITIONS_TO_TXN] == 3
 
 
 def test_an_empty_version_range_has_no_common_version() -> None:
@@ -93,6 +132,48 @@ def test_a_release_stands_for_the_versions_it_supports(
     assert chosen_with(fallback_for(release)) == versions
 
 
+TRANSACTION_APIS = (
+    FIND_COORDINATOR,
+    ADD_PARTITIONS_TO_TXN,
+    ADD_OFFSETS_TO_TXN,
+    END_TXN,
+    TXN_OFFSET_COMMIT,
+    DESCRIBE_TRANSACTIONS,
+    LIST_TRANSACTIONS,
+)
+
+
+@pytest.mark.parametrize(
+    ("release", "versions"),
+    [
+        ((2, 1), (2, 1, 1, 1, 2, None, None)),
+        ((2, 4), (3, 1, 1, 1, 2, None, None)),
+        ((2, 5), (3, 1, 1, 1, 3, None, None)),
+        ((2, 7), (3, 2, 2, 2, 3, None, None)),
+        ((2, 8), (3, 3, 3, 3, 3, None, None)),
+        ((3, 0), (4, 3, 3, 3, 3, 0, 0)),
+        ((3, 7), (4, 3, 3, 3, 3, 0, 0)),
+        ((3, 8), (5, 3, 4, 4, 4, 0, 1)),
+        ((3, 9), (6, 3, 4, 4, 4, 0, 1)),
+        ((4, 0), (6, 3, 4, 5, 5, 0, 1)),
+        ((4, 1), (6, 3, 4, 5, 5, 0, 2)),
+    ],
+)
+def test_a_release_stands_for_the_versions_of_transactions(
+    release: tuple[int, int], versions: tuple[int | None, ...]
+) -> None:
+    chosen = negotiate(fallback_for(release))
+    assert tuple(chosen.get(api) for api in TRANSACTION_APIS) == versions
+
+
+def test_a_release_is_not_assumed_to_have_the_apis_of_later_ones() -> None:
+    assert {api for api in APIS if api.key not in fallback_for((2, 8))} == {
+        DESCRIBE_TRANSACTIONS,
+        LIST_TRANSACTIONS,
+    }
+    assert set(fallback_for((3, 0))) == {api.key for api in APIS}
+
+
 @pytest.mark.parametrize("release", [(2, 0), (0, 10, 2), (1,), ()])
 def test_releases_before_2_1_are_refused(release: tuple[int, ...]) -> None:
     with pytest.raises(IncompatibleBrokerVersion, match=r"api_version=.* is older than Kafka 2\.1"):
@@ -113,7 +194,9 @@ def test_both_sides_support_the_chosen_version(theirs: dict[int, tuple[int, int]
         chosen = negotiate(theirs)
     except IncompatibleBrokerVersion:
         return
-    assert set(chosen) == {PRODUCE, METADATA, INIT_PRODUCER_ID}
+    assert {PRODUCE, METADATA} <= set(chosen) <= {PRODUCE, METADATA, INIT_PRODUCER_ID}
+    lowest, highest = theirs[INIT_PRODUCER_ID.key]
+    assert (INIT_PRODUCER_ID in chosen) == (lowest <= min(highest, INIT_PRODUCER_ID.highest))
     for api, version in chosen.items():
         assert api.lowest <= version <= api.highest
         assert theirs[api.key][0] <= version <= theirs[api.key][1]

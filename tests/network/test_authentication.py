@@ -147,6 +147,16 @@ def test_sasl_at_a_listener_without() -> None:
         ours.send("t", b"v").get(20)
 
 
+def test_a_broker_with_another_version_of_sasl_is_not_one_without() -> None:
+    with ScriptedCluster(sasl=SaslServer(), t=1) as cluster:
+        cluster.nodes[1].versions[SASL_HANDSHAKE] = (0, 0)
+        with (
+            KafkaProducer(**options(cluster, max_block_ms=1000)) as ours,
+            pytest.raises(KafkaTimeoutError, match="of SaslHandshake: the broker speaks 0 to 0"),
+        ):
+            ours.send("t", b"v").get(20)
+
+
 def test_no_sasl_at_a_listener_with() -> None:
     with (
         ScriptedCluster(sasl=SaslServer(), t=1) as cluster,

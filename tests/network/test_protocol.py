@@ -352,6 +352,7 @@ def test_api_versions_response_of_another_codec_is_read(
         api_versions,
         throttle_ms if version >= 1 else 0,
         features if version >= 3 else {},
+        epoch if version >= 3 else -1,
     )
 
 

@@ -9,7 +9,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from cyproducer.control.apis import ApiVersionsResponse
+from cyproducer.control.apis import (
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnResponse,
+    ApiVersionsResponse,
+    DescribeTransactionsResponse,
+    EndTxnResponse,
+    FindCoordinatorResponse,
+    ListTransactionsResponse,
+    TransactionDescription,
+    TransactionListing,
+    TxnOffsetCommitResponse,
+)
 from cyproducer.errors import KafkaProtocolError
 from cyproducer.network import protocol
 from tests.network.kio_oracle import (
@@ -19,6 +30,15 @@ from tests.network.kio_oracle import (
     schema,
     write_metadata,
     write_response,
+)
+from tests.network.kio_transactions import (
+    write_add_offsets_to_txn,
+    write_add_partitions_to_txn,
+    write_describe_transactions,
+    write_end_txn,
+    write_find_coordinator,
+    write_list_transactions,
+    write_txn_offset_commit,
 )
 
 Decode = Callable[[int, bytes], Any]
@@ -30,6 +50,7 @@ def api_versions_frame(version: int) -> bytes:
     if version >= 3:
         tagged = {
             "supported_features": (module.SupportedFeatureKey(name="f", min_version=1, max_version=2),),
+            "finalized_features_epoch": 7,
             "finalized_features": (
                 module.FinalizedFeatureKey(name="f", min_version_level=1, max_version_level=2),
                 module.FinalizedFeatureKey(name="g", min_version_level=1, max_version_level=2),
@@ -75,7 +96,20 @@ def sasl_authenticate_frame(version: int) -> bytes:
     )
 
 
-CASES = [
+COORDINATOR = FindCoordinatorResponse(1, 0, "text", 2, "broker-2", 9093)
+PARTITION_ERRORS = {("orders", 0): 0, ("orders", 1): 55, ("refunds", 0): 0}
+DESCRIBED = DescribeTransactionsResponse(
+    1,
+    [
+        TransactionDescription(0, "tx", "Ongoing", 60_000, 5, 6, 7, {"orders": [0, 1], "refunds": [2]}),
+        TransactionDescription(105, "other", "", 0, 0, -1, -1, {}),
+    ],
+)
+LISTED = ListTransactionsResponse(
+    1, 0, ["Idle", "Busy"], [TransactionListing("tx", 6, "Empty"), TransactionListing("ty", 7, "Ongoing")]
+)
+
+CASES: list[tuple[Decode, int, bytes]] = [
     *((protocol.decode_api_versions, version, api_versions_frame(version)) for version in range(5)),
     *(
         (protocol.decode_metadata, version, write_metadata(version, FULL_METADATA))
@@ -85,6 +119,43 @@ CASES = [
     *((protocol.decode_init_producer_id, version, init_producer_id_frame(version)) for version in range(6)),
     (protocol.decode_sasl_handshake, 1, sasl_handshake_frame(1)),
     *((protocol.decode_sasl_authenticate, version, sasl_authenticate_frame(version)) for version in range(3)),
+    *(
+        (protocol.decode_find_coordinator, version, write_find_coordinator(version, COORDINATOR))
+        for version in range(1, 7)
+    ),
+    *(
+        (
+            protocol.decode_add_partitions_to_txn,
+            version,
+            write_add_partitions_to_txn(version, AddPartitionsToTxnResponse(1, PARTITION_ERRORS)),
+        )
+        for version in range(4)
+    ),
+    *(
+        (
+            protocol.decode_add_offsets_to_txn,
+            version,
+            write_add_offsets_to_txn(version, AddOffsetsToTxnResponse(1, 0)),
+        )
+        for version in range(5)
+    ),
+    *(
+        (protocol.decode_end_txn, version, write_end_txn(version, EndTxnResponse(1, 0, 6, 7)))
+        for version in range(6)
+    ),
+    *(
+        (
+            protocol.decode_txn_offset_commit,
+            version,
+            write_txn_offset_commit(version, TxnOffsetCommitResponse(1, PARTITION_ERRORS)),
+        )
+        for version in range(6)
+    ),
+    (protocol.decode_describe_transactions, 0, write_describe_transactions(0, DESCRIBED)),
+    *(
+        (protocol.decode_list_transactions, version, write_list_transactions(version, LISTED))
+        for version in range(3)
+    ),
 ]
 every_message = pytest.mark.parametrize(
     ("decode", "version", "frame"),
@@ -216,6 +287,27 @@ def test_the_error_names_a_count_beyond_the_frame(version: int) -> None:
             "00000000 01 0009 ab",
             "tagged field needs 9 bytes, 1 bytes remain",
         ),
+        # Tag 1, nine bytes long: an epoch, and an extra byte.
+        (
+            protocol.decode_api_versions,
+            3,
+            "00000000 0000 01 00000000 01 01 09 0000000000000007 00",
+            "end was expected, 1 bytes remain",
+        ),
+        # Tag 1, four bytes long.
+        (
+            protocol.decode_api_versions,
+            3,
+            "00000000 0000 01 00000000 01 01 04 00000007",
+            "finalized_features_epoch needs 8 bytes, 4 bytes remain",
+        ),
+        (
+            protocol.decode_add_partitions_to_txn,
+            3,
+            "00000000 00 00000000 02 01 03 00000000000000 0000",
+            "topics.partitions claims 2 elements of at least 7 bytes",
+        ),
+        (protocol.decode_find_coordinator, 1, "00000000 00000000 0000 ffff 00000001 ffff", "host is null"),
         # Tag 2, five bytes long: an empty array of features, and four extra bytes.
         (
             protocol.decode_api_versions,
@@ -240,7 +332,15 @@ def test_the_error_names_the_field_and_the_problem(
 
 
 @pytest.mark.parametrize(
-    "decode", [protocol.decode_api_versions, protocol.decode_metadata, protocol.decode_init_producer_id]
+    "decode",
+    [
+        protocol.decode_api_versions,
+        protocol.decode_metadata,
+        protocol.decode_init_producer_id,
+        protocol.decode_find_coordinator,
+        protocol.decode_txn_offset_commit,
+        protocol.decode_end_txn,
+    ],
 )
 @given(version=st.integers(1, 4), frame=st.binary(max_size=200))
 @example(version=1, frame=b"")

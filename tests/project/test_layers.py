@@ -6,6 +6,7 @@ a function, under a condition or in Cython.
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,14 @@ MAY_IMPORT = {
     # Its annotations name types.
     "config": ("errors", "records", "types"),
     "records": ("base", "errors"),
-    "control": ("base", "errors", "records"),
+    "control": ("base", "errors", "records", "structs"),
     "security": ("base", "config", "errors", "user_thread"),
     "futures": ("base", "errors", "records", "structs"),
     "accumulator": ("base", "errors", "futures", "records", "user_thread"),
     "callers": ("accumulator", "base", "errors", "futures", "records"),
     "network": (
-        "accumulator", "base", "config", "control", "errors", "futures", "records", "security", "user_thread",
-        "version",
+        "accumulator", "base", "config", "control", "errors", "futures", "records", "security", "structs",
+        "user_thread", "version",
     ),
     "observability": ("accumulator", "base", "records", "user_thread"),
     # It wraps the producer's methods, from outside.
@@ -127,6 +128,15 @@ def test_a_layer_imports_only_allowed_modules(layer: str) -> None:
         if (names := forbidden(layer, module_name(path), path.read_text(), path.suffix))
     }
     assert broken == {}
+
+
+def test_offsets_are_read_without_io_and_without_another_client() -> None:
+    path = PACKAGE / "offsets.py"
+    found = imported(module_name(path), path.read_text(), path.suffix)
+    own = {name.split(".")[1] for name in found if name.startswith("cyproducer.")}
+    assert own == {"errors", "records", "structs"}
+    others = {name.split(".")[0] for name in found} - {"cyproducer"}
+    assert others <= sys.stdlib_module_names - {*IO, *THREADS_AND_CLOCKS}
 
 
 def test_only_the_spark_package_imports_spark() -> None:

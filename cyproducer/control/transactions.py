@@ -1,0 +1,1008 @@
+"""Transactions: which calls are allowed, which request comes next, and what each response means.
+
+Owns the table of transitions, the order of the requests, and the transaction's identity (producer id and
+epoch). Does not own batches (the accumulator), their fates (``batch_fate``), connections, or the threads that
+call (``network/transaction_client``). Does no I/O and reads no clock. Only the thread with the loop lock
+calls it.
+
+The rules
+---------
+
+**Two protocols.** With the first, AddPartitionsToTxn and AddOffsetsToTxn add what a transaction writes to,
+and an epoch lasts for many transactions. With the second (KIP-890), Produce and TxnOffsetCommit add it, and
+each EndTxn ends the epoch. The brokers' finalized feature ``transaction.version`` decides. A request of the
+second protocol at a level below 2 makes the transactional id unusable, so the level is looked up again where
+it may have changed: before a transaction's first request, and before EndTxn, if it is not known from the last
+second. A transaction keeps its protocol. Only its EndTxn is one of the first if the level has sunk meanwhile.
+
+**Opening.** ``begin`` sends nothing. A transaction is *opened* when it has something to send: the level is
+known, the epoch is bumped if the last transaction used the first protocol and this one uses the second, and
+the markers of the last transaction are written. The second protocol's Produce would meet those markers in the
+broker, and wait there for 20 ms; DescribeTransactions asks for them and blocks nobody.
+
+**One at a time.** One request about the transaction is in flight at any time. EndTxn goes out only when no
+Produce request is unanswered, because a broker may append a late one after it, to the next transaction.
+
+**Errors.** Retriable ones are tried again until the transaction ends. After an *abortable* one the
+transaction can only be aborted. After a *fatal* one this producer can do nothing more, and each call says so
+with the first cause. A record that is not delivered, or was not even accepted, makes an abortable error: a
+transaction is never committed without one of its records.
+
+**After an abort** no sequence of it may be used again. The second protocol's EndTxn ends the epoch. With the
+first, InitProducerId bumps it if anything has failed. It must not come before EndTxn: it would abort the
+transaction silently, and what is sent later would be committed without what came before.
+
+**Calls that time out** go on. The same call joins what is under way. EndTxn is repeated as it was until there
+is an answer, so once it may be out, its opposite is refused.
+
+Sources: KIP-98, KIP-360, KIP-447, KIP-588, KIP-654, KIP-890, KIP-1050; Kafka protocol guide.
+"""
+
+import enum
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from cyproducer import errors
+from cyproducer.control.apis import (
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnResponse,
+    DescribeTransactionsResponse,
+    EndTxnResponse,
+    FindCoordinatorResponse,
+    InitProducerIdResponse,
+    TxnOffsetCommitResponse,
+)
+from cyproducer.control.retry import ExponentialBackoff
+from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+
+FIRST, SECOND = 1, 2
+"""The two protocols."""
+HIGHEST_PRODUCE = {FIRST: 11, SECOND: 32767}
+"""The highest version of Produce that does not belong to the next protocol."""
+
+LEVEL_AGE_MS = 1000.0
+"""For how long the level of ``transaction.version`` counts as known."""
+MARKERS_FIRST_MS, MARKERS_LAST_MS = 1.0, 20.0
+"""The backoff while the last transaction is being completed: it takes milliseconds (KIP-890)."""
+
+GROUP, TRANSACTION = 0, 1
+"""Kinds of coordinators (FindCoordinator's key types)."""
+
+UNKNOWN_TOPIC_OR_PARTITION = 3
+COORDINATOR_NOT_AVAILABLE = 15
+NOT_COORDINATOR = 16
+INVALID_PRODUCER_EPOCH = 47
+INVALID_TXN_STATE = 48
+INVALID_PRODUCER_ID_MAPPING = 49
+CONCURRENT_TRANSACTIONS = 51
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+OPERATION_NOT_ATTEMPTED = 55
+UNKNOWN_SERVER_ERROR = -1
+PRODUCER_FENCED = 90
+UNSUPPORTED_VERSION = 35
+
+_MOVED = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
+_FATAL_TO_PRODUCE = frozenset({UNSUPPORTED_VERSION, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED})
+_FATAL = _FATAL_TO_PRODUCE | {INVALID_PRODUCER_EPOCH, UNKNOWN_SERVER_ERROR}
+_UNDER_WAY = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+
+
+class State(enum.Enum):
+    """The states of a transactional producer."""
+
+    UNINITIALIZED = "not initialized"
+    INITIALIZING = "initializing"
+    READY = "no transaction is open"
+    IN_TRANSACTION = "in a transaction"
+    PREPARING = "preparing"
+    PREPARED = "prepared"
+    COMMITTING = "committing"
+    ABORTABLE_ERROR = "the transaction must be aborted"
+    ABORTING = "aborting"
+    FATAL_ERROR = "failed for good"
+
+
+class Event(enum.Enum):
+    """What happens: calls, then ends."""
+
+    INIT = "init_transactions()"
+    BEGIN = "begin_transaction()"
+    PREPARE = "prepare_transaction()"
+    COMMIT = "commit_transaction()"
+    ABORT = "abort_transaction()"
+    INITIALIZED = "InitProducerId succeeded"
+    NOT_INITIALIZED = "InitProducerId was refused"
+    FLUSHED = "every record is acknowledged"
+    ENDED = "EndTxn succeeded, or there was nothing to end"
+    NOT_ENDED = "EndTxn(abort) is not allowed"
+    ABORTABLE = "an abortable error"
+    FATAL = "a fatal error"
+
+
+_S, _E = State, Event
+
+TABLE: Mapping[tuple[State, Event], State] = {
+    (_S.UNINITIALIZED, _E.INIT): _S.INITIALIZING,
+    (_S.INITIALIZING, _E.INITIALIZED): _S.READY,
+    (_S.INITIALIZING, _E.NOT_INITIALIZED): _S.UNINITIALIZED,
+    (_S.READY, _E.BEGIN): _S.IN_TRANSACTION,
+    (_S.IN_TRANSACTION, _E.PREPARE): _S.PREPARING,
+    (_S.IN_TRANSACTION, _E.COMMIT): _S.COMMITTING,
+    (_S.IN_TRANSACTION, _E.ABORT): _S.ABORTING,
+    (_S.IN_TRANSACTION, _E.ABORTABLE): _S.ABORTABLE_ERROR,
+    (_S.PREPARING, _E.FLUSHED): _S.PREPARED,
+    (_S.PREPARING, _E.ABORT): _S.ABORTING,
+    (_S.PREPARING, _E.ABORTABLE): _S.ABORTABLE_ERROR,
+    (_S.PREPARED, _E.COMMIT): _S.COMMITTING,
+    (_S.PREPARED, _E.ABORT): _S.ABORTING,
+    (_S.COMMITTING, _E.ABORT): _S.ABORTING,
+    (_S.COMMITTING, _E.ABORTABLE): _S.ABORTABLE_ERROR,
+    (_S.COMMITTING, _E.ENDED): _S.READY,
+    (_S.ABORTABLE_ERROR, _E.ABORT): _S.ABORTING,
+    (_S.ABORTABLE_ERROR, _E.ABORTABLE): _S.ABORTABLE_ERROR,
+    # What fails while it is aborted changes nothing.
+    (_S.ABORTING, _E.ABORTABLE): _S.ABORTING,
+    (_S.ABORTING, _E.ENDED): _S.READY,
+    # Rights may be granted: then the same call works.
+    (_S.ABORTING, _E.NOT_ENDED): _S.ABORTABLE_ERROR,
+    (_S.INITIALIZING, _E.FATAL): _S.FATAL_ERROR,
+    (_S.READY, _E.FATAL): _S.FATAL_ERROR,
+    (_S.IN_TRANSACTION, _E.FATAL): _S.FATAL_ERROR,
+    (_S.PREPARING, _E.FATAL): _S.FATAL_ERROR,
+    (_S.PREPARED, _E.FATAL): _S.FATAL_ERROR,
+    (_S.COMMITTING, _E.FATAL): _S.FATAL_ERROR,
+    (_S.ABORTABLE_ERROR, _E.FATAL): _S.FATAL_ERROR,
+    (_S.ABORTING, _E.FATAL): _S.FATAL_ERROR,
+    (_S.FATAL_ERROR, _E.FATAL): _S.FATAL_ERROR,
+    (_S.FATAL_ERROR, _E.ABORTABLE): _S.FATAL_ERROR,
+}
+"""Every possible transition. A call whose pair is missing is refused and changes nothing."""
+
+_OPEN = (State.IN_TRANSACTION, State.PREPARING, State.COMMITTING)
+_JOINED = {
+    Event.INIT: State.INITIALIZING,
+    Event.PREPARE: State.PREPARING,
+    Event.COMMIT: State.COMMITTING,
+    Event.ABORT: State.ABORTING,
+}
+"""The state in which a call has been made already, so that the same call joins it."""
+
+
+def diagram() -> str:
+    """The table as a Mermaid diagram, without errors in states that they do not change."""
+    text = "stateDiagram-v2\n"
+    for (state, event), to in TABLE.items():
+        if state is not to:
+            text += f"    {state.name} --> {to.name}: {event.value}\n"
+    return text
+
+
+class Offsets(NamedTuple):
+    """Positions of a consumer group, to be committed with the transaction."""
+
+    group: ConsumerGroupMetadata
+    positions: Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class Call:
+    """A call of the application, and its outcome.
+
+    ``accepted``: it was looked at. ``released``: the calling thread waits for nothing else, so the
+    transaction may end. ``abandoned``: its thread has stopped waiting.
+    """
+
+    def __init__(self, event: Event, name: str, released: bool = True) -> None:
+        self.event: Event | None = event
+        self.name = name
+        self.released = released
+        self.accepted = False
+        self.done = False
+        self.abandoned = False
+        self.error: BaseException | None = None
+        self.result: Any = None
+
+    def finish(self, error: BaseException | None = None, result: Any = None) -> None:
+        """Sets the outcome."""
+        self.error, self.result, self.done = error, result, True
+
+
+class OffsetsCall(Call):
+    """A call of ``send_offsets_to_transaction``."""
+
+    def __init__(self, offsets: Offsets) -> None:
+        super().__init__(Event.BEGIN, "send_offsets_to_transaction()")
+        self.event = None
+        self.offsets = offsets
+
+
+class CloseCall(Call):
+    """The producer is closed: an open transaction is aborted, and one that is being ended is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__(Event.ABORT, "close()")
+        self.event = None
+
+
+# The requests
+
+
+class FindCoordinator(NamedTuple):
+    """FindCoordinator, to any broker."""
+
+    kind: int
+    key: str
+
+
+class InitProducerId(NamedTuple):
+    """InitProducerId: -1, -1 takes the transactional id over, the own identity bumps its epoch (KIP-360)."""
+
+    producer_id: int
+    epoch: int
+
+
+class AddPartitions(NamedTuple):
+    """AddPartitionsToTxn."""
+
+    partitions: tuple[tuple[str, int], ...]
+
+
+class AddOffsets(NamedTuple):
+    """AddOffsetsToTxn."""
+
+    group_id: str
+
+
+class CommitOffsets(NamedTuple):
+    """TxnOffsetCommit, to the group's coordinator."""
+
+    group: ConsumerGroupMetadata
+    positions: Mapping[TopicPartition, OffsetAndMetadata]
+    protocol: int
+
+
+class EndTxn(NamedTuple):
+    """EndTxn."""
+
+    commit: bool
+    protocol: int
+
+
+class AskMarkers(NamedTuple):
+    """DescribeTransactions: are the markers of the last transaction written?"""
+
+
+class AskLevel(NamedTuple):
+    """ApiVersions: which level has ``transaction.version``?"""
+
+
+Request = (
+    FindCoordinator
+    | InitProducerId
+    | AddPartitions
+    | AddOffsets
+    | CommitOffsets
+    | EndTxn
+    | AskMarkers
+    | AskLevel
+)
+
+
+class Prepared(NamedTuple):
+    """The identity of a transaction that is ready to be ended by anybody, and whether it has anything."""
+
+    producer_id: int
+    epoch: int
+    protocol: int
+    empty: bool
+
+
+class Transactions:
+    """The transactions of one producer. See the rules in the module's docstring."""
+
+    def __init__(
+        self,
+        transactional_id: str,
+        timeout_ms: float,
+        backoff: ExponentialBackoff,
+        rng: Callable[[], float],
+    ) -> None:
+        """
+        Args:
+            transactional_id: the producer's.
+            timeout_ms: ``transaction_timeout_ms``, for messages.
+            backoff: the delay after a failed request.
+            rng: returns a float in [0, 1), for jitter.
+        """
+        self.transactional_id = transactional_id
+        self.state = State.UNINITIALIZED
+        #: The number of transactions that were begun.
+        self.number = 0
+        #: The identity of the open or next transaction; -1 while there is none.
+        self.producer_id = -1
+        self.epoch = -1
+        #: The protocol of the open transaction; None until it is opened.
+        self.protocol: int | None = None
+        #: Partitions that the transaction has, beyond what the sender knows (first protocol).
+        self.added: list[tuple[str, int]] = []
+        #: The first error of the open transaction, or the fatal one.
+        self.cause: BaseException | None = None
+        self._timeout_ms = timeout_ms
+        self._backoff = backoff
+        self._markers_backoff = ExponentialBackoff(MARKERS_FIRST_MS, MARKERS_LAST_MS, 1.5)
+        self._rng = rng
+        # What is known of the level: the epoch of the features, the level, and when a broker said so.
+        self._features_epoch = -1
+        self._level = 0
+        self._level_ms = -math.inf
+        self._coordinators: dict[tuple[int, str], int] = {}
+        self._last_protocol = FIRST
+        self._markers_under_way = False
+        self._ended_ms = 0.0
+        # The open transaction.
+        self._wanted = False
+        self._pending: list[tuple[str, int]] = []
+        self._has_parts = False
+        self._may_have_parts = False
+        self._groups: set[str] = set()
+        self._opened_ms = 0.0
+        self._must_bump = False
+        self._end_sent = False
+        self._prepared: Prepared | None = None
+        self._calls: list[Call] = []
+        self._offsets: list[OffsetsCall] = []
+        self._left: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._unclaimed: tuple[Event, str, Any] | None = None
+        # The request in flight, and the failures of those before it.
+        self.in_flight: Request | None = None
+        self._failures = 0
+        self._retry_at_ms = -math.inf
+        self._last_error: BaseException | None = None
+
+    # What the rest of the client may do
+
+    @property
+    def accepts_records(self) -> bool:
+        """Whether ``send()`` accepts records."""
+        return self.state is State.IN_TRANSACTION
+
+    @property
+    def failed(self) -> bool:
+        """Whether what is not sent yet is not to be sent any more."""
+        return self.state in (State.ABORTABLE_ERROR, State.ABORTING, State.FATAL_ERROR)
+
+    def refusal(self) -> errors.KafkaError:
+        """The error for a record, or a call, that comes now."""
+        if self.state is State.FATAL_ERROR:
+            return self._fatal_error()
+        if self.state is State.ABORTABLE_ERROR:
+            return self._abortable_error()
+        return errors.IllegalStateError(self._state_text("send()", "call begin_transaction() before it"))
+
+    def record_error(self) -> errors.KafkaError:
+        """The error of records that were accepted and are not to be sent."""
+        error: errors.KafkaError
+        if self.cause is None:
+            error = errors.TransactionAbortedError(
+                f"abort_transaction() was called, transactional id {self.transactional_id!r}"
+            )
+        else:
+            error = errors.TransactionAbortedError(
+                f"the transaction of {self.transactional_id!r} failed before the record was acknowledged: "
+                f"{self.cause}"
+            )
+            error.__cause__ = self.cause
+        return error
+
+    def _state_text(self, name: str, advice: str) -> str:
+        return f"{name}: {self.state.value} (transactional id {self.transactional_id!r}): {advice}"
+
+    def _abortable_error(self) -> errors.KafkaError:
+        error = errors.TransactionFailedError(
+            f"the transaction of {self.transactional_id!r} cannot be committed: call abort_transaction(); "
+            f"the first error: {self.cause}"
+        )
+        error.__cause__ = self.cause
+        return error
+
+    def _fatal_error(self) -> errors.KafkaError:
+        if isinstance(self.cause, errors.ApplicationRecoverableError | errors.InvalidConfigurationError):
+            twin = errors.copied(self.cause)
+            assert isinstance(twin, errors.KafkaError)
+            return twin
+        error = errors.TransactionalProducerFailedError(
+            f"the producer of {self.transactional_id!r} can do no more transactions: close it and make a new "
+            f"one; the first error: {self.cause}"
+        )
+        error.__cause__ = self.cause
+        return error
+
+    # Calls
+
+    def submit(self, call: Call, now_ms: float) -> None:
+        """Takes a call of the application: refuses it, answers it, or begins what it asks for."""
+        if isinstance(call, CloseCall):
+            self._submit_close(call)
+            return
+        if self.state is State.FATAL_ERROR:
+            call.finish(self._fatal_error())
+            return
+        if self._unclaimed is not None:
+            event, name, result = self._unclaimed
+            if call.event is event:
+                self._unclaimed = None
+                call.finish(None, result)
+            else:
+                call.finish(
+                    errors.IllegalStateError(
+                        f"{call.name}: {name} timed out and has succeeded since: call it again to see that"
+                    )
+                )
+            return
+        if isinstance(call, OffsetsCall):
+            self._submit_offsets(call)
+            return
+        assert call.event is not None
+        if self.state is _JOINED.get(call.event):
+            self._calls.append(call)
+            return
+        if call.event is Event.PREPARE and self.state is State.PREPARED:
+            call.finish(None, self._prepared)
+            return
+        may = (self.state, call.event) in TABLE
+        if call.event is Event.ABORT and self._end_sent:
+            may = False
+        if not may:
+            call.finish(self._misuse(call))
+            return
+        self._go(call.event)
+        if call.event is Event.BEGIN:
+            self._begin()
+            call.finish()
+            return
+        if call.event is Event.ABORT:
+            self._fail_calls(errors.IllegalStateError("abort_transaction() was called meanwhile"))
+        self._calls.append(call)
+        self._retry_now()
+
+    def _submit_close(self, call: CloseCall) -> None:
+        self._unclaimed = None
+        if self.state in (State.IN_TRANSACTION, State.PREPARING, State.ABORTABLE_ERROR):
+            self._go(Event.ABORT)
+            self._fail_calls(errors.ProducerClosedError("the producer was closed, which aborts its transaction"))
+        elif self.state not in (State.COMMITTING, State.ABORTING):
+            call.finish()
+            return
+        self._calls.append(call)
+        self._retry_now()
+
+    def _misuse(self, call: Call) -> errors.KafkaError:
+        if self.state is State.ABORTABLE_ERROR:
+            return self._abortable_error()
+        advice = "call init_transactions() first"
+        if self.state is State.READY:
+            advice = "call begin_transaction() first"
+            if call.event is Event.INIT:
+                advice = "init_transactions() is called once"
+        elif self.state in (State.IN_TRANSACTION, State.PREPARED):
+            advice = "commit or abort it first"
+        elif self.state is State.COMMITTING:
+            advice = "its outcome is open: call commit_transaction() again"
+        elif self.state is State.ABORTING:
+            advice = "call abort_transaction() again"
+        elif self.state is State.PREPARING:
+            advice = "call prepare_transaction() again"
+        elif self.state is State.INITIALIZING:
+            advice = "call init_transactions() again"
+        return errors.IllegalStateError(self._state_text(call.name, advice))
+
+    def _submit_offsets(self, call: OffsetsCall) -> None:
+        if self.state is not State.IN_TRANSACTION:
+            call.finish(self._misuse(call))
+        elif not call.offsets.positions:
+            # Brokers add nothing for it.
+            call.finish()
+        elif self._offsets and self._offsets[0].offsets != call.offsets:
+            call.finish(
+                errors.IllegalStateError(
+                    f"{call.name}: an earlier call for group {self._offsets[0].offsets.group.group_id!r} is not "
+                    "complete: call it again with the same offsets"
+                )
+            )
+        else:
+            if not self._offsets:
+                self._left = dict(call.offsets.positions)
+            self._offsets.append(call)
+            self._wanted = True
+            self._retry_now()
+
+    def _begin(self) -> None:
+        self.number += 1
+        self.cause = None
+        self.protocol = None
+        self.added = []
+        self._wanted = False
+        self._pending = []
+        self._has_parts = self._may_have_parts = False
+        self._groups = set()
+        self._end_sent = False
+        self._must_bump = False
+        self._retry_now()
+
+    def _go(self, event: Event) -> None:
+        self.state = TABLE[self.state, event]
+
+    def _finish_calls(self, event: Event, result: Any = None) -> None:
+        """The operation has succeeded: tells its callers, or keeps the outcome for the next call."""
+        calls, self._calls = self._calls, []
+        for call in calls:
+            call.finish(None, result)
+        if calls and all(call.abandoned for call in calls):
+            self._unclaimed = event, calls[-1].name, result
+
+    def _fail_calls(self, error: BaseException) -> None:
+        calls, self._calls = [*self._calls, *self._offsets], []
+        self._offsets = []
+        for call in calls:
+            call.finish(errors.copied(error))
+
+    # Failures
+
+    def fail(self, error: BaseException, code: int = 0, sequenced: bool = False) -> None:
+        """A record of the open transaction is not delivered, or was not accepted.
+
+        Args:
+            error: why.
+            code: the broker's error code, 0 if it is the client's decision.
+            sequenced: whether the record had a sequence number, which no other record may get.
+        """
+        self._must_bump |= sequenced
+        if code in _FATAL_TO_PRODUCE:
+            self._fatal(error)
+        elif (self.state, Event.ABORTABLE) in TABLE:
+            self._abortable(error)
+
+    def _abortable(self, error: BaseException) -> None:
+        if not self.failed:
+            self.cause = error
+        self._go(Event.ABORTABLE)
+        if self.state is State.ABORTABLE_ERROR:
+            self._fail_calls(self._abortable_error())
+
+    def _fatal(self, error: BaseException) -> None:
+        if self.state is not State.FATAL_ERROR:
+            self.cause = error
+        self._go(Event.FATAL)
+        self._fail_calls(self._fatal_error())
+
+    # The level
+
+    def on_features(self, epoch: int, level: int, now_ms: float) -> None:
+        """A broker reports the finalized level of ``transaction.version``; the highest epoch is the newest."""
+        if epoch >= self._features_epoch:
+            self._features_epoch, self._level, self._level_ms = epoch, level, now_ms
+
+    def _level_is_known(self, now_ms: float) -> bool:
+        return now_ms - self._level_ms <= LEVEL_AGE_MS
+
+    def _protocol_now(self) -> int:
+        return SECOND if self._level >= SECOND else FIRST
+
+    # Requests
+
+    def coordinator(self, request: Request) -> int | None:
+        """The node that a request goes to; None: any."""
+        if isinstance(request, FindCoordinator):
+            return None
+        return self._coordinators[self._whose(request)]
+
+    def _whose(self, request: Request) -> tuple[int, str]:
+        if isinstance(request, FindCoordinator):
+            return request
+        if isinstance(request, CommitOffsets):
+            return GROUP, request.group.group_id
+        return TRANSACTION, self.transactional_id
+
+    def join(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """The transaction is about to write to these partitions."""
+        self._pending.extend(partitions)
+        self._wanted |= bool(self._pending)
+
+    def wait_ms(self, now_ms: float) -> float:
+        """Returns the milliseconds until ``next_request`` may return something, unless an event comes first."""
+        return self._retry_at_ms - now_ms if self._retry_at_ms > now_ms else math.inf
+
+    def next_request(self, drained: Callable[[], bool], wrote: bool, now_ms: float) -> Request | None:
+        """Returns the request to send now; changes the state where that takes no request.
+
+        Args:
+            drained: returns whether no record waits for its outcome, and no Produce request for its response;
+                if not, this is called again as soon as it is so.
+            wrote: whether a batch of this transaction went into a request.
+            now_ms: the current time.
+        """
+        if self.in_flight is not None or now_ms < self._retry_at_ms:
+            return None
+        request = self._due(drained, wrote, now_ms)
+        if request is None or isinstance(request, FindCoordinator):
+            return request
+        whose = self._whose(request)
+        return request if whose in self._coordinators else FindCoordinator(*whose)
+
+    def _due(self, drained: Callable[[], bool], wrote: bool, now_ms: float) -> Request | None:
+        if self.state is State.INITIALIZING:
+            return InitProducerId(-1, -1)
+        if self.state in _OPEN and not self._end_sent:
+            if self._wanted and self.protocol is None and (request := self._opening(now_ms)) is not None:
+                return request
+            if self.protocol == FIRST and self._pending:
+                return AddPartitions(tuple(self._pending))
+            if self._offsets:
+                return self._offsets_due()
+        if self.state is State.PREPARING and self._released() and drained():
+            self._go(Event.FLUSHED)
+            self._prepared = Prepared(
+                self.producer_id, self.epoch, self.protocol or FIRST, not self._something(wrote)
+            )
+            self._finish_calls(Event.PREPARE, self._prepared)
+        if self.state in (State.COMMITTING, State.ABORTING):
+            return self._ending(drained, wrote, now_ms)
+        return None
+
+    def _released(self) -> bool:
+        return any(call.released for call in self._calls)
+
+    def _opening(self, now_ms: float) -> Request | None:
+        """The next request before the first one that writes; None: the transaction is open."""
+        if not self._level_is_known(now_ms):
+            return AskLevel()
+        protocol = self._protocol_now()
+        if protocol == SECOND and self._last_protocol == FIRST and self.epoch >= 0:
+            return InitProducerId(self.producer_id, self.epoch)
+        if protocol == SECOND and self._markers_under_way and now_ms - self._ended_ms < MARKERS_LAST_MS:
+            return AskMarkers()
+        self.protocol = self._last_protocol = protocol
+        self._opened_ms = now_ms
+        if protocol == SECOND:
+            self._pending = []
+        return None
+
+    def _offsets_due(self) -> Request:
+        offsets = self._offsets[0].offsets
+        assert self.protocol is not None
+        if self.protocol == FIRST and offsets.group.group_id not in self._groups:
+            return AddOffsets(offsets.group.group_id)
+        return CommitOffsets(offsets.group, dict(self._left), self.protocol)
+
+    def _ending(self, drained: Callable[[], bool], wrote: bool, now_ms: float) -> Request | None:
+        commit = self.state is State.COMMITTING
+        something = self._something(wrote) or (not commit and self._may_have_parts)
+        # While records are still on their way, so that it costs no time.
+        if something and not self._level_is_known(now_ms):
+            return AskLevel()
+        if (commit and not self._released()) or not drained():
+            return None
+        if something:
+            protocol = min(self.protocol or FIRST, self._protocol_now())
+            return EndTxn(commit, protocol)
+        if self._must_bump:
+            return InitProducerId(self.producer_id, self.epoch)
+        self._ended()
+        return None
+
+    def _something(self, wrote: bool) -> bool:
+        return self._has_parts or (self.protocol == SECOND and wrote)
+
+    def _ended(self) -> None:
+        event = Event.COMMIT if self.state is State.COMMITTING else Event.ABORT
+        self._go(Event.ENDED)
+        self.protocol = None
+        self._finish_calls(event)
+
+    def sent(self, request: Request) -> None:
+        """A request was sent; call ``on_response`` or ``on_no_response`` next."""
+        self.in_flight = request
+        if isinstance(request, EndTxn):
+            self._end_sent = True
+        elif isinstance(request, AddPartitions | AddOffsets):
+            self._may_have_parts = True
+        elif isinstance(request, CommitOffsets) and request.protocol == SECOND:
+            # It adds the group, also if it fails later.
+            self._has_parts = True
+
+    def describe(self) -> str:
+        """Says what is being done, for messages."""
+        doing = self._last_request()
+        if not self._failures:
+            return doing
+        return f"{doing}, after {self._failures} failed: {self._last_error}"
+
+    def _last_request(self) -> str:
+        if self.in_flight is not None:
+            request = self.in_flight
+            if isinstance(request, FindCoordinator):
+                what = "group" if request.kind == GROUP else "transactional id"
+                return f"looking for the coordinator of {what} {request.key!r}"
+            node = self._coordinators.get(self._whose(request))
+            return f"{type(request).__name__} is not answered yet by broker {node}"
+        if self.state in (State.COMMITTING, State.PREPARING) and not self._failures:
+            return "records are not acknowledged yet, or their callbacks have not returned"
+        return f"{self.state.value}, between two requests"
+
+    # Responses
+
+    def on_no_response(self, error: BaseException, now_ms: float) -> None:
+        """The request in flight gets no response: it is sent again, to a coordinator that is looked up anew."""
+        request = self._answered()
+        if not isinstance(request, FindCoordinator):
+            self._coordinators.pop(self._whose(request), None)
+        self._retry(error, now_ms)
+
+    def unreachable(self, request: Request, error: BaseException, now_ms: float) -> None:
+        """The coordinator for this request cannot be connected to: it is looked up anew."""
+        self._coordinators.pop(self._whose(request), None)
+        self._retry(error, now_ms)
+
+    def _answered(self) -> Request:
+        assert self.in_flight is not None
+        request, self.in_flight = self.in_flight, None
+        return request
+
+    def _retry(self, error: BaseException, now_ms: float, markers: bool = False) -> None:
+        self._failures += 1
+        self._last_error = error
+        backoff = self._markers_backoff if markers else self._backoff
+        self._retry_at_ms = now_ms + backoff.delay_ms(self._failures, self._rng)
+
+    def _retry_now(self) -> None:
+        self._failures = 0
+        self._last_error = None
+        self._retry_at_ms = -math.inf
+
+    def _again(self, code: int, error: errors.KafkaError, request: Request, now_ms: float) -> bool:
+        """Whether the error is one to try again after; if so, arranges that."""
+        if code in _MOVED:
+            self._coordinators.pop(self._whose(request), None)
+        elif not (error.retriable or code == UNKNOWN_TOPIC_OR_PARTITION):
+            return False
+        self._retry(error, now_ms, code == CONCURRENT_TRANSACTIONS)
+        return True
+
+    def on_coordinator(self, response: FindCoordinatorResponse, where: str, now_ms: float) -> None:
+        """The response to FindCoordinator; ``where``: the broker that sent it."""
+        request = self._answered()
+        assert isinstance(request, FindCoordinator)
+        code = response.error_code
+        if code == 0:
+            self._coordinators[request] = response.node_id
+            self._retry_at_ms = -math.inf
+            return
+        error = self._error(code, "FindCoordinator", where, response.error_message)
+        if self._again(code, error, request, now_ms):
+            return
+        self._give_up(request, code, error)
+
+    def on_level(self, epoch: int, level: int, now_ms: float) -> None:
+        """The response to ApiVersions."""
+        self._answered()
+        self.on_features(epoch, level, now_ms)
+        # If another broker has told of a newer epoch, that counts, from now on.
+        self._level_ms = now_ms
+        self._retry_now()
+
+    def on_level_unknown(self, now_ms: float) -> None:
+        """The coordinator does not answer ApiVersions, or was not asked: the known level counts."""
+        self.in_flight = None
+        self._level_ms = now_ms
+
+    def on_markers(self, response: DescribeTransactionsResponse, where: str, now_ms: float) -> None:
+        """The response to DescribeTransactions."""
+        request = self._answered()
+        for transaction in response.transactions:
+            if transaction.error_code in _MOVED:
+                self._coordinators.pop(self._whose(request), None)
+            elif transaction.error_code == 0 and transaction.state in _UNDER_WAY:
+                self._retry(
+                    self._error(CONCURRENT_TRANSACTIONS, "DescribeTransactions", where), now_ms, markers=True
+                )
+                return
+        # Complete, or no answer: the brokers retry, too.
+        self._markers_under_way = False
+        self._retry_now()
+
+    def skip_markers(self) -> None:
+        """The coordinator cannot be asked for markers: it is older."""
+        self._markers_under_way = False
+
+    def on_init(self, response: InitProducerIdResponse, where: str, now_ms: float) -> None:
+        """The response to InitProducerId."""
+        request = self._answered()
+        assert isinstance(request, InitProducerId)
+        code = response.error_code
+        if code == 0:
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+            self._retry_now()
+            self._must_bump = False
+            self._markers_under_way = False
+            if self.state is State.INITIALIZING:
+                # Taking over ends the epoch, so that the first transaction may use either protocol.
+                self._last_protocol = self._protocol_now()
+                self._go(Event.INITIALIZED)
+                self._finish_calls(Event.INIT)
+            elif self.state in _OPEN:
+                self._last_protocol = SECOND
+            return
+        error = self._error(code, "InitProducerId", where)
+        if self._again(code, error, request, now_ms):
+            return
+        self._give_up(request, code, error)
+
+    def _not_initialized(self, error: errors.KafkaError) -> None:
+        """``init_transactions()`` is refused; it may be called again, for example after rights were granted."""
+        self._go(Event.NOT_INITIALIZED)
+        self._fail_calls(error)
+
+    def refuse_init(self, error: errors.KafkaError) -> None:
+        """The brokers are too old for transactions."""
+        if self.state is State.INITIALIZING:
+            self._not_initialized(error)
+        else:
+            self._fatal(error)
+
+    def on_partitions(self, response: AddPartitionsToTxnResponse, where: str, now_ms: float) -> None:
+        """The response to AddPartitionsToTxn. All partitions were added, or none (KIP-98)."""
+        request = self._answered()
+        assert isinstance(request, AddPartitions)
+        codes = {place: response.errors.get(place, UNKNOWN_SERVER_ERROR) for place in request.partitions}
+        wrong = {place: code for place, code in codes.items() if code not in (0, OPERATION_NOT_ATTEMPTED)}
+        if not wrong and OPERATION_NOT_ATTEMPTED not in codes.values():
+            self._has_parts = True
+            self.added.extend(request.partitions)
+            self._pending = [place for place in self._pending if place not in codes]
+            self._retry_now()
+            return
+        if not wrong:
+            wrong = codes
+        # An error that ends the transaction counts more than one that would be tried again.
+        ranked = sorted(wrong.items(), key=lambda item: errors.for_code(item[1]).retriable)
+        (topic, partition), code = ranked[0]
+        error = self._error(code, f"AddPartitionsToTxn of {topic}-{partition}", where)
+        if self._again(code, error, request, now_ms):
+            return
+        if not self._has_parts:
+            self._may_have_parts = False
+        self._give_up(request, code, error)
+
+    def on_offsets_added(self, response: AddOffsetsToTxnResponse, where: str, now_ms: float) -> None:
+        """The response to AddOffsetsToTxn."""
+        request = self._answered()
+        assert isinstance(request, AddOffsets)
+        code = response.error_code
+        if code == 0:
+            self._has_parts = True
+            self._groups.add(request.group_id)
+            self._retry_now()
+            return
+        error = self._error(code, f"AddOffsetsToTxn of group {request.group_id!r}", where)
+        if self._again(code, error, request, now_ms):
+            return
+        if not self._has_parts:
+            self._may_have_parts = False
+        self._give_up(request, code, error)
+
+    def on_offsets_committed(self, response: TxnOffsetCommitResponse, where: str, now_ms: float) -> None:
+        """The response to TxnOffsetCommit: partitions with a retriable error are tried again."""
+        request = self._answered()
+        assert isinstance(request, CommitOffsets)
+        retried: errors.KafkaError | None = None
+        retried_code = 0
+        for place in request.positions:
+            code = response.errors.get((place.topic, place.partition), UNKNOWN_SERVER_ERROR)
+            if code == 0:
+                self._left.pop(place, None)
+                continue
+            what = f"TxnOffsetCommit of group {request.group.group_id!r} for {place.topic}-{place.partition}"
+            error = self._error(code, what, where)
+            if not (error.retriable or code in _MOVED or code == UNKNOWN_TOPIC_OR_PARTITION):
+                self._give_up(request, code, error)
+                return
+            if retried is None or retried_code not in _MOVED:
+                retried, retried_code = error, code
+        if retried is not None:
+            self._again(retried_code, retried, request, now_ms)
+            return
+        calls, self._offsets = self._offsets, []
+        for call in calls:
+            call.finish()
+        self._retry_now()
+
+    def on_ended(self, response: EndTxnResponse, where: str, now_ms: float) -> None:
+        """The response to EndTxn."""
+        request = self._answered()
+        assert isinstance(request, EndTxn)
+        code = response.error_code
+        if code == 0:
+            self._retry_now()
+            self._markers_under_way = True
+            self._ended_ms = now_ms
+            self._end_sent = False
+            self._has_parts = self._may_have_parts = False
+            if request.protocol == SECOND:
+                if response.producer_id >= 0:
+                    self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+                self._must_bump = False
+            else:
+                self._last_protocol = FIRST
+            if self._must_bump:
+                # The partitions are gone; what is left is InitProducerId.
+                self.protocol = FIRST
+                return
+            self._ended()
+            return
+        error = self._error(code, "EndTxn" + ("(commit)" if request.commit else "(abort)"), where)
+        if self._again(code, error, request, now_ms):
+            return
+        self._not_ended(request, code, error, now_ms)
+
+    def _not_ended(self, request: EndTxn, code: int, error: errors.KafkaError, now_ms: float) -> None:
+        second = request.protocol == SECOND
+        if request.commit and second and code in (INVALID_TXN_STATE, PRODUCER_FENCED):
+            # The broker has aborted it, or another producer has the id: EndTxn(abort) tells (KIP-890).
+            age_ms = now_ms - self._opened_ms
+            self._end_sent = False
+            said = errors.TransactionFailedError(
+                f"{error}: the transaction was open for {age_ms / 1000:.1f} s; the broker aborts it after "
+                f"transaction_timeout_ms={self._timeout_ms:g}"
+            )
+            said.__cause__ = error
+            self._abortable(said)
+        elif isinstance(error, errors.AuthorizationError) or (
+            request.commit and code not in _FATAL and code != INVALID_TXN_STATE
+        ):
+            self._end_sent = False
+            self._give_up(request, code, error)
+        elif not request.commit and not second and code == INVALID_TXN_STATE and not self._has_parts:
+            # Whether it had anything was not known. Taking a new epoch ends it in any case.
+            self._end_sent = False
+            self._may_have_parts = False
+            self._must_bump = True
+        else:
+            self._fatal(error)
+
+    def _give_up(self, request: Request, code: int, error: errors.KafkaError) -> None:
+        """A request is refused, and trying it again would not help."""
+        if self.state is State.INITIALIZING:
+            self._not_initialized(error)
+        elif code in _FATAL:
+            self._fatal(error)
+        elif self.state is not State.ABORTING:
+            self._abortable(error)
+        elif isinstance(request, AddPartitions | AddOffsets | CommitOffsets):
+            # Sent before the abort began, which makes it irrelevant.
+            return
+        elif isinstance(error, errors.AuthorizationError):
+            self.cause = self.cause or error
+            self._go(Event.NOT_ENDED)
+            self._fail_calls(error)
+        else:
+            self._fatal(error)
+
+    def _error(self, code: int, what: str, where: str, message: str | None = None) -> errors.KafkaError:
+        kind = errors.for_code(code)
+        text = f"{what} for transactional id {self.transactional_id!r} at {where}"
+        if message:
+            text += f": {message}"
+        if kind.description:
+            text += f" ({kind.description[0].lower()}{kind.description[1:].rstrip('.')})"
+        if kind is errors.InvalidTransactionTimeoutError:
+            text += (
+                f": transaction_timeout_ms={self._timeout_ms:g}: lower it, or raise transaction.max.timeout.ms "
+                "on the brokers"
+            )
+        elif code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            text += f": grant this principal Write and Describe on TransactionalId {self.transactional_id!r}"
+        return kind(text)
+
+
+if __name__ == "__main__":
+    print(diagram(), end="")
