@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cyproducer import errors
 from cyproducer.base.durations import duration
+from cyproducer.base.words import line_prefix
 from cyproducer.control.transactions import Event, Offsets, Prepared
 from cyproducer.offsets import is_fenced, read_group, read_offsets
 from cyproducer.structs import PreparedTransaction, TopicPartition
-from cyproducer.user_thread import line_prefix
 
 if TYPE_CHECKING:
     from cyproducer.config import ProducerConfig
@@ -40,14 +40,14 @@ class TransactionalCalls:
     _warned_of_group: bool = False
 
     def init_transactions(self, timeout: float | None = None) -> None:
-        """Takes the ``transactional_id`` over: fences older producers with it, and aborts what they left open.
+        """Takes the ``transactional_id`` over: fences older producers, and aborts what they left open.
 
         Call it once, before the first transaction. ``timeout`` is in seconds, None: ``max_block_ms``. After a
         timeout the request goes on, and the same call waits for it.
 
         Raises:
             KafkaTimeoutError: no coordinator has answered in time.
-            InvalidConfigurationError: the principal lacks rights, ``transaction_timeout_ms`` is longer than the
+            InvalidSetupError: the principal lacks rights, ``transaction_timeout_ms`` is longer than the
                 brokers allow, or a broker is older than Kafka 2.5.
             IllegalStateError: it was called before, or in a callback.
         """
@@ -87,9 +87,9 @@ class TransactionalCalls:
         if not is_fenced(found.group) and not self._warned_of_group:
             self._warned_of_group = True
             log.warning(
-                "%ssend_offsets_to_transaction() for group %r without the group's metadata: a member that has "
-                "lost its partitions is not refused, and may process records twice; pass what the consumer's "
-                "consumer_group_metadata() returns",
+                "%ssend_offsets_to_transaction() for group %r without the group's metadata: a member that "
+                "has lost its partitions is not refused, and may process records twice; pass what the "
+                "consumer's consumer_group_metadata() returns",
                 line_prefix(self.config.client_id),
                 found.group.group_id,
             )
@@ -99,9 +99,9 @@ class TransactionalCalls:
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Waits for all records and their callbacks, and commits them, with the offsets, as one.
 
-        ``timeout`` is in seconds, None: ``delivery_timeout_ms`` and ``max_block_ms`` together. After a timeout
-        the commit may still succeed: call it again to learn the outcome. An abort is refused then, unless
-        records are still missing.
+        ``timeout`` is in seconds, None: ``delivery_timeout_ms`` and ``max_block_ms`` together. After a
+        timeout the commit may still succeed: call it again to learn the outcome. An abort is refused then,
+        unless records are still missing.
 
         Raises:
             AbortableError: a record has failed, or was not accepted by ``send()``: call
@@ -184,9 +184,7 @@ class TransactionalCalls:
         # Imported here: asyncio would double the import time of this package.
         from cyproducer.in_thread import in_thread
 
-        return await in_thread(
-            f"cyproducer-{method.__name__} | {self.config.client_id}", method, *arguments
-        )
+        return await in_thread(f"cyproducer-{method.__name__} | {self.config.client_id}", method, *arguments)
 
     # Common
 

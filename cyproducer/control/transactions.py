@@ -406,7 +406,7 @@ class Transactions:
         return error
 
     def _fatal_error(self) -> errors.KafkaError:
-        if isinstance(self.cause, errors.ApplicationRecoverableError | errors.InvalidConfigurationError):
+        if isinstance(self.cause, errors.ApplicationRecoverableError | errors.InvalidSetupError):
             twin = errors.copied(self.cause)
             assert isinstance(twin, errors.KafkaError)
             return twin
@@ -469,7 +469,9 @@ class Transactions:
         self._unclaimed = None
         if self.state in (State.IN_TRANSACTION, State.PREPARING, State.ABORTABLE_ERROR):
             self._go(Event.ABORT)
-            self._fail_calls(errors.ProducerClosedError("the producer was closed, which aborts its transaction"))
+            self._fail_calls(
+                errors.ProducerClosedError("the producer was closed, which aborts its transaction")
+            )
         elif self.state not in (State.COMMITTING, State.ABORTING):
             call.finish()
             return
@@ -505,8 +507,8 @@ class Transactions:
         elif self._offsets and self._offsets[0].offsets != call.offsets:
             call.finish(
                 errors.IllegalStateError(
-                    f"{call.name}: an earlier call for group {self._offsets[0].offsets.group.group_id!r} is not "
-                    "complete: call it again with the same offsets"
+                    f"{call.name}: an earlier call for group {self._offsets[0].offsets.group.group_id!r} is "
+                    "not complete: call it again with the same offsets"
                 )
             )
         else:
@@ -578,7 +580,7 @@ class Transactions:
     # The level
 
     def on_features(self, epoch: int, level: int, now_ms: float) -> None:
-        """A broker reports the finalized level of ``transaction.version``; the highest epoch is the newest."""
+        """A broker reports the level of ``transaction.version``. The highest epoch is the newest."""
         if epoch >= self._features_epoch:
             self._features_epoch, self._level, self._level_ms = epoch, level, now_ms
 
@@ -609,7 +611,7 @@ class Transactions:
         self._wanted |= bool(self._pending)
 
     def wait_ms(self, now_ms: float) -> float:
-        """Returns the milliseconds until ``next_request`` may return something, unless an event comes first."""
+        """Returns the milliseconds until ``next_request`` is due, unless an event comes first."""
         return self._retry_at_ms - now_ms if self._retry_at_ms > now_ms else math.inf
 
     def next_request(self, drained: Callable[[], bool], wrote: bool, now_ms: float) -> Request | None:
@@ -732,7 +734,7 @@ class Transactions:
     # Responses
 
     def on_no_response(self, error: BaseException, now_ms: float) -> None:
-        """The request in flight gets no response: it is sent again, to a coordinator that is looked up anew."""
+        """The request in flight gets no response: it is repeated, at a coordinator that is looked up anew."""
         request = self._answered()
         if not isinstance(request, FindCoordinator):
             self._coordinators.pop(self._whose(request), None)
@@ -838,7 +840,7 @@ class Transactions:
         self._give_up(request, code, error)
 
     def _not_initialized(self, error: errors.KafkaError) -> None:
-        """``init_transactions()`` is refused; it may be called again, for example after rights were granted."""
+        """``init_transactions()`` is refused. It may be called again, after rights were granted."""
         self._go(Event.NOT_INITIALIZED)
         self._fail_calls(error)
 
@@ -996,8 +998,8 @@ class Transactions:
             text += f" ({kind.description[0].lower()}{kind.description[1:].rstrip('.')})"
         if kind is errors.InvalidTransactionTimeoutError:
             text += (
-                f": transaction_timeout_ms={self._timeout_ms:g}: lower it, or raise transaction.max.timeout.ms "
-                "on the brokers"
+                f": transaction_timeout_ms={self._timeout_ms:g}: lower it, or raise "
+                "transaction.max.timeout.ms on the brokers"
             )
         elif code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             text += f": grant this principal Write and Describe on TransactionalId {self.transactional_id!r}"

@@ -3,14 +3,15 @@
     python copy_exactly_once.py SERVERS SOURCE TARGET GROUP TRANSACTIONAL_ID
 
 Needs cyproducer and confluent-kafka. Run one process per TRANSACTIONAL_ID, as many as there is work for, and
-start one that has ended again with the same id. Ctrl-C and SIGTERM end it: what is not committed is read again
-by the next one.
+start one that has ended again with the same id. Ctrl-C and SIGTERM end it: what is not committed is read
+again by the next one.
 """
 
 import signal
 import sys
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
 from cyproducer import KafkaProducer, errors
 
 MOST_RECORDS = 1000
@@ -24,7 +25,9 @@ def transform(value: bytes) -> bytes:
 def rewind(consumer: Consumer) -> None:
     """Goes back to the committed positions: what has been read since was not committed."""
     for place in consumer.committed(consumer.assignment(), timeout=30):
-        consumer.seek(place if place.offset >= 0 else TopicPartition(place.topic, place.partition, OFFSET_BEGINNING))
+        consumer.seek(
+            place if place.offset >= 0 else TopicPartition(place.topic, place.partition, OFFSET_BEGINNING)
+        )
 
 
 def copy(servers: str, source: str, target: str, group_id: str, transactional_id: str) -> None:
@@ -45,7 +48,9 @@ def copy(servers: str, source: str, target: str, group_id: str, transactional_id
         while True:
             # Before the records are read: if they belong to another consumer afterwards, the broker knows.
             group = consumer.consumer_group_metadata()
-            messages = [message for message in consumer.consume(MOST_RECORDS, timeout=1) if not message.error()]
+            messages = [
+                message for message in consumer.consume(MOST_RECORDS, timeout=1) if not message.error()
+            ]
             if not messages:
                 continue
             try:

@@ -605,9 +605,7 @@ def transactions_contest(at: str, records: int, per_transaction: int, offsets: b
     size: dict[str, Any] = {"records": records, "per_transaction": per_transaction, "offsets": offsets}
     peers = [
         client(CONFLUENT, "transactions.confluent", "confluent_kafka", **size),
-        client(
-            EQUAL_LINGER, "transactions.confluent", "confluent_kafka", **size, options={"linger.ms": "0"}
-        ),
+        client(EQUAL_LINGER, "transactions.confluent", "confluent_kafka", **size, options={"linger.ms": "0"}),
     ]
     if not offsets:
         peers.append(client(WITHOUT, "transactions.own_flushes", **size))
@@ -650,7 +648,13 @@ TRANSACTIONS = Case(
         *transactions_goals(LARGE, 2, 3),
         *transactions_goals(MEDIUM, 1.5, 3),
         *transactions_goals(SMALL, 1.3, 3),
-        Goal(f"records/s, ours / without transactions, {LARGE}", "records_per_s", LARGE, at_least=0.85, peer=WITHOUT),
+        Goal(
+            f"records/s, ours / without transactions, {LARGE}",
+            "records_per_s",
+            LARGE,
+            at_least=0.85,
+            peer=WITHOUT,
+        ),
     ),
 )
 
