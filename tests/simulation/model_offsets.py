@@ -51,6 +51,8 @@ class Group:
     home: Home
     members: dict[str, Member] = field(default_factory=dict)
     committed: dict[Place, Offset] = field(default_factory=dict)
+    #: What each committed transaction has committed.
+    history: list[dict[Place, Offset]] = field(default_factory=list)
     #: By producer id: offsets of open transactions, and the epoch that wrote them.
     pending: dict[int, dict[Place, Offset]] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
@@ -174,6 +176,7 @@ class Offsets:
             offsets = group.pending.pop(producer_id, {})
             if commits:
                 group.committed.update(offsets)
+                group.history.append(offsets)
             if self.world.tracing:
                 end = "commits" if commits else "aborts"
                 self.world.say(f"{group.name} {end} {len(offsets)} offsets of {producer_id}, epoch {epoch}")

@@ -544,6 +544,7 @@ class Transactions:
             # The log's records have no field for it. The coordinator waits for the end of this write for
             # ever.
             self.world.say(f"id {txn.id} is wedged")
+            self.world.count("wedged ids")
             txn.wedged = True
             told(UNSUPPORTED_VERSION)
             return

@@ -36,6 +36,8 @@ VERSIONS = {
     TXN_OFFSET_COMMIT: (0, 5),
     DESCRIBE: (0, 0),
 }
+SECOND_VERSION = {END_TXN: 5, TXN_OFFSET_COMMIT: 5, ADD_PARTITIONS: 1 << 15, ADD_OFFSETS: 1 << 15}
+"""API key -> the first version whose epoch says which transaction is meant (KIP-890)."""
 BY_ID, BY_GROUP = 1, 0
 """The types of keys in FindCoordinator: a transactional id, a group."""
 
@@ -102,6 +104,12 @@ class Header(NamedTuple):
     version: int
     correlation_id: int
     client_id: str | None
+
+
+def acts_on_any_transaction(frame: bytes) -> bool:
+    """Whether a request that is handled late acts on the transaction that is open then."""
+    key, version = struct.unpack_from(">hh", frame, 4)
+    return bool(version < SECOND_VERSION.get(key, 0))
 
 
 def read_request(frame: bytes) -> tuple[Header, Request]:
