@@ -422,7 +422,7 @@ cdef class RecordAccumulator(Incomplete):
         return True
 
     def why_refused(self, str closed_text not None):
-        """The error for a record that is not accepted; ``closed_text``: its text if the producer is closed."""
+        """The error for a record that is not accepted; ``closed_text`` is for a closed producer."""
         return ProducerClosedError(closed_text) if self.refusal is None else copied(self.refusal)
 
     # Sealing
