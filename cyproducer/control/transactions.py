@@ -66,6 +66,9 @@ LEVEL_AGE_MS = 1000.0
 MARKERS_FIRST_MS, MARKERS_LAST_MS = 1.0, 20.0
 """The backoff while the last transaction is being completed: it takes milliseconds (KIP-890)."""
 
+FENCING_EPOCH = 32767
+"""The last epoch: coordinators end a transaction with it, and can't end what is begun in it (KAFKA-20090)."""
+
 GROUP, TRANSACTION = 0, 1
 """Kinds of coordinators (FindCoordinator's key types)."""
 
@@ -659,7 +662,8 @@ class Transactions:
         if not self._level_is_known(now_ms):
             return AskLevel()
         protocol = self._protocol_now()
-        if protocol == SECOND and self._last_protocol == FIRST and self.epoch >= 0:
+        changed = protocol == SECOND and self._last_protocol == FIRST and self.epoch >= 0
+        if changed or self.epoch == FENCING_EPOCH:
             return InitProducerId(self.producer_id, self.epoch)
         if protocol == SECOND and self._markers_under_way and now_ms - self._ended_ms < MARKERS_LAST_MS:
             return AskMarkers()
