@@ -330,6 +330,8 @@ class Transactions:
         self.added: list[tuple[str, int]] = []
         #: The first error of the open transaction, or the fatal one.
         self.cause: BaseException | None = None
+        #: Called when a record's failure has changed the state, so that nothing more is to be sent.
+        self.on_failure: Callable[[], object] = lambda: None
         self._timeout_ms = timeout_ms
         self._backoff = backoff
         self._markers_backoff = ExponentialBackoff(MARKERS_FIRST_MS, MARKERS_LAST_MS, 1.5)
@@ -561,11 +563,14 @@ class Transactions:
             code: the broker's error code, 0 if it is the client's decision.
             sequenced: whether the record had a sequence number, which no other record may get.
         """
+        before = self.state
         self._must_bump |= sequenced
         if code in _FATAL_TO_PRODUCE:
             self._fatal(error)
         elif (self.state, Event.ABORTABLE) in TABLE:
             self._abortable(error)
+        if self.state is not before:
+            self.on_failure()
 
     def _abortable(self, error: BaseException) -> None:
         if not self.failed:
