@@ -480,7 +480,6 @@ class Transactions:
             return self._busy_code(state, commits)
         is_complete = state.name in (COMPLETE_COMMIT, COMPLETE_ABORT)
         overflowed = (producer_id, epoch, state.epoch) == (state.previous_id, EXHAUSTED, 0)
-        overflowed = overflowed and state.previous_id != state.producer_id
         if state.producer_id != producer_id and not overflowed:
             return INVALID_PRODUCER_ID_MAPPING
         repeated = is_complete and (
@@ -521,7 +520,7 @@ class Transactions:
         self._write(txn, prepared, written, second_version)
 
     def _completed(self, state: State) -> State:
-        rotates = state.bumps and state.next_id >= 0
+        rotates = state.next_id >= 0
         return state._replace(
             name=COMPLETE_COMMIT if state.name == PREPARE_COMMIT else COMPLETE_ABORT,
             producer_id=state.next_id if rotates else state.producer_id,
@@ -683,8 +682,7 @@ class Transactions:
 
     def _complete(self, txn: Transaction) -> None:
         assert txn.state is not None
-        if not txn.changing:
-            self._write(txn, self._completed(txn.state), lambda code: None)
+        self._write(txn, self._completed(txn.state), lambda code: None)
 
 
 # What readers see

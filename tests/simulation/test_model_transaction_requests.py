@@ -405,6 +405,69 @@ def test_a_crash_meanwhile_appends_nothing() -> None:
     assert bench.cluster.topics["t"].partitions[0].entries == []
 
 
+def test_a_paused_coordinator_lets_leaders_wait() -> None:
+    bench = Bench(between_ms=5)
+    identity = bench.started()
+    partition = bench.cluster.topics["t"].partitions[0]
+    bench.cluster.move(partition, 2, True, (0.0, 0.0))
+    bench.pass_ms(0)
+    bench.brokers[1].paused_until_ns = bench.world.now_ns + 500 * NS_PER_MS
+    bench.send(frame_of(PRODUCE, 12, **bench.produce_values(12, {T0: batch(identity)})), node=2)
+    bench.pass_ms(499)
+    assert bench.conversations[2][0].answers == []
+    bench.pass_ms(1)
+    assert len(bench.conversations[2][0].answers) == 1
+    assert len(partition.entries) == 1
+
+
+def test_a_paused_coordinator_aborts_nothing() -> None:
+    bench = Bench()
+    assert bench.add(bench.started(), T0) == [0]
+    bench.pass_ms(59_000)
+    bench.brokers[1].paused_until_ns = bench.world.now_ns + 5000 * NS_PER_MS
+    bench.pass_ms(4999)
+    assert bench.places() == {T0}
+    bench.pass_ms(10_000)
+    assert bench.places() == set()
+
+
+@pytest.mark.parametrize("trouble", ["paused", "down"])
+def test_markers_wait_for_a_leader(bench: Bench, trouble: str) -> None:
+    identity = bench.started()
+    partition = bench.cluster.topics["t"].partitions[0]
+    bench.cluster.move(partition, 2, True, (0.0, 0.0))
+    bench.pass_ms(0)
+    assert bench.produce(12, {T0: batch(identity)}, node=2) == [0]
+    if trouble == "paused":
+        bench.brokers[2].paused_until_ns = bench.world.now_ns + 5000 * NS_PER_MS
+    else:
+        bench.brokers[2].crash()
+        bench.world.after(5000, bench.brokers[2].start)
+    assert bench.end(identity, 5).error_code == 0
+    bench.pass_ms(4999)
+    assert len(partition.entries) == 1
+    bench.pass_ms(1001)
+    assert bench.visible(T0) == 1
+
+
+def test_the_requests_of_closed_connections_that_act_on_any_transaction_are_dropped(bench: Bench) -> None:
+    """They would act on the next transaction, which is the hole in the protocol's first version."""
+    identity = bench.started()
+    assert bench.add(identity, T0) == [0]
+    for broker in bench.brokers.values():
+        broker.manners.zombies = 1.0
+        broker.manners.handling_ms = (10, 10)
+    for version in (4, 5):
+        _, conversation = bench.connected(1)
+        values = {"transactional_id": "x", "producer_id": identity[0], "producer_epoch": identity[1]}
+        conversation.receive(frame_of(END_TXN, version, **values, committed=True))
+        conversation.gone()
+        bench.pass_ms(20)
+        state = bench.transactions.of("x").state
+        assert state is not None
+        assert state.name == ("Ongoing" if version == 4 else "PrepareCommit")
+
+
 def test_at_level_0_a_produce_that_adds_wedges_the_id() -> None:
     bench = Bench(level=0)
     identity = bench.started()

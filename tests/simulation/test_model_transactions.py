@@ -249,6 +249,15 @@ def test_after_the_timeout_a_commit_with_a_bump_is_a_wrong_state(bench: Bench) -
     assert bench.end(identity, COMMIT) == WRONG_STATE
 
 
+def test_newer_brokers_do_not_fence_a_commit_after_an_abort(bench: Bench) -> None:
+    bench.manners.fences_late_commits = True
+    identity = bench.started()
+    bench.add(identity, T0)
+    bench.end(identity, ABORT)
+    bench.settle()
+    assert bench.end(identity, COMMIT) == WRONG_STATE
+
+
 def test_newer_brokers_fence_a_commit_after_the_timeout(bench: Bench) -> None:
     bench.manners.fences_late_commits = True
     identity = timed_out(bench)
@@ -412,6 +421,47 @@ def test_what_is_open_or_used_does_not_expire(bench: Bench) -> None:
     assert bench.state.name == ONGOING
 
 
+def test_an_empty_id_is_an_invalid_request(bench: Bench) -> None:
+    told: list[tuple[int, ...]] = []
+    bench.transactions.init_producer_id("", TIMEOUT_MS, -1, -1, lambda *answer: told.append(answer))
+    assert told == [(INVALID_REQUEST, -1, -1)]
+
+
+def test_while_the_first_init_is_written_everything_is_concurrent() -> None:
+    bench = Bench(log_ms=5)
+    bench.transactions.init_producer_id("x", TIMEOUT_MS, -1, -1, lambda *answer: None)
+    assert bench.end((1001, 0), ABORT) == BUSY
+    bench.transactions.init_producer_id("x", TIMEOUT_MS, -1, -1, lambda *answer: None)
+    assert bench.add((1001, 0), T0) == CONCURRENT_TRANSACTIONS
+
+
+def test_an_init_whose_coordinator_loses_its_place_has_no_identity() -> None:
+    bench = Bench(log_ms=5)
+    told: list[tuple[int, ...]] = []
+    bench.transactions.init_producer_id("x", TIMEOUT_MS, -1, -1, lambda *answer: told.append(answer))
+    bench.homes.move(bench.homes.home(ID, "x"), 2)
+    assert told == [(NOT_COORDINATOR, -1, -1)]
+
+
+def test_an_end_whose_coordinator_loses_its_place_has_no_identity() -> None:
+    bench = Bench(log_ms=5)
+    identity = bench.started()
+    bench.add(identity, T0)
+    told: list[tuple[int, ...]] = []
+    bench.transactions.end("x", *identity, COMMIT, V2, lambda *answer: told.append(answer))
+    bench.homes.move(bench.homes.home(ID, "x"), 2)
+    assert told == [(NOT_COORDINATOR, -1, -1)]
+
+
+def test_coordinators_that_move_need_no_transactions(bench: Bench) -> None:
+    bench.homes.move(bench.homes.home(ID, "never used"), 2)
+    bench.started()
+    bench.transactions.expire(bench.world.now_ns + 1)
+    bench.homes.move(bench.homes.home(ID, "x"), 2)
+    bench.settle()
+    assert bench.transactions.describe("x") == TRANSACTIONAL_ID_NOT_FOUND
+
+
 # The end of the epochs
 
 
@@ -459,6 +509,20 @@ def test_taking_over_the_last_epoch_has_another_producer_id() -> None:
     bench = Bench(first_epoch=EXHAUSTED)
     bench.started()
     assert bench.init() == (NO_ERROR, 1002, 0)
+
+
+def test_taking_over_the_last_epoch_can_not_be_repeated_with_the_former_identity() -> None:
+    bench = Bench(first_epoch=EXHAUSTED)
+    identity = bench.started()
+    bench.init()
+    assert bench.init(*identity) == FENCED
+
+
+def test_a_former_producer_id_is_known_only_with_the_last_epoch() -> None:
+    bench = Bench(first_epoch=EXHAUSTED)
+    producer_id, epoch = bench.started()
+    bench.init(producer_id, epoch)
+    assert bench.init(producer_id, epoch - 1) == FENCED
 
 
 def test_a_bump_to_the_last_epoch_can_not_be_repeated() -> None:
@@ -584,6 +648,40 @@ def test_of_two_connections_that_add_the_former_may_fail(bench: Bench) -> None:
     assert (first, second) == ([NETWORK_EXCEPTION], [NO_ERROR])
 
 
+def test_a_connections_adding_that_fails_for_another_one_adds_nothing(bench: Bench) -> None:
+    identity = bench.started()
+    bench.manners.between_ms, bench.manners.collides = (5, 5), 1.0
+    told: list[int] = []
+    bench.transactions.ask(2, "x", *identity, [U0], True, True, lambda codes: told.append(codes[U0]))
+    ask(bench, identity)
+    bench.pass_ms(6)
+    assert told == [NETWORK_EXCEPTION]
+    assert bench.state.places == {T0}
+
+
+def test_a_connections_adding_may_fail_while_it_is_written() -> None:
+    bench = Bench(log_ms=5)
+    identity = bench.started()
+    bench.manners.collides = 1.0
+    first = ask(bench, identity)
+    ask(bench, identity)
+    bench.pass_ms(6)
+    assert first == [NETWORK_EXCEPTION]
+
+
+def test_mostly_connections_that_add_do_not_disturb_each_other(bench: Bench) -> None:
+    identity = bench.started()
+    bench.manners.between_ms, bench.manners.collides = (5, 5), 0.0
+    first, second = ask(bench, identity), ask(bench, identity)
+    bench.pass_ms(6)
+    assert (first, second) == ([NO_ERROR], [NO_ERROR])
+    # Nor does one disturb the next.
+    bench.manners.collides = 1.0
+    third = ask(bench, identity)
+    bench.pass_ms(6)
+    assert third == [NO_ERROR]
+
+
 # Timeouts
 
 
@@ -614,6 +712,35 @@ def test_the_timeout_runs_from_the_first_added_partition_and_nothing_extends_it(
     assert bench.state.name == ONGOING
     bench.pass_ms(1)
     assert bench.state.name == "PrepareAbort"
+
+
+def test_each_transaction_has_its_own_time(bench: Bench) -> None:
+    bench.manners.marker_ms = (1, 1)
+    identity = bench.started()
+    bench.add(identity, T0)
+    bench.pass_ms(600)
+    _, producer_id, epoch = bench.end(identity, COMMIT)
+    bench.pass_ms(10)
+    bench.add((producer_id, epoch), T0)
+    bench.pass_ms(TIMEOUT_MS - 1)
+    assert bench.state.name == ONGOING
+    bench.settle()
+    assert bench.state.name == COMPLETE_ABORT
+
+
+def test_a_timeout_waits_for_a_change_that_is_being_written() -> None:
+    bench = Bench(log_ms=50)
+    bench.manners.check_ms = 0.0
+    identity = bench.started()
+    bench.add(identity, T0)
+    bench.pass_ms(TIMEOUT_MS - 60)
+    told: list[int] = []
+    bench.transactions.add("x", *identity, [T1], True, told.append)
+    bench.pass_ms(20)
+    bench.transactions.add("x", *identity, [U0], True, told.append)
+    bench.settle()
+    assert told == [CONCURRENT_TRANSACTIONS, NO_ERROR]
+    assert bench.state.name == COMPLETE_ABORT
 
 
 def test_timeouts_are_looked_for_now_and_then() -> None:
@@ -740,6 +867,45 @@ def test_a_new_coordinator_sends_the_markers_that_are_missing(bench: Bench) -> N
     assert bench.state.name == PREPARE_COMMIT
     bench.settle()
     assert bench.add((producer_id, epoch), T0) == NO_ERROR
+
+
+def test_a_transaction_is_complete_when_the_last_marker_is_written(bench: Bench) -> None:
+    bench.manners.marker_ms = (0, 1000)
+    identity = bench.started()
+    bench.add(identity, T0, T1, U0)
+    bench.end(identity, COMMIT)
+    steps = 0
+    while bench.state.name == PREPARE_COMMIT:
+        assert bench.world.next_ns is not None
+        bench.world.move_to(bench.world.next_ns)
+        bench.world.run_due()
+        steps += 1
+        marked = all(bench.partition(place).entries for place in (T0, T1, U0))
+        assert (bench.state.name == "CompleteCommit") == marked
+    assert steps >= 3
+
+
+def test_a_former_coordinators_marker_that_comes_last_changes_nothing(bench: Bench) -> None:
+    identity, (_, producer_id, epoch) = committed(bench, V2)
+    bench.append(T0, identity)
+    bench.manners.marker_ms = (10, 10)
+    bench.homes.move(bench.homes.home(ID, "x"), 2)
+    bench.pass_ms(20)
+    assert bench.add((producer_id, epoch), T0) == NO_ERROR
+    bench.append(T0, (producer_id, epoch))
+    # The former coordinator's marker arrives in the next transaction.
+    bench.pass_ms(985)
+    assert len(bench.partition(T0).entries) == 3
+    assert bench.partition(T0).has_open(producer_id, epoch)
+
+
+def test_readers_pass_a_marker_without_records(bench: Bench) -> None:
+    bench.append(T0, (7, 0))
+    partition = bench.partition(T0)
+    partition.append_marker(8, 0, True, 1, 0)
+    partition.append_marker(7, 0, True, 1, 0)
+    partition.sync(partition.epoch, partition.end)
+    assert read_committed(partition).last_stable == 3
 
 
 def test_a_marker_of_a_former_coordinator_is_ignored_after_the_new_ones(bench: Bench) -> None:
@@ -986,6 +1152,8 @@ def test_offsets_of_an_older_epoch_are_not_taken_after_the_marker(bench: Bench) 
         (3, "former", "i", FENCED_INSTANCE_ID),
         # A bare group id is accepted beside live members.
         (-1, "", None, NO_ERROR),
+        (-1, "m", None, ILLEGAL_GENERATION),
+        (3, "", None, UNKNOWN_MEMBER_ID),
     ],
 )
 def test_members(bench: Bench, generation: int, member: str, instance: str | None, code: int) -> None:
@@ -1018,3 +1186,42 @@ def test_pending_offsets_survive_their_coordinator(bench: Bench) -> None:
     bench.end(identity, COMMIT)
     bench.settle()
     assert bench.committed() == 5
+
+
+def test_a_marker_waits_until_the_groups_coordinator_has_loaded_its_log(bench: Bench) -> None:
+    identity = bench.started()
+    bench.commit_offsets(identity)
+    bench.homes.load_ms = (3000, 3000)
+    bench.homes.move(bench.homes.home(GROUP, "g"), 2)
+    bench.end(identity, COMMIT)
+    bench.pass_ms(2999)
+    assert bench.committed() is None
+    bench.settle()
+    assert bench.committed() == 5
+
+
+def test_a_former_coordinators_marker_commits_no_offsets_of_the_next_transaction(bench: Bench) -> None:
+    place = bench.offsets.group("g").place
+    told: list[int] = []
+    bench.offsets.mark(place, 7, 1, True, 3, told.append)
+    bench.offsets.group("g").pending[7] = {T0: Offset(5, -1, None)}
+    bench.offsets.mark(place, 7, 1, True, 2, told.append)
+    assert bench.committed() is None
+    bench.offsets.mark(place, 7, 1, True, 3, told.append)
+    assert bench.committed() == 5
+    assert told == [NO_ERROR] * 3
+
+
+def test_offsets_that_a_marker_overtakes_are_refused(bench: Bench) -> None:
+    producer_id, epoch = identity = bench.started()
+    bench.manners.between_ms = (5, 5)
+    place = bench.offsets.group("g").place
+    for marker_epoch, code in ((epoch, INVALID_TXN_STATE), (epoch + 1, INVALID_PRODUCER_EPOCH)):
+        told: list[int] = []
+        request = TxnOffsetCommit("x", "g", *identity, -1, "", None, {T0: Offset(5, -1, None)})
+        bench.offsets.commit(1, 5, request, told.append)
+        bench.pass_ms(1)
+        bench.offsets.mark(place, producer_id, marker_epoch, False, 1, lambda code: None)
+        bench.pass_ms(9)
+        assert told == [code]
+    assert bench.offsets.group("g").pending == {}
