@@ -26,8 +26,16 @@ DECODERS = [
     protocol.decode_init_producer_id,
     protocol.decode_sasl_handshake,
     protocol.decode_sasl_authenticate,
+    protocol.decode_listing,
+    protocol.decode_find_coordinator,
+    protocol.decode_add_partitions_to_txn,
+    protocol.decode_add_offsets_to_txn,
+    protocol.decode_end_txn,
+    protocol.decode_txn_offset_commit,
+    protocol.decode_describe_transactions,
+    protocol.decode_list_transactions,
 ]
-LOWEST = [0, 1, 0, 1, 0]
+LOWEST = [0, 1, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0]
 
 
 def produce() -> Iterator[bytes]:

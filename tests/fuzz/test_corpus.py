@@ -25,6 +25,14 @@ DECODERS = (
     (protocol.decode_init_producer_id, 0, 6),
     (protocol.decode_sasl_handshake, 1, 1),
     (protocol.decode_sasl_authenticate, 0, 3),
+    (protocol.decode_listing, 1, 13),
+    (protocol.decode_find_coordinator, 1, 6),
+    (protocol.decode_add_partitions_to_txn, 0, 4),
+    (protocol.decode_add_offsets_to_txn, 0, 5),
+    (protocol.decode_end_txn, 0, 6),
+    (protocol.decode_txn_offset_commit, 0, 6),
+    (protocol.decode_describe_transactions, 0, 1),
+    (protocol.decode_list_transactions, 0, 3),
 )
 
 pytestmark = pytest.mark.timeout(120)

@@ -1,7 +1,7 @@
 """A Kafka cluster in threads of the test process; a test can script each of its responses.
 
-Owns listening sockets on free ports of the loopback interface, the model of topics, and a list of all
-received requests.
+Owns listening sockets on free ports of the loopback interface, the model of topics, the coordinators of
+transactions, and a list of all received requests.
 Each connection has a thread that reads and one that responds, so that a response can be held back while more
 requests arrive. Requests are read strictly; an invalid request fails the test when the cluster stops.
 
@@ -20,16 +20,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+from tests.network import scripted_transactions as transactions
 from tests.network import scripted_wire as wire
+from tests.network.scripted_coordinator import Broker, Coordinator
 from tests.network.scripted_model import NO_LEADER, Act, Answers, Partition, TopicModel
 from tests.network.scripted_sasl import SaslServer, SaslState
 from tests.network.scripted_wire import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
     API_VERSIONS,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    FIND_COORDINATOR,
     INIT_PRODUCER_ID,
+    LIST_TRANSACTIONS,
     METADATA,
     PRODUCE,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
+    TXN_OFFSET_COMMIT,
 )
 from tools.harness.reference_records import (
     Batch,
@@ -43,14 +52,21 @@ from tools.harness.reference_records import (
 from tools.harness.tls import TlsEnd
 
 __all__ = [
+    "ADD_OFFSETS_TO_TXN",
+    "ADD_PARTITIONS_TO_TXN",
     "API_VERSIONS",
+    "DESCRIBE_TRANSACTIONS",
+    "END_TXN",
+    "FIND_COORDINATOR",
     "INIT_PRODUCER_ID",
+    "LIST_TRANSACTIONS",
     "METADATA",
     "NO_LEADER",
     "PRODUCE",
     "SASL_AUTHENTICATE",
     "SASL_HANDSHAKE",
     "TIMEOUT_S",
+    "TXN_OFFSET_COMMIT",
     "Act",
     "Connection",
     "Node",
@@ -68,6 +84,13 @@ ALL_VERSIONS = {
     INIT_PRODUCER_ID: (0, 5),
     SASL_HANDSHAKE: (0, 1),
     SASL_AUTHENTICATE: (0, 2),
+    FIND_COORDINATOR: (0, 6),
+    ADD_PARTITIONS_TO_TXN: (0, 5),
+    ADD_OFFSETS_TO_TXN: (0, 4),
+    END_TXN: (0, 5),
+    TXN_OFFSET_COMMIT: (0, 5),
+    DESCRIBE_TRANSACTIONS: (0, 0),
+    LIST_TRANSACTIONS: (0, 2),
 }
 BEFORE_AUTHENTICATION = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
 LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC, NOT_LEADER, UNKNOWN_TOPIC_ID = 5, 3, 6, 100
@@ -82,6 +105,8 @@ class Received:
     frame: bytes
     produce: ProduceRequest | None = None
     topics: list[str] | None = None
+    transaction: transactions.Request | None = None
+    """What InitProducerId or a request of transactions asks for."""
 
     @property
     def api_key(self) -> int:
@@ -174,6 +199,10 @@ class Node:
         self.connections: list[Connection] = []
         self.versions = dict(ALL_VERSIONS)
         self.tells_ranges_with_35 = True
+        self.features: dict[str, int] = {}
+        """Finalized feature -> level, in ApiVersions responses."""
+        self.features_epoch = -1
+        """The epoch of the features; -1: unknown."""
         self._listener: socket.socket | None = None
         self.port = 0
         self.start()
@@ -249,6 +278,7 @@ class ScriptedCluster:
         self.advertised: dict[int, tuple[str, int]] = {}
         """Node id -> the host and port that the metadata gives instead of the node's own."""
         self.script: Callable[[Received], Act | None] = lambda received: None
+        self.coordinator = Coordinator()
         #: Clients must authenticate; None: they need not, and cannot.
         self.sasl = sasl
         #: Connections are encrypted with it; None: they are not.
@@ -294,6 +324,16 @@ class ScriptedCluster:
                 name, [Partition(leaders[i] if leaders else ids[i % len(ids)]) for i in range(partitions)]
             )
         return self.topics[name]
+
+    def set_transaction_version(self, level: int | None, epoch: int) -> None:
+        """Lets all brokers tell that transaction.version is finalized at this level; None: it is absent.
+
+        ``epoch``: of the features. One broker alone has ``features`` and ``features_epoch``.
+        """
+        with self.changed:
+            for node in self.nodes.values():
+                node.features = {} if level is None else {"transaction.version": level}
+                node.features_epoch = epoch
 
     def move_leader(self, topic: str, partition: int, node_id: int) -> None:
         with self.changed:
@@ -375,24 +415,37 @@ class ScriptedCluster:
             received.topics, create = wire.read_metadata(header)
             act = self._act_for(received)
             return self._metadata(version, correlation_id, received.topics, create, act), act
+        if header.api_key in transactions.API_KEYS:
+            received.transaction = transactions.read_request(header)
+            act = self._act_for(received)
+            return self.coordinator.answer(node.id, header, received.transaction, act, self._address), act
         act = self._act_for(received)
         error = act.error if isinstance(act.error, int) else 0
         if header.api_key == API_VERSIONS:
             wire.read_api_versions(header)
-            answer = wire.write_api_versions(version, correlation_id, node.versions, error, act.throttle_ms)
+            answer = wire.write_api_versions(
+                version,
+                correlation_id,
+                node.versions,
+                error,
+                act.throttle_ms,
+                node.features,
+                node.features_epoch,
+            )
             return answer, act
         if header.api_key == SASL_HANDSHAKE:
             server = self.sasl or SaslServer(mechanisms=())
             code, names = received.connection.sasl.handshake(server, wire.read_sasl_handshake(header))
             return wire.write_sasl_handshake(version, correlation_id, names, code), act
-        if header.api_key == SASL_AUTHENTICATE:
-            assert self.sasl is not None
-            message = wire.read_sasl_authenticate(header)
-            code, text, reply, lifetime = received.connection.sasl.authenticate(self.sasl, message)
-            answer = wire.write_sasl_authenticate(version, correlation_id, reply, lifetime, code, text)
-            return answer, act
-        wire.read_init_producer_id(header)
-        return wire.write_init_producer_id(version, correlation_id, 4711, 0, error, act.throttle_ms), act
+        assert header.api_key == SASL_AUTHENTICATE
+        assert self.sasl is not None
+        message = wire.read_sasl_authenticate(header)
+        code, text, reply, lifetime = received.connection.sasl.authenticate(self.sasl, message)
+        return wire.write_sasl_authenticate(version, correlation_id, reply, lifetime, code, text), act
+
+    def _address(self, node_id: int) -> Broker:
+        node = self.nodes[node_id]
+        return (node_id, *self.advertised.get(node_id, (node.host, node.port)))
 
     def _metadata(
         self, version: int, correlation_id: int, names: list[str] | None, create: bool, act: Act
@@ -411,11 +464,7 @@ class ScriptedCluster:
                 for i, p in enumerate(topic.partitions)
             ]
             answers.append(wire.TopicAnswer(name, topic.id, error, [] if error else partitions))
-        brokers = [
-            (node.id, *self.advertised.get(node.id, (node.host, node.port)))
-            for node in self.nodes.values()
-            if node.id not in self.unlisted
-        ]
+        brokers = [self._address(node.id) for node in self.nodes.values() if node.id not in self.unlisted]
         error = act.error if isinstance(act.error, int) else 0
         return wire.write_metadata(
             version, correlation_id, brokers, answers, "scripted", error, act.throttle_ms
@@ -426,6 +475,7 @@ class ScriptedCluster:
         assert request is not None
         by_id = {topic.id: topic for topic in self.topics.values()}
         answers: Answers = []
+        appended: list[tuple[str, int]] = []
         named: set[int] = set()
         for key, partitions in request.topics:
             topic = by_id.get(key) if isinstance(key, uuid.UUID) else self.topics.get(key)
@@ -439,6 +489,7 @@ class ScriptedCluster:
                     base_offset = len(log.records)
                     if act.append:
                         log.batches.extend(batches)
+                        appended.append((topic.name, index))
                 message = act.message if error and request.api_version >= 8 else None
                 answer = PartitionResponse(index, error, base_offset, error_message=message)
                 if error == NOT_LEADER and self.tells_leader and request.api_version >= 10 and topic:
@@ -447,6 +498,7 @@ class ScriptedCluster:
                     named.add(partition.leader)
                 parts.append(answer)
             answers.append((key, parts))
+        self.coordinator.produced(request.api_version, request.transactional_id, appended)
         if act.edit is not None:
             answers = act.edit(answers)
         return encode_produce_response(

@@ -33,6 +33,9 @@ class Act:
     error: int | Mapping[tuple[str, int], int] = 0
     """Error code for all partitions or for some; for other requests, the error code of the response."""
     message: str | None = None
+    """The error message of Produce and FindCoordinator responses."""
+    identity: tuple[int, int] | None = None
+    """The producer id and epoch of InitProducerId and EndTxn responses; None: the next ones."""
     append: bool = True
     throttle_ms: int = 0
     edit: Callable[[Answers], Answers] | None = None

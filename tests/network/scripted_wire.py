@@ -1,5 +1,6 @@
 """The scripted broker's codec for requests other than Produce: ApiVersions, Metadata, InitProducerId, SASL.
 
+``scripted_transactions`` has those of transactions.
 Written from the Kafka protocol guide; shares no code with the package. Strict like ``reference_wire``, whose
 primitive types it uses. Does no I/O and has no state.
 """
@@ -14,11 +15,14 @@ from tools.harness.reference_wire import (
     Reader,
     encode_array,
     encode_string,
+    encode_tags,
     encode_uvarint,
 )
 
 PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 3, 18, 22
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+FIND_COORDINATOR, ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 10, 24, 25, 26, 28
+DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 65, 66
 FIRST_FLEXIBLE = {
     PRODUCE: 9,
     METADATA: 9,
@@ -26,6 +30,13 @@ FIRST_FLEXIBLE = {
     INIT_PRODUCER_ID: 2,
     SASL_HANDSHAKE: 1 << 15,
     SASL_AUTHENTICATE: 2,
+    FIND_COORDINATOR: 3,
+    ADD_PARTITIONS_TO_TXN: 3,
+    ADD_OFFSETS_TO_TXN: 3,
+    END_TXN: 3,
+    TXN_OFFSET_COMMIT: 3,
+    DESCRIBE_TRANSACTIONS: 0,
+    LIST_TRANSACTIONS: 0,
 }
 NO_ID = uuid.UUID(int=0)
 
@@ -148,7 +159,10 @@ def write_api_versions(
     ranges: Mapping[int, tuple[int, int]],
     error: int = 0,
     throttle_ms: int = 0,
+    features: Mapping[str, int] | None = None,
+    features_epoch: int = -1,
 ) -> bytes:
+    """``features``: finalized feature -> level; like their epoch, not in responses before version 3."""
     flexible = version >= 3
     tags = b"\x00" if flexible else b""
     body = struct.pack(">h", error)
@@ -157,8 +171,24 @@ def write_api_versions(
     )
     if version >= 1:
         body += struct.pack(">i", throttle_ms)
+    if flexible:
+        body += encode_tags(_features(features or {}, features_epoch))
     # The header of this response has no tags in any version: the client does not know the broker yet.
-    return framed(correlation_id, body + tags, tagged_header=False)
+    return framed(correlation_id, body, tagged_header=False)
+
+
+def _features(features: Mapping[str, int], epoch: int) -> dict[int, bytes]:
+    tags = {}
+    if epoch >= 0:
+        tags[1] = struct.pack(">q", epoch)
+    if features:
+        tags[2] = encode_array(
+            list(features.items()),
+            True,
+            # The highest and the lowest level.
+            lambda entry: encode_string(entry[0], True) + struct.pack(">hh", entry[1], entry[1]) + b"\x00",
+        )
+    return tags
 
 
 def write_metadata(
