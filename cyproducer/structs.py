@@ -62,10 +62,10 @@ class RecordMetadata(NamedTuple):
 class PreparedTransaction(NamedTuple):
     """A transaction whose records are all written, and that anybody may commit or abort.
 
-    ``KafkaProducer.prepare_transaction()`` returns it; ``cyproducer.transactions`` has ``commit`` and ``abort``.
-    Small, and can be pickled. ``protocol`` is 1 or 2, for KIP-890. ``empty``: nothing was written, so that
-    there is nothing to end. ``offsets`` has the first and the last offset written to each partition; others
-    may have written between them.
+    ``KafkaProducer.prepare_transaction()`` returns it; ``cyproducer.transactions`` has ``commit`` and
+    ``abort``. Small, and can be pickled. ``protocol`` is 1, or 2 for KIP-890. ``empty``: nothing was written,
+    so that there is nothing to end. ``offsets`` has the first and the last offset written to each partition;
+    others may have written between them.
     """
 
     transactional_id: str

@@ -6,15 +6,18 @@ records of several threads go to the same transaction.
 """
 
 import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from cyproducer import errors
 from cyproducer.base.durations import duration
+from cyproducer.base.words import line_prefix
 from cyproducer.control.transactions import Event, Offsets, Prepared
 from cyproducer.offsets import is_fenced, read_group, read_offsets
 from cyproducer.structs import PreparedTransaction, TopicPartition
-from cyproducer.user_thread import line_prefix
 
 if TYPE_CHECKING:
     from cyproducer.config import ProducerConfig
@@ -37,19 +40,20 @@ class TransactionalCalls:
     _warned_of_group: bool = False
 
     def init_transactions(self, timeout: float | None = None) -> None:
-        """Takes the ``transactional_id`` over: fences older producers with it, and aborts what they left open.
+        """Takes the ``transactional_id`` over: fences older producers, and aborts what they left open.
 
         Call it once, before the first transaction. ``timeout`` is in seconds, None: ``max_block_ms``. After a
         timeout the request goes on, and the same call waits for it.
 
         Raises:
             KafkaTimeoutError: no coordinator has answered in time.
-            InvalidConfigurationError: the principal lacks rights, ``transaction_timeout_ms`` is longer than the
+            InvalidSetupError: the principal lacks rights, ``transaction_timeout_ms`` is longer than the
                 brokers allow, or a broker is older than Kafka 2.5.
             IllegalStateError: it was called before, or in a callback.
         """
         client, seconds = self._transactions("init_transactions"), self._seconds(timeout)
-        client.init(seconds)
+        with self._timed("init"):
+            client.init(seconds)
 
     def begin_transaction(self) -> None:
         """Begins a transaction: ``send()`` accepts records from now on. Sends nothing.
@@ -58,7 +62,9 @@ class TransactionalCalls:
             IllegalStateError: a transaction is open, or ``init_transactions()`` has not succeeded yet.
             ApplicationRecoverableError: this producer was fenced, or has failed otherwise.
         """
-        self._transactions("begin_transaction").begin()
+        client = self._transactions("begin_transaction")
+        with self._timed("begin"):
+            client.begin()
 
     def send_offsets_to_transaction(self, offsets: Any, group: Any, timeout: float | None = None) -> None:
         """Makes positions of a consumer group part of the transaction: they are committed with its records.
@@ -81,20 +87,21 @@ class TransactionalCalls:
         if not is_fenced(found.group) and not self._warned_of_group:
             self._warned_of_group = True
             log.warning(
-                "%ssend_offsets_to_transaction() for group %r without the group's metadata: a member that has "
-                "lost its partitions is not refused, and may process records twice; pass what the consumer's "
-                "consumer_group_metadata() returns",
+                "%ssend_offsets_to_transaction() for group %r without the group's metadata: a member that "
+                "has lost its partitions is not refused, and may process records twice; pass what the "
+                "consumer's consumer_group_metadata() returns",
                 line_prefix(self.config.client_id),
                 found.group.group_id,
             )
-        client.send_offsets(found, seconds)
+        with self._timed("send-offsets"):
+            client.send_offsets(found, seconds)
 
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Waits for all records and their callbacks, and commits them, with the offsets, as one.
 
-        ``timeout`` is in seconds, None: ``delivery_timeout_ms`` and ``max_block_ms`` together. After a timeout
-        the commit may still succeed: call it again to learn the outcome. An abort is refused then, unless
-        records are still missing.
+        ``timeout`` is in seconds, None: ``delivery_timeout_ms`` and ``max_block_ms`` together. After a
+        timeout the commit may still succeed: call it again to learn the outcome. An abort is refused then,
+        unless records are still missing.
 
         Raises:
             AbortableError: a record has failed, or was not accepted by ``send()``: call
@@ -177,9 +184,7 @@ class TransactionalCalls:
         # Imported here: asyncio would double the import time of this package.
         from cyproducer.in_thread import in_thread
 
-        return await in_thread(
-            f"cyproducer-{method.__name__} | {self.config.client_id}", method, *arguments
-        )
+        return await in_thread(f"cyproducer-{method.__name__} | {self.config.client_id}", method, *arguments)
 
     # Common
 
@@ -201,7 +206,17 @@ class TransactionalCalls:
         seconds = self._seconds(timeout)
         if timeout is None and event is not Event.ABORT:
             seconds += self.config.delivery_timeout_ms / 1000
-        return self._runtime.end_transaction(event, seconds)
+        with self._timed("abort" if event is Event.ABORT else "commit"):
+            return self._runtime.end_transaction(event, seconds)
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        """Adds the time of a block to the metrics."""
+        began_ns = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self._runtime.accumulator.add_transaction_time(step, time.monotonic_ns() - began_ns)
 
 
 class Transaction:

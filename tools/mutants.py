@@ -1247,8 +1247,7 @@ MUTANTS = [
         "cyproducer/send_async.py",
         "                except BrokerResponseError as error:\n"
         "                    producer._note_refused(error)",
-        "                except KeyError as error:\n"
-        "                    producer._note_refused(error)",
+        "                except KeyError as error:\n                    producer._note_refused(error)",
         (
             "tests/producer/test_send_async_waits.py::test_a_topic_that_a_partitioner_waits_for_in_vain_fails_through_the_future",
         ),

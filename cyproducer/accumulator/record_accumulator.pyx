@@ -31,6 +31,11 @@ from cyproducer.base.meters cimport (
     RECORDS_FAILED,
     RECORDS_RETRIED,
     RECORDS_SENT,
+    TXN_ABORT_NS,
+    TXN_BEGIN_NS,
+    TXN_COMMIT_NS,
+    TXN_INIT_NS,
+    TXN_SEND_OFFSETS_NS,
     meter_free,
     meters_free,
     meters_init,
@@ -66,6 +71,14 @@ from cyproducer.errors import ProducerClosedError, copied
 from cyproducer.user_thread import Log
 
 log = Log("cyproducer")
+
+cdef dict TRANSACTION_TIMES = {
+    "init": TXN_INIT_NS,
+    "begin": TXN_BEGIN_NS,
+    "send-offsets": TXN_SEND_OFFSETS_NS,
+    "commit": TXN_COMMIT_NS,
+    "abort": TXN_ABORT_NS,
+}
 
 cdef double RATIO_MARGIN = 1.05   # the estimate is an average: with this margin most batches fit
 
@@ -409,7 +422,7 @@ cdef class RecordAccumulator(Incomplete):
         return True
 
     def why_refused(self, str closed_text not None):
-        """The error for a record that is not accepted; ``closed_text``: its text if the producer is closed."""
+        """The error for a record that is not accepted; ``closed_text`` is for a closed producer."""
         return ProducerClosedError(closed_text) if self.refusal is None else copied(self.refusal)
 
     # Sealing
@@ -534,6 +547,13 @@ cdef class RecordAccumulator(Incomplete):
     def add_metadata_wait_time(self, int64_t ns):
         """Adds time that an application thread has spent waiting for a topic's metadata."""
         self._add(METADATA_WAIT_NS, ns)
+
+    def add_transaction_time(self, str step not None, int64_t ns):
+        """Adds time that an application thread has spent in a call of transactions.
+
+        ``step``: init, begin, send-offsets, commit or abort.
+        """
+        self._add(TRANSACTION_TIMES[step], ns)
 
     cdef void _add(self, int which, int64_t ns) noexcept:
         cdef int64_t now = self.clock.now_ns()

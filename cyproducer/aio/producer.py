@@ -20,7 +20,6 @@ from typing import Any, Final, NoReturn, Self
 
 from cyproducer.aio.batch import BatchBuilder
 from cyproducer.aio.structs import RecordMetadata
-from cyproducer.in_thread import in_thread
 from cyproducer.callers.send_path import WouldBlock
 from cyproducer.config import ProducerConfig
 from cyproducer.config.options import OptionTable
@@ -35,6 +34,7 @@ from cyproducer.errors import (
 )
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.futures.loop_outcomes import LoopOutcomes
+from cyproducer.in_thread import in_thread
 from cyproducer.producer import KafkaProducer, ProducerRecord
 from cyproducer.records.record_batch import HEADER_BYTES
 from cyproducer.send_async import accepted

@@ -36,6 +36,11 @@ cpdef enum:
     DISCONNECTED
     FLUSH_NS                  # time that application threads spent in flush()
     METADATA_WAIT_NS          # time that they spent waiting for a topic's metadata
+    TXN_INIT_NS               # time that they spent in init_transactions(), and so on
+    TXN_BEGIN_NS
+    TXN_SEND_OFFSETS_NS
+    TXN_COMMIT_NS
+    TXN_ABORT_NS
     EXHAUSTED                 # waits for memory that timed out; the pool's count
     MEMORY_WAIT_NS            # time spent waiting for memory; the pool's count
     PRODUCE_RESPONSES

@@ -116,9 +116,7 @@ class FatePolicy:
         elif failure.code == CONCURRENT_TRANSACTIONS and now_ms < self._retry.deadline_ms(batch.created_ms):
             # The partition is added while the last transaction's markers are written, for milliseconds.
             verdict = Verdict(Fate.RETRY, now_ms + MARKERS_LAST_MS / 2 * (0.5 + self._rng()), None, maybe)
-        elif (
-            failure.code in RECORD_ERRORS and batch.culprits and not maybe and self.transactions is None
-        ):
+        elif failure.code in RECORD_ERRORS and batch.culprits and not maybe and self.transactions is None:
             self._fail(
                 batch.culprits,
                 now_ms,

@@ -46,10 +46,10 @@ has a GAP. Nothing is sent until nothing is on the wire. Then the absent batches
 epoch is bumped once the batches before the gap are settled. A batch that is rejected as out of order behind
 unsettled ones only waits for them.
 
-**In a transaction** the identity is that of ``transactions``, and no epoch is bumped while it is open. A batch
-that fails makes the transaction fail, and its partition sends nothing until the next transaction. Only a batch
-that is split leaves no gap: its records, and those behind it, get the same sequences again, so that a late
-request of the old batches is a duplicate.
+**In a transaction** the identity is that of ``transactions``, and no epoch is bumped while it is open. A
+batch that fails makes the transaction fail, and its partition sends nothing until the next transaction. Only
+a batch that is split leaves no gap: its records, and those behind it, get the same sequences again, so that a
+late request of the old batches is a duplicate.
 
 Sources: KIP-98, KIP-360, KIP-679; Kafka protocol guide, "Produce" and "InitProducerId".
 """

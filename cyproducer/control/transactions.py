@@ -28,9 +28,10 @@ transaction can only be aborted. After a *fatal* one this producer can do nothin
 with the first cause. A record that is not delivered, or was not even accepted, makes an abortable error: a
 transaction is never committed without one of its records.
 
-**After an abort** no sequence of it may be used again. The second protocol's EndTxn ends the epoch. With the
-first, InitProducerId bumps it if anything has failed. It must not come before EndTxn: it would abort the
-transaction silently, and what is sent later would be committed without what came before.
+**After an abort** no sequence of it may be used again, and no late request of it may become part of the next
+transaction. The second protocol's EndTxn ends the epoch. With the first, InitProducerId bumps it if a record
+has failed or a request got no response. It must not come before EndTxn: it would abort the transaction
+silently, and what is sent later would be committed without what came before.
 
 **Calls that time out** go on. The same call joins what is under way. EndTxn is repeated as it was until there
 is an answer, so once it may be out, its opposite is refused.
@@ -84,7 +85,8 @@ UNSUPPORTED_VERSION = 35
 
 _MOVED = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
 _FATAL_TO_PRODUCE = frozenset({UNSUPPORTED_VERSION, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED})
-_FATAL = _FATAL_TO_PRODUCE | {INVALID_PRODUCER_EPOCH, UNKNOWN_SERVER_ERROR}
+_FENCED = frozenset({INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED})
+_FATAL = _FATAL_TO_PRODUCE | _FENCED | {UNKNOWN_SERVER_ERROR}
 _UNDER_WAY = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
@@ -189,7 +191,7 @@ class Call:
     """A call of the application, and its outcome.
 
     ``accepted``: it was looked at. ``released``: the calling thread waits for nothing else, so the
-    transaction may end. ``abandoned``: its thread has stopped waiting.
+    transaction may end. ``abandoned``: its thread has stopped waiting, and has not seen the outcome.
     """
 
     def __init__(self, event: Event, name: str, released: bool = True) -> None:
@@ -338,6 +340,7 @@ class Transactions:
         self._coordinators: dict[tuple[int, str], int] = {}
         self._last_protocol = FIRST
         self._markers_under_way = False
+        self._ended_ms = 0.0
         # The open transaction.
         self._wanted = False
         self._pending: list[tuple[str, int]] = []
@@ -346,12 +349,14 @@ class Transactions:
         self._groups: set[str] = set()
         self._opened_ms = 0.0
         self._must_bump = False
+        self._unanswered = False
         self._end_sent = False
         self._prepared: Prepared | None = None
         self._calls: list[Call] = []
         self._offsets: list[OffsetsCall] = []
         self._left: dict[TopicPartition, OffsetAndMetadata] = {}
-        self._unclaimed: tuple[Event, str, Any] | None = None
+        # The last operation that has succeeded, its result, and the calls that have it.
+        self._last: tuple[Event, Any, list[Call]] | None = None
         # The request in flight, and the failures of those before it.
         self.in_flight: Request | None = None
         self._failures = 0
@@ -405,7 +410,7 @@ class Transactions:
         return error
 
     def _fatal_error(self) -> errors.KafkaError:
-        if isinstance(self.cause, errors.ApplicationRecoverableError | errors.InvalidConfigurationError):
+        if isinstance(self.cause, errors.ApplicationRecoverableError | errors.InvalidSetupError):
             twin = errors.copied(self.cause)
             assert isinstance(twin, errors.KafkaError)
             return twin
@@ -426,15 +431,17 @@ class Transactions:
         if self.state is State.FATAL_ERROR:
             call.finish(self._fatal_error())
             return
-        if self._unclaimed is not None:
-            event, name, result = self._unclaimed
+        # Only now: a thread may stop waiting at the moment of the success.
+        if self._last is not None and all(caller.abandoned for caller in self._last[2]):
+            event, result, _ = self._last
             if call.event is event:
-                self._unclaimed = None
+                self._last = None
                 call.finish(None, result)
             else:
                 call.finish(
                     errors.IllegalStateError(
-                        f"{call.name}: {name} timed out and has succeeded since: call it again to see that"
+                        f"{call.name}: {event.value} timed out and has succeeded since: call it again to see "
+                        "that"
                     )
                 )
             return
@@ -465,10 +472,11 @@ class Transactions:
         self._retry_now()
 
     def _submit_close(self, call: CloseCall) -> None:
-        self._unclaimed = None
         if self.state in (State.IN_TRANSACTION, State.PREPARING, State.ABORTABLE_ERROR):
             self._go(Event.ABORT)
-            self._fail_calls(errors.ProducerClosedError("the producer was closed, which aborts its transaction"))
+            self._fail_calls(
+                errors.ProducerClosedError("the producer was closed, which aborts its transaction")
+            )
         elif self.state not in (State.COMMITTING, State.ABORTING):
             call.finish()
             return
@@ -504,8 +512,8 @@ class Transactions:
         elif self._offsets and self._offsets[0].offsets != call.offsets:
             call.finish(
                 errors.IllegalStateError(
-                    f"{call.name}: an earlier call for group {self._offsets[0].offsets.group.group_id!r} is not "
-                    "complete: call it again with the same offsets"
+                    f"{call.name}: an earlier call for group {self._offsets[0].offsets.group.group_id!r} is "
+                    "not complete: call it again with the same offsets"
                 )
             )
         else:
@@ -525,7 +533,7 @@ class Transactions:
         self._has_parts = self._may_have_parts = False
         self._groups = set()
         self._end_sent = False
-        self._must_bump = False
+        self._must_bump = self._unanswered = False
         self._retry_now()
 
     def _go(self, event: Event) -> None:
@@ -536,8 +544,7 @@ class Transactions:
         calls, self._calls = self._calls, []
         for call in calls:
             call.finish(None, result)
-        if calls and all(call.abandoned for call in calls):
-            self._unclaimed = event, calls[-1].name, result
+        self._last = (event, result, calls) if calls else None
 
     def _fail_calls(self, error: BaseException) -> None:
         calls, self._calls = [*self._calls, *self._offsets], []
@@ -577,7 +584,7 @@ class Transactions:
     # The level
 
     def on_features(self, epoch: int, level: int, now_ms: float) -> None:
-        """A broker reports the finalized level of ``transaction.version``; the highest epoch is the newest."""
+        """A broker reports the level of ``transaction.version``. The highest epoch is the newest."""
         if epoch >= self._features_epoch:
             self._features_epoch, self._level, self._level_ms = epoch, level, now_ms
 
@@ -608,7 +615,7 @@ class Transactions:
         self._wanted |= bool(self._pending)
 
     def wait_ms(self, now_ms: float) -> float:
-        """Returns the milliseconds until ``next_request`` may return something, unless an event comes first."""
+        """Returns the milliseconds until ``next_request`` is due, unless an event comes first."""
         return self._retry_at_ms - now_ms if self._retry_at_ms > now_ms else math.inf
 
     def next_request(self, drained: Callable[[], bool], wrote: bool, now_ms: float) -> Request | None:
@@ -658,7 +665,7 @@ class Transactions:
         protocol = self._protocol_now()
         if protocol == SECOND and self._last_protocol == FIRST and self.epoch >= 0:
             return InitProducerId(self.producer_id, self.epoch)
-        if protocol == SECOND and self._markers_under_way:
+        if protocol == SECOND and self._markers_under_way and now_ms - self._ended_ms < MARKERS_LAST_MS:
             return AskMarkers()
         self.protocol = self._last_protocol = protocol
         self._opened_ms = now_ms
@@ -731,10 +738,12 @@ class Transactions:
     # Responses
 
     def on_no_response(self, error: BaseException, now_ms: float) -> None:
-        """The request in flight gets no response: it is sent again, to a coordinator that is looked up anew."""
+        """The request in flight gets no response: it is repeated, at a coordinator that is looked up anew."""
         request = self._answered()
         if not isinstance(request, FindCoordinator):
             self._coordinators.pop(self._whose(request), None)
+        if isinstance(request, AddPartitions | AddOffsets | CommitOffsets):
+            self._unanswered = True
         self._retry(error, now_ms)
 
     def unreachable(self, request: Request, error: BaseException, now_ms: float) -> None:
@@ -837,7 +846,7 @@ class Transactions:
         self._give_up(request, code, error)
 
     def _not_initialized(self, error: errors.KafkaError) -> None:
-        """``init_transactions()`` is refused; it may be called again, for example after rights were granted."""
+        """``init_transactions()`` is refused. It may be called again, after rights were granted."""
         self._go(Event.NOT_INITIALIZED)
         self._fail_calls(error)
 
@@ -868,7 +877,7 @@ class Transactions:
         error = self._error(code, f"AddPartitionsToTxn of {topic}-{partition}", where)
         if self._again(code, error, request, now_ms):
             return
-        if not self._has_parts:
+        if not self._has_parts and not self._unanswered:
             self._may_have_parts = False
         self._give_up(request, code, error)
 
@@ -885,7 +894,7 @@ class Transactions:
         error = self._error(code, f"AddOffsetsToTxn of group {request.group_id!r}", where)
         if self._again(code, error, request, now_ms):
             return
-        if not self._has_parts:
+        if not self._has_parts and not self._unanswered:
             self._may_have_parts = False
         self._give_up(request, code, error)
 
@@ -923,6 +932,7 @@ class Transactions:
         if code == 0:
             self._retry_now()
             self._markers_under_way = True
+            self._ended_ms = now_ms
             self._end_sent = False
             self._has_parts = self._may_have_parts = False
             if request.protocol == SECOND:
@@ -931,6 +941,7 @@ class Transactions:
                 self._must_bump = False
             else:
                 self._last_protocol = FIRST
+                self._must_bump |= self._unanswered and not request.commit
             if self._must_bump:
                 # The partitions are gone; what is left is InitProducerId.
                 self.protocol = FIRST
@@ -969,13 +980,13 @@ class Transactions:
 
     def _give_up(self, request: Request, code: int, error: errors.KafkaError) -> None:
         """A request is refused, and trying it again would not help."""
-        if self.state is State.INITIALIZING:
+        if self.state is State.INITIALIZING and code not in _FENCED:
             self._not_initialized(error)
         elif code in _FATAL:
             self._fatal(error)
         elif self.state is not State.ABORTING:
             self._abortable(error)
-        elif isinstance(request, AddPartitions | AddOffsets | CommitOffsets):
+        elif not self._is_for_abort(request):
             # Sent before the abort began, which makes it irrelevant.
             return
         elif isinstance(error, errors.AuthorizationError):
@@ -984,6 +995,14 @@ class Transactions:
             self._fail_calls(error)
         else:
             self._fatal(error)
+
+    def _is_for_abort(self, request: Request) -> bool:
+        """Whether an abort needs this request."""
+        if isinstance(request, FindCoordinator):
+            return request.kind == TRANSACTION
+        if isinstance(request, InitProducerId):
+            return self._must_bump
+        return isinstance(request, EndTxn)
 
     def _error(self, code: int, what: str, where: str, message: str | None = None) -> errors.KafkaError:
         kind = errors.for_code(code)
@@ -994,8 +1013,8 @@ class Transactions:
             text += f" ({kind.description[0].lower()}{kind.description[1:].rstrip('.')})"
         if kind is errors.InvalidTransactionTimeoutError:
             text += (
-                f": transaction_timeout_ms={self._timeout_ms:g}: lower it, or raise transaction.max.timeout.ms "
-                "on the brokers"
+                f": transaction_timeout_ms={self._timeout_ms:g}: lower it, or raise "
+                "transaction.max.timeout.ms on the brokers"
             )
         elif code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             text += f": grant this principal Write and Describe on TransactionalId {self.transactional_id!r}"

@@ -19,7 +19,7 @@ catches these, too (``errors/other_clients``). Cyproducer's own errors, below ka
     |- ApplicationRecoverableError    make a new producer
     |  |- TransactionalProducerFailedError
     |  `- ProducerFencedError, InvalidProducerEpochError, InvalidProducerIdMappingError
-    |- InvalidConfigurationError      change rights, options or brokers
+    |- InvalidSetupError      change rights, options or brokers
     |  `- AuthorizationError, UnsupportedVersionError, InvalidTransactionTimeoutError
     |- SerializationError
     |- BulkSendError                  from send_arrow() and send_many(): rows of the call have failed

@@ -111,7 +111,7 @@ class ApplicationRecoverableError(KafkaError):
     """This transactional producer cannot continue. Close it and make a new one (KIP-1050)."""
 
 
-class InvalidConfigurationError(KafkaError):
+class InvalidSetupError(KafkaError):
     """Rights, an option or a broker's version do not allow this; trying again will not help (KIP-1050)."""
 
 
@@ -144,7 +144,7 @@ class BrokerResponseError(KafkaError):
         return f"[Error {self.errno}] {type(self).__name__}: {self.description}"
 
 
-class AuthorizationError(InvalidConfigurationError, BrokerResponseError):
+class AuthorizationError(InvalidSetupError, BrokerResponseError):
     """The principal lacks the right to do this."""
 
 

@@ -15,8 +15,8 @@ from cyproducer.errors.base import (
     ApplicationRecoverableError,
     AuthorizationError,
     BrokerResponseError,
-    InvalidConfigurationError,
     InvalidMetadataError,
+    InvalidSetupError,
     RetriableError,
 )
 
@@ -167,7 +167,7 @@ class IllegalSaslStateError(BrokerResponseError, code=34):
     description = "The request does not fit the state of the SASL exchange."
 
 
-class UnsupportedVersionError(InvalidConfigurationError, BrokerResponseError, code=35):
+class UnsupportedVersionError(InvalidSetupError, BrokerResponseError, code=35):
     description = "The broker does not support this version of the request."
 
 
@@ -227,7 +227,7 @@ class InvalidProducerIdMappingError(ApplicationRecoverableError, BrokerResponseE
     description = "The producer id does not belong to the transactional id."
 
 
-class InvalidTransactionTimeoutError(InvalidConfigurationError, BrokerResponseError, code=50):
+class InvalidTransactionTimeoutError(InvalidSetupError, BrokerResponseError, code=50):
     description = "The transaction timeout exceeds the broker's transaction.max.timeout.ms."
 
 

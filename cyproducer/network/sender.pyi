@@ -1,6 +1,6 @@
 import selectors
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from typing_extensions import disjoint_base

@@ -129,7 +129,7 @@ class TransactionClient:
 
         Raises:
             KafkaTimeoutError: no coordinator has answered; the same call goes on.
-            InvalidConfigurationError: rights, ``transaction_timeout_ms`` or old brokers.
+            InvalidSetupError: rights, ``transaction_timeout_ms`` or old brokers.
             IllegalStateError: it was called before.
         """
         self._wait(self._submit(Call(Event.INIT, "init_transactions()")), timeout_s)
@@ -200,9 +200,7 @@ class TransactionClient:
             # Also after Ctrl-C.
             self.give_up(call)
 
-    def _wait_until(
-        self, reached: Callable[[], bool], call: Call, left_s: float, timeout_s: float
-    ) -> None:
+    def _wait_until(self, reached: Callable[[], bool], call: Call, left_s: float, timeout_s: float) -> None:
         deadline = time.monotonic() + left_s
         with self._changed:
             while not reached():

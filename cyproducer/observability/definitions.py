@@ -329,9 +329,15 @@ def _producer() -> Iterator[Definition]:
         PRODUCER, "metadata-wait-time-ns-total", "metadata_wait_ns", "ns",
         "Time that threads waited for a topic's metadata",
     )  # fmt: skip
-    for step in ("init", "begin", "send-offsets", "commit", "abort"):
-        yield _not_yet(
-            f"txn-{step}-time-ns-total", "ns", f"Time that threads spent in a transaction's {step}"
+    for step, counter, call in (
+        ("init", "txn_init_ns", "init_transactions()"),
+        ("begin", "txn_begin_ns", "begin_transaction()"),
+        ("send-offsets", "txn_send_offsets_ns", "send_offsets_to_transaction()"),
+        ("commit", "txn_commit_ns", "commit_transaction() and prepare_transaction()"),
+        ("abort", "txn_abort_ns", "abort_transaction()"),
+    ):
+        yield _total(
+            PRODUCER, f"txn-{step}-time-ns-total", counter, "ns", f"Time that threads spent in {call}"
         )
 
 

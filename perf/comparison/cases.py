@@ -14,6 +14,7 @@ from perf.comparison.figures import OWN, Goal
 BrokerKind = Literal["real", "tls", "null", "none"]
 """``tls``: the real broker's encrypted listener. An option ``{ca}`` stands for the file of its authority."""
 REAL, NULL = "real broker", "null broker"
+_BROKERS: tuple[tuple[str, BrokerKind], ...] = ((REAL, "real"), (NULL, "null"))
 TOPIC = "perf"
 
 
@@ -158,6 +159,52 @@ SEND_ALONE = Case(
         Goal("ns of send(topic, value)", "positional_ns", NULL, at_most=150, digits=0),
         Goal("ns of send(topic, value=value)", "keyword_ns", NULL, at_most=150, digits=0),
     ),
+)
+
+# The other clients' shapes
+
+
+def confluent_contest(at: str, run: str, broker: BrokerKind) -> Contest:
+    return Contest(
+        at,
+        own(run, records=1_000_000, module="cyproducer.confluent"),
+        (client(CONFLUENT, run, "confluent_kafka", records=1_000_000),),
+        broker,
+    )
+
+
+def aio_contest(at: str, broker: BrokerKind) -> Contest:
+    run = "peers.aiokafka_gather"
+    return Contest(
+        at,
+        own(run, records=500_000, module="cyproducer.aio"),
+        (client(AIOKAFKA, run, "aiokafka", records=50_000),),
+        broker,
+    )
+
+
+CONFLUENT_SHAPE = Case(
+    "confluent",
+    "produce() of cyproducer.confluent.Producer",
+    "The same program for both, with another import. acks=all and idempotence, a queue for ten million "
+    "records. With on_delivery, poll(0) follows every 64 records.",
+    tuple(
+        confluent_contest(f"{call}, {at}", run, broker)
+        for at, broker in _BROKERS
+        for call, run in (
+            ("produce()", "peers.confluent"),
+            ("produce(on_delivery=...)", "peers.confluent_callback"),
+        )
+    ),
+    (RATE, CPU, PEAK),
+)
+AIO_SHAPE = Case(
+    "aio",
+    "await send() of cyproducer.aio.AIOKafkaProducer",
+    "The same program for both, with another import: a thousand times await send(), then gather() of their "
+    "futures, and so on. acks=all and idempotence. aiokafka gets a tenth of the records.",
+    tuple(aio_contest(at, broker) for at, broker in _BROKERS),
+    (RATE, CPU, PEAK),
 )
 
 # Round trips
@@ -594,10 +641,75 @@ LATENCY = Case(
     axis="records/s",
 )
 
+# Transactions
+
+WITHOUT = "ours, flush() without transactions"
+EQUAL_LINGER = "confluent-kafka, linger.ms=0"
+LARGE, MEDIUM, SMALL = "100,000 records", "1,000 records", "1 record and an offset"
+
+
+def transactions_contest(at: str, records: int, per_transaction: int, offsets: bool = False) -> Contest:
+    size: dict[str, Any] = {"records": records, "per_transaction": per_transaction, "offsets": offsets}
+    peers = [
+        client(CONFLUENT, "transactions.confluent", "confluent_kafka", **size),
+        client(EQUAL_LINGER, "transactions.confluent", "confluent_kafka", **size, options={"linger.ms": "0"}),
+    ]
+    if not offsets:
+        peers.append(client(WITHOUT, "transactions.own_flushes", **size))
+    return Contest(at, own("transactions.own", **size), tuple(peers), "real")
+
+
+def transactions_goals(at: str, rate: float, cpu: float) -> tuple[Goal, ...]:
+    return (
+        Goal(f"records/s, ours / confluent-kafka, {at}", "records_per_s", at, at_least=rate, peer=CONFLUENT),
+        Goal(
+            f"CPU, confluent-kafka / ours, {at}",
+            *("cpu_s_per_million", at),
+            at_least=cpu,
+            peer=CONFLUENT,
+            peer_by_own=True,
+        ),
+    )
+
+
+TRANSACTIONS = Case(
+    "transactions",
+    "Transactions, back to back",
+    "On the real broker, to one partition, with the finalized transaction.version that it has (2). "
+    "confluent-kafka speaks the first protocol, and runs with its default linger and with none. What a small "
+    "transaction costs is the broker's time: EndTxn, the markers, and the next transaction's first batch.",
+    (
+        transactions_contest(LARGE, 1_000_000, 100_000),
+        transactions_contest(MEDIUM, 300_000, 1_000),
+        transactions_contest(SMALL, 500, 1, offsets=True),
+    ),
+    (
+        RATE,
+        Column("transactions_per_s", "transactions/s", 0),
+        Column("p50_ms", "p50 ms", 1),
+        Column("p99_ms", "p99 ms", 1),
+        CPU,
+        Column("requests_per_transaction", "requests each", 1),
+    ),
+    (
+        *transactions_goals(LARGE, 2, 3),
+        *transactions_goals(MEDIUM, 1.5, 3),
+        *transactions_goals(SMALL, 1.3, 3),
+        Goal(
+            f"records/s, ours / without transactions, {LARGE}",
+            "records_per_s",
+            LARGE,
+            at_least=0.85,
+            peer=WITHOUT,
+        ),
+    ),
+)
+
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
-        *(SEND, DEFAULTS, SEND_ALONE, GET, THREADS, COLUMNAR, CODECS, PARTITIONS),
+        *(SEND, DEFAULTS, SEND_ALONE, CONFLUENT_SHAPE, AIO_SHAPE, GET, THREADS, COLUMNAR, CODECS, PARTITIONS),
         *(TLS_SEND, TLS_GET, MEMORY, IDLE, IMPORT, FIRST_ACK, SIZES, LATENCY, LOAD, PRESSURE),
+        TRANSACTIONS,
     )
 }

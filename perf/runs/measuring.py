@@ -43,6 +43,8 @@ class Args:
     """Whether the client uses its own defaults instead of the settings that all clients share."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further options of the client."""
+    module: str = ""
+    """The producer's module, in runs for clients with the same API. Empty: that of the run's own client."""
     threads: int = 1
     rate: float = 0
     """Records per second."""
@@ -54,6 +56,10 @@ class Args:
     """Whether records go to each partition in turn. Otherwise the partitioner chooses."""
     seconds: float = 60
     """Duration of runs that last for a fixed time."""
+    per_transaction: int = 1
+    """Records of a transaction."""
+    offsets: bool = False
+    """Whether each transaction commits an offset, too."""
     way: str = "send"
     """The method that sends: send, send_many or send_arrow."""
 

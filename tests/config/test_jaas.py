@@ -82,7 +82,6 @@ def config(jaas: str, mechanism: str, **more: Any) -> ProducerConfig:
 @pytest.mark.parametrize(("module", "mechanism"), [(PLAIN, "PLAIN"), (SCRAM, "SCRAM-SHA-512")])
 def test_user_and_password_are_taken_from_it(module: str, mechanism: str) -> None:
     made = config(f'{module} required username="alice" password="geheim";', mechanism)
-    made
     assert (made.sasl_plain_username, revealed(made.sasl_plain_password)) == ("alice", "geheim")
     assert "geheim" not in repr(made) + str(made.as_dict())
     assert ProducerConfig.from_kwargs(made.as_dict()) == made
@@ -101,7 +100,6 @@ def test_a_keytab() -> None:
         'serviceName="events";',
         "GSSAPI",
     )
-    made
     assert made.sasl_kerberos_keytab == "/etc/a.keytab"
     assert made.sasl_kerberos_principal == "alice@EXAMPLE.TEST"
     assert made.sasl_kerberos_service_name == "events"
