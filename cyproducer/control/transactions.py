@@ -193,8 +193,9 @@ class Offsets(NamedTuple):
 class Call:
     """A call of the application, and its outcome.
 
-    ``accepted``: it was looked at. ``released``: the calling thread waits for nothing else, so the
-    transaction may end. ``abandoned``: its thread has stopped waiting, and has not seen the outcome.
+    ``accepted``: it was looked at. ``told``: it is done, and so is what follows from it, so that its thread
+    may go on. ``released``: that thread waits for nothing else, so the transaction may end. ``abandoned``: it
+    has stopped waiting, and has not seen the outcome.
     """
 
     def __init__(self, event: Event, name: str, released: bool = True) -> None:
@@ -203,6 +204,7 @@ class Call:
         self.released = released
         self.accepted = False
         self.done = False
+        self.told = False
         self.abandoned = False
         self.error: BaseException | None = None
         self.result: Any = None
@@ -374,6 +376,11 @@ class Transactions:
     def accepts_records(self) -> bool:
         """Whether ``send()`` accepts records."""
         return self.state is State.IN_TRANSACTION
+
+    @property
+    def open(self) -> bool:
+        """Whether there is a transaction that closing the producer should end."""
+        return self.state in (*_OPEN, State.ABORTABLE_ERROR, State.ABORTING)
 
     @property
     def failed(self) -> bool:

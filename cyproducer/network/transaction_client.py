@@ -153,7 +153,7 @@ class TransactionClient:
 
     def is_accepted(self, call: Call, timeout_s: float) -> bool:
         """Waits until a call was refused or is under way; returns whether it is."""
-        self._wait_until(lambda: call.done or call.accepted, call, timeout_s, timeout_s)
+        self._wait_until(lambda: call.told or call.accepted, call, timeout_s, timeout_s)
         return not call.done
 
     def release(self, call: Call) -> None:
@@ -163,7 +163,7 @@ class TransactionClient:
 
     def await_end(self, call: Call, left_s: float, timeout_s: float) -> Any:
         """Waits for the outcome of a call, for ``left_s`` of ``timeout_s`` seconds; returns or raises it."""
-        self._wait_until(lambda: call.done, call, left_s, timeout_s)
+        self._wait_until(lambda: call.told, call, left_s, timeout_s)
         if call.error is not None:
             raise errors.copied(call.error)
         return call.result
@@ -171,10 +171,12 @@ class TransactionClient:
     def give_up(self, call: Call) -> None:
         """The calling thread waits for the call no longer."""
         with self._changed:
-            call.abandoned = not call.done
+            call.abandoned = not call.told
 
     def close(self, timeout_s: float) -> None:
         """The producer is closed: aborts an open transaction. Does not raise for what happens to it."""
+        if not self.machine.open:
+            return
         call = self._submit(CloseCall())
         try:
             self._wait(call, timeout_s)
@@ -234,10 +236,13 @@ class TransactionClient:
         return min(wait_ms, self.machine.wait_ms(now_ms))
 
     def _notify(self) -> None:
-        waiting = [call for call in self._calls if not call.done]
-        if len(waiting) < len(self._calls) or any(not call.released for call in waiting):
-            self._calls = waiting
+        """Wakes the threads whose call is done. Call it after ``_apply``, which does what follows from it."""
+        done = [call for call in self._calls if call.done]
+        self._calls = [call for call in self._calls if not call.done]
+        if done or any(not call.released for call in self._calls):
             with self._changed:
+                for call in done:
+                    call.told = True
                 self._changed.notify_all()
 
     def _apply(self) -> None:
