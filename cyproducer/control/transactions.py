@@ -67,6 +67,9 @@ LEVEL_AGE_MS = 1000.0
 MARKERS_FIRST_MS, MARKERS_LAST_MS = 1.0, 20.0
 """The backoff while the last transaction is being completed: it takes milliseconds (KIP-890)."""
 
+FENCING_EPOCH = 32767
+"""The last epoch: coordinators end a transaction with it, and can't end what is begun in it (KAFKA-20090)."""
+
 GROUP, TRANSACTION = 0, 1
 """Kinds of coordinators (FindCoordinator's key types)."""
 
@@ -329,6 +332,8 @@ class Transactions:
         self.added: list[tuple[str, int]] = []
         #: The first error of the open transaction, or the fatal one.
         self.cause: BaseException | None = None
+        #: Called when a record's failure has changed the state, so that nothing more is to be sent.
+        self.on_failure: Callable[[], object] = lambda: None
         self._timeout_ms = timeout_ms
         self._backoff = backoff
         self._markers_backoff = ExponentialBackoff(MARKERS_FIRST_MS, MARKERS_LAST_MS, 1.5)
@@ -562,11 +567,14 @@ class Transactions:
             code: the broker's error code, 0 if it is the client's decision.
             sequenced: whether the record had a sequence number, which no other record may get.
         """
+        before = self.state
         self._must_bump |= sequenced
         if code in _FATAL_TO_PRODUCE:
             self._fatal(error)
         elif (self.state, Event.ABORTABLE) in TABLE:
             self._abortable(error)
+        if self.state is not before:
+            self.on_failure()
 
     def _abortable(self, error: BaseException) -> None:
         if not self.failed:
@@ -663,7 +671,8 @@ class Transactions:
         if not self._level_is_known(now_ms):
             return AskLevel()
         protocol = self._protocol_now()
-        if protocol == SECOND and self._last_protocol == FIRST and self.epoch >= 0:
+        changed = protocol == SECOND and self._last_protocol == FIRST and self.epoch >= 0
+        if changed or self.epoch == FENCING_EPOCH:
             return InitProducerId(self.producer_id, self.epoch)
         if protocol == SECOND and self._markers_under_way and now_ms - self._ended_ms < MARKERS_LAST_MS:
             return AskMarkers()

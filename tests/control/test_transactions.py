@@ -329,6 +329,28 @@ def test_begin_sends_nothing_and_neither_do_the_ends_of_an_empty_transaction(lev
 
 
 @LEVELS
+def test_an_empty_transaction_after_another_one_sends_nothing_either(level: int) -> None:
+    play = ended(Play(level))
+    play.begun()
+    play.pass_ms(10 * LEVEL_AGE_MS)
+    call = play.call(Event.COMMIT)
+    assert play.serve() == []
+    succeeded(call)
+
+
+def test_the_cause_of_one_transaction_is_not_that_of_the_next() -> None:
+    play = Play(2).written()
+    play.machine.fail(ValueError("first"))
+    play.call(Event.ABORT)
+    play.serve()
+    play.begun().call(Event.ABORT)
+    assert "abort_transaction() was called" in str(play.machine.record_error())
+    play.serve()
+    play.begun().machine.fail(ValueError("second"))
+    assert str(play.machine.cause) == "second"
+
+
+@LEVELS
 def test_empty_offsets_are_no_request(level: int) -> None:
     play = Play(level).begun()
     succeeded(play.offsets({}))
@@ -1286,9 +1308,10 @@ def test_an_abort_gives_up_offsets(level: int) -> None:
     assert "abort_transaction() was called meanwhile" in str(refused(offsets))
     assert play.serve() == []
     succeeded(abort)
-    play.begun()
-    succeeded(play.offsets({}))
-    again = play.offsets()
+    commit = play.begun().call(Event.COMMIT)
+    assert play.serve() == [], "not in the next transaction either"
+    succeeded(commit)
+    again = play.begun().offsets()
     play.serve()
     succeeded(again)
 
@@ -1407,6 +1430,43 @@ def test_nobody_misses_an_outcome_after_closing() -> None:
 
 
 # Trying again
+
+
+def paused(play: Play) -> Play:
+    """In a transaction, in the pause after a request that failed."""
+    play.written().offsets()
+    for _ in range(4):
+        play.reach(CommitOffsets)
+        play.answer(COORDINATOR_LOAD_IN_PROGRESS)
+        pause = play.machine.wait_ms(play.now_ms)
+        play.pass_ms(pause)
+    play.pass_ms(-pause)
+    assert play.next() is None
+    return play
+
+
+def test_a_new_call_does_not_wait_for_the_pause_of_another() -> None:
+    for way in ("abort", "close", "offsets"):
+        play = paused(Play(2))
+        CALLS[way](play)
+        assert play.next() is not None, way
+        assert play.machine.wait_ms(play.now_ms) == math.inf
+
+
+def test_the_next_transaction_does_not_wait_for_a_pause_of_the_last() -> None:
+    play = ended(Play(1))
+    play.machine.on_features(2, 2, play.now_ms)
+    play.begun().write()
+    play.reach(InitProducerId)
+    abort = play.call(Event.ABORT)
+    play.answer(CONCURRENT)
+    play.pass_ms(MARKERS_LAST_MS)
+    play.serve()
+    succeeded(abort)
+    play.begun().write()
+    play.reach(InitProducerId)
+    play.answer()
+    assert play.serve() == []
 
 
 def test_the_pause_grows_and_starts_over_after_a_success() -> None:
