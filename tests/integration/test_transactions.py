@@ -537,7 +537,9 @@ def test_an_id_used_while_the_level_is_lowered_to_0_works_after_its_coordinators
     assert rig.committed(topic, 5) == [values("next", 5), []]
 
 
-def test_the_coordinator_dies_while_transactions_are_open(rig: TransactionRig, level: int) -> None:
+@pytest.mark.parametrize("its_level", [2, 0])
+def test_the_coordinator_dies_while_transactions_are_open(rig: TransactionRig, its_level: int) -> None:
+    rig.transactions.set_level(its_level)
     topic = rig.topic(partitions=6)
     names = [f"open {number}" for number in range(6)]
     producers = {name: rig.ready(name) for name in names}
