@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -50,7 +50,7 @@ FEED_EVERY_S = 0.1
 FEED_RECORDS = 10
 """Records per partition and time of feeding."""
 LINE_EVERY_S = 10.0
-KINDS = {
+KINDS: Mapping[str, int] = {
     "copier": 10,
     "copier at a phase": 6,
     "copier, paused": 2,
@@ -242,7 +242,7 @@ class Campaign:
             command += ["--instance", self._ids[number]]
         return Copier(number, command, self.log, seed)
 
-    def run(self, kills: int, kinds: dict[str, int] = KINDS) -> None:
+    def run(self, kills: int, kinds: Mapping[str, int] = KINDS) -> None:
         """Injects that many faults, lets the copiers finish, and checks the copy.
 
         Raises:
@@ -262,7 +262,7 @@ class Campaign:
             raise
         self._check()
 
-    def _kill_many(self, kills: int, kinds: dict[str, int]) -> None:
+    def _kill_many(self, kills: int, kinds: Mapping[str, int]) -> None:
         plan = self._rng.choices(list(kinds), list(kinds.values()), k=kills)
         # Each kind that was asked for comes once at least, if there is room.
         plan[: len(kinds)] = list(kinds)[:kills]

@@ -488,6 +488,33 @@ def test_the_level_changes_in_mid_transaction(rig: TransactionRig, before: int, 
     assert rig.committed(topic, sum(map(len, expected))) == expected
 
 
+def test_after_the_level_was_raised_a_transaction_does_not_become_a_part_of_the_last_one(
+    rig: TransactionRig,
+) -> None:
+    count = 10
+    topic = rig.topic(partitions=count)
+    rig.transactions.set_level(1)
+    producers = [rig.ready(str(number)) for number in range(count)]
+    try:
+        for partition, producer in enumerate(producers):
+            producer.begin_transaction()
+            producer.send(topic, b"committed", partition=partition)
+            producer.flush()
+        change_level(rig, 2)
+        for partition, producer in enumerate(producers):
+            producer.commit_transaction()
+            producer.begin_transaction()
+            # At once, before the markers of the commit.
+            producer.send(topic, b"aborted", partition=partition)
+            producer.flush()
+            producer.abort_transaction()
+    finally:
+        for producer in producers:
+            producer.close()
+
+    assert rig.committed(topic, count) == [[b"committed"]] * count
+
+
 def test_an_id_used_while_the_level_is_lowered_to_0_works_after_its_coordinators_restart(
     rig: TransactionRig,
 ) -> None:
@@ -510,7 +537,9 @@ def test_an_id_used_while_the_level_is_lowered_to_0_works_after_its_coordinators
     assert rig.committed(topic, 5) == [values("next", 5), []]
 
 
-def test_the_coordinator_dies_while_transactions_are_open(rig: TransactionRig, level: int) -> None:
+@pytest.mark.parametrize("its_level", [2, 0])
+def test_the_coordinator_dies_while_transactions_are_open(rig: TransactionRig, its_level: int) -> None:
+    rig.transactions.set_level(its_level)
     topic = rig.topic(partitions=6)
     names = [f"open {number}" for number in range(6)]
     producers = {name: rig.ready(name) for name in names}
