@@ -190,8 +190,9 @@ class Offsets(NamedTuple):
 class Call:
     """A call of the application, and its outcome.
 
-    ``accepted``: it was looked at. ``released``: the calling thread waits for nothing else, so the
-    transaction may end. ``abandoned``: its thread has stopped waiting, and has not seen the outcome.
+    ``accepted``: it was looked at. ``told``: it is done, and so is what follows from it, so that its thread
+    may go on. ``released``: that thread waits for nothing else, so the transaction may end. ``abandoned``: it
+    has stopped waiting, and has not seen the outcome.
     """
 
     def __init__(self, event: Event, name: str, released: bool = True) -> None:
@@ -200,6 +201,7 @@ class Call:
         self.released = released
         self.accepted = False
         self.done = False
+        self.told = False
         self.abandoned = False
         self.error: BaseException | None = None
         self.result: Any = None

@@ -152,7 +152,7 @@ class TransactionClient:
 
     def is_accepted(self, call: Call, timeout_s: float) -> bool:
         """Waits until a call was refused or is under way; returns whether it is."""
-        self._wait_until(lambda: call.done or call.accepted, call, timeout_s, timeout_s)
+        self._wait_until(lambda: call.told or call.accepted, call, timeout_s, timeout_s)
         return not call.done
 
     def release(self, call: Call) -> None:
@@ -162,7 +162,7 @@ class TransactionClient:
 
     def await_end(self, call: Call, left_s: float, timeout_s: float) -> Any:
         """Waits for the outcome of a call, for ``left_s`` of ``timeout_s`` seconds; returns or raises it."""
-        self._wait_until(lambda: call.done, call, left_s, timeout_s)
+        self._wait_until(lambda: call.told, call, left_s, timeout_s)
         if call.error is not None:
             raise errors.copied(call.error)
         return call.result
@@ -170,7 +170,7 @@ class TransactionClient:
     def give_up(self, call: Call) -> None:
         """The calling thread waits for the call no longer."""
         with self._changed:
-            call.abandoned = not call.done
+            call.abandoned = not call.told
 
     def close(self, timeout_s: float) -> None:
         """The producer is closed: aborts an open transaction. Does not raise for what happens to it."""
@@ -233,11 +233,14 @@ class TransactionClient:
         return min(wait_ms, self.machine.wait_ms(now_ms))
 
     def _notify(self) -> None:
+        """Lets the threads go on whose calls are done. After ``_apply``: one may send a record at once."""
         waiting = [call for call in self._calls if not call.done]
         if len(waiting) < len(self._calls) or any(not call.released for call in waiting):
-            self._calls = waiting
             with self._changed:
+                for call in self._calls:
+                    call.told = call.done
                 self._changed.notify_all()
+            self._calls = waiting
 
     def _apply(self) -> None:
         """Makes the sender do as the transactions' state asks for."""
