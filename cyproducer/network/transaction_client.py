@@ -107,9 +107,9 @@ class TransactionClient:
         self.machine = Transactions(self._id, config.transaction_timeout_ms, backoff, rng)
         #: The connection that the unanswered request went out on.
         self.asked_on: Connection | None = None
-        # Filled by application threads, emptied by the sender thread.
-        self._submitted: deque[Call] = deque()
-        self._refused: deque[Exception] = deque()
+        # Calls, and the errors of records that were not accepted, in the order in which they came. Filled by
+        # application threads, emptied by the sender thread.
+        self._submitted: deque[Call | Exception] = deque()
         # What was applied to the sender.
         self._identity = (-1, -1)
         self._number = 0
@@ -184,7 +184,7 @@ class TransactionClient:
         """A record was not accepted by ``send()``, which the program may have overlooked."""
         # A call outside of a transaction has no transaction that could lack the record.
         if not isinstance(error, errors.IllegalStateError | errors.AbortableError):
-            self._refused.append(error)
+            self._submitted.append(error)
             self._sender.request_control()
 
     def _submit(self, call: Call) -> Call:
@@ -218,10 +218,11 @@ class TransactionClient:
 
     def tick(self, now_ms: float) -> float:
         """Does what is due; returns the milliseconds until the next work is due."""
-        while self._refused:
-            self.machine.fail(self._refused.popleft())
         while self._submitted:
             call = self._submitted.popleft()
+            if isinstance(call, Exception):
+                self.machine.fail(call)
+                continue
             self._calls.append(call)
             self.machine.submit(call, now_ms)
             call.accepted = True
