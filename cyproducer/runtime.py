@@ -195,6 +195,11 @@ class Runtime:
                 # A thread in send() is still compressing a batch; it finishes soon.
                 self.accumulator.flush(0.01)
         finally:
+            if self.client.transactions is not None:
+                # Nobody answers calls any more.
+                self.client.transactions.end(
+                    self._end_error or errors.ProducerClosedError("the producer was closed")
+                )
             self.sender.release()
             self.selector.close()
 

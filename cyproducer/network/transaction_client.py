@@ -446,7 +446,7 @@ class TransactionClient:
     def end(self, error: Exception) -> None:
         """The loop has ended: no call gets an outcome any more."""
         with self._changed:
-            self._closed = error
+            self._closed = self._closed or error
             self._changed.notify_all()
 
 
