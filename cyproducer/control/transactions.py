@@ -373,6 +373,11 @@ class Transactions:
         return self.state is State.IN_TRANSACTION
 
     @property
+    def open(self) -> bool:
+        """Whether there is a transaction that closing the producer should end."""
+        return self.state in (*_OPEN, State.ABORTABLE_ERROR, State.ABORTING)
+
+    @property
     def failed(self) -> bool:
         """Whether what is not sent yet is not to be sent any more."""
         return self.state in (State.ABORTABLE_ERROR, State.ABORTING, State.FATAL_ERROR)
@@ -474,14 +479,14 @@ class Transactions:
         self._retry_now()
 
     def _submit_close(self, call: CloseCall) -> None:
-        if self.state in (State.IN_TRANSACTION, State.PREPARING, State.ABORTABLE_ERROR):
+        if not self.open:
+            call.finish()
+            return
+        if self.state not in (State.COMMITTING, State.ABORTING):
             self._go(Event.ABORT)
             self._fail_calls(
                 errors.ProducerClosedError("the producer was closed, which aborts its transaction")
             )
-        elif self.state not in (State.COMMITTING, State.ABORTING):
-            call.finish()
-            return
         self._calls.append(call)
         self._retry_now()
 

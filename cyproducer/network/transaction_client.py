@@ -172,13 +172,33 @@ class TransactionClient:
         with self._changed:
             call.abandoned = not call.told
 
-    def close(self, timeout_s: float) -> None:
-        """The producer is closed: aborts an open transaction. Does not raise for what happens to it."""
-        call = self._submit(CloseCall())
-        try:
-            self._wait(call, timeout_s)
-        except errors.KafkaError as error:
-            self._log.warning("closing the producer: %s", error)
+    def begin_close(self) -> Call:
+        """The producer is closed: begins to abort an open transaction; for ``await_close``."""
+        return self._submit(CloseCall())
+
+    def await_close(self, call: Call, left_s: float) -> bool:
+        """Waits up to ``left_s`` seconds until nothing is left to end; returns whether it is so."""
+        deadline = time.monotonic() + left_s
+        with self._changed:
+            while not call.told and self._closed is None:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+        return True
+
+    def report_close(self, call: Call) -> None:
+        """Logs what was not ended, before the producer goes."""
+        if call.error is not None:
+            self._log.warning("closing the producer: its transaction was not ended: %s", call.error)
+        elif not call.told and self.machine.open:
+            self._log.warning(
+                "closing the producer: its transaction was not ended in time; the broker aborts it after "
+                "transaction_timeout_ms=%.0f: %s; %s",
+                self._config.transaction_timeout_ms,
+                self.machine.describe(),
+                self._diagnosis(),
+            )
 
     def note_refused(self, error: Exception) -> None:
         """A record was not accepted by ``send()``, which the program may have overlooked."""
