@@ -121,6 +121,8 @@ class TransactionClient:
         self._closed: Exception | None = None
         # Notifies application threads that a call is done.
         self._changed = Condition()
+        # Before the first step: a record that comes earlier gets this error, too.
+        self._refuse_records()
 
     # From application threads
 
@@ -285,12 +287,15 @@ class TransactionClient:
             sender.partitions_added(machine.added)
             machine.added = []
         if not machine.accepts_records and machine.state is not self._refused_as:
-            self._refused_as = machine.state
-            sender.refuse_records(machine.refusal())
+            self._refuse_records()
         hurry = machine.state in (State.PREPARING, State.COMMITTING)
         if hurry is not self._hurried:
             self._hurried = hurry
             sender.set_hurry(hurry)
+
+    def _refuse_records(self) -> None:
+        self._refused_as = self.machine.state
+        self._sender.refuse_records(self.machine.refusal())
 
     def _next(self, now_ms: float) -> float:
         """Sends the next request, if there is one; returns the milliseconds until the next attempt."""
