@@ -300,13 +300,10 @@ class TransactionClient:
     def _next(self, now_ms: float) -> float:
         """Sends the next request, if there is one; returns the milliseconds until the next attempt."""
         while True:
-            if self._sender.has_lost():
+            if self._sender.has_lost() and not self.machine.failed:
                 # Whatever the reason was: a transaction is not committed without one of its records.
-                self.machine.fail(errors.KafkaError("a record of the transaction has failed"))
-            compressing = False
-            if self.machine.failed:
-                self._sender.purge(True, False, self.machine.record_error())
-                compressing = not self._sender.is_drained()
+                self.machine.fail(errors.KafkaError("a record of the transaction has failed"), 0, True)
+            compressing = self.machine.failed and self._sender.purge(True, False, self.machine.record_error())
             request = self.machine.next_request(self._sender.is_drained, self._sender.has_written(), now_ms)
             if request is None:
                 return COMPRESSING_MS if compressing else math.inf
