@@ -204,10 +204,8 @@ class TransactionClient:
 
     def note_refused(self, error: Exception) -> None:
         """A record was not accepted by ``send()``, which the program may have overlooked."""
-        # A call outside of a transaction has no transaction that could lack the record.
-        if not isinstance(error, errors.IllegalStateError | errors.AbortableError):
-            self._submitted.append(error)
-            self._sender.request_control()
+        self._submitted.append(error)
+        self._sender.request_control()
 
     def _submit(self, call: Call) -> Call:
         refuse_wait_of_sender(call.name)
@@ -237,6 +235,11 @@ class TransactionClient:
                 self._changed.wait(min(left, 0.5))
 
     # With the loop lock held
+
+    def note_lost(self, error: BaseException) -> None:
+        """Records that wait for metadata have failed."""
+        self.machine.fail(error)
+        self._sender.request_control()
 
     def tick(self, now_ms: float) -> float:
         """Does what is due; returns the milliseconds until the next work is due."""
@@ -302,7 +305,8 @@ class TransactionClient:
         while True:
             if self._sender.has_lost() and not self.machine.failed:
                 # Whatever the reason was: a transaction is not committed without one of its records.
-                self.machine.fail(errors.KafkaError("a record of the transaction has failed"), 0, True)
+                error = self._sender.unplaced or errors.KafkaError("a record of the transaction has failed")
+                self.machine.fail(error, 0, True)
             compressing = self.machine.failed and self._sender.purge(True, False, self.machine.record_error())
             request = self.machine.next_request(self._sender.is_drained, self._sender.has_written(), now_ms)
             if request is None:
