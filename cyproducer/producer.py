@@ -223,6 +223,8 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
                 topic = whole.topic
                 futures.append(self.send(*whole))
             except Exception as error:
+                # Of what was no record at all, send() knows nothing.
+                self._note_refused(error)
                 futures.append(failed_future(str(topic), error))
         return futures
 

@@ -39,6 +39,7 @@ from cyproducer.user_thread import DRAIN_S, Log, start_thread, user_thread
 if TYPE_CHECKING:
     import selectors
 
+    from cyproducer.network.transaction_client import TransactionClient
     from cyproducer.observability.registry import Registry
 
 log = Log("cyproducer")
@@ -197,6 +198,11 @@ class Runtime:
                 # A thread in send() is still compressing a batch; it finishes soon.
                 self.accumulator.flush(0.01)
         finally:
+            if self.client.transactions is not None:
+                # Nobody answers calls any more.
+                self.client.transactions.end(
+                    self._end_error or errors.ProducerClosedError("the producer was closed")
+                )
             self.sender.release()
             self.selector.close()
 
@@ -272,8 +278,7 @@ class Runtime:
 
     def _close(self, timeout_s: float, unasked: bool) -> int:
         if self.client.transactions is not None:
-            if self.thread.is_alive():
-                self.client.transactions.close(max(0.0, min(self._deadlines) - time.monotonic()))
+            self._close_transaction(self.client.transactions)
             self.accumulator.refusal = None
         self.accumulator.close()
         # Greenlets of one thread, and signal handlers, may be in here at the same time. Whichever comes first
@@ -341,6 +346,20 @@ class Runtime:
                 self.lost,
             )
         return lost
+
+    def _close_transaction(self, transactions: "TransactionClient") -> None:
+        """Has an open transaction aborted, and waits for one that is being ended."""
+        if not self.thread.is_alive():
+            return
+        # As long as records have: a coordinator that is gone is tried again for ever.
+        latest = time.monotonic() + self.config.delivery_timeout_ms / 1000
+        call = transactions.begin_close()
+        while True:
+            left = min(latest, *self._deadlines) - time.monotonic()
+            if transactions.await_close(call, max(0.0, min(left, _SLICE_S))) or left <= 0:
+                break
+            user_thread.run_stranded()
+        transactions.report_close(call)
 
     def _unfinished(self) -> str:
         """Says how many records of which topics have no outcome yet, those with most first."""

@@ -272,7 +272,8 @@ cdef int designate(RecordAccumulator acc, TopicInfo state, int count) except -1:
             pthread_mutex_lock(&acc.c.lock)
             count_records(&acc.c.meters, &t.meter, RECORDS_FAILED, 1, acc.clock.now_ns())
             pthread_mutex_unlock(&acc.c.lock)
-            delivery_fail(k.delivery, why_not_placed(result, state, k.partition, count))
+            acc.unplaced = why_not_placed(result, state, k.partition, count)
+            delivery_fail(k.delivery, acc.unplaced)
         discard(acc, t)
         # Even if the append failed: it may have closed the full batch and then found no memory for a new one.
         if out.sealing != NULL:

@@ -44,6 +44,7 @@ cdef class RecordAccumulator(Incomplete):
     cdef int64_t topics_forgotten   # ever: borrowed pointers to topics stay valid while it does not change
     cdef int32_t key_hash           # of new topics: number of the rule that hashes keys
     cdef int32_t keyless            # of new topics: a Keyless
+    cdef object unplaced            # None, or the error of the last parked record that found no partition
     cdef public object refusal      # None, or the reason why no more records are accepted
     cdef public object on_topic_needed   # called with the name of a topic that has no metadata
 

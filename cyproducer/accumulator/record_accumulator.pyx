@@ -425,11 +425,15 @@ cdef class RecordAccumulator(Incomplete):
         """The error for a record that is not accepted; ``closed_text`` is for a closed producer."""
         refusal = self.refusal
         if refusal is not None:
-            return copied(refusal)
-        if self.c.closed:
-            return ProducerClosedError(closed_text)
-        # Another thread has begun a transaction since.
-        return IllegalStateError("send(): no transaction was open when the record came")
+            error = copied(refusal)
+        elif self.c.closed:
+            error = ProducerClosedError(closed_text)
+        else:
+            # Another thread has begun a transaction since.
+            error = IllegalStateError("send(): no transaction was open when the record came")
+        # For SendPath._note_refused.
+        error.without_transaction = True
+        return error
 
     # Sealing
 

@@ -9,6 +9,13 @@ from cyproducer.records.row_source cimport RowSource
 
 
 cdef class BulkPath(SendPath):
+    cdef BulkFuture _send_arrow(
+        self, object topic, object data, object key, object value, object headers, object partition,
+        object timestamp,
+    )
+    cdef BulkFuture _send_many(
+        self, object topic, object values, object keys, object partition, object timestamp_ms
+    )
     cdef BulkFuture _pinned(self, TopicInfo state, RowSource source, bint given)
     cdef BulkFuture _send_rows(self, TopicInfo state, RowSource source, bint given)
     cdef int _check(self, TopicInfo state, RowSource source, int32_t partitions, bint given) except -1

@@ -80,6 +80,46 @@ cdef class BulkPath(SendPath):
         ``BufferExhaustedError``, have the attributes ``accepted``, the number of accepted rows, and
         ``future``, the future of those rows.
         """
+        try:
+            return self._send_arrow(topic, data, key, value, headers, partition, timestamp)
+        except Exception as error:
+            self._note_refused(error)
+            raise
+
+    def send_many(self, topic, values, keys=None, *, partition=None, timestamp_ms=None):
+        """Accepts many records and returns one future for all of them; like ``send_arrow``, for sequences.
+
+        ``values``, ``keys``: sequences of the same length, of bytes, other contiguous buffers or None; errors
+        name items by their index. Other threads run meanwhile: a list that they change is read as by a
+        ``for`` loop. ``partition``, ``timestamp_ms``: for all records. See ``send_arrow`` for the rest,
+        including errors.
+        """
+        try:
+            return self._send_many(topic, values, keys, partition, timestamp_ms)
+        except Exception as error:
+            self._note_refused(error)
+            raise
+
+    # For subclasses
+
+    def _before_bulk(self, str method, bint keyed, bint valued):
+        """Raises if the producer is closed or its configuration does not allow bulk calls.
+
+        Returns whether each row must name its partition. Not called if the path is ``plain`` and open: there
+        is nothing to check then.
+        """
+        return False
+
+    def _wait_for_topic(self, str name, double timeout_s):
+        """Waits for a topic's metadata, or raises."""
+        return None
+
+    # Sending
+
+    cdef BulkFuture _send_arrow(
+        self, object topic, object data, object key, object value, object headers, object partition,
+        object timestamp,
+    ):
         cdef RowSource source
         cdef TopicInfo state = topic_of(self, topic)
         cdef int32_t wanted = -1
@@ -98,18 +138,14 @@ cdef class BulkPath(SendPath):
         source.timestamp_ms = timestamp_ms
         return self._pinned(state, source, given and wanted < 0)
 
-    def send_many(self, topic, values, keys=None, *, partition=None, timestamp_ms=None):
-        """Accepts many records and returns one future for all of them; like ``send_arrow``, for sequences.
-
-        ``values``, ``keys``: sequences of the same length, of bytes, other contiguous buffers or None; errors
-        name items by their index. Other threads run meanwhile: a list that they change is read as by a
-        ``for`` loop. ``partition``, ``timestamp_ms``: for all records. See ``send_arrow`` for the rest,
-        including errors.
-        """
+    cdef BulkFuture _send_many(
+        self, object topic, object values, object keys, object partition, object timestamp_ms
+    ):
         cdef RowSource source
         cdef TopicInfo state = topic_of(self, topic)
         cdef int32_t wanted = -1
         cdef bint given = False
+        cdef BulkFuture future
         cdef int64_t at_ms = -1
         if not self.plain or self.accumulator.c.closed:
             given = self._before_bulk("send_many", keys is not None, True)
@@ -124,22 +160,6 @@ cdef class BulkPath(SendPath):
         let_go_of(source)
         return future
 
-    # For subclasses
-
-    def _before_bulk(self, str method, bint keyed, bint valued):
-        """Raises if the producer is closed or its configuration does not allow bulk calls.
-
-        Returns whether each row must name its partition. Not called if the path is ``plain`` and open: there
-        is nothing to check then.
-        """
-        return False
-
-    def _wait_for_topic(self, str name, double timeout_s):
-        """Waits for a topic's metadata, or raises."""
-        return None
-
-    # Sending
-
     cdef BulkFuture _pinned(self, TopicInfo state, RowSource source, bint given):
         """Calls ``_send_rows`` with the topic pinned, so that it is not forgotten meanwhile."""
         if state.c.gone:
@@ -147,9 +167,6 @@ cdef class BulkPath(SendPath):
         state.pins += 1
         try:
             return self._send_rows(state, source, given)
-        except Exception as error:
-            self._note_refused(error)
-            raise
         finally:
             state.pins -= 1
 

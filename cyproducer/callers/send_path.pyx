@@ -286,7 +286,10 @@ cdef class SendPath:
 
     def _note_refused(self, error):
         """A record of a transaction was not accepted, so that the transaction would commit without it."""
-        if self.on_refused is not None and not isinstance(error, WouldBlock):
+        if self.on_refused is None or isinstance(error, WouldBlock):
+            return
+        # Without a transaction that accepts records, none lacks this one.
+        if not getattr(error, "without_transaction", False):
             self.on_refused(error)
 
     def _refresh_topic(self, str name, double timeout_s):

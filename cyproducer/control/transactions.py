@@ -484,14 +484,14 @@ class Transactions:
         self._retry_now()
 
     def _submit_close(self, call: CloseCall) -> None:
-        if self.state in (State.IN_TRANSACTION, State.PREPARING, State.ABORTABLE_ERROR):
+        if not self.open:
+            call.finish()
+            return
+        if self.state not in (State.COMMITTING, State.ABORTING):
             self._go(Event.ABORT)
             self._fail_calls(
                 errors.ProducerClosedError("the producer was closed, which aborts its transaction")
             )
-        elif self.state not in (State.COMMITTING, State.ABORTING):
-            call.finish()
-            return
         self._calls.append(call)
         self._retry_now()
 

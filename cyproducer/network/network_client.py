@@ -555,7 +555,7 @@ class NetworkClient:
             self._asked.discard(name)
             failed = self._sender.fail_parked(name, errors.told(error, False))
             if failed:
-                self._failed(failed, "%s failed: %s", counted(failed, "record"), error)
+                self._failed(failed, error, "%s failed: %s", counted(failed, "record"), error)
 
     def _on_node_failure(self, cause: BaseException, now_ms: float) -> None:
         """A broker cannot be reached: requests metadata, since its partitions may have new leaders."""
@@ -754,7 +754,7 @@ class NetworkClient:
             self._changed.notify_all()
         failed = self._sender.fail_parked(name, errors.told(error, False))
         if failed:
-            self._failed(failed, "%s failed: %s", counted(failed, "record"), error)
+            self._failed(failed, error, "%s failed: %s", counted(failed, "record"), error)
 
     def _fail_parked(self, now_ms: float) -> None:
         """Fails the records whose topic's metadata did not arrive within max_block_ms."""
@@ -773,7 +773,8 @@ class NetworkClient:
         if failed:
             records = sum(count for _, count, _ in failed)
             others = f" ({len(failed) - 1} more topics have none)" if len(failed) > 1 else ""
-            self._failed(records, "%s failed: %s%s", counted(records, "record"), failed[0][2], others)
+            error = failed[0][2]
+            self._failed(records, error, "%s failed: %s%s", counted(records, "record"), error, others)
 
     def on_leaders(
         self, connection: Connection, leaders: list[tuple[str, int, int, int]], endpoints: bytes | None
@@ -820,8 +821,10 @@ class NetworkClient:
         """Logs a warning, at most one per second and kind: a broker restart is one event, not thousands."""
         self._log_limit.add(logging.WARNING, 0, text, args, now_ms)
 
-    def _failed(self, records: int, text: str, *args: Any) -> None:
-        """Logs failed records, at most one line per second and kind."""
+    def _failed(self, records: int, error: BaseException, text: str, *args: Any) -> None:
+        """Logs failed records, at most one line per second and kind. Their transaction fails, too."""
+        if self.transactions is not None:
+            self.transactions.note_lost(error)
         self._log_limit.add(logging.ERROR, records, text, args, self._now_ms())
 
     def close(self) -> None:

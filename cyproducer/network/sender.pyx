@@ -833,6 +833,7 @@ cdef class Sender:
         """Accepts records, which belong to a new transaction. ``take_joining`` returns where they go to."""
         cdef Accumulator* a = &self.accumulator.c
         self.accumulator.refusal = None
+        self.accumulator.unplaced = None
         pthread_mutex_lock(&a.lock)
         a.transaction += 1
         a.adds_partitions = 1
@@ -921,6 +922,11 @@ cdef class Sender:
     def has_lost(self):
         """Whether a record of the current transaction has failed."""
         return self.accumulator.c.meters.all.total[RECORDS_FAILED] > self.failed_before
+
+    @property
+    def unplaced(self):
+        """The error of the last record of the current transaction that found no partition; None: none."""
+        return self.accumulator.unplaced
 
     def written_offsets(self):
         """Returns (topic, partition) -> (first, last) offset of what the current transaction has written.

@@ -108,9 +108,9 @@ class TransactionClient:
         self.machine.on_failure = sender.request_control
         #: The connection that the unanswered request went out on.
         self.asked_on: Connection | None = None
-        # Filled by application threads, emptied by the sender thread.
-        self._submitted: deque[Call] = deque()
-        self._refused: deque[Exception] = deque()
+        # Calls, and the errors of records that were not accepted, in the order in which they came. Filled by
+        # application threads, emptied by the sender thread.
+        self._submitted: deque[Call | Exception] = deque()
         # What was applied to the sender.
         self._identity = (-1, -1)
         self._number = 0
@@ -122,6 +122,8 @@ class TransactionClient:
         self._closed: Exception | None = None
         # Notifies application threads that a call is done.
         self._changed = Condition()
+        # Before the first step: a record that comes earlier gets this error, too.
+        self._refuse_records()
 
     # From application threads
 
@@ -173,22 +175,38 @@ class TransactionClient:
         with self._changed:
             call.abandoned = not call.told
 
-    def close(self, timeout_s: float) -> None:
-        """The producer is closed: aborts an open transaction. Does not raise for what happens to it."""
-        if not self.machine.open:
-            return
-        call = self._submit(CloseCall())
-        try:
-            self._wait(call, timeout_s)
-        except errors.KafkaError as error:
-            self._log.warning("closing the producer: %s", error)
+    def begin_close(self) -> Call:
+        """The producer is closed: begins to abort an open transaction; for ``await_close``."""
+        return self._submit(CloseCall())
+
+    def await_close(self, call: Call, left_s: float) -> bool:
+        """Waits up to ``left_s`` seconds until nothing is left to end; returns whether it is so."""
+        deadline = time.monotonic() + left_s
+        with self._changed:
+            while not call.told and self._closed is None:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+        return True
+
+    def report_close(self, call: Call) -> None:
+        """Logs what was not ended, before the producer goes."""
+        if call.error is not None:
+            self._log.warning("closing the producer: its transaction was not ended: %s", call.error)
+        elif not call.told and self.machine.open:
+            self._log.warning(
+                "closing the producer: its transaction was not ended in time; the broker aborts it after "
+                "transaction_timeout_ms=%.0f: %s; %s",
+                self._config.transaction_timeout_ms,
+                self.machine.describe(),
+                self._diagnosis(),
+            )
 
     def note_refused(self, error: Exception) -> None:
         """A record was not accepted by ``send()``, which the program may have overlooked."""
-        # A call outside of a transaction has no transaction that could lack the record.
-        if not isinstance(error, errors.IllegalStateError | errors.AbortableError):
-            self._refused.append(error)
-            self._sender.request_control()
+        self._submitted.append(error)
+        self._sender.request_control()
 
     def _submit(self, call: Call) -> Call:
         refuse_wait_of_sender(call.name)
@@ -219,12 +237,18 @@ class TransactionClient:
 
     # With the loop lock held
 
+    def note_lost(self, error: BaseException) -> None:
+        """Records that wait for metadata have failed."""
+        self.machine.fail(error)
+        self._sender.request_control()
+
     def tick(self, now_ms: float) -> float:
         """Does what is due; returns the milliseconds until the next work is due."""
-        while self._refused:
-            self.machine.fail(self._refused.popleft())
         while self._submitted:
             call = self._submitted.popleft()
+            if isinstance(call, Exception):
+                self.machine.fail(call)
+                continue
             self._calls.append(call)
             self.machine.submit(call, now_ms)
             call.accepted = True
@@ -236,14 +260,14 @@ class TransactionClient:
         return min(wait_ms, self.machine.wait_ms(now_ms))
 
     def _notify(self) -> None:
-        """Wakes the threads whose call is done. Call it after ``_apply``, which does what follows from it."""
-        done = [call for call in self._calls if call.done]
-        self._calls = [call for call in self._calls if not call.done]
-        if done or any(not call.released for call in self._calls):
+        """Lets the threads go on whose calls are done. After ``_apply``: one may send a record at once."""
+        waiting = [call for call in self._calls if not call.done]
+        if len(waiting) < len(self._calls) or any(not call.released for call in waiting):
             with self._changed:
-                for call in done:
-                    call.told = True
+                for call in self._calls:
+                    call.told = call.done
                 self._changed.notify_all()
+            self._calls = waiting
 
     def _apply(self) -> None:
         """Makes the sender do as the transactions' state asks for."""
@@ -267,23 +291,24 @@ class TransactionClient:
             sender.partitions_added(machine.added)
             machine.added = []
         if not machine.accepts_records and machine.state is not self._refused_as:
-            self._refused_as = machine.state
-            sender.refuse_records(machine.refusal())
+            self._refuse_records()
         hurry = machine.state in (State.PREPARING, State.COMMITTING)
         if hurry is not self._hurried:
             self._hurried = hurry
             sender.set_hurry(hurry)
 
+    def _refuse_records(self) -> None:
+        self._refused_as = self.machine.state
+        self._sender.refuse_records(self.machine.refusal())
+
     def _next(self, now_ms: float) -> float:
         """Sends the next request, if there is one; returns the milliseconds until the next attempt."""
         while True:
-            if self._sender.has_lost():
+            if self._sender.has_lost() and not self.machine.failed:
                 # Whatever the reason was: a transaction is not committed without one of its records.
-                self.machine.fail(errors.KafkaError("a record of the transaction has failed"))
-            compressing = False
-            if self.machine.failed:
-                self._sender.purge(True, False, self.machine.record_error())
-                compressing = not self._sender.is_drained()
+                error = self._sender.unplaced or errors.KafkaError("a record of the transaction has failed")
+                self.machine.fail(error, 0, True)
+            compressing = self.machine.failed and self._sender.purge(True, False, self.machine.record_error())
             request = self.machine.next_request(self._sender.is_drained, self._sender.has_written(), now_ms)
             if request is None:
                 return COMPRESSING_MS if compressing else math.inf
@@ -448,7 +473,7 @@ class TransactionClient:
     def end(self, error: Exception) -> None:
         """The loop has ended: no call gets an outcome any more."""
         with self._changed:
-            self._closed = error
+            self._closed = self._closed or error
             self._changed.notify_all()
 
 
