@@ -291,6 +291,15 @@ def test_values_that_a_version_cannot_encode_are_rejected() -> None:
             protocol.encode_txn_offset_commit(2, 1, None, "tx", 1, 2, group, OFFSETS)
 
 
+@pytest.mark.parametrize(
+    ("leader_epoch", "encoded"), [(0, "00000000"), (6, "00000006"), (-1, "ffffffff"), (None, "ffffffff")]
+)
+def test_only_unknown_leader_epochs_are_unknown(leader_epoch: int | None, encoded: str) -> None:
+    offsets = {TopicPartition("t", 3): OffsetAndMetadata(5, "", leader_epoch)}
+    frame = protocol.encode_txn_offset_commit(5, 7, "c", "tx", 1000, 2, MEMBER, offsets)
+    assert frame.hex().endswith("0000000000000005" + encoded + "01000000")
+
+
 def test_filters_that_filter_nothing_need_no_version() -> None:
     frame = protocol.encode_list_transactions(0, 1, None)
     assert protocol.encode_list_transactions(0, 1, None, duration_ms=-2, pattern="") == frame
@@ -498,3 +507,82 @@ def test_response_bytes_match_the_protocol_guide(
     decode: Callable[[int, bytes], Any], version: int, frame: str, response: Any
 ) -> None:
     assert decode(version, bytes.fromhex(frame)) == response
+
+
+# Response -> its fields before a list, the smallest element of that list, and the fields after it.
+LISTS: dict[str, tuple[Callable[[int, bytes], Any], int, str, str, str]] = {
+    "coordinators": (
+        protocol.decode_find_coordinator,
+        4,
+        "00000007 00 00000001",
+        "01 00000002 01 00002384 0000 00 00",
+        "00",
+    ),
+    "topics": (protocol.decode_add_partitions_to_txn, 3, "00000007 00 00000001", "01 01 00", "00"),
+    "topics before v3": (protocol.decode_txn_offset_commit, 2, "00000007 00000001", "0000 00000000", ""),
+    "topics.partitions": (
+        protocol.decode_txn_offset_commit,
+        3,
+        "00000007 00 00000001 02 01",
+        "00000003 0016 00",
+        "00 00",
+    ),
+    "topics.partitions before v3": (
+        protocol.decode_add_partitions_to_txn,
+        2,
+        "00000007 00000001 00000001 0000",
+        "00000003 0016",
+        "",
+    ),
+    "transaction_states": (
+        protocol.decode_describe_transactions,
+        0,
+        "00000007 00 00000001",
+        "0000 01 01 0000ea60 ffffffffffffffff 00000000000003e8 0002 01 00",
+        "00",
+    ),
+    "transaction_states.topics": (
+        protocol.decode_describe_transactions,
+        0,
+        "00000007 00 00000001 02 0000 01 01 0000ea60 ffffffffffffffff 00000000000003e8 0002",
+        "01 01 00",
+        "00 00",
+    ),
+    "transaction_states.topics.partitions": (
+        protocol.decode_describe_transactions,
+        0,
+        "00000007 00 00000001 02 0000 01 01 0000ea60 ffffffffffffffff 00000000000003e8 0002 02 01",
+        "00000003",
+        "00 00 00",
+    ),
+    "unknown_state_filters": (
+        protocol.decode_list_transactions,
+        1,
+        "00000007 00 00000001 0000",
+        "01",
+        "01 00",
+    ),
+    "transaction_states listed": (
+        protocol.decode_list_transactions,
+        1,
+        "00000007 00 00000001 0000 01",
+        "01 00000000000003e8 01 00",
+        "00",
+    ),
+}
+
+
+@pytest.mark.parametrize("field", LISTS)
+def test_the_smallest_elements_are_read_and_counts_beyond_the_frame_refused(field: str) -> None:
+    decode, version, *parts = LISTS[field]
+    start, element, end = map(bytes.fromhex, parts)
+
+    def count(elements: int) -> bytes:
+        return elements.to_bytes(4, "big") if field.endswith("before v3") else bytes([elements + 1])
+
+    # There may be only one coordinator.
+    for elements in (1,) if field == "coordinators" else (1, 10):
+        decode(version, start + count(elements) + elements * element + end)
+        claim = rf"{field.split()[0]} claims {elements} elements of at least {len(element)} bytes"
+        with pytest.raises(KafkaProtocolError, match=claim):
+            decode(version, start + count(elements) + (elements * element)[:-1])

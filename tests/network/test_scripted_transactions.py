@@ -25,6 +25,7 @@ from tests.network.scripted_broker import (
     END_TXN,
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
+    PRODUCE,
     TXN_OFFSET_COMMIT,
     Node,
     ScriptedCluster,
@@ -216,6 +217,7 @@ def test_a_test_can_refuse_offsets(cluster: ScriptedCluster, ask: Asker) -> None
     assert ask.commit(5, MEMBER) == dict.fromkeys(OFFSETS, CONCURRENT)
     assert cluster.coordinator.transactions == {}
     assert ask.commit(5, MEMBER) == {bad: 12, good: 0}
+    assert cluster.coordinator.transactions["tx"].state == "Ongoing"
     ask.end(5, True)
     assert cluster.coordinator.committed == {"g": {good: OFFSETS[good]}}
 
@@ -306,6 +308,48 @@ def test_versions_for_brokers_fail_the_test() -> None:
         ask.send(body)
         cluster.wait_for(lambda: cluster.failures != [])
     assert "version 4 is for brokers" in str(cluster.failures)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        protocol.encode_add_partitions_to_txn(3, 7, None, *IDENTITY, {"orders": [0, 1, 0]}),
+        # The encoder cannot name a partition twice.
+        bytes.fromhex(
+            "00000000 001c 0002 00000007 ffff  0002 7478 0001 67 0000000000000007 0000"
+            "00000001 0001 74 00000002" + 2 * "00000003 0000000000000005 ffffffff 0000"
+        ),
+    ],
+)
+def test_a_partition_named_twice_fails_the_test(request_bytes: bytes) -> None:
+    with ExitStack() as stack:
+        cluster = ScriptedCluster()
+        stack.callback(cluster.stop)
+        stack.enter_context(closing(Asker(cluster.nodes[1]))).send(request_bytes[4:])
+        cluster.wait_for(lambda: cluster.failures != [])
+    assert "a partition is named twice" in str(cluster.failures)
+
+
+@pytest.mark.parametrize(
+    ("version", "partitions"), [(11, []), (12, [("refunds", 0)]), (13, [("refunds", 0)])]
+)
+def test_newer_produce_requests_add_their_partitions(
+    cluster: ScriptedCluster, version: int, partitions: list[tuple[str, int]]
+) -> None:
+    for node in cluster.nodes.values():
+        node.versions[PRODUCE] = (3, version)
+    with producing(cluster) as producer:
+        producer.send("refunds", b"1").get(TIMEOUT_S)
+    (received,) = cluster.received(PRODUCE)
+    assert received.header.client_id is not None
+    # After the lengths, the header and its tags: no transactional id.
+    at = 4 + 8 + 2 + len(received.header.client_id) + 1
+    assert received.frame[at] == 0
+    with closing(Asker(received.connection.node)) as ask:
+        ask.send(received.frame[4:at] + b"\x03tx" + received.frame[at + 1 :])
+        cluster.wait_for_requests(PRODUCE, 2)
+    known = cluster.coordinator.transactions.get("tx")
+    assert (known.partitions if known else []) == partitions
 
 
 def test_a_batch_of_no_transaction_adds_nothing(cluster: ScriptedCluster) -> None:
