@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, over
 from cyproducer import errors, forking
 from cyproducer.base.durations import duration
 from cyproducer.base.hubs import RLock
-from cyproducer.base.words import counted
+from cyproducer.base.missing import Missing, without_missing
+from cyproducer.base.words import counted, line_prefix
 from cyproducer.callers.bulk_path import BulkPath
 from cyproducer.config import DEFAULTS, ProducerConfig, shown_option
 from cyproducer.control.cluster_view import ClusterView
@@ -28,7 +29,7 @@ from cyproducer.records.topic_names import legal_topic
 from cyproducer.runtime import Runtime, close_all, disown_all, finish
 from cyproducer.structs import RecordMetadata, TopicPartition
 from cyproducer.transactional import TransactionalCalls
-from cyproducer.user_thread import DRAIN_S, line_prefix, user_thread
+from cyproducer.user_thread import DRAIN_S, user_thread
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -61,6 +62,20 @@ def _in_child() -> None:
     disown_all()
 
 
+def _confluents(method: str, advice: str) -> Missing:
+    return Missing(
+        f"KafkaProducer has no {method}(): {advice}; or use cyproducer.confluent.Producer, whose methods are "
+        "those of confluent-kafka's producer"
+    )
+
+
+def _aiokafkas(method: str, advice: str) -> Missing:
+    return Missing(
+        f"KafkaProducer has no {method}(): {advice}; or use cyproducer.aio.AIOKafkaProducer, whose methods "
+        "are those of aiokafka's producer"
+    )
+
+
 forking.in_child(_in_child)
 forking.at_exit(close_all)
 
@@ -91,6 +106,18 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
 
     #: Whether every send() goes through ``_send_extended``.
     _always_extended: ClassVar[bool] = False
+
+    if not TYPE_CHECKING:  # Checkers must see that they are missing.
+        produce = _confluents("produce", "call send(), which returns a future")
+        poll = _confluents("poll", "callbacks run on a thread of their own")
+        produce_batch = _confluents("produce_batch", "call send_many() or send_all()")
+        list_topics = _confluents("list_topics", "call partitions_for(topic)")
+        purge = _confluents("purge", "close(0) gives up the records that are left")
+        start = _aiokafkas("start", "the constructor connects, and wait_ready() waits for that")
+        stop = _aiokafkas("stop", "call close()")
+        send_and_wait = _aiokafkas("send_and_wait", "await (await producer.send_async(...))")
+        create_batch = _aiokafkas("create_batch", "call send_many() with partition=")
+        send_batch = _aiokafkas("send_batch", "call send_many() with partition=")
 
     def __init__(
         self, options: Mapping[str, Any] | None = None, /, **configs: "Unpack[ProducerOptions[K, V]]"
@@ -452,6 +479,9 @@ class KafkaProducer(TransactionalCalls, BulkPath[K, V]):
         for name, value in options.items():
             _check_pickles(name, value)
         return _from_options, (type(self), options)
+
+    def __dir__(self) -> list[str]:
+        return without_missing(self, super().__dir__())
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"

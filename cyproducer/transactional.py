@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cyproducer import errors
 from cyproducer.base.durations import duration
+from cyproducer.base.words import line_prefix
 from cyproducer.control.transactions import Event, Offsets, Prepared
 from cyproducer.offsets import is_fenced, read_group, read_offsets
 from cyproducer.structs import PreparedTransaction, TopicPartition
-from cyproducer.user_thread import line_prefix
 
 if TYPE_CHECKING:
     from cyproducer.config import ProducerConfig

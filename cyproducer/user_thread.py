@@ -29,6 +29,7 @@ from cyproducer.base import hub_kinds
 from cyproducer.base.hubs import Event, look_for_hubs
 from cyproducer.base.originals import allocate_lock, get_ident, start_new_thread
 from cyproducer.base.threads import current_name, new_thread
+from cyproducer.base.words import line_prefix
 
 MOST_LINES = 1000
 """Queued jobs above which a further log line is dropped and counted."""
@@ -247,11 +248,6 @@ class Log:
                 current_name(),
             )
         )
-
-
-def line_prefix(client_id: str) -> str:
-    """Returns the beginning of log lines about a producer."""
-    return f"[producer {client_id}] "
 
 
 def _enabled(logger: logging.Logger | None, level: int) -> bool:

@@ -22,9 +22,11 @@ import itertools
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from cyproducer.base.words import line_prefix
 from cyproducer.config.options import OPTIONS, OPTIONS_BY_NAME, Option, OptionTable
 from cyproducer.config.values import FOREVER_MS, Address, Refused, Secret, SecretUrl, split_server
 from cyproducer.errors import KafkaConfigurationError
@@ -127,6 +129,10 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
     ) -> None:
         self._given = _read(configs if options is None else _joined(options, configs))
         values = {option.name: option.default for option in OPTIONS} | self._given
+        # First, because warnings name the producer.
+        if "client_id" not in self._given:
+            with _client_numbers_lock:
+                values["client_id"] = f"cyproducer-{next(_client_numbers)}"
         _check_server_protocols(values)
         self._login_module = _check_security(values, self._given)
         _check_compression_level(values)
@@ -135,11 +141,10 @@ class ProducerConfig(OptionTable, Mapping[str, Any]):
         _check_api_timeout(values)
         for name in _REPLACEABLE_PARTS:
             if values[name] is not None:
-                _warn("%s=%r has no effect: cyproducer has no such part to replace", name, values[name])
+                _warn(
+                    values, "%s=%r has no effect: cyproducer has no such part to replace", name, values[name]
+                )
         values["enable_idempotence"] = _resolve_idempotence(values, self._given)
-        if "client_id" not in self._given:
-            with _client_numbers_lock:
-                values["client_id"] = f"cyproducer-{next(_client_numbers)}"
         self._values = values
 
     @classmethod
@@ -323,7 +328,7 @@ def _check_security(values: dict[str, Any], given: Mapping[str, Any]) -> dict[st
         return {}
     from cyproducer.config import security
 
-    return security.check(values, _warn)
+    return security.check(values, partial(_warn, values))
 
 
 def _check_server_protocols(values: Mapping[str, Any]) -> None:
@@ -383,6 +388,7 @@ def _resolve_delivery_timeout(values: dict[str, Any], given: Mapping[str, Any]) 
             f"{linger} + {request} ms, the time for one attempt; raise it or lower one of these"
         )
     _warn(
+        values,
         "delivery_timeout_ms is raised from its default %s to %s, because linger_ms=%s and "
         "request_timeout_ms=%s would leave no time for one attempt",
         delivery,
@@ -431,14 +437,15 @@ def _resolve_idempotence(values: Mapping[str, Any], given: Mapping[str, Any]) ->
         return True
     if reason:
         raise KafkaConfigurationError(f"{reason} contradicts {', '.join(obstacles)}")
-    _warn("Idempotence is off because of %s: retries may duplicate records", ", ".join(obstacles))
+    _warn(values, "Idempotence is off because of %s: retries may duplicate records", ", ".join(obstacles))
     return False
 
 
-def _warn(text: str, *args: object) -> None:
+def _warn(values: Mapping[str, Any], text: str, *args: object) -> None:
+    """Logs a warning about the options of one producer."""
     import logging  # here, because it takes half of the import time that this module may take
 
-    logging.getLogger(__name__).warning(text, *args)
+    logging.getLogger(__name__).warning("%s" + text, line_prefix(values["client_id"]), *args)
 
 
 def option_rows() -> list[tuple[str, str, str, str, str]]:

@@ -23,8 +23,6 @@ from cyproducer.confluent.errors import KafkaError, KafkaException
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records.codecs import BY_NAME
 
-log = logging.getLogger("cyproducer")
-
 _DEFAULTS: Final[dict[str, Any]] = {
     "message.timeout.ms": 300000,
     "linger_ms": 5,
@@ -74,6 +72,8 @@ class Settings(NamedTuple):
     most_bytes: int
     stats_every_s: float
     credentials: "Credentials"
+    for_consumers: tuple[str, ...]
+    """Options that were given and that a producer has no use for."""
 
 
 class Credentials:
@@ -109,8 +109,10 @@ def translated(conf: Mapping[str, Any]) -> tuple[dict[str, Any], Settings]:
     given |= {name: value for name, value in topic_options.items() if value is not None}
     options: dict[str, Any] = {}
     own: dict[str, Any] = {}
+    own["for_consumers"] = tuple(name for name in given if name in FOR_CONSUMERS)
     for name, value in given.items():
-        _sort(name, value, options, own)
+        if name not in FOR_CONSUMERS:
+            _sort(name, value, options, own)
     for name, default in _DEFAULTS.items():
         target = options if "." not in name else own
         target.setdefault(name, default)
@@ -130,12 +132,9 @@ def _sort(name: str, value: Any, options: dict[str, Any], own: dict[str, Any]) -
     other = OTHER_NAMES.get(name)
     if other is None or other.client != "librdkafka":
         known = option_name(name)
-        if name in FOR_CONSUMERS:
-            log.warning("option %r is for consumers: a producer ignores it", name)
-        elif known is None or known in _NOT_HERE:
+        if known is None or known in _NOT_HERE:
             raise refused(name, f'No such configuration property: "{name}"{_near(name)}')
-        else:
-            _put(options, known, name, value)
+        _put(options, known, name, value)
     elif other.taken is Taken.OWN:
         own[name] = value
     elif other.taken is Taken.SAME:
@@ -180,6 +179,7 @@ def _settings(own: dict[str, Any]) -> Settings:
         _number("queue.buffering.max.kbytes", own.pop("queue.buffering.max.kbytes"), 1, 2**31 - 1) * 1024,
         _number("statistics.interval.ms", own.pop("statistics.interval.ms"), 0, 86_400_000) / 1000,
         Credentials(own.pop("sasl.username", None), own.pop("sasl.password", None)),
+        own.pop("for_consumers"),
     )
 
 

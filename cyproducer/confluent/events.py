@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cyproducer.base.durations import waitable
+from cyproducer.base.words import line_prefix
 from cyproducer.confluent.configuration import Settings
 from cyproducer.confluent.errors import KafkaError, error_of
 from cyproducer.runtime import Runtime
-from cyproducer.user_thread import line_prefix
 
 _MOST_LINES: Final = 1000
 """Log lines that are kept for ``poll()``: with more, the oldest are dropped."""

@@ -5,6 +5,7 @@ Owns its methods apart from ``produce`` (``reports``), and its lifetime. Does no
 that calls ``poll``, ``flush`` or ``close``.
 """
 
+import logging
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from typing import Any, Final, NoReturn, Self
 
 from cyproducer import errors
 from cyproducer.base.durations import waitable
+from cyproducer.base.words import line_prefix
 from cyproducer.confluent.cluster import ClusterMetadata, cluster_metadata
 from cyproducer.confluent.configuration import translated
 from cyproducer.confluent.errors import KafkaError, KafkaException, PurgedError, error_of
@@ -23,6 +25,8 @@ from cyproducer.network.callback_thread import CallbackThread
 from cyproducer.producer import KafkaProducer
 from cyproducer.records.topic_names import legal_topic
 from cyproducer.runtime import Runtime
+
+log = logging.getLogger("cyproducer")
 
 _SLICE_S: Final = 0.1
 """How long a wait goes on before signals and other events are looked at."""
@@ -99,6 +103,10 @@ class Producer(ProducePath):
             raise KafkaException(KafkaError(code, str(error))) from error
         self._credentials = settings.credentials
         self._events = Events(settings, engine.config.client_id)
+        for name in settings.for_consumers:
+            # As one text, which begins with the prefix: the option logger gets these.
+            text = f"option {name!r} is for consumers: a producer ignores it"
+            log.warning(line_prefix(engine.config.client_id) + text)
         self._open(
             engine,
             on_delivery=settings.on_delivery,

@@ -3,7 +3,7 @@ from cyproducer.futures.segments cimport Segments
 
 cdef class BulkFuture:
     cdef Segments segments
-    cdef str topic
+    cdef readonly str topic
     cdef object callbacks          # None, or a list of (kind, function)
     cdef bint followed             # whether a batch will call _follow, or has
     cdef object metadata           # once the outcome is known

@@ -52,6 +52,8 @@ class BulkFuture:
     is done when every row has an outcome, and has failed if any row has failed. Thread-safe.
     """
     @property
+    def topic(self) -> str: ...
+    @property
     def is_done(self) -> bool:
         """Whether the outcome of every row is known; does not block."""
     def is_complete(self) -> bool:

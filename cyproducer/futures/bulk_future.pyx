@@ -33,7 +33,13 @@ from cyproducer.futures.segments cimport Sizes
 from cyproducer.base.sync cimport cyp_monotonic_ns
 from cyproducer.records.arrow cimport export_rows, export_schema
 
+from cyproducer.base.missing import Missing, without_missing
 from cyproducer.errors import BulkSendError, KafkaTimeoutError
+
+
+cdef object missing(str name):
+    """The attribute of a future that its metadata has."""
+    return Missing(f"a BulkFuture has no {name}, its metadata has: future.get().{name}")
 
 
 @cython.final
@@ -154,6 +160,19 @@ cdef class BulkFuture:
     Works like ``RecordFuture``, with ``BulkMetadata`` as the metadata and ``BulkSendError`` as the error. It
     is done when every row has an outcome, and has failed if any row has failed. Thread-safe.
     """
+
+    count = missing("count")
+    ranges = missing("ranges")
+    rows = missing("rows")
+    offset = Missing("a BulkFuture has no offset: future.get().ranges has the offsets of its rows")
+    result = Missing("a BulkFuture has no result(): call get(), or as_concurrent().result()")
+    add_done_callback = Missing(
+        "a BulkFuture has no add_done_callback(): call add_both(), whose callbacks get the metadata or the "
+        "error, or as_concurrent().add_done_callback()"
+    )
+
+    def __dir__(self):
+        return without_missing(self, object.__dir__(self))
 
     def __reduce__(self):
         raise TypeError(

@@ -51,6 +51,7 @@ from cyproducer.futures.waiting cimport (
     wake_waiters,
 )
 
+from cyproducer.base.missing import Missing, without_missing
 from cyproducer.errors import IllegalStateError, KafkaTimeoutError, copied, told
 from cyproducer.structs import RecordMetadata, TopicPartition
 
@@ -382,6 +383,11 @@ def failed_future(str topic not None, error not None):
     return refused_future(topic, error, -1)
 
 
+cdef object missing(str name):
+    """The attribute of a future that its metadata has."""
+    return Missing(f"a RecordFuture has no {name}, its metadata has: future.get().{name}")
+
+
 cdef object fresh(object error):
     """A copy to raise: the batch's records share one exception, and each raise sets its traceback."""
     return None if error is None else copied(error)
@@ -400,6 +406,22 @@ cdef class RecordFuture:
 
     Not tracked by the cyclic garbage collector: a cycle through a callback ends when its record completes.
     """
+
+    topic_partition = missing("topic_partition")
+    offset = missing("offset")
+    timestamp = missing("timestamp")
+    checksum = missing("checksum")
+    serialized_key_size = missing("serialized_key_size")
+    serialized_value_size = missing("serialized_value_size")
+    serialized_header_size = missing("serialized_header_size")
+    result = Missing("a RecordFuture has no result(): call get(), or as_concurrent().result()")
+    add_done_callback = Missing(
+        "a RecordFuture has no add_done_callback(): call add_both(), whose callbacks get the metadata or the "
+        "error, or as_concurrent().add_done_callback()"
+    )
+
+    def __dir__(self):
+        return without_missing(self, object.__dir__(self))
 
     def __reduce__(self):
         # A worker's results are pickled, and a task that sends may try to return its future.

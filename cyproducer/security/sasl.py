@@ -77,7 +77,7 @@ class SharedCredentials:
             import cyproducer.security.gssapi  # noqa: F401
         elif (provider := _provider(config)) is not None:
             url = config.sasl_oauthbearer_token_endpoint_url
-            self.tokens = Tokens(provider, clock, rng, url or "its provider")
+            self.tokens = Tokens(provider, clock, rng, url or "its provider", config.client_id)
 
 
 def _provider(config: ProducerConfig) -> Any:

@@ -26,8 +26,6 @@ from cyproducer.base.clock import Clock
 from cyproducer.base.originals import allocate_lock
 from cyproducer.user_thread import Log
 
-log = Log("cyproducer")
-
 _TOKEN = re.compile(r"[-_~+/.A-Za-z0-9]+=*")
 _EXTENSION = re.compile(r"[A-Za-z]+")
 #: Expiries above this are milliseconds: as seconds, this is the year 5138.
@@ -117,7 +115,12 @@ class Tokens:
     """
 
     def __init__(
-        self, provider: Any, clock: Clock, rng: Callable[[], float], source: str = "its provider"
+        self,
+        provider: Any,
+        clock: Clock,
+        rng: Callable[[], float],
+        source: str = "its provider",
+        client_id: str | None = None,
     ) -> None:
         """
         Args:
@@ -125,8 +128,10 @@ class Tokens:
             clock: tells the time.
             rng: a float in [0, 1), so that not all producers ask at once.
             source: the provider's name, for messages.
+            client_id: the producer's, for log lines.
         """
         self.source = source
+        self._log = Log("cyproducer", client_id)
         self._provider = provider
         self._clock = clock
         self._rng = rng
@@ -173,7 +178,7 @@ class Tokens:
                     self._token, self.refresh_at_ms = None, math.inf
                     raise
                 self.refresh_at_ms = now_ms + _RETRY_S * 1000
-                log.warning(
+                self._log.warning(
                     "getting a new token failed, the old one is good for another %.0f s: %s: %s",
                     (self._ends_ms - now_ms) / 1000,
                     type(error).__name__,

@@ -536,8 +536,9 @@ def test_kafka_pythons_default_api_timeout_is_checked_as_there() -> None:
 def test_a_part_that_cannot_be_replaced_is_reported(name: str, caplog: pytest.LogCaptureFixture) -> None:
     ProducerConfig()
     assert not caplog.records
-    ProducerConfig.from_kwargs({name: "asyncio"})
-    assert caplog.messages == [f"{name}='asyncio' has no effect: cyproducer has no such part to replace"]
+    ProducerConfig.from_kwargs({name: "asyncio", "client_id": "shop"})
+    text = f"{name}='asyncio' has no effect: cyproducer has no such part to replace"
+    assert caplog.messages == [f"[producer shop] {text}"]
 
 
 @pytest.mark.parametrize(

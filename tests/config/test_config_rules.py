@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cyproducer import config as config_module
+from cyproducer.base.words import line_prefix
 from cyproducer.config import ProducerConfig
 from cyproducer.errors import KafkaConfigurationError
 
@@ -216,5 +217,40 @@ def test_a_password_in_clear_text_is_warned_of(caplog: pytest.LogCaptureFixture)
 def test_security_options_that_the_protocol_does_not_use_are_warned_of(
     protocol: str, given: dict[str, Any], unused: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ProducerConfig({"security_protocol": protocol}, **given)
-    assert caplog.messages == ([f"security_protocol={protocol!r} does not use {unused}"] if unused else [])
+    ProducerConfig({"security_protocol": protocol, "client_id": "shop"}, **given)
+    text = f"[producer shop] security_protocol={protocol!r} does not use {unused}"
+    assert caplog.messages == ([text] if unused else [])
+
+
+# --- warnings ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"net": "asyncio"},
+        {"acks": 1},
+        {"request_timeout_ms": 200_000},
+        {"security_protocol": "PLAINTEXT", "ssl_cafile": "ca.pem"},
+        {
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "PLAIN",
+            "sasl_plain_username": "u",
+            "sasl_plain_password": "p",
+        },
+        {
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_oauthbearer_token_endpoint_url": "http://idp.example/token",
+            "sasl_oauthbearer_client_credentials_client_id": "u",
+            "sasl_oauthbearer_client_credentials_client_secret": "p",
+        },
+    ],
+    ids=lambda options: next(iter(options.items())),
+)
+def test_a_warning_names_the_producer(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    for given in (options, options | {"client_id": "100 % shop"}):
+        config = ProducerConfig(given)
+        (line,) = caplog.messages
+        assert line.startswith(line_prefix(config.client_id))
+        caplog.clear()

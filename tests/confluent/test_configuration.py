@@ -12,6 +12,7 @@ from cyproducer.config.other_clients import FOR_CONSUMERS, OTHER_NAMES, Taken
 from cyproducer.config.values import FOREVER_MS
 from cyproducer.confluent import KafkaError, KafkaException
 from cyproducer.confluent.configuration import Settings, translated
+from tests.confluent.conftest import Make
 from tests.network.odd_servers import refusing_address
 
 
@@ -169,14 +170,22 @@ def test_a_logger_must_log() -> None:
         translated({"logger": "mine"})
 
 
-def test_options_of_consumers_are_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "cyproducer"):
-        options, _ = translated({"group.id": "g", "auto.offset.reset": "earliest"})
+def test_options_of_consumers_are_ignored_with_a_warning(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"group.id": "g", "auto.offset.reset": "earliest"}
+    options, _ = translated(given)
     assert "group_id" not in options
-    assert [r.getMessage() for r in caplog.records] == [
-        "option 'group.id' is for consumers: a producer ignores it",
-        "option 'auto.offset.reset' is for consumers: a producer ignores it",
+    logger = logging.getLogger("tests.confluent.consumers")
+    with caplog.at_level(logging.WARNING, "cyproducer"):
+        make(given | {"client.id": "shop", "logger": logger}).poll(0)
+    lines = [
+        "[producer shop] option 'group.id' is for consumers: a producer ignores it",
+        "[producer shop] option 'auto.offset.reset' is for consumers: a producer ignores it",
     ]
+    logged = [r.getMessage() for r in caplog.records if "consumers:" in r.getMessage()]
+    # By the package, and in poll() by the option logger, here to the same handler.
+    assert logged == lines * 2
 
 
 def test_every_option_of_the_table_is_handled() -> None:

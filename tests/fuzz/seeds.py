@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from cyproducer.network import protocol
 from cyproducer.records.compression import compressor_for
@@ -20,7 +21,7 @@ from tests.network.test_protocol_malformed import CASES
 from tools.harness.reference_records import PartitionResponse, Topic, encode_produce_response
 
 MARK = "  # a seed"
-DECODERS = [
+DECODERS: list[Callable[[int, bytes], Any]] = [
     protocol.decode_api_versions,
     protocol.decode_metadata,
     protocol.decode_init_producer_id,

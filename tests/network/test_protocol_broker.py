@@ -2,20 +2,27 @@
 
 import socket
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from contextlib import ExitStack
+from typing import Any, TypeVar
 
 import pytest
 
 from cyproducer.control.apis import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
     API_VERSIONS,
+    END_TXN,
+    FIND_COORDINATOR,
     INIT_PRODUCER_ID,
     METADATA,
     PRODUCE,
+    TXN_OFFSET_COMMIT,
     Api,
     ApiVersionsResponse,
     negotiate,
 )
 from cyproducer.network import protocol
+from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from cyproducer.testing import EmbeddedBroker
 
 TIMEOUT_S = 10.0
@@ -97,3 +104,72 @@ def test_the_broker_assigns_producer_ids(connection: socket.socket) -> None:
         assert answer.error_code == 0
         assert answer.producer_id >= 0
         assert answer.producer_epoch == 0
+
+
+def test_transactions_have_a_coordinator(connection: socket.socket, broker: EmbeddedBroker) -> None:
+    versions = common_versions(connection, FIND_COORDINATOR)
+    assert len(versions) > 2
+    for version in versions:
+        for key_type in (0, 1):
+            request = protocol.encode_find_coordinator(version, 1, "test", key_type, "some")
+            answer = exchange(connection, request, version, protocol.decode_find_coordinator)
+            assert answer.error_code == 0
+            assert f"{answer.host}:{answer.port}" in broker.bootstrap_servers.split(",")
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_the_broker_takes_part_in_transactions(connection: socket.socket, committed: bool) -> None:
+    with ExitStack() as stack:
+
+        def coordinator(key_type: int) -> socket.socket:
+            request = protocol.encode_find_coordinator(2, 1, "test", key_type, "some")
+            answer = exchange(connection, request, 2, protocol.decode_find_coordinator)
+            return stack.enter_context(socket.create_connection((answer.host, answer.port), TIMEOUT_S))
+
+        of_group, of_transactions = coordinator(0), coordinator(1)
+        request = protocol.encode_init_producer_id(2, 1, "test", "some", 60_000)
+        identity = exchange(of_transactions, request, 2, protocol.decode_init_producer_id)
+        assert identity.error_code == 0
+        ours = ("some", identity.producer_id, identity.producer_epoch)
+        group = ConsumerGroupMetadata("some")
+        places = {("orders", 1): 0, ("orders", 3): 0}
+        offsets = {TopicPartition(*place): OffsetAndMetadata(5) for place in places}
+        steps: tuple[tuple[Api, socket.socket, Any, Any, Any, Any], ...] = (
+            (
+                ADD_PARTITIONS_TO_TXN,
+                of_transactions,
+                protocol.encode_add_partitions_to_txn,
+                [{"orders": [1, 3]}],
+                protocol.decode_add_partitions_to_txn,
+                (0, places),
+            ),
+            (
+                ADD_OFFSETS_TO_TXN,
+                of_transactions,
+                protocol.encode_add_offsets_to_txn,
+                ["some"],
+                protocol.decode_add_offsets_to_txn,
+                (0, 0),
+            ),
+            (
+                TXN_OFFSET_COMMIT,
+                of_group,
+                protocol.encode_txn_offset_commit,
+                [group, offsets],
+                protocol.decode_txn_offset_commit,
+                (0, places),
+            ),
+            (
+                END_TXN,
+                of_transactions,
+                protocol.encode_end_txn,
+                [committed],
+                protocol.decode_end_txn,
+                (0, 0, -1, -1),
+            ),
+        )
+        for api, place, encode, asked, decode, answer in steps:
+            versions = common_versions(connection, api)
+            assert len(versions) > 1
+            for version in versions:
+                assert exchange(place, encode(version, 1, "test", *ours, *asked), version, decode) == answer

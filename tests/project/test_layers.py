@@ -19,7 +19,7 @@ MAY_IMPORT = {
     # Their annotations name futures.
     "errors": ("structs", "futures"),
     # Its annotations name types.
-    "config": ("errors", "records", "types"),
+    "config": ("base", "errors", "records", "types"),
     "records": ("base", "errors"),
     "control": ("base", "errors", "records", "structs"),
     "security": ("base", "config", "errors", "user_thread"),

@@ -9,6 +9,8 @@ import jwt
 import pytest
 
 from cyproducer.base.clock import ManualClock
+from cyproducer.config import ProducerConfig
+from cyproducer.security.sasl import SharedCredentials
 from cyproducer.security.tokens import Token, Tokens, expiry_of
 from tools.harness.until import until
 
@@ -115,12 +117,16 @@ def test_ends_that_are_none(expiry: Any) -> None:
 
 def test_the_old_token_stays_if_fetching_fails(caplog: pytest.LogCaptureFixture) -> None:
     issuer = Issuer(1000)
-    tokens = issuer.tokens()
+    given: dict[str, Any] = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}
+    config = ProducerConfig(client_id="shop", sasl_oauth_token_provider=issuer, **given)
+    tokens = SharedCredentials(config, issuer.clock, lambda: 0.0).tokens
+    assert tokens is not None
     tokens.current()
     issuer.pass_s(700)
     issuer.problem = OSError("the vault is closed")
     assert tokens.current().text == "a0"
     until(lambda: "good for another 300 s: OSError: the vault is closed" in caplog.text, "the warning")
+    assert all(line.startswith("[producer shop] ") for line in caplog.messages)
     # Not asked again before ten seconds.
     issuer.pass_s(9.9)
     assert tokens.current().text == "a0"
