@@ -1,5 +1,5 @@
-"""Fixtures for a real Kafka: `kafka`, one node for the whole run, and `kafka_cluster`, three nodes per
-module.
+"""Fixtures for a real Kafka: `kafka`, one node for the whole run, `kafka_cluster`, three nodes per module,
+and `transactional_kafka`, three nodes for all tests of transactions.
 
 Each starts when a test first needs it. If Java or Maven is missing, tests marked ``kafka`` are skipped, and
 the summary says so. With ``CI=true`` in the environment they fail instead, so that CI does not skip them
@@ -16,6 +16,7 @@ import pytest
 
 from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.kafka_install import missing_tools
+from tools.harness.transactions import TRANSACTION_PROPERTIES
 
 SKIPPED = pytest.StashKey[list[str]]()
 
@@ -55,6 +56,14 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Three nodes, shared by a module. A test that kills or pauses a node must bring it back."""
     yield from _running(KafkaCluster(3, directory=tmp_path_factory.mktemp("kafka-cluster")))
+
+
+@pytest.fixture(scope="session")
+def transactional_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Three nodes whose transactions time out soon, shared by the modules that test transactions. A test that
+    kills a node must bring it back."""
+    directory = tmp_path_factory.mktemp("transactional-kafka")
+    yield from _running(KafkaCluster(3, TRANSACTION_PROPERTIES, directory=directory))
 
 
 def _running(cluster: KafkaCluster) -> Iterator[KafkaCluster]:
