@@ -25,6 +25,7 @@ from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.network.coordinators import Coordinators
 from cyproducer.runtime import Runtime, finish
 from cyproducer.structs import PreparedTransaction, TopicPartition
+from cyproducer.user_thread import DRAIN_S, user_thread
 
 __all__ = [
     "AbortedTransaction",
@@ -123,6 +124,8 @@ class TransactionAdmin:
         """Closes the connections. Calls that wait in other threads raise ``ProducerClosedError``."""
         if self._finalizer.detach() is not None and self._pid == os.getpid():
             self._runtime.close(0)
+            # Log lines reach their handlers before this returns.
+            user_thread.drain(DRAIN_S)
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Waits until a broker has answered, up to ``timeout`` seconds (None: ``max_block_ms``).

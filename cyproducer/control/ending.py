@@ -30,9 +30,9 @@ Each failure begins a new attempt, with a new look. A lost response to EndTxn is
 tells whether it did its work. Brokers before Kafka 3.0 lack DescribeTransactions: EndTxn is sent, and a
 repeated one is not told from the first.
 
-**The version of EndTxn** follows from the level of ``transaction.version`` that the coordinator reports just
-before: a request of the second protocol at level 0 makes the id unusable. At level 2, EndTxn of the second
-protocol ends transactions of the first as well, and bumps their epoch.
+**The version of EndTxn** is that of the protocol by which the transaction was written, as its producer's
+would be, so that both may end it. It is of the first protocol below level 2 of ``transaction.version``, which
+the coordinator reports just before: a request of the second one at level 0 makes the id unusable.
 
 **After the broker's timeout** the state is CompleteAbort with the next epoch. Newer brokers answer a commit
 with PRODUCER_FENCED then (KAFKA-20785), but EndTxn(abort) with NONE: so that is asked.
@@ -116,15 +116,15 @@ class Outcome(enum.Enum):
     """It was open, and is committed now."""
     ABORTED = "aborted"
     """It was open, and is aborted now."""
-    COMMITTED_BEFORE = "committed before"
+    COMMITTED_BEFORE = "committed_before"
     """It had been committed already, by somebody."""
-    ABORTED_BEFORE = "aborted before"
+    ABORTED_BEFORE = "aborted_before"
     """It had been aborted already: by somebody, by a producer that took its id over, or after its timeout."""
     EMPTY = "empty"
     """Nothing was written in it, so that there was nothing to end."""
     FENCED = "fenced"
     """Its transactional id was used since: whether it was committed or aborted is not known any more."""
-    UNKNOWN_ID = "unknown id"
+    UNKNOWN_ID = "unknown_id"
     """Its transactional id has another producer id now, has expired, or never was. Not known any more."""
 
     @property
@@ -315,7 +315,7 @@ class Ending(CoordinatorCall):
     ) -> None:
         """
         Args:
-            transaction: what to end; ``protocol`` and ``offsets`` are not looked at.
+            transaction: what to end; ``offsets`` are not looked at.
             commit: whether to commit it, or to abort it.
             fence: whether to end the epoch after an abort by the first protocol.
             backoff: the delay after a failed request.
@@ -361,7 +361,11 @@ class Ending(CoordinatorCall):
         if self._level is None:
             return AskLevel()
         self._end_sent = True
-        return EndTxn(self.commit and not self._probing, SECOND if self._level >= SECOND else FIRST)
+        return EndTxn(self.commit and not self._probing, self._protocol())
+
+    def _protocol(self) -> int:
+        assert self._level is not None
+        return self.transaction.protocol if self._level >= SECOND else FIRST
 
     def describe(self) -> str:
         """Says what is being waited for, for messages."""
@@ -433,7 +437,7 @@ class Ending(CoordinatorCall):
         self._in_flight = None
         self._level = level
         found = self._description
-        if found is not None and self._is_own(found) and found.state == EMPTY and level < SECOND:
+        if found is not None and self._is_own(found) and found.state == EMPTY and self._protocol() == FIRST:
             # EndTxn of the first protocol would be refused.
             self._finish(Outcome.EMPTY)
 

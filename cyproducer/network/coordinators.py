@@ -42,8 +42,9 @@ from cyproducer.network.transaction_client import HIGHEST_OF_FIRST, level_of
 
 AT_ONCE = 100
 """How many calls are carried out at the same time."""
-LEVEL_AGE_S = 1.0
-"""For how long the level of ``transaction.version`` that a broker has told counts as known."""
+LEVEL_AGE_S = 0.1
+"""For how long the level of ``transaction.version`` that a broker has told counts as known, so that it is not
+asked once for each of many transactions. Short, because a request of the wrong protocol may do harm."""
 WITH_DURATION, WITH_PATTERN = 1, 2
 """The first versions of ListTransactions with these filters (KIP-994, KIP-1152)."""
 MAX_INT64 = (1 << 63) - 1
