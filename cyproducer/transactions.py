@@ -1,7 +1,7 @@
 """Transactions from the outside: ends prepared ones in any process, finds open ones, and aborts them.
 
-Owns the public calls and the connections of ``TransactionAdmin``. Does not
-own what an answer means (``control/ending``) or who is asked (``network/coordinators``).
+Owns the public calls and the connections of ``TransactionAdmin``. Does not own what an answer means
+(``control/ending``) or who is asked (``network/coordinators``).
 
 ``commit()``, ``abort()`` and the others open connections and close them again. ``TransactionAdmin`` keeps
 them, for programs that call often: opening them takes longer than a call. All of it is thread-safe.
@@ -214,16 +214,19 @@ class TransactionAdmin:
         found = [each for each in found if each.state == ONGOING]
         if dry_run:
             return [AbortedTransaction(each, None) for each in found]
-        ended = self._end_all(
-            [
-                PreparedTransaction(each.transactional_id, each.producer_id, each.epoch, 2, False, {})
-                for each in found
-            ],
-            False,
-            True,
-            max(0.0, deadline - time.monotonic()),
-        )
-        return [AbortedTransaction(*each) for each in zip(found, ended, strict=True)]
+        endings = [
+            Ending(
+                PreparedTransaction(each.transactional_id, each.producer_id, each.epoch, 2, False, {}),
+                False,
+                True,
+                self._backoff,
+                random.random,
+                each.start_time_ms,
+            )
+            for each in found
+        ]
+        self._asking.run(endings, deadline, seconds)
+        return [AbortedTransaction(each, end.result) for each, end in zip(found, endings, strict=True)]
 
     # Asking
 
@@ -238,7 +241,11 @@ class TransactionAdmin:
         self, prepared: Iterable[PreparedTransaction], commit: bool, fence: bool, timeout: float | None
     ) -> list[Ended]:
         deadline, seconds = self._deadline(timeout)
-        calls = [Ending(each, commit, fence, self._backoff, random.random) for each in prepared]
+        calls = []
+        for each in prepared:
+            if not isinstance(each, PreparedTransaction):
+                raise TypeError(f"{each!r:.100} is not a PreparedTransaction")
+            calls.append(Ending(each, commit, fence, self._backoff, random.random))
         self._asking.run(calls, deadline, seconds)
         return [call.result for call in calls if call.result is not None]
 

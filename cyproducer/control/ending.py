@@ -312,6 +312,7 @@ class Ending(CoordinatorCall):
         fence: bool,
         backoff: ExponentialBackoff,
         rng: Callable[[], float],
+        start_time_ms: int | None = None,
     ) -> None:
         """
         Args:
@@ -320,6 +321,8 @@ class Ending(CoordinatorCall):
             fence: whether to end the epoch after an abort by the first protocol.
             backoff: the delay after a failed request.
             rng: returns a float in [0, 1), for jitter.
+            start_time_ms: when it began, as its coordinator has described it before; None: not known. Tells
+                it from the next transaction of the first protocol, which has the same identity.
         """
         super().__init__(transaction.transactional_id, backoff, rng)
         self.transaction = transaction
@@ -328,6 +331,7 @@ class Ending(CoordinatorCall):
         #: The transaction timeout that InitProducerId leaves as it is.
         self.timeout_ms = DEFAULT_TIMEOUT_MS
         self._fence = fence
+        self._start_time_ms = start_time_ms
         # What this attempt knows.
         self._description: TransactionDescription | None = None
         self._level: int | None = None
@@ -401,6 +405,8 @@ class Ending(CoordinatorCall):
                 # Somebody has ended the epoch, maybe an InitProducerId of this call.
                 self.result = self._before_fence
         elif own and found.state == ONGOING:
+            if self._start_time_ms not in (None, found.start_time_ms):
+                self._finish(Outcome.FENCED)
             self._was_open, self._was_empty = True, False
         elif own and found.state == EMPTY:
             self._was_empty = True

@@ -43,8 +43,8 @@ from cyproducer.network.transaction_client import HIGHEST_OF_FIRST, level_of
 AT_ONCE = 100
 """How many calls are carried out at the same time."""
 LEVEL_AGE_S = 0.1
-"""For how long the level of ``transaction.version`` that a broker has told counts as known, so that it is not
-asked once for each of many transactions. Short, because a request of the wrong protocol may do harm."""
+"""For how long a question for the level of ``transaction.version`` serves all transactions of a call. Short,
+because a request of the wrong protocol may do harm."""
 WITH_DURATION, WITH_PATTERN = 1, 2
 """The first versions of ListTransactions with these filters (KIP-994, KIP-1152)."""
 MAX_INT64 = (1 << 63) - 1
@@ -65,8 +65,6 @@ class Coordinators:
         self._questions = questions
         self._backoff = backoff
         self._diagnosis = diagnosis
-        # Node id -> the level that it has told, and when.
-        self._levels: dict[int, tuple[int, float]] = {}
 
     def run(
         self,
@@ -89,13 +87,15 @@ class Coordinators:
         """
         left = deque(_Pending(call) for call in calls)
         running: list[_Pending] = []
+        # Node id -> the question for its level, and when it was asked.
+        levels: dict[int | None, tuple[Question, float]] = {}
         try:
             while True:
                 while left and len(running) < AT_ONCE:
                     running.append(left.popleft())
                 now_s = time.monotonic()
                 for pending in running:
-                    self._step(pending, now_s * 1000)
+                    self._step(pending, levels, now_s)
                 running = [pending for pending in running if not pending.call.done]
                 if left and len(running) < AT_ONCE:
                     continue
@@ -124,9 +124,11 @@ class Coordinators:
             f"{call.name} not complete within {seconds:g} s: {call.describe()}; {self._diagnosis()}{more}"
         )
 
-    def _step(self, pending: "_Pending", now_ms: float) -> None:
+    def _step(
+        self, pending: "_Pending", levels: dict[int | None, tuple[Question, float]], now_s: float
+    ) -> None:
         """Takes the response, if there is one, and sends the next request."""
-        call = pending.call
+        call, now_ms = pending.call, now_s * 1000
         while not call.done:
             if pending.question is not None:
                 if not pending.question.done:
@@ -137,13 +139,15 @@ class Coordinators:
             request = call.next_request(now_ms)
             if request is None:
                 return
-            if isinstance(call, Ending) and isinstance(request, AskLevel):
-                level, told_s = self._levels.get(call.coordinator or -1, (0, -math.inf))
-                if now_ms / 1000 - told_s <= LEVEL_AGE_S:
-                    call.on_level(level)
-                    continue
             pending.request = request
+            if isinstance(request, AskLevel) and call.coordinator in levels:
+                question, asked_s = levels[call.coordinator]
+                if now_s - asked_s <= LEVEL_AGE_S and question.error is None:
+                    pending.question = question
+                    continue
             pending.question = self._questions.ask(self._question(call, request))
+            if isinstance(request, AskLevel):
+                levels[call.coordinator] = pending.question, now_s
 
     def _question(self, call: CoordinatorCall, request: Request) -> Question:
         name, node_id = call.transactional_id, call.coordinator
@@ -188,9 +192,7 @@ class Coordinators:
         elif response.error_code:
             call.on_no_response(refusal(response.error_code, f"ApiVersions at {where}"), now_ms)
         else:
-            level = level_of(response)
-            self._levels[question.node_id] = level, now_ms / 1000
-            call.on_level(level)
+            call.on_level(level_of(response))
 
     # Listing
 
@@ -223,17 +225,19 @@ class Coordinators:
             )
 
         failures = 0
+        last = ""
         while True:
             found, failure = self._list_once(encode, deadline)
             if failure is None:
                 break
-            failures += 1
             left = deadline - time.monotonic()
             if left <= 0:
                 raise errors.KafkaTimeoutError(
-                    f"not all brokers have listed their transactions within {seconds:g} s: {failure}; "
+                    f"not all brokers have listed their transactions within {seconds:g} s: {failure}{last}; "
                     f"{self._diagnosis()}"
                 )
+            failures += 1
+            last = f", after {failures} failed: {failure}"
             self._questions.wait((), min(left, self._backoff.delay_ms(failures, random.random) / 1000))
         listed: dict[str, TransactionListing] = {}
         for each in found:
