@@ -134,8 +134,10 @@ class Runtime:
         self._close_lock = RLock()
         self._deadlines: list[float] = []
         self._end_error: Exception | None = None
-        #: What close() has lost, by topic, and why; empty if nothing.
+        #: What was left when close() ended the sender, by topic, and why; empty if nothing.
         self.lost = ""
+        #: The records that had failed when close() began.
+        self._failed_before: int | None = None
         self.closed = False
         user_thread.use_greenlet()
         self.thread = new_thread(self._run, f"cyproducer-sender | {config.client_id}")
@@ -274,7 +276,10 @@ class Runtime:
                 self.client.transactions.close(max(0.0, min(self._deadlines) - time.monotonic()))
             self.accumulator.refusal = None
         self.accumulator.close()
-        failed_before = self.accumulator.counters()["records_failed"]
+        # Greenlets of one thread, and signal handlers, may be in here at the same time. Whichever comes first
+        # to a step takes it for all.
+        if self._failed_before is None:
+            self._failed_before = self.accumulator.counters()["records_failed"]
         done = told = False
         began = time.monotonic()
         # If the sender has ended, for example in an interrupted close(), nothing drains.
@@ -296,9 +301,10 @@ class Runtime:
                     self.client.diagnosis(),
                 )
         lost = 0
-        left_over = "" if done else self._unfinished()
         why = "" if done else self.client.diagnosis()
         if not self._end_error:
+            if not done:
+                self.lost = f"{self._unfinished()}; {why}"
             self._end_error = errors.ProducerClosedError(
                 f"the producer was closed before the record was acknowledged (timeout {timeout_s:g} s): {why}"
             )
@@ -309,9 +315,8 @@ class Runtime:
             self.thread.join(_END_S)
         if self.thread.is_alive():
             self.log.error("the sender thread did not end; its sockets stay open until the process exits")
-        elif not done:
-            lost = self.accumulator.counters()["records_failed"] - failed_before
-            self.lost = f"{left_over}; {why}"
+        elif self.lost:
+            lost = self.accumulator.counters()["records_failed"] - self._failed_before
         self.client.close()
         patience = max(_CALLBACKS_S, min(self._deadlines) - time.monotonic())
         if user_thread.is_current():
@@ -322,6 +327,8 @@ class Runtime:
             left = min(min(self._deadlines) - time.monotonic(), self.config.close_timeout_ms / 1000)
             self._registry.close(max(DRAIN_S, left))
         # Last: if Ctrl-C ends a wait above, another close() or the exit of the process continues.
+        if self.closed:
+            return 0
         self.closed = True
         for tell in list(on_end):
             tell(self)

@@ -1162,8 +1162,8 @@ MUTANTS = [
     Mutant(
         "future-lost-to-a-signal",
         "cyproducer/cli/interrupts.py",
-        "            futures.extend(map(send, (given,)))",
-        "            futures.append(send(given))",
+        "            futures.extend(map(send, *columns))",
+        "            for row in zip(*columns):\n                futures.append(send(*row))",
         (
             "tests/cli/test_line_producer.py::test_a_signal_after_a_call_has_returned_does_not_lose_its_future",
         ),

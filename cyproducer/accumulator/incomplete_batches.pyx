@@ -219,6 +219,18 @@ cdef class Incomplete:
         pthread_mutex_unlock(&self.c.lock)
         return b
 
+    cdef bint compresses(self) noexcept nogil:
+        """Whether an application thread is compressing a batch."""
+        cdef Batch* b
+        cdef bint found = False
+        pthread_mutex_lock(&self.c.lock)
+        b = self.c.oldest
+        while b != NULL and not found:
+            found = b.state == SEALING and not b.in_request
+            b = b.newer
+        pthread_mutex_unlock(&self.c.lock)
+        return found
+
     # Flushing and closing
 
     def flush(self, timeout_s):

@@ -352,7 +352,7 @@ cdef int32_t drain(
             close_batch(a, b)
         if a.idempotent and b.base_sequence < 0:
             give_sequence(a, p, b, now)
-        if b.attempts == 0:
+        if b.drained_ns == 0:
             count_queued(&a.meters, now - b.created_ns)
         b.attempts += 1
         b.drained_ns = now

@@ -67,7 +67,7 @@ from cyproducer.records.record_batch cimport BATCH_HEADER, USUAL_SLACK, put_reco
 
 import os
 
-from cyproducer.errors import ProducerClosedError, copied
+from cyproducer.errors import IllegalStateError, ProducerClosedError, copied
 from cyproducer.user_thread import Log
 
 log = Log("cyproducer")
@@ -422,8 +422,14 @@ cdef class RecordAccumulator(Incomplete):
         return True
 
     def why_refused(self, str closed_text not None):
-        """The error for a record that is not accepted; ``closed_text``: its text if the producer is closed."""
-        return ProducerClosedError(closed_text) if self.refusal is None else copied(self.refusal)
+        """The error for a record that is not accepted; ``closed_text`` is for a closed producer."""
+        refusal = self.refusal
+        if refusal is not None:
+            return copied(refusal)
+        if self.c.closed:
+            return ProducerClosedError(closed_text)
+        # Another thread has begun a transaction since.
+        return IllegalStateError("send(): no transaction was open when the record came")
 
     # Sealing
 

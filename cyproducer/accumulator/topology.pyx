@@ -218,10 +218,14 @@ cdef void leave_waiting(Accumulator* a, Topic* t) noexcept nogil:
     t.next_waiting = NULL
 
 
-cdef inline bint at_rest(const Partition* p) noexcept nogil:
+cdef inline bint at_rest(const Accumulator* a, const Partition* p) noexcept nogil:
     """Whether nothing refers to a partition: no queued or in-flight batch, and not the sender's heap of
-    partitions that back off. With an open gate the control plane has no orders for it."""
-    return p.first == NULL and p.in_flight == 0 and p.retry_at_ns == 0 and p.gate == GATE_OPEN
+    partitions that back off. With an open gate the control plane has no orders for it. The open transaction
+    knows what it has written and added."""
+    return (
+        p.first == NULL and p.in_flight == 0 and p.retry_at_ns == 0 and p.gate == GATE_OPEN
+        and (a.transaction == 0 or (p.written_in != a.transaction and p.joining != a.transaction))
+    )
 
 
 cdef bint drop_topic(Accumulator* a, Topic* t) noexcept nogil:
@@ -233,7 +237,7 @@ cdef bint drop_topic(Accumulator* a, Topic* t) noexcept nogil:
     if t.first_parked != NULL or t.gone:
         return False
     for i in range(t.partition_room):
-        if not at_rest(t.partitions[i]):
+        if not at_rest(a, t.partitions[i]):
             return False
     t.gone = 1
     if t.prev != NULL:

@@ -407,7 +407,7 @@ cdef class SendPath:
         cdef RecordView dated
         cdef CompletionList* due = acc.c.completions
         try:
-            if cyp_load64(&due.backlog) >= due.most:
+            if cyp_load64(&due.backlog) >= due.most and not acc.c.refusing:
                 if not blocks and not acc.completions.in_callback():
                     raise WouldBlock("callbacks")
                 deadline = cyp_after(cyp_monotonic_ns(), self.max_block_ns)
@@ -490,7 +490,7 @@ cdef class SendPath:
         """Waits until fewer than ``max_pending_callbacks`` records wait for their callbacks."""
         cdef RecordAccumulator acc = self.accumulator
         refuse_on_sender("send(), which waits for callbacks,")
-        if acc.completions.wait_for_room(deadline, &acc.c.closed):
+        if acc.completions.wait_for_room(deadline, &acc.c.refusing):
             return 0
         raise BufferExhaustedError(
             f"callbacks are slow: {acc.completions.backlog} records wait for their callbacks, the oldest for "

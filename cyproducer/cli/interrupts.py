@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from cyproducer.errors import KafkaError
@@ -90,15 +90,36 @@ def accept(send: Callable[[Any], Any], given: Any, records: int, interrupts: Int
     Raises:
         KeyboardInterrupt: It was the second signal.
     """
+    futures, error = accept_each(send, ((given,),), interrupts)
+    if not futures:
+        return Accepted(getattr(error, "future", None), getattr(error, "accepted", None) or 0, error)
+    return Accepted(futures[0], records, None)
+
+
+def accept_each(
+    send: Callable[..., Any], columns: Iterable[Iterable[Any]], interrupts: Interrupts
+) -> tuple[list[Any], BaseException | None]:
+    """Calls ``send(*row)`` for each row of ``columns``; an error ends that, and so does a first signal.
+
+    Args:
+        send: A producer's ``send``, or another function in C that accepts records.
+        columns: The arguments of the calls: the first ones, the second ones, and so on.
+
+    Returns:
+        The futures of the calls that returned, and the error that ended the calls. After a signal that is
+        KeyboardInterrupt, also if all calls had returned.
+
+    Raises:
+        KeyboardInterrupt: It was the second signal.
+    """
     futures: list[Any] = []
     try:
         with interrupts.breaking():
             # A signal handler may run after a call has returned and before its result is assigned: records
             # that were accepted would have no future. Between map() and extend() there is no such moment.
-            futures.extend(map(send, (given,)))
+            futures.extend(map(send, *columns))
     except (KafkaError, TypeError, ValueError, MemoryError, KeyboardInterrupt) as error:
         if interrupts.count > 1:
             raise KeyboardInterrupt from error
-        if not futures:
-            return Accepted(getattr(error, "future", None), getattr(error, "accepted", None) or 0, error)
-    return Accepted(futures[0], records, None)
+        return futures, error
+    return futures, None

@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 Header = tuple[str, bytes | None]
@@ -158,6 +159,12 @@ JSON_NAMES = (
 )
 
 
+_JSON_NAMES = frozenset(JSON_NAMES)
+_DECODER = json.JSONDecoder()
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+_BEGINS_AS_UTF8 = (b'{"', b"{ ")
+
+
 class JsonFormat:
     """Lines of JSON objects with any of `JSON_NAMES`; ``docs/command-line.md`` describes them."""
 
@@ -168,48 +175,63 @@ class JsonFormat:
             LineError: Not a JSON object, a name or type that is not allowed, not base64, or no key and no
                 value.
         """
-        if not line.strip():
+        if not line or line.isspace():
             return None
         try:
-            said = json.loads(line)
+            said = _loaded(line)
         except ValueError as error:
             raise LineError("not JSON", f"{error}: {shown(line)}") from None
         except RecursionError:
             raise LineError("not JSON that can be read", f"nested too deeply: {shown(line)}") from None
         if not isinstance(said, dict):
             raise LineError("not a JSON object", shown(line))
-        for name in said:
-            if name not in JSON_NAMES:
-                raise LineError("unknown name", f"{name!r}: allowed are {', '.join(JSON_NAMES)}")
+        if not _JSON_NAMES.issuperset(said):
+            unknown = next(name for name in said if name not in _JSON_NAMES)
+            raise LineError("unknown name", f"{unknown!r}: allowed are {', '.join(JSON_NAMES)}")
         if "value" not in said and "value_base64" not in said:
             raise LineError('no "value"', "use null for a tombstone")
-        record = Record(
-            _field(said, "value"),
-            _field(said, "key"),
-            (*_headers("headers", said, _bytes), *_headers("headers_base64", said, _decoded)),
-            _whole_number("partition", said.get("partition")),
-            _whole_number("timestamp_ms", said.get("timestamp_ms")),
-        )
-        if record.key is None and record.value is None:
+        value = _field(said, "value", "value_base64")
+        key = _field(said, "key", "key_base64")
+        headers: tuple[Header, ...] = ()
+        if "headers" in said or "headers_base64" in said:
+            headers = (*_headers("headers", said, _bytes), *_headers("headers_base64", said, _decoded))
+        partition = _whole_number("partition", said["partition"]) if "partition" in said else None
+        timestamp_ms = _whole_number("timestamp_ms", said["timestamp_ms"]) if "timestamp_ms" in said else None
+        if key is None and value is None:
             raise LineError("no key and no value", "a tombstone needs a key")
-        return record
+        return Record(value, key, headers, partition, timestamp_ms)
 
     def columns(self, lines: list[bytes]) -> Columns | None:
         """``None``: every line needs `parse`."""
         return None
 
 
-def _field(said: dict[str, Any], name: str) -> bytes | None:
-    encoded = f"{name}_base64"
-    if name in said and encoded in said:
+def _loaded(line: bytes) -> Any:
+    """``json.loads()``, without looking first for the encoding of a line that begins as UTF-8 does."""
+    if line[:2] in _BEGINS_AS_UTF8:
+        text = line.decode("utf-8", "surrogatepass")
+        try:
+            said, end = _DECODER.raw_decode(text)
+        except ValueError:
+            end = -1
+        if end == len(text):
+            return said
+    # Also for its errors.
+    return json.loads(line)
+
+
+def _field(said: dict[str, Any], name: str, encoded: str) -> bytes | None:
+    if encoded not in said:
+        return _bytes(name, said.get(name))
+    if name in said:
         raise LineError(f"both {name} and {encoded} are given", "leave one of them out")
-    return _decoded(encoded, said[encoded]) if encoded in said else _bytes(name, said.get(name))
+    return _decoded(encoded, said[encoded])
 
 
 def _bytes(name: str, said: Any) -> bytes | None:
     if said is None:
         return None
-    text = said if isinstance(said, str) else json.dumps(said, separators=(",", ":"), ensure_ascii=False)
+    text = said if isinstance(said, str) else _ENCODER.encode(said)
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -233,20 +255,29 @@ def _headers(name: str, said: dict[str, Any], encode: Any) -> list[Header]:
     given = said.get(name)
     if given is None:
         return []
-    pairs = [[*pair] for pair in given.items()] if isinstance(given, dict) else given
-    if not isinstance(pairs, list) or not all(
-        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs
+    pairs: Iterable[Any]
+    if isinstance(given, dict):
+        pairs = given.items()
+    elif isinstance(given, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in given
     ):
+        pairs = given
+    else:
         raise LineError(
             f"{name} must be an object of names and values, or a list of [name, value]", _json(given)
         )
     headers = []
     for index, (header, value) in enumerate(pairs):
-        if any("\ud800" <= character <= "\udfff" for character in header):
+        if not header.isascii() and any("\ud800" <= character <= "\udfff" for character in header):
             raise LineError(
                 f"{name} has a name with an unpaired surrogate, which UTF-8 cannot encode", f"{header!a:.60}"
             )
-        headers.append((header, encode(f"{name}[{index}] ({header!r})", value)))
+        try:
+            headers.append((header, encode(name, value)))
+        except LineError:
+            # Again, for an error that has the place.
+            encode(f"{name}[{index}] ({header!r})", value)
+            raise
     return headers
 
 

@@ -3,9 +3,8 @@
 Owns sending and counting. Does not read or parse lines (`line_reader`, `line_format`). Does not own options,
 exit codes or messages (`produce`). Runs on the main thread, where Python delivers signals.
 
-Lines that have nothing but keys and values go to ``send_many``, as many at once as one read returned: that
-takes a fraction of the CPU of a call for each. Records of other kinds go to ``send``. The order of the lines
-is kept between the two.
+The lines of one read are sent together: with ``send_many`` if they have nothing but keys and values, which
+takes a fraction of the CPU of a call for each; else with ``send``.
 """
 
 from __future__ import annotations
@@ -16,11 +15,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 
 from cyproducer.cli.console import Progress, amount
 from cyproducer.cli.failures import Failures
-from cyproducer.cli.interrupts import Interrupts, accept
+from cyproducer.cli.interrupts import Interrupts, accept, accept_each
 from cyproducer.cli.line_format import Format, Header, LineError, Record
 from cyproducer.cli.line_reader import LineReader, whole
 from cyproducer.errors import (
@@ -52,6 +52,8 @@ RECORD_ERRORS = (
     ValueError,
 )
 """Errors that sending raises because of one record. Any other error would also affect the next record."""
+
+_T = TypeVar("_T")
 
 Source = tuple[str, AbstractContextManager[BinaryIO]]
 """The name that messages have for a file, and the file, opened when the context is entered."""
@@ -130,8 +132,9 @@ class LineProducer:
         self._delimiter = delimiter
         self._left = count
         self._stop_on_error = stop_on_error
-        #: Accepted records without a known outcome: their source, their lines' numbers, their future.
-        self._pending: deque[tuple[str, Sequence[int], Any]] = deque()
+        #: Accepted records without a known outcome: their source, their lines' numbers (None: the source is
+        #: one record), their future.
+        self._pending: deque[tuple[str, Sequence[int | None], Any]] = deque()
         self._open = 0
         self._bytes_before = 0
         self._stopped = False
@@ -190,7 +193,7 @@ class LineProducer:
                 continue
             self._take(1)
             self._bytes_before += len(value)
-            self._send(name, None, Record(value))
+            self._send_each(name, [None], [value])
             self._settle()
             self._show_progress("")
 
@@ -273,52 +276,47 @@ class LineProducer:
 
     def _send_lines(self, name: str, first: int, lines: list[bytes]) -> None:
         # With other formats, a line need not be a record.
-        columns = None if self._defaults.headers else self._format.columns(lines[: self._left])
+        columns = self._format.columns(lines[: self._left])
         if columns is not None:
             records = len(columns.values)
             self._take(records)
-            self._send_many(name, range(first, first + records), *columns)
+            send = self._send_each if self._defaults.headers else self._send_many
+            send(name, range(first, first + records), *columns)
             return
         numbers: list[int] = []
-        values: list[bytes | None] = []
-        keys: list[bytes | None] = []
-
-        def send_collected() -> None:
-            if values:
-                self._send_many(name, numbers[:], values[:], keys[:])
-            for each in (numbers, values, keys):
-                each.clear()
-
+        found: list[Record] = []
         for number, line in enumerate(lines, first):
             try:
                 record = self._format.parse(line)
             except LineError as error:
                 self._take(1)
                 if self._stop_on_error:
-                    send_collected()
+                    self._send_records(name, numbers, found)
+                    numbers, found = [], []
                 self._fail(name, number, error)
             else:
                 if record is None:
                     continue
                 self._take(1)
-                if record[2:] == _PLAIN and not self._defaults.headers:
-                    numbers.append(number)
-                    values.append(record.value)
-                    keys.append(record.key)
-                else:
-                    send_collected()
-                    if not self._stopped:
-                        self._send(name, number, record)
-                    else:
-                        self.unsent += 1
+                numbers.append(number)
+                found.append(record)
             if self._stopped or self._left == 0 or self._interrupts.requested:
-                send_collected()
+                self._send_records(name, numbers, found)
                 if self._left != 0:
                     self._stop(name, number + 1, first + len(lines) - number - 1)
                 return
-        send_collected()
+        self._send_records(name, numbers, found)
 
     # Sending
+
+    def _send_records(self, name: str, numbers: list[int], records: list[Record]) -> None:
+        if not records:
+            return
+        values, keys, headers, partitions, timestamps = map(list, zip(*records, strict=True))
+        if self._defaults.headers or any(headers) or {*partitions, *timestamps} != {None}:
+            self._send_each(name, numbers, values, keys, headers, partitions, timestamps)
+        else:
+            self._send_many(name, numbers, values, keys)
 
     def _send_many(
         self,
@@ -346,37 +344,54 @@ class LineProducer:
             return
         if isinstance(error, RECORD_ERRORS):
             # At least one record is not allowed. One by one, each gets the outcome that is its own.
-            for index in range(accepted, len(values)):
-                if self._stopped:
-                    self._stop(name, numbers[index], len(values) - index)
-                    return
-                self._send(name, numbers[index], Record(values[index], keys[index] if keys else None))
+            self._send_each(name, numbers[accepted:], values[accepted:], keys and keys[accepted:])
             return
         self._stop_for(error, name, numbers[accepted], len(values) - accepted)
 
-    def _send(self, name: str, number: int | None, record: Record) -> None:
+    def _send_each(
+        self,
+        name: str,
+        numbers: Sequence[int | None],
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[tuple[Header, ...]] | None = None,
+        partitions: Sequence[int | None] | None = None,
+        timestamps: Sequence[int | None] | None = None,
+    ) -> None:
+        """Send records one by one: with headers, or with a partition or timestamp of their own."""
+        count = len(values)
         default = self._defaults
-        key = default.key if record.key is None else record.key
-        send = partial(
-            self._producer.send,
-            self._topic,
-            key=key,
-            headers=[*default.headers, *record.headers],
-            partition=default.partition if record.partition is None else record.partition,
-            timestamp_ms=default.timestamp_ms if record.timestamp_ms is None else record.timestamp_ms,
+        own_partitions = partitions or [None] * count
+        columns: tuple[Sequence[Any], ...] = (
+            values,
+            _filled(keys, default.key, count),
+            _with(default.headers, headers, count),
+            _filled(partitions, default.partition, count),
+            _filled(timestamps, default.timestamp_ms, count),
         )
-        self._await_room()
-        future, accepted, error = accept(send, record.value, 1, self._interrupts)
-        if accepted:
-            self._pending.append((name, () if number is None else (number,), future))
-            self._open += 1
-            self.bytes_accepted += len(record.value or b"") + len(key or b"")
-        elif isinstance(error, RECORD_ERRORS) or (
-            record.partition is not None and isinstance(error, UnknownTopicOrPartitionError)
-        ):
-            self._fail(name, number, error)
-        elif error is not None:
-            self._stop_for(error, name, number, 1)
+        begin = 0
+        while begin < count:
+            self._await_room()
+            end = min(count, begin + max(1, MOST_PENDING - len(self._pending)))
+            rows = (repeat(self._topic), *(column[begin:end] for column in columns))
+            futures, error = accept_each(self._producer.send, rows, self._interrupts)
+            accepted = begin + len(futures)
+            self._pending.extend(zip(repeat(name), zip(numbers[begin:accepted]), futures))
+            self._open += len(futures)
+            self.bytes_accepted += _size(columns[0][begin:accepted]) + _size(columns[1][begin:accepted])
+            begin = accepted
+            if error is None or begin == end:
+                continue
+            if not isinstance(error, RECORD_ERRORS) and (
+                own_partitions[begin] is None or not isinstance(error, UnknownTopicOrPartitionError)
+            ):
+                self._stop_for(error, name, numbers[begin], count - begin)
+                return
+            self._fail(name, numbers[begin], error)
+            begin += 1
+            if self._stopped and begin < count:
+                self._stop(name, numbers[begin], count - begin)
+                return
 
     def _await_room(self) -> None:
         """Wait until fewer than `MOST_PENDING` calls have no outcome, or a signal comes."""
@@ -428,16 +443,17 @@ class LineProducer:
         while pending and pending[0][2].is_done:
             name, numbers, future = pending.popleft()
             error = future.exception
-            records = len(numbers) or 1
+            records = len(numbers)
             self._open -= records
-            if isinstance(error, BulkSendError):
+            if error is None:
+                self.delivered += records
+            elif isinstance(error, BulkSendError):
                 for failed in sorted(error.failures, key=lambda failed: failed.rows[0]):
                     self._fail(name, numbers[failed.rows[0]], failed.error, len(failed.rows))
                     records -= len(failed.rows)
-            elif error is not None:
-                self._fail(name, numbers[0] if numbers else None, error, records)
-                records = 0
-            self.delivered += records
+                self.delivered += records
+            else:
+                self._fail(name, numbers[0], error, records)
 
     def _show_progress(self, doing: str, bytes_read: int = 0) -> None:
         read = self._bytes_before + bytes_read
@@ -448,7 +464,20 @@ class LineProducer:
         )
 
 
-_PLAIN = Record(None)[2:]
+def _filled(column: Sequence[_T | None] | None, default: _T | None, count: int) -> Sequence[_T | None]:
+    """The column of ``count`` values, with ``default`` for those that are None."""
+    if column is None:
+        return [default] * count
+    return column if default is None else [default if value is None else value for value in column]
+
+
+def _with(
+    before: tuple[Header, ...], column: Sequence[tuple[Header, ...]] | None, count: int
+) -> Sequence[tuple[Header, ...]]:
+    """The column of ``count`` records' headers, after those that come before them."""
+    if column is None:
+        return [before] * count
+    return [(*before, *own) for own in column] if before else column
 
 
 def _size(values: Iterable[bytes | None]) -> int:

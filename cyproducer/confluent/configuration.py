@@ -5,9 +5,10 @@ itself carries out (``Settings``). Does not own the table of names (``config.oth
 thread may call.
 
 What it leaves to ``KafkaProducer`` is checked there. Where an option is not given, librdkafka's default
-counts if a program would notice the difference: 5 minutes for delivery, 5 ms of linger, batches of 1 MB, a
-queue of 100,000 records and 1 GiB, partitions by CRC32. The others are this package's: idempotence is on,
-unless another option conflicts with it, and connections are retried as always.
+counts if a program would notice the difference: 5 minutes for delivery (with transactions
+``transaction.timeout.ms``), 5 ms of linger, batches of 1 MB, a queue of 100,000 records and 1 GiB, partitions
+by CRC32. The others are this package's: idempotence is on, unless another option conflicts with it, and
+connections are retried as always.
 """
 
 import logging
@@ -23,8 +24,11 @@ from cyproducer.confluent.errors import KafkaError, KafkaException
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records.codecs import BY_NAME
 
+_MESSAGE_TIMEOUT_MS: Final = 300000
+
 _DEFAULTS: Final[dict[str, Any]] = {
-    "message.timeout.ms": 300000,
+    # Depends on whether there are transactions.
+    "message.timeout.ms": None,
     "linger_ms": 5,
     "batch_size": 1000000,
     "max_request_size": 1000000,
@@ -187,6 +191,9 @@ def _set_timeouts(options: dict[str, Any], own: dict[str, Any]) -> None:
     """A record may take ``message.timeout.ms`` for everything, however long one request may take."""
     name = "delivery.timeout.ms" if "delivery_timeout_ms" in options else "message.timeout.ms"
     given = options.pop("delivery_timeout_ms", own.pop("message.timeout.ms"))
+    if "transactional_id" in options:
+        given = _within_transaction(name, given, options)
+    given = _MESSAGE_TIMEOUT_MS if given is None else given
     timeout = _number(name, given, 0, 2**31 - 1) or FOREVER_MS
     linger = options["linger_ms"]
     linger = options["linger_ms"] = _number("linger.ms", linger, 0, 900_000, fraction=True)
@@ -201,6 +208,17 @@ def _set_timeouts(options: dict[str, Any], own: dict[str, Any]) -> None:
     options["request_timeout_ms"] = max(1, int(min(request, timeout - linger)))
     # Records whose topic is not known yet wait as long as any.
     options["max_block_ms"] = timeout
+
+
+def _within_transaction(name: str, given: Any, options: dict[str, Any]) -> Any:
+    """A record's time ends with that of its transaction, if it has one of its own; 0: it has none."""
+    default = OPTIONS_BY_NAME["transaction_timeout_ms"].default
+    whole = _number("transaction.timeout.ms", options.get("transaction_timeout_ms", default), 1, 2**31 - 1)
+    if given is None:
+        return whole
+    if _number(name, given, 0, 2**31 - 1) > whole:
+        raise refused(name, f"{given}: must be at most transaction.timeout.ms={whole}")
+    return given
 
 
 def _set_network(options: dict[str, Any], own: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import sys
 from typing import Any, Final
 
 from cyproducer import errors
+from cyproducer.control.transactions import State
 from cyproducer.errors.other_clients import adopt
 
 # What programs compare texts with. The others are made from the name.
@@ -23,6 +24,10 @@ _TEXTS: Final = {
     "_INVALID_ARG": "Invalid argument or configuration",
     "_PURGE_INFLIGHT": "Purged in flight",
     "_PURGE_QUEUE": "Purged in queue",
+    "_STATE": "Erroneous state",
+    "_FENCED": "This instance has been fenced by a newer instance",
+    "_INCONSISTENT": "Inconsistent state encountered",
+    "_FATAL": "Fatal error",
 }
 
 
@@ -400,6 +405,7 @@ class PurgedError(errors.KafkaError):
 # The first that fits, before the codes of brokers.
 _CODES: Final = (
     (PurgedError, KafkaError._PURGE_QUEUE),
+    (errors.TransactionAbortedError, KafkaError._PURGE_QUEUE),
     (errors.UnknownTopicOrPartitionError, KafkaError._UNKNOWN_PARTITION),
     (errors.SaslAuthenticationFailedError, KafkaError._AUTHENTICATION),
     (errors.KafkaTimeoutError, KafkaError._MSG_TIMED_OUT),
@@ -407,6 +413,7 @@ _CODES: Final = (
     (errors.NameResolutionError, KafkaError._RESOLVE),
     (errors.KafkaConnectionError, KafkaError._TRANSPORT),
     (errors.ProducerClosedError, KafkaError._DESTROY),
+    (errors.IllegalStateError, KafkaError._STATE),
     (errors.KafkaConfigurationError, KafkaError._INVALID_ARG),
     (errors.InvalidTopicError, KafkaError.TOPIC_EXCEPTION),
     (OSError, KafkaError._TRANSPORT),
@@ -416,7 +423,7 @@ _CODES: Final = (
 def error_of(cause: BaseException) -> KafkaError:
     """Returns what an exception of this package becomes."""
     code = next((code for kind, code in _CODES if isinstance(cause, kind)), None)
-    if isinstance(cause, PurgedError) and getattr(cause, "maybe_written", False):
+    if code == KafkaError._PURGE_QUEUE and getattr(cause, "maybe_written", False):
         code = KafkaError._PURGE_INFLIGHT
     elif code == KafkaError._MSG_TIMED_OUT and isinstance(
         cause.__cause__, errors.UnknownTopicOrPartitionError
@@ -426,3 +433,48 @@ def error_of(cause: BaseException) -> KafkaError:
         errno = cause.errno if isinstance(cause, errors.BrokerResponseError) else None
         code = KafkaError._FAIL if errno is None else errno
     return KafkaError(code, f"{text_of(code)}: {cause}", retriable=bool(getattr(cause, "retriable", False)))
+
+
+def refusal_of(cause: errors.KafkaError) -> KafkaError:
+    """Returns the error of ``produce()`` for a record that was not accepted.
+
+    Of a transaction that has failed it says what must be done, not what the reason was, as librdkafka does.
+    """
+    if isinstance(cause, errors.AbortableError):
+        return KafkaError(
+            KafkaError._STATE, f"{text_of(KafkaError._STATE)}: {cause}", txn_requires_abort=True
+        )
+    if isinstance(cause, errors.ApplicationRecoverableError):
+        return KafkaError(KafkaError._FATAL, f"{text_of(KafkaError._FATAL)}: {cause}", fatal=True)
+    return error_of(cause)
+
+
+def transaction_error_of(cause: BaseException, state: State) -> KafkaError:
+    """Returns the error of a call for transactions.
+
+    Args:
+        cause: what the call of ``KafkaProducer`` has raised.
+        state: that of the producer's transactions after the call.
+    """
+    retriable = isinstance(cause, errors.KafkaTimeoutError)
+    fatal = isinstance(cause, errors.ApplicationRecoverableError) or state is State.FATAL_ERROR
+    abortable = not fatal and (isinstance(cause, errors.AbortableError) or state is State.ABORTABLE_ERROR)
+    first = cause
+    if isinstance(cause, errors.TransactionFailedError | errors.TransactionalProducerFailedError):
+        first = cause.__cause__ or cause
+    if retriable:
+        code = KafkaError._TIMED_OUT
+    elif isinstance(first, errors.ProducerFencedError | errors.InvalidProducerEpochError):
+        code = KafkaError._FENCED
+    elif isinstance(first, errors.UnsupportedVersionError):
+        code = KafkaError._UNSUPPORTED_FEATURE
+    elif isinstance(first, errors.BrokerResponseError) and first.errno is not None:
+        code = first.errno
+    elif fatal:
+        code = KafkaError._FATAL
+    elif isinstance(cause, errors.AbortableError):
+        # A record was not delivered, for a reason of the client's.
+        code = KafkaError._INCONSISTENT
+    else:
+        code = error_of(cause).code()
+    return KafkaError(code, f"{text_of(code)}: {cause}", fatal, retriable, abortable)

@@ -17,7 +17,8 @@ from typing import Any, Final
 from cyproducer.base.durations import waitable
 from cyproducer.base.words import line_prefix
 from cyproducer.confluent.configuration import Settings
-from cyproducer.confluent.errors import KafkaError, error_of
+from cyproducer.confluent.errors import KafkaError, KafkaException, error_of, transaction_error_of
+from cyproducer.control.transactions import State
 from cyproducer.runtime import Runtime
 
 _MOST_LINES: Final = 1000
@@ -81,6 +82,21 @@ class Events:
         """For a forked child too, where no thread would release the lock."""
         # Held while an event is chosen, not while it is told.
         self._lock = threading.Lock()
+        #: Whether a call has raised that the producer can do no more transactions.
+        self.told_fatal = False
+
+    def raise_fatal(self, runtime: Runtime) -> None:
+        """Raises the error that the transactions have failed with for good, unless the program knows it.
+
+        ``error_cb`` does not get it, as with confluent-kafka.
+        """
+        transactions = runtime.client.transactions
+        if transactions is None or transactions.machine.state is not State.FATAL_ERROR:
+            return
+        with self._lock:
+            told, self.told_fatal = self.told_fatal, True
+        if not told:
+            raise KafkaException(transaction_error_of(transactions.machine.refusal(), State.FATAL_ERROR))
 
     def close(self) -> None:
         """Ends the forwarding of log lines."""

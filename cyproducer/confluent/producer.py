@@ -6,19 +6,26 @@ that calls ``poll``, ``flush`` or ``close``.
 """
 
 import logging
+import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, Self
 
 from cyproducer import errors
 from cyproducer.base.durations import waitable
 from cyproducer.base.words import line_prefix
 from cyproducer.confluent.cluster import ClusterMetadata, cluster_metadata
 from cyproducer.confluent.configuration import translated
-from cyproducer.confluent.errors import KafkaError, KafkaException, PurgedError, error_of
+from cyproducer.confluent.errors import (
+    KafkaError,
+    KafkaException,
+    PurgedError,
+    error_of,
+    transaction_error_of,
+)
 from cyproducer.confluent.events import Events
 from cyproducer.confluent.reports import ProducePath, ReportQueue
 from cyproducer.network.callback_thread import CallbackThread
@@ -41,6 +48,11 @@ class _NoThread(CallbackThread):
     def __init__(self, queue: ReportQueue) -> None:
         self.queue = queue
 
+    @property
+    def started(self) -> bool:
+        # Reports may wait for poll() at any time.
+        return True
+
     def is_current(self) -> bool:
         return False
 
@@ -51,22 +63,85 @@ class _NoThread(CallbackThread):
         self.queue.close()
 
 
+class _Runtime(Runtime):
+    """A runtime that calls the callbacks before a transaction ends on the thread that ends it."""
+
+    #: ``Producer.flush``.
+    flush_reports: Callable[[float], int]
+
+    def _flush(self, timeout_s: float) -> str | None:
+        left = self.flush_reports(timeout_s)
+        return (
+            f"{left} records are not delivered or not reported: {self.client.diagnosis()}" if left else None
+        )
+
+
 class _Engine(KafkaProducer):
     """The ``KafkaProducer`` that does the work."""
 
-    def __init__(self, options: Mapping[str, Any], on_queue: Callable[[ReportQueue], object]) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        on_queue: Callable[[ReportQueue], object],
+        flush_reports: Callable[[float], int],
+    ) -> None:
         self._on_queue = on_queue
+        self._flush_reports = flush_reports
         super().__init__(options)
 
     def _new_runtime(self) -> Runtime:
         queue = ReportQueue(None, self.config.max_pending_callbacks)
         self._on_queue(queue)
-        return Runtime(self.config, self._partitioner, _NoThread(queue))
+        runtime = _Runtime(self.config, self._partitioner, _NoThread(queue))
+        runtime.flush_reports = self._flush_reports
+        return runtime
+
+    def _note_refused(self, error: object) -> None:
+        """Nothing: ``produce()`` raises it, so that the program knows what its transaction lacks."""
 
     def _refresh_soon(self, topic: str) -> None:
         """Asks for a topic's metadata, without waiting for it."""
         with suppress(errors.KafkaTimeoutError):
             self._runtime.client.refresh_topic(legal_topic(topic), 0.0)
+
+
+class _OneCall:
+    """Lets one call for transactions in at a time, as librdkafka does. Thread-safe.
+
+    After a timeout the same call must be repeated before any other, unless it was for offsets.
+    """
+
+    def __init__(self) -> None:
+        # Held while the fields are changed.
+        self._lock = threading.Lock()
+        self._name = ""
+        self._active = False
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        entered = resumable = False
+        try:
+            with self._lock:
+                self._check(name)
+                entered = True
+                self._name, self._active = name, True
+            yield
+        except KafkaException as error:
+            timed_out = error.args[0].code() == KafkaError._TIMED_OUT
+            resumable = timed_out and name != "send_offsets_to_transaction"
+            raise
+        finally:
+            if entered:
+                with self._lock:
+                    self._name, self._active = name if resumable else "", False
+
+    def _check(self, name: str) -> None:
+        if self._name not in ("", name):
+            text = f"{name}(): {self._name}() is in progress: call it again for its outcome"
+            raise KafkaException(KafkaError(KafkaError._CONFLICT, text, retriable=True))
+        if self._active:
+            text = f"{name}(): another thread is in this call"
+            raise KafkaException(KafkaError(KafkaError._PREV_IN_PROGRESS, text, retriable=True))
 
 
 class Producer(ProducePath):
@@ -79,6 +154,7 @@ class Producer(ProducePath):
     """
 
     _events: Events = None  # type: ignore[assignment]  # until the constructor has made the engine
+    _one_call: _OneCall
 
     def __init__(self, *conf: Mapping[str, Any], **more: Any) -> None:
         if self._path() is not None:
@@ -93,14 +169,18 @@ class Producer(ProducePath):
             producer = me()
             if producer is not None:
                 producer._use_queue(queue)
+                producer._one_call = _OneCall()
                 if producer._events is not None:
                     producer._events.renew()
 
+        def flush_reports(timeout_s: float) -> int:
+            producer = me()
+            return 0 if producer is None else producer.flush(timeout_s)
+
         try:
-            engine = _Engine(options, on_queue)
+            engine = _Engine(options, on_queue, flush_reports)
         except errors.KafkaConfigurationError as error:
-            code = KafkaError._NOT_IMPLEMENTED if "transactional_id" in options else KafkaError._INVALID_ARG
-            raise KafkaException(KafkaError(code, str(error))) from error
+            raise KafkaException(KafkaError(KafkaError._INVALID_ARG, str(error))) from error
         self._credentials = settings.credentials
         self._events = Events(settings, engine.config.client_id)
         for name in settings.for_consumers:
@@ -132,6 +212,7 @@ class Producer(ProducePath):
         """Calls the callbacks that are due, and waits for one up to ``timeout`` seconds (below 0: forever).
 
         Returns how many it called. An exception in a callback ends the call; the other callbacks stay due.
+        Raises ``KafkaException`` once if the producer can do no more transactions and no call has said so.
         """
         engine = self._engine()
         deadline = _deadline(timeout)
@@ -145,7 +226,8 @@ class Producer(ProducePath):
     def flush(self, timeout: float = -1) -> int:
         """Sends everything at once, and waits up to ``timeout`` seconds (below 0: forever) for all reports.
 
-        Calls the callbacks meanwhile. Returns ``len()``: 0 if everything is delivered or has failed.
+        Calls the callbacks meanwhile. Returns ``len()``: 0 if everything is delivered or has failed. Raises
+        what callbacks raise, and what ``poll()`` does.
         """
         engine = self._engine()
         deadline = _deadline(timeout)
@@ -160,6 +242,7 @@ class Producer(ProducePath):
         served = self._serve()
         if self._events.wanted:
             served += self._events.serve(engine._runtime, self._outstanding())
+        self._events.raise_fatal(engine._runtime)
         return served
 
     # The queue
@@ -258,35 +341,81 @@ class Producer(ProducePath):
 
     # Transactions
 
-    def init_transactions(self, timeout: float = -1) -> NoReturn:
-        """Not supported yet."""
-        self._no_transactions()
+    def init_transactions(self, timeout: float = -1) -> None:
+        """Takes the ``transactional.id`` over; call it once, before the first transaction.
 
-    def begin_transaction(self) -> NoReturn:
-        """Not supported yet."""
-        self._no_transactions()
+        ``timeout`` is in seconds; below 0: twice ``transaction.timeout.ms``.
+
+        Raises ``KafkaException``, as the other calls for transactions do. Its ``KafkaError`` says what to do:
+        ``retriable()``: call it again; ``txn_requires_abort()``: call ``abort_transaction()``; ``fatal()``:
+        make a new producer. After ``_TIMED_OUT`` the operation goes on, and every other call for transactions
+        raises ``_CONFLICT`` until this one was repeated. ``_STATE``: not now.
+        """
+        with self._transaction("init_transactions") as engine:
+            engine.init_transactions(_within(timeout, 2 * engine.config.transaction_timeout_ms))
+
+    def begin_transaction(self) -> None:
+        """Begins a transaction, to which all records belong that are produced until it is ended."""
+        with self._transaction("begin_transaction") as engine:
+            engine.begin_transaction()
 
     def send_offsets_to_transaction(
         self, positions: list[Any], group_metadata: object, timeout: float = -1
-    ) -> NoReturn:
-        """Not supported yet."""
-        self._no_transactions()
+    ) -> None:
+        """Commits positions of a consumer group with the transaction.
 
-    def commit_transaction(self, timeout: float = -1) -> NoReturn:
-        """Not supported yet."""
-        self._no_transactions()
+        ``positions``: a list of ``TopicPartition``, each with the next offset to read, as the consumer's
+        ``position()`` returns it. ``group_metadata``: what its ``consumer_group_metadata()`` returns.
+        ``timeout`` is in seconds; below 0: ``transaction.timeout.ms``.
+        """
+        with self._transaction("send_offsets_to_transaction") as engine:
+            seconds = _within(timeout, engine.config.transaction_timeout_ms)
+            try:
+                engine.send_offsets_to_transaction(positions, group_metadata, seconds)
+            except ValueError as error:
+                raise KafkaException(KafkaError(KafkaError._INVALID_ARG, str(error))) from error
 
-    def abort_transaction(self, timeout: float = -1) -> NoReturn:
-        """Not supported yet."""
-        self._no_transactions()
+    def commit_transaction(self, timeout: float = -1) -> None:
+        """Waits until all records are delivered and reported, and commits them as one.
 
-    def _no_transactions(self) -> NoReturn:
-        self._engine()
-        try:
-            KafkaProducer(transactional_id="any")
-        except errors.KafkaConfigurationError as error:
-            raise KafkaException(KafkaError(KafkaError._NOT_IMPLEMENTED, str(error))) from error
-        raise AssertionError("KafkaProducer has transactions")
+        Calls the callbacks meanwhile. An exception in one ends the call before the commit: call it again, or
+        ``abort_transaction()``. ``timeout`` is in seconds; below 0: twice ``transaction.timeout.ms``.
+        """
+        with self._transaction("commit_transaction") as engine:
+            engine.commit_transaction(_within(timeout, 2 * engine.config.transaction_timeout_ms))
+
+    def abort_transaction(self, timeout: float = -1) -> None:
+        """Aborts the transaction: consumers with ``read_committed`` never see its records.
+
+        Records that were not sent yet fail with ``_PURGE_QUEUE``. Calls the callbacks before it returns.
+        ``timeout`` is in seconds; below 0: twice ``transaction.timeout.ms``.
+        """
+        with self._transaction("abort_transaction") as engine:
+            try:
+                engine.abort_transaction(_within(timeout, 2 * engine.config.transaction_timeout_ms))
+            finally:
+                self._events_of(engine)
+
+    @contextmanager
+    def _transaction(self, name: str) -> Iterator[_Engine]:
+        """Around a call for transactions: one at a time, with confluent-kafka's errors."""
+        engine = self._engine()
+        if engine.config.transactional_id is None:
+            raise KafkaException(
+                KafkaError(KafkaError._NOT_CONFIGURED, f"{name}() needs the option transactional.id")
+            )
+        # In a forked child this makes a new runtime, and a new _one_call.
+        transactions = engine._runtime.client.transactions
+        assert transactions is not None
+        with self._one_call(name):
+            try:
+                yield engine
+            except errors.ProducerClosedError as error:
+                raise RuntimeError(_CLOSED) from error
+            except errors.KafkaError as error:
+                found = transaction_error_of(error, transactions.machine.state)
+                self._events.told_fatal |= found.fatal()
+                raise KafkaException(found) from error
 
     # The end
 
@@ -311,7 +440,9 @@ class Producer(ProducePath):
             self._shut()
             self._events.close()
             assert isinstance(engine, _Engine)
-            engine.close(0)
+            # Nothing is left to send, but an open transaction is aborted.
+            transactional = engine.config.transactional_id is not None
+            engine.close(engine.config.close_timeout_ms / 1000 if transactional else 0)
         if raised is not None:
             raise raised
         return True
@@ -331,6 +462,12 @@ class Producer(ProducePath):
 def _deadline(timeout: float) -> float:
     seconds = float(timeout)
     return time.monotonic() + (waitable(float("inf")) if seconds < 0 else waitable(seconds))
+
+
+def _within(timeout: float, default_ms: float) -> float:
+    """The seconds that a call for transactions may take."""
+    seconds = float(timeout)
+    return default_ms / 1000 if seconds < 0 else seconds
 
 
 def _check_message(index: int, message: object) -> None:

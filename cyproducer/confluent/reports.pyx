@@ -39,7 +39,7 @@ from cyproducer.futures.delivery cimport (
 
 from cyproducer import errors
 from cyproducer.callers.send_path import WouldBlock
-from cyproducer.confluent.errors import KafkaError, KafkaException, error_of
+from cyproducer.confluent.errors import KafkaError, KafkaException, error_of, refusal_of
 
 cdef enum:
     TIMESTAMP_NOT_AVAILABLE = 0
@@ -362,7 +362,7 @@ cdef class ProducePath:
             # Not even an empty queue has room for it.
             return KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, str(error)))
         if isinstance(error, errors.KafkaError):
-            return KafkaException(error_of(error))
+            return KafkaException(refusal_of(error))
         if isinstance(error, ValueError) and not isinstance(error, UnicodeError):
             return KafkaException(KafkaError(KafkaError._INVALID_ARG, str(error)))
         return error

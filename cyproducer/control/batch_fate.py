@@ -105,14 +105,14 @@ class FatePolicy:
             verdict = Verdict(fate, maybe_written=maybe)
         elif batch.abandoned:
             verdict = Verdict(Fate.FAIL, 0, error, maybe)
+        elif self.transactions is not None and self.transactions.failed:
+            # What it failed of is known; this batch would only come later.
+            verdict = Verdict(Fate.FAIL, 0, errors.told(self.transactions.record_error(), maybe), maybe)
         elif failure.code in TOO_LARGE_ERRORS and batch.records > 1 and not maybe:
             self._say(
                 logging.INFO, now_ms, "%s: %d records are too large together: %s", where, batch.records, error
             )
             verdict = Verdict(Fate.SPLIT)
-        elif self.transactions is not None and self.transactions.failed:
-            # What it failed of is known; this batch would only come later.
-            verdict = Verdict(Fate.FAIL, 0, errors.told(self.transactions.record_error(), maybe), maybe)
         elif failure.code == CONCURRENT_TRANSACTIONS and now_ms < self._retry.deadline_ms(batch.created_ms):
             # The partition is added while the last transaction's markers are written, for milliseconds.
             verdict = Verdict(Fate.RETRY, now_ms + MARKERS_LAST_MS / 2 * (0.5 + self._rng()), None, maybe)

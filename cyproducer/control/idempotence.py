@@ -348,7 +348,9 @@ class Idempotence:
         if error_code == DUPLICATE_SEQUENCE_NUMBER:
             return Judgement(Fate.ACKNOWLEDGE, True)
         if error_code in SEQUENCE_ERRORS and self.transactional:
-            behind = error_code == OUT_OF_ORDER_SEQUENCE_NUMBER and not batch.first
+            # Behind an open batch, or behind one that was split since.
+            split = Place(batch.topic, batch.partition) in self._troubles
+            behind = error_code == OUT_OF_ORDER_SEQUENCE_NUMBER and (split or not batch.first)
             return Judgement(Fate.RETRY if behind else Fate.FAIL, maybe)
         if error_code in SEQUENCE_ERRORS:
             # The first unsettled batch, and maybe written: it must not get other sequences.
@@ -362,7 +364,11 @@ class Idempotence:
         if not batch.sequenced or fate is Fate.ACKNOWLEDGE:
             return ()
         if self.transactional and fate is not Fate.SPLIT:
-            return () if fate is Fate.RETRY else (Action.HOLD_ALL,)
+            if fate is Fate.RETRY:
+                return ()
+            # Not even the end of a gap lets anything go.
+            self._troubles.pop(Place(batch.topic, batch.partition), None)
+            return (Action.HOLD_ALL,)
         if error_code in FENCING_ERRORS and batch.first:
             for _ in self._identity(Event.FENCED):
                 self._forget_id()

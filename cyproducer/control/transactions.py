@@ -30,9 +30,10 @@ transaction can only be aborted. After a *fatal* one this producer can do nothin
 with the first cause. A record that is not delivered, or was not even accepted, makes an abortable error: a
 transaction is never committed without one of its records.
 
-**After an abort** no sequence of it may be used again. The second protocol's EndTxn ends the epoch. With the
-first, InitProducerId bumps it if anything has failed. It must not come before EndTxn: it would abort the
-transaction silently, and what is sent later would be committed without what came before.
+**After an abort** no sequence of it may be used again, and no late request of it may become part of the next
+transaction. The second protocol's EndTxn ends the epoch. With the first, InitProducerId bumps it if a record
+has failed or a request got no response. It must not come before EndTxn: it would abort the transaction
+silently, and what is sent later would be committed without what came before.
 
 **Calls that time out** go on. The same call joins what is under way. EndTxn is repeated as it was until there
 is an answer, so once it may be out, its opposite is refused.
@@ -68,6 +69,9 @@ LEVEL_AGE_MS = 1000.0
 MARKERS_FIRST_MS, MARKERS_LAST_MS = 1.0, 20.0
 """The backoff while the last transaction is being completed: it takes milliseconds (KIP-890)."""
 
+FENCING_EPOCH = 32767
+"""The last epoch: coordinators end a transaction with it, and can't end what is begun in it (KAFKA-20090)."""
+
 GROUP, TRANSACTION = 0, 1
 """Kinds of coordinators (FindCoordinator's key types)."""
 
@@ -86,7 +90,8 @@ UNSUPPORTED_VERSION = 35
 
 _MOVED = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
 _FATAL_TO_PRODUCE = frozenset({UNSUPPORTED_VERSION, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED})
-_FATAL = _FATAL_TO_PRODUCE | {INVALID_PRODUCER_EPOCH, UNKNOWN_SERVER_ERROR}
+_FENCED = frozenset({INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED})
+_FATAL = _FATAL_TO_PRODUCE | _FENCED | {UNKNOWN_SERVER_ERROR}
 _UNDER_WAY = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
@@ -191,7 +196,7 @@ class Call:
     """A call of the application, and its outcome.
 
     ``accepted``: it was looked at. ``released``: the calling thread waits for nothing else, so the
-    transaction may end. ``abandoned``: its thread has stopped waiting.
+    transaction may end. ``abandoned``: its thread has stopped waiting, and has not seen the outcome.
     """
 
     def __init__(self, event: Event, name: str, released: bool = True) -> None:
@@ -329,6 +334,8 @@ class Transactions:
         self.added: list[tuple[str, int]] = []
         #: The first error of the open transaction, or the fatal one.
         self.cause: BaseException | None = None
+        #: Called when a record's failure has changed the state, so that nothing more is to be sent.
+        self.on_failure: Callable[[], object] = lambda: None
         self._timeout_ms = timeout_ms
         self._backoff = backoff
         self._markers_backoff = ExponentialBackoff(MARKERS_FIRST_MS, MARKERS_LAST_MS, 1.5)
@@ -349,12 +356,14 @@ class Transactions:
         self._groups: set[str] = set()
         self._opened_ms = 0.0
         self._must_bump = False
+        self._unanswered = False
         self._end_sent = False
         self._prepared: Prepared | None = None
         self._calls: list[Call] = []
         self._offsets: list[OffsetsCall] = []
         self._left: dict[TopicPartition, OffsetAndMetadata] = {}
-        self._unclaimed: tuple[Event, str, Any] | None = None
+        # The last operation that has succeeded, its result, and the calls that have it.
+        self._last: tuple[Event, Any, list[Call]] | None = None
         # The request in flight, and the failures of those before it.
         self.in_flight: Request | None = None
         self._failures = 0
@@ -429,15 +438,17 @@ class Transactions:
         if self.state is State.FATAL_ERROR:
             call.finish(self._fatal_error())
             return
-        if self._unclaimed is not None:
-            event, name, result = self._unclaimed
+        # Only now: a thread may stop waiting at the moment of the success.
+        if self._last is not None and all(caller.abandoned for caller in self._last[2]):
+            event, result, _ = self._last
             if call.event is event:
-                self._unclaimed = None
+                self._last = None
                 call.finish(None, result)
             else:
                 call.finish(
                     errors.IllegalStateError(
-                        f"{call.name}: {name} timed out and has succeeded since: call it again to see that"
+                        f"{call.name}: {event.value} timed out and has succeeded since: call it again to see "
+                        "that"
                     )
                 )
             return
@@ -468,7 +479,6 @@ class Transactions:
         self._retry_now()
 
     def _submit_close(self, call: CloseCall) -> None:
-        self._unclaimed = None
         if self.state in (State.IN_TRANSACTION, State.PREPARING, State.ABORTABLE_ERROR):
             self._go(Event.ABORT)
             self._fail_calls(
@@ -530,7 +540,7 @@ class Transactions:
         self._has_parts = self._may_have_parts = False
         self._groups = set()
         self._end_sent = False
-        self._must_bump = False
+        self._must_bump = self._unanswered = False
         self._retry_now()
 
     def _go(self, event: Event) -> None:
@@ -541,8 +551,7 @@ class Transactions:
         calls, self._calls = self._calls, []
         for call in calls:
             call.finish(None, result)
-        if calls and all(call.abandoned for call in calls):
-            self._unclaimed = event, calls[-1].name, result
+        self._last = (event, result, calls) if calls else None
 
     def _fail_calls(self, error: BaseException) -> None:
         calls, self._calls = [*self._calls, *self._offsets], []
@@ -560,11 +569,14 @@ class Transactions:
             code: the broker's error code, 0 if it is the client's decision.
             sequenced: whether the record had a sequence number, which no other record may get.
         """
+        before = self.state
         self._must_bump |= sequenced
         if code in _FATAL_TO_PRODUCE:
             self._fatal(error)
         elif (self.state, Event.ABORTABLE) in TABLE:
             self._abortable(error)
+        if self.state is not before:
+            self.on_failure()
 
     def _abortable(self, error: BaseException) -> None:
         if not self.failed:
@@ -661,11 +673,10 @@ class Transactions:
         if not self._level_is_known(now_ms):
             return AskLevel()
         protocol = self._protocol_now()
-        identity = self.producer_id, self.epoch
-        handed_out = self._prepared is not None and self._prepared[:2] == identity
-        upgraded = protocol == SECOND and self._last_protocol == FIRST
-        if (upgraded or handed_out) and self.epoch >= 0:
-            return InitProducerId(*identity)
+        changed = protocol == SECOND and self._last_protocol == FIRST and self.epoch >= 0
+        handed_out = self._prepared is not None and self._prepared[:2] == (self.producer_id, self.epoch)
+        if changed or handed_out or self.epoch == FENCING_EPOCH:
+            return InitProducerId(self.producer_id, self.epoch)
         if protocol == SECOND and self._markers_under_way and now_ms - self._ended_ms < MARKERS_LAST_MS:
             return AskMarkers()
         self.protocol = self._last_protocol = protocol
@@ -743,6 +754,8 @@ class Transactions:
         request = self._answered()
         if not isinstance(request, FindCoordinator):
             self._coordinators.pop(self._whose(request), None)
+        if isinstance(request, AddPartitions | AddOffsets | CommitOffsets):
+            self._unanswered = True
         self._retry(error, now_ms)
 
     def unreachable(self, request: Request, error: BaseException, now_ms: float) -> None:
@@ -876,7 +889,7 @@ class Transactions:
         error = self._error(code, f"AddPartitionsToTxn of {topic}-{partition}", where)
         if self._again(code, error, request, now_ms):
             return
-        if not self._has_parts:
+        if not self._has_parts and not self._unanswered:
             self._may_have_parts = False
         self._give_up(request, code, error)
 
@@ -893,7 +906,7 @@ class Transactions:
         error = self._error(code, f"AddOffsetsToTxn of group {request.group_id!r}", where)
         if self._again(code, error, request, now_ms):
             return
-        if not self._has_parts:
+        if not self._has_parts and not self._unanswered:
             self._may_have_parts = False
         self._give_up(request, code, error)
 
@@ -940,6 +953,7 @@ class Transactions:
                 self._must_bump = False
             else:
                 self._last_protocol = FIRST
+                self._must_bump |= self._unanswered and not request.commit
             if self._must_bump:
                 # The partitions are gone; what is left is InitProducerId.
                 self.protocol = FIRST
@@ -978,13 +992,13 @@ class Transactions:
 
     def _give_up(self, request: Request, code: int, error: errors.KafkaError) -> None:
         """A request is refused, and trying it again would not help."""
-        if self.state is State.INITIALIZING:
+        if self.state is State.INITIALIZING and code not in _FENCED:
             self._not_initialized(error)
         elif code in _FATAL:
             self._fatal(error)
         elif self.state is not State.ABORTING:
             self._abortable(error)
-        elif isinstance(request, AddPartitions | AddOffsets | CommitOffsets):
+        elif not self._is_for_abort(request):
             # Sent before the abort began, which makes it irrelevant.
             return
         elif isinstance(error, errors.AuthorizationError):
@@ -993,6 +1007,14 @@ class Transactions:
             self._fail_calls(error)
         else:
             self._fatal(error)
+
+    def _is_for_abort(self, request: Request) -> bool:
+        """Whether an abort needs this request."""
+        if isinstance(request, FindCoordinator):
+            return request.kind == TRANSACTION
+        if isinstance(request, InitProducerId):
+            return self._must_bump
+        return isinstance(request, EndTxn)
 
     def _error(self, code: int, what: str, where: str, message: str | None = None) -> errors.KafkaError:
         kind = errors.for_code(code)

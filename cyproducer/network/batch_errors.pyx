@@ -19,12 +19,13 @@ from cyproducer.accumulator.structures cimport (
     Batch,
     Partition,
 )
-from cyproducer.base.sync cimport cyp_ms_ns
+from cyproducer.base.sync cimport cyp_ms_ns, cyp_store32
 from cyproducer.network.produce_codec cimport Request, free_request
 from cyproducer.network.sender cimport Sender
 
 from cyproducer.control.batch_fate import Failure
 from cyproducer.control.idempotence import Action, BatchFacts, Fate, Place, Verdict
+from cyproducer.control.transactions import CONCURRENT_TRANSACTIONS
 from cyproducer.errors import for_code, told
 from cyproducer.user_thread import Log
 
@@ -35,6 +36,7 @@ cdef int RETRY = Fate.RETRY
 cdef int ACKNOWLEDGE = Fate.ACKNOWLEDGE
 cdef int SPLIT = Fate.SPLIT
 cdef int EXCLUDE = Fate.EXCLUDE
+cdef int MEETS_MARKERS = CONCURRENT_TRANSACTIONS
 
 _GATES = {Action.RELEASE: GATE_OPEN, Action.HOLD_NEW: GATE_UNSETTLED, Action.HOLD_ALL: GATE_SHUT}
 
@@ -89,6 +91,7 @@ cdef int end_early(Sender sender, Batch* b, object decision) except -1:
     """Fails a batch that is queued or in flight, as decided."""
     cdef Partition* p = b.partition
     carry_out(sender, p, decision.orders)
+    transaction_lost(sender)
     if b.in_request:
         sender.accumulator.abandon(b, decision.verdict.error)
         return 0
@@ -101,6 +104,7 @@ cdef int batch_removed(Sender sender, Batch* b) except -1:
     cdef Partition* p = b.partition
     decision = sender.fates.partition_removed(facts_of(b), sender.clock.now_ns() / 1e6)
     carry_out(sender, p, decision.orders)
+    transaction_lost(sender)
     sender.accumulator.fail(b, decision.verdict.error)
     return batch_progress(sender, p, -1)
 
@@ -133,12 +137,15 @@ cdef int batch_failed(
         acknowledged = b.first_record
         sender.accumulator.complete(b, -1, -1)
     elif fate == RETRY:
+        # Waiting for the last transaction is no failed attempt.
+        b.attempts -= error_code == MEETS_MARKERS
         put_back(sender, b, verdict.at_ms, now)
     elif fate == SPLIT:
         try:
             split(sender.accumulator, b)
         except Exception as problem:
             log.exception("splitting a batch of %d records failed; all of them fail", b.count)
+            transaction_lost(sender)
             sender.accumulator.fail(b, told(problem, False))
     elif fate == EXCLUDE:
         try:
@@ -149,8 +156,15 @@ cdef int batch_failed(
             )
             sender.accumulator.fail(b, told(problem, False))
     else:
+        transaction_lost(sender)
         sender.accumulator.fail(b, verdict.error)
     return batch_progress(sender, p, acknowledged)
+
+
+cdef void transaction_lost(Sender sender) noexcept:
+    """A batch fails. In a transaction the control plane gives up the others, before any more are sent."""
+    if sender.accumulator.c.transaction > 0:
+        cyp_store32(&sender.attention, 1)
 
 
 cdef int carry_out(Sender sender, Partition* p, object orders) except -1:

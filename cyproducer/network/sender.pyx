@@ -743,7 +743,8 @@ cdef class Sender:
     def purge(self, bint queued, bint in_flight, error):
         """Fails the records that wait to be sent, or those in flight, or both, with copies of ``error``.
 
-        Leaves a batch that an application thread is compressing at this moment; call it again.
+        Leaves a batch that an application thread is compressing at this moment, and returns whether there is
+        one: call it again.
         """
         cdef Batch* b
         if queued:
@@ -752,7 +753,7 @@ cdef class Sender:
         while True:
             b = self.accumulator.unfinished_batch(queued, in_flight)
             if b == NULL:
-                return
+                return self.accumulator.compresses()
             batch_purged(self, b, error)
 
     cdef int fail_rest(self, object error) except -1:
@@ -922,17 +923,30 @@ cdef class Sender:
         return self.accumulator.c.meters.all.total[RECORDS_FAILED] > self.failed_before
 
     def written_offsets(self):
-        """Returns (topic, partition) -> (first, last) offset of what the current transaction has written."""
+        """Returns (topic, partition) -> (first, last) offset of what the current transaction has written.
+
+        Any thread, once everything is acknowledged.
+        """
         cdef Accumulator* a = &self.accumulator.c
+        cdef bint written
         cdef TopicInfo state
         cdef Partition* p
         cdef int32_t i
+        cdef int64_t first = -1
+        cdef int64_t last = -1
         found = {}
         for name, state in list(self.accumulator.topics.items()):
             for i in range(state.c.partition_room):
+                # The sender may give the topic more room at this moment.
+                pthread_mutex_lock(&a.lock)
                 p = state.c.partitions[i]
-                if p.written_in == a.transaction and a.transaction > 0:
-                    found[name, i] = p.first_offset, p.last_offset
+                written = p.written_in == a.transaction and a.transaction > 0
+                if written:
+                    first = p.first_offset
+                    last = p.last_offset
+                pthread_mutex_unlock(&a.lock)
+                if written:
+                    found[name, i] = first, last
         return found
 
     def reopen_partitions(self):

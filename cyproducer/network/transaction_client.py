@@ -105,6 +105,7 @@ class TransactionClient:
         self._log = Log("cyproducer", config.client_id)
         #: The decisions.
         self.machine = Transactions(self._id, config.transaction_timeout_ms, backoff, rng)
+        self.machine.on_failure = sender.request_control
         #: The connection that the unanswered request went out on.
         self.asked_on: Connection | None = None
         # Filled by application threads, emptied by the sender thread.

@@ -10,7 +10,7 @@ again by the next one.
 import signal
 import sys
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 from cyproducer import KafkaProducer, errors
 
@@ -24,6 +24,17 @@ def transform(value: bytes) -> bytes:
 
 def rewind(consumer: Consumer) -> None:
     """Goes back to the committed positions: what has been read since was not committed."""
+    while True:
+        try:
+            seek_committed(consumer)
+        except KafkaException:
+            # A partition that was just assigned cannot be sought yet. What poll() returns is read again.
+            consumer.poll(0.1)
+        else:
+            return
+
+
+def seek_committed(consumer: Consumer) -> None:
     for place in consumer.committed(consumer.assignment(), timeout=30):
         consumer.seek(
             place if place.offset >= 0 else TopicPartition(place.topic, place.partition, OFFSET_BEGINNING)
@@ -35,6 +46,8 @@ def copy(servers: str, source: str, target: str, group_id: str, transactional_id
         {
             "bootstrap.servers": servers,
             "group.id": group_id,
+            # A process that is started again gets its partitions back at once (KIP-345).
+            "group.instance.id": transactional_id,
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
@@ -43,14 +56,24 @@ def copy(servers: str, source: str, target: str, group_id: str, transactional_id
     producer = KafkaProducer(bootstrap_servers=servers, transactional_id=transactional_id)
     try:
         producer.init_transactions()
-        # With callbacks, a rebalance happens only inside consume().
-        consumer.subscribe([source], on_assign=lambda *_: None, on_revoke=lambda *_: None)
+        changes: list[object] = []
+        # With these callbacks, a rebalance happens only inside consume().
+        consumer.subscribe(
+            [source],
+            on_assign=lambda *_: changes.append("assigned"),
+            on_revoke=lambda *_: changes.append("revoked"),
+        )
         while True:
+            changes.clear()
             # Before the records are read: if they belong to another consumer afterwards, the broker knows.
             group = consumer.consumer_group_metadata()
             messages = [
                 message for message in consumer.consume(MOST_RECORDS, timeout=1) if not message.error()
             ]
+            if changes:
+                # The group's metadata may be from before: begin again with the partitions of now.
+                rewind(consumer)
+                continue
             if not messages:
                 continue
             try:

@@ -14,6 +14,7 @@ from perf.comparison.figures import OWN, Goal
 BrokerKind = Literal["real", "tls", "null", "none"]
 """``tls``: the real broker's encrypted listener. An option ``{ca}`` stands for the file of its authority."""
 REAL, NULL = "real broker", "null broker"
+_BROKERS: tuple[tuple[str, BrokerKind], ...] = ((REAL, "real"), (NULL, "null"))
 TOPIC = "perf"
 
 
@@ -158,6 +159,52 @@ SEND_ALONE = Case(
         Goal("ns of send(topic, value)", "positional_ns", NULL, at_most=150, digits=0),
         Goal("ns of send(topic, value=value)", "keyword_ns", NULL, at_most=150, digits=0),
     ),
+)
+
+# The other clients' shapes
+
+
+def confluent_contest(at: str, run: str, broker: BrokerKind) -> Contest:
+    return Contest(
+        at,
+        own(run, records=1_000_000, module="cyproducer.confluent"),
+        (client(CONFLUENT, run, "confluent_kafka", records=1_000_000),),
+        broker,
+    )
+
+
+def aio_contest(at: str, broker: BrokerKind) -> Contest:
+    run = "peers.aiokafka_gather"
+    return Contest(
+        at,
+        own(run, records=500_000, module="cyproducer.aio"),
+        (client(AIOKAFKA, run, "aiokafka", records=50_000),),
+        broker,
+    )
+
+
+CONFLUENT_SHAPE = Case(
+    "confluent",
+    "produce() of cyproducer.confluent.Producer",
+    "The same program for both, with another import. acks=all and idempotence, a queue for ten million "
+    "records. With on_delivery, poll(0) follows every 64 records.",
+    tuple(
+        confluent_contest(f"{call}, {at}", run, broker)
+        for at, broker in _BROKERS
+        for call, run in (
+            ("produce()", "peers.confluent"),
+            ("produce(on_delivery=...)", "peers.confluent_callback"),
+        )
+    ),
+    (RATE, CPU, PEAK),
+)
+AIO_SHAPE = Case(
+    "aio",
+    "await send() of cyproducer.aio.AIOKafkaProducer",
+    "The same program for both, with another import: a thousand times await send(), then gather() of their "
+    "futures, and so on. acks=all and idempotence. aiokafka gets a tenth of the records.",
+    tuple(aio_contest(at, broker) for at, broker in _BROKERS),
+    (RATE, CPU, PEAK),
 )
 
 # Round trips
@@ -661,7 +708,7 @@ TRANSACTIONS = Case(
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
-        *(SEND, DEFAULTS, SEND_ALONE, GET, THREADS, COLUMNAR, CODECS, PARTITIONS),
+        *(SEND, DEFAULTS, SEND_ALONE, CONFLUENT_SHAPE, AIO_SHAPE, GET, THREADS, COLUMNAR, CODECS, PARTITIONS),
         *(TLS_SEND, TLS_GET, MEMORY, IDLE, IMPORT, FIRST_ACK, SIZES, LATENCY, LOAD, PRESSURE),
         TRANSACTIONS,
     )

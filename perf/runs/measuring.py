@@ -43,6 +43,8 @@ class Args:
     """Whether the client uses its own defaults instead of the settings that all clients share."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further options of the client."""
+    module: str = ""
+    """The producer's module, in runs for clients with the same API. Empty: that of the run's own client."""
     threads: int = 1
     rate: float = 0
     """Records per second."""

@@ -1,9 +1,11 @@
 """The runs of the other clients: confluent-kafka, kafka-python, aiokafka.
 
-With the shared settings each uses acks=all and idempotence. With ``defaults`` nothing is set.
+With the shared settings each uses acks=all and idempotence. With ``defaults`` nothing is set. ``module`` is
+``cyproducer.confluent`` or ``cyproducer.aio`` where this package's class with the same API does the task.
 """
 
 import asyncio
+import importlib
 import threading
 import time
 from dataclasses import replace
@@ -28,11 +30,12 @@ from perf.runs.measuring import (
 BATCH = 10_000
 """Number of dicts per call of ``produce_batch``."""
 FULL_QUEUE_S = 0.001
+GATHERED = 1_000
+"""Number of futures per call of ``asyncio.gather``."""
 
 
 def confluent_producer(args: Args, **more: Any) -> Any:
-    from confluent_kafka import Producer
-
+    Producer = importlib.import_module(args.module or "confluent_kafka").Producer
     alike: dict[str, Any] = {
         "acks": "all",
         "enable.idempotence": True,
@@ -250,15 +253,18 @@ def kafka_python_first_ack(args: Args) -> Figures:
     return {"first_ack_ms": measured.wall * 1e3, "first_ack_cpu_ms": measured.cpu * 1e3}
 
 
+def aiokafka_producer(args: Args) -> Any:
+    producer = importlib.import_module(args.module or "aiokafka").AIOKafkaProducer
+    given = {} if args.defaults else {"acks": "all", "enable_idempotence": True}
+    return producer(bootstrap_servers=args.bootstrap, **given, **args.options)
+
+
 def aiokafka(args: Args) -> Figures:
     """Sends with a future for every record, in an event loop."""
-    from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
-
     data = values(args.size)
-    given = {} if args.defaults else {"acks": "all", "enable_idempotence": True}
 
     async def run() -> Figures:
-        producer = AIOKafkaProducer(bootstrap_servers=args.bootstrap, **given)
+        producer = aiokafka_producer(args)
         await producer.start()
         await producer.send_and_wait(args.topic, data[0])
         rounds = max(1, args.records // len(data))
@@ -271,5 +277,25 @@ def aiokafka(args: Args) -> Figures:
             await asyncio.gather(*futures)
         await producer.stop()
         return figures(measured, rounds * len(data))
+
+    return asyncio.run(run())
+
+
+def aiokafka_gather(args: Args) -> Figures:
+    """Awaits a thousand ``send()``, then their futures with ``gather()``, and so on."""
+    data = values(args.size)
+    values_of_a_round = [data[number % len(data)] for number in range(GATHERED)]
+
+    async def run() -> Figures:
+        producer = aiokafka_producer(args)
+        await producer.start()
+        await producer.send_and_wait(args.topic, data[0])
+        send, topic, rounds = producer.send, args.topic, max(1, args.records // GATHERED)
+        with Measured() as measured:
+            for _ in range(rounds):
+                futures = [await send(topic, value) for value in values_of_a_round]
+                await asyncio.gather(*futures)
+        await producer.stop()
+        return figures(measured, rounds * GATHERED)
 
     return asyncio.run(run())

@@ -49,9 +49,18 @@ class Producer:
         if self.ready is not None:
             raise self.ready
 
-    def send(self, topic: str, value: bytes | None, **record: Any) -> Future:
+    def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        headers: Sequence[Any] = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Future:
         self.calls.append(1)
-        whole = {"topic": topic, "value": value, **record}
+        whole: dict[str, Any] = {"topic": topic, "value": value, "key": key, "headers": [*headers]}
+        whole |= {"partition": partition, "timestamp_ms": timestamp_ms}
         future = type(self).on_record(whole)
         self.sent.append(whole)
         return future

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ from cyproducer.errors import (
     MessageSizeTooLargeError,
     NoBrokersAvailable,
     TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
 )
 from tests.cli.fake_producer import MAX_REQUEST_SIZE, Future, Producer
 
@@ -196,13 +198,81 @@ def test_blank_lines_are_not_part_of_a_count(fake: type[Producer], stdin: Stdin)
     assert fake.made[0].values == [b"1", b"2"]
 
 
-def test_the_order_of_lines_is_kept_between_both_ways_of_sending(fake: type[Producer], stdin: Stdin) -> None:
-    stdin(b'{"value": "1"}\n{"value": "2"}\n{"value": "3", "headers": {"a": "b"}}\n\n{"value": "4"}\n')
+@pytest.mark.parametrize(
+    ("more", "calls"),
+    [
+        ("", [4]),
+        (', "headers": {"a": "b"}', [1] * 4),
+        (', "partition": 1', [1] * 4),
+        (', "timestamp_ms": 1', [1] * 4),
+    ],
+)
+def test_lines_of_one_read_are_sent_in_order_by_one_call_or_one_by_one(
+    more: str, calls: list[int], fake: type[Producer], stdin: Stdin
+) -> None:
+    stdin(b'{"value": "1"}\n{"value": "2"}\n{"value": "3"%b}\n\n{"value": "4"}\n' % more.encode())
 
     assert main([*REQUIRED, "--json"]) == 0
 
     assert fake.made[0].values == [b"1", b"2", b"3", b"4"]
-    assert fake.made[0].calls == [2, 1, 1]
+    assert fake.made[0].calls == calls
+    plain: dict[str, Any] = {
+        "topic": "topic",
+        "key": None,
+        "headers": [],
+        "partition": None,
+        "timestamp_ms": None,
+    }
+    others = [sent for sent in fake.made[0].sent if sent["value"] != b"3"]
+    assert others == [plain | {"value": sent["value"]} for sent in others]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_records_that_are_refused_among_those_that_are_sent_one_by_one(
+    stops: bool, fake: type[Producer], stdin: Stdin, capsys: Capture
+) -> None:
+    def on_record(record: dict[str, Any]) -> Future:
+        if record["value"] == b"big":
+            raise MessageSizeTooLargeError("too big")
+        if record["partition"] == 9:
+            raise UnknownTopicOrPartitionError("no partition 9")
+        return Future()
+
+    fake.on_record = staticmethod(on_record)
+    lines = [{"value": "1", "key": "k"}, {"value": "big"}, {"value": "3", "partition": 9}, {"value": "4"}]
+    stdin("\n\n".join(map(json.dumps, lines)).encode())
+
+    assert main([*REQUIRED, "--json", *(["--stop-on-error"] if stops else [])]) == 1
+
+    told = capsys.readouterr().err
+    assert "stdin:3: [Error 10] MessageSizeTooLargeError: " in told
+    if stops:
+        assert fake.made[0].values == [b"1"]
+        assert "1 records delivered" in told
+        assert "(2 B of keys and values); 1 failed; 2 read, but not sent" in told
+        assert "the first that was not sent is at stdin:5\n" in told
+    else:
+        assert fake.made[0].values == [b"1", b"4"]
+        assert "stdin:5: [Error 3] UnknownTopicOrPartitionError: no partition 9" in told
+        assert "2 records delivered" in told
+        assert "(3 B of keys and values); 2 failed\n" in told
+
+
+def test_a_partition_of_all_records_that_is_missing_stops_reading(
+    fake: type[Producer], stdin: Stdin, capsys: Capture
+) -> None:
+    def on_record(record: dict[str, Any]) -> Future:
+        raise UnknownTopicOrPartitionError("no partition 9")
+
+    fake.on_record = staticmethod(on_record)
+    stdin(b"1\n2\n3\n")
+
+    assert main([*REQUIRED, "-p", "9", "-H", "a=b"]) == 1
+
+    assert fake.made[0].calls == [1]
+    assert "; 1 failed; 2 read, but not sent; the first that was not sent is at stdin:2\n" in (
+        capsys.readouterr().err
+    )
 
 
 def test_options_become_the_producers_settings(fake: type[Producer], stdin: Stdin) -> None:
@@ -333,9 +403,9 @@ def test_records_that_are_refused_or_not_delivered_are_reported_by_line(
         return Future(exception=KafkaTimeoutError("expired") if record["value"] == b"late" else None)
 
     fake.on_record = staticmethod(on_record)
-    stdin(b"big\nlate\nfine\n")
+    stdin(b"a:big\nb:late\nc:fine\n")
 
-    assert main(REQUIRED) == 1
+    assert main([*REQUIRED, "-K", ":"]) == 1
 
     told = capsys.readouterr().err.splitlines()
     assert told[0].startswith("stdin:1: ")
@@ -345,6 +415,7 @@ def test_records_that_are_refused_or_not_delivered_are_reported_by_line(
     assert told[2].endswith("; 2 failed")
     # All at once were refused for the first, so each was sent by itself.
     assert fake.made[0].calls == [3, 1, 1, 1]
+    assert [record["key"] for record in fake.made[0].sent] == [b"b", b"c"]
 
 
 def test_some_of_the_records_of_one_call_failed(fake: type[Producer], stdin: Stdin, capsys: Capture) -> None:
@@ -792,7 +863,7 @@ def test_a_signal_during_a_call_that_waits_ends_it(
     assert told.endswith("; 0 failed; 2 read, but not sent; the first that was not sent is at stdin:1\n")
 
 
-def test_a_signal_between_two_calls_sends_no_more(
+def test_a_signal_before_lines_are_sent_sends_none_of_them(
     fake: type[Producer], stdin: Stdin, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(line: bytes) -> Any:
@@ -806,9 +877,9 @@ def test_a_signal_between_two_calls_sends_no_more(
 
     assert main([*REQUIRED, "--json"]) == 130
 
-    assert fake.made[0].values == [b"1"]
+    assert fake.made[0].values == []
     assert capsys.readouterr().err.endswith(
-        "; 0 failed; 2 read, but not sent; the first that was not sent is at stdin:2\n"
+        "; 0 failed; 3 read, but not sent; the first that was not sent is at stdin:1\n"
     )
 
 

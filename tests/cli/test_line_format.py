@@ -134,6 +134,17 @@ def test_a_json_line_is_parsed_to_a_record(line: str, record: Record) -> None:
     assert json_line(line.encode()) == record
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("text", ['{"value": "\u00e9"}', '{ "value": "\u00e9"}', ' \t{"value": "\u00e9"} \r'])
+def test_json_may_have_any_encoding_of_json_and_spaces_around_it(text: str, encoding: str) -> None:
+    assert json_line(text.encode(encoding)) == Record("\u00e9".encode())
+
+
+def test_what_follows_a_json_object_is_an_error() -> None:
+    with pytest.raises(LineError, match=r"Extra data: line 1 column 14 \(char 13\)"):
+        json_line(b'{"value": 1} {"value": 2}')
+
+
 @pytest.mark.parametrize("line", [b"", b"  \t"])
 def test_a_blank_json_line_is_not_a_record(line: bytes) -> None:
     assert json_line(line) is None

@@ -15,7 +15,7 @@ import pytest
 from cyproducer.cli import line_producer
 from cyproducer.cli.console import Progress
 from cyproducer.cli.failures import MOST_CAUSES, Failures
-from cyproducer.cli.interrupts import Interrupts, accept
+from cyproducer.cli.interrupts import Interrupts, accept, accept_each
 from cyproducer.cli.line_format import JsonFormat, LineError, TextFormat
 from cyproducer.cli.line_producer import LineProducer, Source
 from cyproducer.errors import KafkaTimeoutError
@@ -94,6 +94,24 @@ def test_records_that_are_sent_one_by_one_wait_for_the_oldest_beyond_a_number(
         assert most == [3] * 4
 
 
+def test_a_signal_after_the_last_of_several_calls_leaves_nothing_unsent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def accepted(*arguments: Any) -> tuple[list[Any], BaseException | None]:
+        futures, error = accept_each(*arguments)
+        assert error is None
+        # Python runs the handler after the calls, which are one step for it.
+        with contextlib.suppress(KeyboardInterrupt), interrupts.breaking():
+            signal.raise_signal(signal.SIGTERM)
+        return futures, KeyboardInterrupt()
+
+    monkeypatch.setattr(line_producer, "accept_each", accepted)
+    with Interrupts() as interrupts:
+        lines = lines_of(Producer(), interrupts, JsonFormat())
+        lines.run([source(io.BytesIO(b'{"value": 1, "headers": {"a": "b"}}\n' * 3))])
+    assert (lines.delivered, lines.unsent, lines.stopped_at) == (3, 0, "stdin:4")
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_signal_while_a_named_pipe_is_opened(whole: bool) -> None:
     class Pipe(contextlib.nullcontext[Any]):
@@ -139,6 +157,23 @@ def test_a_signal_after_a_call_has_returned_does_not_lose_its_future() -> None:
         assert interrupts.count == 1
     # raise() returns 0.
     assert found == (0, 1, None)
+
+
+def test_a_signal_between_calls_in_c_loses_none_of_their_futures() -> None:
+    send = getattr(ctypes.CDLL(None), "raise")
+    with Interrupts() as interrupts:
+        # raise(0) does nothing.
+        futures, error = accept_each(send, ([0, signal.SIGTERM, 0],), interrupts)
+        assert interrupts.count == 1
+    assert futures == [0, 0, 0]
+    assert isinstance(error, KeyboardInterrupt)
+
+
+def test_an_error_ends_the_calls_and_leaves_the_futures_before_it() -> None:
+    with Interrupts() as interrupts:
+        futures, error = accept_each(int, (["1", "2", "three", "4"],), interrupts)
+    assert futures == [1, 2]
+    assert isinstance(error, ValueError)
 
 
 def test_a_call_after_a_signal_is_not_made() -> None:

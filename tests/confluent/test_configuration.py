@@ -86,6 +86,21 @@ def test_one_request_may_not_take_longer_than_a_record() -> None:
     assert "must be greater than linger.ms=100" in problem({"message.timeout.ms": 100, "linger.ms": 100})
 
 
+def test_a_record_of_a_transaction_has_the_time_of_the_transaction() -> None:
+    config, _ = read(transactional_id="mine")
+    assert (config.delivery_timeout_ms, config.transaction_timeout_ms) == (60_000, 60_000)
+    config, _ = read(transactional_id="mine", transaction_timeout_ms="5000")
+    assert (config.delivery_timeout_ms, config.max_block_ms) == (5000, 5000)
+    config, _ = read(transactional_id="mine", message_timeout_ms=2000)
+    assert config.delivery_timeout_ms == 2000
+    config, _ = read(transactional_id="mine", message_timeout_ms=0)
+    assert config.delivery_timeout_ms == FOREVER_MS
+    longer = problem({"transactional.id": "mine", "message.timeout.ms": 60_001})
+    assert "message.timeout.ms: 60001: must be at most transaction.timeout.ms=60000" in longer
+    config, _ = read(transaction_timeout_ms=5000)
+    assert config.delivery_timeout_ms == 300_000
+
+
 def test_options_of_topics_may_be_in_a_dictionary() -> None:
     config, _ = read(default_topic_config={"message.timeout.ms": 1000, "acks": 1}, message_timeout_ms=5000)
     assert (config.delivery_timeout_ms, config.acks) == (1000, 1)

@@ -335,22 +335,6 @@ def test_text_that_is_no_unicode_is_refused(make: Make) -> None:
         make().produce("orders", "\ud800")
 
 
-def test_transactions_are_refused(make: Make) -> None:
-    with pytest.raises(KafkaException, match="not supported by this version") as caught:
-        make({"transactional.id": "mine"})
-    assert caught.value.args[0].code() == KafkaError._NOT_IMPLEMENTED
-    producer = make()
-    for call in (
-        producer.init_transactions,
-        producer.begin_transaction,
-        lambda: producer.send_offsets_to_transaction([], None),
-        producer.commit_transaction,
-        producer.abort_transaction,
-    ):
-        with pytest.raises(KafkaException, match="not supported by this version"):
-            call()
-
-
 # Batches
 
 

@@ -11,6 +11,17 @@ from cyproducer.control.idempotence import Action, BatchFacts, Fate, Idempotence
 from cyproducer.control.log_limit import LogLimit
 from cyproducer.control.metadata import ClusterMetadata
 from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
+from cyproducer.control.transactions import (
+    FIRST,
+    MARKERS_LAST_MS,
+    SECOND,
+    EndTxn,
+    InitProducerId,
+    State,
+)
+from cyproducer.control.transactions import (
+    Event as Calls,
+)
 from cyproducer.errors import (
     DeliveryTimeoutError,
     KafkaConnectionError,
@@ -21,12 +32,15 @@ from cyproducer.errors import (
     RequestTimedOutError,
     SaslAuthenticationFailedError,
     TopicAuthorizationFailedError,
+    TransactionAbortedError,
     UnknownTopicOrPartitionError,
 )
+from tests.control.coordinator_play import Play
 
 NOW_MS = 1_000_000.0
 NOT_LEADER, TIMED_OUT, TOO_LARGE, UNAUTHORIZED, INVALID_RECORD = 6, 7, 10, 29, 87
 OUT_OF_ORDER, DUPLICATE, FENCED = 45, 46, 90
+STALE_EPOCH, INVALID_MAPPING, CONCURRENT, UNSUPPORTED = 47, 49, 51, 35
 
 
 class KnownMetadata:
@@ -53,9 +67,9 @@ class KnownMetadata:
 class Case:
     """A policy, and batches of partition t-1 for it."""
 
-    def __init__(self, retries: float = math.inf) -> None:
+    def __init__(self, retries: float = math.inf, transactional: bool = False) -> None:
         self.metadata = KnownMetadata()
-        self.idempotence = Idempotence()
+        self.idempotence = Idempotence(transactional)
         self.logged: list[tuple[int, str]] = []
         self.policy = FatePolicy(
             RetryPolicy(retries, 10_000, ExponentialBackoff(100, 100, jitter=0)),
@@ -271,3 +285,177 @@ def test_a_gap_is_closed_by_a_new_epoch(case: Case) -> None:
     assert case.policy.identity == (7, 5)
     assert case.logged[-1] == (logging.INFO, "t-1: sequences start over, epoch 5")
     assert case.policy.progress(place, 0, 0, True, -1, NOW_MS) == []
+
+
+# In a transaction
+
+
+class TransactionCase(Case):
+    """A policy of a producer in a transaction, which has something. ``play`` has its machine."""
+
+    def __init__(self, level: int = 2, retries: float = math.inf) -> None:
+        super().__init__(retries, transactional=True)
+        self.play = Play(level).written()
+        self.machine = self.play.machine
+        self.policy.transactions = self.machine
+
+    def requests_of_abort(self) -> list[object]:
+        self.play.call(Calls.ABORT)
+        return list(self.play.serve())
+
+
+@pytest.fixture
+def open_case() -> TransactionCase:
+    return TransactionCase()
+
+
+@pytest.mark.parametrize("code", [NOT_LEADER, TIMED_OUT, 0])
+def test_a_retry_leaves_the_transaction_open(open_case: TransactionCase, code: int) -> None:
+    verdict, orders = open_case.decide(code, sequenced=True)
+    assert (verdict.fate, orders) == (Fate.RETRY, ())
+    assert open_case.machine.state is State.IN_TRANSACTION
+
+
+@pytest.mark.parametrize(
+    "code", [UNAUTHORIZED, INVALID_RECORD, OUT_OF_ORDER, STALE_EPOCH, 59, 48, 53, 120, 2]
+)
+def test_a_failed_batch_fails_the_transaction_and_says_why(code: int) -> None:
+    case = TransactionCase(retries=0)
+    verdict, orders = case.decide(code, sequenced=True)
+    assert verdict.fate is Fate.FAIL
+    assert orders == (Order(Action.HOLD_ALL),)
+    assert case.machine.state is State.ABORTABLE_ERROR
+    assert getattr(case.machine.cause, "errno", None) == code
+    assert getattr(verdict.error, "errno", None) == code
+
+
+@pytest.mark.parametrize("code", [FENCED, INVALID_MAPPING, UNSUPPORTED])
+def test_a_batch_that_only_a_new_producer_could_send_ends_this_one(
+    open_case: TransactionCase, code: int
+) -> None:
+    verdict, _ = open_case.decide(code, sequenced=True)
+    assert verdict.fate is Fate.FAIL
+    assert open_case.machine.state is State.FATAL_ERROR
+    assert getattr(open_case.machine.cause, "errno", None) == code
+
+
+def test_an_out_of_order_batch_behind_an_open_one_waits_for_it(open_case: TransactionCase) -> None:
+    verdict, orders = open_case.decide(OUT_OF_ORDER, sequenced=True, first=False)
+    assert (verdict.fate, orders) == (Fate.RETRY, ())
+    assert open_case.machine.state is State.IN_TRANSACTION
+
+
+@pytest.mark.parametrize("ambiguous", [True, False])
+def test_a_partition_that_meets_the_last_transactions_markers_is_sent_again_shortly(
+    open_case: TransactionCase, ambiguous: bool
+) -> None:
+    verdict, orders = open_case.decide(CONCURRENT, sequenced=True, ambiguous=ambiguous)
+    assert (verdict.fate, orders) == (Fate.RETRY, ())
+    assert NOW_MS + 5 <= verdict.at_ms <= NOW_MS + MARKERS_LAST_MS
+    assert verdict.maybe_written is ambiguous
+    assert open_case.logged == []
+    assert open_case.machine.state is State.IN_TRANSACTION
+
+
+def test_meeting_markers_is_no_failed_attempt() -> None:
+    case = TransactionCase(retries=0)
+    assert case.decide(CONCURRENT, sequenced=True, attempts=7).verdict.fate is Fate.RETRY
+
+
+def test_markers_are_met_until_the_records_deadline_only(open_case: TransactionCase) -> None:
+    created_ms = NOW_MS - 10_000
+    assert open_case.decide(CONCURRENT, sequenced=True, created_ms=created_ms + 1).verdict.fate is Fate.RETRY
+    verdict, _ = open_case.decide(CONCURRENT, sequenced=True, created_ms=created_ms)
+    assert verdict.fate is Fate.FAIL
+    assert type(verdict.error) is DeliveryTimeoutError
+    assert open_case.machine.state is State.ABORTABLE_ERROR
+
+
+@pytest.mark.parametrize("code", [NOT_LEADER, TOO_LARGE, INVALID_RECORD, CONCURRENT, 0])
+@pytest.mark.parametrize("ambiguous", [True, False])
+def test_what_comes_after_the_transaction_has_failed_fails_because_of_it(
+    open_case: TransactionCase, code: int, ambiguous: bool
+) -> None:
+    first = ValueError("a record")
+    open_case.machine.fail(first)
+    verdict, orders = open_case.decide(code, sequenced=True, ambiguous=ambiguous, culprits=1)
+    assert verdict.fate is Fate.FAIL
+    assert orders == (Order(Action.HOLD_ALL),)
+    error = verdict.error
+    assert type(error) is TransactionAbortedError
+    assert error.__cause__ is first
+    assert error.maybe_written == verdict.maybe_written == (ambiguous or code in (NOT_LEADER, 0))
+    assert open_case.machine.cause is first
+
+
+def test_what_comes_during_an_abort_fails_because_of_it(open_case: TransactionCase) -> None:
+    open_case.play.drained = False
+    open_case.play.call(Calls.ABORT)
+    verdict, _ = open_case.decide(NOT_LEADER, sequenced=True)
+    assert type(verdict.error) is TransactionAbortedError
+    assert "abort_transaction() was called" in str(verdict.error)
+
+
+def test_a_duplicate_of_a_failed_transaction_is_acknowledged(open_case: TransactionCase) -> None:
+    open_case.machine.fail(ValueError("a record"))
+    assert open_case.decide(DUPLICATE, sequenced=True).verdict.fate is Fate.ACKNOWLEDGE
+
+
+def test_a_too_large_batch_of_a_transaction_is_split_and_loses_nothing(open_case: TransactionCase) -> None:
+    verdict, orders = open_case.decide(TOO_LARGE, sequenced=True)
+    assert (verdict.fate, orders) == (Fate.SPLIT, (Order(Action.HOLD_ALL),))
+    assert open_case.machine.state is State.IN_TRANSACTION
+
+
+def test_records_that_the_broker_names_are_not_taken_out_of_a_transactions_batch(
+    open_case: TransactionCase,
+) -> None:
+    verdict, _ = open_case.decide(INVALID_RECORD, sequenced=True, culprits=2)
+    assert verdict.fate is Fate.FAIL
+    assert open_case.machine.state is State.ABORTABLE_ERROR
+
+
+@pytest.mark.parametrize("on_wire", [True, False])
+@pytest.mark.parametrize("kind", ["expire", "purge", "partition_removed"])
+def test_a_batch_that_is_given_up_fails_the_transaction(
+    open_case: TransactionCase, kind: str, on_wire: bool
+) -> None:
+    batch = open_case.batch(sequenced=True)
+    match kind:
+        case "expire":
+            decision = open_case.policy.expire(batch, on_wire, NOW_MS)
+        case "purge":
+            decision = open_case.policy.purge(batch, on_wire, ValueError("enough"))
+        case _:
+            decision = open_case.policy.partition_removed(batch, NOW_MS)
+    assert decision.verdict.fate is Fate.FAIL
+    assert open_case.machine.state is State.ABORTABLE_ERROR
+    assert type(open_case.machine.cause) is type(decision.verdict.error)
+
+
+@pytest.mark.parametrize("sequenced", [True, False])
+@pytest.mark.parametrize("kind", ["decide", "expire", "purge", "partition_removed"])
+def test_only_a_batch_with_sequences_costs_the_first_protocol_an_epoch(kind: str, sequenced: bool) -> None:
+    case = TransactionCase(level=1)
+    batch = case.batch(sequenced=sequenced)
+    match kind:
+        case "decide":
+            case.decide(UNAUTHORIZED, sequenced=sequenced)
+        case "expire":
+            case.policy.expire(batch, False, NOW_MS)
+        case "purge":
+            case.policy.purge(batch, False, ValueError("enough"))
+        case _:
+            case.policy.partition_removed(batch, NOW_MS)
+    assert case.requests_of_abort() == [EndTxn(False, FIRST)] + [InitProducerId(4711, 0)] * sequenced
+
+
+def test_an_abandoned_batch_that_is_fenced_later_ends_the_producer(open_case: TransactionCase) -> None:
+    open_case.policy.expire(open_case.batch(sequenced=True), True, NOW_MS)
+    open_case.decide(FENCED, sequenced=True, abandoned=True)
+    assert open_case.machine.state is State.FATAL_ERROR
+
+
+def test_the_end_of_a_failed_transaction_of_the_second_protocol(open_case: TransactionCase) -> None:
+    open_case.decide(UNAUTHORIZED, sequenced=True)
+    assert open_case.requests_of_abort() == [EndTxn(False, SECOND)]

@@ -283,3 +283,90 @@ def test_each_partition_has_its_own_state() -> None:
     assert machine.partition_state(Place("t", 1)) is State.SENDING
     assert machine.partition_state(Place("u", 0)) is State.SENDING
     assert machine.on_progress(Place("t", 1), 0, 0, True) == []
+
+
+# In a transaction
+
+
+def transactional() -> Idempotence:
+    return Idempotence(transactional=True)
+
+
+@pytest.mark.parametrize("code", sorted(SEQUENCE_ERRORS))
+@pytest.mark.parametrize("ambiguous", [True, False])
+@pytest.mark.parametrize("first", [True, False])
+def test_in_a_transaction_only_an_out_of_order_batch_behind_an_open_one_is_sent_again(
+    code: int, ambiguous: bool, first: bool
+) -> None:
+    judged = transactional().judge(facts(first=first, ambiguous=ambiguous), code, True)
+    again = code == OUT_OF_ORDER_SEQUENCE_NUMBER and not first
+    assert judged == (Fate.RETRY if again else Fate.FAIL, ambiguous)
+
+
+def test_in_a_transaction_other_errors_are_judged_as_elsewhere() -> None:
+    machine = transactional()
+    assert machine.judge(facts(), DUPLICATE, True) == (Fate.ACKNOWLEDGE, True)
+    assert machine.judge(facts(), NOT_LEADER, True) == (None, True)
+    assert machine.judge(facts(sequenced=False), OUT_OF_ORDER_SEQUENCE_NUMBER, True) == (None, False)
+
+
+@pytest.mark.parametrize("code", [0, NOT_LEADER, *sorted(SEQUENCE_ERRORS)])
+@pytest.mark.parametrize("maybe", [True, False])
+def test_a_failed_batch_of_a_transaction_holds_its_partition_back_until_the_next(
+    code: int, maybe: bool
+) -> None:
+    machine = transactional()
+    assert machine.on_fate(facts(), code, Fate.FAIL, maybe) == (Action.HOLD_ALL,)
+    # Nothing opens it: not the end of requests, not an acknowledgement.
+    for unsettled, acknowledged_id in ((1, -1), (1, 11), (0, -1), (0, 11)):
+        assert machine.on_progress(PLACE, 0, unsettled, True, acknowledged_id) == []
+    assert (machine.producer_id, machine.epoch, machine.state) == (-1, -1, State.NO_ID), "not used"
+
+
+@pytest.mark.parametrize("fate", [Fate.RETRY, Fate.ACKNOWLEDGE])
+def test_a_batch_of_a_transaction_that_goes_on_changes_nothing(fate: Fate) -> None:
+    machine = transactional()
+    for code in (NOT_LEADER, *SEQUENCE_ERRORS):
+        assert machine.on_fate(facts(), code, fate, True) == ()
+    assert machine.on_fate(facts(sequenced=False), 0, Fate.FAIL, False) == ()
+    assert machine.partition_state(PLACE) is State.SENDING
+
+
+def test_a_batch_of_a_transaction_that_is_split_keeps_the_epoch() -> None:
+    machine = transactional()
+    assert machine.on_fate(facts(12), 10, Fate.SPLIT, False) == (Action.HOLD_ALL,)
+    assert machine.on_fate(facts(11), 10, Fate.SPLIT, False) == ()
+    assert machine.partition_state(PLACE) is State.GAP
+    assert machine.on_progress(PLACE, 1, 3, True) == [], "what is on the wire is answered first"
+    # The oldest one's sequences are given again. Those before it go on, so nothing has to be settled.
+    assert machine.on_progress(PLACE, 0, 3, True) == [Order(Action.STRIP, 11), Order(Action.RELEASE, 11)]
+    assert machine.partition_state(PLACE) is State.SENDING
+    assert machine.epoch == -1
+    assert machine.on_progress(PLACE, 0, 0, True) == []
+
+
+def test_a_batch_behind_one_that_was_split_is_sent_again() -> None:
+    """It is the first one without an outcome then."""
+    machine = transactional()
+    machine.on_fate(facts(10), 10, Fate.SPLIT, False)
+    out_of_order = facts(11, first=True), OUT_OF_ORDER_SEQUENCE_NUMBER, True
+    assert machine.judge(*out_of_order).fate is Fate.RETRY
+    assert machine.judge(facts(11), INVALID_PRODUCER_EPOCH, True).fate is Fate.FAIL
+    machine.on_progress(PLACE, 0, 1, True)
+    assert machine.judge(*out_of_order).fate is Fate.FAIL
+
+
+def test_a_partition_with_a_split_and_a_failed_batch_stays_held_back() -> None:
+    """The failed batch leaves a gap in the sequences: what is behind it must not go out."""
+    machine = transactional()
+    machine.on_fate(facts(10), 10, Fate.SPLIT, False)
+    assert machine.on_fate(facts(11), 87, Fate.FAIL, False) == (Action.HOLD_ALL,)
+    assert machine.on_progress(PLACE, 0, 0, True) == []
+
+
+def test_the_next_transaction_starts_over() -> None:
+    machine = transactional()
+    machine.on_fate(facts(10), 10, Fate.SPLIT, False)
+    machine.start_over()
+    assert machine.partition_state(PLACE) is State.SENDING
+    assert machine.on_progress(PLACE, 0, 0, True) == []

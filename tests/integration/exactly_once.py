@@ -152,6 +152,8 @@ class Copier:
                 self._log.add(f"copier {self.number} ({process.pid}): {line.rstrip()}")
                 if word in ("aborted", "fatal", "timeout"):
                     self.counts[f"{word} {rest.partition(':')[0]}"] += 1
+                elif word == "record":
+                    self.counts["records read again by the consumer"] += 1
 
 
 class Feeder:

@@ -1,4 +1,5 @@
-"""Runs old brokers, one node each: Kafka 3.7 with KRaft, and Kafka 2.1, the oldest supported, with ZooKeeper.
+"""Runs old brokers, one node each: Kafka 3.7 with KRaft, Kafka 2.5 and Kafka 2.1, the oldest supported, with
+ZooKeeper.
 
 Owns their start and their request logs. `kafka_install` provides the jars, by the POMs in ``old/``.
 """
@@ -28,13 +29,15 @@ log4j.appender.file.File={file}
 log4j.appender.file.layout=org.apache.log4j.PatternLayout
 log4j.appender.file.layout.ConversionPattern=%m%n
 """
+_HEADER_AS_TEXT = re.compile(
+    r"RequestHeader\(apiKey=(?P<api>\w+), apiVersion=(?P<version>\d+), clientId=(?P<client>[^,]*),"
+)
 HEADERS = {
     "3.7.2": re.compile(
         r'"requestApiVersion":(?P<version>\d+),.*"clientId":"(?P<client>[^"]*)",.*"requestApiKeyName":"(?P<api>\w+)"'
     ),
-    "2.1.1": re.compile(
-        r"RequestHeader\(apiKey=(?P<api>\w+), apiVersion=(?P<version>\d+), clientId=(?P<client>[^,]*),"
-    ),
+    "2.5.1": _HEADER_AS_TEXT,
+    "2.1.1": _HEADER_AS_TEXT,
 }
 
 
@@ -71,7 +74,7 @@ def old_kafka(version: str, directory: Path) -> Iterator[OldKafka]:
     config.write_text(LOG4J1.format(file=log))
     options = [f"-Dlog4j.configuration=file:{config}"]
     pom = POMS / f"pom-{version}.xml"
-    if version == "2.1.1":
+    if HEADERS[version] is _HEADER_AS_TEXT:
         with _with_zookeeper(directory, classpath(pom), options) as bootstrap:
             yield OldKafka(version, bootstrap, log)
     else:
@@ -102,6 +105,13 @@ def _with_zookeeper(directory: Path, jars: str, options: list[str]) -> Iterator[
             "listeners": f"PLAINTEXT://127.0.0.1:{broker_port}",
             "log.dirs": broker.data,
             "num.partitions": 3,
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 4,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 4,
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
+            "group.initial.rebalance.delay.ms": 0,
             "controlled.shutdown.enable": "false",
             "log.cleaner.dedupe.buffer.size": 2 * 1024 * 1024,
         }

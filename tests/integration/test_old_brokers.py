@@ -126,3 +126,12 @@ def test_a_batch_too_large_for_its_topic_fails_with_the_brokers_error(old: OldKa
         with pytest.raises(errors.MessageSizeTooLargeError, match="too-large"):
             producer.send("too-large", b"x" * 3_000_000).get(30)
         assert producer.send("too-large", b"x").get(30).offset == 0
+
+
+def test_transactions_need_kafka_2_5(old: OldKafka) -> None:
+    with KafkaProducer(bootstrap_servers=old.bootstrap_servers, transactional_id="old") as producer:
+        if old.version == "2.1.1":
+            with pytest.raises(errors.InvalidSetupError, match=r"2\.5"):
+                producer.init_transactions()
+        else:
+            producer.init_transactions()

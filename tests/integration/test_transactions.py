@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from cyproducer import KafkaProducer, errors
+from cyproducer.control.transactions import LEVEL_AGE_MS
 from tests.integration.transaction_rig import TransactionRig, await_assignment, member
 from tests.programs import Program
 from tools.harness.kafka_cluster import KafkaCluster
@@ -230,6 +231,7 @@ import sys
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 
 from cyproducer import KafkaProducer, errors
+from cyproducer.control.transactions import LEVEL_AGE_MS
 
 servers, transactional_id, timeout_ms, topic = sys.argv[1:]
 producer = KafkaProducer(
@@ -326,18 +328,22 @@ def test_a_broker_aborts_a_transaction_after_its_timeout(rig: TransactionRig, le
     assert rig.committed(topic, len(expected)) == [expected, []]
 
 
-def test_a_thousand_transactions_in_a_row(rig: TransactionRig, level: int) -> None:
-    topic = rig.topic()
+@pytest.mark.parametrize("its_level", [2, 0])
+def test_a_thousand_transactions_in_a_row(kafka: KafkaCluster, its_level: int) -> None:
     took_s = []
-    with rig.ready() as producer:
-        for value in values("row", 1_000):
-            began = time.perf_counter()
-            producer.begin_transaction()
-            producer.send(topic, value, partition=0)
-            producer.commit_transaction()
-            took_s.append(time.perf_counter() - began)
+    with TransactionRig(kafka, f"row-{its_level}") as rig:
+        rig.transactions.set_level(its_level)
+        topic = rig.topic()
+        with rig.ready() as producer:
+            for value in values("row", 1_000):
+                began = time.perf_counter()
+                producer.begin_transaction()
+                producer.send(topic, value, partition=0)
+                producer.commit_transaction()
+                took_s.append(time.perf_counter() - began)
 
-    assert rig.committed(topic, 1_000) == [values("row", 1_000), []]
+        assert rig.committed(topic, 1_000) == [values("row", 1_000), []]
+        rig.transactions.set_level(2)
     # Not one wait for retry_backoff_ms, or for a tenth of a second, in each.
     assert statistics.median(took_s) < 0.1
 
@@ -408,9 +414,18 @@ def test_transactions_after_a_refused_batch_are_whole(rig: TransactionRig, level
     assert rig.committed(topic, 600) == expected
 
 
-def test_the_level_changes_between_transactions(
-    rig: TransactionRig, transactional_kafka: KafkaCluster
-) -> None:
+def change_level(rig: TransactionRig, level: int, *, at_once: bool = False) -> None:
+    """Changes the level, and waits until producers no longer rely on the one that they know.
+
+    ``at_once``: do not wait, but for level 0: there a request of the second protocol makes its transactional
+    id unusable.
+    """
+    rig.transactions.set_level(level)
+    if level == 0 or not at_once:
+        time.sleep(1.1 * LEVEL_AGE_MS / 1_000)
+
+
+def test_the_level_changes_between_transactions(rig: TransactionRig) -> None:
     topic = rig.topic()
     rig.transactions.set_level(2)
     expected = []
@@ -423,7 +438,7 @@ def test_the_level_changes_between_transactions(
                     for partition in range(PARTITIONS):
                         send(producer, topic, values(name, 5), partition)
                 expected += values(name, 5)
-            rig.transactions.set_level(new)
+            change_level(rig, new)
         producer.begin_transaction()
         send(producer, topic, values("aborted", 5), 0)
         producer.flush()
@@ -436,37 +451,63 @@ def test_the_level_changes_between_transactions(
     assert rig.committed(topic, 2 * len(expected)) == [expected] * PARTITIONS
 
 
-@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 @pytest.mark.parametrize(("before", "after"), list(itertools.permutations(LEVELS, 2)))
-def test_the_level_changes_in_mid_transaction(
-    rig: TransactionRig, transactional_kafka: KafkaCluster, before: int, after: int, commit: bool
-) -> None:
+def test_the_level_changes_in_mid_transaction(rig: TransactionRig, before: int, after: int) -> None:
     topic = rig.topic(partitions=3)
+    # A new partition would need a request that level 0 refuses: see the next test.
+    lowered = before == 2 and after == 0
     rig.transactions.set_level(before)
     with rig.ready() as producer:
         with producer.transaction():
             send(producer, topic, values("first", 5), 0)
-        producer.begin_transaction()
-        for partition in (0, 1):
-            send(producer, topic, values("early", 5), partition)
-        producer.flush()
-        rig.transactions.set_level(after)
-        # A batch for a partition that is in the transaction, and one for another.
-        for partition in (1, 2):
-            send(producer, topic, values("late", 5), partition)
-        if commit:
-            producer.commit_transaction()
-        else:
+        for commit in (True, False):
+            producer.begin_transaction()
+            for partition in (0, 1):
+                send(producer, topic, values(f"early {commit}", 5), partition)
             producer.flush()
-            producer.abort_transaction()
+            change_level(rig, after, at_once=not commit)
+            # Batches for a partition that is in the transaction, and for another.
+            for partition in (1,) if lowered else (1, 2):
+                send(producer, topic, values(f"late {commit}", 5), partition)
+            if commit:
+                producer.commit_transaction()
+            else:
+                producer.flush()
+                producer.abort_transaction()
+            change_level(rig, before, at_once=True)
         with producer.transaction():
             for partition in range(3):
                 send(producer, topic, values("next", 5), partition)
 
-    first, early, late, next_ones = (values(name, 5) for name in ("first", "early", "late", "next"))
-    whole = [first + early + next_ones, early + late + next_ones, late + next_ones]
-    without = [first + next_ones, next_ones, next_ones]
-    assert rig.committed(topic, sum(map(len, whole if commit else without))) == (whole if commit else without)
+    early, late, next_ones = values("early True", 5), values("late True", 5), values("next", 5)
+    expected = [
+        values("first", 5) + early + next_ones,
+        early + late + next_ones,
+        next_ones if lowered else late + next_ones,
+    ]
+    assert rig.committed(topic, sum(map(len, expected))) == expected
+
+
+def test_an_id_used_while_the_level_is_lowered_to_0_works_after_its_coordinators_restart(
+    rig: TransactionRig,
+) -> None:
+    topic = rig.topic()
+    rig.transactions.set_level(2)
+    with rig.ready(transaction_timeout_ms=5_000) as producer:
+        producer.begin_transaction()
+        send(producer, topic, values("early", 5), 0)
+        producer.flush()
+        change_level(rig, 0)
+        send(producer, topic, values("late", 5), 1)
+        with pytest.raises(errors.UnsupportedVersionError):
+            producer.commit_transaction()
+    coordinator = rig.transactions.coordinator(rig.id())
+    rig.cluster.kill(coordinator)
+    rig.cluster.restart(coordinator)
+    with rig.ready() as successor, successor.transaction():
+        send(successor, topic, values("next", 5), 0)
+
+    assert rig.committed(topic, 5) == [values("next", 5), []]
 
 
 def test_the_coordinator_dies_while_transactions_are_open(rig: TransactionRig, level: int) -> None:

@@ -6,12 +6,20 @@ to the end of its topics. Does not start or break the cluster.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Literal
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, IsolationLevel, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka import admin as untyped_admin
+from confluent_kafka.admin import AdminClient
 
 import cyproducer
 from cyproducer import KafkaProducer
@@ -147,22 +155,47 @@ def producer(bootstrap_servers: str, transactional_id: str, **options: Any) -> K
 def group_offsets(admin: AdminClient, group: str, topic: str, partitions: int) -> list[int]:
     """Returns the committed offset of each partition, without those of transactions that are open."""
     wanted = [TopicPartition(topic, partition) for partition in range(partitions)]
-    for _ in looks(SETTLING_S):
+
+    def ask() -> list[int]:
         asked = admin.list_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, wanted)], require_stable=True
         )
         found = asked[group].result(SETTLING_S).topic_partitions
-        if all(each.error is None for each in found):
-            return [each.offset for each in sorted(found, key=lambda each: each.partition)]
-    raise AssertionError(f"the offsets of {group} are not stable after {SETTLING_S} s: {found}")
+        for each in found:
+            if each.error is not None:
+                raise KafkaException(each.error)
+        return [each.offset for each in sorted(found, key=lambda each: each.partition)]
+
+    return _answer(admin, ask)
 
 
 def end_offsets(admin: AdminClient, topic: str, partitions: int, isolation: IsolationLevel) -> list[int]:
     """Returns the offset behind the last record that a reader can get, of each partition."""
-    wanted = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}
-    asked = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=SETTLING_S)
-    found = {each.partition: future.result(SETTLING_S).offset for each, future in asked.items()}
-    return [found[partition] for partition in range(partitions)]
+    # Its types lack OffsetSpec.
+    specs: Any = untyped_admin
+    latest = specs.OffsetSpec.latest()
+    wanted = {TopicPartition(topic, partition): latest for partition in range(partitions)}
+
+    def ask() -> list[int]:
+        asked = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=SETTLING_S)
+        found = {each.partition: future.result(SETTLING_S).offset for each, future in asked.items()}
+        return [found[partition] for partition in range(partitions)]
+
+    return _answer(admin, ask)
+
+
+def _answer(admin: AdminClient, ask: Callable[[], list[int]]) -> list[int]:
+    """Asks until there is an answer: coordinators and leaders move, and offsets are not stable at once."""
+    last: KafkaException | None = None
+    for _ in looks(SETTLING_S):
+        try:
+            return ask()
+        except KafkaException as error:
+            last = error
+            # The client may know a former leader.
+            with contextlib.suppress(KafkaException):
+                admin.list_topics(timeout=5)
+    raise AssertionError(f"no answer within {SETTLING_S} s") from last
 
 
 def member(

@@ -60,6 +60,8 @@ class Copier:
         self._fatal_transaction = self._rng.randint(1, 5)
         self._ending = False
         self._rebalanced = False
+        self._next: dict[int, int] = {}
+        """The offset that comes next, of each partition: the source has no gaps."""
         signal.signal(signal.SIGTERM, self._end)
         # Through the module, where development may put another producer.
         self._producer: KafkaProducer = cyproducer.KafkaProducer(
@@ -122,7 +124,7 @@ class Copier:
         failures = [error for message in messages if (error := message.error()) is not None]
         if any(error.fatal() for error in failures):
             raise ConsumerFailedError(failures)
-        if self._rebalanced or failures:
+        if self._rebalanced or failures or not self._follow(messages):
             self._rewind()
         elif messages:
             try:
@@ -131,6 +133,20 @@ class Copier:
                 raise
             except errors.KafkaError as error:
                 self._abort(reason(error))
+
+    def _follow(self, messages: Sequence[Message]) -> bool:
+        """Returns whether the records are the next ones of their partitions, and counts them as taken.
+
+        They may not be: a seek during a rebalance may come too late for librdkafka, which then reads records
+        again.
+        """
+        for message in messages:
+            partition, offset = message.partition(), message.offset()
+            if partition is None or offset is None or self._next.get(partition) != offset:
+                say(f"record {offset} of partition {partition}, and {self._next} are the next")
+                return False
+            self._next[partition] = offset + 1
+        return True
 
     def _copy(self, messages: Sequence[Message], group: object) -> None:
         producer, arguments = self._producer, self._arguments
@@ -175,7 +191,8 @@ class Copier:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                for each in self._consumer.committed(self._consumer.assignment(), timeout=5):
+                found = self._consumer.committed(self._consumer.assignment(), timeout=5)
+                for each in found:
                     if each.error is not None:
                         raise KafkaException(each.error)
                     offset = each.offset if each.offset >= 0 else OFFSET_BEGINNING
@@ -189,6 +206,7 @@ class Copier:
                 self._consumer.poll(0.1)
             else:
                 if not self._rebalanced:
+                    self._next = {each.partition: max(0, each.offset) for each in found}
                     return
                 self._rebalanced = False
 
@@ -213,7 +231,7 @@ class Copier:
         self._ending = True
 
     def _dies_at(self, phase: str) -> bool:
-        return bool(self._arguments.die == phase) and self._transactions == self._fatal_transaction
+        return bool(self._arguments.die == phase) and self._transactions >= self._fatal_transaction
 
     def _maybe_die(self, phase: str) -> None:
         if self._dies_at(phase):

@@ -287,7 +287,8 @@ def test_a_skipped_run_reports_the_reason_as_its_result() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(null_broker.unavailable() is not None, reason=str(null_broker.unavailable()))
 def test_a_small_comparison_writes_its_report(tmp_path: Path) -> None:
-    names = ["send-alone", "get", "codecs", "partitions", "memory", "idle-partitions", "import", "first-ack"]
+    names = ["send-alone", "confluent", "aio", "get", "codecs", "partitions", "memory", "idle-partitions"]
+    names += ["import", "first-ack"]
     sizes = ["--pairs", "1", "--scale", "0.003", "--no-real-broker", "--output", str(tmp_path)]
     done = subprocess.run(
         [sys.executable, compare.__file__, *names, *sizes], capture_output=True, text=True, timeout=250

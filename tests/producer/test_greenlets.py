@@ -272,6 +272,54 @@ def test_signals_end_a_greenlets_wait_and_may_close(cluster: ScriptedCluster, li
     ]
 
 
+CLOSES = """
+from cyproducer.runtime import on_end
+told, closing = [], []
+on_end.append(told.append)
+class Lines(logging.Handler):
+    def emit(self, record):
+        line = record.getMessage()
+        if "close(" in line:
+            print("lost", "1 record not acknowledged in time and failed: 1 of 'orders'" in line)
+logging.getLogger("cyproducer").addHandler(Lines())
+logging.getLogger("cyproducer").propagate = False
+producer = producing()
+timeouts = [float(servers.pop()), float(servers.pop())]
+producer.wait_ready(30)
+future = producer.send("orders", b"1")
+future.add_callback(lambda metadata: print("called back"))
+def close(timeout):
+    closing.append(timeout)
+    producer.close(timeout)
+    return future.is_done
+greenlets = [spawn(close, timeout) for timeout in timeouts]
+while len(closing) < 2:
+    sleep(0)
+print("closing", flush=True)
+print([ended(greenlet) for greenlet in greenlets], len(told))
+"""
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("timeouts", [("30", "30"), ("30", "0.1")])
+def test_greenlets_may_close_one_producer_at_the_same_time(
+    cluster: ScriptedCluster, library: str, order: str, timeouts: tuple[str, str]
+) -> None:
+    answer = threading.Event()
+    cluster.script = lambda received: Act(hold=answer) if received.api_key == PRODUCE else None
+    with Program(BEGIN + CLOSES, library, order, *cluster.bootstrap_servers, *timeouts) as program:
+        program.hear("closing")
+        in_time = timeouts == ("30", "30")
+        if in_time:
+            answer.set()
+        assert program.end() == 0, program.said
+    answer.set()
+    # What is lost is told once, and so is the end.
+    first, *rest = program.said.splitlines()
+    assert (first, rest) == ("closing", ["called back" if in_time else "lost True", "[True, True] 1"])
+
+
 FORK = """
 producer = producing(linger_ms=300_000, delivery_timeout_ms=600_000)
 future = producer.send("orders", b"parent's")

@@ -192,6 +192,46 @@ def test_closing_twice_is_not_an_error_and_calls_no_close_twice() -> None:
         assert sorted(closed) == ["key", "spy", "value"]
 
 
+class ClosesMeanwhile:
+    """A sender thread: when close() has waited for its end, another close() begins and ends first."""
+
+    def __init__(self, producer: KafkaProducer, looks_alive: bool) -> None:
+        self._producer, self._looks_alive = producer, looks_alive
+        self._thread = producer._runtime.thread
+        self._closed = False
+        self.ident = self._thread.ident
+
+    def is_alive(self) -> bool:
+        return self._looks_alive or self._thread.is_alive()
+
+    def join(self, timeout: float) -> None:
+        self._thread.join(timeout)
+        if not self._closed:
+            self._closed = True
+            self._producer.close(0)
+        self._looks_alive = False
+
+
+@pytest.mark.parametrize("looks_alive", [False, True])
+def test_a_close_within_a_close_tells_once_what_is_lost(
+    looks_alive: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # As of a signal handler, or of another greenlet.
+    ends: list[Any] = []
+    monkeypatch.setattr("cyproducer.runtime.on_end", [ends.append])
+    with ScriptedCluster(orders=1) as cluster, producing(cluster) as producer:
+        cluster.script = no_produce
+        producer.send("orders", b"1")
+        runtime = producer._runtime
+        monkeypatch.setattr(runtime, "thread", ClosesMeanwhile(producer, looks_alive))
+        producer.close(0)
+        monkeypatch.undo()
+    assert ends == [runtime]
+    lost = [line for line in caplog.messages if "close(0)" in line]
+    assert len(lost) == 1
+    assert "close(0): 1 record not acknowledged in time and failed: 1 of 'orders'; " in lost[0]
+
+
 @pytest.mark.parametrize("custom", [False, True])
 def test_after_close_no_record_is_accepted(custom: bool) -> None:
     def choose(key: Any, all_partitions: list[int], available: list[int]) -> int:

@@ -235,6 +235,23 @@ def test_an_error_of_an_unknown_code_survives_pickling_into_another_process() ->
     assert type(copy.copy(error)) is for_code(7003)
 
 
+def test_each_class_of_kip_1050_catches_what_it_says() -> None:
+    """As written in an ``except`` clause: with the name that ``cyproducer.errors`` exports."""
+    groups: dict[type[Exception], set[int]] = {
+        errors.AbortableError: {120},
+        errors.ApplicationRecoverableError: {47, 49, 90},
+        # Rights, versions, the timeout of transactions.
+        errors.InvalidSetupError: {29, 30, 31, 35, 50, 53, 65},
+    }
+    for group, codes in groups.items():
+        assert {code for code in range(-1, 134) if issubclass(for_code(code), group)} == codes
+    assert issubclass(errors.AuthorizationError, errors.InvalidSetupError)
+    assert (errors.AuthorizationError.errno, errors.AuthorizationError.message) == (None, None)
+    assert str(errors.AuthorizationError()) == "[Error None] AuthorizationError"
+    assert issubclass(errors.TransactionFailedError, errors.AbortableError)
+    assert issubclass(errors.TransactionalProducerFailedError, errors.ApplicationRecoverableError)
+
+
 def test_record_too_large_names_both_sizes_and_the_option() -> None:
     error = RecordTooLargeError(record_size=2_000_000, limit=1_048_576)
     text = "RecordTooLargeError: the record takes 2000000 bytes, max_request_size allows 1048576"

@@ -8,6 +8,8 @@ from collections import Counter
 
 from tests.simulation.history import history_of
 from tests.simulation.simulate import run_history
+from tests.simulation.transaction_history import transaction_history_of
+from tests.simulation.transaction_simulate import run_transaction_history
 
 
 def main() -> int:
@@ -18,6 +20,7 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=20, help="stop after this many failures")
     parser.add_argument("--idempotence", choices=("on", "off"), help="override the seed's choice")
     parser.add_argument("--authentication", choices=("on", "off"), help="override the seed's choice")
+    parser.add_argument("--transactions", action="store_true", help="histories of transactions")
     parser.add_argument("--tally", action="store_true", help="print how often what happened")
     given = parser.parse_args()
     # Options with secrets in clear text cause warnings.
@@ -26,10 +29,16 @@ def main() -> int:
     tally: Counter[str] = Counter()
     idempotence = None if given.idempotence is None else given.idempotence == "on"
     began, failures, seed = time.process_time(), 0, given.seed
-    if given.trace:
+    trace = print if given.trace else None
+    if given.trace and given.transactions:
+        print(transaction_history_of(given.seed))
+    elif given.trace:
         print(history_of(given.seed, idempotence, authentication))
     for seed in range(given.seed, given.seed + given.count):
-        wrong = run_history(seed, idempotence, print if given.trace else None, authentication, tally)
+        if given.transactions:
+            wrong = run_transaction_history(seed, trace, tally)
+        else:
+            wrong = run_history(seed, idempotence, trace, authentication, tally)
         failures += bool(wrong)
         for sentence in wrong:
             print(f"{seed}: {sentence}")

@@ -6,6 +6,7 @@ Runs on one thread: the sender in ``step()``, callbacks between its steps.
 
 import logging
 import random
+import selectors
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -72,11 +73,19 @@ class Client:
     """See the module. ``config``: a producer's options; ``step_ms``: see ``WorldSelector``."""
 
     def __init__(
-        self, world: World, network: Network, config: ProducerConfig, seed: int, step_ms: float = 0.0
+        self,
+        world: World,
+        network: Network,
+        config: ProducerConfig,
+        seed: int,
+        step_ms: float = 0.0,
+        selector: selectors.BaseSelector | None = None,
+        records: list[Sent] | None = None,
     ) -> None:
+        """``records``: gets the records, whose numbers are their places in it; clients may share it."""
         self.world = world
         self.config = config
-        self.records: list[Sent] = []
+        self.records: list[Sent] = [] if records is None else records
         self.open: list[Sent] = []
         self.closing = False
         #: Values that send() rejected for lack of memory, or of a partition: they must not be in any log.
@@ -87,7 +96,7 @@ class Client:
         self.on_acknowledged: Callable[[Sent], object] = lambda sent: None
         self.completions = CompletionQueue()
         self.complaints = Complaints(world)
-        self.selector = WorldSelector(world, step_ms)
+        self.selector = selector or WorldSelector(world, step_ms)
         spec = resolve_partitioner(config.partitioner, config.partitioner_ignore_keys)
         assert isinstance(spec, PartitionerSpec)
         self.accumulator, self.sender = wire(config, world.clock, self.selector, self.completions, spec, seed)
@@ -104,27 +113,23 @@ class Client:
         )
         self.sender.attach_control(self.control, self.control.fates)
         self.accumulator.on_topic_needed = self.control.want_topic
+        transactions = self.control.transactions
+        on_refused = None if transactions is None else transactions.note_refused
         self.path = SendPath()
-        self.path._open_path(self.accumulator, config.max_request_size, config.max_block_ms, None)
+        self.path._open_path(self.accumulator, config.max_request_size, config.max_block_ms, None, on_refused)
         # Waiting for memory would take real time, in which no memory is released: this path never waits.
         self.hasty_path = SendPath()
-        self.hasty_path._open_path(self.accumulator, config.max_request_size, 0.0, None)
+        self.hasty_path._open_path(self.accumulator, config.max_request_size, 0.0, None, on_refused)
         world.after_step.append(self.run_callbacks)
 
     # Sending
 
     def send(self, topic: str, value: bytes, key: bytes | None, partition: int | None) -> None:
         """Sends a record. Its value starts with its number."""
-        number = len(self.records)
-        value = b"%d:%b" % (number, value)
-        parked = self.accumulator.parked_records
-        # One record may always be parked.
-        has_memory = self.pool.used_bytes + ENOUGH_BYTES <= self.config.buffer_memory and (
-            not parked or self.accumulator.parking_bytes >= ENOUGH_BYTES
-        )
-        path = self.path if has_memory else self.hasty_path
+        value = b"%d:%b" % (len(self.records), value)
+        has_memory = self.has_memory
         try:
-            future = path.send(topic, value, key, partition=partition)
+            self.accept(topic, value, key, partition, has_memory)
         except errors.BufferExhaustedError:
             assert not has_memory, f"{self.pool.used_bytes} bytes are used, and send() found none"
             self.turned_away.append(value)
@@ -140,7 +145,23 @@ class Client:
             # The cluster has permanently refused a producer id.
             if self.accumulator.refusal is None:
                 raise AssertionError(f"send() raised {error!r}") from error
-            return
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether ``send()`` certainly finds memory. One record may always be parked."""
+        parked = self.accumulator.parked_records
+        return self.pool.used_bytes + ENOUGH_BYTES <= self.config.buffer_memory and (
+            not parked or self.accumulator.parking_bytes >= ENOUGH_BYTES
+        )
+
+    def accept(
+        self, topic: str, value: bytes, key: bytes | None, partition: int | None, has_memory: bool
+    ) -> Sent:
+        """Sends a record whose value has its number; raises what ``send()`` raises."""
+        parked = self.accumulator.parked_records
+        path = self.path if has_memory else self.hasty_path
+        future = path.send(topic, value, key, partition=partition)
+        number = len(self.records)
         parked = self.accumulator.parked_records - parked
         sent = Sent(number, topic, partition, value, self.world.now_ns, future, bool(parked))
         self.records.append(sent)
@@ -148,6 +169,7 @@ class Client:
         if self.world.tracing:
             self.world.say(f"send {number} to {topic}-{partition}, {len(value)} bytes")
         future.add_both(self._done, sent)
+        return sent
 
     def _done(self, sent: Sent, outcome: RecordMetadata | BaseException) -> None:
         sent.calls += 1

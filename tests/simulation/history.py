@@ -103,7 +103,7 @@ def history_of(seed: int, idempotence: bool | None = None, authentication: bool 
     idempotent = rng.random() < 0.6
     if idempotence is not None:
         idempotent = idempotence
-    options = _options(rng, idempotent)
+    options = options_of(rng, idempotent)
     nodes = rng.choice((1, 2, 3, 3))
     options["bootstrap_servers"] = [f"b{node}:9092" for node in range(1, nodes + 1)]
     history = History(
@@ -155,7 +155,7 @@ def history_of(seed: int, idempotence: bool | None = None, authentication: bool 
     return history
 
 
-def _options(rng: random.Random, idempotent: bool) -> dict[str, Any]:
+def options_of(rng: random.Random, idempotent: bool) -> dict[str, Any]:
     linger_ms = rng.choice((0, 0, 1, 5, 20))
     request_timeout_ms = rng.choice((30, 60, 150, 400))
     options: dict[str, Any] = {

@@ -25,7 +25,13 @@ from tests.network.scripted_wire import (
 from tests.simulation.model_cluster import Cluster
 from tests.simulation.model_produce import answer_produce
 from tests.simulation.model_sasl import SaslGate, Session
+from tests.simulation.model_transaction_requests import answer_init_producer_id, answer_transactions
+from tests.simulation.model_transactional_produce import answer_transactional_produce
+from tests.simulation.model_transactions import Transactions
 from tests.simulation.network import PORT, Network, Wire
+from tests.simulation.transaction_wire import VERSIONS as TRANSACTION_APIS
+from tests.simulation.transaction_wire import acts_on_any_transaction
+from tests.simulation.transaction_wire import write_api_versions as write_api_versions_with_features
 from tests.simulation.world import NS_PER_MS, World
 from tools.harness.reference_produce import ProduceRequest, decode_produce_request
 
@@ -100,6 +106,9 @@ class Conversation:
         self.is_gone = True
         if self.queue and not self.world.chance(self.broker.manners.zombies):
             self.queue.clear()
+        if self.broker.transactions is not None:
+            # What such a request does is the hole in the protocol's first version, not the client's fault.
+            self.queue = deque(frame for frame in self.queue if not acts_on_any_transaction(frame))
 
     def _go_on(self) -> None:
         if self.busy or not self.queue:
@@ -167,9 +176,13 @@ class Broker:
         network: Network,
         manners: Manners,
         gate: SaslGate | None = None,
+        transactions: Transactions | None = None,
     ) -> None:
         self.node = node
         self.gate = gate
+        self.transactions = transactions
+        if transactions is not None:
+            transactions.brokers[node] = self
         self.cluster = cluster
         self.network = network
         self.world: World = cluster.world
@@ -210,7 +223,13 @@ class Broker:
         if key == PRODUCE:
             assert low <= version <= high, f"Produce v{version} is not supported"
             request = decode_produce_request(frame)
-            answer_produce(self, conversation, request)
+            if self.transactions is None:
+                answer_produce(self, conversation, request)
+            else:
+                answer_transactional_produce(self, conversation, request)
+            return
+        if key in TRANSACTION_APIS:
+            answer_transactions(self, conversation, frame)
             return
         header = wire_format.read_header(frame[4:])
         if key in (SASL_HANDSHAKE, SASL_AUTHENTICATE):
@@ -220,14 +239,26 @@ class Broker:
             return
         if key == API_VERSIONS:
             wire_format.read_api_versions(header)
-            response = wire_format.write_api_versions(version, correlation_id, self.manners.versions)
+            response = self._api_versions(version, correlation_id)
         elif key == METADATA:
             assert low <= version <= high, f"Metadata v{version} is not supported"
             response = self._metadata(version, correlation_id, wire_format.read_metadata(header)[0])
         else:
             assert key == INIT_PRODUCER_ID
+            if self.transactions is not None:
+                answer_init_producer_id(self, conversation, header)
+                return
             response = self._init_producer_id(version, correlation_id, header)
         conversation.answer(response)
+
+    def _api_versions(self, version: int, correlation_id: int) -> bytes:
+        if self.transactions is None:
+            return wire_format.write_api_versions(version, correlation_id, self.manners.versions)
+        features_epoch, level = self.transactions.features.views[self.node]
+        self.world.say(f"broker {self.node} says that transaction.version is {level}")
+        return write_api_versions_with_features(
+            version, correlation_id, self.manners.versions, features_epoch, level
+        )
 
     def _metadata(self, version: int, correlation_id: int, names: list[str] | None) -> bytes:
         cluster = self.cluster

@@ -1,8 +1,9 @@
 """The true state of a cluster: partitions with their logs, producer states and leaders.
 
 Owns the logs, how far they are replicated, the records that a leader change loses, and the rules for sequence
-numbers (KIP-98, as in brokers from 2.5 on; ``old_rules``: as in older ones). Does not own requests and
-connections (``model_broker``) or the schedule of events (``history``).
+numbers (KIP-98, as in brokers from 2.5 on; ``old_rules``: as in older ones), and which transactions are open
+in a log. Does not own requests and connections (``model_broker``), the decisions about transactions
+(``model_transactions``) or the schedule of events (``history``).
 
 Replication is one number per partition: records below ``synced`` are on every replica and are never lost.
 With acks=all, only they are acknowledged. Records above may be lost when the leader crashes.
@@ -19,6 +20,7 @@ from tests.simulation.world import World
 NO_ERROR = 0
 NOT_LEADER = 6
 OUT_OF_ORDER, DUPLICATE_SEQUENCE, INVALID_EPOCH, UNKNOWN_PRODUCER = 45, 46, 47, 59
+INVALID_TXN_STATE = 48
 SEQUENCES = 2**31
 
 Waiter = Callable[[int], None]
@@ -32,6 +34,7 @@ class Header(NamedTuple):
     producer_id: int
     epoch: int
     first_sequence: int
+    transactional: bool = False
 
     @property
     def last_sequence(self) -> int:
@@ -39,11 +42,15 @@ class Header(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A batch in a log."""
+    """A batch in a log, or the marker that ends a transaction."""
 
     offset: int
     header: Header
     data: bytes
+    #: Of a marker: whether it commits; None: these are records.
+    commits: bool | None = None
+    #: Of a marker: the term of the coordinator that sent it.
+    term: int = -1
 
     @property
     def end(self) -> int:
@@ -63,6 +70,18 @@ class ProducerState:
     epoch: int
     last_ns: int
     batches: deque[Written] = field(default_factory=lambda: deque(maxlen=5))
+    #: The first offset of the open transaction.
+    started: int | None = None
+    #: The newest coordinator that has ended a transaction.
+    term: int = -1
+
+
+@dataclass(eq=False)
+class Guard:
+    """A leader asks the coordinator about a producer's batch; a marker that comes meanwhile revokes it."""
+
+    epoch: int
+    lowest_sequence: int
 
 
 @dataclass(eq=False)
@@ -79,6 +98,8 @@ class Partition:
     #: Batches that were appended, and lost with a leader.
     lost: list[Entry] = field(default_factory=list)
     waiting: list[tuple[int, Waiter]] = field(default_factory=list)
+    #: By producer id.
+    guards: dict[int, Guard] = field(default_factory=dict)
 
     @property
     def end(self) -> int:
@@ -108,7 +129,7 @@ class Partition:
         for written in list(state.batches)[-1 if tells_duplicates else 0 :]:
             if (written.first, written.last) == (batch.first_sequence, batch.last_sequence):
                 return NO_ERROR, written.entry
-        last = state.batches[-1].last
+        last = state.batches[-1].last if state.batches else -1
         if batch.first_sequence == (last + 1) % SEQUENCES:
             return NO_ERROR, None
         if tells_duplicates:
@@ -117,11 +138,61 @@ class Partition:
                     return DUPLICATE_SEQUENCE, entry
         return OUT_OF_ORDER, None
 
+    def has_open(self, producer_id: int, epoch: int) -> bool:
+        """Whether the log has a transaction of this identity that is not ended."""
+        state = self.producers.get(producer_id)
+        return state is not None and state.started is not None and state.epoch == epoch
+
+    def guard(self, batch: Header, begins: bool) -> Guard:
+        """Begins to ask the coordinator about a batch. ``begins``: an epoch must start with sequence 0 here,
+        even if the log knows nothing of the producer."""
+        state = self.producers.get(batch.producer_id)
+        is_new = state is None or state.epoch != batch.epoch or not state.batches
+        lowest = 0 if begins and is_new else batch.first_sequence
+        guard = self.guards.get(batch.producer_id)
+        if guard is None or guard.epoch != batch.epoch:
+            guard = self.guards[batch.producer_id] = Guard(batch.epoch, lowest)
+        guard.lowest_sequence = min(guard.lowest_sequence, lowest)
+        return guard
+
+    def check_transactional(self, batch: Header, guard: Guard | None) -> tuple[int, Entry | None]:
+        """Like ``check``, for a transaction's batch. ``guard``: what the coordinator's answer was asked
+        with."""
+        state = self.producers.get(batch.producer_id)
+        if state is not None and state.epoch == batch.epoch:
+            for written in state.batches:
+                if (written.first, written.last) == (batch.first_sequence, batch.last_sequence):
+                    return NO_ERROR, written.entry
+        held = self.guards.get(batch.producer_id)
+        if not self.has_open(batch.producer_id, batch.epoch) and (guard is None or held is not guard):
+            return INVALID_TXN_STATE, None
+        if state is not None and batch.epoch < state.epoch:
+            return INVALID_EPOCH, None
+        if held is not None and batch.first_sequence > held.lowest_sequence:
+            return OUT_OF_ORDER, None
+        return self.check(batch, False, False)
+
     def append(self, batch: Header, data: bytes, now_ns: int) -> Entry:
         """Appends a batch to the log; the caller has checked it."""
         entry = Entry(self.end, batch, data)
         self.entries.append(entry)
         self._remember(entry, now_ns)
+        self.guards.pop(batch.producer_id, None)
+        return entry
+
+    def append_marker(
+        self, producer_id: int, epoch: int, commits: bool, term: int, now_ns: int
+    ) -> Entry | None:
+        """Ends a producer's transaction, if one is open here; returns None if the coordinator is an older one
+        than the last."""
+        state = self.producers.get(producer_id)
+        if state is not None and term < state.term:
+            return None
+        assert state is None or epoch >= state.epoch, f"a marker with epoch {epoch} follows {state.epoch}"
+        entry = Entry(self.end, Header(1, producer_id, epoch, -1, True), b"", commits, term)
+        self.entries.append(entry)
+        self._remember(entry, now_ns)
+        self.guards.pop(producer_id, None)
         return entry
 
     def _remember(self, entry: Entry, now_ns: int) -> None:
@@ -130,8 +201,15 @@ class Partition:
             return
         state = self.producers.get(header.producer_id)
         if state is None or state.epoch != header.epoch:
-            state = self.producers[header.producer_id] = ProducerState(header.epoch, now_ns)
+            started, term = (None, -1) if state is None else (state.started, state.term)
+            state = ProducerState(header.epoch, now_ns, started=started, term=term)
+            self.producers[header.producer_id] = state
         state.last_ns = now_ns
+        if entry.commits is not None:
+            state.started, state.term = None, entry.term
+            return
+        if header.transactional and state.started is None:
+            state.started = entry.offset
         state.batches.append(Written(header.first_sequence, header.last_sequence, entry))
 
     @property
@@ -176,6 +254,7 @@ class Partition:
                 self._remember(entry, now_ns)
         self.leader = leader
         self.epoch += 1
+        self.guards.clear()
         waiting, self.waiting = self.waiting, []
         self.synced = self.end
         for _, waiter in waiting:
@@ -272,6 +351,6 @@ class Cluster:
         """Forgets producers that have written nothing since ``before_ns``."""
         for partition in self.partitions():
             for producer_id, state in list(partition.producers.items()):
-                if state.last_ns < before_ns:
+                if state.last_ns < before_ns and state.started is None:
                     del partition.producers[producer_id]
                     self.world.say(f"producer {producer_id} expired in {partition.topic}-{partition.index}")

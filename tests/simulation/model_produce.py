@@ -1,7 +1,8 @@
 """Handles a Produce request in a broker of the model.
 
 Owns the checks in their order, appending, waiting for replicas, and the response. Does not own the rules for
-sequence numbers (``model_cluster.Partition.check``) or the order of requests (``model_broker``).
+sequence numbers (``model_cluster.Partition.check``), what precedes them in a transaction
+(``model_transactional_produce``) or the order of requests (``model_broker``).
 
 A broker that has not yet learned that it is no longer the leader ("deposed") appends records to a log that
 is never read: with acks=1 it even acknowledges them.
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import crc32c
 
-from tests.simulation.model_cluster import SEQUENCES, Entry, Header, Partition
+from tests.simulation.model_cluster import INVALID_TXN_STATE, SEQUENCES, Entry, Guard, Header, Partition
 from tools.harness.reference_produce import PartitionResponse, ProduceRequest, Topic, encode_produce_response
 from tools.harness.reference_records import decode_batches
 
@@ -29,7 +30,11 @@ INVALID_RECORD = 87
 REJECTED = b"bad"
 """The values of records to reject start with this, after their number."""
 
+TRANSACTIONAL = 0x10
+"""The bit of a batch's attributes that says that it belongs to a transaction."""
+
 _CRC = struct.Struct(">I")
+_ATTRIBUTES = struct.Struct(">h")
 _COUNT = struct.Struct(">i")
 _PRODUCER = struct.Struct(">qhi")
 
@@ -38,7 +43,9 @@ def header_of(data: bytes) -> Header | None:
     """Returns the header fields that a broker checks; None if the checksum is wrong."""
     if _CRC.unpack_from(data, 17)[0] != crc32c.crc32c(data[21:]):
         return None
-    return Header(_COUNT.unpack_from(data, 57)[0], *_PRODUCER.unpack_from(data, 43))
+    transactional = bool(_ATTRIBUTES.unpack_from(data, 21)[0] & TRANSACTIONAL)
+    producer_id, epoch, first_sequence = _PRODUCER.unpack_from(data, 43)
+    return Header(_COUNT.unpack_from(data, 57)[0], producer_id, epoch, first_sequence, transactional)
 
 
 def rejected_places(data: bytes) -> list[int]:
@@ -116,12 +123,25 @@ def answer_produce(broker: "Broker", conversation: "Conversation", request: Prod
             elif index >= len(topic.partitions):
                 answer.put(key, index, UNKNOWN_TOPIC)
             else:
-                _take(broker, answer, key, topic.partitions[index], data or b"")
-    if not answer.sent and request.acks == -1:
-        broker.world.after(request.timeout_ms, answer.time_out)
+                take(broker, answer, key, topic.partitions[index], data or b"")
+    wait(answer)
 
 
-def _take(broker: "Broker", answer: Answer, key: Topic, partition: Partition, data: bytes) -> None:
+def wait(answer: Answer) -> None:
+    """Answers after the request's timeout, if the replicas take that long."""
+    if not answer.sent and answer.request.acks == -1:
+        answer.broker.world.after(answer.request.timeout_ms, answer.time_out)
+
+
+def take(
+    broker: "Broker",
+    answer: Answer,
+    key: Topic,
+    partition: Partition,
+    data: bytes,
+    guard: Guard | None = None,
+) -> None:
+    """Appends a batch, or refuses it. ``guard``: what a coordinator has confirmed of it."""
     world, manners, index = broker.world, broker.manners, partition.index
     acks = answer.request.acks
     batch = header_of(data)
@@ -150,7 +170,7 @@ def _take(broker: "Broker", answer: Answer, key: Topic, partition: Partition, da
     if partition.leader != broker.node:
         _take_deposed(broker, answer, key, partition, batch, data)
         return
-    code, known = partition.check(batch, manners.old_rules, manners.tells_duplicates)
+    code, known = _check(broker, partition, batch, guard)
     if code and known and acks == -1:
         # The client treats this error as an acknowledgement, so the batch must be replicated as for one.
         partition.wait_synced(known.end, lambda synced: answer.put(key, index, synced or code))
@@ -170,6 +190,17 @@ def _take(broker: "Broker", answer: Answer, key: Topic, partition: Partition, da
         partition.wait_synced(entry.end, lambda code: answer.put(key, index, code, entry.offset))
     else:
         answer.put(key, index, 0, entry.offset)
+
+
+def _check(
+    broker: "Broker", partition: Partition, batch: Header, guard: Guard | None
+) -> tuple[int, Entry | None]:
+    if batch.transactional:
+        return partition.check_transactional(batch, guard)
+    state = partition.producers.get(batch.producer_id)
+    if state is not None and state.started is not None:
+        return INVALID_TXN_STATE, None
+    return partition.check(batch, broker.manners.old_rules, broker.manners.tells_duplicates)
 
 
 def _take_deposed(

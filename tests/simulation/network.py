@@ -11,6 +11,7 @@ import selectors
 import socket
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from cyproducer.control.connections import Address
@@ -99,6 +100,8 @@ class Wire:
         written += data
         while len(written) >= 6 and len(written) >= (size := 4 + int.from_bytes(written[:4], "big")):
             self.requests.append((int.from_bytes(written[4:6], "big"), self._begun_ns))
+            for see_request in self.network.on_request:
+                see_request(self, bytes(written[:size]), self._begun_ns)
             self._begun_ns = self.world.now_ns
             if written[4:6] == b"\0\0":
                 self.network.written.append(bytes(written[:size]))
@@ -131,6 +134,8 @@ class Wire:
             self._down_free_ns = self.world.at(self._due(self._down_free_ns), self._deliver)
         if then is not None:
             self.world.at(self._down_free_ns, self._arrived, then)
+        for see_response in self.network.on_response:
+            self.world.at(self._down_free_ns, self._arrived, partial(see_response, self, data))
 
     def _arrived(self, then: Callable[[], object]) -> None:
         if self.is_open and not self.swallows:
@@ -220,6 +225,10 @@ class Network:
         self.connections = 0
         #: Every Produce request that the client has written whole.
         self.written: list[bytes] = []
+        #: Called with each request that a client has written whole: connection, frame, when it was begun.
+        self.on_request: list[Callable[[Wire, bytes, int], object]] = []
+        #: Called with each response that has arrived whole.
+        self.on_response: list[Callable[[Wire, bytes], object]] = []
         self._readable = selectors.DefaultSelector()
         world.after_step.append(self.pump)
 

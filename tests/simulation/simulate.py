@@ -20,17 +20,19 @@ from tests.simulation.model_broker import Broker
 from tests.simulation.model_cluster import SEQUENCES, Cluster
 from tests.simulation.model_sasl import SaslGate
 from tests.simulation.network import Network
+from tests.simulation.trouble import Trouble
 from tests.simulation.world import NS_PER_MS, START_NS, World
 
 LONGEST_MS = 200_000.0
 """No history may take longer."""
 
 
-class Simulation:
+class Simulation(Trouble):
     """One running history; its events are methods."""
 
     def __init__(self, history: History, trace: Callable[[str], None] | None = None) -> None:
         self.history = history
+        self.lag_ms = history.lag_ms
         world = self.world = World(history.seed, trace)
         self.cluster = Cluster(world, history.nodes)
         self.network = Network(world)
@@ -104,49 +106,6 @@ class Simulation:
         if not self.client.closing:
             self.client.send(topic, value, key, partition)
 
-    def cut(self, node: int) -> None:
-        for wire in self.network.wires_to(node):
-            wire.cut()
-
-    def swallow(self, node: int) -> None:
-        for wire in self.network.wires_to(node):
-            wire.swallow()
-
-    def stall(self, node: int, span_ms: float) -> None:
-        self.world.say(f"connections to broker {node} stall for {span_ms:.0f} ms")
-        for wire in self.network.wires_to(node):
-            wire.stall(self.world.now_ns + int(span_ms * NS_PER_MS))
-
-    def refuse(self, node: int, span_ms: float) -> None:
-        self.world.say(f"every other connection is refused for {span_ms:.0f} ms")
-        self.network.refuses = 0.5
-        self.world.after(span_ms, setattr, self.network, "refuses", 0.0)
-
-    def move(self, which: float, node: int, clean: bool) -> None:
-        partitions = self.cluster.partitions()
-        partition = partitions[int(which * len(partitions))]
-        self.cluster.move(partition, node, clean, self.history.lag_ms)
-
-    def crash(self, node: int) -> None:
-        self.brokers[node].crash()
-
-    def start(self, node: int) -> None:
-        self.brokers[node].start()
-
-    def fail_over(self, node: int, clean: bool) -> None:
-        """Other brokers become leaders of a crashed broker's partitions."""
-        up = [broker.node for broker in self.brokers.values() if broker.is_up and broker.node != node]
-        if self.brokers[node].is_up or not up:
-            return
-        for partition in self.cluster.partitions():
-            if partition.leader == node:
-                self.cluster.move(partition, self.world.random.choice(up), clean, self.history.lag_ms)
-
-    def pause(self, node: int, span_ms: float) -> None:
-        """A broker does nothing for a while, and then continues."""
-        self.world.say(f"broker {node} pauses for {span_ms:.0f} ms")
-        self.brokers[node].paused_until_ns = self.world.now_ns + int(span_ms * NS_PER_MS)
-
     def freeze(self, span_ms: float) -> None:
         """The client's process does not run for a while: it sees the clock jump."""
         self.world.say(f"the client freezes for {span_ms:.0f} ms")
@@ -210,22 +169,15 @@ class Simulation:
             self.places_wound.add((topic, index))
 
     def heal(self) -> None:
-        """Ends all trouble; connections that swallow everything remain, and the client has to detect them."""
+        """Ends all trouble."""
         self.world.say("all trouble ends")
         self.healed = True
         self.history.manners.fault_rate = self.history.manners.id_fault_rate = 0.0
-        self.network.refuses = 0.0
         self.vault.is_closed = False
         self.client.tasks.takes_ms = (0.0, 0.0)
         if self.gate is not None:
             self.gate.heal()
-        for broker in self.brokers.values():
-            broker.start()
-            broker.paused_until_ns = 0
-        for wire in self.network.wires:
-            wire.stalled_until_ns = 0
-        for partition in self.cluster.partitions():
-            self.cluster.learn(partition, self.cluster.nodes)
+        self.heal_cluster()
 
 
 def run_history(

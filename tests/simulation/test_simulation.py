@@ -6,16 +6,17 @@ import pytest
 
 from tests.simulation.model_sasl import FAULTS, KINDS
 from tests.simulation.simulate import run_history
+from tests.simulation.transaction_simulate import run_transaction_history
 
 HISTORIES = int(os.environ.get("CYPRODUCER_HISTORIES", "2000"))
-"""How many histories to run; ``make simulate`` runs 100,000."""
+"""How many histories to run, and half as many of transactions; ``make simulate`` runs 100,000."""
 FIRST = int(os.environ.get("CYPRODUCER_FIRST_HISTORY", "1"))
 CHUNKS = 40
 
 
-def chunk(number: int) -> range:
-    size = -(-HISTORIES // CHUNKS)
-    return range(FIRST + number * size, FIRST + min(HISTORIES, (number + 1) * size))
+def chunk(number: int, histories: int = HISTORIES) -> range:
+    size = -(-histories // CHUNKS)
+    return range(FIRST + number * size, FIRST + min(histories, (number + 1) * size))
 
 
 @pytest.mark.parametrize("number", range(CHUNKS))
@@ -27,6 +28,16 @@ def test_every_history_keeps_the_promises(number: int) -> None:
     assert not broken, f"{len(broken)} histories\n" + "\n".join(broken[:10])
 
 
+@pytest.mark.parametrize("number", range(CHUNKS))
+def test_every_history_of_transactions_keeps_the_promises(number: int) -> None:
+    broken = []
+    for seed in chunk(number, HISTORIES // 2):
+        if wrong := run_transaction_history(seed):
+            told = "\n    ".join(wrong)
+            broken.append(f"python -m tests.simulation {seed} --transactions --trace\n    {told}")
+    assert not broken, f"{len(broken)} histories\n" + "\n".join(broken[:10])
+
+
 @pytest.mark.parametrize("seed", [3, 24, 79, 82, 84, 111, 333, 557, 980])
 def test_the_same_seed_gives_the_same_history(seed: int) -> None:
     """Otherwise a failure could not be reproduced."""
@@ -34,6 +45,16 @@ def test_the_same_seed_gives_the_same_history(seed: int) -> None:
     second: list[str] = []
     run_history(seed, trace=first.append)
     run_history(seed, trace=second.append)
+    assert len(first) > 10
+    assert first == second
+
+
+@pytest.mark.parametrize("seed", [3, 24, 79, 82, 84, 111])
+def test_the_same_seed_gives_the_same_history_of_transactions(seed: int) -> None:
+    first: list[str] = []
+    second: list[str] = []
+    run_transaction_history(seed, first.append)
+    run_transaction_history(seed, second.append)
     assert len(first) > 10
     assert first == second
 
@@ -57,7 +78,6 @@ def test_the_histories_contain_every_kind_of_trouble() -> None:
         "to a closed connection: {",
         "assigns producer id",
         "refuses a producer id",
-        "expired in",
         "sequences start over",
         "continues after sequence",
         "0 wrap",
@@ -78,5 +98,49 @@ def test_the_histories_contain_every_kind_of_trouble() -> None:
         "background tasks take up to",
         "trying again, as the session still lasts",
         *(f"({code}, -1)" for code in (-1, 2, 3, 6, 7, 10, 19, 20, 45, 46, 47, 56, 59, 87)),
+    ):
+        assert trouble in text, trouble
+
+
+def test_the_histories_of_transactions_contain_every_kind_of_trouble() -> None:
+    lines: list[str] = []
+    for seed in range(1, 400):
+        run_transaction_history(seed, lines.append)
+    text = "\n".join(lines)
+    for trouble in (
+        "bytes still reach the broker",
+        "swallows everything",
+        "handles zombie request",
+        "answers to a closed connection EndTxn",
+        "crashes",
+        "coordinates id x in term",
+        "coordinates group g in term",
+        "transaction.version 2 becomes 0",
+        "transaction.version 0 becomes 2",
+        "is wedged",
+        "has timed out",
+        "expires",
+        "freezes for",
+        "is killed",
+        "kills itself",
+        "is lost",
+        "program z starts",
+        "has failed for good",
+        "has no rights on id x",
+        "has no rights on topic t",
+        "has no rights on group g",
+        "is rebalanced",
+        "epoch 32766",
+        "producer id 1002, epoch 0",
+        *(f"{call}_transaction() times out" for call in ("commit", "abort", "prepare")),
+        *(
+            f"commit_transaction() raises {error}"
+            for error in ("TransactionFailedError", "ProducerFencedError")
+        ),
+        *(f"abort_transaction() raises {error}" for error in ("IllegalStateError", "ProducerFencedError")),
+        *(f"v{version}: (0, " for version in (1, 3, 4, 5)),
+        *(f"v5: ({code}, -1" for code in (14, 15, 16, 48, 51, 90)),
+        *(f"({code}, -1)" for code in (6, 10, 19, 29, 45, 47, 48, 49, 51, 87, 120)),
+        "error 53, identity (-1, -1)",
     ):
         assert trouble in text, trouble

@@ -93,12 +93,14 @@ class Control:
         self.rig = rig
         #: The result of ``tick``: with 0 every step calls it.
         self.delay_ms = 0.0
+        self.ticks = 0
         self.broken: list[tuple[int, BaseException | None]] = []
         #: The arguments of ``on_leaders``.
         self.leaders: list[tuple[int, list[tuple[str, int, int, int]], bytes | None]] = []
 
     def tick(self, now_ms: float) -> float:
         sender = self.rig.sender
+        self.ticks += 1
         sender.close_overdue(now_ms)
         for name in sender.parked_topics():
             sender.fail_parked(name, KafkaTimeoutError(f"no metadata of {name}"), now_ms)
@@ -148,9 +150,9 @@ class NotedFates(FatePolicy):
     The backoff is 100 ms, without jitter.
     """
 
-    def __init__(self, delivery_timeout_ms: float) -> None:
+    def __init__(self, delivery_timeout_ms: float, transactional: bool = False) -> None:
         self.retry = RetryPolicy(math.inf, delivery_timeout_ms, ExponentialBackoff(100, 100))
-        self.idempotence = Idempotence()
+        self.idempotence = Idempotence(transactional)
         self.metadata = _NoMetadata()
         super().__init__(
             self.retry,
@@ -222,16 +224,18 @@ class Rig:
         samples: int = 2,
         sample_window_ms: float = 30_000,
         tls: Callable[[socket.socket], tuple[TlsSession, Any]] | None = None,
+        transactional_id: str | None = None,
     ) -> None:
         self.clock = ManualClock(START_NS)
         self.pool = BufferPool(buffer_memory)
         self.completions = completions or CompletionQueue()
         options = SimpleNamespace(
             client_id="rig",
+            transactional_id=transactional_id,
             acks=acks,
             batch_size=batch_size,
             linger_ms=linger_ms,
-            enable_idempotence=idempotent,
+            enable_idempotence=idempotent or transactional_id is not None,
             partitioner_adaptive_partitioning_enable=adaptive,
             partitioner_availability_timeout_ms=availability_timeout_ms,
             partitioner_single_broker_ms=single_broker_ms,
@@ -257,7 +261,7 @@ class Rig:
         self.selector = selector or selectors.DefaultSelector()
         self.sender = Sender(options, self.accumulator, self.selector, self.clock)
         self.control = Control(self)
-        self.fates = NotedFates(delivery_timeout_ms)
+        self.fates = NotedFates(delivery_timeout_ms, transactional_id is not None)
         self.sender.attach_control(self.control, self.fates)
         self.path = BulkPath()
         self.path._open_path(self.accumulator, max_request_size, max_block_ms, extension)

@@ -9,6 +9,7 @@ v0, UpdateFeatures v1) and KIP-584 (features). Shares no code with the package.
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import struct
 from collections.abc import Callable, Mapping
@@ -153,7 +154,8 @@ class Transactions:
         body = b"\x01\x01\x00"
         found: dict[str, str] = {}
         for node in self._running():
-            found |= self._ask(lambda node=node: self._request(node, LIST_TRANSACTIONS, 0, body, parse))
+            ask = functools.partial(self._request, node, LIST_TRANSACTIONS, 0, body, parse)
+            found |= self._ask(ask)
         return {name: state for name, state in found.items() if state in ONGOING}
 
     def await_state(

@@ -1,0 +1,812 @@
+"""What the accumulator and the sender know of transactions: what is accepted, what may be sent, what is left.
+
+Stepped by hand with a ``Rig``. The decisions about the transaction are those of the test.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from cyproducer import errors
+from cyproducer.control.transactions import Event
+from cyproducer.errors import told
+from tests.accumulator.small_topic import assert_nothing_left
+from tests.control.coordinator_play import PRODUCER, Play
+from tools.harness.rig import Rig, Seen
+from tools.harness.until import PATIENCE_S, until_blocked
+
+TOO_LARGE, NOT_ENOUGH_REPLICAS, UNAUTHORIZED, OUT_OF_ORDER, CONCURRENT = 10, 19, 29, 45, 51
+FIRST_HIGHEST, NO_CAP = 11, 32767
+ENDED = errors.IllegalStateError("no transaction is open")
+GIVEN_UP = errors.TransactionAbortedError("given up")
+
+
+class TransactionRig(Rig):
+    """A rig with a transactional id, and an identity that ``end`` bumps."""
+
+    epoch = 0
+
+    def begin(self, *, first: bool = False) -> None:
+        self.sender.set_identity(PRODUCER, self.epoch)
+        self.fates.idempotence.start_over()
+        self.sender.reopen_partitions()
+        self.sender.begin_transaction()
+        self.first = first
+
+    def open(self) -> None:
+        self.sender.open_transaction(self.first, FIRST_HIGHEST if self.first else NO_CAP)
+
+    def end(self) -> None:
+        self.sender.refuse_records(ENDED)
+        self.epoch += not self.first
+
+
+def rigged(*leaders: int, begin: bool = True, first: bool = False, **options: object) -> TransactionRig:
+    options = {"batch_size": 0, **options}
+    rig = TransactionRig({"t": list(leaders or (1, 1, 1))}, transactional_id="tx", **options)  # type: ignore[arg-type]
+    if begin:
+        rig.begin(first=first)
+        rig.open()
+    return rig
+
+
+@pytest.fixture
+def rig() -> Iterator[TransactionRig]:
+    """One record per batch, three partitions on broker 1, in a transaction of the second protocol."""
+    with rigged() as made:
+        yield made
+
+
+@pytest.fixture
+def first() -> Iterator[TransactionRig]:
+    """The same with the first protocol."""
+    with rigged(first=True) as made:
+        yield made
+
+
+def places(found: list[Seen]) -> list[tuple[str, int]]:
+    return [place for seen in found for place in seen.places]
+
+
+def sequences(found: list[Seen]) -> list[tuple[int, int]]:
+    """Epoch and base sequence of each batch."""
+    return [(batch.producer_epoch, batch.base_sequence) for seen in found for batch in seen.batches.values()]
+
+
+# Which records are accepted
+
+
+def test_records_are_accepted_between_begin_and_the_end_only() -> None:
+    with rigged(begin=False) as rig:
+        for _ in range(2):
+            with pytest.raises(errors.IllegalStateError):
+                rig.send("t", b"v", partition=0)
+            rig.begin()
+            rig.send("t", b"v", partition=0)
+            rig.end()
+        with pytest.raises(errors.IllegalStateError, match="no transaction is open") as caught:
+            rig.send("t", b"v", partition=0)
+        assert caught.value is not ENDED, "a copy: it gets a traceback"
+        rig.open()
+        rig.answer_all()
+        assert len(rig.values("t")) == 2
+        assert_nothing_left(rig)
+
+
+@pytest.mark.parametrize("topic", ["t", "unknown"])
+@pytest.mark.parametrize("way", ["send", "send_many"])
+def test_every_way_to_send_is_refused_without_a_transaction(topic: str, way: str) -> None:
+    with rigged(begin=False) as rig:
+        rig.begin()
+        rig.end()
+        send: Any = rig.path.send if way == "send" else rig.path.send_many
+        with pytest.raises(errors.IllegalStateError, match="no transaction is open"):
+            send(topic, b"v" if way == "send" else [b"v"] * 100)
+        assert_nothing_left(rig)
+        assert rig.accumulator.parked_records == 0
+
+
+def test_a_record_is_refused_although_the_buffer_is_full() -> None:
+    with rigged(buffer_memory=4096, max_block_ms=0) as rig:
+        with suppress(errors.BufferExhaustedError):
+            while True:
+                rig.send("t", bytes(500), partition=0)
+        rig.end()
+        with pytest.raises(errors.IllegalStateError, match="no transaction is open"):
+            rig.send("t", bytes(500), partition=0)
+
+
+def test_a_refusal_that_is_gone_says_that_no_transaction_was_open() -> None:
+    """Another thread begins one after this record was refused, and before its error is made."""
+    with rigged(begin=False) as rig:
+        rig.begin()
+        error = rig.accumulator.why_refused("closed")
+        assert type(error) is errors.IllegalStateError
+        assert "no transaction was open" in str(error)
+        rig.accumulator.close()
+        assert rig.accumulator.why_refused("closed") == errors.ProducerClosedError("closed")
+
+
+def test_a_closed_producer_accepts_nothing_even_if_a_transaction_begins(rig: TransactionRig) -> None:
+    rig.accumulator.close()
+    rig.begin()
+    with pytest.raises(errors.ProducerClosedError):
+        rig.send("t", b"v")
+
+
+def test_a_closed_producer_says_so_although_the_transaction_ends(rig: TransactionRig) -> None:
+    rig.accumulator.close()
+    rig.end()
+    with pytest.raises(errors.ProducerClosedError):
+        rig.send("t", b"v")
+
+
+def test_a_thread_that_waits_to_park_a_record_gives_up_when_the_transaction_ends() -> None:
+    with rigged(buffer_memory=65536) as rig:
+        raised: list[BaseException] = []
+
+        def send() -> None:
+            try:
+                while True:
+                    rig.send("unknown", bytes(1000))
+            except errors.KafkaError as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        until_blocked(thread)
+        rig.end()
+        thread.join(PATIENCE_S)
+        assert [type(error) for error in raised] == [errors.IllegalStateError]
+
+
+# The first protocol: partitions are added before they are written to
+
+
+def test_a_partition_is_not_written_to_before_it_was_added(first: TransactionRig) -> None:
+    for partition in (2, 0):
+        first.send("t", b"v", partition=partition)
+        first.send("t", b"w", partition=partition)
+    assert first.requests() == []
+    assert sorted(first.sender.take_joining()) == [("t", 0), ("t", 2)]
+    assert first.sender.take_joining() == [], "once"
+    assert first.requests() == []
+    assert not first.sender.has_written()
+    first.sender.partitions_added([("t", 2)])
+    assert set(places(first.requests())) == {("t", 2)}
+    assert first.sender.has_written()
+    first.sender.partitions_added([("t", 0)])
+    assert set(places(first.requests())) == {("t", 0)}
+    first.answer_all()
+    assert_nothing_left(first)
+
+
+def test_a_partition_is_added_once_per_transaction(first: TransactionRig) -> None:
+    for number in range(3):
+        first.send("t", b"v", partition=1)
+        assert first.sender.take_joining() == [("t", 1)], number
+        first.send("t", b"w", partition=1)
+        assert first.sender.take_joining() == []
+        first.sender.partitions_added([("t", 1)])
+        first.send("t", b"x", partition=1)
+        first.answer_all()
+        assert first.sender.take_joining() == []
+        first.end()
+        first.begin(first=True)
+        first.open()
+    assert len(first.values("t", 1)) == 9
+
+
+def test_what_was_added_to_the_last_transaction_says_nothing_about_this_one(first: TransactionRig) -> None:
+    first.send("t", b"v", partition=1)
+    first.sender.take_joining()
+    first.sender.partitions_added([("t", 1)])
+    first.answer_all()
+    first.end()
+    first.begin(first=True)
+    first.open()
+    first.send("t", b"w", partition=1)
+    assert first.requests() == []
+    first.sender.partitions_added([("t", 1)])
+    assert places(first.requests()) == [("t", 1)]
+
+
+def test_a_partition_without_a_leader_waits_for_one_before_it_is_added() -> None:
+    with rigged(-1, first=True) as rig:
+        rig.send("t", b"v", partition=0)
+        assert rig.sender.take_joining() == []
+        rig.sender.apply_topic("t", b"", [1])
+        rig.sender.apply_topic("t", b"", [-1])
+        assert rig.sender.take_joining() == [], "it has lost it again"
+        rig.sender.apply_topic("t", b"", [2])
+        assert rig.sender.take_joining() == [("t", 0)]
+        rig.sender.partitions_added([("t", 0)])
+        assert [seen.node for seen in rig.requests()] == [2]
+
+
+def test_a_partition_that_was_added_keeps_that_when_its_leader_moves(first: TransactionRig) -> None:
+    first.send("t", b"v", partition=0)
+    first.sender.take_joining()
+    first.sender.apply_topic("t", b"", [2, 1, 1])
+    assert first.sender.take_joining() == []
+    first.sender.partitions_added([("t", 0)])
+    assert [seen.node for seen in first.requests()] == [2]
+
+
+def test_records_that_were_parked_join_too(first: TransactionRig) -> None:
+    first.send("u", b"v")
+    assert first.sender.take_joining() == []
+    first.sender.apply_topic("u", b"", [1])
+    assert first.sender.take_joining() == [("u", 0)]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_partitions_that_wait_to_be_added_may_be_given_up_in_any_order(
+    first: TransactionRig, order: tuple[int, ...]
+) -> None:
+    for partition in range(3):
+        first.send("t", b"v", partition=partition)
+    leaders = [1, 1, 1]
+    left = [0, 1, 2]
+    for partition in order:
+        leaders[partition] = -1
+        left.remove(partition)
+        first.sender.apply_topic("t", b"", leaders)
+    first.sender.apply_topic("t", b"", [1, 1, 1])
+    assert sorted(first.sender.take_joining()) == [("t", 0), ("t", 1), ("t", 2)]
+
+
+def test_a_partition_that_wants_to_be_added_calls_the_control_plane_once(first: TransactionRig) -> None:
+    first.control.delay_ms = 1e6
+    first.step()
+    first.step()
+    before = first.control.ticks
+    first.send("t", b"v", partition=0)
+    first.step()
+    first.step()
+    assert first.control.ticks > before
+    first.sender.take_joining()
+    # One more for the last step's attention, and then none.
+    first.step()
+    before = first.control.ticks
+    for _ in range(3):
+        first.step()
+    assert first.control.ticks == before
+
+
+def test_a_partition_that_wants_to_be_added_wakes_a_sleeping_sender() -> None:
+    """Although its broker takes no more requests."""
+    with rigged(first=True, max_in_flight=1) as rig:
+        rig.send("t", b"v", partition=0)
+        rig.sender.take_joining()
+        rig.sender.partitions_added([("t", 0)])
+        assert len(rig.requests()) == 1
+        rig.control.delay_ms = 1e6
+        rig.step()
+        thread = threading.Thread(target=rig.step, args=(1000 * PATIENCE_S,))
+        thread.start()
+        until_blocked(thread)
+        rig.send("t", b"w", partition=1)
+        thread.join(PATIENCE_S / 2)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("linger_ms", [0, 50])
+def test_a_partition_that_was_added_lingers_like_any_other(linger_ms: float) -> None:
+    with rigged(first=True, batch_size=1 << 20, linger_ms=linger_ms) as rig:
+        rig.send("t", b"v", partition=0)
+        rig.sender.take_joining()
+        rig.sender.partitions_added([("t", 0)])
+        assert len(rig.requests()) == (linger_ms == 0)
+        rig.clock.advance_ms(linger_ms)
+        rig.requests()
+        assert rig.pending
+
+
+# The second protocol
+
+
+def test_nothing_of_the_second_protocol_is_sent_before_the_transaction_is_open() -> None:
+    with rigged(begin=False) as rig:
+        rig.begin()
+        for partition in range(3):
+            rig.send("t", b"v", partition=partition)
+        assert rig.requests() == []
+        assert len(rig.sender.take_joining()) == 3
+        assert rig.requests() == []
+        rig.open()
+        assert set(places(rig.requests())) == {("t", 0), ("t", 1), ("t", 2)}
+
+
+def test_partitions_of_the_second_protocol_do_not_join_once_it_is_open(rig: TransactionRig) -> None:
+    rig.send("t", b"v", partition=0)
+    assert rig.sender.take_joining() == []
+    assert places(rig.requests()) == [("t", 0)]
+
+
+@pytest.mark.parametrize(("first_protocol", "highest"), [(True, 11), (False, 12)])
+def test_produce_requests_have_a_version_of_their_protocol(first_protocol: bool, highest: int) -> None:
+    with rigged(first=first_protocol, produce_version=12) as rig:
+        rig.send("t", b"v", partition=0)
+        rig.sender.take_joining()
+        rig.sender.partitions_added([("t", 0)])
+        (seen,) = rig.requests()
+        assert seen.request.api_version == highest
+        # A protocol counts for its transaction.
+        rig.answer(seen)
+        rig.end()
+        rig.begin(first=not first_protocol)
+        rig.open()
+        rig.send("t", b"v", partition=0)
+        rig.sender.partitions_added([("t", 0)])
+        (seen,) = rig.requests()
+        assert seen.request.api_version == 23 - highest
+
+
+def test_requests_and_batches_say_that_they_belong_to_a_transaction(rig: TransactionRig) -> None:
+    rig.send("t", b"v", partition=0)
+    (seen,) = rig.requests()
+    assert seen.request.transactional_id == "tx"
+    assert seen.batches["t", 0].is_transactional
+    with Rig({"t": [1]}) as plain:
+        plain.send("t", b"v")
+        (seen,) = plain.requests()
+        assert seen.request.transactional_id is None
+        assert not seen.batches["t", 0].is_transactional
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_compressed_batches_say_so_too(codec: str) -> None:
+    from cyproducer.records.compression import compressor_for
+
+    with rigged(compressor=compressor_for(codec), batch_size=1 << 16) as rig:
+        rig.send("t", bytes(1000), partition=0)
+        (seen,) = rig.requests()
+        batch = seen.batches["t", 0]
+        assert batch.is_transactional
+        assert batch.codec != 0
+
+
+# Sequences
+
+
+def test_each_epoch_starts_with_sequence_0_in_each_partition(rig: TransactionRig) -> None:
+    for epoch in range(3):
+        for partition in (0, 1):
+            for _ in range(2 + partition):
+                rig.send("t", b"v", partition=partition)
+        found: list[Seen] = []
+        while new := rig.requests():
+            found += new
+            for seen in list(rig.pending):
+                rig.answer(seen)
+        of = {p: [b for s in found for (_, i), b in s.batches.items() if i == p] for p in (0, 1)}
+        for partition, batches in of.items():
+            assert [(b.producer_epoch, b.base_sequence) for b in batches] == [
+                (epoch, number) for number in range(2 + partition)
+            ]
+        rig.end()
+        rig.begin()
+        rig.open()
+
+
+def test_the_first_protocol_goes_on_counting_in_the_same_epoch(first: TransactionRig) -> None:
+    for number in range(3):
+        first.send("t", b"v", partition=0)
+        first.sender.partitions_added([("t", 0)])
+        assert sequences(first.requests()) == [(0, number)]
+        first.answer_all()
+        first.end()
+        first.begin(first=True)
+        first.open()
+
+
+def pipelined(rig: TransactionRig, count: int, start: int = 0) -> list[Seen]:
+    """Sends batches of two records, after one that makes the broker known; returns their requests."""
+    rig.send("t", b"hello", partition=0)
+    rig.advance_ms(1)
+    rig.answer_all()
+    rig.sender.set_next_sequence("t", 0, start)
+    for number in range(count):
+        for part in b"ab":
+            rig.send("t", b"%d%c" % (number, part), partition=0)
+        rig.clock.advance_ms(1)
+        rig.step()
+    return rig.requests()
+
+
+@pytest.mark.parametrize("start", [0, 7, 2**31 - 1, 2**31 - 2, 2**31 - 3, 2**31 - 5])
+def test_a_split_gives_the_same_sequences_again_also_where_they_start_over(start: int) -> None:
+    with rigged(batch_size=1 << 16, linger_ms=1) as rig:
+        sent = pipelined(rig, 3, start)
+        before = [seen.batches["t", 0].base_sequence for seen in sent]
+        assert before == [(start + 2 * number) % 2**31 for number in range(3)]
+        rig.answer(sent[0], TOO_LARGE)
+        for seen in sent[1:]:
+            rig.answer(seen, OUT_OF_ORDER)
+        rig.clock.advance_ms(200)
+        again: list[tuple[int, list[bytes | None]]] = []
+        while rig.requests():
+            for seen in list(rig.pending):
+                batch = seen.batches["t", 0]
+                assert batch.producer_epoch == 0
+                again.append((batch.base_sequence, [record.value for record in batch.records]))
+                rig.answer(seen)
+        assert again == [
+            (start, [b"0a"]),
+            ((start + 1) % 2**31, [b"0b"]),
+            (before[1], [b"1a", b"1b"]),
+            (before[2], [b"2a", b"2b"]),
+        ]
+        # What comes next continues there.
+        rig.send("t", b"next", partition=0)
+        rig.advance_ms(1)
+        assert sequences(rig.requests()) == [(0, (start + 6) % 2**31)]
+        rig.answer_all()
+        assert_nothing_left(rig)
+
+
+def test_a_split_waits_for_the_batches_behind_it_and_keeps_those_before_it() -> None:
+    with rigged(batch_size=1 << 16, linger_ms=1) as rig:
+        first, second, third = pipelined(rig, 3)
+        rig.answer(first, NOT_ENOUGH_REPLICAS)
+        rig.answer(second, TOO_LARGE)
+        rig.clock.advance_ms(200)
+        assert rig.requests() == [], "the third is on the wire"
+        rig.answer(third, OUT_OF_ORDER)
+        rig.clock.advance_ms(200)
+        found = rig.requests()
+        assert sequences(found) == [(0, 0), (0, 2), (0, 3), (0, 4)]
+        assert [seen.values()[0] for seen in found] == [b"0a", b"1a", b"1b", b"2a"]
+        rig.answer_all()
+        assert rig.values("t") == [b"hello", b"0a", b"0b", b"1a", b"1b", b"2a", b"2b"]
+
+
+def test_a_part_that_is_split_again_keeps_the_sequences_too() -> None:
+    with rigged(batch_size=1 << 16, linger_ms=1) as rig:
+        for number in range(8):
+            rig.send("t", b"%d" % number, partition=0)
+        rig.advance_ms(1)
+        (whole,) = rig.requests()
+        rig.answer(whole, TOO_LARGE)
+        (half,) = rig.requests()
+        assert sequences([half]) == [(0, 0)]
+        rig.answer(half, TOO_LARGE)
+        came: list[tuple[int, int]] = []
+        while rig.requests():
+            for seen in list(rig.pending):
+                batch = seen.batches["t", 0]
+                came.append((batch.base_sequence, len(batch.records)))
+                rig.answer(seen)
+        assert [sequence for sequence, _ in came] == [0, 2, 4]
+        assert [count for _, count in came] == [2, 2, 4]
+
+
+def test_without_a_transaction_a_split_still_takes_a_new_epoch() -> None:
+    with Rig({"t": [1]}, idempotent=True, batch_size=1 << 16, linger_ms=1) as rig:
+        machine = rig.fates.idempotence
+        assert machine.want()
+        machine.granted(PRODUCER, 0)
+        rig.sender.set_identity(PRODUCER, 0)
+        for number in range(2):
+            rig.send("t", b"%d" % number, partition=0)
+        rig.advance_ms(1)
+        (whole,) = rig.requests()
+        rig.answer(whole, TOO_LARGE)
+        assert sequences(rig.requests()) == [(1, 0)]
+
+
+# A batch that fails
+
+
+def failing(rig: TransactionRig) -> Play:
+    """Gives the rig's decisions a real machine."""
+    play = Play(2).written()
+    rig.fates.transactions = play.machine
+    return play
+
+
+def test_a_partition_with_a_failed_batch_sends_nothing_until_the_next_transaction(
+    rig: TransactionRig,
+) -> None:
+    failing(rig)
+    sent = [rig.send("t", b"%d" % number, partition=0) for number in range(2)]
+    (seen,) = rig.requests()
+    rig.answer(seen, UNAUTHORIZED)
+    assert sent[0].failed()
+    rig.clock.advance_ms(1000)
+    assert rig.requests() == []
+    rig.sender.purge(True, True, GIVEN_UP)
+    assert sent[1].failed()
+    assert rig.sender.is_drained()
+    rig.end()
+    rig.begin()
+    rig.open()
+    rig.send("t", b"again", partition=0)
+    assert sequences(rig.requests()) == [(1, 0)]
+
+
+def test_a_failed_batch_calls_the_control_plane_at_once(rig: TransactionRig) -> None:
+    """Which gives up what is not sent yet, and lets no more records in."""
+    failing(rig)
+    rig.control.delay_ms = 1e6
+    rig.send("t", b"v", partition=0)
+    (seen,) = rig.requests()
+    before = rig.control.ticks
+    rig.answer(seen, UNAUTHORIZED)
+    rig.step()
+    assert rig.control.ticks == before + 1
+
+
+@pytest.mark.parametrize("kind", ["overdue", "overdue on the wire", "partition removed"])
+def test_a_batch_that_is_given_up_calls_the_control_plane_at_once(kind: str) -> None:
+    with rigged(delivery_timeout_ms=1000) as rig:
+        failing(rig)
+        rig.control.delay_ms = 1e6
+        rig.auto_connect = kind == "overdue on the wire"
+        rig.send("t", b"v", partition=2)
+        rig.requests()
+        before = rig.control.ticks
+        if kind == "partition removed":
+            rig.sender.apply_topic("t", b"", [1, 1])
+            rig.sender.fail_beyond("t", 2)
+        else:
+            rig.clock.advance_ms(1001)
+            rig.step()
+        rig.step()
+        assert rig.control.ticks == before + 1
+
+
+def test_meeting_the_markers_of_the_last_transaction_is_no_failed_attempt(rig: TransactionRig) -> None:
+    """It does not use up ``retries``, and does not make later pauses longer."""
+    failing(rig)
+    future = rig.send("t", b"v", partition=0)
+    queued = rig.accumulator.counters()
+    for code in (CONCURRENT, CONCURRENT, NOT_ENOUGH_REPLICAS, CONCURRENT, NOT_ENOUGH_REPLICAS, 0):
+        (seen,) = rig.requests()
+        assert sequences([seen]) == [(0, 0)]
+        rig.answer(seen, code)
+        rig.clock.advance_ms(200)
+    assert [attempts for _, code, attempts in rig.fates.failures if code == NOT_ENOUGH_REPLICAS] == [1, 2]
+    assert future.succeeded()
+    assert rig.accumulator.counters()["records_retried"] - queued["records_retried"] == 5
+
+
+def test_has_lost_is_about_this_transaction(rig: TransactionRig) -> None:
+    failing(rig)
+    assert not rig.sender.has_lost()
+    rig.send("t", b"v", partition=0)
+    (seen,) = rig.requests()
+    rig.answer(seen, NOT_ENOUGH_REPLICAS)
+    assert not rig.sender.has_lost(), "it is sent again"
+    rig.sender.purge(True, True, GIVEN_UP)
+    assert rig.sender.has_lost()
+    rig.end()
+    assert rig.sender.has_lost()
+    rig.begin()
+    assert not rig.sender.has_lost()
+
+
+def test_a_parked_record_that_fails_is_lost(rig: TransactionRig) -> None:
+    rig.send("unknown", b"v")
+    rig.sender.fail_parked("unknown", told(GIVEN_UP, False))
+    assert rig.sender.has_lost()
+
+
+# What is left
+
+
+def test_drained_is_when_nothing_is_queued_or_parked_or_on_the_wire(rig: TransactionRig) -> None:
+    assert rig.sender.is_drained()
+    rig.send("t", b"v", partition=0)
+    assert not rig.sender.is_drained()
+    (seen,) = rig.requests()
+    assert not rig.sender.is_drained()
+    rig.answer(seen)
+    assert rig.sender.is_drained()
+    parked = rig.send("unknown", b"v")
+    assert not rig.sender.is_drained()
+    rig.sender.fail_parked("unknown", told(GIVEN_UP, False))
+    assert parked.failed()
+    assert rig.sender.is_drained()
+
+
+def test_a_batch_whose_records_have_failed_is_still_on_the_wire() -> None:
+    with rigged(delivery_timeout_ms=1000) as rig:
+        failing(rig)
+        future = rig.send("t", b"v", partition=0)
+        (seen,) = rig.requests()
+        rig.clock.advance_ms(1001)
+        rig.step()
+        assert future.failed()
+        assert rig.accumulator.incomplete_batches == 0
+        assert not rig.sender.is_drained()
+        rig.answer(seen)
+        assert rig.sender.is_drained()
+
+
+@pytest.mark.parametrize("end", ["answered", "refused", "cut"])
+def test_a_request_is_on_the_wire_until_its_end(rig: TransactionRig, end: str) -> None:
+    failing(rig)
+    futures = [rig.send("t", b"v", partition=partition) for partition in range(3)]
+    rig.requests()
+    if end == "cut":
+        rig.cut(1)
+        rig.sender.purge(True, True, GIVEN_UP)
+    else:
+        while rig.pending:
+            assert not rig.sender.is_drained()
+            rig.answer(rig.pending[0], UNAUTHORIZED if end == "refused" else 0)
+    assert all(future.is_done for future in futures)
+    assert rig.sender.is_drained()
+
+
+def test_the_control_plane_is_called_once_everything_is_drained(rig: TransactionRig) -> None:
+    rig.control.delay_ms = 1e6
+    rig.send("t", b"v", partition=0)
+    (seen,) = rig.requests()
+    before = rig.control.ticks
+    rig.answer(seen)
+    rig.step()
+    assert rig.control.ticks == before, "nobody asked"
+    rig.send("t", b"v", partition=0)
+    (seen,) = rig.requests()
+    assert not rig.sender.is_drained()
+    rig.step()
+    before = rig.control.ticks
+    rig.step()
+    assert rig.control.ticks == before
+    rig.answer(seen)
+    rig.step()
+    rig.step()
+    assert rig.control.ticks == before + 1
+    assert rig.sender.is_drained()
+    for _ in range(3):
+        rig.step()
+    assert rig.control.ticks == before + 1
+
+
+def test_an_abandoned_batch_that_is_answered_lets_the_transaction_end() -> None:
+    with rigged(delivery_timeout_ms=1000) as rig:
+        failing(rig)
+        rig.send("t", b"v", partition=0)
+        (seen,) = rig.requests()
+        rig.clock.advance_ms(1001)
+        rig.step()
+        rig.control.delay_ms = 1e6
+        rig.step()
+        assert not rig.sender.is_drained()
+        rig.step()
+        before = rig.control.ticks
+        rig.answer(seen)
+        rig.step()
+        rig.step()
+        assert rig.control.ticks == before + 1
+
+
+def test_purging_says_whether_a_batch_is_left_because_it_is_being_compressed() -> None:
+    class Slow:
+        codec_id = 1
+        entered, leave = threading.Event(), threading.Event()
+
+        def compress(self, data: memoryview) -> bytes:
+            self.entered.set()
+            assert self.leave.wait(PATIENCE_S)
+            return bytes(data[:10])
+
+    slow = Slow()
+    with rigged(compressor=slow, batch_size=1, linger_ms=1000) as rig:
+        failing(rig)
+        thread = threading.Thread(target=lambda: [rig.send("t", bytes(100), partition=0) for _ in range(2)])
+        thread.start()
+        assert slow.entered.wait(PATIENCE_S)
+        assert rig.sender.purge(True, False, GIVEN_UP) is True
+        slow.leave.set()
+        thread.join(PATIENCE_S)
+        assert rig.sender.purge(True, False, GIVEN_UP) is False
+        assert rig.sender.is_drained()
+
+
+def test_purging_has_nothing_to_come_back_for_while_batches_are_on_the_wire(rig: TransactionRig) -> None:
+    failing(rig)
+    rig.send("t", b"v", partition=0)
+    rig.requests()
+    assert rig.sender.purge(True, False, GIVEN_UP) is False
+    assert not rig.sender.is_drained()
+
+
+def test_without_lingering_for_a_commit_and_with_it_afterwards() -> None:
+    with rigged(linger_ms=100, batch_size=1 << 16) as rig:
+        rig.send("t", b"0", partition=0)
+        assert rig.requests() == []
+        rig.sender.set_hurry(True)
+        assert len(rig.requests()) == 1
+        rig.answer_all()
+        rig.send("t", b"1", partition=1)
+        assert len(rig.requests()) == 1, "also what comes meanwhile"
+        rig.answer_all()
+        rig.sender.set_hurry(False)
+        rig.send("t", b"2", partition=2)
+        assert rig.requests() == []
+        rig.clock.advance_ms(100)
+        assert len(rig.requests()) == 1
+
+
+# Where it has written
+
+
+def test_the_offsets_that_the_transaction_has_written(rig: TransactionRig) -> None:
+    assert rig.sender.written_offsets() == {}
+    for number in range(3):
+        rig.send("t", b"%d" % number, partition=0)
+        rig.answer_all()
+    rig.send("t", b"v", partition=2)
+    rig.answer_all()
+    assert rig.sender.written_offsets() == {("t", 0): (0, 2), ("t", 2): (0, 0)}
+    rig.end()
+    rig.begin()
+    assert rig.sender.written_offsets() == {}
+    rig.open()
+    for _ in range(2):
+        rig.send("t", b"v", partition=0)
+        rig.answer_all()
+    assert rig.sender.written_offsets() == {("t", 0): (3, 4)}
+
+
+def test_the_offsets_of_a_batch_are_those_of_all_of_its_records() -> None:
+    with rigged(batch_size=1 << 16, linger_ms=1) as rig:
+        for number in range(5):
+            rig.send("t", b"%d" % number, partition=1)
+        rig.advance_ms(1)
+        rig.answer_all()
+        assert rig.sender.written_offsets() == {("t", 1): (0, 4)}
+
+
+def test_a_topic_of_the_open_transaction_is_not_forgotten() -> None:
+    """What it has written would be, and which partitions were added."""
+    with rigged() as rig:
+        rig.send("t", b"v", partition=0)
+        rig.answer_all()
+        rig.sender.forget_topic("t")
+        assert rig.sender.written_offsets() == {("t", 0): (0, 0)}
+        rig.end()
+        rig.begin()
+        rig.sender.forget_topic("t")
+        rig.sender.apply_topic("t", b"", [1])
+        assert rig.sender.written_offsets() == {}
+
+
+def test_a_batch_without_an_offset_has_none_to_note(rig: TransactionRig) -> None:
+    rig.send("t", b"v", partition=0)
+    (seen,) = rig.requests()
+    rig.answer(seen, 46)
+    assert rig.sender.written_offsets() == {}
+
+
+def test_nothing_is_noted_without_transactions() -> None:
+    with Rig({"t": [1]}) as rig:
+        rig.send("t", b"v")
+        rig.answer_all()
+        assert rig.sender.written_offsets() == {}
+
+
+def test_an_abort_gives_up_what_is_queued_and_parked_and_lets_the_wire_finish(rig: TransactionRig) -> None:
+    play = failing(rig)
+    flying = rig.send("t", b"v", partition=0)
+    rig.requests()
+    waiting = [rig.send("t", b"%d" % number, partition=number % 3) for number in range(300)]
+    parked = [rig.send("unknown", b"v") for _ in range(3)]
+    play.drained = False
+    play.call(Event.ABORT)
+    rig.sender.purge(True, False, play.machine.record_error())
+    for future in waiting + parked:
+        assert type(future.exception) is errors.TransactionAbortedError
+        assert future.exception.maybe_written is False
+    assert not flying.is_done
+    rig.answer_all()
+    assert flying.succeeded()
+    assert rig.values("t") == [b"v"]
+    assert rig.sender.is_drained()

@@ -1,0 +1,159 @@
+"""Which broker coordinates a transactional id or a group, and the log that it writes.
+
+Owns the coordinators' places, their moves, what brokers know about them, the time in which a new coordinator
+loads its log, and the order and durability of writes to that log. Does not own what is written
+(``model_transactions``, ``model_offsets``).
+
+Kafka spreads ids and groups over the partitions of two internal topics; here each has a partition of its own.
+The log itself is never lost: what a coordinator was writing when it lost its place is durable or not, in
+order.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tests.simulation.world import NS_PER_MS, World
+
+NO_ERROR = 0
+LOADING, NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
+ID, GROUP = "id", "group"
+NOBODY = -1
+
+Told = Callable[[int], None]
+"""Called with an error code."""
+
+
+class Write(NamedTuple):
+    """``apply`` changes the state once the write is durable, and returns an error code for ``then``."""
+
+    apply: Callable[[], int]
+    then: Told
+
+
+@dataclass(eq=False)
+class Home:
+    """The place of a coordinator."""
+
+    kind: str
+    name: str
+    leader: int
+    #: Counts elections, as the leader epoch of the partition does.
+    term: int = 0
+    loaded_at_ns: int = 0
+    #: What each broker believes.
+    views: dict[int, int] = field(default_factory=dict)
+    writing: list[Write] = field(default_factory=list)
+    log_free_ns: int = 0
+
+    def __repr__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+class Homes:
+    """The coordinators of all transactional ids and groups; times in milliseconds."""
+
+    def __init__(
+        self,
+        world: World,
+        nodes: list[int],
+        log_ms: tuple[float, float] = (0.0, 0.0),
+        load_ms: tuple[float, float] = (0.0, 0.0),
+        lag_ms: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        self.world = world
+        self.nodes = nodes
+        self.log_ms = log_ms
+        self.load_ms = load_ms
+        self.lag_ms = lag_ms
+        self.homes: dict[tuple[str, str], Home] = {}
+        #: Called when a coordinator has lost its place, after its unfinished writes.
+        self.on_resigned: dict[str, Callable[[Home], object]] = {}
+        #: Called when a coordinator has loaded its log.
+        self.on_loaded: dict[str, Callable[[Home], object]] = {}
+
+    def home(self, kind: str, name: str) -> Home:
+        found = self.homes.get((kind, name))
+        if found is None:
+            found = self.homes[kind, name] = Home(kind, name, self.world.random.choice(self.nodes))
+            found.views = dict.fromkeys(self.nodes, found.leader)
+        return found
+
+    def code(self, node: int, home: Home) -> int:
+        """Returns why a broker does not answer for a home, or NO_ERROR."""
+        if home.leader != node:
+            return NOT_COORDINATOR
+        return LOADING if self.world.now_ns < home.loaded_at_ns else NO_ERROR
+
+    def is_loaded(self, home: Home) -> bool:
+        return home.leader != NOBODY and self.world.now_ns >= home.loaded_at_ns
+
+    def write(self, home: Home, apply: Callable[[], int], then: Told) -> None:
+        """Appends to the log. ``apply`` runs in the log's order once that is durable, and returns a code for
+        ``then``. If the coordinator loses its place before, ``apply`` runs or not, and ``then`` gets
+        NOT_COORDINATOR if the broker still runs."""
+        entry = Write(apply, then)
+        home.writing.append(entry)
+        due = self.world.now_ns + int(self.world.between(self.log_ms) * NS_PER_MS)
+        home.log_free_ns = max(due, home.log_free_ns)
+        if home.log_free_ns <= self.world.now_ns and len(home.writing) == 1:
+            self._written(home, entry)
+        else:
+            self.world.at(home.log_free_ns, self._written, home, entry)
+
+    def _written(self, home: Home, entry: Write) -> None:
+        if entry in home.writing:
+            home.writing.remove(entry)
+            entry.then(entry.apply())
+
+    # Moves
+
+    def move(self, home: Home, leader: int) -> None:
+        """Elects another coordinator, or the same one again; it has to load the log."""
+        self._resign(home, told=True)
+        self._elect(home, leader)
+
+    def crash(self, node: int) -> None:
+        """A broker has crashed: nobody coordinates what it did."""
+        for home in self.homes.values():
+            if home.leader == node:
+                self._resign(home, told=False)
+                home.leader = NOBODY
+
+    def fail_over(self, up: list[int]) -> None:
+        """Elects coordinators where there are none."""
+        for home in self.homes.values():
+            if home.leader == NOBODY:
+                self._elect(home, self.world.random.choice(up))
+
+    def _resign(self, home: Home, told: bool) -> None:
+        writing, home.writing = home.writing, []
+        home.term += 1
+        is_durable = True
+        for entry in writing:
+            is_durable = is_durable and self.world.chance(0.5)
+            if is_durable:
+                entry.apply()
+            if told:
+                entry.then(NOT_COORDINATOR)
+        if home.kind in self.on_resigned:
+            self.on_resigned[home.kind](home)
+
+    def _elect(self, home: Home, leader: int) -> None:
+        world = self.world
+        home.leader = leader
+        home.term += 1
+        home.log_free_ns = 0
+        load_ms = world.between(self.load_ms)
+        world.say(f"broker {leader} coordinates {home} in term {home.term}, in {load_ms:.1f} ms")
+        home.loaded_at_ns = world.after(load_ms, self._loaded, home, home.term)
+        for node in self.nodes:
+            world.after(world.between(self.lag_ms), self._learn, home, node, home.term)
+
+    def _learn(self, home: Home, node: int, term: int) -> None:
+        if home.term == term:
+            home.views[node] = home.leader
+
+    def _loaded(self, home: Home, term: int) -> None:
+        if home.term == term and home.kind in self.on_loaded:
+            self.on_loaded[home.kind](home)

@@ -1,0 +1,185 @@
+"""The group coordinators of the model, as far as transactions use them: offsets that are pending until a
+marker.
+
+Owns the members of groups and the committed and pending offsets. Does not own which broker coordinates a
+group (``model_homes``) or the transactions (``model_transactions``).
+
+A group has one partition of ``__consumer_offsets`` of its own. What a coordinator has written is not lost
+when another one takes over, and the rules of a data partition hold: offsets are taken if the log has an open
+transaction of the identity, or if the transactions' coordinator has said that the group is in it and no
+marker came since.
+"""
+
+from dataclasses import dataclass, field
+
+from tests.simulation.model_homes import GROUP, LOADING, NO_ERROR, NOBODY, NOT_AVAILABLE, Home, Homes, Told
+from tests.simulation.model_transactions import (
+    CONCURRENT_TRANSACTIONS,
+    INVALID_PRODUCER_EPOCH,
+    INVALID_TXN_STATE,
+    NETWORK_EXCEPTION,
+    TRANSACTION_ABORTABLE,
+    Place,
+    Transactions,
+)
+from tests.simulation.transaction_wire import Offset, TxnOffsetCommit
+from tests.simulation.world import World
+
+CONSUMER_OFFSETS = "__consumer_offsets"
+ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID = 22, 25, 82
+ADDS_GROUP = 5
+"""From this version on, TxnOffsetCommit adds the group to the transaction (KIP-890)."""
+TELLS_ABORTABLE = 4
+"""From this version on, TxnOffsetCommit may answer TRANSACTION_ABORTABLE."""
+UNREACHED = (NETWORK_EXCEPTION, LOADING, NOT_AVAILABLE, 16)
+
+
+@dataclass
+class Member:
+    """A member of a group, and the static instance that it is, if any."""
+
+    generation: int
+    instance: str | None = None
+
+
+@dataclass(eq=False)
+class Group:
+    """A group, and its offsets in the log."""
+
+    name: str
+    place: Place
+    home: Home
+    members: dict[str, Member] = field(default_factory=dict)
+    committed: dict[Place, Offset] = field(default_factory=dict)
+    #: What each committed transaction has committed.
+    history: list[dict[Place, Offset]] = field(default_factory=list)
+    #: By producer id: offsets of open transactions, and the epoch that wrote them.
+    pending: dict[int, dict[Place, Offset]] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
+    #: The newest coordinator of transactions that has ended one of a producer id.
+    terms: dict[int, int] = field(default_factory=dict)
+    #: Producer id and epoch of those who ask about their transaction; a marker revokes it.
+    guards: set[tuple[int, int]] = field(default_factory=set)
+
+    def has_open(self, producer_id: int, epoch: int) -> bool:
+        return producer_id in self.pending and self.epochs[producer_id] == epoch
+
+    def refusal(self, request: TxnOffsetCommit) -> int:
+        """Returns why a member's offsets are refused. A bare group id comes from no member, and passes."""
+        if request.generation < 0 and not request.member:
+            return NO_ERROR
+        if request.instance is not None:
+            for name, member in self.members.items():
+                if member.instance == request.instance and name != request.member:
+                    return FENCED_INSTANCE_ID
+        known = self.members.get(request.member)
+        if known is None:
+            return UNKNOWN_MEMBER_ID
+        return NO_ERROR if known.generation == request.generation else ILLEGAL_GENERATION
+
+
+class Offsets:
+    """All groups."""
+
+    def __init__(self, world: World, homes: Homes, transactions: Transactions) -> None:
+        self.world = world
+        self.homes = homes
+        self.transactions = transactions
+        transactions.offsets = self
+        self.groups: dict[str, Group] = {}
+        self._by_place: dict[Place, Group] = {}
+
+    def group(self, name: str) -> Group:
+        found = self.groups.get(name)
+        if found is None:
+            place = (CONSUMER_OFFSETS, len(self.groups))
+            found = self.groups[name] = Group(name, place, self.homes.home(GROUP, name))
+            self._by_place[place] = found
+        return found
+
+    def owns(self, place: Place) -> bool:
+        return place in self._by_place
+
+    def commit(self, node: int, version: int, request: TxnOffsetCommit, told: Told) -> None:
+        """Answers TxnOffsetCommit for the partitions that the client may commit; ``told`` gets their code."""
+        group = self.group(request.group)
+        code = self.homes.code(node, group.home)
+        if code:
+            told(code)
+            return
+        identity = (request.producer_id, request.epoch)
+        if group.has_open(*identity):
+            self._append(group, request, told)
+            return
+        group.guards.add(identity)
+        adds = version >= ADDS_GROUP
+
+        def answered(codes: dict[Place, int]) -> None:
+            code = codes[group.place]
+            if code in UNREACHED or (code == CONCURRENT_TRANSACTIONS and not adds):
+                told(NOT_AVAILABLE)
+            elif code == TRANSACTION_ABORTABLE and version < TELLS_ABORTABLE:
+                told(INVALID_TXN_STATE)
+            elif code:
+                told(code)
+            elif gone := self.homes.code(node, group.home):
+                told(gone)
+            else:
+                self._append(group, request, told)
+
+        # Without patience: the client hears of a busy id at once.
+        self.transactions.ask(node, request.transactional_id, *identity, [group.place], adds, False, answered)
+
+    def _append(self, group: Group, request: TxnOffsetCommit, told: Told) -> None:
+        refusal = group.refusal(request)
+        if refusal:
+            told(refusal)
+            return
+        producer_id, epoch = request.producer_id, request.epoch
+
+        def apply() -> int:
+            if epoch < group.epochs.get(producer_id, -1):
+                return INVALID_PRODUCER_EPOCH
+            if not group.has_open(producer_id, epoch) and (producer_id, epoch) not in group.guards:
+                return INVALID_TXN_STATE
+            group.guards.discard((producer_id, epoch))
+            group.epochs[producer_id] = epoch
+            group.pending.setdefault(producer_id, {}).update(request.offsets)
+            if self.world.tracing:
+                told = {f"{name}-{index}": offset.offset for (name, index), offset in request.offsets.items()}
+                self.world.say(f"{group.name} has pending offsets of {producer_id}, epoch {epoch}: {told}")
+            return NO_ERROR
+
+        self.homes.write(group.home, apply, told)
+
+    def mark(
+        self,
+        place: Place,
+        producer_id: int,
+        epoch: int,
+        commits: bool,
+        term: int,
+        told: Told,
+    ) -> None:
+        """Ends a producer's transaction in the log of a group; an older coordinator's marker is ignored."""
+        group = self._by_place[place]
+        if group.home.leader == NOBODY or not self.homes.is_loaded(group.home):
+            told(NETWORK_EXCEPTION)
+            return
+
+        def apply() -> int:
+            if term < group.terms.get(producer_id, -1):
+                return NO_ERROR
+            group.terms[producer_id] = term
+            group.epochs[producer_id] = epoch
+            group.guards = {guard for guard in group.guards if guard[0] != producer_id}
+            offsets = group.pending.pop(producer_id, {})
+            if commits:
+                group.committed.update(offsets)
+                group.history.append(offsets)
+            if self.world.tracing:
+                end = "commits" if commits else "aborts"
+                self.world.say(f"{group.name} {end} {len(offsets)} offsets of {producer_id}, epoch {epoch}")
+            return NO_ERROR
+
+        self.homes.write(group.home, apply, told)

@@ -1,0 +1,187 @@
+"""Checks the promises that must hold after a history of transactions.
+
+Each promise is a function that returns its violations as sentences. Does not own the history.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cyproducer.errors import KafkaError
+from tests.simulation.check import SLACK_MS, numbers_of
+from tests.simulation.model_transactions import COMPLETE_ABORT, COMPLETE_COMMIT, EMPTY, read_committed
+from tests.simulation.transaction_program import Attempt, Outcome
+from tests.simulation.world import NS_PER_MS, START_NS
+from tools.harness.reference_records import MalformedError
+
+if TYPE_CHECKING:
+    from tests.simulation.transaction_program import TransactionalClient
+    from tests.simulation.transaction_simulate import TransactionSimulation
+
+Place = tuple[str, int]
+
+
+def check_transactions(simulation: "TransactionSimulation") -> list[str]:
+    """Returns all violations; empty if there are none."""
+    wrong = list(simulation.transactions.violations)
+    wrong += simulation.complaints.found
+    for program in simulation.programs:
+        wrong += program.wrong
+    wrong += _end(simulation)
+    wrong += _outcomes(simulation)
+    wrong += _resources(simulation)
+    try:
+        visible = _read(simulation)
+    except (MalformedError, AssertionError, IndexError) as error:
+        return [*wrong, f"the log cannot be read: {error}"]
+    wrong += _all_or_nothing(simulation, visible)
+    wrong += _order(simulation, visible)
+    wrong += _offsets(simulation, visible)
+    return wrong
+
+
+def _attempts(simulation: "TransactionSimulation") -> list[Attempt]:
+    return [attempt for program in simulation.programs for attempt in program.attempts]
+
+
+def _end(simulation: "TransactionSimulation") -> Iterator[str]:
+    """All trouble has ended: the program is done, and its last transaction is committed."""
+    if simulation.too_long:
+        yield "the programs do not end"
+    elif simulation.history.must_commit and not simulation.program.finished:
+        yield "the last transaction is not committed although all trouble had ended"
+    for txn in simulation.transactions.ids.values():
+        if txn.state is not None and txn.state.name not in (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT):
+            yield f"id {txn.id} is {txn.state.name} with epoch {txn.state.epoch} at the end"
+
+
+def _outcomes(simulation: "TransactionSimulation") -> Iterator[str]:
+    """Every record has one outcome, in time."""
+    for program in simulation.programs:
+        for client in program.clients:
+            if client.open:
+                yield f"{len(client.open)} records of {client.config.client_id} have no outcome"
+    for attempt in _attempts(simulation):
+        client = _client_of(simulation, attempt)
+        for sent in attempt.records:
+            if not sent.future.is_done:
+                yield f"record {sent.number} has no outcome"
+                continue
+            if sent.calls != 1:
+                yield f"the callback of record {sent.number} was called {sent.calls} times"
+            if sent.error is not None and not isinstance(sent.error, KafkaError):
+                yield f"record {sent.number} failed with {sent.error!r}"
+            if sent.by_close:
+                continue
+            limit_ms = client.config.delivery_timeout_ms + SLACK_MS + 2 * simulation.history.step_ms
+            if sent.parked:
+                limit_ms += client.config.max_block_ms
+            begun_ms, done_ms = (sent.sent_ns - START_NS) / NS_PER_MS, (sent.done_ns - START_NS) / NS_PER_MS
+            for start, end in simulation.history.frozen:
+                limit_ms += max(0.0, min(end, done_ms) - max(start, begun_ms))
+            took_ms = done_ms - begun_ms
+            if took_ms > limit_ms:
+                yield f"record {sent.number} took {took_ms:.3f} ms; {limit_ms:.3f} ms are allowed"
+
+
+def _client_of(simulation: "TransactionSimulation", attempt: Attempt) -> "TransactionalClient":
+    for program in simulation.programs:
+        for client in program.clients:
+            if client.config.client_id == attempt.client_id:
+                return client
+    raise AssertionError(attempt.client_id)
+
+
+def _resources(simulation: "TransactionSimulation") -> Iterator[str]:
+    for program in simulation.programs:
+        for client in program.clients:
+            left = (
+                client.pool.used_bytes,
+                client.accumulator.incomplete_batches,
+                client.accumulator.parked_records,
+            )
+            if any(left):
+                yield f"{client.config.client_id} leaves bytes, batches and parked records: {left}"
+
+
+def _read(simulation: "TransactionSimulation") -> dict[Place, list[int]]:
+    """Returns the record numbers that a reader of committed records sees, in the order of the logs."""
+    visible: dict[Place, list[int]] = {}
+    for partition in simulation.cluster.partitions():
+        entries, last_stable = read_committed(partition)
+        assert last_stable == partition.end, (
+            f"readers of {partition.place} stop at {last_stable}, the log ends at {partition.end}"
+        )
+        visible[partition.place] = [
+            number for entry in entries for number in numbers_of(entry, simulation.records)
+        ]
+    return visible
+
+
+def _all_or_nothing(simulation: "TransactionSimulation", visible: dict[Place, list[int]]) -> Iterator[str]:
+    seen = {number for numbers in visible.values() for number in numbers}
+    for attempt in _attempts(simulation):
+        numbers = {sent.number for sent in attempt.records}
+        found = sorted(numbers & seen)
+        missing = sorted(numbers - seen)
+        if attempt.outcome is Outcome.COMMITTED:
+            if missing:
+                yield f"{attempt} was committed, and its records {missing} are not there: LOST"
+        elif attempt.outcome is Outcome.ABORTED or not attempt.asked_commit:
+            if found:
+                yield f"{attempt} {attempt.outcome.value}, and readers see its records {found}: DIRTY"
+        elif found and missing:
+            yield f"{attempt}: readers see its records {found}, and not {missing}: TORN"
+
+
+def _order(simulation: "TransactionSimulation", visible: dict[Place, list[int]]) -> Iterator[str]:
+    """Each record is there once, in the order of sending, and no transaction is within another one."""
+    owner = {sent.number: attempt for attempt in _attempts(simulation) for sent in attempt.records}
+    for place, numbers in visible.items():
+        for number in {number for number in numbers if numbers.count(number) > 1}:
+            yield f"record {number} is in {place} {numbers.count(number)} times: DUPLICATE"
+        newest: dict[str, int] = {}
+        ended: set[Attempt] = set()
+        last: Attempt | None = None
+        for number in numbers:
+            attempt = owner[number]
+            if number < newest.get(attempt.client_id, -1):
+                yield f"record {number} is in {place} behind {newest[attempt.client_id]}: ORDER"
+                break
+            newest[attempt.client_id] = number
+            if attempt is not last:
+                if attempt in ended:
+                    yield f"{attempt} goes on in {place} after another one: MIXED"
+                if last is not None:
+                    ended.add(last)
+                last = attempt
+
+
+def _offsets(simulation: "TransactionSimulation", visible: dict[Place, list[int]]) -> Iterator[str]:
+    """Offsets are committed with the records of their transaction, or not at all."""
+    committed: dict[tuple[str, Place], list[int]] = {}
+    for group in simulation.offsets.groups.values():
+        for offsets in group.history:
+            for place, offset in offsets.items():
+                committed.setdefault((group.name, place), []).append(offset.offset)
+        if group.pending:
+            yield f"group {group.name} has pending offsets at the end"
+    seen = {number for numbers in visible.values() for number in numbers}
+    for attempt in _attempts(simulation):
+        # A broker may handle an earlier request of the same transaction late: any of its offsets counts.
+        there = {
+            key: any(offset in committed.get(key, ()) for offset in offsets)
+            for key, offsets in attempt.offsets.items()
+        }
+        if not there:
+            continue
+        if attempt.outcome is Outcome.COMMITTED:
+            if not all(there.values()):
+                yield f"{attempt} was committed, and not its offsets {there}"
+        elif attempt.outcome is Outcome.ABORTED or not attempt.asked_commit:
+            if any(there.values()):
+                yield f"{attempt} {attempt.outcome.value}, and its offsets are committed: {there}"
+        else:
+            is_visible = [sent.number in seen for sent in attempt.records]
+            both = {*is_visible, *there.values()}
+            if len(both) > 1:
+                yield f"{attempt}: records {is_visible} and offsets {there} do not agree: TORN"

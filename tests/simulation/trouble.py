@@ -1,0 +1,74 @@
+"""The events of a history that have to do with the network and the brokers, whatever the clients do.
+
+Owns carrying them out. Does not own their schedule (``history``, ``transaction_history``).
+"""
+
+from tests.simulation.model_broker import Broker
+from tests.simulation.model_cluster import Cluster
+from tests.simulation.network import Network
+from tests.simulation.world import NS_PER_MS, World
+
+
+class Trouble:
+    """The events are methods; times are milliseconds."""
+
+    world: World
+    network: Network
+    cluster: Cluster
+    brokers: dict[int, Broker]
+    #: How long brokers take to learn about a new leader.
+    lag_ms: tuple[float, float]
+
+    def cut(self, node: int) -> None:
+        for wire in self.network.wires_to(node):
+            wire.cut()
+
+    def swallow(self, node: int) -> None:
+        for wire in self.network.wires_to(node):
+            wire.swallow()
+
+    def stall(self, node: int, span_ms: float) -> None:
+        self.world.say(f"connections to broker {node} stall for {span_ms:.0f} ms")
+        for wire in self.network.wires_to(node):
+            wire.stall(self.world.now_ns + int(span_ms * NS_PER_MS))
+
+    def refuse(self, node: int, span_ms: float) -> None:
+        self.world.say(f"every other connection is refused for {span_ms:.0f} ms")
+        self.network.refuses = 0.5
+        self.world.after(span_ms, setattr, self.network, "refuses", 0.0)
+
+    def move(self, which: float, node: int, clean: bool) -> None:
+        partitions = self.cluster.partitions()
+        partition = partitions[int(which * len(partitions))]
+        self.cluster.move(partition, node, clean, self.lag_ms)
+
+    def crash(self, node: int) -> None:
+        self.brokers[node].crash()
+
+    def start(self, node: int) -> None:
+        self.brokers[node].start()
+
+    def fail_over(self, node: int, clean: bool) -> None:
+        """Other brokers become leaders of a crashed broker's partitions."""
+        up = [broker.node for broker in self.brokers.values() if broker.is_up and broker.node != node]
+        if self.brokers[node].is_up or not up:
+            return
+        for partition in self.cluster.partitions():
+            if partition.leader == node:
+                self.cluster.move(partition, self.world.random.choice(up), clean, self.lag_ms)
+
+    def pause(self, node: int, span_ms: float) -> None:
+        """A broker does nothing for a while, and then continues."""
+        self.world.say(f"broker {node} pauses for {span_ms:.0f} ms")
+        self.brokers[node].paused_until_ns = self.world.now_ns + int(span_ms * NS_PER_MS)
+
+    def heal_cluster(self) -> None:
+        """Ends all of this, except that clients have to detect connections that swallow everything."""
+        self.network.refuses = 0.0
+        for broker in self.brokers.values():
+            broker.start()
+            broker.paused_until_ns = 0
+        for wire in self.network.wires:
+            wire.stalled_until_ns = 0
+        for partition in self.cluster.partitions():
+            self.cluster.learn(partition, self.cluster.nodes)
