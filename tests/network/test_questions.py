@@ -43,13 +43,29 @@ def asking(producer: KafkaProducer) -> Questions:
 def describing(name: str, node_id: int | None = None) -> Question:
     return Question(
         DESCRIBE_TRANSACTIONS,
-        lambda *head: protocol.encode_describe_transactions(*head, [name]),
+        lambda version, number, client: protocol.encode_describe_transactions(
+            version, number, client, [name]
+        ),
         node_id=node_id,
     )
 
 
 def finding(name: str) -> Question:
-    return Question(FIND_COORDINATOR, lambda *head: protocol.encode_find_coordinator(*head, 1, name))
+    return Question(
+        FIND_COORDINATOR,
+        lambda version, number, client: protocol.encode_find_coordinator(version, number, client, 1, name),
+    )
+
+
+def ending(name: str, producer_id: int, node_id: int | None = None, highest: int | None = None) -> Question:
+    return Question(
+        END_TXN,
+        lambda version, number, client: protocol.encode_end_txn(
+            version, number, client, name, producer_id, 0, True
+        ),
+        node_id=node_id,
+        highest=highest,
+    )
 
 
 def answered(questions: Questions, *asked: Question) -> list[Any]:
@@ -124,15 +140,16 @@ def test_a_transaction_goes_on_beside_questions_of_the_same_kind(cluster: Script
             before = len(cluster.received(broker.END_TXN))
             end = producer.commit_transaction if commit else producer.abort_transaction
             ended.clear()
-            thread = threading.Thread(target=lambda end=end: (end(WAIT_S), ended.set()), daemon=True)
+
+            def run(end: Callable[[float], None] = end) -> None:
+                end(WAIT_S)
+                ended.set()
+
+            thread = threading.Thread(target=run, daemon=True)
             thread.start()
             cluster.wait_for_requests(broker.END_TXN, before + 1)
             # Its own EndTxn, of another id, on the same connection.
-            end_b = Question(
-                END_TXN,
-                lambda *head: protocol.encode_end_txn(*head, "b", 8, 0, True),
-                node_id=node_id,
-            )
+            end_b = ending("b", 8, node_id)
             questions = [
                 end_b,
                 describing("b", node_id),
@@ -244,17 +261,12 @@ def test_a_text_that_cannot_be_sent_fails_alone(cluster: ScriptedCluster) -> Non
 
 
 def test_versions_have_a_limit(cluster: ScriptedCluster) -> None:
-    def ending(highest: int | None) -> Question:
-        return Question(
-            END_TXN, lambda *head: protocol.encode_end_txn(*head, "a", 7, 0, True), highest=highest
-        )
-
     with producing(cluster) as producer:
-        answered(asking(producer), ending(None), ending(4))
+        answered(asking(producer), ending("a", 7), ending("a", 7, highest=4))
         for node in cluster.nodes.values():
             node.versions[broker.END_TXN] = (0, 3)
             node.drop_connections()
-        while isinstance(answered(asking(producer), ending(4))[0], BaseException):
+        while isinstance(answered(asking(producer), ending("a", 7, highest=4))[0], BaseException):
             pass
     versions = [received.header.version for received in cluster.received(broker.END_TXN)]
     assert versions[:2] == [5, 4]
@@ -352,7 +364,10 @@ def test_a_broker_that_a_question_has_found_can_be_asked(cluster: ScriptedCluste
         producer.wait_ready()
         assert "cannot be reached" in str(answered(asking(producer), describing("a", 2))[0])
         cluster.unlisted.clear()
-        brokers = Question(METADATA, lambda *head: protocol.encode_metadata(*head, [], False))
+        brokers = Question(
+            METADATA,
+            lambda version, number, client: protocol.encode_metadata(version, number, client, [], False),
+        )
         (found,) = answered(asking(producer), brokers)
         assert sorted(info.node_id for info in found.brokers) == [1, 2]
         assert described(asking(producer), "a", 2) == "a"

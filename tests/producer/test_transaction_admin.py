@@ -246,7 +246,12 @@ def test_many_are_ended_at_the_same_time(
     cluster.act(END_TXN, *[Act(hold=hold)] * 3)
     done = threading.Event()
     result: list[list[Ended]] = []
-    thread = threading.Thread(target=lambda: (result.append(admin.abort_all(many)), done.set()))
+
+    def run() -> None:
+        result.append(admin.abort_all(many))
+        done.set()
+
+    thread = threading.Thread(target=run)
     thread.start()
     cluster.wait_for_requests(END_TXN, 3)
     assert not done.wait(0.2)
