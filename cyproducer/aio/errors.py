@@ -11,8 +11,8 @@ from cyproducer.errors import *
 
 ProducerClosed = ProducerClosedError
 ProducerFenced = ProducerFencedError
-#: What transactions are refused with.
-IllegalOperation = KafkaConfigurationError
+#: A call for transactions, or ``send()``, at the wrong time or without a ``transactional_id``.
+IllegalOperation = IllegalStateError
 
 # The brokers' error codes, in the order of the codes.
 InvalidMessageError = CorruptRecordError

@@ -16,19 +16,22 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, Self
 
 from cyproducer.aio.batch import BatchBuilder
 from cyproducer.aio.structs import RecordMetadata
+from cyproducer.aio.transaction import TransactionContext
 from cyproducer.callers.send_path import WouldBlock
 from cyproducer.config import ProducerConfig
 from cyproducer.config.options import OptionTable
 from cyproducer.config.values import Refused
 from cyproducer.errors import (
     IllegalStateError,
+    InvalidProducerEpochError,
     KafkaConfigurationError,
     KafkaError,
     ProducerClosedError,
+    ProducerFencedError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
@@ -60,12 +63,14 @@ class AIOKafkaProducer:
         api_version: no effect, with a ``DeprecationWarning``. ``KafkaProducer`` has an option of that name.
         loop: needs not be given, and is ignored, with a ``DeprecationWarning``: futures belong to the loop
             that calls ``send()``.
+        transactional_id: enables transactions; ``start()`` takes the id over. ``acks`` and
+            ``enable_idempotence`` must not be given other values than these need.
 
     Not as in aiokafka, the default is ``acks="all"`` with idempotence, as for ``KafkaProducer``. As in
     aiokafka, the default of ``sasl_mechanism`` is "PLAIN" if ``security_protocol`` is one with SASL.
 
     Raises ``KafkaConfigurationError``, a ``ValueError``, if an option is unknown, has a value that is not
-    allowed, or asks for transactions.
+    allowed, or contradicts another one.
     """
 
     #: None before start() and after stop().
@@ -96,7 +101,8 @@ class AIOKafkaProducer:
             options["batch_size"] = max_batch_size
         if str(options.get("security_protocol", "")).upper().startswith("SASL"):
             options.setdefault("sasl_mechanism", "PLAIN")
-        if str(options.get("acks", "all")).lower() not in ("-1", "all"):
+        transactional = options.get("transactional_id") is not None
+        if str(options.get("acks", "all")).lower() not in ("-1", "all") and not transactional:
             # aiokafka's default: without this there would be a warning that it is switched off.
             options.setdefault("enable_idempotence", False)
         options["request_timeout_ms"] = request_timeout_ms
@@ -110,6 +116,8 @@ class AIOKafkaProducer:
         #: After stop(), so that a second one waits for the first.
         self._stopping: KafkaProducer | None = None
         self._closed = False
+        #: One for each call that ends a transaction, until it has returned: meanwhile nothing is accepted.
+        self._ending: set[object] = set()
         #: For each loop, its futures. A loop that is gone takes its own along.
         self._outcomes: weakref.WeakKeyDictionary[Any, LoopOutcomes] = weakref.WeakKeyDictionary()
         #: Those of the loop that sent last.
@@ -130,8 +138,10 @@ class AIOKafkaProducer:
         """Makes the producer and waits until a broker has answered, up to ``request_timeout_ms``.
 
         Raises ``KafkaConnectionError`` if none does, which says what failed for each address, or the error of
-        authentication. Then, and if the task is cancelled, nothing is left running, and ``start()`` may be
-        called again. Raises ``ProducerClosedError`` after ``stop()``.
+        authentication. With a ``transactional_id`` it takes that over, which fences older producers, and
+        raises ``KafkaTimeoutError`` if no coordinator has answered within as much time again. Then, and if
+        the task is cancelled, nothing is left running, and ``start()`` may be called again. Raises
+        ``ProducerClosedError`` after ``stop()``.
         """
         if self._closed:
             raise ProducerClosedError("start() after stop(): make another producer")
@@ -141,7 +151,7 @@ class AIOKafkaProducer:
             self._producer = KafkaProducer(self._config.given() | {"client_id": self._config.client_id})
         producer = self._producer
         try:
-            await in_thread(self._named("start"), producer.wait_ready)
+            await in_thread(self._named("start"), _begin, producer)
         except BaseException:
             # Unless stop() closes it.
             if self._producer is producer:
@@ -154,8 +164,9 @@ class AIOKafkaProducer:
         """Waits until all accepted records are acknowledged or failed, then closes the producer.
 
         Takes at most twice ``request_timeout_ms`` and ``linger_ms``; records that are left fail with
-        ``ProducerClosedError``. May be called several times. If the task is cancelled, the producer goes on
-        closing in the background, and the end of the process waits for it up to ``close_timeout_ms``.
+        ``ProducerClosedError``. Aborts an open transaction. May be called several times. If the task is
+        cancelled, the producer goes on closing in the background, and the end of the process waits for it up
+        to ``close_timeout_ms``.
         """
         self._closed = True
         if self._producer is not None:
@@ -195,6 +206,9 @@ class AIOKafkaProducer:
             return ProducerClosedError(f"{method}() after stop(): nothing was accepted")
         return IllegalStateError(f"{method}() before start(): await start() first, or use `async with`")
 
+    def _is_ending(self, method: str) -> IllegalStateError:
+        return IllegalStateError(f"{method}() while the transaction is being ended: nothing was accepted")
+
     # Sending
 
     async def send(
@@ -218,6 +232,8 @@ class AIOKafkaProducer:
         producer = self._producer
         if producer is None:
             raise self._not_running("send")
+        if self._ending:
+            raise self._is_ending("send")
         pairs: Any = headers
         if headers is not None and not isinstance(headers, list | Mapping):
             # It may be an iterator, which can be read only once. What is no list of pairs is refused below.
@@ -229,6 +245,9 @@ class AIOKafkaProducer:
                 record = producer._send_at_once(topic, value, key, pairs, partition, timestamp_ms, None)
             except WouldBlock:
                 record = None
+            except Exception as refusal:
+                producer._note_refused(refusal)
+                raise
         if record is None:
             record = await producer.send_async(topic, value, key, pairs, partition, timestamp_ms)
         # Without a partition, it was refused here. A broker may have refused it by now, too: that is for the
@@ -314,31 +333,43 @@ class AIOKafkaProducer:
         producer = self._producer
         if producer is None:
             raise self._not_running("send_batch")
+        if self._ending:
+            raise self._is_ending("send_batch")
         if not isinstance(batch, BatchBuilder):
             raise TypeError(f"batch: must come from create_batch(), not {type(batch).__name__}")
         batch.close()
-        if batch._largest + HEADER_BYTES > self._config.max_request_size:
-            raise RecordTooLargeError(
-                record_size=batch._largest + HEADER_BYTES, limit=self._config.max_request_size
-            )
-        partitions = await self.partitions_for(topic)
-        if partition not in partitions:
-            raise UnknownTopicOrPartitionError(
-                f"partition={partition}: topic {topic!r} has the partitions {sorted(partitions)}"
-            )
         records: list[RecordFuture] = []
         try:
+            await self._check_batch(batch, topic, partition)
             for key, value, timestamp_ms, headers in batch._records:
                 record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
                 try:
                     records.append(producer._send_at_once(*record, None))
                 except WouldBlock:
                     records.append(await accepted(producer, record, None))
-        except KafkaError as error:
-            error.accepted = len(records)
+        except Exception as error:
+            if isinstance(error, KafkaError):
+                error.accepted = len(records)
+            producer._note_refused(error)
+            raise
+        except asyncio.CancelledError:
+            if records:
+                whole = len(batch._records)
+                text = f"send_batch() was cancelled after {len(records)} of {whole} records"
+                producer._note_refused(KafkaError(text))
             raise
         # The future that the task awaits keeps it.
         return asyncio.get_running_loop().create_task(self._whole(records))
+
+    async def _check_batch(self, batch: BatchBuilder, topic: str, partition: int) -> None:
+        largest, limit = batch._largest + HEADER_BYTES, self._config.max_request_size
+        if largest > limit:
+            raise RecordTooLargeError(record_size=largest, limit=limit)
+        partitions = await self.partitions_for(topic)
+        if partition not in partitions:
+            raise UnknownTopicOrPartitionError(
+                f"partition={partition}: topic {topic!r} has the partitions {sorted(partitions)}"
+            )
 
     async def _whole(self, records: list[RecordFuture]) -> RecordMetadata | None:
         """The outcome of a batch."""
@@ -355,34 +386,122 @@ class AIOKafkaProducer:
     # Transactions
 
     async def begin_transaction(self) -> None:
-        """Raises ``KafkaConfigurationError``: transactions are not supported yet."""
-        _no_transactions("begin_transaction")
+        """Begins a transaction, to which all records belong until it is ended. Sends nothing.
+
+        Raises ``IllegalStateError`` (``IllegalOperation``) if a transaction is open, or without a
+        ``transactional_id``, and ``ProducerFencedError`` (``ProducerFenced``) if a newer producer has the id.
+        """
+        producer = self._transactional("begin_transaction")
+        try:
+            # It waits for no network, only for the sender's next step.
+            producer.begin_transaction()
+        except InvalidProducerEpochError as error:
+            raise _fenced(error) from error
 
     async def commit_transaction(self) -> None:
-        """Raises ``KafkaConfigurationError``: transactions are not supported yet."""
-        _no_transactions("commit_transaction")
+        """Waits until all records are acknowledged, and commits them, with the offsets, as one.
+
+        If the task is cancelled, the commit goes on. Raises ``AbortableError`` if a record has failed, or was
+        not accepted: call ``abort_transaction()``. ``KafkaTimeoutError``: the outcome is not known yet; call
+        it again. Further errors are those of ``begin_transaction()``.
+        """
+        await self._end("commit", _commit, self._transactional("commit_transaction"))
 
     async def abort_transaction(self) -> None:
-        """Raises ``KafkaConfigurationError``: transactions are not supported yet."""
-        _no_transactions("abort_transaction")
+        """Aborts the transaction: readers with ``read_committed`` never see its records.
 
-    async def send_offsets_to_transaction(self, offsets: Any, group_id: str) -> None:
-        """Raises ``KafkaConfigurationError``: transactions are not supported yet."""
-        _no_transactions("send_offsets_to_transaction")
+        Records that were not sent yet fail with ``TransactionAbortedError``; all futures are done when this
+        returns. If the task is cancelled, the abort goes on. Errors are those of ``begin_transaction()``, and
+        ``KafkaTimeoutError``: call it again.
+        """
+        await self._end("abort", _abort, self._transactional("abort_transaction"))
 
-    def transaction(self) -> NoReturn:
-        """Raises ``KafkaConfigurationError``: transactions are not supported yet."""
-        _no_transactions("transaction")
+    async def send_offsets_to_transaction(self, offsets: Any, group_id: Any) -> None:
+        """Makes positions of a consumer group part of the transaction: they are committed with its records.
+
+        ``offsets``: {TopicPartition: offset, (offset, metadata) or OffsetAndMetadata}, the next offset to
+        read of each partition. ``group_id``: the group's, with which nobody is refused, or a
+        ``ConsumerGroupMetadata``, so that the broker refuses a member that has lost its partitions (KIP-447).
+
+        Raises ``AbortableError`` if the group or a partition refuses it: call ``abort_transaction()``.
+        ValueError and TypeError: the arguments, and nothing was sent.
+        """
+        producer = self._transactional("send_offsets_to_transaction")
+        if not group_id:
+            raise ValueError(f"group_id={group_id!r}: must be the id of a group")
+        # A copy: other tasks may change it meanwhile.
+        given = dict(offsets) if isinstance(offsets, Mapping) else offsets
+        await self._call("offsets", producer.send_offsets_to_transaction, given, group_id)
+
+    def transaction(self) -> TransactionContext:
+        """A block that is one transaction: ``async with producer.transaction():``.
+
+        Begins at the start and commits at the end. If the block raises, or its task is cancelled, or if the
+        commit raises, the transaction is aborted, and the exception is raised further.
+        """
+        self._transactional("transaction")
+        return TransactionContext(self)
+
+    def _transactional(self, method: str) -> KafkaProducer:
+        if self._producer is None:
+            raise self._not_running(method)
+        if self._config.transactional_id is None:
+            raise IllegalStateError(
+                f"{method}() needs a transactional_id, and this producer has none: "
+                "AIOKafkaProducer(transactional_id=...)"
+            )
+        return self._producer
+
+    async def _end(
+        self, name: str, function: Callable[[KafkaProducer], None], producer: KafkaProducer
+    ) -> None:
+        # As in aiokafka, other tasks can send nothing more as soon as this is called.
+        token = object()
+        self._ending.add(token)
+
+        def run() -> None:
+            try:
+                function(producer)
+            finally:
+                self._ending.discard(token)
+
+        try:
+            await self._call(name, run)
+        except Exception:
+            # The thread could not be started, or has done this.
+            self._ending.discard(token)
+            raise
+
+    async def _call(self, name: str, function: Callable[..., None], *arguments: Any) -> None:
+        try:
+            await in_thread(self._named(name), function, *arguments)
+        except InvalidProducerEpochError as error:
+            raise _fenced(error) from error
 
     def __repr__(self) -> str:
         state = "open" if self._producer is not None else "stopped" if self._closed else "not started"
         return f"<{type(self).__name__} {self.client_id!r} {state}>"
 
 
-def _no_transactions(method: str) -> NoReturn:
-    raise KafkaConfigurationError(
-        f"{method}(): transactions are not supported by this version of cyproducer yet"
-    )
+def _begin(producer: KafkaProducer) -> None:
+    producer.wait_ready()
+    if producer.config.transactional_id is not None:
+        producer.init_transactions()
+
+
+def _commit(producer: KafkaProducer) -> None:
+    producer.commit_transaction()
+
+
+def _abort(producer: KafkaProducer) -> None:
+    producer.abort_transaction()
+    # The callbacks that set the futures have run, too.
+    producer.flush()
+
+
+def _fenced(error: InvalidProducerEpochError) -> ProducerFencedError:
+    """Brokers before 2.7 say it with another code. aiokafka makes no difference."""
+    return ProducerFencedError(*error.args)
 
 
 def _delivery_timeout_ms(options: Mapping[str, Any]) -> float:

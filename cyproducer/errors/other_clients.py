@@ -1,8 +1,8 @@
 """Lets ``except kafka.errors.KafkaTimeoutError`` catch this package's error of that name; also aiokafka's.
 
 A program that moves here from kafka-python or aiokafka may still have its ``except`` clauses. So each class
-gets the other client's class of the same name, or the same error code, as a further base, as soon as the
-program has imported that: classes cannot be matched in any other way, since ``except`` ignores
+gets the other client's class of the same name, or the same error code, as a further base (a few get two), as
+soon as the program has imported that: classes cannot be matched in any other way, since ``except`` ignores
 ``__subclasscheck__``. The other client is never imported here. The program may import either package first:
 an ``except`` clause can only name the other client's class after its import, and an error that is made after
 that finds it.
@@ -23,6 +23,12 @@ _RENAMED: Final[Mapping[str, str]] = {
 }
 """aiokafka's names, where neither the name nor the code tells."""
 
+_ALSO: Final[Mapping[str, str]] = {
+    "IllegalStateError": "IllegalOperation",
+    "InvalidProducerEpochError": "ProducerFenced",
+}
+"""What aiokafka raises besides, in transactions, for what is one error here."""
+
 
 def adopt(root: type[Exception], module: str) -> bool:
     """Gives ``root`` and its subclasses their further bases, if ``module`` has been imported.
@@ -35,12 +41,12 @@ def adopt(root: type[Exception], module: str) -> bool:
         return False
     # Bases before their subclasses. Two threads may do the same at once: both set the same.
     for ours in sorted(_tree(root), key=lambda each: len(each.__mro__)):
-        twin = _twin(ours, theirs)
-        if not isinstance(twin, type) or not issubclass(twin, Exception) or issubclass(ours, twin):
-            continue
-        # An old version may have a tree that does not fit: then only the bases' twins match.
-        with suppress(TypeError):
-            ours.__bases__ = (*ours.__bases__, twin)
+        for twin in (_twin(ours, theirs), getattr(theirs, _ALSO.get(ours.__name__, ""), None)):
+            if not isinstance(twin, type) or not issubclass(twin, Exception) or issubclass(ours, twin):
+                continue
+            # An old version may have a tree that does not fit: then only the bases' twins match.
+            with suppress(TypeError):
+                ours.__bases__ = (*ours.__bases__, twin)
     return True
 
 

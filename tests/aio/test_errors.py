@@ -52,6 +52,8 @@ found["others"] = not caught(error, theirs.KafkaTimeoutError)
 found["below"] = caught(ours.DeliveryTimeoutError("text"), theirs.KafkaTimeoutError)
 found["no brokers"] = caught(ours.NoBrokersAvailable("text"), theirs.KafkaConnectionError)
 found["too large"] = caught(ours.RecordTooLargeError("text"), theirs.MessageSizeTooLargeError)
+found["fenced"] = caught(ours.InvalidProducerEpoch("text"), theirs.ProducerFenced)
+found["out of order"] = caught(ours.IllegalStateError("text"), theirs.IllegalStateError)
 print(json.dumps(found))
 """
 
@@ -77,8 +79,7 @@ def test_every_name_of_a_producers_error_can_be_imported() -> None:
     ids=["theirs first", "ours first", "between", "kafka-python last", "kafka-python first"],
 )
 def test_aiokafkas_classes_catch_ours(imports: str) -> None:
-    # What transactions are refused with has another meaning than aiokafka's.
-    names = sorted(THEIRS.keys() - OF_CONSUMERS - {"IllegalOperation", "CommitFailedError"})
+    names = sorted(THEIRS.keys() - OF_CONSUMERS - {"CommitFailedError"})
     done = run_to_exit(PROGRAM.format(imports=imports, names=names))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -680,7 +680,8 @@ def test_plain_is_the_mechanism_that_is_not_given() -> None:
         ({"security_protocol": "SOME"}, "security_protocol='SOME'"),
         ({"max_batch_size": 1, "batch_size": 1}, "max_batch_size and batch_size"),
         ({"max_bach_size": 1}, "unknown option 'max_bach_size'"),
-        ({"transactional_id": "t"}, "transactional_id='t': not supported"),
+        ({"transactional_id": "t", "acks": 1}, r"transactional_id='t' contradicts acks=1 \(must be 'all'\)"),
+        ({"transactional_id": "t", "enable_idempotence": False}, "contradicts transactional_id='t'"),
     ],
 )
 def test_a_wrong_option_is_a_value_error_of_the_constructor(options: dict[str, Any], text: str) -> None:
@@ -703,23 +704,6 @@ def test_options_of_old_versions_warn_and_have_no_effect() -> None:
 def test_acks_that_exclude_idempotence_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
     AIOKafkaProducer(acks=1)
     assert caplog.messages == []
-
-
-def test_transactions_are_refused_as_by_the_constructor() -> None:
-    async def main() -> None:
-        producer = AIOKafkaProducer()
-        for call in (
-            producer.begin_transaction(),
-            producer.commit_transaction(),
-            producer.abort_transaction(),
-            producer.send_offsets_to_transaction({}, "group"),
-        ):
-            with pytest.raises(errors.KafkaConfigurationError, match=r"\(\): transactions are not supported"):
-                await call
-        with pytest.raises(errors.IllegalOperation, match=r"transaction\(\): transactions are not supported"):
-            producer.transaction()
-
-    run(main())
 
 
 def test_a_started_producer_uses_one_client_id(cluster: ScriptedCluster) -> None:
