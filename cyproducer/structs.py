@@ -4,7 +4,7 @@ Owns names and field order. Immutable and therefore thread-safe.
 """
 
 from array import array
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class TopicPartition(NamedTuple):
@@ -65,7 +65,7 @@ class PreparedTransaction(NamedTuple):
     ``KafkaProducer.prepare_transaction()`` returns it; ``cyproducer.transactions`` has ``commit`` and
     ``abort``. Small, and can be pickled. ``protocol`` is 1, or 2 for KIP-890. ``empty``: nothing was written,
     so that there is nothing to end. ``offsets`` has the first and the last offset written to each partition;
-    others may have written between them.
+    others may have written between them. ``to_json()`` and ``from_json()`` are for files and other languages.
     """
 
     transactional_id: str
@@ -74,6 +74,59 @@ class PreparedTransaction(NamedTuple):
     protocol: int
     empty: bool
     offsets: dict[TopicPartition, tuple[int, int]]
+
+    def to_json(self) -> str:
+        """Returns an object with the fields' names, in one line. ``offsets``: topic, then partition."""
+        # Imported here: most programs prepare no transaction.
+        import json
+
+        topics: dict[str, dict[str, tuple[int, int]]] = {}
+        for (topic, partition), offsets in self.offsets.items():
+            topics.setdefault(topic, {})[str(partition)] = offsets
+        return json.dumps(self._asdict() | {"offsets": topics})
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "PreparedTransaction":
+        """Reads what ``to_json()`` has written.
+
+        ``protocol``, ``empty`` and ``offsets`` may be missing: then it is one of the second protocol that has
+        something, in unknown places.
+
+        Raises:
+            ValueError: this is not a prepared transaction; the message says what is wrong.
+        """
+        import json
+
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise ValueError(f"a prepared transaction is an object, not {found!r:.100}")
+        if unknown := sorted(set(found) - set(cls._fields)):
+            raise ValueError(f"a prepared transaction has no field {unknown[0]!r}")
+        whole: dict[str, Any] = {"protocol": 2, "empty": False, "offsets": {}} | found
+        for name, kind, wanted in (
+            ("transactional_id", str, "a text"),
+            ("producer_id", range(1 << 63), "a number of 64 bits, not negative"),
+            ("epoch", range(1 << 15), "a number of 16 bits, not negative"),
+            ("protocol", range(1, 3), "1 or 2"),
+            ("empty", bool, "true or false"),
+        ):
+            value = whole.get(name)
+            # Not isinstance(): a truth value is a number to it.
+            right = type(value) is int and value in kind if isinstance(kind, range) else type(value) is kind
+            if not right:
+                raise ValueError(f"{name} of a prepared transaction is {wanted}, not {value!r:.100}")
+        try:
+            whole["offsets"] = {
+                TopicPartition(topic, int(partition)): (int(first), int(last))
+                for topic, partitions in whole["offsets"].items()
+                for partition, (first, last) in partitions.items()
+            }
+        except (AttributeError, TypeError, ValueError):
+            raise ValueError(
+                "offsets of a prepared transaction are {topic: {partition: [first, last]}}, not "
+                f"{whole['offsets']!r:.100}"
+            ) from None
+        return cls(**whole)
 
 
 class OffsetRange(NamedTuple):

@@ -103,6 +103,15 @@ def table(rows: Sequence[tuple[str, str]]) -> str:
     return "\n".join(f"  {name:<{name_width}}  {value:>{value_width}}" for name, value in rows)
 
 
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table with a head, each column as wide as its widest cell."""
+    widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
+    return [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (head, *rows)
+    ]
+
+
 def one_line(error: BaseException) -> str:
     """An exception as one line. The class name is added if the text does not contain it."""
     text = " ".join(str(error).split())

@@ -1,8 +1,9 @@
-"""``python -m cyproducer``, also installed as ``cyproducer``: sends lines, measures, or runs a demo.
+"""``python -m cyproducer``, also installed as ``cyproducer``: sends lines, measures, ends transactions, or
+runs a demo.
 
 Owns the subcommands, exit codes and messages about what keeps a command from running. Exit codes of all: 0
 all records were delivered, 1 some were not or no broker could be reached, 2 wrong usage, 130 after SIGINT,
-143 after SIGTERM.
+143 after SIGTERM. ``transactions`` has two more, for what has become of a transaction.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from cyproducer.cli import perf, produce
+from cyproducer.cli import perf, produce, transactions
 from cyproducer.cli.console import discard, one_line, say
 from cyproducer.cli.settings import COMPRESSIONS, at_least
 from cyproducer.errors import KafkaConfigurationError, KafkaError
@@ -41,7 +42,11 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     )
     parser.add_argument("--version", action="version", version=f"cyproducer {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    of = {"produce": produce.add_parser(commands), "perf": perf.add_parser(commands)}
+    of = {
+        "produce": produce.add_parser(commands),
+        "perf": perf.add_parser(commands),
+        "transactions": transactions.add_parser(commands),
+    }
     _add_demo(commands)
     return parser, of
 
@@ -59,6 +64,8 @@ def _run(arguments: Sequence[str] | None) -> int:
             return demo(options)
         if options.command == "perf":
             return perf.perf(options, of["perf"])
+        if options.command == "transactions":
+            return transactions.transactions(options, of["transactions"])
         return produce.produce(options, of["produce"])
     except KafkaConfigurationError as error:
         of[options.command].error(str(error))

@@ -23,10 +23,12 @@ from cyproducer.errors import KafkaConfigurationError
 from cyproducer.records.codecs import CODECS
 
 COMPRESSIONS = tuple(codec.name for codec in CODECS)
+_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+"""Seconds."""
 
 
-def add_connection_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that `producer_settings` reads."""
+def add_connection_options(parser: argparse.ArgumentParser, sends: bool = True) -> None:
+    """Adds the options that `producer_settings` reads; those about records only if the command ``sends``."""
     group = parser.add_argument_group("connection", "Later ones of this list override earlier ones.")
     add = group.add_argument
     add(
@@ -50,9 +52,12 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
         type=str.upper,
         help="PLAINTEXT (default), SSL, SASL_PLAINTEXT or SASL_SSL",
     )
-    add("-z", "--compression", "--compression-codec", dest="compression", choices=COMPRESSIONS)
-    add("--acks", type=acks, help="0, 1 or all (default)")
-    add("--linger-ms", type=at_least(0), metavar="MS", help="wait this long for a batch to fill")
+    if sends:
+        add("-z", "--compression", "--compression-codec", dest="compression", choices=COMPRESSIONS)
+        add("--acks", type=acks, help="0, 1 or all (default)")
+        add("--linger-ms", type=at_least(0), metavar="MS", help="wait this long for a batch to fill")
+    else:
+        parser.set_defaults(compression=None, acks=None, linger_ms=None)
     add(
         "-X",
         "--command-property",
@@ -199,6 +204,19 @@ def at_least(lowest: int) -> Callable[[str], int]:
         return value
 
     return number
+
+
+def seconds(text: str) -> float:
+    """Parses a duration: a number of seconds, or a number with the unit ms, s, m, h or d."""
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit = _UNITS.get(text[len(number) :])
+    try:
+        value = float(number)
+    except ValueError:
+        value = -1
+    if unit is None or not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 90, 60s, 500ms, 5m, 2h or 1d")
+    return value * unit
 
 
 def rate(text: str) -> float:

@@ -16,9 +16,11 @@ it may have changed: before a transaction's first request, and before EndTxn, if
 second. A transaction keeps its protocol. Only its EndTxn is one of the first if the level has sunk meanwhile.
 
 **Opening.** ``begin`` sends nothing. A transaction is *opened* when it has something to send: the level is
-known, the epoch is bumped if the last transaction used the first protocol and this one uses the second, and
-the markers of the last transaction are written. The second protocol's Produce would meet those markers in the
-broker, and wait there for 20 ms; DescribeTransactions asks for them and blocks nobody.
+known, and the markers of the last transaction are written. Before that the epoch is bumped if the last
+transaction used the first protocol and this one uses the second, or if ``prepare`` handed the identity out:
+otherwise a late EndTxn of another process could end this transaction. The second protocol's Produce would
+meet the markers in the broker, and wait there for 20 ms; DescribeTransactions asks for them and blocks
+nobody.
 
 **One at a time.** One request about the transaction is in flight at any time. EndTxn goes out only when no
 Produce request is unanswered, because a broker may append a late one after it, to the next transaction.
@@ -679,7 +681,8 @@ class Transactions:
             return AskLevel()
         protocol = self._protocol_now()
         changed = protocol == SECOND and self._last_protocol == FIRST and self.epoch >= 0
-        if changed or self.epoch == FENCING_EPOCH:
+        handed_out = self._prepared is not None and self._prepared[:2] == (self.producer_id, self.epoch)
+        if changed or handed_out or self.epoch == FENCING_EPOCH:
             return InitProducerId(self.producer_id, self.epoch)
         if protocol == SECOND and self._markers_under_way and now_ms - self._ended_ms < MARKERS_LAST_MS:
             return AskMarkers()

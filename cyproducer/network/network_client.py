@@ -48,6 +48,7 @@ from cyproducer.network.connection import Connection
 from cyproducer.network.connector import Connector, refuses_credentials, was_accepted
 from cyproducer.network.dns import Resolver
 from cyproducer.network.producer_id import COMPRESSING_MS, ProducerIdClient
+from cyproducer.network.questions import Questions
 from cyproducer.network.sender import Sender
 from cyproducer.network.transaction_client import TransactionClient
 from cyproducer.records.topic_names import legal_topic
@@ -182,7 +183,7 @@ class NetworkClient:
                 backoff,
                 rng,
                 self._connector,
-                lambda: list(self._metadata.broker_ids()) or self._connector.bootstrap,
+                self._nodes,
                 self.diagnosis,
             )
             self.fates.transactions = self.transactions.machine
@@ -203,6 +204,8 @@ class NetworkClient:
                 api.key: (api, decode, self.transactions.handler(handle))
                 for api, decode, handle in self.transactions.responses()
             }
+        #: What programs ask brokers, beyond what a producer asks.
+        self.questions = Questions(config, sender, rng, self._connector, self._nodes, self.diagnosis)
         #: Called after the view of the cluster has changed, on the sender thread or the thread in close().
         self.on_change: Callable[[], object] = lambda: None
         self._metadata_on: Connection | None = None
@@ -430,7 +433,7 @@ class NetworkClient:
 
     def tick(self, now_ms: float) -> float:
         """Does the work that is due; returns the milliseconds until the next work is due."""
-        connections_ms = self._connector.tick(now_ms, (self._metadata_on, self._identity.asked_on))
+        connections_ms = self._connector.tick(now_ms, self._busy())
         self._track_topics(now_ms)
         while self._purges:
             purge = self._purges.popleft()
@@ -443,6 +446,7 @@ class NetworkClient:
         for node_id in self._sender.nodes_without_connection():
             self._connector.connect_to(node_id, now_ms)
         identity_ms = self._identity.tick(now_ms)
+        questions_ms = self.questions.tick(now_ms, self._denied)
         metadata_ms = self._update_metadata(now_ms)
         self._fail_parked(now_ms)
         if self._denied is not None:
@@ -453,7 +457,15 @@ class NetworkClient:
         if self._shrunk:
             connections_ms = min(connections_ms, COMPRESSING_MS)
         lines_ms = self._log_limit.flush(now_ms)
-        return max(0.0, min(overdue_ms, identity_ms, metadata_ms, connections_ms, lines_ms))
+        return max(0.0, min(overdue_ms, identity_ms, questions_ms, metadata_ms, connections_ms, lines_ms))
+
+    def _nodes(self) -> list[int]:
+        """The nodes to connect to if any broker will do."""
+        return list(self._metadata.broker_ids()) or self._connector.bootstrap
+
+    def _busy(self) -> tuple[Connection | None, ...]:
+        """The connections on which a request other than Produce has no response yet."""
+        return self._metadata_on, self._identity.asked_on, *self.questions.asked_on
 
     def _now_ms(self) -> float:
         return self._clock.monotonic_ns() / 1e6
@@ -474,7 +486,7 @@ class NetworkClient:
         self, connection: Connection, api_key: int, version: int, frame: bytes, now_ms: float
     ) -> None:
         """Handles the response to a request other than Produce."""
-        api, decode, handle = self._handlers[api_key]
+        api, decode, handle = self.questions.handler(connection, frame) or self._handlers[api_key]
         try:
             response = decode(version, frame)
             if version >= api.client_throttles:
@@ -505,12 +517,15 @@ class NetworkClient:
 
     def _close_bootstrap(self, connection: Connection) -> None:
         if connection.ready and connection.node_id >= 0:
-            self._connector.close_bootstrap((self._metadata_on, self._identity.asked_on))
+            self._connector.close_bootstrap(self._busy())
 
     def on_broken(self, connection: Connection, cause: Exception | None, now_ms: float) -> None:
         """A connection was closed: by this client on purpose (``cause`` is None), or because of a failure."""
         cause = self._connector.on_broken(connection, cause, now_ms)
         self._identity.on_broken(connection, cause or ConnectionError("closed by this client"), now_ms)
+        self.questions.on_broken(
+            connection, cause or errors.KafkaConnectionError(f"{connection.where}: closed by this client")
+        )
         if cause is None:
             return
         if connection is self._metadata_on and self._listing is not None:
@@ -621,8 +636,8 @@ class NetworkClient:
         ready = self._connector.free(now_ms)
         if not ready:
             # If all connected brokers throttle, try another broker.
-            candidates = list(self._metadata.broker_ids()) or self._connector.bootstrap
-            return min(self._connector.seek(candidates, now_ms), self._connector.throttled_ms(now_ms))
+            seek_ms = self._connector.seek(self._nodes(), now_ms)
+            return min(seek_ms, self._connector.throttled_ms(now_ms))
         connection = min(ready, key=lambda c: (c.in_flight, self._rng()))
         if listing:
             self._ask_for_listing(connection)
@@ -834,4 +849,5 @@ class NetworkClient:
         self._fatal = errors.ProducerClosedError("the producer was closed")
         if self.transactions is not None:
             self.transactions.end(self._fatal)
+        self.questions.end(self._fatal)
         self._announce()

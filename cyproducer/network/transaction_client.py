@@ -64,7 +64,7 @@ FEATURE = "transaction.version"
 OLDEST_BUMP = 3
 """The first version of InitProducerId that bumps an epoch (KIP-360)."""
 
-_HIGHEST_OF_FIRST = {END_TXN: 4, TXN_OFFSET_COMMIT: 4}
+HIGHEST_OF_FIRST = {END_TXN: 4, TXN_OFFSET_COMMIT: 4}
 """The highest versions that belong to the first protocol."""
 
 
@@ -377,7 +377,7 @@ class TransactionClient:
             )
             return None
         if isinstance(request, EndTxn | CommitOffsets) and request.protocol == FIRST:
-            version = min(version, _HIGHEST_OF_FIRST[api])
+            version = min(version, HIGHEST_OF_FIRST[api])
         return api, version
 
     def _encode(self, request: Request, version: int, number: int) -> bytes:
@@ -450,7 +450,7 @@ class TransactionClient:
     def on_features(self, response: ApiVersionsResponse, now_ms: float) -> None:
         """A broker has reported its features, in a new connection's handshake."""
         if response.error_code == 0:
-            self.machine.on_features(response.features_epoch, _level(response), now_ms)
+            self.machine.on_features(response.features_epoch, level_of(response), now_ms)
 
     def on_level(self, connection: Connection, response: ApiVersionsResponse, now_ms: float) -> None:
         """The response to a question for the level, on a connection that is in use."""
@@ -460,7 +460,7 @@ class TransactionClient:
         if response.error_code:
             self.machine.on_level_unknown(now_ms)
         else:
-            self.machine.on_level(response.features_epoch, _level(response), now_ms)
+            self.machine.on_level(response.features_epoch, level_of(response), now_ms)
         self._go_on(now_ms)
 
     def on_broken(self, connection: Connection, cause: BaseException, now_ms: float) -> None:
@@ -489,5 +489,6 @@ _APIS: dict[type, Api] = {
 }
 
 
-def _level(response: ApiVersionsResponse) -> int:
+def level_of(response: ApiVersionsResponse) -> int:
+    """Returns the finalized level of ``transaction.version``, 0 if there is none."""
     return response.finalized_features.get(FEATURE, (0, 0))[1]

@@ -41,7 +41,7 @@ NOT_RUN = {
     "docs/security.md": 2,
     "docs/spark.md": 5,
     "docs/tracing.md": 3,
-    "docs/transactions.md": 1,
+    "docs/transactions.md": 2,
 }
 
 

@@ -1,0 +1,280 @@
+"""Asks brokers for programs: sends one request for each question, and hands the response to its thread.
+
+Owns the questions that wait for a connection, those that are sent and have no response yet, and the threads
+that wait for them. Does not repeat or interpret anything: a question fails with its connection, and whoever
+asked decides what follows. Does not connect (``connector``).
+
+A response belongs to the question with its connection and correlation id. So any number of questions may be
+in flight, also of the same kind, and beside the requests of the rest of the client.
+
+``tick`` and everything named ``on_...`` run with the loop lock held, one call at a time. The methods under
+"From application threads" may be called from any thread.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from cyproducer import errors
+from cyproducer.base.threads import Condition
+from cyproducer.config import ProducerConfig
+from cyproducer.control.apis import (
+    API_VERSIONS,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    LIST_TRANSACTIONS,
+    METADATA,
+    Api,
+)
+from cyproducer.futures.waiting import refuse_wait_of_sender
+from cyproducer.network import protocol
+from cyproducer.network.connection import Connection
+from cyproducer.network.connector import Connector
+from cyproducer.network.sender import Sender
+
+Encode = Callable[[int, int, str], bytes]
+"""Makes a request's frame from its version, its correlation id and the client id."""
+Handle = Callable[[Connection, int, Any, float], None]
+
+_DECODERS: dict[Api, Callable[[int, bytes], Any]] = {
+    API_VERSIONS: protocol.decode_api_versions,
+    METADATA: protocol.decode_metadata,
+    FIND_COORDINATOR: protocol.decode_find_coordinator,
+    INIT_PRODUCER_ID: protocol.decode_init_producer_id,
+    END_TXN: protocol.decode_end_txn,
+    DESCRIBE_TRANSACTIONS: protocol.decode_describe_transactions,
+    LIST_TRANSACTIONS: protocol.decode_list_transactions,
+}
+_ANSWERED_LATE_S = 0.5
+"""How often a waiting thread looks, in case that nobody has woken it."""
+
+
+class Question:
+    """A request that a program wants a broker to answer, and the outcome.
+
+    ``done``: one of ``response`` and ``error`` is set. ``final``: it would get the same error again, as the
+    broker lacks the API, refuses this client, or the request cannot be encoded. ``node_id`` and ``where``:
+    the broker that was asked, -1 and "" if none was.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        encode: Encode | None = None,
+        *,
+        node_id: int | None = None,
+        highest: int | None = None,
+    ) -> None:
+        """
+        Args:
+            api: the kind of request; one of those that this module decodes.
+            encode: makes the frame; None for ApiVersions.
+            node_id: the broker to ask; None: any.
+            highest: the highest version to use; None: the highest that was agreed on.
+        """
+        self.api = api
+        self.encode = encode
+        self.wanted_node = node_id
+        self.highest = highest
+        self.node_id = -1
+        self.where = ""
+        self.response: Any = None
+        self.error: BaseException | None = None
+        self.final = False
+        self.done = False
+        self.withdrawn = False
+
+    def withdraw(self) -> None:
+        """Nobody waits for it any more: if it was not sent yet, it never is. Any thread."""
+        self.withdrawn = True
+
+
+class Questions:
+    """The questions of one client. See the module's docstring."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        sender: Sender,
+        rng: Callable[[], float],
+        connector: Connector,
+        nodes: Callable[[], Sequence[int]],
+        diagnosis: Callable[[], str],
+    ) -> None:
+        """
+        Args:
+            config: the client's options.
+            sender: is woken up by a new question.
+            rng: returns a float in [0, 1), for the choice among brokers.
+            connector: sends requests, and connects to brokers.
+            nodes: returns the nodes to connect to if there is no connection.
+            diagnosis: says for errors why nothing gets through.
+        """
+        self._config = config
+        self._sender = sender
+        self._rng = rng
+        self._connector = connector
+        self._nodes = nodes
+        self._diagnosis = diagnosis
+        # Filled by application threads, emptied by the sender thread.
+        self._submitted: deque[Question] = deque()
+        # Without a connection yet, in the order in which they were asked.
+        self._waiting: list[Question] = []
+        self._asked: dict[tuple[Connection, int], Question] = {}
+        self._closed: BaseException | None = None
+        # Notifies application threads that a question is done.
+        self._changed = Condition()
+
+    # From application threads
+
+    def ask(self, question: Question) -> Question:
+        """Asks, and returns the question; ``wait`` waits for it."""
+        refuse_wait_of_sender(f"asking brokers for {question.api.name}")
+        self._submitted.append(question)
+        self._sender.request_control()
+        return question
+
+    def wait(self, questions: Iterable[Question], timeout_s: float) -> None:
+        """Waits until one of them is done, up to ``timeout_s`` seconds; so long if there are none.
+
+        Raises:
+            ProducerClosedError: the client was closed.
+        """
+        asked = list(questions)
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while not any(question.done for question in asked):
+                if self._closed is not None:
+                    raise errors.copied(self._closed)
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return
+                self._changed.wait(min(left, _ANSWERED_LATE_S))
+
+    # With the loop lock held
+
+    @property
+    def asked_on(self) -> list[Connection]:
+        """The connections with questions in flight: not to be closed because they are idle."""
+        return [connection for connection, _ in self._asked]
+
+    def tick(self, now_ms: float, denied: BaseException | None) -> float:
+        """Sends what can be sent; returns the milliseconds until the next attempt.
+
+        ``denied``: why the brokers refuse this client's credentials; None if they do not.
+        """
+        while self._submitted:
+            self._waiting.append(self._submitted.popleft())
+        if not self._waiting:
+            return math.inf
+        wait_ms = math.inf
+        still_waiting = []
+        for question in self._waiting:
+            if question.withdrawn:
+                continue
+            connection, attempt_ms = self._connection(question, now_ms, denied)
+            if connection is not None:
+                self._send(question, connection)
+            elif not question.done:
+                wait_ms = min(wait_ms, attempt_ms)
+                still_waiting.append(question)
+        self._waiting = still_waiting
+        return wait_ms
+
+    def _connection(
+        self, question: Question, now_ms: float, denied: BaseException | None
+    ) -> tuple[Connection | None, float]:
+        """Returns a connection for the question, or None and when to try again."""
+        free = self._connector.free(now_ms)
+        node_id = question.wanted_node
+        if node_id is not None:
+            free = [connection for connection in free if connection.node_id == node_id]
+        if free:
+            return min(free, key=lambda c: (c.in_flight, self._rng())), 0
+        if denied is not None:
+            self._refuse(question, errors.copied(denied))
+            return None, math.inf
+        if node_id is None:
+            seek_ms = self._connector.seek(self._nodes(), now_ms)
+            return None, min(seek_ms, self._connector.throttled_ms(now_ms))
+        wait_ms = self._connector.reach(node_id, now_ms)
+        if wait_ms is None:
+            self._finish(
+                question,
+                errors.KafkaConnectionError(f"broker {node_id} cannot be reached: {self._diagnosis()}"),
+            )
+            return None, math.inf
+        return None, wait_ms
+
+    def _send(self, question: Question, connection: Connection) -> None:
+        question.node_id, question.where = connection.node_id, connection.where
+        api = question.api
+        if api is API_VERSIONS:
+            version = connection.handshake.api_versions_version
+        else:
+            version = connection.handshake.versions.get(api)
+        if version is None:
+            error = errors.UnsupportedVersionError(f"{connection.where} is too old: it has no {api.name}")
+            self._refuse(question, error)
+            return
+        if question.highest is not None:
+            version = min(version, question.highest)
+        number = connection.next_correlation_id()
+        try:
+            if question.encode is None:
+                frame = self._connector.encode_api_versions(version, number)
+            else:
+                frame = question.encode(version, number, self._config.client_id)
+        except Exception as error:
+            # A program's text that cannot be sent is the program's problem, and not this client's end.
+            self._refuse(question, error)
+            return
+        self._asked[connection, number] = question
+        self._connector.request(connection, api, number, frame, version)
+
+    def handler(
+        self, connection: Connection, frame: bytes
+    ) -> tuple[Api, Callable[[int, bytes], Any], Handle] | None:
+        """Returns the API, the decoder and the handler of a response; None: it answers no question."""
+        if not self._asked:
+            return None
+        number = int.from_bytes(frame[:4], "big", signed=True)
+        question = self._asked.get((connection, number))
+        if question is None:
+            return None
+
+        def handle(connection: Connection, version: int, response: Any, now_ms: float) -> None:
+            # Not before it is decoded: otherwise on_broken() would not find it.
+            del self._asked[connection, number]
+            if question.api is FIND_COORDINATOR and response.error_code == 0:
+                self._connector.know(response.node_id, response.host, response.port)
+            elif question.api is METADATA:
+                for broker in response.brokers:
+                    self._connector.know(broker.node_id, broker.host, broker.port)
+            self._finish(question, response=response)
+
+        return question.api, _DECODERS[question.api], handle
+
+    def on_broken(self, connection: Connection, cause: BaseException) -> None:
+        """A connection was closed: the questions that were sent on it fail."""
+        for key in [key for key in self._asked if key[0] is connection]:
+            self._finish(self._asked.pop(key), errors.copied(cause))
+
+    def end(self, error: BaseException) -> None:
+        """The loop has ended: no question is answered any more."""
+        with self._changed:
+            self._closed = error
+            self._changed.notify_all()
+
+    def _refuse(self, question: Question, error: BaseException) -> None:
+        question.final = True
+        self._finish(question, error)
+
+    def _finish(self, question: Question, error: BaseException | None = None, response: Any = None) -> None:
+        with self._changed:
+            question.error, question.response, question.done = error, response, True
+            self._changed.notify_all()
