@@ -436,11 +436,21 @@ def test_an_unknown_level_is_that_of_the_first_protocol() -> None:
     play.begun().write()
     play.send(AskLevel)
     play.machine.on_level_unknown(play.now_ms)
-    play.serve()
+    assert play.next() is None, "it is not asked again"
     assert play.machine.protocol == SECOND, "what is known from before"
     never = Play(0)
     never.begun().write()
     assert never.kinds() == ["AddPartitions"]
+
+
+def test_an_answer_that_is_older_than_what_is_known_counts_as_an_answer() -> None:
+    play = Play(2).ready()
+    play.machine.on_features(5, 2, play.now_ms)
+    play.level, play.features_epoch = 1, 4
+    play.pass_ms(2 * LEVEL_AGE_MS)
+    play.begun().write()
+    assert play.serve() == [AskLevel()]
+    assert play.machine.protocol == SECOND
 
 
 def test_an_open_transaction_of_the_second_protocol_is_ended_by_the_first_where_the_level_has_sunk() -> None:
@@ -1334,8 +1344,12 @@ def test_prepare_waits_for_records_and_gives_the_identity(level: int) -> None:
     play.drained = False
     call = play.call(Event.PREPARE, released=False)
     assert play.next() is None
-    play.drained = True
+    call.released = True
     assert play.next() is None
+    assert not call.done, "a record is on its way"
+    play.drained, call.released = True, False
+    assert play.next() is None
+    assert not call.done, "a callback runs"
     call.released = True
     assert play.serve() == []
     assert succeeded(call) == Prepared(PRODUCER, 0, level, False)
@@ -1350,7 +1364,7 @@ def test_an_empty_prepared_transaction_says_so(level: int) -> None:
     play = Play(level).begun()
     call = play.call(Event.PREPARE)
     assert play.serve() == []
-    assert succeeded(call).empty is True
+    assert succeeded(call) == Prepared(PRODUCER, 0, FIRST, True)
     commit = play.call(Event.COMMIT)
     assert play.serve() == []
     succeeded(commit)
