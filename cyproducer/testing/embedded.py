@@ -24,15 +24,32 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from cyproducer.control.apis import INIT_PRODUCER_ID, PRODUCE
+from cyproducer.control.apis import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    PRODUCE,
+    TXN_OFFSET_COMMIT,
+)
 from cyproducer.errors import BrokerResponseError, kafka_errors
 
 MOCK_CLUSTER = Path(__file__).with_name("mock_cluster.py")
 STOP_TIMEOUT_S = 5.0
 
-REQUESTS = {api.name: api.key for api in (PRODUCE, INIT_PRODUCER_ID)}
-"""The requests that can fail by name. The mock cluster ignores errors for Metadata, and its ApiVersions
-responses with an error are malformed."""
+REQUESTS = {
+    api.name: api.key
+    for api in (
+        PRODUCE,
+        INIT_PRODUCER_ID,
+        ADD_PARTITIONS_TO_TXN,
+        ADD_OFFSETS_TO_TXN,
+        TXN_OFFSET_COMMIT,
+        END_TXN,
+    )
+}
+"""The requests that can fail by name. The mock cluster ignores errors for Metadata and FindCoordinator, and
+its ApiVersions responses with an error are malformed."""
 
 # Where kafka-python's name, which is the class's ``message``, is not the protocol guide's of today.
 _NAMES_IN_THE_GUIDE = {
@@ -58,6 +75,11 @@ class EmbeddedBroker:
     `take_down`, `delay`, `move_leader`). It is not Kafka: topics are in memory, each partition keeps only its
     last 5 MB, and there is no replication, no TLS, no SASL and no admin API (use `create_topic`). A topic
     that is used without having been created gets four partitions.
+
+    Transactions are those of Kafka before 4.0 (the first protocol). A producer sees no difference, but that
+    nothing fences it unless `fail` does. Consumers do: ``read_committed`` hides no record, offsets that a
+    transaction commits are not kept, and a consumer that verifies checksums (``check.crcs``) fails where a
+    transaction ends.
 
     Connect with ``security_protocol="PLAINTEXT"``, the default: librdkafka's mock has nothing else. With
     another one the producer's error says that the port has no TLS, or no SASL, and which protocol to set.
@@ -181,7 +203,8 @@ class EmbeddedBroker:
         """Make the next requests of one kind fail, at any of the brokers; like `fail_next`, by name.
 
         Args:
-            request: ``"Produce"`` or ``"InitProducerId"``.
+            request: ``"Produce"``, ``"InitProducerId"``, ``"AddPartitionsToTxn"``, ``"AddOffsetsToTxn"``,
+                ``"TxnOffsetCommit"`` or ``"EndTxn"``.
             error: An error's name in Kafka's protocol (``"NOT_LEADER_OR_FOLLOWER"``), or its class in
                 ``cyproducer.errors``.
             times: How many requests fail.
