@@ -49,11 +49,14 @@ def read_all(
     expected: int,
     timeout: float = 30,
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+    *,
+    check_crcs: bool = True,
 ) -> list[Fetched]:
     """Returns all records of ``topic``, sorted by partition and offset. librdkafka checks each batch's CRC.
 
     Returns once all partitions are read to their end and have at least ``expected`` records. If there are
-    more, which means duplicates, returns them all.
+    more, which means duplicates, returns them all. ``check_crcs``: False for the markers of transactions that
+    an embedded broker has written, which have no checksum.
 
     Raises:
         TimeoutError: There were fewer than ``expected`` records within ``timeout`` seconds.
@@ -65,7 +68,7 @@ def read_all(
             "group.id": "read-all",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "check.crcs": True,
+            "check.crcs": check_crcs,
             "isolation.level": isolation,
             "fetch.wait.max.ms": 50,
         }
