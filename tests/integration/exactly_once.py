@@ -480,6 +480,8 @@ def main() -> int:
     parser.add_argument("--protocol", choices=("classic", "consumer"), default="classic")
     parser.add_argument("--seed", default=str(random.randrange(10**6)))
     arguments = parser.parse_args()
+    # As an exception, which ends the copiers and the cluster.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     failed = 0
     with (
         tempfile.TemporaryDirectory(prefix="exactly-once-") as scratch,
