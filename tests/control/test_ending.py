@@ -206,6 +206,12 @@ def test_a_commit_that_is_fenced_after_the_brokers_timeout_is_told_by_an_abort(
     assert steps.end(EndTxn(ABORT, 2), answer).outcome() is outcome
 
 
+def test_after_a_failure_it_is_the_commit_that_is_tried_again() -> None:
+    steps = ended_by_the_second(COMMIT, "CompleteAbort").end(EndTxn(COMMIT, 2), FENCED)
+    steps.end(EndTxn(ABORT, 2), LOADING).wait().describe(described("CompleteAbort", EPOCH + 1)).level(2)
+    assert steps.end(EndTxn(COMMIT, 2), INVALID_STATE).outcome() is Outcome.ABORTED_BEFORE
+
+
 @pytest.mark.parametrize(
     ("state", "epoch", "producer_id"),
     [("CompleteCommit", EPOCH + 1, PRODUCER_ID), ("CompleteAbort", EPOCH + 2, PRODUCER_ID),
@@ -297,6 +303,13 @@ def test_an_end_whose_response_was_lost_counts_as_this_calls(commit: bool, proto
     else:
         steps.describe(described(state, EPOCH + 1)).level(2).end(EndTxn(commit, 2))
     assert steps.outcome() is (Outcome.COMMITTED if commit else Outcome.ABORTED)
+
+
+def test_before_the_end_is_sent_another_one_was_faster() -> None:
+    steps = ending(COMMIT, protocol=1).find().describe(described("Ongoing"))
+    steps.request()
+    steps.lose().find().describe(described("CompleteCommit"))
+    assert steps.outcome() is Outcome.COMMITTED_BEFORE
 
 
 def test_another_one_was_faster() -> None:
@@ -487,6 +500,11 @@ def test_what_was_aborted_before_is_fenced_and_what_was_committed_is_not() -> No
     assert steps.outcome() is Outcome.ABORTED_BEFORE
     steps = ending(ABORT, fence=True).find().describe(described("CompleteCommit"))
     assert steps.outcome() is Outcome.COMMITTED_BEFORE
+
+
+def test_an_epoch_that_is_over_is_not_fenced() -> None:
+    steps = ending(ABORT, fence=True).find().describe(described("CompleteAbort", EPOCH + 1)).level(1)
+    assert steps.end(EndTxn(ABORT, 1)).outcome() is Outcome.ABORTED_BEFORE
 
 
 def test_an_empty_epoch_of_the_first_protocol_is_fenced() -> None:

@@ -327,6 +327,9 @@ def test_an_idle_connection_stays_until_its_questions_are_answered(cluster: Scri
         threading.Timer(0.5, hold.set).start()
         asking(producer).wait([question], WAIT_S)
         assert question.error is None
+        # And not for longer.
+        (received,) = cluster.received(broker.DESCRIBE_TRANSACTIONS)
+        cluster.wait_for(lambda: received.connection.closed)
 
 
 def test_a_throttling_broker_is_left_alone(cluster: ScriptedCluster) -> None:
