@@ -52,7 +52,6 @@ _NOT_OURS = frozenset(
         "value_serializer",
         "interceptors",
         "partitioner",
-        "metric_reporters",
         "metrics_enabled",
     }
 )

@@ -252,8 +252,8 @@ class Coordinators:
         """Asks all brokers, and returns what they list; or an error that may go away."""
 
         def brokers(version: int, number: int, client_id: str) -> bytes:
-            # Older versions have no other choice; without topics, none is created.
-            return protocol.encode_metadata(version, number, client_id, [], version < 4)
+            # Without topics none is created, and older versions have no other choice.
+            return protocol.encode_metadata(version, number, client_id, [], True)
 
         (metadata,), failure = self._ask_all([Question(METADATA, brokers)], deadline)
         if failure is not None:

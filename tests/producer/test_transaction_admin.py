@@ -384,6 +384,20 @@ def test_what_two_brokers_list_is_listed_once(cluster: ScriptedCluster, admin: T
     assert len(cluster.received(LIST_TRANSACTIONS)) == 2
 
 
+@pytest.mark.parametrize("open_at", [1, 2])
+def test_of_two_states_the_open_one_is_listed(
+    cluster: ScriptedCluster, admin: TransactionAdmin, open_at: int
+) -> None:
+    def move(received: Received) -> Act | None:
+        if received.api_key == LIST_TRANSACTIONS:
+            state = "Ongoing" if received.connection.node.id == open_at else "CompleteCommit"
+            set_state(cluster, state, name="moving")
+        return None
+
+    cluster.script = move
+    assert admin.list_transactions(prefix="moving") == [TransactionListing("moving", 8, "Ongoing")]
+
+
 def test_the_filters(cluster: ScriptedCluster, admin: TransactionAdmin) -> None:
     for name, state in (("ty", "Empty"), ("t.x", "CompleteAbort"), ("other", "Ongoing")):
         set_state(cluster, state, name=name)
@@ -392,6 +406,8 @@ def test_the_filters(cluster: ScriptedCluster, admin: TransactionAdmin) -> None:
     assert names(admin.list_transactions(producer_ids=[8])) == ["ty"]
     assert names(admin.list_transactions(prefix="t")) == ["t.x", "tx", "ty"]
     assert names(admin.list_transactions(prefix="t.")) == ["t.x"]
+    last = cluster.received(LIST_TRANSACTIONS)[-1].transaction
+    assert last == ListTransactions([], [], -1, r"t\..*")
     assert names(admin.list_transactions(prefix="t", states=["Ongoing"])) == ["tx"]
     last = cluster.received(LIST_TRANSACTIONS)[-1].transaction
     assert last == ListTransactions(["Ongoing"], [], -1, "t.*")
@@ -561,6 +577,19 @@ def test_a_transaction_that_has_begun_since_is_left_alone(
     assert ended is not None
     assert ended.outcome is Outcome.FENCED
     assert ends(cluster) == []
+
+
+def test_one_that_ends_meanwhile_is_left_alone(cluster: ScriptedCluster, admin: TransactionAdmin) -> None:
+    set_state(cluster, "Ongoing", name="ty")
+
+    def end(received: Received) -> Act | None:
+        if getattr(received.transaction, "transactional_ids", None) == ["ty"]:
+            set_state(cluster, "CompleteCommit", EPOCH + 1, "ty")
+        return None
+
+    cluster.script = end
+    assert [each.transaction.transactional_id for each in admin.abort_open("t")] == ["tx"]
+    assert [request.transactional_id for _, request in ends(cluster)] == ["tx"]
 
 
 def test_one_that_expires_meanwhile_is_left_out(cluster: ScriptedCluster, admin: TransactionAdmin) -> None:
