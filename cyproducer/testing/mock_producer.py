@@ -1,9 +1,10 @@
 """``MockProducer``: a ``KafkaProducer`` without a network, for tests of programs that produce.
 
-Owns the history of sent records, the order and the offsets of outcomes, and the exceptions that a test asks
-for. Does not own checking and serializing records, futures or callbacks: those are ``KafkaProducer``'s own,
-over its accumulator. Only the sender is missing: each record is a batch of its own, and the test, or
-``send()`` itself, gives it its outcome (``outcomes``).
+Owns the history of sent records, what of it was committed, the order and the offsets of outcomes, and the
+exceptions that a test asks for. Does not own checking and serializing records, futures or callbacks: those
+are ``KafkaProducer``'s own, over its accumulator; and so are transactions (``mock_transactions``). Only the
+sender is missing: each record is a batch of its own, and the test, or ``send()`` itself, gives it its outcome
+(``outcomes``).
 
 ``MockRuntime.lock`` guards the history, the topics and all outcomes. No callback runs with it held.
 """
@@ -19,12 +20,16 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from cyproducer.config import ProducerConfig
 from cyproducer.control.cluster_view import ClusterView, TopicView
 from cyproducer.control.partitioners import CustomPartitioner, PartitionerSpec
-from cyproducer.errors import IllegalStateError, KafkaTimeoutError
+from cyproducer.control.transactions import Event, State
+from cyproducer.errors import IllegalStateError, KafkaTimeoutError, ProducerFencedError
 from cyproducer.futures.bulk_future import BulkFuture
 from cyproducer.futures.delivery import RecordFuture
 from cyproducer.network.network_client import NetworkClient
+from cyproducer.offsets import read_group, read_offsets
 from cyproducer.producer import KafkaProducer, ProducerRecord, _from_options
 from cyproducer.runtime import Runtime
+from cyproducer.structs import OffsetAndMetadata, TopicPartition
+from cyproducer.testing.mock_transactions import NODE, MockTransactions
 from cyproducer.testing.outcomes import acknowledge_oldest, fail_oldest, oldest
 
 if TYPE_CHECKING:
@@ -34,10 +39,21 @@ if TYPE_CHECKING:
 else:
     K = V = Any
 
-NODE = 0
-"""The id of the only broker, which leads every partition."""
 UNLIMITED = 1 << 40
 """Of memory and of pending callbacks: ``send()`` would wait for a sender that does not exist."""
+
+
+_IN_TRANSACTION = (
+    State.IN_TRANSACTION,
+    State.PREPARING,
+    State.PREPARED,
+    State.COMMITTING,
+    State.ABORTABLE_ERROR,
+    State.ABORTING,
+)
+
+Positions = dict[str, dict[TopicPartition, OffsetAndMetadata]]
+"""Group id -> the next offset to read of each partition."""
 
 
 class MockRecord(ProducerRecord):
@@ -55,12 +71,12 @@ class MockRecord(ProducerRecord):
 class _Client:
     """What a producer asks its ``NetworkClient`` for, answered at once. Thread-safe."""
 
-    def __init__(self, runtime: MockRuntime) -> None:
+    def __init__(self, runtime: MockRuntime, transactions: MockTransactions | None) -> None:
         self._topics = runtime.topics
         self._apply = runtime.apply
         self._closed = False
         self.view = ClusterView({}, {}, None, None)
-        self.transactions = None
+        self.transactions = transactions
 
     def wait_for_topic(self, name: str, timeout_s: float) -> ClusterView:
         self._apply(name)
@@ -109,7 +125,12 @@ class MockRuntime(Runtime):
         alone._values = config._values | limits
         super().__init__(alone, partitioner)
         self.accumulator.on_topic_needed = self.apply
-        self.client = cast(NetworkClient, _Client(self))
+        #: None without a transactional id.
+        self.transactions: MockTransactions | None = None
+        if config.transactional_id is not None:
+            self.transactions = MockTransactions(config, self.sender, self.lock)
+            self.client.fates.transactions = self.transactions.machine
+        self.client = cast(NetworkClient, _Client(self, self.transactions))
         for name in topics:
             self.apply(name)
 
@@ -138,6 +159,8 @@ class MockRuntime(Runtime):
             if oldest(self.accumulator) is None:
                 return False
             fail_oldest(self.accumulator, error)
+            if self.transactions is not None:
+                self.transactions.fail(error)
             return True
 
     def acknowledge_all(self) -> None:
@@ -150,8 +173,19 @@ class MockRuntime(Runtime):
         self.acknowledge_all()
         return super().flush(timeout_s)
 
+    def end_transaction(self, event: Event, timeout_s: float) -> Any:
+        """Acknowledges every record before a commit, as the brokers do."""
+        if event is not Event.ABORT and self.accumulator.refusal is None:
+            self.acknowledge_all()
+        return super().end_transaction(event, timeout_s)
+
     def close(self, timeout_s: float, unasked: bool = False) -> int:
-        """Acknowledges every record; with a timeout of 0 they fail, as no sender would have the time."""
+        """Acknowledges every record; with a timeout of 0 they fail, as no sender would have the time.
+
+        An open transaction is aborted.
+        """
+        if self.transactions is not None and not self.closed:
+            self.transactions.report_close(self.transactions.begin_close())
         if timeout_s > 0:
             self.acknowledge_all()
         return super().close(timeout_s, unasked)
@@ -168,6 +202,10 @@ class MockProducer(KafkaProducer[K, V]):
     ``KafkaProducer``'s own. Nothing waits: memory is not limited, and a topic that is not in ``partitions``
     gets one partition. ``send_arrow()`` is not available. Thread-safe.
 
+    With a ``transactional_id`` it has transactions: what is allowed when, and the errors, are
+    ``KafkaProducer``'s own, and the coordinator agrees at once. A commit acknowledges the pending records, an
+    abort fails them. See `history`, `uncommitted`, `aborted` and `fence`.
+
     After a fork the child has a copy of the history, and the pending records stay the parent's.
 
     Args:
@@ -179,6 +217,13 @@ class MockProducer(KafkaProducer[K, V]):
     Attributes:
         send_exception: Unless None, ``send()`` and ``send_many()`` raise it instead of accepting a record.
         flush_exception: Unless None, ``flush()`` raises it instead of acknowledging the pending records.
+        init_transactions_exception: Unless None, ``init_transactions()`` raises it and does nothing else; so
+            too for the calls below.
+        begin_transaction_exception: For ``begin_transaction()``.
+        send_offsets_to_transaction_exception: For ``send_offsets_to_transaction()``.
+        commit_transaction_exception: For ``commit_transaction()``.
+        abort_transaction_exception: For ``abort_transaction()``.
+        prepare_transaction_exception: For ``prepare_transaction()``.
     """
 
     # send() itself would append the record without the mock's knowledge.
@@ -194,10 +239,24 @@ class MockProducer(KafkaProducer[K, V]):
         self.auto_complete = auto_complete
         self.send_exception: BaseException | None = None
         self.flush_exception: BaseException | None = None
+        self.init_transactions_exception: BaseException | None = None
+        self.begin_transaction_exception: BaseException | None = None
+        self.send_offsets_to_transaction_exception: BaseException | None = None
+        self.commit_transaction_exception: BaseException | None = None
+        self.abort_transaction_exception: BaseException | None = None
+        self.prepare_transaction_exception: BaseException | None = None
         self._topics: dict[str, int] = {}
         for name, number in (partitions or {}).items():
             self._topics[name] = _checked(name, number)
         self._history: list[MockRecord] = []
+        self._uncommitted: list[MockRecord] = []
+        self._aborted: list[MockRecord] = []
+        self._committed_offsets: Positions = {}
+        self._uncommitted_offsets: Positions = {}
+        self._sent_offsets = False
+        self._commits = 0
+        #: How the last transaction has ended, until the next one begins.
+        self._ended_by: Event | None = None
         super().__init__(**configs)
 
     def _new_runtime(self) -> MockRuntime:
@@ -210,14 +269,93 @@ class MockProducer(KafkaProducer[K, V]):
     # The test's side
 
     def history(self) -> list[MockRecord]:
-        """Returns the accepted records in order, failed ones included."""
+        """Returns the accepted records in order, failed ones included.
+
+        With a ``transactional_id``: those of committed transactions only.
+        """
         with self._mock.lock:
             return list(self._history)
 
-    def clear(self) -> None:
-        """Empties the history. Pending records stay pending, and offsets go on."""
+    def uncommitted(self) -> list[MockRecord]:
+        """Returns the accepted records of the open transaction in order; empty if none is open."""
         with self._mock.lock:
-            self._history.clear()
+            return list(self._uncommitted)
+
+    def aborted(self) -> list[MockRecord]:
+        """Returns the accepted records of aborted transactions in order."""
+        with self._mock.lock:
+            return list(self._aborted)
+
+    def clear(self) -> None:
+        """Empties the history, also of what is not committed, was aborted, and the offsets of groups.
+
+        Pending records stay pending, and the offsets of records go on. An open transaction stays open.
+        """
+        with self._mock.lock:
+            for kept in (self._history, self._uncommitted, self._aborted):
+                kept.clear()
+            self._committed_offsets.clear()
+            self._uncommitted_offsets.clear()
+            self._sent_offsets = False
+
+    def fence(self) -> None:
+        """Lets a newer producer take the ``transactional_id`` over.
+
+        Pending records fail, and each call from now on, ``send()`` included, raises ``ProducerFencedError``.
+        Raises ``IllegalStateError`` before ``init_transactions()``.
+        """
+        transactions = self._mock.transactions
+        if transactions is None or not self.transaction_initialized:
+            raise IllegalStateError("fence() before init_transactions(): there is nothing to take over")
+        transactions.fail(
+            ProducerFencedError(f"the test has fenced transactional id {self.config.transactional_id!r}")
+        )
+
+    @property
+    def transaction_initialized(self) -> bool:
+        """Whether ``init_transactions()`` has succeeded."""
+        return self._state() not in (State.UNINITIALIZED, State.INITIALIZING)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open: begun, and neither committed nor aborted, and not fenced."""
+        return self._state() in _IN_TRANSACTION
+
+    @property
+    def transaction_committed(self) -> bool:
+        """Whether the last transaction was committed, and no other one has begun since."""
+        return self._ended_by is Event.COMMIT
+
+    @property
+    def transaction_aborted(self) -> bool:
+        """Whether the last transaction was aborted, and no other one has begun since."""
+        return self._ended_by is Event.ABORT
+
+    @property
+    def commit_count(self) -> int:
+        """How many transactions were committed."""
+        return self._commits
+
+    @property
+    def sent_offsets(self) -> bool:
+        """Whether the last transaction has got offsets from ``send_offsets_to_transaction()``."""
+        return self._sent_offsets
+
+    @property
+    def committed_offsets(self) -> Positions:
+        """The offsets that committed transactions have committed: {group id: {TopicPartition: offset}}."""
+        with self._mock.lock:
+            return copy.deepcopy(self._committed_offsets)
+
+    @property
+    def uncommitted_offsets(self) -> Positions:
+        """The offsets that the open transaction would commit, in the same form."""
+        with self._mock.lock:
+            return copy.deepcopy(self._uncommitted_offsets)
+
+    def _state(self) -> State:
+        transactions = self._mock.transactions
+        return State.UNINITIALIZED if transactions is None else transactions.machine.state
 
     def complete_next(self) -> bool:
         """Acknowledges the oldest pending record and waits for its callbacks.
@@ -302,7 +440,12 @@ class MockProducer(KafkaProducer[K, V]):
         kept.serialized_key = None if key is None else bytes(key)
         kept.serialized_value = None if value is None else bytes(value)
         kept.future = future
-        self._history.append(kept)
+        transactions = self._mock.transactions
+        if transactions is None:
+            self._history.append(kept)
+        else:
+            transactions.note_accepted(record.topic)
+            self._uncommitted.append(kept)
 
     def send_many(
         self,
@@ -336,6 +479,66 @@ class MockProducer(KafkaProducer[K, V]):
         if self.flush_exception is not None:
             raise self.flush_exception
         super().flush(timeout)
+
+    def init_transactions(self, timeout: float | None = None) -> None:
+        """``KafkaProducer.init_transactions``, which succeeds at once."""
+        self._raise(self.init_transactions_exception)
+        super().init_transactions(timeout)
+
+    def begin_transaction(self) -> None:
+        """``KafkaProducer.begin_transaction``."""
+        self._raise(self.begin_transaction_exception)
+        with self._mock.lock:
+            super().begin_transaction()
+            self._ended_by = None
+            self._sent_offsets = False
+            # A forked child has its parent's.
+            self._uncommitted.clear()
+            self._uncommitted_offsets.clear()
+
+    def send_offsets_to_transaction(self, offsets: Any, group: Any, timeout: float | None = None) -> None:
+        """``KafkaProducer.send_offsets_to_transaction``, which every group accepts at once."""
+        self._raise(self.send_offsets_to_transaction_exception)
+        positions = read_offsets(offsets)
+        # Not under the lock: it may log a warning.
+        super().send_offsets_to_transaction(positions, group, timeout)
+        with self._mock.lock:
+            if positions:
+                self._sent_offsets = True
+                self._uncommitted_offsets.setdefault(read_group(group).group_id, {}).update(positions)
+
+    def _end(self, method: str, event: Event, timeout: float | None) -> Any:
+        self._raise(getattr(self, f"{method}_exception"))
+        result = super()._end(method, event, timeout)
+        if event is not Event.PREPARE:
+            self._settle(event)
+        return result
+
+    def _settle(self, event: Event) -> None:
+        """The transaction was committed or aborted."""
+        with self._mock.lock:
+            self._ended_by = event
+            if event is Event.COMMIT:
+                self._commits += 1
+                self._history.extend(self._uncommitted)
+                for group_id, positions in self._uncommitted_offsets.items():
+                    self._committed_offsets.setdefault(group_id, {}).update(positions)
+            else:
+                self._aborted.extend(self._uncommitted)
+            self._uncommitted.clear()
+            self._uncommitted_offsets.clear()
+
+    def _raise(self, error: BaseException | None) -> None:
+        if error is not None and not self._closed:
+            raise error
+
+    def close(self, timeout: float | None = None) -> None:
+        """Acknowledges every pending record, or aborts an open transaction, and closes the producer."""
+        before = self._state()
+        super().close(timeout)
+        if before in _IN_TRANSACTION and not self.in_transaction:
+            # A commit that has timed out goes on.
+            self._settle(Event.COMMIT if before is State.COMMITTING else Event.ABORT)
 
     def metrics(self, raw: bool = False) -> dict[Any, Any]:
         """Returns an empty dict: there is nothing to measure."""

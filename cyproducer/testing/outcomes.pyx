@@ -11,7 +11,6 @@ from cyproducer.accumulator.ready_partitions cimport dequeue, refresh, withdraw
 from cyproducer.accumulator.record_accumulator cimport RecordAccumulator
 from cyproducer.accumulator.structures cimport Batch
 from cyproducer.base.sync cimport pthread_mutex_lock, pthread_mutex_unlock
-from cyproducer.futures.delivery cimport delivery_acknowledge
 
 
 def oldest(RecordAccumulator accumulator not None):
@@ -29,7 +28,7 @@ def acknowledge_oldest(RecordAccumulator accumulator not None, int64_t offset):
     if b == NULL:
         raise IndexError("no batch is incomplete")
     # Before it leaves the accumulator: when a flush returns, every future must be done.
-    delivery_acknowledge(b.delivery, offset, -1)
+    a.acknowledge(b, offset, -1)
     pthread_mutex_lock(&a.c.lock)
     withdraw(&a.c, b.partition)
     dequeue(b.partition, b)
