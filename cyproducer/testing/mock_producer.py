@@ -129,7 +129,6 @@ class MockRuntime(Runtime):
         self.transactions: MockTransactions | None = None
         if config.transactional_id is not None:
             self.transactions = MockTransactions(config, self.sender, self.lock)
-            self.client.fates.transactions = self.transactions.machine
         self.client = cast(NetworkClient, _Client(self, self.transactions))
         for name in topics:
             self.apply(name)

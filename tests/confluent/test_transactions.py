@@ -405,6 +405,20 @@ def test_codes_of_brokers(
     assert refused(whole) == expected
 
 
+def test_an_abort_that_is_refused_must_be_repeated(cluster: ScriptedCluster, make: Make) -> None:
+    producer = make(MINE)
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    producer.produce("orders", b"v")
+    producer.flush(WAIT_S)
+    cluster.act(END_TXN, Act(error=53))
+    assert refused(producer.abort_transaction, WAIT_S) == (
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", False, False, True
+    )  # fmt: skip
+    producer.abort_transaction(WAIT_S)
+    producer.begin_transaction()
+
+
 def test_a_refused_id_may_be_granted_later(cluster: ScriptedCluster, make: Make) -> None:
     cluster.act(INIT_PRODUCER_ID, Act(error=53))
     producer = make(MINE)
@@ -463,11 +477,20 @@ def test_a_serializing_producer_has_transactions(cluster: ScriptedCluster) -> No
 
 
 def test_close_aborts_what_is_open(cluster: ScriptedCluster, make: Make) -> None:
+    held = threading.Event()
+    cluster.act(END_TXN, Act(hold=held))
     producer = make(MINE)
     producer.init_transactions(WAIT_S)
     producer.begin_transaction()
     producer.produce("orders", b"v")
-    producer.close()
+    closing = threading.Thread(target=producer.close)
+    closing.start()
+    cluster.wait_for_requests(END_TXN, 1)
+    until_blocked(closing)
+    # It waits for the answer.
+    assert closing.is_alive()
+    held.set()
+    closing.join(WAIT_S)
     assert ended(cluster) == [False]
     with pytest.raises(RuntimeError, match="Producer has been closed"):
         producer.commit_transaction()

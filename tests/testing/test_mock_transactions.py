@@ -207,6 +207,9 @@ def test_a_record_that_send_refused_must_be_aborted(producer: MockProducer) -> N
     producer.begin_transaction()
     with pytest.raises(TypeError):
         producer.send("t", 5)
+    # At once.
+    with pytest.raises(errors.AbortableError):
+        producer.send("t", b"v")
     with pytest.raises(errors.AbortableError) as raised:
         producer.commit_transaction()
     assert isinstance(raised.value.__cause__, TypeError)
