@@ -12,6 +12,7 @@ import pytest
 
 from cyproducer import KafkaProducer
 from cyproducer.aio import AIOKafkaProducer, TopicPartition, errors
+from cyproducer.control.transactions import State
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata
 from tests.aio.test_producer import MEMORY, OPTIONS, VALUE, run, runs_on, threads_of
 from tests.network.scripted_broker import (
@@ -290,7 +291,8 @@ def test_all_futures_are_set_when_an_abort_returns(cluster: ScriptedCluster) -> 
             future = await producer.send("orders", b"v", partition=1)
             aborting = asyncio.create_task(producer.abort_transaction())
             await runs_on(blocking.failed)
-            await runs_on(lambda: cluster.coordinator.of("mine").state == "Empty")
+            machine = producer._producer._runtime.client.transactions.machine
+            await runs_on(lambda: machine.state is State.READY)
             assert not aborting.done()
             go_on.set()
             await aborting
