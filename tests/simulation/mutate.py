@@ -25,7 +25,12 @@ class Mutation(NamedTuple):
     path: str
     old: str
     new: str
+    #: Whether histories of transactions look for it.
+    transactions: bool = False
 
+
+TRANSACTIONS = "cyproducer/control/transactions.py"
+CLIENT = "cyproducer/network/transaction_client.py"
 
 MUTATIONS = [
     Mutation(
@@ -264,6 +269,204 @@ MUTATIONS = [
         "retriable |= isinstance(failure.cause, errors.BrokerResponseError)",
         "pass",
     ),
+    Mutation(
+        "plain-batches",
+        "the batches of a transaction lack the bit that says so",
+        "cyproducer/network/sender.pyx",
+        "b.data, b.size, b.codec | self.attributes, b.count",
+        "b.data, b.size, b.codec, b.count",
+        True,
+    ),
+    Mutation(
+        "not-added",
+        "with the first protocol, a partition is written to before it is added",
+        "cyproducer/accumulator/ready_partitions.pyx",
+        "    if a.adds_partitions and p.joined != a.transaction:\n        return False\n",
+        "",
+        True,
+    ),
+    Mutation(
+        "early-end",
+        "EndTxn goes out while a Produce request is unanswered",
+        "cyproducer/network/sender.pyx",
+        "drained = a.incomplete == 0 and a.parked == 0 and a.on_wire == 0",
+        "drained = a.incomplete == 0 and a.parked == 0",
+        True,
+    ),
+    Mutation(
+        "half-commit",
+        "a transaction is committed although a record has failed",
+        TRANSACTIONS,
+        "        elif (self.state, Event.ABORTABLE) in TABLE:\n"
+        "            self._abortable(error)\n        if",
+        "        if",
+        True,
+    ),
+    Mutation(
+        "forgotten-refusal",
+        "a record that send() refused does not fail the transaction",
+        CLIENT,
+        "            self._refused.append(error)\n",
+        "",
+        True,
+    ),
+    Mutation(
+        "no-bump-between-protocols",
+        "the first transaction with the second protocol has the epoch of the last one with the first",
+        TRANSACTIONS,
+        "changed = protocol == SECOND and self._last_protocol == FIRST and self.epoch >= 0",
+        "changed = False",
+        True,
+    ),
+    Mutation(
+        "last-epoch",
+        "a transaction begins in the epoch that only coordinators may use",
+        TRANSACTIONS,
+        "if changed or self.epoch == FENCING_EPOCH:",
+        "if changed:",
+        True,
+    ),
+    Mutation(
+        "no-bump-after-abort",
+        "with the first protocol, sequences of an aborted transaction are used again",
+        TRANSACTIONS,
+        "        self._must_bump |= sequenced\n",
+        "",
+        True,
+    ),
+    Mutation(
+        "bump-before-end",
+        "InitProducerId goes out before EndTxn",
+        TRANSACTIONS,
+        "        if something:\n            protocol = min",
+        "        if self._must_bump:\n"
+        "            return InitProducerId(self.producer_id, self.epoch)\n"
+        "        if something:\n            protocol = min",
+        True,
+    ),
+    Mutation(
+        "epoch-stays",
+        "the identity that EndTxn answers is ignored",
+        TRANSACTIONS,
+        "                if response.producer_id >= 0:\n",
+        "                if False:\n",
+        True,
+    ),
+    Mutation(
+        "any-level",
+        "the second protocol is used at every level",
+        TRANSACTIONS,
+        "return SECOND if self._level >= SECOND else FIRST",
+        "return SECOND",
+        True,
+    ),
+    Mutation(
+        "old-level",
+        "the level is never looked up again",
+        TRANSACTIONS,
+        "return now_ms - self._level_ms <= LEVEL_AGE_MS",
+        "return True",
+        True,
+    ),
+    Mutation(
+        "ends-as-begun",
+        "EndTxn has the protocol of the beginning, although the level has sunk",
+        TRANSACTIONS,
+        "protocol = min(self.protocol or FIRST, self._protocol_now())",
+        "protocol = self.protocol or FIRST",
+        True,
+    ),
+    Mutation(
+        "change-of-mind",
+        "a transaction is aborted although EndTxn(commit) may be out",
+        TRANSACTIONS,
+        "        if call.event is Event.ABORT and self._end_sent:\n            may = False\n",
+        "",
+        True,
+    ),
+    Mutation(
+        "end-of-nothing",
+        "a transaction without anything is ended by a request",
+        TRANSACTIONS,
+        "        return self._has_parts or (self.protocol == SECOND and wrote)",
+        "        return True",
+        True,
+    ),
+    Mutation(
+        "unwritten-is-nothing",
+        "a Produce request of the second protocol does not count as adding",
+        TRANSACTIONS,
+        "        return self._has_parts or (self.protocol == SECOND and wrote)",
+        "        return self._has_parts",
+        True,
+    ),
+    Mutation(
+        "no-answer-is-success",
+        "EndTxn without a response counts as successful",
+        TRANSACTIONS,
+        "        request = self._answered()\n        if not isinstance(request, FindCoordinator):\n",
+        "        request = self._answered()\n        if isinstance(request, EndTxn):\n"
+        "            self._end_sent = False\n            self._ended()\n            return\n"
+        "        if not isinstance(request, FindCoordinator):\n",
+        True,
+    ),
+    Mutation(
+        "fenced-once",
+        "a producer that was fenced goes on",
+        TRANSACTIONS,
+        "_FATAL_TO_PRODUCE = frozenset({UNSUPPORTED_VERSION, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED})",
+        "_FATAL_TO_PRODUCE = frozenset[int]()",
+        True,
+    ),
+    Mutation(
+        "lost-offsets",
+        "offsets with a retriable error count as committed",
+        TRANSACTIONS,
+        "            self._again(retried_code, retried, request, now_ms)\n            return\n        calls",
+        "            pass\n        calls",
+        True,
+    ),
+    Mutation(
+        "offsets-of-nobody",
+        "offsets are committed without the member of the group",
+        CLIENT,
+        "                    version, number, client_id, *identity, group, positions\n",
+        "                    version, number, client_id, *identity, type(group)(group.group_id), positions\n",
+        True,
+    ),
+    Mutation(
+        "group-stays",
+        "a group that was added counts as added to the next transaction",
+        TRANSACTIONS,
+        "        self._groups = set()\n        self._end_sent = False\n",
+        "        self._end_sent = False\n",
+        True,
+    ),
+    Mutation(
+        "old-coordinator",
+        "a coordinator that does not answer is asked for ever",
+        TRANSACTIONS,
+        "            self._coordinators.pop(self._whose(request), None)\n"
+        "        self._retry(error, now_ms)\n\n    def unreachable",
+        "            pass\n        self._retry(error, now_ms)\n\n    def unreachable",
+        True,
+    ),
+    Mutation(
+        "late-failure",
+        "the sender is not told that a record has failed",
+        TRANSACTIONS,
+        "            self.on_failure()\n",
+        "            pass\n",
+        True,
+    ),
+    Mutation(
+        "epoch-of-last-one",
+        "sequences are given again to other records of the same epoch",
+        "cyproducer/accumulator/sequences.pyx",
+        "    if a.transaction > 0 and p.sequenced_to > from_record:\n",
+        "    if False:\n",
+        True,
+    ),
 ]
 
 
@@ -288,9 +491,10 @@ def build(mutation: Mutation, tree: Path) -> str:
     return f"does not build: {built.stderr[-500:]}" if built.returncode else ""
 
 
-def run(tree: Path, most: int, first: int) -> str:
+def run(tree: Path, most: int, first: int, transactions: bool) -> str:
     """Runs histories in a broken copy, and describes the result."""
     command = [sys.executable, "-m", "tests.simulation", str(first), "--count", str(most), "--most", "1"]
+    command += ["--transactions"] * transactions
     try:
         ran = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=600)
     except subprocess.TimeoutExpired:
@@ -306,7 +510,7 @@ def run(tree: Path, most: int, first: int) -> str:
 def break_and_run(mutation: Mutation, most: int, first: int) -> str:
     """Builds and runs a mutation, and describes the result."""
     with tempfile.TemporaryDirectory(prefix="mutation-") as name:
-        return build(mutation, Path(name)) or run(Path(name), most, first)
+        return build(mutation, Path(name)) or run(Path(name), most, first, mutation.transactions)
 
 
 def main() -> int:

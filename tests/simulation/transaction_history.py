@@ -131,6 +131,8 @@ def transaction_history_of(seed: int) -> TransactionHistory:
     history.heals_at_ms = length_ms + rng.choice((0.0, 200.0))
     if not calm:
         _add_trouble(rng, history, length_ms, release)
+    if release in KNOW_LEVELS and rng.random() < 0.2:
+        _add_levels(rng, history, length_ms)
     if rng.random() < 0.15:
         history.zombie_at_ms = rng.uniform(0, length_ms)
         history.zombie_plans = [_plan(rng, topics) for _ in range(rng.choice((1, 2)))]
@@ -332,3 +334,15 @@ def _add_trouble(rng: random.Random, history: TransactionHistory, length_ms: flo
             add(Event(at_ms, "rebalance", (rng.choice(("generation", "member")),)))
         else:
             add(Event(at_ms, kind, (node, span_ms)))
+
+
+def _add_levels(rng: random.Random, history: TransactionHistory, length_ms: float) -> None:
+    """Changes the level between and within transactions, which follow each other without pauses."""
+    history.plans = [_plan(rng, history.topics) for _ in range(8)]
+    for plan in history.plans:
+        plan.before_ms = 0.0
+        plan.ends_with = rng.choice(("commit", "commit", "commit", "abort"))
+        plan.timeout_ms = max(plan.timeout_ms, 200.0)
+    for _ in range(rng.choice((1, 2, 4))):
+        history.events.append(Event(rng.uniform(0, length_ms), "level", (rng.choice((0, 1, 2, 2)),)))
+    history.transactions.marker_ms = rng.choice(((0.5, 5.0), (0.0, 50.0), (0.0, 300.0)))
