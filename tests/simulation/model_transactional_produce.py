@@ -73,9 +73,11 @@ def answer_transactional_produce(
     adds = request.api_version >= ADDS_PARTITIONS
     life = broker.life
     unsure = [part for part in parts if not part.partition.has_open(producer_id, epoch)]
-    guards: dict[Place, Guard] = {
-        part.partition.place: part.partition.guard(part.batch, adds) for part in unsure
-    }
+    guards: dict[Place, Guard] = {}
+
+    def begin() -> None:
+        for part in unsure:
+            guards[part.partition.place] = part.partition.guard(part.batch, adds)
 
     def told(codes: dict[Place, int]) -> None:
         if broker.life != life:
@@ -91,8 +93,9 @@ def answer_transactional_produce(
 
     if unsure:
         assert request.transactional_id is not None
+        places = [part.partition.place for part in unsure]
         transactions.ask(
-            broker.node, request.transactional_id, producer_id, epoch, list(guards), adds, adds, told
+            broker.node, request.transactional_id, producer_id, epoch, places, adds, adds, told, begin
         )
     else:
         told({})

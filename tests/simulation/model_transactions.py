@@ -351,6 +351,7 @@ class Transactions:
         adds: bool,
         patient: bool,
         told: Callable[[dict[Place, int]], object],
+        begin: Callable[[], object] = lambda: None,
     ) -> None:
         """A leader asks the coordinator that it knows to add partitions, or whether they are added.
 
@@ -364,6 +365,7 @@ class Transactions:
             patient: tries again for ``ADD_LIMIT_MS`` while the id is busy.
             told: gets an error code for each partition, with the codes of a leader's answers:
                 INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED.
+            begin: called when the coordinator is asked, each time.
         """
         world = self.world
         until_ns = world.now_ns + int(ADD_LIMIT_MS * NS_PER_MS)
@@ -382,6 +384,16 @@ class Transactions:
             nonlocal is_over
             is_over = True
             told(dict.fromkeys(places, code))
+
+        def go() -> None:
+            if is_over:
+                return
+            begin()
+            delay_ms = world.between(self.manners.between_ms)
+            if delay_ms:
+                world.after(delay_ms, arrive)
+            else:
+                arrive()
 
         def arrive() -> None:
             if is_over:
@@ -404,7 +416,7 @@ class Transactions:
             if is_over:
                 return
             if code == CONCURRENT_TRANSACTIONS and patient and world.now_ns < until_ns:
-                world.after(ADD_AGAIN_MS, arrive)
+                world.after(ADD_AGAIN_MS, go)
             else:
                 end(dict.fromkeys(places, code))
 
@@ -413,11 +425,7 @@ class Transactions:
             del self._adding[key]
             former(NETWORK_EXCEPTION)
         self._adding.setdefault(key, overtaken)
-        delay_ms = world.between(self.manners.between_ms)
-        if delay_ms:
-            world.after(delay_ms, arrive)
-        else:
-            arrive()
+        go()
 
     def _paused_until_ns(self, node: int) -> int:
         broker = self.brokers.get(node)

@@ -381,6 +381,16 @@ def test_a_marker_between_adding_and_appending_refuses_the_batch() -> None:
     assert len(partition.entries) == 1
 
 
+def test_a_batch_waits_for_the_last_transactions_marker_and_is_appended_behind_it(bench: Bench) -> None:
+    bench.transactions.manners.marker_ms = (50, 50)
+    identity = bench.started()
+    assert bench.produce(12, {T0: batch(identity)}) == [0]
+    following = bench.end(identity, 5)
+    assert bench.produce(12, {T0: batch((following.producer_id, following.producer_epoch))}) == [0]
+    entries = bench.cluster.topics["t"].partitions[0].entries
+    assert [entry.commits for entry in entries] == [None, True, None]
+
+
 def test_a_leader_that_loses_its_place_meanwhile_appends_nothing() -> None:
     bench = Bench(between_ms=5)
     identity = bench.started()

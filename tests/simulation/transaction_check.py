@@ -165,6 +165,11 @@ def _offsets(simulation: "TransactionSimulation", visible: dict[Place, list[int]
                 committed.setdefault((group.name, place), []).append(offset.offset)
         if group.pending:
             yield f"group {group.name} has pending offsets at the end"
+    members = {member for program in simulation.programs for member in program.memberships}
+    for client_id, view in simulation.watch.views.items():
+        for membership in view.memberships:
+            if (client_id, *membership) not in members:
+                yield f"{client_id} sends offsets as {membership}, which it is not"
     seen = {number for numbers in visible.values() for number in numbers}
     for attempt in _attempts(simulation):
         # A broker may handle an earlier request of the same transaction late: any of its offsets counts.

@@ -189,6 +189,8 @@ class Program:
         self.members = members
         self.attempts: list[Attempt] = []
         self.clients: list[TransactionalClient] = []
+        #: Client id, group, generation, member and instance of all offsets that were sent.
+        self.memberships: set[tuple[str, str, int, str, str | None]] = set()
         #: What a producer does that is against its documentation.
         self.wrong: list[str] = []
         #: Whether a failed producer is replaced; else the program ends.
@@ -427,11 +429,13 @@ class Program:
         self._offset += 1
         offset = self._offset * 1000 + ord(self.name[0])
         generation, member, instance = self.members(act.group, act.stale) if act.as_member else (-1, "", None)
+        client_id = self.client.config.client_id
         place = TopicPartition(act.topic, act.partition)
         offsets = Offsets(
             ConsumerGroupMetadata(act.group, generation, member, instance),
             {place: OffsetAndMetadata(offset, "m", -1)},
         )
+        self.memberships.add((client_id, act.group, generation, member, instance))
         attempt.offsets.setdefault((act.group, (act.topic, act.partition)), []).append(offset)
         name = f"send_offsets_to_transaction({act.group}: {offset})"
 

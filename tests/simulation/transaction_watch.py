@@ -65,8 +65,8 @@ class View:
     features_epoch: int = -1
     level: int = 2
     level_told_ns: int = 0
-    #: How many EndTxn(commit) requests it has written.
-    commits: int = 0
+    #: Group, generation, member and instance of its offsets; without a member before version 3.
+    memberships: set[tuple[str, int, str, str | None]] = field(default_factory=set)
 
 
 class Watch:
@@ -114,6 +114,9 @@ class Watch:
             isinstance(sent.request, codec.TxnOffsetCommit) and version >= SECOND_VERSION[key]
         ):
             view.may_have_added = True
+        if isinstance(sent.request, codec.TxnOffsetCommit) and version >= 3:
+            told = sent.request
+            view.memberships.add((told.group, told.generation, told.member, told.instance))
         view.unanswered[wire, correlation_id] = sent
 
     def _check_level(self, view: View, key: int, version: int, begun_ns: int) -> None:
@@ -173,7 +176,6 @@ class Watch:
             # The client may have closed the connection in the same step.
             self.world.after(0, self._check_unanswered, view, wires)
         if request.commits:
-            view.commits += 1
             view.may_have_committed = True
         elif view.may_have_committed:
             self._accuse(view, "sends EndTxn(abort) although EndTxn(commit) may succeed yet")
