@@ -306,7 +306,7 @@ MUTATIONS = [
         "forgotten-refusal",
         "a record that send() refused does not fail the transaction",
         CLIENT,
-        "            self._refused.append(error)\n",
+        "        self._submitted.append(error)\n",
         "",
         True,
     ),
@@ -322,8 +322,8 @@ MUTATIONS = [
         "last-epoch",
         "a transaction begins in the epoch that only coordinators may use",
         TRANSACTIONS,
-        "if changed or self.epoch == FENCING_EPOCH:",
-        "if changed:",
+        "if changed or handed_out or self.epoch == FENCING_EPOCH:",
+        "if changed or handed_out:",
         True,
     ),
     Mutation(
@@ -446,9 +446,8 @@ MUTATIONS = [
         "old-coordinator",
         "a coordinator that does not answer is asked for ever",
         TRANSACTIONS,
-        "            self._coordinators.pop(self._whose(request), None)\n"
-        "        self._retry(error, now_ms)\n\n    def unreachable",
-        "            pass\n        self._retry(error, now_ms)\n\n    def unreachable",
+        "            self._coordinators.pop(self._whose(request), None)\n        if isinstance(request, AddP",
+        "            pass\n        if isinstance(request, AddP",
         True,
     ),
     Mutation(
