@@ -63,8 +63,9 @@ class AIOKafkaProducer:
         api_version: no effect, with a ``DeprecationWarning``. ``KafkaProducer`` has an option of that name.
         loop: needs not be given, and is ignored, with a ``DeprecationWarning``: futures belong to the loop
             that calls ``send()``.
-        transactional_id: enables transactions; ``start()`` takes the id over. ``acks`` and
-            ``enable_idempotence`` must not be given other values than these need.
+
+    ``transactional_id`` enables transactions; ``start()`` takes the id over. ``acks`` and
+    ``enable_idempotence`` must not be given other values than these need.
 
     Not as in aiokafka, the default is ``acks="all"`` with idempotence, as for ``KafkaProducer``. As in
     aiokafka, the default of ``sasl_mechanism`` is "PLAIN" if ``security_protocol`` is one with SASL.

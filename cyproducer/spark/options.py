@@ -228,6 +228,11 @@ def producer_config(
     defaults = {"allow_auto_create_topics": False, **_BULK, **_without_other_forms(session, named)}
     config = {**defaults, **named}
     checked = ProducerConfig(**config)
+    if checked.transactional_id is not None:
+        raise KafkaConfigurationError(
+            f"transactional_id={checked.transactional_id!r}: can't be given. Each task has a producer of its "
+            "own, and producers with the same transactional id fence each other"
+        )
     try:
         partitioner = resolve_partitioner(checked.partitioner, checked.partitioner_ignore_keys)
     except (TypeError, ValueError) as error:

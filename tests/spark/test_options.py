@@ -96,7 +96,7 @@ def serialize(value: object) -> bytes:
         ({"value_serializer": serialize}, "value_serializer: can't be given, as whole columns are sent"),
         ({"partitioner": lambda key, everywhere, available: 0}, "give a column 'partition'"),
         ({"partitioner": "nobody.Knows"}, "nobody.Knows"),
-        ({"transactional_id": "t"}, "not supported by this version"),
+        ({"transactional_id": "t"}, "transactional_id='t': can't be given"),
         ({"linger_ms": 1, "linger.ms": 2}, "linger"),
     ],
 )
