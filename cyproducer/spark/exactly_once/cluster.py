@@ -1,0 +1,74 @@
+"""What the exactly-once protocol needs of Kafka, as an interface; ``kafka_cluster`` implements it.
+
+The tests' model of a cluster implements it, too: with it, the protocol runs through every possible crash.
+"""
+
+import enum
+from collections.abc import Sequence
+from typing import Protocol
+
+from cyproducer.errors import KafkaError
+from cyproducer.spark.exactly_once.decisions import Decision, History, Identity, TaskTransaction
+
+
+class NotDecidedError(KafkaError):
+    """A batch was not decided: none of its rows are there, and none will be. Running it again is safe."""
+
+
+class End(enum.Enum):
+    """How a transaction has ended."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+
+
+class Cluster(Protocol):
+    """One sink's view of a cluster. All calls are bounded, and raise ``KafkaError``."""
+
+    def take_over(self) -> Identity:
+        """Takes over the log's transactional id: earlier identities can't write any more, and what they left
+        open is aborted. Returns the new identity."""
+
+    def history(self) -> History:
+        """Reads the decision log: every decision that was committed before this call."""
+
+    def committed_ids(self) -> list[str]:
+        """Returns the sink's transactional ids of tasks whose last transaction was committed."""
+
+    def write(self, identity: Identity, decision: Decision) -> Identity:
+        """Writes a decision as one transaction; returns the identity for the next one.
+
+        Raises:
+            NotDecidedError: the identity is not valid any more, and nothing was written.
+            KafkaError: it may have been written.
+        """
+
+    def copy(
+        self, identity: Identity, aborted: Sequence[TaskTransaction], decision: Decision
+    ) -> Identity:
+        """Writes the records of aborted transactions again, and a decision, as one transaction; returns the
+        identity for the next one.
+
+        Raises:
+            KafkaError: not all of the records are there any more, or as ``write``.
+        """
+
+    def give_up(self, identity: Identity) -> bool:
+        """Ends an identity; returns whether it was valid until now, so that nothing was or will be written
+        under it."""
+
+    def open_transactions(self) -> list[TaskTransaction]:
+        """Returns the open transactions of the sink's tasks, without their places."""
+
+    def not_open(self, transactions: Sequence[TaskTransaction]) -> list[str]:
+        """Says of each transaction that is not open any more what it is."""
+
+    def commit(self, transactions: Sequence[TaskTransaction]) -> list[End]:
+        """Commits prepared transactions, at the same time; returns how each has ended, now or before."""
+
+    def abort(self, transactions: Sequence[TaskTransaction]) -> None:
+        """Aborts open transactions, as far as they are open."""
+
+    def outcome(self, transaction: TaskTransaction) -> End:
+        """Finds out how a transaction has ended by its marker in a partition."""

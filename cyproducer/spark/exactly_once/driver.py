@@ -1,0 +1,263 @@
+"""Carries out the exactly-once protocol on the driver: plans a batch, decides it, completes it, or gives up.
+
+Owns the order of the steps. Does not own requests (``cluster``), the rules about batches (``rules``), or
+Spark's interfaces (``source``, ``mapping``). A driver is for one batch and one thread. It keeps nothing
+between its calls: Spark plans and commits in different processes.
+
+The protocol
+------------
+
+**Plan**, before the tasks. Take over the log's transactional id, which fences the drivers before this one.
+Then read the decision log. Complete what was decided. Abort every other open transaction of the sink. The
+identity, and what was decided last, go to the tasks and come back with their messages.
+
+**Write**, in each task attempt: under a transactional id of its own, and leave the transaction open.
+
+**Commit**. All transactions are open, or nothing is decided. Write *decided* under the plan's identity, as
+one transaction: whoever has planned since has fenced that identity, and the coordinator refuses it. Commit
+each transaction. Write *done*. Abort what attempts that did not win have left open.
+
+**Abort**. End the plan's identity. If that succeeds, nothing can be decided under it any more, and the
+transactions may be aborted. Otherwise *decided* may have been written: the next plan knows.
+
+**A decided transaction that the brokers have aborted**, because its timeout was over, is copied: its records
+are still in the log. The copies and *done* are one transaction, so that nobody sees them twice.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cyproducer.errors import KafkaError
+from cyproducer.spark.exactly_once.cluster import Cluster, End, NotDecidedError
+from cyproducer.spark.exactly_once.decisions import (
+    Decision,
+    DecisionLogError,
+    History,
+    Identity,
+    TaskTransaction,
+    following_queries,
+)
+from cyproducer.spark.exactly_once.names import Sink
+from cyproducer.spark.exactly_once.rules import BatchOrderError, Standing, Verdict, standing
+
+log: Final = logging.getLogger("cyproducer.spark")
+
+_NAMED: Final = 3
+
+
+class DecidedError(KafkaError):
+    """A batch was decided, or may have been, but is not complete: its rows are there or will be. Only the
+    same batch may run again; for a batch job, with the same ``txnAppId`` and ``txnVersion``."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the tasks of a batch get from the driver, and bring back. Pickled."""
+
+    identity: Identity
+    """Who may decide, of the log's transactional id."""
+    standing: Standing
+
+
+@dataclass(frozen=True)
+class TaskOutcome:
+    """What a task has done with its rows. Pickled."""
+
+    plan: Plan
+    verdict: Verdict
+    query: str | None
+    batch: int
+    rows: int
+    """The rows that it has read."""
+    transaction: TaskTransaction | None = None
+    """None if it has written nothing."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a commit has done. ``skipped``: the batch was written before."""
+
+    batch: int
+    rows: int
+    transactions: tuple[TaskTransaction, ...] = ()
+    skipped: bool = False
+
+
+class Driver:
+    """The driver's part of one batch. See the module's docstring."""
+
+    def __init__(self, cluster: Cluster, sink: Sink, starting_batch: int | None = None) -> None:
+        self._cluster = cluster
+        self._sink = sink
+        self._starting_batch = starting_batch
+
+    # Before the tasks
+
+    def plan(self) -> Plan:
+        """Fences earlier drivers, completes what they have decided, and aborts the rest.
+
+        Raises:
+            DecisionLogError: the log has lost records, or can't be used.
+            DecidedError: what was decided can't be completed now.
+            KafkaError: brokers, rights, configuration.
+        """
+        identity = self._cluster.take_over()
+        history = self._cluster.history()
+        self._check_hash(history)
+        last = history.get(self._sink.key)
+        if last is None:
+            self._check_is_new()
+        elif not last.done:
+            log.info("%s: completing batch %d, which was decided", self._sink.key, last.batch)
+            identity = self._complete(last, identity)
+        self._abort_open(())
+        return Plan(identity, standing(self._sink, history, self._starting_batch))
+
+    def _check_hash(self, history: History) -> None:
+        for key in history:
+            kind, _, name = key.partition(":")
+            other = Sink(self._sink.prefix, kind, name)
+            if key != self._sink.key and other.hash == self._sink.hash:
+                raise DecisionLogError(
+                    f"{self._sink.key!r} and {key!r} have the same hash {other.hash}: use another "
+                    "transactionalIdPrefix for one of them"
+                )
+
+    def _check_is_new(self) -> None:
+        """A sink without a decision must not have committed anything."""
+        if found := self._cluster.committed_ids():
+            raise DecisionLogError(
+                f"the decision log has nothing about {self._sink.key!r}, but its transactional ids have "
+                f"committed before ({_some(found)}): the log has lost records, or was created again. Whether "
+                "its last batch was written can't be known any more. Compare the output with the source; "
+                "then use another transactionalIdPrefix, and 'startingBatchId' for a stream that goes on"
+            )
+
+    # After the tasks
+
+    def commit(self, outcomes: Sequence[TaskOutcome | None]) -> Committed:
+        """Decides a batch and makes it visible.
+
+        Raises:
+            NotDecidedError: nothing was decided: a transaction is not open any more, or another driver has
+                taken over.
+            DecidedError: it was decided, or may have been, and is not complete.
+            BatchOrderError: a batch that was written before has other rows now.
+        """
+        tasks = [each for each in outcomes if each is not None]
+        first = tasks[0] if tasks else None
+        if first is None or len(tasks) < len(outcomes):
+            raise NotDecidedError(f"{self._sink.key!r}: {len(outcomes) - len(tasks)} tasks left no message")
+        plan, batch, query = first.plan, first.batch, first.query
+        if any((each.plan.identity, each.batch, each.query) != (plan.identity, batch, query) for each in tasks):
+            raise NotDecidedError(f"{self._sink.key!r}: the tasks of batch {batch} are of several plans")
+        rows = sum(each.rows for each in tasks)
+        if any(each.verdict is Verdict.SKIP for each in tasks):
+            if any(each.verdict is not Verdict.SKIP for each in tasks):
+                raise BatchOrderError(f"{self._sink.key!r}: only some tasks have skipped batch {batch}")
+            plan.standing.check_rows(rows)
+            return Committed(batch, rows, skipped=True)
+
+        written = tuple(each.transaction for each in tasks if each.transaction is not None)
+        decision = Decision(
+            self._sink.key,
+            batch,
+            rows,
+            query,
+            # Without anything to commit, one record says both.
+            done=not written,
+            tasks=written,
+            earlier_queries=following_queries(plan.standing.last, query),
+        )
+        if problems := self._cluster.not_open(written):
+            raise NotDecidedError(
+                f"{self._sink.key!r}, batch {batch}: {len(problems)} of {len(written)} transactions can't be "
+                f"committed any more: {'; '.join(problems[:_NAMED])}. Nothing of the batch was written. If "
+                "the tasks take longer than 'kafka.transaction.timeout.ms', raise it"
+            )
+        try:
+            identity = self._cluster.write(plan.identity, decision)
+        except NotDecidedError:
+            raise
+        except KafkaError as error:
+            raise DecidedError(
+                f"{self._sink.key!r}: whether batch {batch} was decided is not known: {error}. "
+                f"{_AFTER_DECISION}"
+            ) from error
+        if written:
+            self._complete(decision, identity)
+        self._abort_open(written)
+        return Committed(batch, rows, written)
+
+    def abort(self, outcomes: Sequence[TaskOutcome | None]) -> bool:
+        """Aborts what the tasks of a failed batch have prepared; returns whether that was possible. If not,
+        the next plan completes or aborts it."""
+        tasks = [each for each in outcomes if each is not None]
+        if not tasks or not self._cluster.give_up(tasks[0].plan.identity):
+            return False
+        self._cluster.abort([each.transaction for each in tasks if each.transaction is not None])
+        return True
+
+    # Common
+
+    def _complete(self, decision: Decision, identity: Identity) -> Identity:
+        """Commits the transactions of a decision, and writes that it is done; returns the next identity."""
+        try:
+            ends = self._cluster.commit(decision.tasks)
+            aborted = []
+            for transaction, end in zip(decision.tasks, ends, strict=True):
+                found = self._cluster.outcome(transaction) if end is End.UNKNOWN else end
+                if found is End.UNKNOWN:
+                    raise DecisionLogError(
+                        f"whether the transaction of {transaction.transactional_id!r} (producer id "
+                        f"{transaction.producer_id}, epoch {transaction.epoch}) was committed can't be known: "
+                        "the topic keeps neither its records nor its end. Run 'python -m cyproducer "
+                        f"spark-recover --prefix {self._sink.prefix}', which says how to go on"
+                    )
+                if found is End.ABORTED:
+                    aborted.append(transaction)
+            if aborted:
+                log.warning(
+                    "%s, batch %d: the brokers have aborted %d transactions after they were decided (%s): "
+                    "copying their records",
+                    self._sink.key,
+                    decision.batch,
+                    len(aborted),
+                    _some([each.transactional_id for each in aborted]),
+                )
+                return self._cluster.copy(identity, aborted, decision.as_done())
+            return self._cluster.write(identity, decision.as_done())
+        except KafkaError as error:
+            raise DecidedError(
+                f"{self._sink.key!r}: batch {decision.batch} was decided and is not complete: {error}. "
+                f"{_AFTER_DECISION}"
+            ) from error
+
+    def _abort_open(self, own: Sequence[TaskTransaction]) -> None:
+        """Aborts the sink's open transactions, without its own: they hold readers back."""
+        ours = {(each.transactional_id, each.identity) for each in own}
+        found = [
+            each
+            for each in self._cluster.open_transactions()
+            if (each.transactional_id, each.identity) not in ours
+        ]
+        if found:
+            log.info(
+                "%s: aborting transactions that attempts have left open: %s",
+                self._sink.key,
+                _some([each.transactional_id for each in found]),
+            )
+            self._cluster.abort(found)
+
+
+_AFTER_DECISION: Final = (
+    "Its rows are there or will be: run the same batch again, for a batch job with the same txnAppId and "
+    "txnVersion, or 'python -m cyproducer spark-recover'"
+)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

@@ -1,0 +1,135 @@
+"""Decides what a batch may do: be written, be skipped as it was written before, or nothing at all.
+
+Owns these rules. Pure: the driver reads the history, the tasks know the batch. ``docs/spark.md`` has the
+rules as a table.
+
+A batch is skipped only if it is the sink's last decided one. "At or below the last one" is no rule: a
+checkpoint that was restored from a backup makes other batches of the same numbers, whose rows would be
+dropped.
+"""
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from cyproducer.errors import KafkaError
+from cyproducer.spark.exactly_once.decisions import Decision, History
+from cyproducer.spark.exactly_once.names import JOB, Sink
+
+STARTING_BATCH: Final = "startingBatchId"
+"""The option that lets a stream begin with another batch than 0."""
+
+
+class BatchOrderError(KafkaError):
+    """This batch can't be the next one of its sink: writing it might write rows twice, and skipping it might
+    drop some. The message has both numbers and what to do."""
+
+
+class Verdict(enum.Enum):
+    """What the tasks of a batch do with their rows."""
+
+    WRITE = "write"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the tasks of a batch must know of their sink's history. Pickled."""
+
+    sink: Sink
+    last: Decision | None = None
+    """Without its transactions."""
+    elsewhere: tuple[tuple[str, str], ...] = ()
+    """Ids of queries that have written under the same prefix as other sinks, with these sinks' keys."""
+    starting_batch: int | None = None
+    """The option ``startingBatchId``."""
+
+    def judge(self, query: str | None, batch: int) -> Verdict:
+        """Decides about a batch.
+
+        Args:
+            query: the id of the streaming query; None: a batch job.
+            batch: the id of the micro-batch, or ``txnVersion``.
+
+        Raises:
+            BatchOrderError: it can't be the next one.
+        """
+        if self.sink.kind == JOB:
+            return self._judge_job(batch)
+        assert query is not None
+        if (key := dict(self.elsewhere).get(query)) is not None:
+            raise BatchOrderError(
+                f"query {query} has written as {key!r}, and now it is {self.sink.key!r}: spell its "
+                "checkpoint's location as before"
+            )
+        last = self.last
+        if last is not None and query in last.earlier_queries:
+            raise BatchOrderError(
+                f"query {query}, batch {batch}: another query, {last.query}, has written since at this "
+                "checkpoint's location: an old checkpoint was restored over a new one. Rows may be missing or "
+                "double already; start with an empty checkpoint at another location"
+            )
+        same = last is not None and last.query == query
+        if same and last is not None and batch == last.batch:
+            return Verdict.SKIP
+        if batch == (last.batch + 1 if same and last is not None else 0):
+            return Verdict.WRITE
+        if batch == self.starting_batch and not (same and last is not None and batch < last.batch):
+            return Verdict.WRITE
+        if same and last is not None and batch < last.batch:
+            raise BatchOrderError(
+                f"{self.sink.key!r}: batch {batch} comes after batch {last.batch} was decided: the checkpoint "
+                "is older than the decision log, for example restored from a backup. Its rows may have been "
+                "written; start with an empty checkpoint at another location, from where the output ends"
+            )
+        known = f"batch {last.batch} was decided last" if same and last is not None else "nothing was decided"
+        raise BatchOrderError(
+            f"{self.sink.key!r}: batch {batch}, but {known} for query {query}. If this stream has written "
+            f"without exactly-once until now, set option {STARTING_BATCH!r} to {batch}; otherwise the "
+            "decision log has lost records, and batches before this one may be missing"
+        )
+
+    def _judge_job(self, version: int) -> Verdict:
+        if self.last is None or version > self.last.batch:
+            return Verdict.WRITE
+        if version == self.last.batch:
+            return Verdict.SKIP
+        raise BatchOrderError(
+            f"{self.sink.key!r}: txnVersion {version} comes after {self.last.batch} was written: a version "
+            "must not be lower than the last one. For rows that were not written yet, give a higher one"
+        )
+
+    def check_rows(self, rows: int) -> None:
+        """Checks that a batch that was skipped has as many rows as when it was written.
+
+        Raises:
+            BatchOrderError: it has not.
+        """
+        assert self.last is not None
+        if rows != self.last.rows:
+            advice = (
+                "give the rows that are new a higher txnVersion"
+                if self.sink.kind == JOB
+                else "the checkpoint was restored from a backup, or the source has changed: start with an "
+                "empty checkpoint at another location, from where the output ends"
+            )
+            raise BatchOrderError(
+                f"{self.sink.key!r}: batch {self.last.batch} was written with {self.last.rows} rows, and now "
+                f"it has {rows}: these are other rows, of which nothing was written. {advice}"
+            )
+
+
+def standing(sink: Sink, history: History, starting_batch: int | None = None) -> Standing:
+    """Returns what the tasks must know of a sink's history."""
+    last = history.get(sink.key)
+    return Standing(
+        sink,
+        None if last is None else last.as_done(),
+        tuple(
+            (query, key)
+            for key, decision in history.items()
+            if key != sink.key
+            for query in decision.queries[:1]
+        ),
+        starting_batch,
+    )

@@ -1,0 +1,365 @@
+"""The exactly-once protocol on a model of a cluster: every crash, every pause, every timeout.
+
+Crash points are enumerated: the same run is repeated, and dies at its first step, at its second, and so on.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from cyproducer.errors import KafkaError
+from cyproducer.spark.exactly_once.cluster import NotDecidedError
+from cyproducer.spark.exactly_once.decisions import DecisionLogError
+from cyproducer.spark.exactly_once.driver import Committed, DecidedError, Driver, Plan, TaskOutcome
+from cyproducer.spark.exactly_once.names import JOB, STREAM, Sink
+from cyproducer.spark.exactly_once.rules import BatchOrderError, Verdict
+from tests.spark.exactly_once.model_cluster import Broker, ModelCluster, write_task
+
+SINK = Sink("app", STREAM, "/checkpoint")
+QUERY = "q1"
+BATCHES = [[["a", "b"], ["c"]], [["d"], []], [["e", "f"], ["g"]], [[], []]]
+"""Of each batch, the rows of each task."""
+ROWS = sorted(row for batch in BATCHES for task in batch for row in task)
+
+
+class Crash(BaseException):
+    """The process is killed: no code of its own runs any more."""
+
+
+class Run:
+    """A Spark application: a stream's driver and its tasks, that are started again until all is written."""
+
+    def __init__(self, broker: Broker, sink: Sink = SINK, query: str = QUERY) -> None:
+        self.broker = broker
+        self.sink = sink
+        self.query = query
+        self.next = 0
+        """The batch that Spark runs next: it forgets a commit that it did not note."""
+        self.attempt = 0
+
+    def driver(self) -> Driver:
+        return Driver(ModelCluster(self.broker, self.sink), self.sink)
+
+    def tasks(self, plan: Plan, batch: int, rows: list[list[str]]) -> list[TaskOutcome | None]:
+        verdict = plan.standing.judge(self.query, batch)
+        outcomes: list[TaskOutcome | None] = []
+        for partition, of_task in enumerate(rows):
+            self.attempt += 1
+            written = None
+            if verdict is Verdict.WRITE:
+                name = self.sink.task_id(partition, 0, self.attempt, plan.identity.epoch)
+                written = write_task(self.broker, name, of_task)
+            outcomes.append(TaskOutcome(plan, verdict, self.query, batch, len(of_task), written))
+        return outcomes
+
+    def one(self) -> Committed:
+        """Runs the next batch as Spark does: after an error of commit it calls abort."""
+        rows = BATCHES[self.next]
+        plan = self.driver().plan()
+        try:
+            outcomes = self.tasks(plan, self.next, rows)
+        except KafkaError:
+            # Of a failed stage, Spark has no message of any task.
+            self.driver().abort([None] * len(rows))
+            raise
+        try:
+            done = self.driver().commit(outcomes)
+        except KafkaError:
+            self.driver().abort(outcomes)
+            raise
+        self.broker.on_step("after the commit, before Spark's note")
+        self.next += 1
+        return done
+
+    def all(self, errors: tuple[type[Exception], ...] = ()) -> int:
+        """Runs all batches; after a crash or one of the errors the application starts again. Returns how
+        often that was."""
+        restarts = 0
+        while self.next < len(BATCHES):
+            try:
+                self.one()
+            except (Crash, *errors):
+                restarts += 1
+                assert restarts < 20
+        return restarts
+
+
+class At:
+    """Does something at the n-th step."""
+
+    def __init__(self, number: int, action: Callable[[], None]) -> None:
+        self.number = number
+        self.action = action
+        self.seen: list[str] = []
+        self.busy = False
+
+    def __call__(self, name: str) -> None:
+        if self.busy:
+            return
+        self.seen.append(name)
+        if len(self.seen) == self.number:
+            self.busy = True
+            try:
+                self.action()
+            finally:
+                self.busy = False
+
+    @property
+    def reached(self) -> bool:
+        return len(self.seen) >= self.number
+
+
+def crash() -> None:
+    raise Crash
+
+
+def every_step(play: Callable[[Broker, int], At], least: int) -> None:
+    """Repeats a play with the action at each step, until a run has fewer steps."""
+    number = 1
+    while play(Broker(), number).reached:
+        number += 1
+    assert number > least
+
+
+def ended_well(broker: Broker) -> None:
+    # One more plan: what the last run has left open.
+    broker.on_step = lambda name: None
+    Driver(ModelCluster(broker, SINK), SINK).plan()
+    assert broker.visible == ROWS
+    assert broker.open_ids == []
+
+
+def test_nothing_fails() -> None:
+    broker = Broker()
+    assert Run(broker).all() == 0
+    ended_well(broker)
+
+
+def test_the_process_dies_at_every_step() -> None:
+    def play(broker: Broker, number: int) -> At:
+        broker.on_step = at = At(number, crash)
+        assert Run(broker).all() == at.reached
+        ended_well(broker)
+        return at
+
+    every_step(play, least=60)
+
+
+def test_the_process_dies_at_every_two_steps() -> None:
+    for between in range(1, 40):
+
+        def play(broker: Broker, number: int, between: int = between) -> At:
+            first = At(number, crash)
+            second = At(number + between, crash)
+
+            def both(name: str) -> None:
+                second(name)
+                first(name)
+
+            broker.on_step = both
+            Run(broker).all()
+            ended_well(broker)
+            return first
+
+        every_step(play, least=60)
+
+
+def test_the_brokers_time_out_what_is_open_at_every_step() -> None:
+    def play(broker: Broker, number: int) -> At:
+        broker.on_step = at = At(number, broker.time_out)
+        Run(broker).all(errors=(NotDecidedError,))
+        ended_well(broker)
+        return at
+
+    every_step(play, least=60)
+
+
+def test_the_process_dies_and_starts_again_after_the_timeout() -> None:
+    def play(broker: Broker, number: int) -> At:
+        def late() -> None:
+            broker.time_out()
+            crash()
+
+        broker.on_step = at = At(number, late)
+        Run(broker).all()
+        ended_well(broker)
+        return at
+
+    every_step(play, least=60)
+
+
+def test_a_driver_that_was_paused_wakes_after_another_took_over() -> None:
+    # The other one begins where Spark would: at the batch that was not noted.
+    def play(broker: Broker, number: int) -> At:
+        run = Run(broker)
+
+        def another() -> None:
+            other = Run(broker)
+            other.next = run.next
+            other.attempt = 100
+            other.all()
+
+        broker.on_step = at = At(number, another)
+        try:
+            run.all()
+        except (KafkaError, AssertionError):
+            # Fenced, or it has run out of its order: Spark stops it.
+            pass
+        ended_well(broker)
+        return at
+
+    every_step(play, least=60)
+
+
+def test_another_driver_does_only_one_batch_while_the_first_is_paused() -> None:
+    def play(broker: Broker, number: int) -> At:
+        run = Run(broker)
+
+        def another() -> None:
+            other = Run(broker)
+            other.next = run.next
+            other.attempt = 100
+            other.one()
+
+        broker.on_step = at = At(number, another)
+        try:
+            run.all()
+        except KafkaError:
+            # Spark starts it again where its own notes end.
+            broker.on_step = lambda name: None
+            again = Run(broker)
+            again.next = run.next
+            try:
+                again.all()
+            except BatchOrderError:
+                # The other one's batch is one ahead of the notes of this one at most.
+                again.next += 1
+                again.all()
+        ended_well(broker)
+        return at
+
+    every_step(play, least=60)
+
+
+def test_a_task_that_outlives_its_batch_takes_over_its_id_at_every_step() -> None:
+    # Spark has started a second attempt whose number coincides, and it comes late: it aborts the winner's.
+    def play(broker: Broker, number: int) -> At:
+        run = Run(broker)
+
+        def zombie() -> None:
+            for name in [name for name in broker.ids if SINK.owns(name)]:
+                broker.append(name, broker.init(name), ["zombie"])
+
+        broker.on_step = at = At(number, zombie)
+        run.all(errors=(KafkaError,))
+        broker.on_step = lambda name: None
+        ended_well(broker)
+        return at
+
+    every_step(play, least=60)
+
+
+@pytest.mark.parametrize("step", ["before decided", "after the record of decided", "after decided"])
+def test_the_outcome_of_the_decision_is_lost(step: str) -> None:
+    broker = Broker()
+    run = Run(broker)
+
+    def lose(name: str) -> None:
+        if name == step:
+            broker.on_step = lambda name: None
+            raise KafkaError("timed out")
+
+    broker.on_step = lose
+    with pytest.raises(DecidedError, match="whether batch 0 was decided is not known"):
+        run.one()
+    run.all()
+    ended_well(broker)
+
+
+def test_a_decision_that_arrives_after_abort_is_refused() -> None:
+    # Spark calls abort() while the decision's requests are still on their way.
+    broker = Broker()
+    run = Run(broker)
+    plan = run.driver().plan()
+    outcomes = run.tasks(plan, 0, BATCHES[0])
+    assert run.driver().abort(outcomes)
+    with pytest.raises(KafkaError):
+        run.driver().commit(outcomes)
+    assert broker.visible == []
+    run.all()
+    ended_well(broker)
+
+
+def test_records_that_the_cleaner_took_are_not_forgotten_in_silence() -> None:
+    broker = Broker()
+    run = Run(broker)
+
+    def late(name: str) -> None:
+        if name == "after decided":
+            broker.time_out()
+            broker.forgets = True
+
+    broker.on_step = late
+    with pytest.raises(DecidedError, match="the records are gone"):
+        run.one()
+    broker.on_step = lambda name: None
+    with pytest.raises(DecidedError, match="the records are gone"):
+        run.one()
+    assert broker.visible == []
+
+
+def test_a_log_that_was_lost_is_noticed() -> None:
+    broker = Broker()
+    run = Run(broker)
+    run.one()
+    broker.log = [each for each in broker.log if each.decision is None]
+    with pytest.raises(DecisionLogError, match="the log has lost records"):
+        run.one()
+
+
+def test_another_query_at_the_same_place_begins_anew() -> None:
+    broker = Broker()
+    first = Run(broker)
+    first.one()
+    second = Run(broker, query="q2")
+    second.one()
+    assert broker.visible == sorted(["a", "b", "c"] * 2)
+    first.next = 1
+    with pytest.raises(BatchOrderError, match="an old checkpoint was restored"):
+        first.one()
+
+
+def test_two_sinks_under_one_prefix_leave_each_other_alone() -> None:
+    broker = Broker()
+    run, other = Run(broker), Run(broker, Sink("app", JOB, "other"), query="")
+    plan = run.driver().plan()
+    outcomes = run.tasks(plan, 0, BATCHES[0])
+    other.one()
+    run.driver().commit(outcomes)
+    assert broker.visible == sorted(["a", "b", "c"] * 2)
+
+
+def test_a_query_under_another_spelling_of_its_place_is_refused() -> None:
+    broker = Broker()
+    Run(broker).one()
+    with pytest.raises(BatchOrderError, match="spell its checkpoint's location as before"):
+        Run(broker, Sink("app", STREAM, "/checkpoint/")).one()
+
+
+def test_a_batch_that_is_skipped_must_have_as_many_rows() -> None:
+    broker = Broker()
+    run = Run(broker)
+    run.one()
+    plan = run.driver().plan()
+    with pytest.raises(BatchOrderError, match="with 3 rows, and now it has 4"):
+        run.driver().commit(run.tasks(plan, 0, [["a", "b"], ["c", "x"]]))
+    assert broker.visible == ["a", "b", "c"]
+
+
+def test_a_batch_that_is_gone_is_an_error() -> None:
+    broker = Broker()
+    run = Run(broker)
+    run.one()
+    run.next = 2
+    with pytest.raises(BatchOrderError, match="batch 2, but batch 0 was decided last"):
+        run.one()
