@@ -19,10 +19,18 @@ from cyproducer import errors
 from cyproducer.base.durations import duration
 from cyproducer.config import ProducerConfig, option_name
 from cyproducer.control.apis import TransactionListing
-from cyproducer.control.ending import ONGOING, Describing, Ended, Ending, Outcome
+from cyproducer.control.ending import (
+    ONGOING,
+    Describing,
+    Ended,
+    Ending,
+    EndingIdentity,
+    Outcome,
+)
 from cyproducer.control.partitioners import resolve_partitioner
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.network.coordinators import Coordinators
+from cyproducer.network.reading import Reading
 from cyproducer.runtime import Runtime, finish
 from cyproducer.structs import PreparedTransaction, TopicPartition
 from cyproducer.user_thread import DRAIN_S, user_thread
@@ -107,6 +115,8 @@ class TransactionAdmin:
         self._runtime.start()
         client = self._runtime.client
         self._coordinators = Coordinators(client.questions, self._backoff, client.diagnosis)
+        #: For the parts of this package that read topics.
+        self._reading = Reading(client.questions, self._backoff, client.diagnosis)
         self._finalizer = weakref.finalize(self, finish, self._runtime)
         # Not at exit: all producers are closed then, at the same time.
         self._finalizer.atexit = False
@@ -183,6 +193,25 @@ class TransactionAdmin:
         call = Describing(transactional_id, self._backoff, random.random)
         self._asking.run([call], deadline, seconds)
         return _described(call)
+
+    def _describe_all(
+        self, transactional_ids: Iterable[str], timeout: float | None = None
+    ) -> list[DescribedTransaction | None]:
+        """Describes several, at the same time; None: there is no such id, or it has expired."""
+        deadline, seconds = self._deadline(timeout)
+        calls = [Describing(name, self._backoff, random.random) for name in transactional_ids]
+        self._asking.run(calls, deadline, seconds, ignore=errors.TransactionalIdNotFoundError)
+        return [None if call.result is None else _described(call) for call in calls]
+
+    def _end_identity(
+        self, transactional_id: str, producer_id: int, epoch: int, timeout: float | None = None
+    ) -> bool:
+        """Ends an identity; returns whether it was valid. See ``control/ending.EndingIdentity``."""
+        deadline, seconds = self._deadline(timeout)
+        prepared = PreparedTransaction(transactional_id, producer_id, epoch, 2, False, {})
+        call = EndingIdentity(prepared, False, False, self._backoff, random.random)
+        self._asking.run([call], deadline, seconds)
+        return call.ended
 
     def abort_open(
         self,

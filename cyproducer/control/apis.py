@@ -172,6 +172,47 @@ LIST_TRANSACTIONS = Api(
     releases=(((3, 0), 0), ((3, 8), 1), ((4, 1), 2)),
     required=False,
 )
+# Programs that read a topic, or look at one, need Kafka 3.0: one version of each is enough.
+FETCH = Api(
+    1,
+    "Fetch",
+    lowest=12,
+    highest=12,
+    flexible=12,
+    client_throttles=8,
+    releases=(((2, 7), 12),),
+    required=False,
+)
+LIST_OFFSETS = Api(
+    2,
+    "ListOffsets",
+    lowest=7,
+    highest=7,
+    flexible=6,
+    client_throttles=3,
+    releases=(((3, 0), 7),),
+    required=False,
+)
+CREATE_TOPICS = Api(
+    19,
+    "CreateTopics",
+    lowest=7,
+    highest=7,
+    flexible=5,
+    client_throttles=3,
+    releases=(((2, 8), 7),),
+    required=False,
+)
+DESCRIBE_CONFIGS = Api(
+    32,
+    "DescribeConfigs",
+    lowest=4,
+    highest=4,
+    flexible=4,
+    client_throttles=2,
+    releases=(((2, 8), 4),),
+    required=False,
+)
 APIS = (
     PRODUCE,
     METADATA,
@@ -186,6 +227,10 @@ APIS = (
     TXN_OFFSET_COMMIT,
     DESCRIBE_TRANSACTIONS,
     LIST_TRANSACTIONS,
+    FETCH,
+    LIST_OFFSETS,
+    CREATE_TOPICS,
+    DESCRIBE_CONFIGS,
 )
 
 PRODUCE_BY_TOPIC_ID = 13
@@ -467,3 +512,39 @@ class ListTransactionsResponse(NamedTuple):
     #: Those of the request's states that the broker does not know.
     unknown_states: list[str]
     transactions: list[TransactionListing]
+
+
+class FetchResponse(NamedTuple):
+    """What one partition's leader has from an offset on: record batches, of which the last may be cut off.
+    ``high_watermark``: the offset behind the last record that all replicas in sync have."""
+
+    throttle_time_ms: int
+    error_code: int
+    high_watermark: int
+    log_start_offset: int
+    records: bytes
+
+
+class ListOffsetsResponse(NamedTuple):
+    """An offset of one partition; -1 with an error."""
+
+    throttle_time_ms: int
+    error_code: int
+    offset: int
+
+
+class CreateTopicsResponse(NamedTuple):
+    """The outcome for one topic, with the broker's own text."""
+
+    throttle_time_ms: int
+    error_code: int
+    error_message: str | None
+
+
+class DescribeConfigsResponse(NamedTuple):
+    """The configuration of one topic; without the values that brokers hide."""
+
+    throttle_time_ms: int
+    error_code: int
+    error_message: str | None
+    values: dict[str, str]

@@ -543,6 +543,37 @@ class Ending(CoordinatorCall):
         super()._again(error, now_ms)
 
 
+class EndingIdentity(Ending):
+    """A call that ends an identity of the second protocol, whether a transaction is open under it or not.
+
+    EndTxn(abort) of version 5 bumps the epoch even if nothing was written (KIP-890), so the identity is a
+    lock: of a commit and this, one succeeds. ``ended`` says whether it was this one.
+    """
+
+    ended = False
+
+    def _due(self) -> Request:
+        self._end_sent = True
+        return EndTxn(False, SECOND)
+
+    def on_ended(self, response: EndTxnResponse, where: str, now_ms: float) -> None:
+        """The response to EndTxn."""
+        self._in_flight = None
+        code = response.error_code
+        if code == 0:
+            self.ended = True
+            self._finish(Outcome.ABORTED, (response.producer_id, response.producer_epoch))
+        elif code in (
+            INVALID_TXN_STATE,
+            PRODUCER_FENCED,
+            INVALID_PRODUCER_EPOCH,
+            INVALID_PRODUCER_ID_MAPPING,
+        ):
+            self._finish(Outcome.FENCED)
+        else:
+            self._try_again(code, self._error(code, "EndTxn(abort)", where), now_ms)
+
+
 def refusal(code: int, what: str, message: str | None = None) -> errors.KafkaError:
     """Makes the error for an error code. ``what`` was refused; ``message`` is the broker's own text."""
     kind = errors.for_code(code)

@@ -114,6 +114,7 @@ class Event(enum.Enum):
     """What happens: calls, then ends."""
 
     INIT = "init_transactions()"
+    RESUME = "an identity was handed over"
     BEGIN = "begin_transaction()"
     PREPARE = "prepare_transaction()"
     COMMIT = "commit_transaction()"
@@ -131,6 +132,7 @@ _S, _E = State, Event
 
 TABLE: Mapping[tuple[State, Event], State] = {
     (_S.UNINITIALIZED, _E.INIT): _S.INITIALIZING,
+    (_S.UNINITIALIZED, _E.RESUME): _S.READY,
     (_S.INITIALIZING, _E.INITIALIZED): _S.READY,
     (_S.INITIALIZING, _E.NOT_INITIALIZED): _S.UNINITIALIZED,
     (_S.READY, _E.BEGIN): _S.IN_TRANSACTION,
@@ -223,6 +225,16 @@ class OffsetsCall(Call):
         super().__init__(Event.BEGIN, "send_offsets_to_transaction()")
         self.event = None
         self.offsets = offsets
+
+
+class ResumeCall(Call):
+    """Goes on with the identity of another producer of this transactional id, without InitProducerId, which
+    would fence whoever has taken over meanwhile. The second protocol only: its epochs last for one
+    transaction."""
+
+    def __init__(self, producer_id: int, epoch: int) -> None:
+        super().__init__(Event.RESUME, "resume()")
+        self.identity = producer_id, epoch
 
 
 class CloseCall(Call):
@@ -336,6 +348,9 @@ class Transactions:
         self.added: list[tuple[str, int]] = []
         #: The first error of the open transaction, or the fatal one.
         self.cause: BaseException | None = None
+        #: Whether an EndTxn of the last transaction got no response, so that it may have been carried out
+        #: even if its repetition is refused.
+        self.end_in_doubt = False
         #: Called when a record's failure has changed the state, so that nothing more is to be sent.
         self.on_failure: Callable[[], object] = lambda: None
         self._timeout_ms = timeout_ms
@@ -480,6 +495,13 @@ class Transactions:
             self._begin()
             call.finish()
             return
+        if isinstance(call, ResumeCall):
+            self.producer_id, self.epoch = call.identity
+            self._last_protocol = SECOND
+            # The other producer's last transaction may have ended a moment ago.
+            self._markers_under_way, self._ended_ms = True, now_ms
+            call.finish()
+            return
         if call.event is Event.ABORT:
             self._fail_calls(errors.IllegalStateError("abort_transaction() was called meanwhile"))
         self._calls.append(call)
@@ -548,6 +570,7 @@ class Transactions:
         self._groups = set()
         self._end_sent = False
         self._must_bump = self._unanswered = False
+        self.end_in_doubt = False
         self._retry_now()
 
     def _go(self, event: Event) -> None:
@@ -604,6 +627,11 @@ class Transactions:
         """A broker reports the level of ``transaction.version``. The highest epoch is the newest."""
         if epoch >= self._features_epoch:
             self._features_epoch, self._level, self._level_ms = epoch, level, now_ms
+
+    @property
+    def level(self) -> int:
+        """The level that a broker has reported last, 0 if none has."""
+        return self._level
 
     def _level_is_known(self, now_ms: float) -> bool:
         return now_ms - self._level_ms <= LEVEL_AGE_MS
@@ -763,6 +791,8 @@ class Transactions:
             self._coordinators.pop(self._whose(request), None)
         if isinstance(request, AddPartitions | AddOffsets | CommitOffsets):
             self._unanswered = True
+        if isinstance(request, EndTxn):
+            self.end_in_doubt = True
         self._retry(error, now_ms)
 
     def unreachable(self, request: Request, error: BaseException, now_ms: float) -> None:

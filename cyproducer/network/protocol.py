@@ -48,7 +48,8 @@ from cyproducer.errors import KafkaProtocolError
 from cyproducer.network.primitives import Reader, Writer, read_partitions
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
-_Frame = bytes | bytearray | memoryview
+Frame = bytes | bytearray | memoryview
+"""A response without its size, or a part of one."""
 
 
 UNSUPPORTED_VERSION = 35
@@ -66,13 +67,14 @@ def _described(api: Api, version: int, kind: str) -> str:
     return f"{api.name} v{version} {kind}"
 
 
-def _request(api: Api, version: int, correlation_id: int, client_id: str | None) -> Writer:
+def request(api: Api, version: int, correlation_id: int, client_id: str | None) -> Writer:
     """Returns a writer that has written the request header."""
     message = _described(api, version, "request")
     return Writer(api.key, version, correlation_id, client_id, message, version >= api.flexible)
 
 
-def _response(api: Api, version: int, frame: _Frame) -> Reader:
+def response(api: Api, version: int, frame: Frame) -> Reader:
+    """Returns a reader of a whole response."""
     return Reader(frame, _described(api, version, "response"), version >= api.flexible)
 
 
@@ -88,7 +90,7 @@ def encode_api_versions(
         ValueError: the version is not implemented, or a string cannot be encoded or is longer than 32767
             bytes. All encoders raise it.
     """
-    writer = _request(API_VERSIONS, version, correlation_id, client_id)
+    writer = request(API_VERSIONS, version, correlation_id, client_id)
     if writer.flexible:
         writer.string("client_software_name", software_name)
         writer.string("client_software_version", software_version)
@@ -110,7 +112,7 @@ def encode_metadata(
             cluster.
         allow_auto_create: whether the broker may create missing topics; False needs v4.
     """
-    writer = _request(METADATA, version, correlation_id, client_id)
+    writer = request(METADATA, version, correlation_id, client_id)
     if topics is None:
         writer.count(-1)
     else:
@@ -148,7 +150,7 @@ def encode_init_producer_id(
         producer_id: the producer id whose epoch to bump, -1 for a new id; needs v3 (KIP-360).
         producer_epoch: the current epoch of that id, -1 for a new id.
     """
-    writer = _request(INIT_PRODUCER_ID, version, correlation_id, client_id)
+    writer = request(INIT_PRODUCER_ID, version, correlation_id, client_id)
     writer.nullable_string("transactional_id", transactional_id)
     writer.int32(transaction_timeout_ms)
     if version >= 3:
@@ -171,7 +173,7 @@ def encode_find_coordinator(
     Args:
         key_type: 0: ``key`` is a group id; 1: a transactional id.
     """
-    writer = _request(FIND_COORDINATOR, version, correlation_id, client_id)
+    writer = request(FIND_COORDINATOR, version, correlation_id, client_id)
     if version < 4:
         writer.string("key", key)
     writer.raw(key_type.to_bytes(1, "big"))
@@ -202,7 +204,7 @@ def encode_add_partitions_to_txn(
     Args:
         partitions: topic -> partitions.
     """
-    writer = _request(ADD_PARTITIONS_TO_TXN, version, correlation_id, client_id)
+    writer = request(ADD_PARTITIONS_TO_TXN, version, correlation_id, client_id)
     _write_identity(writer, transactional_id, producer_id, producer_epoch)
     writer.count(len(partitions))
     for topic, indexes in partitions.items():
@@ -225,7 +227,7 @@ def encode_add_offsets_to_txn(
     group_id: str,
 ) -> bytes:
     """Encodes an AddOffsetsToTxn request v0-v4 as a whole frame (KIP-98)."""
-    writer = _request(ADD_OFFSETS_TO_TXN, version, correlation_id, client_id)
+    writer = request(ADD_OFFSETS_TO_TXN, version, correlation_id, client_id)
     _write_identity(writer, transactional_id, producer_id, producer_epoch)
     writer.string("group_id", group_id)
     writer.no_tags()
@@ -251,7 +253,7 @@ def encode_txn_offset_commit(
             out, the broker could not refuse the offsets of a former member.
         offsets: the offsets to commit.
     """
-    writer = _request(TXN_OFFSET_COMMIT, version, correlation_id, client_id)
+    writer = request(TXN_OFFSET_COMMIT, version, correlation_id, client_id)
     writer.string("transactional_id", transactional_id)
     writer.string("group_id", group.group_id)
     writer.int64(producer_id)
@@ -295,7 +297,7 @@ def encode_end_txn(
     Args:
         committed: True to commit, False to abort.
     """
-    writer = _request(END_TXN, version, correlation_id, client_id)
+    writer = request(END_TXN, version, correlation_id, client_id)
     _write_identity(writer, transactional_id, producer_id, producer_epoch)
     writer.boolean(committed)
     writer.no_tags()
@@ -306,7 +308,7 @@ def encode_describe_transactions(
     version: int, correlation_id: int, client_id: str | None, transactional_ids: Sequence[str]
 ) -> bytes:
     """Encodes a DescribeTransactions request v0 as a whole frame (KIP-664)."""
-    writer = _request(DESCRIBE_TRANSACTIONS, version, correlation_id, client_id)
+    writer = request(DESCRIBE_TRANSACTIONS, version, correlation_id, client_id)
     writer.count(len(transactional_ids))
     for transactional_id in transactional_ids:
         writer.string("transactional_id", transactional_id)
@@ -334,7 +336,7 @@ def encode_list_transactions(
         pattern: a regular expression in RE2's syntax that the whole transactional id matches; None or "": all
             ids. Needs v2.
     """
-    writer = _request(LIST_TRANSACTIONS, version, correlation_id, client_id)
+    writer = request(LIST_TRANSACTIONS, version, correlation_id, client_id)
     writer.count(len(states))
     for state in states:
         writer.string("state", state)
@@ -355,7 +357,7 @@ def encode_list_transactions(
 
 def encode_sasl_handshake(version: int, correlation_id: int, client_id: str | None, mechanism: str) -> bytes:
     """Encodes a SaslHandshake request v1 as a whole frame (KIP-43)."""
-    writer = _request(SASL_HANDSHAKE, version, correlation_id, client_id)
+    writer = request(SASL_HANDSHAKE, version, correlation_id, client_id)
     writer.string("mechanism", mechanism)
     return writer.finish()
 
@@ -364,7 +366,7 @@ def encode_sasl_authenticate(
     version: int, correlation_id: int, client_id: str | None, auth_bytes: bytes
 ) -> bytes:
     """Encodes a SaslAuthenticate request v0-v2 as a whole frame (KIP-152, KIP-368)."""
-    writer = _request(SASL_AUTHENTICATE, version, correlation_id, client_id)
+    writer = request(SASL_AUTHENTICATE, version, correlation_id, client_id)
     writer.count(len(auth_bytes))
     writer.raw(auth_bytes)
     writer.no_tags()
@@ -406,7 +408,7 @@ def _read_supported_versions(reader: Reader) -> dict[int, tuple[int, int]]:
     return api_versions
 
 
-def decode_api_versions(version: int, frame: _Frame) -> ApiVersionsResponse:
+def decode_api_versions(version: int, frame: Frame) -> ApiVersionsResponse:
     """Decodes an ApiVersions response.
 
     Args:
@@ -420,7 +422,7 @@ def decode_api_versions(version: int, frame: _Frame) -> ApiVersionsResponse:
             that is not UTF-8, or trailing bytes. All decoders raise it.
         ValueError: the version is not implemented. All decoders raise it.
     """
-    reader = _response(API_VERSIONS, version, frame)
+    reader = response(API_VERSIONS, version, frame)
     features: dict[str, tuple[int, int]] = {}
     features_epoch = -1
     throttle_time_ms = 0
@@ -475,7 +477,7 @@ def _read_topics(reader: Reader, version: int, with_replicas: bool) -> list[Topi
     return topics
 
 
-def decode_metadata(version: int, frame: _Frame) -> MetadataResponse:
+def decode_metadata(version: int, frame: Frame) -> MetadataResponse:
     """Decodes a Metadata response v1-v13. Fields missing in a version are None, -1, 0 or the zero topic id.
 
     Accepts a second, empty set of tagged fields at the end: librdkafka's mock cluster sends it.
@@ -483,13 +485,13 @@ def decode_metadata(version: int, frame: _Frame) -> MetadataResponse:
     return _decode_metadata(version, frame, False)
 
 
-def decode_listing(version: int, frame: _Frame) -> MetadataResponse:
+def decode_listing(version: int, frame: Frame) -> MetadataResponse:
     """``decode_metadata``, with ``ReplicatedPartition`` for each partition."""
     return _decode_metadata(version, frame, True)
 
 
-def _decode_metadata(version: int, frame: _Frame, with_replicas: bool) -> MetadataResponse:
-    reader = _response(METADATA, version, frame)
+def _decode_metadata(version: int, frame: Frame, with_replicas: bool) -> MetadataResponse:
+    reader = response(METADATA, version, frame)
     throttle_time_ms = 0
     error_code = 0
     cluster_id = None
@@ -514,7 +516,7 @@ def _decode_metadata(version: int, frame: _Frame, with_replicas: bool) -> Metada
     return MetadataResponse(throttle_time_ms, brokers, cluster_id, controller_id, topics, error_code)
 
 
-def decode_node_endpoints(field: _Frame) -> list[BrokerInfo]:
+def decode_node_endpoints(field: Frame) -> list[BrokerInfo]:
     """Decodes the addresses of the leaders that a Produce response names: tagged field 0, from v10 (KIP-951).
 
     In addition to the checks of every decoder, it rejects an empty host and a port outside 1-65535.
@@ -537,9 +539,9 @@ def decode_node_endpoints(field: _Frame) -> list[BrokerInfo]:
     return brokers
 
 
-def decode_init_producer_id(version: int, frame: _Frame) -> InitProducerIdResponse:
+def decode_init_producer_id(version: int, frame: Frame) -> InitProducerIdResponse:
     """Decodes an InitProducerId response v0-v5."""
-    reader = _response(INIT_PRODUCER_ID, version, frame)
+    reader = response(INIT_PRODUCER_ID, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
     throttle_time_ms = reader.int32("throttle_time_ms")
@@ -551,9 +553,9 @@ def decode_init_producer_id(version: int, frame: _Frame) -> InitProducerIdRespon
     return InitProducerIdResponse(throttle_time_ms, error_code, producer_id, producer_epoch)
 
 
-def decode_find_coordinator(version: int, frame: _Frame) -> FindCoordinatorResponse:
+def decode_find_coordinator(version: int, frame: Frame) -> FindCoordinatorResponse:
     """Decodes a FindCoordinator response v1-v6; from v4 on it must have exactly one coordinator."""
-    reader = _response(FIND_COORDINATOR, version, frame)
+    reader = response(FIND_COORDINATOR, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
     throttle_time_ms = reader.int32("throttle_time_ms")
@@ -589,9 +591,9 @@ def _read_partition_errors(reader: Reader) -> dict[tuple[str, int], int]:
     return partition_errors
 
 
-def decode_add_partitions_to_txn(version: int, frame: _Frame) -> AddPartitionsToTxnResponse:
+def decode_add_partitions_to_txn(version: int, frame: Frame) -> AddPartitionsToTxnResponse:
     """Decodes an AddPartitionsToTxn response v0-v3."""
-    reader = _response(ADD_PARTITIONS_TO_TXN, version, frame)
+    reader = response(ADD_PARTITIONS_TO_TXN, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
     throttle_time_ms = reader.int32("throttle_time_ms")
@@ -601,9 +603,9 @@ def decode_add_partitions_to_txn(version: int, frame: _Frame) -> AddPartitionsTo
     return AddPartitionsToTxnResponse(throttle_time_ms, partition_errors)
 
 
-def decode_add_offsets_to_txn(version: int, frame: _Frame) -> AddOffsetsToTxnResponse:
+def decode_add_offsets_to_txn(version: int, frame: Frame) -> AddOffsetsToTxnResponse:
     """Decodes an AddOffsetsToTxn response v0-v4."""
-    reader = _response(ADD_OFFSETS_TO_TXN, version, frame)
+    reader = response(ADD_OFFSETS_TO_TXN, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
     throttle_time_ms = reader.int32("throttle_time_ms")
@@ -613,9 +615,9 @@ def decode_add_offsets_to_txn(version: int, frame: _Frame) -> AddOffsetsToTxnRes
     return AddOffsetsToTxnResponse(throttle_time_ms, error_code)
 
 
-def decode_txn_offset_commit(version: int, frame: _Frame) -> TxnOffsetCommitResponse:
+def decode_txn_offset_commit(version: int, frame: Frame) -> TxnOffsetCommitResponse:
     """Decodes a TxnOffsetCommit response v0-v5."""
-    reader = _response(TXN_OFFSET_COMMIT, version, frame)
+    reader = response(TXN_OFFSET_COMMIT, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
     throttle_time_ms = reader.int32("throttle_time_ms")
@@ -625,9 +627,9 @@ def decode_txn_offset_commit(version: int, frame: _Frame) -> TxnOffsetCommitResp
     return TxnOffsetCommitResponse(throttle_time_ms, partition_errors)
 
 
-def decode_end_txn(version: int, frame: _Frame) -> EndTxnResponse:
+def decode_end_txn(version: int, frame: Frame) -> EndTxnResponse:
     """Decodes an EndTxn response v0-v5."""
-    reader = _response(END_TXN, version, frame)
+    reader = response(END_TXN, version, frame)
     producer_id, producer_epoch = -1, -1
     reader.int32("correlation_id")
     reader.skip_tags()
@@ -668,9 +670,9 @@ def _read_transaction(reader: Reader) -> TransactionDescription:
     )
 
 
-def decode_describe_transactions(version: int, frame: _Frame) -> DescribeTransactionsResponse:
+def decode_describe_transactions(version: int, frame: Frame) -> DescribeTransactionsResponse:
     """Decodes a DescribeTransactions response v0."""
-    reader = _response(DESCRIBE_TRANSACTIONS, version, frame)
+    reader = response(DESCRIBE_TRANSACTIONS, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
     throttle_time_ms = reader.int32("throttle_time_ms")
@@ -680,9 +682,9 @@ def decode_describe_transactions(version: int, frame: _Frame) -> DescribeTransac
     return DescribeTransactionsResponse(throttle_time_ms, transactions)
 
 
-def decode_list_transactions(version: int, frame: _Frame) -> ListTransactionsResponse:
+def decode_list_transactions(version: int, frame: Frame) -> ListTransactionsResponse:
     """Decodes a ListTransactions response v0-v2."""
-    reader = _response(LIST_TRANSACTIONS, version, frame)
+    reader = response(LIST_TRANSACTIONS, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
     throttle_time_ms = reader.int32("throttle_time_ms")
@@ -700,9 +702,9 @@ def decode_list_transactions(version: int, frame: _Frame) -> ListTransactionsRes
     return ListTransactionsResponse(throttle_time_ms, error_code, unknown_states, transactions)
 
 
-def decode_sasl_handshake(version: int, frame: _Frame) -> SaslHandshakeResponse:
+def decode_sasl_handshake(version: int, frame: Frame) -> SaslHandshakeResponse:
     """Decodes a SaslHandshake response v1."""
-    reader = _response(SASL_HANDSHAKE, version, frame)
+    reader = response(SASL_HANDSHAKE, version, frame)
     reader.int32("correlation_id")
     error_code = reader.int16("error_code")
     mechanisms = [reader.string("mechanism") for _ in range(reader.count("mechanisms", 2))]
@@ -710,9 +712,9 @@ def decode_sasl_handshake(version: int, frame: _Frame) -> SaslHandshakeResponse:
     return SaslHandshakeResponse(error_code, mechanisms)
 
 
-def decode_sasl_authenticate(version: int, frame: _Frame) -> SaslAuthenticateResponse:
+def decode_sasl_authenticate(version: int, frame: Frame) -> SaslAuthenticateResponse:
     """Decodes a SaslAuthenticate response v0-v2."""
-    reader = _response(SASL_AUTHENTICATE, version, frame)
+    reader = response(SASL_AUTHENTICATE, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
     error_code = reader.int16("error_code")
@@ -745,7 +747,7 @@ _GREETINGS = (
 )
 
 
-def frame_looks_like(first_bytes: _Frame) -> str | None:
+def frame_looks_like(first_bytes: Frame) -> str | None:
     """Names the kind of server that sends these first bytes, for an error message; None if unknown.
 
     Call it after a frame had an invalid size: read as a size, each pattern is more than 200 MB. Six bytes

@@ -48,6 +48,7 @@ from cyproducer.control.transactions import (
     Offsets,
     OffsetsCall,
     Request,
+    ResumeCall,
     State,
     Transactions,
 )
@@ -136,6 +137,29 @@ class TransactionClient:
             IllegalStateError: it was called before.
         """
         self._wait(self._submit(Call(Event.INIT, "init_transactions()")), timeout_s)
+
+    def resume(self, producer_id: int, epoch: int) -> None:
+        """Goes on with an identity that another producer of this transactional id had, in place of ``init``.
+
+        Raises:
+            IllegalStateError: this producer has an identity.
+        """
+        self._wait(self._submit(ResumeCall(producer_id, epoch)), math.inf)
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """The producer id and epoch of the next transaction, while none is open. Any thread."""
+        return self.machine.producer_id, self.machine.epoch
+
+    @property
+    def end_in_doubt(self) -> bool:
+        """Whether the last transaction may have ended although its end was refused. Any thread."""
+        return self.machine.end_in_doubt
+
+    @property
+    def level(self) -> int:
+        """The level of ``transaction.version`` that a broker has reported last, 0 if none has. Any thread."""
+        return self.machine.level
 
     def begin(self) -> None:
         """``begin_transaction()``: sends nothing."""

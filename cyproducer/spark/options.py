@@ -21,6 +21,8 @@ from cyproducer.config import ProducerConfig, concealed, option_name
 from cyproducer.config.values import Secret
 from cyproducer.control.partitioners import CustomPartitioner, resolve_partitioner
 from cyproducer.errors import KafkaConfigurationError
+from cyproducer.spark.exactly_once.names import JOB, STREAM, Sink, is_prefix
+from cyproducer.spark.exactly_once.names import decision_topic as default_decision_topic
 from cyproducer.spark.sharing import SharedConfig
 
 FORMAT: Final = "cyproducer"
@@ -36,13 +38,28 @@ _OWN: Final = (
     "createTopic.partitions",
     "createTopic.replication",
     "summaryCallback",
+    "transactionalIdPrefix",
+    "txnAppId",
+    "txnVersion",
+    "startingBatchId",
+    "decisionLogTopic",
+)
+_EXACTLY_ONCE_ONLY: Final = (
+    "transactionalIdPrefix",
+    "txnAppId",
+    "txnVersion",
+    "startingBatchId",
+    "decisionLogTopic",
 )
 _OF_SPARK: Final = ("path", "checkpointlocation", "queryname")
 """Options that Spark itself passes to the sink."""
 _NOT_OURS: Final = {
     "key_serializer": "keys are bytes or strings, which are written unchanged",
     "value_serializer": "values are bytes or strings, which are written unchanged",
-    "transactional_id": f"transactions are reserved for deliveryGuarantee={EXACTLY_ONCE!r}",
+    "transactional_id": (
+        f"give 'transactionalIdPrefix', with deliveryGuarantee={EXACTLY_ONCE!r}: each task has an id of its "
+        "own"
+    ),
 }
 
 _SHOWN: Final = {
@@ -68,6 +85,57 @@ falls into sending small batches, which cost client and broker nearly twice the 
 task flushes at its end, so it does not wait for the linger."""
 
 
+TRANSACTION_TIMEOUT_MS: Final = 900_000
+"""The default of ``kafka.transaction.timeout.ms``, which is the brokers' default maximum: the transactions of
+a stage's first tasks are open until its last task has ended."""
+
+
+@dataclass(frozen=True)
+class ExactlyOnceOptions:
+    """The options of exactly-once. Immutable; pickled with the tasks."""
+
+    prefix: str
+    """What transactional ids begin with."""
+    app: str | None = None
+    """``txnAppId``; None: the sink is a stream that is named by its checkpoint."""
+    version: int | None = None
+    """``txnVersion``; None: a stream."""
+    checkpoint: str | None = None
+    """The location of the stream's checkpoint; None: it is not an option of the write."""
+    starting_batch: int | None = None
+    decision_topic: str = ""
+    timeout_ms: int = TRANSACTION_TIMEOUT_MS
+
+    def sink(self, *, stream: bool) -> Sink:
+        """Returns the sink that the options name.
+
+        Raises:
+            KafkaConfigurationError: they name none.
+        """
+        if stream:
+            if self.version is not None:
+                raise KafkaConfigurationError(
+                    "option 'txnVersion' is for batch writes: a stream's versions are its batch ids"
+                )
+            name = self.app or self.checkpoint
+            if name is None:
+                raise KafkaConfigurationError(
+                    f"deliveryGuarantee {EXACTLY_ONCE!r} needs option 'checkpointLocation' at the write, not "
+                    "only in the session's configuration, which the sink can't see; or 'txnAppId', a name "
+                    "that no other stream has"
+                )
+            return Sink(self.prefix, STREAM, name)
+        if self.app is None or self.version is None:
+            raise KafkaConfigurationError(
+                f"deliveryGuarantee {EXACTLY_ONCE!r} for a batch write needs options 'txnAppId', the job's "
+                "name, and 'txnVersion', a number that grows with each of its writes: a job that runs again "
+                "is recognised by them"
+            )
+        if self.starting_batch is not None:
+            raise KafkaConfigurationError("option 'startingBatchId' is for streams")
+        return Sink(self.prefix, JOB, self.app)
+
+
 @dataclass(frozen=True)
 class SinkOptions:
     """The options of one write. Immutable; pickled with the tasks."""
@@ -83,6 +151,8 @@ class SinkOptions:
     create_replication: int | None = None
     summary_callback: str | None = None
     """``module:function``."""
+    exactly_once: ExactlyOnceOptions | None = None
+    """None: at-least-once."""
 
 
 def parse(options: Mapping[str, str], session: Mapping[str, Any] | None = None) -> SinkOptions:
@@ -111,7 +181,7 @@ def parse(options: Mapping[str, str], session: Mapping[str, Any] | None = None) 
             "option 'kafka.bootstrap.servers' is missing: must be the addresses of the brokers"
         )
     config = producer_config(producer, columns=True, session=defaults)
-    _check_guarantee(given.get("deliveryguarantee", AT_LEAST_ONCE), ProducerConfig(**config.config))
+    exactly_once = _exactly_once(given, ProducerConfig(**config.config), producer, defaults)
     partitions = _whole(given, "createTopic.partitions", least=1)
     replication = _whole(given, "createTopic.replication", least=1)
     if replication is not None and partitions is None:
@@ -132,6 +202,7 @@ def parse(options: Mapping[str, str], session: Mapping[str, Any] | None = None) 
         create_partitions=partitions,
         create_replication=replication,
         summary_callback=callback,
+        exactly_once=exactly_once,
     )
 
 
@@ -261,17 +332,72 @@ def _without_other_forms(session: Mapping[str, Any], given: Mapping[str, Any]) -
     return left
 
 
-def _check_guarantee(value: str, config: ProducerConfig) -> None:
-    if value == EXACTLY_ONCE:
+def _exactly_once(
+    given: Mapping[str, str], config: ProducerConfig, *producer: Mapping[str, Any]
+) -> ExactlyOnceOptions | None:
+    """Checks the guarantee, and returns the options of exactly-once; None: at-least-once.
+
+    ``producer``: where ``transaction.timeout.ms`` may be given.
+    """
+    value = given.get("deliveryguarantee", AT_LEAST_ONCE)
+    if value not in (AT_LEAST_ONCE, EXACTLY_ONCE):
         raise KafkaConfigurationError(
-            f"option 'deliveryGuarantee'={EXACTLY_ONCE!r}: not supported yet. {AT_LEAST_ONCE!r} loses "
-            "nothing, but may write rows twice if Spark runs a task again"
+            f"option 'deliveryGuarantee'={value!r}: must be {AT_LEAST_ONCE!r}, which is the default, or "
+            f"{EXACTLY_ONCE!r}"
         )
-    if value != AT_LEAST_ONCE:
-        raise KafkaConfigurationError(
-            f"option 'deliveryGuarantee'={value!r}: must be {AT_LEAST_ONCE!r}, which is the default"
-        )
+    if value == AT_LEAST_ONCE:
+        for name in _EXACTLY_ONCE_ONLY:
+            if name.lower() in given:
+                raise KafkaConfigurationError(
+                    f"option {name!r} has no effect with deliveryGuarantee={AT_LEAST_ONCE!r}, the default: "
+                    f"set it to {EXACTLY_ONCE!r}"
+                )
+        check_at_least_once(config)
+        return None
+    return exactly_once_options(
+        config,
+        prefix=given.get("transactionalidprefix"),
+        app=_text(given, "txnAppId"),
+        version=_whole(given, "txnVersion", least=0),
+        checkpoint=_text(given, "checkpointLocation"),
+        starting_batch=_whole(given, "startingBatchId", least=0),
+        decision_topic=_topic(given, "decisionLogTopic"),
+        default_timeout=not any("transaction_timeout_ms" in each for each in producer),
+    )
+
+
+def exactly_once_options(
+    config: ProducerConfig,
+    *,
+    prefix: str | None,
+    app: str | None,
+    version: int | None = None,
+    checkpoint: str | None = None,
+    starting_batch: int | None = None,
+    decision_topic: str | None = None,
+    default_timeout: bool = False,
+) -> ExactlyOnceOptions:
+    """Checks the options of exactly-once; ``default_timeout``: none was given.
+
+    Raises:
+        KafkaConfigurationError: one is missing, or has a value that is not allowed.
+    """
     check_at_least_once(config)
+    if prefix is None or not is_prefix(prefix):
+        raise KafkaConfigurationError(
+            f"option 'transactionalIdPrefix'={prefix!r}: must be 1 to 100 letters, digits, '.', '_' and '-', "
+            f"beginning with a letter or digit; deliveryGuarantee {EXACTLY_ONCE!r} needs it, and no other "
+            "application may have it"
+        )
+    return ExactlyOnceOptions(
+        prefix,
+        app,
+        version,
+        checkpoint,
+        starting_batch,
+        decision_topic or default_decision_topic(prefix),
+        TRANSACTION_TIMEOUT_MS if default_timeout else int(config.transaction_timeout_ms),
+    )
 
 
 def check_at_least_once(config: ProducerConfig) -> None:
@@ -291,6 +417,13 @@ def _topic(given: Mapping[str, str], name: str) -> str | None:
     value = given.get(name.lower())
     if value == "":
         raise KafkaConfigurationError(f"option {name!r} is empty: must be the name of a topic")
+    return value
+
+
+def _text(given: Mapping[str, str], name: str) -> str | None:
+    value = given.get(name.lower())
+    if value == "":
+        raise KafkaConfigurationError(f"option {name!r} is empty")
     return value
 
 

@@ -13,12 +13,12 @@ another helper      ``commit(messages)`` or ``abort(messages)``: on that copy fo
 ==================  =======================================================================================
 
 So the constructor checks everything, and work that must happen once, before the tasks, is done while the
-writer is pickled. For exactly-once, commit() and abort() would end transactions, and pickling would recover
-them.
+writer is pickled. For exactly-once, that is the plan of the batch.
 """
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -41,6 +41,9 @@ from cyproducer.errors import KafkaConfigurationError
 from cyproducer.producer import KafkaProducer
 from cyproducer.spark import options as sink_options
 from cyproducer.spark.columns import Columns, columns_of
+from cyproducer.spark.exactly_once.driver import Driver, Plan, TaskOutcome
+from cyproducer.spark.exactly_once.kafka_cluster import KafkaCluster
+from cyproducer.spark.exactly_once.task import write_task_once
 from cyproducer.spark.sending import write_task
 from cyproducer.spark.summary import WriteSummary, function_named, merge, show_info, tell
 from cyproducer.spark.topics import create_missing
@@ -57,6 +60,8 @@ class Written(WriterCommitMessage):
     """The message from a task to the driver."""
 
     summary: WriteSummary
+    outcome: TaskOutcome | None = None
+    """With exactly-once: what the driver needs to commit."""
 
 
 class CyproducerDataSource(DataSource):
@@ -77,14 +82,14 @@ class CyproducerDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise KafkaConfigurationError("mode 'overwrite': a topic can only be appended to: mode('append')")
-        return _BatchWriter(_Task(self.options, schema, self.session))
+        return _BatchWriter(_Task(self.options, schema, self.session, stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         if overwrite:
             raise KafkaConfigurationError(
                 "outputMode 'complete': a topic can only be appended to: outputMode('append')"
             )
-        task = _Task(self.options, schema, self.session)
+        task = _Task(self.options, schema, self.session, stream=True)
         return _StreamWriter(task) if _STREAMS_ARROW else _StreamRowWriter(task, schema)
 
 
@@ -99,8 +104,12 @@ def of_session(session: Mapping[str, Any]) -> type[CyproducerDataSource]:
 class _Task:
     """The work of a task. The constructor checks options and schema; ``write`` does the work."""
 
-    def __init__(self, given: Any, schema: StructType, session: Mapping[str, Any]) -> None:
+    def __init__(self, given: Any, schema: StructType, session: Mapping[str, Any], *, stream: bool) -> None:
         self.options = sink_options.parse(given, session)
+        once = self.options.exactly_once
+        self.sink = None if once is None else once.sink(stream=stream)
+        self.plan: Plan | None = None
+        self.prepared = False
         self.columns: Columns = columns_of(schema, self.options.topic, self.options.headers)
         if self.options.create_partitions is not None and self.options.topic is None:
             raise KafkaConfigurationError(
@@ -109,7 +118,10 @@ class _Task:
             )
 
     def prepare(self) -> None:
-        """Runs once, before all tasks."""
+        """Runs before all tasks. Spark pickles a writer more than once while planning."""
+        if self.prepared:
+            return
+        self.prepared = True
         show_info()
         o = self.options
         if o.summary_callback is not None:
@@ -127,19 +139,55 @@ class _Task:
                 producer.wait_ready()
             if create_missing(config, o.topic, o.create_partitions, o.create_replication):
                 log.info("topic %r was created with %d partitions", o.topic, o.create_partitions)
+        if o.exactly_once is not None:
+            with self._driver() as driver:
+                self.plan = driver.plan()
+
+    @contextmanager
+    def _driver(self) -> Iterator[Driver]:
+        once = self.options.exactly_once
+        assert once is not None
+        assert self.sink is not None
+        cluster = KafkaCluster(self.options.config, self.sink, once.decision_topic, once.timeout_ms)
+        try:
+            yield Driver(cluster, self.sink, once.starting_batch)
+        finally:
+            cluster.close()
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
         o = self.options
+        if o.exactly_once is not None:
+            assert self.plan is not None
+            once = o.exactly_once
+            return Written(
+                *write_task_once(
+                    o.config, self.columns, o.topic, self.plan, once.version, once.timeout_ms, batches
+                )
+            )
         return Written(write_task(o.config, self.columns, o.topic, o.dead_letter_topic, batches))
 
     def commit(self, messages: list[Any], batch: str) -> None:
         show_info()
+        if self.options.exactly_once is not None:
+            with self._driver() as driver:
+                driver.commit([None if each is None else each.outcome for each in messages])
         tell(
             merge(each.summary for each in messages if each is not None), batch, self.options.summary_callback
         )
 
-    def abort(self, batch: str) -> None:
+    def abort(self, messages: list[Any], batch: str) -> None:
         show_info()
+        if self.options.exactly_once is not None:
+            with self._driver() as driver:
+                aborted = driver.abort([None if each is None else each.outcome for each in messages])
+            log.warning(
+                "%s failed: %s",
+                batch,
+                "its transactions were aborted"
+                if aborted
+                else "what its tasks have left open is completed or aborted by the next write",
+            )
+            return
         log.warning(
             "%s failed: rows that were acknowledged stay in Kafka, and are written again when it is retried",
             batch,
@@ -165,7 +213,7 @@ class _BatchWriter(_Pickled, DataSourceArrowWriter):
         self._task.commit(messages, "batch")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._task.abort("batch")
+        self._task.abort(messages, "batch")
 
 
 class _OfStream(_Pickled):
@@ -173,7 +221,7 @@ class _OfStream(_Pickled):
         self._task.commit(messages, f"micro-batch {batchId}")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._task.abort(f"micro-batch {batchId}")
+        self._task.abort(messages, f"micro-batch {batchId}")
 
 
 if _STREAMS_ARROW:

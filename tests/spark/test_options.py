@@ -9,6 +9,7 @@ from cyproducer.config import ProducerConfig
 from cyproducer.config.values import Secret
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.spark import foreach_batch
+from cyproducer.spark.exactly_once.names import Sink
 from cyproducer.spark.options import options_of_session, parse, producer_config, session_options
 from cyproducer.spark.sharing import SharedConfig
 from tests.spark.fake_pyspark import SparkSession, fake_pyspark
@@ -43,6 +44,53 @@ def test_options_that_spark_adds_are_accepted() -> None:
     parse({**SERVERS, "checkpointLocation": "/tmp/c", "path": "p", "queryName": "q"})
 
 
+ONCE = {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": "app"}
+
+
+def test_a_stream_is_named_by_its_checkpoint_or_its_app() -> None:
+    once = parse({**SERVERS, **ONCE, "checkpointLocation": "/c"}).exactly_once
+    assert once is not None
+    assert once.sink(stream=True) == Sink("app", "stream", "/c")
+    assert (once.decision_topic, once.timeout_ms) == ("app.decisions", 900_000)
+    once = parse(
+        {
+            **SERVERS,
+            **ONCE,
+            "txnAppId": "a",
+            "checkpointLocation": "/c",
+            "decisionLogTopic": "d",
+            "kafka.transaction.timeout.ms": "5000",
+        }
+    ).exactly_once
+    assert once is not None
+    assert once.sink(stream=True) == Sink("app", "stream", "a")
+    assert (once.decision_topic, once.timeout_ms) == ("d", 5000)
+
+
+def test_a_job_is_named_by_its_app() -> None:
+    once = parse({**SERVERS, **ONCE, "txnAppId": "a", "txnVersion": "7"}).exactly_once
+    assert once is not None
+    assert (once.sink(stream=False), once.version) == (Sink("app", "job", "a"), 7)
+
+
+@pytest.mark.parametrize(
+    ("given", "stream", "says"),
+    [
+        ({}, True, "needs option 'checkpointLocation' at the write"),
+        ({"txnAppId": "a", "txnVersion": "1"}, True, "'txnVersion' is for batch writes"),
+        ({}, False, "needs options 'txnAppId'"),
+        ({"txnAppId": "a"}, False, "needs options 'txnAppId'"),
+        ({"txnVersion": "1"}, False, "needs options 'txnAppId'"),
+        ({"txnAppId": "a", "txnVersion": "1", "startingBatchId": "1"}, False, "is for streams"),
+    ],
+)
+def test_exactly_once_needs_a_name_for_the_sink(given: dict[str, str], stream: bool, says: str) -> None:
+    once = parse({**SERVERS, **ONCE, **given}).exactly_once
+    assert once is not None
+    with pytest.raises(KafkaConfigurationError, match=says):
+        once.sink(stream=stream)
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -50,7 +98,13 @@ def test_options_that_spark_adds_are_accepted() -> None:
         ({"deadLeterTopic": "d"}, "did you mean 'deadLetterTopic'?"),
         ({"completely": "other"}, "must be one of topic, includeHeaders"),
         ({"includeHeaders": "yes"}, "'includeHeaders'='yes': must be 'true' or 'false'"),
-        ({"deliveryGuarantee": "exactly-once"}, "not supported yet"),
+        ({"deliveryGuarantee": "exactly-once"}, "'transactionalIdPrefix'=None: must be 1 to 100 letters"),
+        ({**ONCE, "transactionalIdPrefix": "a b"}, "'transactionalIdPrefix'='a b': must be 1 to 100"),
+        ({**ONCE, "txnVersion": "-1"}, "'txnVersion'='-1': must be a whole number"),
+        ({**ONCE, "txnAppId": ""}, "'txnAppId' is empty"),
+        ({**ONCE, "kafka.acks": "1"}, "needs an idempotent producer"),
+        ({"txnAppId": "a"}, "'txnAppId' has no effect with deliveryGuarantee='at-least-once'"),
+        ({"startingBatchId": "3"}, "'startingBatchId' has no effect"),
         ({"deliveryGuarantee": "at-most-once"}, "must be 'at-least-once'"),
         ({"topic": ""}, "'topic' is empty"),
         ({"createTopic.partitions": "many"}, "'createTopic.partitions'='many': must be a whole number"),

@@ -44,9 +44,7 @@ class Cluster(Protocol):
             KafkaError: it may have been written.
         """
 
-    def copy(
-        self, identity: Identity, aborted: Sequence[TaskTransaction], decision: Decision
-    ) -> Identity:
+    def copy(self, identity: Identity, aborted: Sequence[TaskTransaction], decision: Decision) -> Identity:
         """Writes the records of aborted transactions again, and a decision, as one transaction; returns the
         identity for the next one.
 

@@ -111,14 +111,12 @@ def decode(value: bytes) -> Decision:
         DecisionLogError: it is no decision, or one of a later version of this package.
     """
     try:
-        found: dict[str, Any] = json.loads(
-            zlib.decompress(value[1:]) if value[:1] == _COMPRESSED else value
-        )
+        found: dict[str, Any] = json.loads(zlib.decompress(value[1:]) if value[:1] == _COMPRESSED else value)
         version = found.pop("version")
         if version != VERSION:
             raise DecisionLogError(
-                f"the decision log has a record of version {version}, and this cyproducer knows {VERSION}: use "
-                "the newest one that has written to this log, on the driver and everywhere"
+                f"the decision log has a record of version {version}, and this cyproducer knows {VERSION}: "
+                "use the newest one that has written to this log, on the driver and everywhere"
             )
         tasks = tuple(
             TaskTransaction(**{**task, "places": tuple(Place(*place) for place in task["places"])})

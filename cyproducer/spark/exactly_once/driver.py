@@ -149,9 +149,11 @@ class Driver:
         tasks = [each for each in outcomes if each is not None]
         first = tasks[0] if tasks else None
         if first is None or len(tasks) < len(outcomes):
-            raise NotDecidedError(f"{self._sink.key!r}: {len(outcomes) - len(tasks)} tasks left no message")
+            missing = len(outcomes) - len(tasks)
+            raise NotDecidedError(f"{self._sink.key!r}: {missing} tasks left no message")
         plan, batch, query = first.plan, first.batch, first.query
-        if any((each.plan.identity, each.batch, each.query) != (plan.identity, batch, query) for each in tasks):
+        of_one = (plan.identity, batch, query)
+        if any((each.plan.identity, each.batch, each.query) != of_one for each in tasks):
             raise NotDecidedError(f"{self._sink.key!r}: the tasks of batch {batch} are of several plans")
         rows = sum(each.rows for each in tasks)
         if any(each.verdict is Verdict.SKIP for each in tasks):
@@ -212,8 +214,8 @@ class Driver:
                 if found is End.UNKNOWN:
                     raise DecisionLogError(
                         f"whether the transaction of {transaction.transactional_id!r} (producer id "
-                        f"{transaction.producer_id}, epoch {transaction.epoch}) was committed can't be known: "
-                        "the topic keeps neither its records nor its end. Run 'python -m cyproducer "
+                        f"{transaction.producer_id}, epoch {transaction.epoch}) was committed can't be "
+                        "known: the topic keeps neither its records nor its end. Run 'python -m cyproducer "
                         f"spark-recover --prefix {self._sink.prefix}', which says how to go on"
                     )
                 if found is End.ABORTED:

@@ -56,9 +56,7 @@ class Sink(NamedTuple):
         identity, for a task that outlives its driver's plan. Those that coincide all the same fence each
         other: the check before the decision finds that, and the batch runs again.
         """
-        slot = attempt % _ATTEMPTS + _ATTEMPTS * (
-            task_attempt_id % _STAGES + _STAGES * (planning % 2)
-        )
+        slot = attempt % _ATTEMPTS + _ATTEMPTS * (task_attempt_id % _STAGES + _STAGES * (planning % 2))
         return f"{self.id_prefix}{partition}.{slot}"
 
     def owns(self, transactional_id: str) -> bool:

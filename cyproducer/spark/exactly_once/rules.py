@@ -66,8 +66,8 @@ class Standing:
         if last is not None and query in last.earlier_queries:
             raise BatchOrderError(
                 f"query {query}, batch {batch}: another query, {last.query}, has written since at this "
-                "checkpoint's location: an old checkpoint was restored over a new one. Rows may be missing or "
-                "double already; start with an empty checkpoint at another location"
+                "checkpoint's location: an old checkpoint was restored over a new one. Rows may be missing "
+                "or double already; start with an empty checkpoint at another location"
             )
         same = last is not None and last.query == query
         if same and last is not None and batch == last.batch:
@@ -78,9 +78,10 @@ class Standing:
             return Verdict.WRITE
         if same and last is not None and batch < last.batch:
             raise BatchOrderError(
-                f"{self.sink.key!r}: batch {batch} comes after batch {last.batch} was decided: the checkpoint "
-                "is older than the decision log, for example restored from a backup. Its rows may have been "
-                "written; start with an empty checkpoint at another location, from where the output ends"
+                f"{self.sink.key!r}: batch {batch} comes after batch {last.batch} was decided: the "
+                "checkpoint is older than the decision log, for example restored from a backup. Its rows may "
+                "have been written; start with an empty checkpoint at another location, from where the output "
+                "ends"
             )
         known = f"batch {last.batch} was decided last" if same and last is not None else "nothing was decided"
         raise BatchOrderError(

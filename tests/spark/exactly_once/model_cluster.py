@@ -66,7 +66,9 @@ class Broker:
             found.state = "Empty"
         return Identity(found.producer_id, found.epoch)
 
-    def append(self, name: str, identity: Identity, rows: Sequence[str], decision: bytes | None = None) -> None:
+    def append(
+        self, name: str, identity: Identity, rows: Sequence[str], decision: bytes | None = None
+    ) -> None:
         """A Produce request; adds to the transaction."""
         found = self.ids[name]
         if (found.producer_id, found.epoch) != identity:
@@ -164,9 +166,7 @@ class ModelCluster:
     def write(self, identity: Identity, decision: Decision) -> Identity:
         return self._write(identity, decision, (), "done" if decision.done else "decided")
 
-    def copy(
-        self, identity: Identity, aborted: Sequence[TaskTransaction], decision: Decision
-    ) -> Identity:
+    def copy(self, identity: Identity, aborted: Sequence[TaskTransaction], decision: Decision) -> Identity:
         rows: list[str] = []
         for transaction in aborted:
             mine = [
@@ -236,9 +236,7 @@ class ModelCluster:
         return End.UNKNOWN
 
 
-def write_task(
-    broker: Broker, name: str, rows: Sequence[str]
-) -> TaskTransaction | None:
+def write_task(broker: Broker, name: str, rows: Sequence[str]) -> TaskTransaction | None:
     """What a task does: takes its id over, writes, and leaves the transaction open."""
     identity = broker.init(name)
     broker.on_step(f"after the id of {rows}")

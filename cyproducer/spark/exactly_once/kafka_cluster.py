@@ -1,0 +1,354 @@
+"""Implements ``Cluster`` on Kafka, with this package's own producer and its connections for transactions.
+
+Owns the requests of one batch's plan or commit. Does not own their order (``driver``). Not thread-safe.
+
+Spark plans and commits in processes that it keeps for the next batch. The connections outlive a batch, in
+``_admins``; nothing that is known of transactions does.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from cyproducer.errors import (
+    AbortableError,
+    ApplicationRecoverableError,
+    KafkaError,
+    UnsupportedVersionError,
+)
+from cyproducer.producer import KafkaProducer
+from cyproducer.spark.exactly_once.cluster import End, NotDecidedError
+from cyproducer.spark.exactly_once.decisions import (
+    Decision,
+    DecisionLogError,
+    History,
+    Identity,
+    Place,
+    TaskTransaction,
+    decode,
+)
+from cyproducer.spark.exactly_once.names import Sink
+from cyproducer.spark.sharing import SharedConfig
+from cyproducer.structs import PreparedTransaction
+from cyproducer.transactions import Outcome, TransactionAdmin
+
+if TYPE_CHECKING:
+    from cyproducer.network.transaction_client import TransactionClient
+    from cyproducer.records.decoder import Batch, Record
+
+log: Final = logging.getLogger("cyproducer.spark")
+
+LEVEL: Final = 2
+"""The level of ``transaction.version`` whose EndTxn ends an epoch, on which the protocol stands (KIP-890)."""
+_REPLICAS: Final = 3
+_CONFIG: Final = {
+    "cleanup.policy": "compact",
+    # Small segments: only those that are not written to any more are compacted, and each plan reads all.
+    "segment.bytes": str(1 << 20),
+    "segment.ms": "600000",
+    "min.cleanable.dirty.ratio": "0.1",
+    "unclean.leader.election.enable": "false",
+}
+_ENDS: Final = {
+    Outcome.COMMITTED: End.COMMITTED,
+    Outcome.COMMITTED_BEFORE: End.COMMITTED,
+    Outcome.ABORTED: End.ABORTED,
+    Outcome.ABORTED_BEFORE: End.ABORTED,
+}
+
+_lock = threading.Lock()
+_admins: dict[str, TransactionAdmin] = {}
+
+
+def admin_for(config: SharedConfig) -> TransactionAdmin:
+    """Returns the process's connections for a configuration. Thread-safe."""
+    with _lock:
+        if config.key not in _admins:
+            _admins[config.key] = TransactionAdmin(config.config)
+        return _admins[config.key]
+
+
+def close_admins() -> None:
+    """Closes the connections of this process. For tests."""
+    with _lock:
+        for admin in _admins.values():
+            admin.close()
+        _admins.clear()
+
+
+def _forget() -> None:
+    """In a forked child: the connections belong to the parent."""
+    global _lock
+    _lock = threading.Lock()
+    _admins.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+class KafkaCluster:
+    """A sink's view of a cluster, for one plan or commit. ``close()`` it.
+
+    Args:
+        config: the producer's options.
+        sink: whose transactional ids and decisions it is about.
+        topic: the topic with the decisions.
+        transaction_timeout_ms: of the tasks' transactions. A call goes on for that long at most.
+    """
+
+    def __init__(self, config: SharedConfig, sink: Sink, topic: str, transaction_timeout_ms: int) -> None:
+        self._config = config
+        self._sink = sink
+        self._topic = topic
+        self._timeout_ms = transaction_timeout_ms
+        self._deadline = time.monotonic() + transaction_timeout_ms / 1000
+        self._admin = admin_for(config)
+        self._producer: KafkaProducer | None = None
+
+    def close(self) -> None:
+        """Closes the log's producer. The connections stay for the next batch."""
+        if self._producer is not None:
+            self._producer.close(0)
+            self._producer = None
+
+    @property
+    def _left_s(self) -> float:
+        return max(1.0, self._deadline - time.monotonic())
+
+    # The log's identity
+
+    def take_over(self) -> Identity:
+        producer = self._log_producer()
+        producer.init_transactions(self._left_s)
+        level = _client(producer).level
+        if level < LEVEL:
+            raise UnsupportedVersionError(
+                f"deliveryGuarantee 'exactly-once' needs transaction.version {LEVEL}, and the brokers have "
+                f"finalized {level}: it comes with Kafka 4.0; after an upgrade from an older one, run "
+                f"kafka-features.sh --bootstrap-server ... upgrade --feature transaction.version={LEVEL}"
+            )
+        return Identity(*_client(producer).identity)
+
+    def _log_producer(self) -> KafkaProducer:
+        self.close()
+        options = {
+            **self._config.config,
+            "transactional_id": self._sink.log_id,
+            "transaction_timeout_ms": self._timeout_ms,
+            "allow_auto_create_topics": False,
+            "linger_ms": 0,
+            "compression_type": None,
+        }
+        self._producer = KafkaProducer(**options)
+        return self._producer
+
+    def _as(self, identity: Identity) -> KafkaProducer:
+        """Returns the log's producer with that identity, for its next transaction."""
+        producer = self._producer
+        if producer is None or _client(producer).identity != identity:
+            producer = self._log_producer()
+            _client(producer).resume(*identity)
+        return producer
+
+    def give_up(self, identity: Identity) -> bool:
+        return self._admin._end_identity(self._sink.log_id, *identity, self._left_s)
+
+    # The decision log
+
+    def history(self) -> History:
+        self._check_topic()
+        reading, deadline, seconds = self._admin._reading, self._deadline, self._left_s
+        first, end = reading.offsets(self._topic, 0, deadline, seconds)
+        # Producer id -> the records of its open transaction.
+        open_ones: dict[int, list[tuple[str, Decision]]] = {}
+        found: dict[str, Decision] = {}
+        for batch in reading.batches(self._topic, 0, first, end, deadline, seconds):
+            if not batch.control:
+                if not batch.transactional:
+                    raise DecisionLogError(
+                        f"topic {self._topic!r} has records that are no decisions, at offset "
+                        f"{batch.base_offset}: give the option 'decisionLogTopic' a topic of its own"
+                    )
+                pending = open_ones.setdefault(batch.producer_id, [])
+                for record in batch.records():
+                    decision = decode(record.value or b"")
+                    pending.append((decision.sink, decision))
+            elif batch.control_type() == "commit":
+                found.update(open_ones.pop(batch.producer_id, ()))
+            else:
+                open_ones.pop(batch.producer_id, None)
+        if any(key == self._sink.key for pending in open_ones.values() for key, _ in pending):
+            raise DecisionLogError(
+                f"topic {self._topic!r} has a decision about {self._sink.key!r} whose transaction has not "
+                "ended: another program writes to it, or the log has lost records"
+            )
+        return found
+
+    def _check_topic(self) -> None:
+        reading, deadline, seconds = self._admin._reading, self._deadline, self._left_s
+        topic = reading.topic(self._topic, deadline, seconds)
+        if topic is None:
+            replicas = min(_REPLICAS, reading.broker_count(deadline, seconds))
+            config = {**_CONFIG, "min.insync.replicas": "2" if replicas >= _REPLICAS else "1"}
+            if reading.create_topic(self._topic, 1, replicas, config, deadline, seconds):
+                log.info("decision log %r was created, replication factor %d", self._topic, replicas)
+        configs = reading.topic_configs(self._topic, deadline, seconds)
+        policy = configs.get("cleanup.policy")
+        if policy != "compact":
+            raise DecisionLogError(
+                f"topic {self._topic!r}, the decision log, has cleanup.policy={policy!r}: must be 'compact'; "
+                "otherwise decisions are deleted, and rows may be written twice. kafka-configs.sh "
+                f"--bootstrap-server ... --alter --topic {self._topic} --add-config cleanup.policy=compact"
+            )
+
+    def write(self, identity: Identity, decision: Decision) -> Identity:
+        return self._transaction(identity, decision, lambda producer: None)
+
+    def _transaction(
+        self, identity: Identity, decision: Decision, more: Callable[[KafkaProducer], None]
+    ) -> Identity:
+        producer = self._as(identity)
+        client = _client(producer)
+        try:
+            producer.begin_transaction()
+            more(producer)
+            producer.send(self._topic, decision.encode(), decision.sink.encode(), partition=0)
+            producer.commit_transaction(self._left_s)
+        except AbortableError as error:
+            # If the abort succeeds, nobody else has ended this identity.
+            self._abort_decision(producer, error)
+            raise NotDecidedError(str(error)) from error
+        except ApplicationRecoverableError as error:
+            if client.end_in_doubt:
+                raise
+            raise NotDecidedError(f"another driver has taken over {self._sink.log_id!r}: {error}") from error
+        return Identity(*client.identity)
+
+    def _abort_decision(self, producer: KafkaProducer, error: KafkaError) -> None:
+        try:
+            producer.abort_transaction(self._left_s)
+        except ApplicationRecoverableError as fenced:
+            if _client(producer).end_in_doubt:
+                raise
+            raise NotDecidedError(f"another driver has taken over {self._sink.log_id!r}: {error}") from fenced
+
+    # Transactions of tasks
+
+    def committed_ids(self) -> list[str]:
+        listed = self._admin.list_transactions(
+            states=("CompleteCommit",), prefix=self._sink.id_prefix, timeout=self._left_s
+        )
+        return [each.transactional_id for each in listed if self._sink.owns(each.transactional_id)]
+
+    def open_transactions(self) -> list[TaskTransaction]:
+        listed = self._admin.list_transactions(
+            states=("Ongoing",), prefix=self._sink.id_prefix, timeout=self._left_s
+        )
+        names = [each.transactional_id for each in listed if self._sink.owns(each.transactional_id)]
+        described = self._admin._describe_all(names, self._left_s)
+        return [
+            TaskTransaction(each.transactional_id, each.producer_id, each.epoch)
+            for each in described
+            if each is not None and each.state == "Ongoing"
+        ]
+
+    def not_open(self, transactions: Sequence[TaskTransaction]) -> list[str]:
+        described = self._admin._describe_all([each.transactional_id for each in transactions], self._left_s)
+        problems = []
+        for wanted, found in zip(transactions, described, strict=True):
+            if found is None:
+                problems.append(f"{wanted.transactional_id}: unknown to its coordinator")
+            elif (found.producer_id, found.epoch) != wanted.identity:
+                problems.append(
+                    f"{wanted.transactional_id}: {found.state}, epoch {found.epoch} and not {wanted.epoch}: "
+                    "its timeout was over, or another attempt has taken its id"
+                )
+            elif found.state != "Ongoing":
+                problems.append(f"{wanted.transactional_id}: {found.state}")
+        return problems
+
+    def commit(self, transactions: Sequence[TaskTransaction]) -> list[End]:
+        ended = self._admin.commit_all([_prepared(each) for each in transactions], self._left_s)
+        return [_ENDS.get(each.outcome, End.UNKNOWN) for each in ended]
+
+    def abort(self, transactions: Sequence[TaskTransaction]) -> None:
+        self._admin.abort_all([_prepared(each) for each in transactions], self._left_s)
+
+    def outcome(self, transaction: TaskTransaction) -> End:
+        reading, deadline, seconds = self._admin._reading, self._deadline, self._left_s
+        for place in transaction.places:
+            first, end = reading.offsets(place.topic, place.partition, deadline, seconds)
+            start = max(first, place.offset)
+            for batch in reading.batches(place.topic, place.partition, start, end, deadline, seconds):
+                # EndTxn and timeouts of the second protocol write the marker with the next epoch.
+                if (
+                    batch.control
+                    and batch.producer_id == transaction.producer_id
+                    and batch.epoch in (transaction.epoch, transaction.epoch + 1)
+                ):
+                    return End.COMMITTED if batch.control_type() == "commit" else End.ABORTED
+        return End.UNKNOWN
+
+    def copy(self, identity: Identity, aborted: Sequence[TaskTransaction], decision: Decision) -> Identity:
+        for transaction in aborted:
+            self._check_complete(transaction)
+
+        def copies(producer: KafkaProducer) -> None:
+            for transaction in aborted:
+                for topic, partition, record in self._records(transaction):
+                    producer.send(
+                        topic,
+                        record.value,
+                        record.key,
+                        record.headers,
+                        partition,
+                        record.timestamp,
+                    )
+
+        return self._transaction(identity, decision, copies)
+
+    def _check_complete(self, transaction: TaskTransaction) -> None:
+        """Checks that all records are there, before any is written again."""
+        for place in transaction.places:
+            found = sum(batch.record_count for batch in self._batches(transaction, place))
+            if found != place.records:
+                raise DecisionLogError(
+                    f"{place.topic}-{place.partition} has {found} of the {place.records} records that "
+                    f"transactional id {transaction.transactional_id!r} had written from offset "
+                    f"{place.offset} on: the brokers have aborted its transaction after it was decided, and "
+                    "have deleted records since, so that they can't be copied. Write these rows again, and "
+                    f"run 'python -m cyproducer spark-recover --prefix {self._sink.prefix}'"
+                )
+
+    def _records(self, transaction: TaskTransaction) -> "Iterator[tuple[str, int, Record]]":
+        for place in transaction.places:
+            for batch in self._batches(transaction, place):
+                for record in batch.records():
+                    yield place.topic, place.partition, record
+
+    def _batches(self, transaction: TaskTransaction, place: Place) -> "Iterator[Batch]":
+        """Yields the transaction's batches in a partition: a new epoch for each transaction names them."""
+        reading, deadline, seconds = self._admin._reading, self._deadline, self._left_s
+        first, end = reading.offsets(place.topic, place.partition, deadline, seconds)
+        start = max(first, place.offset)
+        for batch in reading.batches(place.topic, place.partition, start, end, deadline, seconds):
+            if batch.control:
+                if batch.producer_id == transaction.producer_id and batch.epoch > transaction.epoch:
+                    return
+            elif (batch.producer_id, batch.epoch) == transaction.identity:
+                yield batch
+
+
+def _prepared(transaction: TaskTransaction) -> PreparedTransaction:
+    return PreparedTransaction(
+        transaction.transactional_id, transaction.producer_id, transaction.epoch, LEVEL, False, {}
+    )
+
+
+def _client(producer: KafkaProducer) -> "TransactionClient":
+    client = producer._runtime.client.transactions
+    assert client is not None
+    return client

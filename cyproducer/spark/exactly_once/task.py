@@ -1,0 +1,117 @@
+"""Writes one task's rows in a transaction of its own, and leaves it prepared for the driver.
+
+Owns the producer of a task attempt. Does not own the writing of rows (``sending``) or transactional ids
+(``names``). A producer here is for one attempt: its epoch is the attempt's identity, so it is not shared, not
+kept for the next task, and nothing closes it after ``prepare_transaction()`` in a way that would abort.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from cyproducer.errors import UnsupportedVersionError
+from cyproducer.producer import KafkaProducer
+from cyproducer.spark.columns import Columns
+from cyproducer.spark.exactly_once.decisions import Place, TaskTransaction
+from cyproducer.spark.exactly_once.driver import Plan, TaskOutcome
+from cyproducer.spark.exactly_once.kafka_cluster import LEVEL
+from cyproducer.spark.exactly_once.rules import BatchOrderError, Verdict
+from cyproducer.spark.sending import TaskWriter, write_all
+from cyproducer.spark.sharing import SharedConfig
+from cyproducer.spark.summary import WriteSummary
+from cyproducer.structs import PreparedTransaction
+
+_BATCH_PROPERTY: Final = "streaming.sql.batchId"
+_QUERY_PROPERTY: Final = "sql.streaming.queryId"
+_ABORT_S: Final = 10.0
+"""How long a task that fails waits for its abort. If that fails too, the driver aborts it."""
+
+
+def batch_of_task(version: int | None) -> tuple[str | None, int]:
+    """Returns the query's id and the batch's that this task belongs to. ``version``: ``txnVersion``.
+
+    Raises:
+        BatchOrderError: Spark does not say.
+    """
+    if version is not None:
+        return None, version
+    context = _task_context()
+    query = context.getLocalProperty(_QUERY_PROPERTY)
+    batch = context.getLocalProperty(_BATCH_PROPERTY)
+    if query is None or batch is None:
+        raise BatchOrderError(
+            f"Spark has not set {_QUERY_PROPERTY!r} and {_BATCH_PROPERTY!r} for this task, so that its batch "
+            "is not known: write with foreach_batch() of cyproducer.spark, and give it 'txn_app_id'"
+        )
+    return query, int(batch)
+
+
+def _task_context() -> Any:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return context
+
+
+def write_task_once(
+    config: SharedConfig,
+    columns: Columns,
+    topic: str | None,
+    plan: Plan,
+    version: int | None,
+    timeout_ms: int,
+    batches: Iterable[pa.RecordBatch],
+) -> tuple[WriteSummary, TaskOutcome]:
+    """Writes a task's batches in a transaction and prepares it; or only counts the rows, if the batch was
+    written before.
+
+    Raises:
+        BatchOrderError: the batch can't be the next one. Nothing was written.
+        RowsFailedError: as ``TaskWriter``; the transaction was aborted.
+    """
+    query, batch = batch_of_task(version)
+    verdict = plan.standing.judge(query, batch)
+    if verdict is Verdict.SKIP:
+        rows = sum(each.num_rows for each in batches)
+        return WriteSummary(tasks=1), TaskOutcome(plan, verdict, query, batch, rows)
+    context = _task_context()
+    transactional_id = plan.standing.sink.task_id(
+        context.partitionId(), context.attemptNumber(), context.taskAttemptId(), plan.identity.epoch
+    )
+    summary, prepared = _write(config, columns, topic, transactional_id, timeout_ms, batches)
+    transaction = None
+    if not prepared.empty:
+        places = tuple(Place(r.topic, r.partition, r.first_offset, r.records) for r in summary.ranges)
+        transaction = TaskTransaction(transactional_id, prepared.producer_id, prepared.epoch, places)
+    rows = summary.rows + summary.dead_letters
+    return summary, TaskOutcome(plan, verdict, query, batch, rows, transaction)
+
+
+def _write(
+    config: SharedConfig,
+    columns: Columns,
+    topic: str | None,
+    transactional_id: str,
+    timeout_ms: int,
+    batches: Iterable[pa.RecordBatch],
+) -> tuple[WriteSummary, PreparedTransaction]:
+    producer = KafkaProducer(
+        **{**config.config, "transactional_id": transactional_id, "transaction_timeout_ms": timeout_ms}
+    )
+    try:
+        producer.init_transactions()
+        producer.begin_transaction()
+        summary = write_all(TaskWriter(producer, columns, topic, None), batches)
+        prepared = producer.prepare_transaction()
+        if not prepared.empty and prepared.protocol < LEVEL:
+            raise UnsupportedVersionError(
+                f"the brokers' transaction.version has been lowered below {LEVEL}, which exactly-once needs"
+            )
+    except BaseException:
+        producer.close(_ABORT_S)
+        raise
+    # It leaves a prepared transaction open.
+    producer.close()
+    return summary, prepared
