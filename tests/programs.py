@@ -75,6 +75,10 @@ class Program:
         """The process id of the interpreter, which is also that of its session."""
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
     def hear(self, beginning: str) -> str:
         """Returns the rest of the next line with this beginning; fails if the program ends without one."""
         assert self._process.stdout is not None
