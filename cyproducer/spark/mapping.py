@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from cyproducer.config import ProducerConfig
 from cyproducer.errors import BulkSendError, RecordTooLargeError, UnknownTopicOrPartitionError
 from cyproducer.producer import KafkaProducer
 from cyproducer.spark.batches import plain, refused_rows
 from cyproducer.spark.columns import Columns, columns_of
-from cyproducer.spark.options import check_at_least_once, producer_config
+from cyproducer.spark.exactly_once.each_batch import WriteOnce
+from cyproducer.spark.options import AT_LEAST_ONCE, once_of_function, producer_config
 from cyproducer.spark.sending import RowsFailedError, said, write_task
 from cyproducer.spark.sharing import SharedConfig, await_outcomes, shared_producer
-from cyproducer.spark.summary import WriteSummary, merge
+from cyproducer.spark.summary import WriteSummary, merge, tell_program
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -133,6 +133,10 @@ def foreach_batch(
     *,
     on_summary: Callable[[int, WriteSummary], object] | None = None,
     dead_letter_topic: str | None = None,
+    delivery_guarantee: str = AT_LEAST_ONCE,
+    transactional_id_prefix: str | None = None,
+    txn_app_id: str | None = None,
+    decision_log_topic: str | None = None,
     **config: Any,
 ) -> Callable[["DataFrame", int], None]:
     """Returns a function for ``df.writeStream.foreachBatch(...)`` that writes each micro-batch as the format
@@ -140,13 +144,26 @@ def foreach_batch(
 
     ``topic``: the topic of all rows; None: the column ``topic`` has each row's topic.
     ``on_summary(batch_id, summary)`` is called in the driver's own process when a batch is written.
+    ``delivery_guarantee``: "at-least-once" or "exactly-once". The latter needs ``transactional_id_prefix``,
+    and ``txn_app_id`` if several functions of a query write to one topic, or under Spark Connect; the
+    default is made of the query's id and the topic. A batch that was written before is not written again.
     ``config``: ``KafkaProducer``'s options.
 
-    Raises: ``KafkaConfigurationError`` in this call. For a batch: ``SchemaError`` before tasks start, and
-    Spark's own error if a task fails.
+    Raises: ``KafkaConfigurationError`` in this call. For a batch: ``SchemaError`` before tasks start,
+    Spark's own error if a task fails, and with exactly-once those of ``docs/spark.md``.
     """
     shared = producer_config(config, columns=True)
-    check_at_least_once(ProducerConfig(**shared.config))
+    options = once_of_function(
+        shared,
+        delivery_guarantee,
+        transactional_id_prefix,
+        txn_app_id,
+        decision_log_topic,
+        dead_letter_topic,
+        "transaction_timeout_ms" not in shared.config,
+    )
+    if options is not None:
+        return WriteOnce(topic, shared, options, on_summary)
 
     def write(df: "DataFrame", batch_id: int) -> None:
         columns = columns_of(df.schema, topic, headers=True)
@@ -155,11 +172,7 @@ def foreach_batch(
         # Safe to unpickle: this call's own tasks pickled them.
         summary = merge(pickle.loads(row.summary) for row in collected)
         log.info("micro-batch %d: %s", batch_id, summary)
-        if on_summary is not None:
-            try:
-                on_summary(batch_id, summary)
-            except Exception:
-                log.exception("on_summary failed; micro-batch %d is written", batch_id)
+        tell_program(on_summary, batch_id, summary)
 
     return write
 

@@ -85,6 +85,11 @@ falls into sending small batches, which cost client and broker nearly twice the 
 task flushes at its end, so it does not wait for the linger."""
 
 
+_NO_DEAD_LETTERS: Final = (
+    f"option 'deadLetterTopic' can't be given with deliveryGuarantee {EXACTLY_ONCE!r}: a row that a broker "
+    "refuses fails its transaction, and so the task"
+)
+
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 """The default of ``kafka.transaction.timeout.ms``, which is the brokers' default maximum: the transactions of
 a stage's first tasks are open until its last task has ended."""
@@ -354,6 +359,8 @@ def _exactly_once(
                 )
         check_at_least_once(config)
         return None
+    if "deadlettertopic" in given:
+        raise KafkaConfigurationError(_NO_DEAD_LETTERS)
     return exactly_once_options(
         config,
         prefix=given.get("transactionalidprefix"),
@@ -398,6 +405,44 @@ def exactly_once_options(
         decision_topic or default_decision_topic(prefix),
         TRANSACTION_TIMEOUT_MS if default_timeout else int(config.transaction_timeout_ms),
     )
+
+
+def once_of_function(
+    config: SharedConfig,
+    guarantee: str,
+    prefix: str | None,
+    app: str | None,
+    decision_topic: str | None,
+    dead_letter_topic: str | None,
+    default_timeout: bool,
+) -> ExactlyOnceOptions | None:
+    """Checks the guarantee of a function for ``foreachBatch``; returns None for at-least-once.
+
+    Raises:
+        KafkaConfigurationError: as ``exactly_once_options``, or an argument has no effect.
+    """
+    checked = ProducerConfig(**config.config)
+    if guarantee == EXACTLY_ONCE:
+        if dead_letter_topic is not None:
+            raise KafkaConfigurationError(_NO_DEAD_LETTERS)
+        return exactly_once_options(
+            checked, prefix=prefix, app=app, decision_topic=decision_topic, default_timeout=default_timeout
+        )
+    if guarantee != AT_LEAST_ONCE:
+        raise KafkaConfigurationError(
+            f"delivery_guarantee={guarantee!r}: must be {AT_LEAST_ONCE!r} or {EXACTLY_ONCE!r}"
+        )
+    for name, value in (
+        ("transactional_id_prefix", prefix),
+        ("txn_app_id", app),
+        ("decision_log_topic", decision_topic),
+    ):
+        if value is not None:
+            raise KafkaConfigurationError(
+                f"{name}={value!r} has no effect without delivery_guarantee={EXACTLY_ONCE!r}"
+            )
+    check_at_least_once(checked)
+    return None
 
 
 def check_at_least_once(config: ProducerConfig) -> None:

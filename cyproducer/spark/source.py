@@ -141,7 +141,7 @@ class _Task:
                 log.info("topic %r was created with %d partitions", o.topic, o.create_partitions)
         if o.exactly_once is not None:
             with self._driver() as driver:
-                self.plan = driver.plan()
+                self.plan = driver.plan(o.exactly_once.version)
 
     @contextmanager
     def _driver(self) -> Iterator[Driver]:
@@ -170,7 +170,11 @@ class _Task:
         show_info()
         if self.options.exactly_once is not None:
             with self._driver() as driver:
-                driver.commit([None if each is None else each.outcome for each in messages])
+                done = driver.commit([None if each is None else each.outcome for each in messages])
+            if done.skipped:
+                log.info("%s: its %d rows were written before, and are not written again", batch, done.rows)
+                return
+            log.info("%s: %d transactions committed", batch, len(done.transactions))
         tell(
             merge(each.summary for each in messages if each is not None), batch, self.options.summary_callback
         )

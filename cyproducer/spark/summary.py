@@ -103,6 +103,18 @@ def tell(summary: WriteSummary, batch: str, callback: str | None) -> None:
         log.exception("summaryCallback %s failed; the rows are written", callback)
 
 
+def tell_program(
+    on_summary: Callable[[int, WriteSummary], object] | None, batch_id: int, summary: WriteSummary
+) -> None:
+    """Calls a program's function with a micro-batch's summary, if there is one. What it raises is logged."""
+    if on_summary is None:
+        return
+    try:
+        on_summary(batch_id, summary)
+    except Exception:
+        log.exception("on_summary failed; micro-batch %d is written", batch_id)
+
+
 def function_named(name: str) -> Callable[[WriteSummary], object]:
     """Returns the function that is named ``module:function``.
 

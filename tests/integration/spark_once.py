@@ -261,7 +261,7 @@ def main() -> int:
             name = f"once-{stream_number}"
             kafka.create_topic(name, 3)
             stream = Stream(place, kafka, name, batches=6)
-            while (at := stream.life(str(rng.randrange(1, 40)))) is not None:
+            while (at := stream.life(str(rng.randrange(1, 25)))) is not None:
                 kills += 1
                 steps[at.split(" ", 1)[1]] += 1
                 print(f"kill {kills} of {options.kills}: stream {stream_number}, step {at}", flush=True)

@@ -95,10 +95,14 @@ class Driver:
 
     # Before the tasks
 
-    def plan(self) -> Plan:
+    def plan(self, version: int | None = None) -> Plan:
         """Fences earlier drivers, completes what they have decided, and aborts the rest.
 
+        ``version``: that of a batch job, which is judged here; a stream's batch is not known before its tasks
+        run.
+
         Raises:
+            BatchOrderError: ``version`` can't be the next one.
             DecisionLogError: the log has lost records, or can't be used.
             DecidedError: what was decided can't be completed now.
             KafkaError: brokers, rights, configuration.
@@ -113,7 +117,10 @@ class Driver:
             log.info("%s: completing batch %d, which was decided", self._sink.key, last.batch)
             identity = self._complete(last, identity)
         self._abort_open(())
-        return Plan(identity, standing(self._sink, history, self._starting_batch))
+        found = standing(self._sink, history, self._starting_batch)
+        if version is not None:
+            found.judge(None, version)
+        return Plan(identity, found)
 
     def _check_hash(self, history: History) -> None:
         for key in history:

@@ -80,7 +80,7 @@ class Standing:
             raise BatchOrderError(
                 f"{self.sink.key!r}: batch {batch} comes after batch {last.batch} was decided: the "
                 "checkpoint is older than the decision log, for example restored from a backup. Its rows may "
-                "have been written; start with an empty checkpoint at another location, from where the output "
+                "have been written; start with an empty checkpoint elsewhere, from where the output "
                 "ends"
             )
         known = f"batch {last.batch} was decided last" if same and last is not None else "nothing was decided"
@@ -116,7 +116,7 @@ class Standing:
             )
             raise BatchOrderError(
                 f"{self.sink.key!r}: batch {self.last.batch} was written with {self.last.rows} rows, and now "
-                f"it has {rows}: these are other rows, of which nothing was written. {advice}"
+                f"it has {rows}: these are other rows, and nothing of them was written: {advice}"
             )
 
 

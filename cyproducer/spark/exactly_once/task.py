@@ -22,8 +22,8 @@ from cyproducer.spark.sharing import SharedConfig
 from cyproducer.spark.summary import WriteSummary
 from cyproducer.structs import PreparedTransaction
 
-_BATCH_PROPERTY: Final = "streaming.sql.batchId"
-_QUERY_PROPERTY: Final = "sql.streaming.queryId"
+BATCH_PROPERTY: Final = "streaming.sql.batchId"
+QUERY_PROPERTY: Final = "sql.streaming.queryId"
 _ABORT_S: Final = 10.0
 """How long a task that fails waits for its abort. If that fails too, the driver aborts it."""
 
@@ -37,11 +37,11 @@ def batch_of_task(version: int | None) -> tuple[str | None, int]:
     if version is not None:
         return None, version
     context = _task_context()
-    query = context.getLocalProperty(_QUERY_PROPERTY)
-    batch = context.getLocalProperty(_BATCH_PROPERTY)
+    query = context.getLocalProperty(QUERY_PROPERTY)
+    batch = context.getLocalProperty(BATCH_PROPERTY)
     if query is None or batch is None:
         raise BatchOrderError(
-            f"Spark has not set {_QUERY_PROPERTY!r} and {_BATCH_PROPERTY!r} for this task, so that its batch "
+            f"Spark has not set {QUERY_PROPERTY!r} and {BATCH_PROPERTY!r} for this task, so that its batch "
             "is not known: write with foreach_batch() of cyproducer.spark, and give it 'txn_app_id'"
         )
     return query, int(batch)

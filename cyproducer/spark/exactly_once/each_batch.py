@@ -1,0 +1,136 @@
+"""Writes micro-batches exactly once inside ``foreachBatch``.
+
+Owns the function that ``foreach_batch()`` returns then. Runs on the driver, in the process and thread in
+which Spark calls it; under Spark Connect, in a process of the server.
+"""
+
+import logging
+import pickle
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from cyproducer.errors import KafkaConfigurationError
+from cyproducer.spark.columns import Columns, columns_of
+from cyproducer.spark.exactly_once.driver import Driver, Plan, TaskOutcome
+from cyproducer.spark.exactly_once.kafka_cluster import KafkaCluster
+from cyproducer.spark.exactly_once.names import JOB, Sink
+from cyproducer.spark.exactly_once.rules import BatchOrderError
+from cyproducer.spark.exactly_once.task import QUERY_PROPERTY, write_task_once
+from cyproducer.spark.options import ExactlyOnceOptions
+from cyproducer.spark.sharing import SharedConfig
+from cyproducer.spark.summary import WriteSummary, merge, tell_program
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log: Final = logging.getLogger("cyproducer.spark")
+
+_RUN_PROPERTY: Final = "spark.jobGroup.id"
+"""The id of the query's run: Spark makes its jobs a group of this name."""
+
+_lock = threading.Lock()
+# For each sink that this process has written: the run and batch, and the function that has written it.
+_written: dict[str, tuple[str, int, int]] = {}
+
+
+class WriteOnce:
+    """The function that ``foreach_batch()`` returns with exactly-once."""
+
+    def __init__(
+        self,
+        topic: str | None,
+        config: SharedConfig,
+        options: ExactlyOnceOptions,
+        on_summary: Callable[[int, WriteSummary], object] | None,
+    ) -> None:
+        self._topic = topic
+        self._config = config
+        self._options = options
+        self._on_summary = on_summary
+
+    def __call__(self, df: "DataFrame", batch_id: int) -> None:
+        columns = columns_of(df.schema, self._topic, headers=True)
+        sink = self._sink(df)
+        self._check_first(sink, batch_id, df)
+        cluster = KafkaCluster(self._config, sink, self._options.decision_topic, self._options.timeout_ms)
+        driver = Driver(cluster, sink)
+        outcomes: list[TaskOutcome | None] = []
+        try:
+            plan = driver.plan(batch_id)
+            task = _WriteOnceArrow(
+                self._config, columns, self._topic, plan, batch_id, self._options.timeout_ms
+            )
+            collected = df.mapInArrow(task, "written binary").collect()
+            # Safe to unpickle: this call's own tasks pickled them.
+            written: list[tuple[WriteSummary, TaskOutcome]] = [pickle.loads(row.written) for row in collected]
+            outcomes = [outcome for _, outcome in written]
+            try:
+                done = driver.commit(outcomes)
+            except Exception:
+                driver.abort(outcomes)
+                raise
+        finally:
+            cluster.close()
+        if done.skipped:
+            log.info("micro-batch %d: its %d rows were written before", batch_id, done.rows)
+            return
+        summary = merge(each for each, _ in written)
+        log.info("micro-batch %d: %s; %d transactions committed", batch_id, summary, len(done.transactions))
+        tell_program(self._on_summary, batch_id, summary)
+
+    def _sink(self, df: "DataFrame") -> Sink:
+        app = self._options.app
+        if app is None:
+            query = _property(df, QUERY_PROPERTY)
+            if query is None:
+                raise KafkaConfigurationError(
+                    "foreach_batch() with exactly-once needs txn_app_id, the name of what it writes: Spark "
+                    "Connect does not say which query calls it"
+                )
+            app = f"{query}/{self._topic or '*'}"
+        return Sink(self._options.prefix, JOB, app)
+
+    def _check_first(self, sink: Sink, batch_id: int, df: "DataFrame") -> None:
+        """Refuses a second function that writes the same sink in the same batch: it would be skipped."""
+        run = _property(df, _RUN_PROPERTY)
+        if run is None:
+            return
+        with _lock:
+            before = _written.get(sink.key)
+            _written[sink.key] = (run, batch_id, id(self))
+        if before is not None and before[:2] == (run, batch_id) and before[2] != id(self):
+            raise BatchOrderError(
+                f"{sink.key!r}: two functions write batch {batch_id} under this name, and the second would "
+                "be skipped as written before: give each its own txn_app_id"
+            )
+
+
+def _property(df: "DataFrame", name: str) -> str | None:
+    """Returns a local property of Spark; None under Spark Connect, which has none."""
+    context: Any = getattr(df.sparkSession, "_sc", None)
+    if context is None:
+        return None
+    value: str | None = context.getLocalProperty(name)
+    return value
+
+
+class _WriteOnceArrow:
+    """Writes a task's batches and returns one row: the pickled summary and outcome."""
+
+    def __init__(
+        self,
+        config: SharedConfig,
+        columns: Columns,
+        topic: str | None,
+        plan: Plan,
+        version: int,
+        timeout_ms: int,
+    ) -> None:
+        self._arguments = config, columns, topic, plan, version, timeout_ms
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        written = write_task_once(*self._arguments, batches)
+        yield pa.record_batch([pa.array([pickle.dumps(written)], pa.binary())], names=["written"])
