@@ -12,7 +12,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from cyproducer.cli import perf, produce, transactions
+from cyproducer.cli import perf, produce, spark_recover, transactions
 from cyproducer.cli.console import discard, one_line, say
 from cyproducer.cli.settings import COMPRESSIONS, at_least
 from cyproducer.errors import KafkaConfigurationError, KafkaError
@@ -46,6 +46,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         "produce": produce.add_parser(commands),
         "perf": perf.add_parser(commands),
         "transactions": transactions.add_parser(commands),
+        "spark-recover": spark_recover.add_parser(commands),
     }
     _add_demo(commands)
     return parser, of
@@ -66,6 +67,8 @@ def _run(arguments: Sequence[str] | None) -> int:
             return perf.perf(options, of["perf"])
         if options.command == "transactions":
             return transactions.transactions(options, of["transactions"])
+        if options.command == "spark-recover":
+            return spark_recover.spark_recover(options, of["spark-recover"])
         return produce.produce(options, of["produce"])
     except KafkaConfigurationError as error:
         of[options.command].error(str(error))

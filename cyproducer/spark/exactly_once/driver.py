@@ -209,6 +209,20 @@ class Driver:
         self._cluster.abort([each.transaction for each in tasks if each.transaction is not None])
         return True
 
+    def accept(self) -> Decision:
+        """Writes that the last decision is done, without looking at its transactions.
+
+        Raises:
+            DecisionLogError: there is none that is not done.
+        """
+        identity = self._cluster.take_over()
+        last = self._cluster.history().get(self._sink.key)
+        if last is None or last.done:
+            raise DecisionLogError(f"{self._sink.key!r} has nothing that is decided and not complete")
+        self._cluster.write(identity, last.as_done())
+        self._abort_open(())
+        return last
+
     # Common
 
     def _complete(self, decision: Decision, identity: Identity) -> Identity:

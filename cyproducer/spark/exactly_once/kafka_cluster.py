@@ -158,8 +158,9 @@ class KafkaCluster:
 
     # The decision log
 
-    def history(self) -> History:
-        self._check_topic()
+    def history(self, create: bool = True) -> History:
+        """As the interface has it; ``create``: whether to create the topic if it is missing."""
+        self._check_topic(create)
         reading, deadline, seconds = self._admin._reading, self._deadline, self._left_s
         first, end = reading.offsets(self._topic, 0, deadline, seconds)
         # Producer id -> the records of its open transaction.
@@ -187,9 +188,14 @@ class KafkaCluster:
             )
         return found
 
-    def _check_topic(self) -> None:
+    def _check_topic(self, create: bool) -> None:
         reading, deadline, seconds = self._admin._reading, self._deadline, self._left_s
         topic = reading.topic(self._topic, deadline, seconds)
+        if topic is None and not create:
+            raise DecisionLogError(
+                f"there is no topic {self._topic!r}: no sink has written under prefix "
+                f"{self._sink.prefix!r}, or it has another 'decisionLogTopic'"
+            )
         if topic is None:
             replicas = min(_REPLICAS, reading.broker_count(deadline, seconds))
             config = {**_CONFIG, "min.insync.replicas": "2" if replicas >= _REPLICAS else "1"}

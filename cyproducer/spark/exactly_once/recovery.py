@@ -1,0 +1,134 @@
+"""Shows and ends what exactly-once sinks have left: for operators, when no query does it.
+
+Owns the view of a prefix. What ends a sink's transactions is its next plan, which ``driver`` carries out.
+"""
+
+import re
+from typing import NamedTuple
+
+from cyproducer.spark.exactly_once.decisions import Decision, History
+from cyproducer.spark.exactly_once.driver import Driver
+from cyproducer.spark.exactly_once.kafka_cluster import KafkaCluster, admin_for
+from cyproducer.spark.exactly_once.names import Sink, decision_topic
+from cyproducer.spark.sharing import SharedConfig
+from cyproducer.transactions import AbortedTransaction, DescribedTransaction
+
+_ANY_TASK = r"\.([0-9a-f]{8})\.\d+\.\d+"
+
+
+class SinkState(NamedTuple):
+    """A sink in the decision log, and its open transactions."""
+
+    sink: Sink
+    last: Decision
+    open: tuple[DescribedTransaction, ...]
+
+    @property
+    def undecided(self) -> tuple[DescribedTransaction, ...]:
+        """Open transactions that belong to no decision."""
+        decided = {(each.transactional_id, each.identity) for each in self.last.tasks}
+        return tuple(
+            each
+            for each in self.open
+            if (each.transactional_id, (each.producer_id, each.epoch)) not in decided
+        )
+
+
+class PrefixState(NamedTuple):
+    """What is known of a prefix. ``others``: open transactions of sinks that never decided anything."""
+
+    sinks: tuple[SinkState, ...]
+    others: tuple[DescribedTransaction, ...]
+
+
+class Recovery:
+    """Looks at the sinks of a prefix, and ends what they have left. Not thread-safe.
+
+    Args:
+        config: the producer's options.
+        prefix: ``transactionalIdPrefix``.
+        topic: ``decisionLogTopic``; None: the default.
+        timeout_s: how long a sink's recovery may take.
+    """
+
+    def __init__(self, config: SharedConfig, prefix: str, topic: str | None, timeout_s: float) -> None:
+        self._config = config
+        self._prefix = prefix
+        self._topic = topic or decision_topic(prefix)
+        self._timeout_s = timeout_s
+        self._admin = admin_for(config)
+
+    def _cluster(self, sink: Sink) -> KafkaCluster:
+        return KafkaCluster(self._config, sink, self._topic, int(self._timeout_s * 1000))
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Waits until a broker has answered.
+
+        Raises:
+            NoBrokersAvailable: none has.
+        """
+        self._admin.wait_ready(timeout_s)
+
+    def state(self) -> PrefixState:
+        """Looks, and changes nothing.
+
+        Raises:
+            DecisionLogError: the log can't be used.
+            KafkaError: brokers, rights.
+        """
+        history: History = self._cluster(Sink(self._prefix, "", "")).history(create=False)
+        listed = self._admin.list_transactions(
+            states=("Ongoing",), prefix=f"{self._prefix}.", timeout=self._timeout_s
+        )
+        pattern = re.compile(re.escape(self._prefix) + _ANY_TASK)
+        names = [each.transactional_id for each in listed if pattern.fullmatch(each.transactional_id)]
+        described = [
+            each
+            for each in self._admin._describe_all(names, self._timeout_s)
+            if each is not None and each.state == "Ongoing"
+        ]
+        sinks = []
+        for key, last in sorted(history.items()):
+            kind, _, name = key.partition(":")
+            sink = Sink(self._prefix, kind, name)
+            own = tuple(each for each in described if sink.owns(each.transactional_id))
+            sinks.append(SinkState(sink, last, own))
+        known = {each for state in sinks for each in state.open}
+        return PrefixState(tuple(sinks), tuple(each for each in described if each not in known))
+
+    def end(self, sink: Sink) -> None:
+        """Completes what a sink has decided, and aborts the rest, as its next batch would. Fences a driver
+        that runs.
+
+        Raises:
+            DecidedError: it can't be completed.
+        """
+        cluster = self._cluster(sink)
+        try:
+            Driver(cluster, sink).plan()
+        finally:
+            cluster.close()
+
+    def abort(self, others: tuple[DescribedTransaction, ...]) -> list[AbortedTransaction]:
+        """Aborts transactions of sinks that never decided anything."""
+        return [
+            aborted
+            for each in others
+            for aborted in self._admin.abort_open(each.transactional_id, timeout=self._timeout_s)
+        ]
+
+    def accept(self, sink: Sink) -> Decision:
+        """Notes that a decided batch is complete, without looking at its transactions: for what can't be
+        found out any more. Fences a driver that runs.
+
+        Returns:
+            What was noted.
+
+        Raises:
+            DecisionLogError: the sink has nothing that is decided and not complete.
+        """
+        cluster = self._cluster(sink)
+        try:
+            return Driver(cluster, sink).accept()
+        finally:
+            cluster.close()
