@@ -19,11 +19,11 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka import admin as untyped_admin
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 import cyproducer
 from cyproducer import KafkaProducer
-from tests.integration.consume import read_all
+from tests.integration.consume import Fetched, read_all
 from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.transactions import Transactions
 from tools.harness.until import looks
@@ -113,6 +113,31 @@ class TransactionRig:
         for record in read_all(self.cluster.bootstrap_servers, topic, expected, isolation=isolation):
             values[record.partition].append(record.value or b"")
         return values
+
+    def records(self, topic: str) -> list[Fetched]:
+        """Returns the committed records, once no transaction of this test is open."""
+        self.settle()
+        return read_all(self.cluster.bootstrap_servers, topic, 0)
+
+    def configs(self, topic: str) -> dict[str, str]:
+        """Returns a topic's configuration."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        entries = self._admin.describe_configs([resource])[resource].result(SETTLING_S)
+        return {name: entry.value for name, entry in entries.items()}
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Deletes the records below an offset."""
+        place = TopicPartition(topic, partition, before)
+        self._admin.delete_records([place])[place].result(SETTLING_S)
+
+    def delete_topic(self, topic: str) -> None:
+        """Deletes a topic, and waits until no node knows it."""
+        self._admin.delete_topics([topic], operation_timeout=SETTLING_S)[topic].result(SETTLING_S)
+        self._partitions.pop(topic, None)
+        for _ in looks(SETTLING_S):
+            if topic not in self._admin.list_topics(timeout=10).topics:
+                return
+        raise AssertionError(f"topic {topic} is still there after {SETTLING_S} s")
 
     def offsets(self, group: str, topic: str) -> list[int]:
         """Returns a group's committed offset of each partition of a topic, -1001 for none, once no
