@@ -43,6 +43,7 @@ log: Final = logging.getLogger("cyproducer.spark")
 
 LEVEL: Final = 2
 """The level of ``transaction.version`` whose EndTxn ends an epoch, on which the protocol stands (KIP-890)."""
+_LEAST_S: Final = 60.0
 _REPLICAS: Final = 3
 _CONFIG: Final = {
     "cleanup.policy": "compact",
@@ -96,7 +97,7 @@ class KafkaCluster:
         config: the producer's options.
         sink: whose transactional ids and decisions it is about.
         topic: the topic with the decisions.
-        transaction_timeout_ms: of the tasks' transactions. A call goes on for that long at most.
+        transaction_timeout_ms: of the tasks' transactions. Calls go on for that long, and a minute at least.
     """
 
     def __init__(self, config: SharedConfig, sink: Sink, topic: str, transaction_timeout_ms: int) -> None:
@@ -104,7 +105,7 @@ class KafkaCluster:
         self._sink = sink
         self._topic = topic
         self._timeout_ms = transaction_timeout_ms
-        self._deadline = time.monotonic() + transaction_timeout_ms / 1000
+        self._deadline = time.monotonic() + max(transaction_timeout_ms / 1000, _LEAST_S)
         self._admin = admin_for(config)
         self._producer: KafkaProducer | None = None
 
