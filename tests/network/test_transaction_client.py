@@ -165,6 +165,21 @@ def test_no_request_of_the_second_protocol_at_a_lower_level(level: int | None) -
             assert {received.header.version for received in cluster.received(api_key)} == {version}
 
 
+@pytest.mark.parametrize("hidden", [PRODUCE, END_TXN, TXN_OFFSET_COMMIT])
+def test_level_2_without_the_versions_of_its_requests_is_the_first_protocol(
+    second: ScriptedCluster, hidden: int
+) -> None:
+    """A proxy may pass the brokers' features on and hide versions that it does not know."""
+    highest = {PRODUCE: 11, TXN_OFFSET_COMMIT: 4, END_TXN: 4}
+    for node in second.nodes.values():
+        node.versions[hidden] = (node.versions[hidden][0], highest[hidden])
+    with transacting(second) as producer:
+        whole(producer)
+    assert {"AddPartitions", "AddOffsets"} <= set(trace(second))
+    for api_key, version in highest.items():
+        assert {received.header.version for received in second.received(api_key)} == {version}
+
+
 def test_begin_and_the_ends_of_an_empty_transaction_send_nothing(cluster: ScriptedCluster) -> None:
     """Behaviours "begin sends nothing", "nothing sent, no end", "empty offsets"."""
     with transacting(cluster) as producer:
