@@ -974,16 +974,20 @@ class Transactions:
 
     def _not_ended(self, request: EndTxn, code: int, error: errors.KafkaError, now_ms: float) -> None:
         second = request.protocol == SECOND
+        age_ms = now_ms - self._opened_ms
+        age = (
+            f"the transaction was open for {age_ms / 1000:.1f} s; the broker aborts it after "
+            f"transaction_timeout_ms={self._timeout_ms:g}"
+        )
         if request.commit and second and code in (INVALID_TXN_STATE, PRODUCER_FENCED):
             # The broker has aborted it, or another producer has the id: EndTxn(abort) tells (KIP-890).
-            age_ms = now_ms - self._opened_ms
             self._end_sent = False
-            said = errors.TransactionFailedError(
-                f"{error}: the transaction was open for {age_ms / 1000:.1f} s; the broker aborts it after "
-                f"transaction_timeout_ms={self._timeout_ms:g}"
-            )
+            said = errors.TransactionFailedError(f"{error}: {age}")
             said.__cause__ = error
             self._abortable(said)
+        elif not second and code in (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED):
+            # The same, and nothing tells which of the two.
+            self._fatal(type(error)(f"{error.args[0]}: {age}"))
         elif isinstance(error, errors.AuthorizationError) or (
             request.commit and code not in _FATAL and code != INVALID_TXN_STATE
         ):

@@ -808,6 +808,23 @@ def test_after_the_brokers_timeout_the_second_protocol_asks_by_an_abort(code: in
         assert play.is_in(State.FATAL_ERROR)
 
 
+@pytest.mark.parametrize("code", [INVALID_PRODUCER_EPOCH, PRODUCER_FENCED])
+@pytest.mark.parametrize("event", [Event.COMMIT, Event.ABORT], ids=lambda event: event.name)
+def test_a_fenced_end_of_the_first_protocol_tells_the_age_of_the_transaction(event: Event, code: int) -> None:
+    """The broker's timeout and another producer have the same answer."""
+    play = Play(1, timeout_ms=1500).written()
+    play.pass_ms(10_250)
+    call = play.call(event)
+    play.reach(EndTxn)
+    play.answer(code)
+    error = refused(call)
+    assert type(error) is errors.for_code(code)
+    assert "EndTxn" in str(error)
+    assert str(error).endswith(
+        "the transaction was open for 10.2 s; the broker aborts it after transaction_timeout_ms=1500"
+    )
+
+
 def test_the_age_of_a_transaction_counts_from_its_opening_not_from_begin() -> None:
     play = Play(2).begun()
     play.pass_ms(60_000)
