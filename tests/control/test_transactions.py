@@ -677,6 +677,28 @@ def test_an_exhausted_epoch_comes_with_a_new_producer_id() -> None:
     assert (play.machine.producer_id, play.machine.epoch) == (PRODUCER + 1, 0)
 
 
+@pytest.mark.parametrize(
+    "code",
+    [CONCURRENT, COORDINATOR_LOAD_IN_PROGRESS, INVALID_TXN_STATE, PRODUCER_FENCED, UNKNOWN_SERVER_ERROR],
+)
+@pytest.mark.parametrize("event", [Event.COMMIT, Event.ABORT], ids=lambda event: event.name)
+def test_only_an_end_that_succeeds_gives_an_identity(event: Event, code: int) -> None:
+    play = Play(2).written()
+    play.call(event)
+    play.reach(EndTxn)
+    play.answer(code, identity=(PRODUCER + 1, 5))
+    assert (play.machine.producer_id, play.machine.epoch) == (PRODUCER, 0)
+
+
+def test_an_end_that_gives_no_identity_leaves_the_old_one() -> None:
+    play = Play(2).written()
+    commit = play.call(Event.COMMIT)
+    play.reach(EndTxn)
+    play.answer(identity=(-1, -1))
+    succeeded(commit)
+    assert (play.machine.producer_id, play.machine.epoch) == (PRODUCER, 0)
+
+
 def test_a_loading_coordinator_after_the_last_epoch_leaves_the_transaction_open() -> None:
     play = Play(2).written()
     call = play.call(Event.COMMIT)
