@@ -1690,6 +1690,8 @@ MEANINGS: list[tuple[int, str, str]] = [
     *((INVALID_PRODUCER_EPOCH, name, NEW_PRODUCER) for name in (*COORDINATOR_REQUESTS, *ENDS)),
     *((PRODUCER_FENCED, name, NEW_PRODUCER) for name in (*COORDINATOR_REQUESTS, *ENDS) if name != "commit-2"),
     (PRODUCER_FENCED, "commit-2", ABORT),
+    # Kafka 4.1.0 may say it in place of a stale epoch (KAFKA-19690): the abort decides.
+    *((INVALID_TXN_STATE, name, ABORT) for name in ("partitions", "add offsets", "offsets-1", "offsets-2")),
     (INVALID_TXN_STATE, "commit-1", NEW_PRODUCER),
     (INVALID_TXN_STATE, "commit-2", ABORT),
     (INVALID_TXN_STATE, "abort-1", NEW_PRODUCER),
@@ -1717,6 +1719,8 @@ MEANINGS: list[tuple[int, str, str]] = [
     (INVALID_TRANSACTION_TIMEOUT, "init", CALL_AGAIN),
     *((UNSUPPORTED_VERSION, name, NEW_PRODUCER) for name in ("offsets-2", "commit-2", "abort-2")),
     *((UNKNOWN_SERVER_ERROR, name, NEW_PRODUCER) for name in ENDS),
+    # A bump to the last epoch whose first answer was lost: a new producer takes the id over.
+    (UNKNOWN_SERVER_ERROR, "bump", NEW_PRODUCER),
 ]
 
 
