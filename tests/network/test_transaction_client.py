@@ -343,6 +343,10 @@ def test_transactions_in_a_row_wait_for_milliseconds_only(cluster: ScriptedClust
             assert future.succeeded()
     # A busy machine does not slow down all of them.
     assert min(took) < 0.1, took
+    if level == 2:
+        # Each batch was sent three times, as it was.
+        found = [(batch.producer_epoch, batch.base_sequence) for batch in batches(cluster)]
+        assert found == [(epoch, 0) for epoch in range(10) for _ in range(3)]
 
 
 # The order of requests
