@@ -44,11 +44,13 @@ from tests.network.transacting import (
     trace,
     transacting,
 )
+from tests.programs import Program
 from tools.harness.until import until, until_blocked
 
 pytestmark = pytest.mark.timeout(60)
 
 UNAUTHORIZED, FENCED, DENIED, COORDINATOR_GONE, NOT_ENOUGH_REPLICAS = 29, 90, 53, 15, 19
+CONCURRENT = 51
 ENDS = {"commit", "abort"}
 
 
@@ -735,6 +737,47 @@ def test_a_collected_producer_aborts_its_transaction(second: ScriptedCluster) ->
     del producer
     gc.collect()
     second.wait_for(lambda: "abort" in trace(second))
+
+
+LEFT = """
+import sys
+from cyproducer import KafkaProducer, errors
+
+servers, state = sys.argv[1].split(","), sys.argv[2]
+producer = KafkaProducer(bootstrap_servers=servers, transactional_id="tx", retry_backoff_ms=10)
+producer.init_transactions()
+producer.begin_transaction()
+producer.send("t", b"v", partition=0).get(20)
+if state == "prepared":
+    producer.prepare_transaction()
+elif state == "committing":
+    try:
+        producer.commit_transaction(0.1)
+    except errors.KafkaTimeoutError:
+        pass
+print("ends", flush=True)
+if state == "raising":
+    raise LookupError("in the program")
+"""
+
+
+@pytest.mark.parametrize(
+    ("state", "ends"),
+    [("open", ["abort"]), ("raising", ["abort"]), ("committing", ["commit", "commit"]), ("prepared", [])],
+)
+def test_the_end_of_the_program_ends_its_transaction(
+    second: ScriptedCluster, state: str, ends: list[str]
+) -> None:
+    """Behaviour "interpreter's end"."""
+    hold = threading.Event()
+    if state == "committing":
+        # So the commit needs another request, after the program's last line.
+        second.act(END_TXN, Act(hold=hold, error=CONCURRENT))
+    with Program(LEFT, ",".join(second.bootstrap_servers), state) as program:
+        program.hear("ends")
+        hold.set()
+        assert program.end() == (state == "raising"), program.said
+    assert [name for name in trace(second) if name in ENDS] == ends
 
 
 # with producer.transaction()
