@@ -20,6 +20,7 @@ from cyproducer import errors
 from cyproducer.control.transactions import State
 from cyproducer.producer import KafkaProducer
 from cyproducer.runtime import Runtime
+from cyproducer.structs import ConsumerGroupMetadata
 from tests.forked import in_child, needs_fork
 from tests.network.producing import WAIT_S, options, producing
 from tests.network.scripted_broker import (
@@ -215,6 +216,22 @@ def test_a_prepare_that_times_out_goes_on(second: ScriptedCluster) -> None:
             producer.commit_transaction()
         assert not producer.prepare_transaction().empty
         producer.commit_transaction(WAIT_S)
+
+
+def test_a_group_without_its_metadata_is_warned_of_once(
+    second: ScriptedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Behaviour "a bare group id": it is accepted, and no former member is refused."""
+    with transacting(second) as producer, caplog.at_level(logging.WARNING, "cyproducer"):
+        told = []
+        for group in (GROUP, "g", "g"):
+            with producer.transaction(WAIT_S):
+                producer.send_offsets_to_transaction(OFFSETS, group, WAIT_S)
+            told.append(len(caplog.records))
+    assert told == [0, 1, 1]
+    assert "for group 'g' without the group's metadata" in caplog.text
+    asked: list[Any] = [each.transaction for each in sent(second, "CommitOffsets")]
+    assert [each.group for each in asked] == [GROUP, *[ConsumerGroupMetadata("g")] * 2]
 
 
 @pytest.mark.parametrize("call", ["commit_transaction", "abort_transaction", "prepare_transaction"])
