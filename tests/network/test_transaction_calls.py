@@ -958,6 +958,60 @@ def test_a_cancelled_end_goes_on(second: ScriptedCluster, kind: str) -> None:
     assert trace(second)[:3] == ["InitProducerId", "Produce", kind]
 
 
+@pytest.mark.parametrize(
+    ("name", "api_key", "during", "after"),
+    [
+        ("init", INIT_PRODUCER_ID, State.INITIALIZING, State.READY),
+        ("offsets", TXN_OFFSET_COMMIT, State.IN_TRANSACTION, State.IN_TRANSACTION),
+        ("prepare", PRODUCE, State.PREPARING, State.PREPARED),
+    ],
+)
+def test_a_cancelled_call_goes_on(
+    second: ScriptedCluster, name: str, api_key: int, during: State, after: State
+) -> None:
+    hold = threading.Event()
+
+    async def main(producer: KafkaProducer) -> None:
+        if name != "init":
+            await producer.init_transactions_async(WAIT_S)
+            producer.begin_transaction()
+        second.act(api_key, Act(hold=hold))
+        if name == "prepare":
+            await producer.send_async("t", b"v")
+        calls: dict[str, Callable[[], Any]] = {
+            "init": lambda: producer.init_transactions_async(WAIT_S),
+            "offsets": lambda: producer.send_offsets_to_transaction_async(OFFSETS, GROUP, WAIT_S),
+            "prepare": lambda: producer.prepare_transaction_async(WAIT_S),
+        }
+        task = asyncio.ensure_future(calls[name]())
+        await asyncio.to_thread(second.wait_for_requests, api_key, 1)
+        await asyncio.to_thread(until, lambda: state_of(producer) is during, "the call")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        hold.set()
+        machine = client_of(producer).machine
+        await asyncio.to_thread(
+            until, lambda: state_of(producer) is after and not machine._offsets, "its outcome"
+        )
+
+    with producing(second, transactional_id="tx") as producer:
+        asyncio.run(main(producer))
+        # The call's own thread has seen the outcome.
+        if name == "init":
+            producer.begin_transaction()
+        producer.commit_transaction(WAIT_S)
+    assert (
+        trace(second)
+        == {
+            "init": ["InitProducerId"],
+            "offsets": ["InitProducerId", "CommitOffsets", "commit"],
+            "prepare": ["InitProducerId", "Produce", "commit"],
+        }[name]
+    )
+    assert second.coordinator.committed == ({"g": OFFSETS} if name == "offsets" else {})
+
+
 @pytest.mark.parametrize("where", ["in the block", "in the commit", "in the abort"])
 def test_a_cancelled_block_is_ended(second: ScriptedCluster, where: str) -> None:
     hold = threading.Event()
