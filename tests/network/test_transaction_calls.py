@@ -7,6 +7,7 @@ Whole producers against scripted brokers. What is on the wire in which order is 
 import asyncio
 import gc
 import logging
+import pickle
 import selectors
 import threading
 import time
@@ -33,6 +34,7 @@ from tests.network.scripted_broker import (
     Act,
     ScriptedCluster,
 )
+from tests.network.scripted_transactions import InitProducerId
 from tests.network.transacting import (
     GROUP,
     OFFSETS,
@@ -1070,19 +1072,61 @@ def test_a_cancelled_record_is_not_missed(second: ScriptedCluster) -> None:
 # Processes and threads
 
 
+IN_THE_PARENT = {
+    "initializing": State.INITIALIZING,
+    "ready": State.READY,
+    "open": State.IN_TRANSACTION,
+    "preparing": State.PREPARING,
+    "prepared": State.PREPARED,
+    "committing": State.COMMITTING,
+    "failed": State.ABORTABLE_ERROR,
+    "aborting": State.ABORTING,
+    "fatal": State.FATAL_ERROR,
+}
+WITH_A_CALL = {
+    "initializing": INIT_PRODUCER_ID,
+    "preparing": PRODUCE,
+    "committing": END_TXN,
+    "aborting": END_TXN,
+}
+"""States in which a call waits, and what for."""
+
+
 @needs_fork
-@pytest.mark.parametrize("state", ["ready", "open", "prepared", "failed"])
+@pytest.mark.parametrize("state", IN_THE_PARENT)
 def test_a_forked_child_owns_no_transaction(second: ScriptedCluster, state: str) -> None:
     """Behaviour "fork": it starts with init, and the parent's goes on."""
-    with transacting(second) as producer:
-        if state != "ready":
+    hold = threading.Event()
+    with producing(second, transactional_id="tx") as producer:
+        if state != "initializing":
+            producer.init_transactions(WAIT_S)
+        if state not in ("initializing", "ready"):
             producer.begin_transaction()
             producer.send("t", b"v", partition=0).get(WAIT_S)
-        if state == "prepared":
+        waiting: Running | None = None
+        if state in WITH_A_CALL:
+            api_key = WITH_A_CALL[state]
+            before = len(second.received(api_key))
+            second.act(api_key, Act(hold=hold))
+            if state == "preparing":
+                producer.send("t", b"w", partition=0)
+            calls: dict[str, Callable[[float], object]] = {
+                "initializing": producer.init_transactions,
+                "preparing": producer.prepare_transaction,
+                "committing": producer.commit_transaction,
+                "aborting": producer.abort_transaction,
+            }
+            waiting = Running(calls[state], WAIT_S)
+            second.wait_for_requests(api_key, before + 1)
+        elif state == "prepared":
             producer.prepare_transaction(WAIT_S)
-        if state == "failed":
+        elif state == "failed":
             with pytest.raises(TypeError):
                 producer.send("t", 1)
+        elif state == "fatal":
+            second.act(PRODUCE, Act(error=FENCED))
+            producer.send("t", b"w", partition=0)
+        until(lambda: state_of(producer) is IN_THE_PARENT[state], "the state")
         requests = len(trace(second))
 
         def child() -> str:
@@ -1101,14 +1145,64 @@ def test_a_forked_child_owns_no_transaction(second: ScriptedCluster, state: str)
 
         assert in_child(child) == str([True] * 4)
         assert len(trace(second)) == requests
-        if state == "ready":
+        assert state_of(producer) is IN_THE_PARENT[state]
+        hold.set()
+        if waiting is not None:
+            waiting.outcome()
+        if state in ("initializing", "ready"):
             producer.begin_transaction()
             producer.send("t", b"v", partition=0)
         if state == "failed":
             producer.abort_transaction(WAIT_S)
-        else:
+        elif state == "fatal":
+            with pytest.raises(errors.ProducerFencedError):
+                producer.abort_transaction(WAIT_S)
+        elif state not in ("committing", "aborting"):
             producer.commit_transaction(WAIT_S)
-    assert [name for name in trace(second) if name in ENDS] == ["abort" if state == "failed" else "commit"]
+    ends = {"failed": ["abort"], "aborting": ["abort"], "fatal": []}
+    assert [name for name in trace(second) if name in ENDS] == ends.get(state, ["commit"])
+
+
+@needs_fork
+def test_a_forked_child_takes_the_id_over_and_leaves_the_parents_transaction_alone(
+    second: ScriptedCluster,
+) -> None:
+    with transacting(second) as producer:
+        producer.begin_transaction()
+        producer.send("t", b"parent", partition=0).get(WAIT_S)
+
+        def child() -> bool:
+            producer.init_transactions(WAIT_S)
+            with producer.transaction(WAIT_S):
+                producer.send("t", b"child", partition=0)
+            producer.close(WAIT_S)
+            return True
+
+        assert in_child(child)
+        producer.send("t", b"parent", partition=0).get(WAIT_S)
+        producer.commit_transaction(WAIT_S)
+    assert [each.transaction for each in sent(second, "InitProducerId")] == [
+        InitProducerId("tx", 60_000, -1, -1)
+    ] * 2
+    found = [(each.records[0].value, each.producer_epoch, each.base_sequence) for each in batches(second)]
+    assert found == [(b"parent", 0, 0), (b"child", 1, 0), (b"parent", 0, 1)]
+    ended: list[Any] = [each.transaction for each in sent(second, "commit")]
+    assert [each.epoch for each in ended] == [1, 0]
+
+
+def test_a_pickled_producer_has_no_transaction(second: ScriptedCluster) -> None:
+    """It is its configuration: only PreparedTransaction hands a transaction on."""
+    with transacting(second) as producer:
+        producer.begin_transaction()
+        producer.send("t", b"v", partition=0).get(WAIT_S)
+        copy = pickle.loads(pickle.dumps(producer))
+        try:
+            with pytest.raises(errors.IllegalStateError, match=r"call init_transactions\(\) first"):
+                copy.commit_transaction()
+        finally:
+            copy.close(WAIT_S)
+        producer.commit_transaction(WAIT_S)
+    assert trace(second) == ["InitProducerId", "Produce", "commit"]
 
 
 @needs_fork
