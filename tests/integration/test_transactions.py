@@ -28,6 +28,8 @@ PARTITIONS = 2
 SHORT_TIMEOUT_MS = 1_000
 NOT_COMMITTED = [-1001, -1001]
 """The offsets of a group that has none."""
+FORMER_MEMBER = (errors.UnknownMemberIdError, errors.IllegalGenerationError)
+"""What a group says to a member that has lost its partitions."""
 
 
 @pytest.fixture(scope="module", params=LEVELS, ids="level{}".format)
@@ -185,9 +187,10 @@ def test_offsets_of_a_zombie_member_are_refused(rig: TransactionRig, level: int,
 def refuse(producer: KafkaProducer, offsets: list[TopicPartition], metadata: object) -> None:
     """Checks that a transaction with these offsets fails, and aborts it."""
     producer.begin_transaction()
-    with pytest.raises(errors.KafkaError):
+    with pytest.raises(errors.AbortableError) as raised:
         producer.send_offsets_to_transaction(offsets, metadata)
-    with pytest.raises(errors.KafkaError):
+    assert isinstance(raised.value.__cause__, FORMER_MEMBER), raised.value.__cause__
+    with pytest.raises(errors.AbortableError):
         producer.commit_transaction()
     producer.abort_transaction()
 
