@@ -92,6 +92,9 @@ _MOVED = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
 _FATAL_TO_PRODUCE = frozenset({UNSUPPORTED_VERSION, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED})
 _FENCED = frozenset({INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED})
 _FATAL = _FATAL_TO_PRODUCE | _FENCED | {UNKNOWN_SERVER_ERROR}
+_FORMER_MEMBER = frozenset({22, 25, 69, 82, 113})
+"""ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, GROUP_ID_NOT_FOUND, FENCED_INSTANCE_ID and STALE_MEMBER_EPOCH: the
+consumer whose offsets these are may not own its partitions any more (KIP-447, KIP-848)."""
 _UNDER_WAY = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
@@ -1041,6 +1044,11 @@ class Transactions:
             )
         elif code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             text += f": grant this principal Write and Describe on TransactionalId {self.transactional_id!r}"
+        elif code in _FORMER_MEMBER:
+            text += (
+                ": abort the transaction, let the consumer rejoin its group by polling, and read again from "
+                "the committed offsets"
+            )
         return kind(text)
 
 

@@ -789,6 +789,7 @@ def test_offsets_of_a_former_member_say_what_happened(cluster: ScriptedCluster) 
                 producer.send_offsets_to_transaction(OFFSETS, GROUP, WAIT_S)
             assert getattr(caught.value.__cause__, "errno", None) == code
             assert "group 'g'" in str(caught.value)
+            assert "let the consumer rejoin its group" in str(caught.value)
             producer.abort_transaction(WAIT_S)
             assert cluster.coordinator.committed == {}
 
