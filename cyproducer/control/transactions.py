@@ -28,7 +28,8 @@ Produce request is unanswered, because a broker may append a late one after it, 
 **Errors.** Retriable ones are tried again until the transaction ends. After an *abortable* one the
 transaction can only be aborted. After a *fatal* one this producer can do nothing more, and each call says so
 with the first cause. A record that is not delivered, or was not even accepted, makes an abortable error: a
-transaction is never committed without one of its records.
+transaction is never committed without one of its records. An id that has expired is fatal, also where a bump
+would give it another producer id: whoever had it since may be gone, and nothing would fence a zombie.
 
 **After an abort** no sequence of it may be used again, and no late request of it may become part of the next
 transaction. The second protocol's EndTxn ends the epoch. With the first, InitProducerId bumps it if a record
@@ -71,6 +72,10 @@ MARKERS_FIRST_MS, MARKERS_LAST_MS = 1.0, 20.0
 
 FENCING_EPOCH = 32767
 """The last epoch: coordinators end a transaction with it, and can't end what is begun in it (KAFKA-20090)."""
+
+NEARLY_EXHAUSTED_EPOCH = FENCING_EPOCH - 10
+"""Up to here no bump gives another producer id. A few epochs later one may, since the broker's timeout bumps,
+too."""
 
 GROUP, TRANSACTION = 0, 1
 """Kinds of coordinators (FindCoordinator's key types)."""
@@ -849,6 +854,20 @@ class Transactions:
         request = self._answered()
         assert isinstance(request, InitProducerId)
         code = response.error_code
+        if (
+            code == 0
+            and 0 <= request.producer_id != response.producer_id
+            and (request.epoch <= NEARLY_EXHAUSTED_EPOCH)
+        ):
+            # The coordinator has forgotten the id, and who had it since: its other requests would be refused
+            # with this error, and so must a bump be, which would let a zombie in.
+            self._fatal(
+                errors.InvalidProducerIdMappingError(
+                    f"InitProducerId for transactional id {self.transactional_id!r} at {where}: the id has "
+                    f"expired: it has producer id {response.producer_id} in place of {request.producer_id}"
+                )
+            )
+            return
         if code == 0:
             self.producer_id, self.epoch = response.producer_id, response.producer_epoch
             self._retry_now()

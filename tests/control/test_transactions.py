@@ -17,6 +17,7 @@ from cyproducer.control.apis import (
     TxnOffsetCommitResponse,
 )
 from cyproducer.control.transactions import (
+    FENCING_EPOCH,
     FIRST,
     HIGHEST_PRODUCE,
     LEVEL_AGE_MS,
@@ -667,7 +668,9 @@ def test_an_exhausted_epoch_comes_with_a_new_producer_id() -> None:
     play.answer(identity=(PRODUCER + 1, 0))
     assert (play.machine.producer_id, play.machine.epoch) == (PRODUCER + 1, 0)
     # The same for a bump of the first protocol.
-    play = Play(1).written()
+    play = Play(1)
+    play.epoch = FENCING_EPOCH - 3
+    play.written()
     play.machine.fail(ValueError("a record"), 0, sequenced=True)
     call = play.call(Event.ABORT)
     play.reach(InitProducerId)
@@ -697,6 +700,27 @@ def test_an_end_that_gives_no_identity_leaves_the_old_one() -> None:
     play.answer(identity=(-1, -1))
     succeeded(commit)
     assert (play.machine.producer_id, play.machine.epoch) == (PRODUCER, 0)
+
+
+@pytest.mark.parametrize("way", ["before a transaction", "after an abort"])
+def test_a_bump_of_an_id_that_has_expired_takes_no_new_identity(way: str) -> None:
+    """Whoever has had the id since may have ended, too: nothing would fence this producer (KAFKA-18019)."""
+    if way == "before a transaction":
+        play = ended(Play(1))
+        play.machine.on_features(2, 2, play.now_ms)
+        play.begun().write()
+        call = None
+    else:
+        play = Play(1).written()
+        play.machine.fail(ValueError("a record"), 0, sequenced=True)
+        call = play.call(Event.ABORT)
+    play.reach(InitProducerId)
+    play.answer(identity=(PRODUCER + 1, 0))
+    assert play.is_in(State.FATAL_ERROR)
+    error = refused(call or play.call(Event.COMMIT))
+    assert type(error) is errors.InvalidProducerIdMappingError
+    assert f"it has producer id {PRODUCER + 1} in place of {PRODUCER}" in str(error)
+    assert play.serve() == []
 
 
 def test_a_loading_coordinator_after_the_last_epoch_leaves_the_transaction_open() -> None:

@@ -84,3 +84,23 @@ def test_nobody_knows_how_a_transaction_of_an_expired_id_has_ended(expiring_kafk
         with pytest.raises(errors.TransactionalIdNotFoundError):
             transactions.describe_transaction(rig.id(), config)
         assert rig.committed(topic, 1) == [[b"prepared"], []]
+
+
+def test_a_bump_of_an_expired_id_takes_no_new_identity(expiring_kafka: KafkaCluster) -> None:
+    """A raised level asks for a bump, which the broker answers with another producer id."""
+    with TransactionRig(expiring_kafka, "expired-bump") as rig:
+        rig.transactions.set_level(0)
+        topic = rig.topic()
+        with rig.ready() as producer:
+            with producer.transaction():
+                producer.send(topic, b"before", partition=0)
+            until(lambda: has_expired(rig), "the expiry")
+            rig.transactions.set_level(2)
+            producer.begin_transaction()
+            producer.send(topic, b"late", partition=0)
+            with pytest.raises(errors.InvalidProducerIdMappingError, match="the id has expired"):
+                producer.commit_transaction()
+        with rig.ready() as successor, successor.transaction():
+            successor.send(topic, b"after", partition=0)
+
+        assert rig.committed(topic, 2) == [[b"before", b"after"], []]
