@@ -857,10 +857,10 @@ class Transactions:
         if (
             code == 0
             and 0 <= request.producer_id != response.producer_id
-            and (request.epoch <= NEARLY_EXHAUSTED_EPOCH)
+            and request.epoch <= NEARLY_EXHAUSTED_EPOCH
         ):
-            # The coordinator has forgotten the id, and who had it since: its other requests would be refused
-            # with this error, and so must a bump be, which would let a zombie in.
+            # The coordinator has forgotten the id, and who had it since. It refuses every other request with
+            # this error, but makes an identity here.
             self._fatal(
                 errors.InvalidProducerIdMappingError(
                     f"InitProducerId for transactional id {self.transactional_id!r} at {where}: the id has "
