@@ -356,8 +356,8 @@ def test_a_thousand_transactions_in_a_row(kafka: KafkaCluster, its_level: int) -
 
         assert rig.committed(topic, 1_000) == [values("row", 1_000), []]
         rig.transactions.set_level(2)
-    # Not one wait for retry_backoff_ms, or for a tenth of a second, in each.
-    assert statistics.median(took_s) < 0.1
+    # No wait for retry_backoff_ms, or for a tenth of a second, in more than a few.
+    assert statistics.quantiles(took_s, n=20)[-1] < 0.1
 
 
 def test_one_record_of_a_thousand_is_refused(rig: TransactionRig, level: int) -> None:
