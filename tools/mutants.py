@@ -1625,6 +1625,52 @@ MUTANTS = [
         "        super().__init__(*args)\n",
         ("tests/aio/test_errors.py::test_aiokafkas_classes_catch_ours",),
     ),
+    # Transactions
+    Mutant(
+        "versions-hidden-by-a-proxy",
+        "cyproducer/network/transaction_client.py",
+        "    if level >= SECOND and any(",
+        "    if False and any(",
+        (
+            "tests/network/test_transaction_client.py::"
+            "test_level_2_without_the_versions_of_its_requests_is_the_first_protocol",
+        ),
+    ),
+    Mutant(
+        "expired-id-bumped",
+        "cyproducer/control/transactions.py",
+        "            and 0 <= request.producer_id != response.producer_id\n",
+        "            and False\n",
+        ("tests/control/test_transactions.py::test_a_bump_of_an_id_that_has_expired_takes_no_new_identity",),
+    ),
+    Mutant(
+        "nearly-exhausted-taken-for-expired",
+        "cyproducer/control/transactions.py",
+        "            and request.epoch <= NEARLY_EXHAUSTED_EPOCH\n",
+        "",
+        ("tests/control/test_transactions.py::test_an_exhausted_epoch_comes_with_a_new_producer_id",),
+    ),
+    Mutant(
+        "identity-of-an-error",
+        "cyproducer/control/transactions.py",
+        "                if response.producer_id >= 0:\n",
+        "                if True:\n",
+        ("tests/control/test_transactions.py::test_an_end_that_gives_no_identity_leaves_the_old_one",),
+    ),
+    Mutant(
+        "group-warned-of-each-time",
+        "cyproducer/transactional.py",
+        "            self._warned_of_group = True\n",
+        "",
+        ("tests/network/test_transaction_calls.py::test_a_group_without_its_metadata_is_warned_of_once",),
+    ),
+    Mutant(
+        "transaction-left-at-exit",
+        "cyproducer/runtime.py",
+        "            self._close_transaction(self.client.transactions)\n",
+        "",
+        ("tests/network/test_transaction_calls.py::test_the_end_of_the_program_ends_its_transaction",),
+    ),
 ]
 
 

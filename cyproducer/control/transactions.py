@@ -28,7 +28,8 @@ Produce request is unanswered, because a broker may append a late one after it, 
 **Errors.** Retriable ones are tried again until the transaction ends. After an *abortable* one the
 transaction can only be aborted. After a *fatal* one this producer can do nothing more, and each call says so
 with the first cause. A record that is not delivered, or was not even accepted, makes an abortable error: a
-transaction is never committed without one of its records.
+transaction is never committed without one of its records. An id that has expired is fatal, also where a bump
+would give it another producer id: whoever had it since may be gone, and nothing would fence a zombie.
 
 **After an abort** no sequence of it may be used again, and no late request of it may become part of the next
 transaction. The second protocol's EndTxn ends the epoch. With the first, InitProducerId bumps it if a record
@@ -72,6 +73,10 @@ MARKERS_FIRST_MS, MARKERS_LAST_MS = 1.0, 20.0
 FENCING_EPOCH = 32767
 """The last epoch: coordinators end a transaction with it, and can't end what is begun in it (KAFKA-20090)."""
 
+NEARLY_EXHAUSTED_EPOCH = FENCING_EPOCH - 10
+"""Up to here no bump gives another producer id. A few epochs later one may, since the broker's timeout bumps,
+too."""
+
 GROUP, TRANSACTION = 0, 1
 """Kinds of coordinators (FindCoordinator's key types)."""
 
@@ -92,6 +97,9 @@ _MOVED = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
 _FATAL_TO_PRODUCE = frozenset({UNSUPPORTED_VERSION, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED})
 _FENCED = frozenset({INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED})
 _FATAL = _FATAL_TO_PRODUCE | _FENCED | {UNKNOWN_SERVER_ERROR}
+_FORMER_MEMBER = frozenset({22, 25, 69, 82, 113})
+"""ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, GROUP_ID_NOT_FOUND, FENCED_INSTANCE_ID and STALE_MEMBER_EPOCH: the
+consumer whose offsets these are may not own its partitions any more (KIP-447, KIP-848)."""
 _UNDER_WAY = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
@@ -876,6 +884,20 @@ class Transactions:
         request = self._answered()
         assert isinstance(request, InitProducerId)
         code = response.error_code
+        if (
+            code == 0
+            and 0 <= request.producer_id != response.producer_id
+            and request.epoch <= NEARLY_EXHAUSTED_EPOCH
+        ):
+            # The coordinator has forgotten the id, and who had it since. It refuses every other request with
+            # this error, but makes an identity here.
+            self._fatal(
+                errors.InvalidProducerIdMappingError(
+                    f"InitProducerId for transactional id {self.transactional_id!r} at {where}: the id has "
+                    f"expired: it has producer id {response.producer_id} in place of {request.producer_id}"
+                )
+            )
+            return
         if code == 0:
             self.producer_id, self.epoch = response.producer_id, response.producer_epoch
             self._retry_now()
@@ -1004,16 +1026,20 @@ class Transactions:
 
     def _not_ended(self, request: EndTxn, code: int, error: errors.KafkaError, now_ms: float) -> None:
         second = request.protocol == SECOND
+        age_ms = now_ms - self._opened_ms
+        age = (
+            f"the transaction was open for {age_ms / 1000:.1f} s; the broker aborts it after "
+            f"transaction_timeout_ms={self._timeout_ms:g}"
+        )
         if request.commit and second and code in (INVALID_TXN_STATE, PRODUCER_FENCED):
             # The broker has aborted it, or another producer has the id: EndTxn(abort) tells (KIP-890).
-            age_ms = now_ms - self._opened_ms
             self._end_sent = False
-            said = errors.TransactionFailedError(
-                f"{error}: the transaction was open for {age_ms / 1000:.1f} s; the broker aborts it after "
-                f"transaction_timeout_ms={self._timeout_ms:g}"
-            )
+            said = errors.TransactionFailedError(f"{error}: {age}")
             said.__cause__ = error
             self._abortable(said)
+        elif not second and code in (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED):
+            # The same, and nothing tells which of the two.
+            self._fatal(type(error)(f"{error.args[0]}: {age}"))
         elif isinstance(error, errors.AuthorizationError) or (
             request.commit and code not in _FATAL and code != INVALID_TXN_STATE
         ):
@@ -1067,6 +1093,11 @@ class Transactions:
             )
         elif code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             text += f": grant this principal Write and Describe on TransactionalId {self.transactional_id!r}"
+        elif code in _FORMER_MEMBER:
+            text += (
+                ": abort the transaction, let the consumer rejoin its group by polling, and read again from "
+                "the committed offsets"
+            )
         return kind(text)
 
 

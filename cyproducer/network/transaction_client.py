@@ -25,6 +25,7 @@ from cyproducer.control.apis import (
     END_TXN,
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
+    PRODUCE,
     TXN_OFFSET_COMMIT,
     Api,
     ApiVersionsResponse,
@@ -34,6 +35,7 @@ from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.control.transactions import (
     FIRST,
     HIGHEST_PRODUCE,
+    SECOND,
     AddOffsets,
     AddPartitions,
     AskLevel,
@@ -67,6 +69,8 @@ OLDEST_BUMP = 3
 
 HIGHEST_OF_FIRST = {END_TXN: 4, TXN_OFFSET_COMMIT: 4}
 """The highest versions that belong to the first protocol."""
+NEEDED_BY_SECOND = {PRODUCE: 12, END_TXN: 5, TXN_OFFSET_COMMIT: 5}
+"""The lowest versions that belong to the second protocol (KIP-890)."""
 
 
 class TransactionClient:
@@ -514,5 +518,15 @@ _APIS: dict[type, Api] = {
 
 
 def level_of(response: ApiVersionsResponse) -> int:
-    """Returns the finalized level of ``transaction.version``, 0 if there is none."""
-    return response.finalized_features.get(FEATURE, (0, 0))[1]
+    """Returns the finalized level of ``transaction.version`` that can be used, 0 if there is none.
+
+    Level 2 needs versions of requests that a proxy may hide although it passes the features on: a broker
+    takes older ones for the first protocol, and would miss what that has to add first.
+    """
+    level = response.finalized_features.get(FEATURE, (0, 0))[1]
+    offered = response.api_versions
+    if level >= SECOND and any(
+        offered.get(api.key, (0, 0))[1] < lowest for api, lowest in NEEDED_BY_SECOND.items()
+    ):
+        return FIRST
+    return level

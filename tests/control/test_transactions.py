@@ -17,6 +17,7 @@ from cyproducer.control.apis import (
     TxnOffsetCommitResponse,
 )
 from cyproducer.control.transactions import (
+    FENCING_EPOCH,
     FIRST,
     HIGHEST_PRODUCE,
     LEVEL_AGE_MS,
@@ -667,7 +668,9 @@ def test_an_exhausted_epoch_comes_with_a_new_producer_id() -> None:
     play.answer(identity=(PRODUCER + 1, 0))
     assert (play.machine.producer_id, play.machine.epoch) == (PRODUCER + 1, 0)
     # The same for a bump of the first protocol.
-    play = Play(1).written()
+    play = Play(1)
+    play.epoch = FENCING_EPOCH - 3
+    play.written()
     play.machine.fail(ValueError("a record"), 0, sequenced=True)
     call = play.call(Event.ABORT)
     play.reach(InitProducerId)
@@ -675,6 +678,49 @@ def test_an_exhausted_epoch_comes_with_a_new_producer_id() -> None:
     assert play.serve() == []
     succeeded(call)
     assert (play.machine.producer_id, play.machine.epoch) == (PRODUCER + 1, 0)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [CONCURRENT, COORDINATOR_LOAD_IN_PROGRESS, INVALID_TXN_STATE, PRODUCER_FENCED, UNKNOWN_SERVER_ERROR],
+)
+@pytest.mark.parametrize("event", [Event.COMMIT, Event.ABORT], ids=lambda event: event.name)
+def test_only_an_end_that_succeeds_gives_an_identity(event: Event, code: int) -> None:
+    play = Play(2).written()
+    play.call(event)
+    play.reach(EndTxn)
+    play.answer(code, identity=(PRODUCER + 1, 5))
+    assert (play.machine.producer_id, play.machine.epoch) == (PRODUCER, 0)
+
+
+def test_an_end_that_gives_no_identity_leaves_the_old_one() -> None:
+    play = Play(2).written()
+    commit = play.call(Event.COMMIT)
+    play.reach(EndTxn)
+    play.answer(identity=(-1, -1))
+    succeeded(commit)
+    assert (play.machine.producer_id, play.machine.epoch) == (PRODUCER, 0)
+
+
+@pytest.mark.parametrize("way", ["before a transaction", "after an abort"])
+def test_a_bump_of_an_id_that_has_expired_takes_no_new_identity(way: str) -> None:
+    """Whoever has had the id since may have ended, too: nothing would fence this producer (KAFKA-18019)."""
+    if way == "before a transaction":
+        play = ended(Play(1))
+        play.machine.on_features(2, 2, play.now_ms)
+        play.begun().write()
+        call = None
+    else:
+        play = Play(1).written()
+        play.machine.fail(ValueError("a record"), 0, sequenced=True)
+        call = play.call(Event.ABORT)
+    play.reach(InitProducerId)
+    play.answer(identity=(PRODUCER + 1, 0))
+    assert play.is_in(State.FATAL_ERROR)
+    error = refused(call or play.call(Event.COMMIT))
+    assert type(error) is errors.InvalidProducerIdMappingError
+    assert f"it has producer id {PRODUCER + 1} in place of {PRODUCER}" in str(error)
+    assert play.serve() == []
 
 
 def test_a_loading_coordinator_after_the_last_epoch_leaves_the_transaction_open() -> None:
@@ -806,6 +852,23 @@ def test_after_the_brokers_timeout_the_second_protocol_asks_by_an_abort(code: in
     else:
         assert isinstance(refused(abort), errors.ProducerFencedError)
         assert play.is_in(State.FATAL_ERROR)
+
+
+@pytest.mark.parametrize("code", [INVALID_PRODUCER_EPOCH, PRODUCER_FENCED])
+@pytest.mark.parametrize("event", [Event.COMMIT, Event.ABORT], ids=lambda event: event.name)
+def test_a_fenced_end_of_the_first_protocol_tells_the_age_of_the_transaction(event: Event, code: int) -> None:
+    """The broker's timeout and another producer have the same answer."""
+    play = Play(1, timeout_ms=1500).written()
+    play.pass_ms(10_250)
+    call = play.call(event)
+    play.reach(EndTxn)
+    play.answer(code)
+    error = refused(call)
+    assert type(error) is errors.for_code(code)
+    assert "EndTxn" in str(error)
+    assert str(error).endswith(
+        "the transaction was open for 10.2 s; the broker aborts it after transaction_timeout_ms=1500"
+    )
 
 
 def test_the_age_of_a_transaction_counts_from_its_opening_not_from_begin() -> None:
@@ -1651,6 +1714,8 @@ MEANINGS: list[tuple[int, str, str]] = [
     *((INVALID_PRODUCER_EPOCH, name, NEW_PRODUCER) for name in (*COORDINATOR_REQUESTS, *ENDS)),
     *((PRODUCER_FENCED, name, NEW_PRODUCER) for name in (*COORDINATOR_REQUESTS, *ENDS) if name != "commit-2"),
     (PRODUCER_FENCED, "commit-2", ABORT),
+    # Kafka 4.1.0 may say it in place of a stale epoch (KAFKA-19690): the abort decides.
+    *((INVALID_TXN_STATE, name, ABORT) for name in ("partitions", "add offsets", "offsets-1", "offsets-2")),
     (INVALID_TXN_STATE, "commit-1", NEW_PRODUCER),
     (INVALID_TXN_STATE, "commit-2", ABORT),
     (INVALID_TXN_STATE, "abort-1", NEW_PRODUCER),
@@ -1678,6 +1743,8 @@ MEANINGS: list[tuple[int, str, str]] = [
     (INVALID_TRANSACTION_TIMEOUT, "init", CALL_AGAIN),
     *((UNSUPPORTED_VERSION, name, NEW_PRODUCER) for name in ("offsets-2", "commit-2", "abort-2")),
     *((UNKNOWN_SERVER_ERROR, name, NEW_PRODUCER) for name in ENDS),
+    # A bump to the last epoch whose first answer was lost: a new producer takes the id over.
+    (UNKNOWN_SERVER_ERROR, "bump", NEW_PRODUCER),
 ]
 
 

@@ -2,18 +2,27 @@
 count."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from cyproducer import KafkaProducer
-from cyproducer.errors import ClusterAuthorizationFailedError, TopicAuthorizationFailedError
+from cyproducer.errors import (
+    AbortableError,
+    AuthorizationError,
+    ClusterAuthorizationFailedError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailedError,
+)
+from cyproducer.transactions import TransactionAdmin
+from tests.integration.consume import read_all
 from tools.harness import sasl
 from tools.harness.kafka_cluster import KafkaCluster
+from tools.harness.transactions import Transactions
 from tools.harness.until import looks
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -35,24 +44,39 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
         directory=tmp_path_factory.mktemp("kafka-acls"),
     )
     with nodes:
-        for topic in ("allowed", "denied", "later"):
+        for topic in ("allowed", "denied", "later", "described"):
             nodes.create_topic(topic, 1)
         yield nodes
 
 
 def allow(cluster: KafkaCluster, user: str, topic: str, operation: AclOperation) -> None:
+    add_rule(cluster, ResourceType.TOPIC, topic, user, operation, AclPermissionType.ALLOW)
+
+
+def add_rule(cluster: KafkaCluster, kind: ResourceType, name: str, user: str, *rule: Any) -> None:
+    """``rule``: the operation, and whether it is allowed."""
+    binding = AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", *rule)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    rule = AclBinding(
-        ResourceType.TOPIC,
-        topic,
-        ResourcePatternType.LITERAL,
-        f"User:{user}",
-        "*",
-        operation,
-        AclPermissionType.ALLOW,
-    )
-    for done in admin.create_acls([rule]).values():
+    for done in admin.create_acls([binding]).values():
         done.result(30)
+
+
+def remove_rule(cluster: KafkaCluster, kind: ResourceType, name: str, user: str, *rule: Any) -> None:
+    binding = AclBindingFilter(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", *rule)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    for done in admin.delete_acls([binding]).values():
+        done.result(30)
+
+
+def once_granted(call: Callable[[], object]) -> None:
+    """Repeats a call until the rule that allows it has reached the broker."""
+    for _ in looks(20):
+        try:
+            call()
+        except AuthorizationError:
+            continue
+        return
+    raise AssertionError("the rule does not count")
 
 
 def producer(cluster: KafkaCluster, user: str, **options: Any) -> KafkaProducer:
@@ -131,3 +155,89 @@ def test_no_right_to_write_anywhere_refuses_the_producer_id_and_says_what_to_do(
                 continue
             break
         assert ours.send("denied", b"v").get(30).offset >= 1
+
+
+@pytest.fixture(params=[2, 0], ids="level{}".format)
+def level(request: pytest.FixtureRequest, cluster: KafkaCluster) -> int:
+    """The level of ``transaction.version``: one for each version of the protocol of transactions."""
+    Transactions(cluster).set_level(request.param)
+    return int(request.param)
+
+
+def values(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
+    """What readers of committed records see."""
+    return [record.value for record in read_all(cluster.bootstrap_servers, topic, 0)]
+
+
+def test_rights_on_a_transactional_id_may_come_and_go(cluster: KafkaCluster, level: int) -> None:
+    """What is refused may be tried again, in the middle of a transaction, too."""
+    topic = name = f"id-rights-{level}"
+    cluster.create_topic(topic, 1)
+    allow(cluster, "alice", topic, AclOperation.WRITE)
+    with producer(cluster, "alice", transactional_id=name) as ours:
+        with pytest.raises(TransactionalIdAuthorizationFailedError, match="grant this principal Write"):
+            ours.init_transactions()
+        kind = ResourceType.TRANSACTIONAL_ID
+        add_rule(cluster, kind, name, "alice", AclOperation.WRITE, AclPermissionType.ALLOW)
+        once_granted(ours.init_transactions)
+        with ours.transaction():
+            ours.send(topic, b"first")
+        before = Transactions(cluster).describe(name)
+
+        ours.begin_transaction()
+        ours.send(topic, b"denied").get(30)
+        denial = kind, name, "alice", AclOperation.ALL, AclPermissionType.DENY
+        add_rule(cluster, *denial)
+        with TransactionAdmin(ours.config) as admin:
+            # The rule reaches the broker a moment after it was made.
+            for _ in looks(20):
+                try:
+                    admin.describe_transaction(name)
+                except TransactionalIdAuthorizationFailedError:
+                    break
+        with pytest.raises(AbortableError) as caught:
+            ours.commit_transaction()
+        assert isinstance(caught.value.__cause__, TransactionalIdAuthorizationFailedError)
+        with pytest.raises(TransactionalIdAuthorizationFailedError):
+            ours.abort_transaction()
+        remove_rule(cluster, *denial)
+        once_granted(ours.abort_transaction)
+        with ours.transaction():
+            ours.send(topic, b"last")
+        after = Transactions(cluster).describe(name)
+        # No new identity was needed: each end of the protocol's second version gives the next epoch.
+        assert after.producer_id == before.producer_id
+        assert after.epoch - before.epoch == (2 if level == 2 else 0)
+    assert values(cluster, topic) == [b"first", b"last"]
+
+
+def test_a_transaction_with_a_denied_topic_writes_to_none(cluster: KafkaCluster, level: int) -> None:
+    name = f"topic-rights-{level}"
+    cluster.create_topic(name, 1)
+    allow(cluster, "alice", name, AclOperation.WRITE)
+    kind = ResourceType.TRANSACTIONAL_ID
+    add_rule(cluster, kind, name, "alice", AclOperation.WRITE, AclPermissionType.ALLOW)
+    with producer(cluster, "alice", transactional_id=name) as ours:
+        once_granted(ours.init_transactions)
+        # Metadata is known, so that a broker of transactions refuses it.
+        allow(cluster, "alice", "described", AclOperation.DESCRIBE)
+        for _ in looks(20):
+            try:
+                ours.partitions_for("described")
+                ours.partitions_for(name)
+            except AuthorizationError:
+                continue
+            break
+        ours.begin_transaction()
+        for _ in range(10):
+            ours.send(name, b"v")
+            ours.send("described", b"v")
+        with pytest.raises(AbortableError) as caught:
+            ours.commit_transaction()
+        assert isinstance(caught.value.__cause__, TopicAuthorizationFailedError)
+        assert "described" in str(caught.value.__cause__)
+        ours.abort_transaction()
+        with ours.transaction():
+            ours.send(name, b"next")
+    assert values(cluster, name) == [b"next"]
+    assert values(cluster, "described") == []

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from cyproducer import KafkaProducer
+from cyproducer import KafkaProducer, TopicPartition, transactions
 from cyproducer.errors import (
     IllegalSaslStateError,
     KafkaTimeoutError,
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
+from cyproducer.transactions import Outcome, TransactionAdmin
 from tests.integration.consume import read_all
 from tools.harness import sasl, tls
 from tools.harness.kafka_cluster import KafkaCluster
@@ -65,6 +66,28 @@ def test_records_arrive(cluster: KafkaCluster, listener: str, mechanism: str) ->
     with producer(cluster, listener, sasl_mechanism=mechanism) as ours:
         futures = [ours.send(topic, b"%d" % i, partition=i % 2) for i in range(1000)]
         assert [future.get(30).offset for future in futures] == [i // 2 for i in range(1000)]
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_transactions_and_their_end_by_another_client(cluster: KafkaCluster, mechanism: str) -> None:
+    topic = f"transactions-{mechanism}"
+    cluster.create_topic(topic, 1)
+    with producer(cluster, sasl_mechanism=mechanism, transactional_id=topic) as ours:
+        ours.init_transactions()
+        with ours.transaction():
+            ours.send(topic, b"by the producer")
+        ours.begin_transaction()
+        ours.send(topic, b"by another client")
+        prepared = ours.prepare_transaction()
+        # The producer's own options.
+        with TransactionAdmin(ours.config) as admin:
+            assert [each.state for each in admin.list_transactions(prefix=topic)] == ["Ongoing"]
+            assert admin.describe_transaction(topic).partitions == [TopicPartition(topic, 0)]
+            assert admin.commit(prepared).outcome is Outcome.COMMITTED
+        assert transactions.abort(prepared, ours.config).outcome is Outcome.COMMITTED_BEFORE
+    wanted = [b"by the producer", b"by another client"]
+    found = read_all(cluster.bootstrap_servers, topic, 2, isolation="read_committed")
+    assert [record.value for record in found] == wanted
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])

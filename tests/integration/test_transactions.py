@@ -17,10 +17,11 @@ from confluent_kafka import Consumer, TopicPartition
 
 from cyproducer import KafkaProducer, errors
 from cyproducer.control.transactions import LEVEL_AGE_MS
-from tests.integration.transaction_rig import TransactionRig, await_assignment, member
+from tests.integration.transaction_rig import SETTLING_S, TransactionRig, await_assignment, member
 from tests.programs import Program
 from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.transactions import LEVELS, Transactions
+from tools.harness.until import looks
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -28,6 +29,8 @@ PARTITIONS = 2
 SHORT_TIMEOUT_MS = 1_000
 NOT_COMMITTED = [-1001, -1001]
 """The offsets of a group that has none."""
+FORMER_MEMBER = (errors.UnknownMemberIdError, errors.IllegalGenerationError)
+"""What a group says to a member that has lost its partitions."""
 
 
 @pytest.fixture(scope="module", params=LEVELS, ids="level{}".format)
@@ -185,9 +188,10 @@ def test_offsets_of_a_zombie_member_are_refused(rig: TransactionRig, level: int,
 def refuse(producer: KafkaProducer, offsets: list[TopicPartition], metadata: object) -> None:
     """Checks that a transaction with these offsets fails, and aborts it."""
     producer.begin_transaction()
-    with pytest.raises(errors.KafkaError):
+    with pytest.raises(errors.AbortableError) as raised:
         producer.send_offsets_to_transaction(offsets, metadata)
-    with pytest.raises(errors.KafkaError):
+    assert isinstance(raised.value.__cause__, FORMER_MEMBER), raised.value.__cause__
+    with pytest.raises(errors.AbortableError):
         producer.commit_transaction()
     producer.abort_transaction()
 
@@ -309,8 +313,16 @@ def test_a_broker_aborts_a_transaction_after_its_timeout(rig: TransactionRig, le
         producer.begin_transaction()
         send(producer, topic, values("late", 5), 0)
         producer.flush()
-        rig.transactions.await_state(rig.id(), "CompleteAbort")
-        send(producer, topic, values("too late", 5), 0)
+        for _ in looks(SETTLING_S, 0.01):
+            if rig.transactions.describe(rig.id()).state == "CompleteAbort":
+                break
+            # More records do not extend it.
+            with contextlib.suppress(errors.AbortableError):
+                producer.send(topic, b"busy", partition=0)
+        else:
+            raise AssertionError("the broker does not abort a busy transaction")
+        with contextlib.suppress(errors.AbortableError):
+            send(producer, topic, values("too late", 5), 0)
         with pytest.raises(errors.KafkaError):
             producer.commit_transaction()
         if level == 2:
@@ -344,8 +356,8 @@ def test_a_thousand_transactions_in_a_row(kafka: KafkaCluster, its_level: int) -
 
         assert rig.committed(topic, 1_000) == [values("row", 1_000), []]
         rig.transactions.set_level(2)
-    # Not one wait for retry_backoff_ms, or for a tenth of a second, in each.
-    assert statistics.median(took_s) < 0.1
+    # No wait for retry_backoff_ms, or for a tenth of a second, in more than a few.
+    assert statistics.quantiles(took_s, n=20)[-1] < 0.1
 
 
 def test_one_record_of_a_thousand_is_refused(rig: TransactionRig, level: int) -> None:

@@ -7,6 +7,7 @@ Whole producers against scripted brokers. What is on the wire in which order is 
 import asyncio
 import gc
 import logging
+import pickle
 import selectors
 import threading
 import time
@@ -20,6 +21,7 @@ from cyproducer import errors
 from cyproducer.control.transactions import State
 from cyproducer.producer import KafkaProducer
 from cyproducer.runtime import Runtime
+from cyproducer.structs import ConsumerGroupMetadata
 from tests.forked import in_child, needs_fork
 from tests.network.producing import WAIT_S, options, producing
 from tests.network.scripted_broker import (
@@ -32,6 +34,7 @@ from tests.network.scripted_broker import (
     Act,
     ScriptedCluster,
 )
+from tests.network.scripted_transactions import InitProducerId
 from tests.network.transacting import (
     GROUP,
     OFFSETS,
@@ -44,11 +47,13 @@ from tests.network.transacting import (
     trace,
     transacting,
 )
+from tests.programs import Program
 from tools.harness.until import until, until_blocked
 
 pytestmark = pytest.mark.timeout(60)
 
 UNAUTHORIZED, FENCED, DENIED, COORDINATOR_GONE, NOT_ENOUGH_REPLICAS = 29, 90, 53, 15, 19
+CONCURRENT = 51
 ENDS = {"commit", "abort"}
 
 
@@ -213,6 +218,22 @@ def test_a_prepare_that_times_out_goes_on(second: ScriptedCluster) -> None:
             producer.commit_transaction()
         assert not producer.prepare_transaction().empty
         producer.commit_transaction(WAIT_S)
+
+
+def test_a_group_without_its_metadata_is_warned_of_once(
+    second: ScriptedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Behaviour "a bare group id": it is accepted, and no former member is refused."""
+    with transacting(second) as producer, caplog.at_level(logging.WARNING, "cyproducer"):
+        told = []
+        for group in (GROUP, "g", "g"):
+            with producer.transaction(WAIT_S):
+                producer.send_offsets_to_transaction(OFFSETS, group, WAIT_S)
+            told.append(len(caplog.records))
+    assert told == [0, 1, 1]
+    assert "for group 'g' without the group's metadata" in caplog.text
+    asked: list[Any] = [each.transaction for each in sent(second, "CommitOffsets")]
+    assert [each.group for each in asked] == [GROUP, *[ConsumerGroupMetadata("g")] * 2]
 
 
 @pytest.mark.parametrize("call", ["commit_transaction", "abort_transaction", "prepare_transaction"])
@@ -737,6 +758,47 @@ def test_a_collected_producer_aborts_its_transaction(second: ScriptedCluster) ->
     second.wait_for(lambda: "abort" in trace(second))
 
 
+LEFT = """
+import sys
+from cyproducer import KafkaProducer, errors
+
+servers, state = sys.argv[1].split(","), sys.argv[2]
+producer = KafkaProducer(bootstrap_servers=servers, transactional_id="tx", retry_backoff_ms=10)
+producer.init_transactions()
+producer.begin_transaction()
+producer.send("t", b"v", partition=0).get(20)
+if state == "prepared":
+    producer.prepare_transaction()
+elif state == "committing":
+    try:
+        producer.commit_transaction(0.1)
+    except errors.KafkaTimeoutError:
+        pass
+print("ends", flush=True)
+if state == "raising":
+    raise LookupError("in the program")
+"""
+
+
+@pytest.mark.parametrize(
+    ("state", "ends"),
+    [("open", ["abort"]), ("raising", ["abort"]), ("committing", ["commit", "commit"]), ("prepared", [])],
+)
+def test_the_end_of_the_program_ends_its_transaction(
+    second: ScriptedCluster, state: str, ends: list[str]
+) -> None:
+    """Behaviour "interpreter's end"."""
+    hold = threading.Event()
+    if state == "committing":
+        # So the commit needs another request, after the program's last line.
+        second.act(END_TXN, Act(hold=hold, error=CONCURRENT))
+    with Program(LEFT, ",".join(second.bootstrap_servers), state) as program:
+        program.hear("ends")
+        hold.set()
+        assert program.end() == (state == "raising"), program.said
+    assert [name for name in trace(second) if name in ENDS] == ends
+
+
 # with producer.transaction()
 
 
@@ -898,6 +960,60 @@ def test_a_cancelled_end_goes_on(second: ScriptedCluster, kind: str) -> None:
     assert trace(second)[:3] == ["InitProducerId", "Produce", kind]
 
 
+@pytest.mark.parametrize(
+    ("name", "api_key", "during", "after"),
+    [
+        ("init", INIT_PRODUCER_ID, State.INITIALIZING, State.READY),
+        ("offsets", TXN_OFFSET_COMMIT, State.IN_TRANSACTION, State.IN_TRANSACTION),
+        ("prepare", PRODUCE, State.PREPARING, State.PREPARED),
+    ],
+)
+def test_a_cancelled_call_goes_on(
+    second: ScriptedCluster, name: str, api_key: int, during: State, after: State
+) -> None:
+    hold = threading.Event()
+
+    async def main(producer: KafkaProducer) -> None:
+        if name != "init":
+            await producer.init_transactions_async(WAIT_S)
+            producer.begin_transaction()
+        second.act(api_key, Act(hold=hold))
+        if name == "prepare":
+            await producer.send_async("t", b"v")
+        calls: dict[str, Callable[[], Any]] = {
+            "init": lambda: producer.init_transactions_async(WAIT_S),
+            "offsets": lambda: producer.send_offsets_to_transaction_async(OFFSETS, GROUP, WAIT_S),
+            "prepare": lambda: producer.prepare_transaction_async(WAIT_S),
+        }
+        task = asyncio.ensure_future(calls[name]())
+        await asyncio.to_thread(second.wait_for_requests, api_key, 1)
+        await asyncio.to_thread(until, lambda: state_of(producer) is during, "the call")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        hold.set()
+        machine = client_of(producer).machine
+        await asyncio.to_thread(
+            until, lambda: state_of(producer) is after and not machine._offsets, "its outcome"
+        )
+
+    with producing(second, transactional_id="tx") as producer:
+        asyncio.run(main(producer))
+        # The call's own thread has seen the outcome.
+        if name == "init":
+            producer.begin_transaction()
+        producer.commit_transaction(WAIT_S)
+    assert (
+        trace(second)
+        == {
+            "init": ["InitProducerId"],
+            "offsets": ["InitProducerId", "CommitOffsets", "commit"],
+            "prepare": ["InitProducerId", "Produce", "commit"],
+        }[name]
+    )
+    assert second.coordinator.committed == ({"g": OFFSETS} if name == "offsets" else {})
+
+
 @pytest.mark.parametrize("where", ["in the block", "in the commit", "in the abort"])
 def test_a_cancelled_block_is_ended(second: ScriptedCluster, where: str) -> None:
     hold = threading.Event()
@@ -956,19 +1072,61 @@ def test_a_cancelled_record_is_not_missed(second: ScriptedCluster) -> None:
 # Processes and threads
 
 
+IN_THE_PARENT = {
+    "initializing": State.INITIALIZING,
+    "ready": State.READY,
+    "open": State.IN_TRANSACTION,
+    "preparing": State.PREPARING,
+    "prepared": State.PREPARED,
+    "committing": State.COMMITTING,
+    "failed": State.ABORTABLE_ERROR,
+    "aborting": State.ABORTING,
+    "fatal": State.FATAL_ERROR,
+}
+WITH_A_CALL = {
+    "initializing": INIT_PRODUCER_ID,
+    "preparing": PRODUCE,
+    "committing": END_TXN,
+    "aborting": END_TXN,
+}
+"""States in which a call waits, and what for."""
+
+
 @needs_fork
-@pytest.mark.parametrize("state", ["ready", "open", "prepared", "failed"])
+@pytest.mark.parametrize("state", IN_THE_PARENT)
 def test_a_forked_child_owns_no_transaction(second: ScriptedCluster, state: str) -> None:
     """Behaviour "fork": it starts with init, and the parent's goes on."""
-    with transacting(second) as producer:
-        if state != "ready":
+    hold = threading.Event()
+    with producing(second, transactional_id="tx") as producer:
+        if state != "initializing":
+            producer.init_transactions(WAIT_S)
+        if state not in ("initializing", "ready"):
             producer.begin_transaction()
             producer.send("t", b"v", partition=0).get(WAIT_S)
-        if state == "prepared":
+        waiting: Running | None = None
+        if state in WITH_A_CALL:
+            api_key = WITH_A_CALL[state]
+            before = len(second.received(api_key))
+            second.act(api_key, Act(hold=hold))
+            if state == "preparing":
+                producer.send("t", b"w", partition=0)
+            calls: dict[str, Callable[[float], object]] = {
+                "initializing": producer.init_transactions,
+                "preparing": producer.prepare_transaction,
+                "committing": producer.commit_transaction,
+                "aborting": producer.abort_transaction,
+            }
+            waiting = Running(calls[state], WAIT_S)
+            second.wait_for_requests(api_key, before + 1)
+        elif state == "prepared":
             producer.prepare_transaction(WAIT_S)
-        if state == "failed":
+        elif state == "failed":
             with pytest.raises(TypeError):
                 producer.send("t", 1)
+        elif state == "fatal":
+            second.act(PRODUCE, Act(error=FENCED))
+            producer.send("t", b"w", partition=0)
+        until(lambda: state_of(producer) is IN_THE_PARENT[state], "the state")
         requests = len(trace(second))
 
         def child() -> str:
@@ -987,14 +1145,64 @@ def test_a_forked_child_owns_no_transaction(second: ScriptedCluster, state: str)
 
         assert in_child(child) == str([True] * 4)
         assert len(trace(second)) == requests
-        if state == "ready":
+        assert state_of(producer) is IN_THE_PARENT[state]
+        hold.set()
+        if waiting is not None:
+            waiting.outcome()
+        if state in ("initializing", "ready"):
             producer.begin_transaction()
             producer.send("t", b"v", partition=0)
         if state == "failed":
             producer.abort_transaction(WAIT_S)
-        else:
+        elif state == "fatal":
+            with pytest.raises(errors.ProducerFencedError):
+                producer.abort_transaction(WAIT_S)
+        elif state not in ("committing", "aborting"):
             producer.commit_transaction(WAIT_S)
-    assert [name for name in trace(second) if name in ENDS] == ["abort" if state == "failed" else "commit"]
+    ends = {"failed": ["abort"], "aborting": ["abort"], "fatal": []}
+    assert [name for name in trace(second) if name in ENDS] == ends.get(state, ["commit"])
+
+
+@needs_fork
+def test_a_forked_child_takes_the_id_over_and_leaves_the_parents_transaction_alone(
+    second: ScriptedCluster,
+) -> None:
+    with transacting(second) as producer:
+        producer.begin_transaction()
+        producer.send("t", b"parent", partition=0).get(WAIT_S)
+
+        def child() -> bool:
+            producer.init_transactions(WAIT_S)
+            with producer.transaction(WAIT_S):
+                producer.send("t", b"child", partition=0)
+            producer.close(WAIT_S)
+            return True
+
+        assert in_child(child)
+        producer.send("t", b"parent", partition=0).get(WAIT_S)
+        producer.commit_transaction(WAIT_S)
+    assert [each.transaction for each in sent(second, "InitProducerId")] == [
+        InitProducerId("tx", 60_000, -1, -1)
+    ] * 2
+    found = [(each.records[0].value, each.producer_epoch, each.base_sequence) for each in batches(second)]
+    assert found == [(b"parent", 0, 0), (b"child", 1, 0), (b"parent", 0, 1)]
+    ended: list[Any] = [each.transaction for each in sent(second, "commit")]
+    assert [each.epoch for each in ended] == [1, 0]
+
+
+def test_a_pickled_producer_has_no_transaction(second: ScriptedCluster) -> None:
+    """It is its configuration: only PreparedTransaction hands a transaction on."""
+    with transacting(second) as producer:
+        producer.begin_transaction()
+        producer.send("t", b"v", partition=0).get(WAIT_S)
+        copy = pickle.loads(pickle.dumps(producer))
+        try:
+            with pytest.raises(errors.IllegalStateError, match=r"call init_transactions\(\) first"):
+                copy.commit_transaction()
+        finally:
+            copy.close(WAIT_S)
+        producer.commit_transaction(WAIT_S)
+    assert trace(second) == ["InitProducerId", "Produce", "commit"]
 
 
 @needs_fork

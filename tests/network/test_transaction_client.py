@@ -165,6 +165,21 @@ def test_no_request_of_the_second_protocol_at_a_lower_level(level: int | None) -
             assert {received.header.version for received in cluster.received(api_key)} == {version}
 
 
+@pytest.mark.parametrize("hidden", [PRODUCE, END_TXN, TXN_OFFSET_COMMIT])
+def test_level_2_without_the_versions_of_its_requests_is_the_first_protocol(
+    second: ScriptedCluster, hidden: int
+) -> None:
+    """A proxy may pass the brokers' features on and hide versions that it does not know."""
+    highest = {PRODUCE: 11, TXN_OFFSET_COMMIT: 4, END_TXN: 4}
+    for node in second.nodes.values():
+        node.versions[hidden] = (node.versions[hidden][0], highest[hidden])
+    with transacting(second) as producer:
+        whole(producer)
+    assert {"AddPartitions", "AddOffsets"} <= set(trace(second))
+    for api_key, version in highest.items():
+        assert {received.header.version for received in second.received(api_key)} == {version}
+
+
 def test_begin_and_the_ends_of_an_empty_transaction_send_nothing(cluster: ScriptedCluster) -> None:
     """Behaviours "begin sends nothing", "nothing sent, no end", "empty offsets"."""
     with transacting(cluster) as producer:
@@ -328,6 +343,10 @@ def test_transactions_in_a_row_wait_for_milliseconds_only(cluster: ScriptedClust
             assert future.succeeded()
     # A busy machine does not slow down all of them.
     assert min(took) < 0.1, took
+    if level == 2:
+        # Each batch was sent three times, as it was.
+        found = [(batch.producer_epoch, batch.base_sequence) for batch in batches(cluster)]
+        assert found == [(epoch, 0) for epoch in range(10) for _ in range(3)]
 
 
 # The order of requests
@@ -770,6 +789,7 @@ def test_offsets_of_a_former_member_say_what_happened(cluster: ScriptedCluster) 
                 producer.send_offsets_to_transaction(OFFSETS, GROUP, WAIT_S)
             assert getattr(caught.value.__cause__, "errno", None) == code
             assert "group 'g'" in str(caught.value)
+            assert "let the consumer rejoin its group" in str(caught.value)
             producer.abort_transaction(WAIT_S)
             assert cluster.coordinator.committed == {}
 

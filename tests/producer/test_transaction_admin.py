@@ -35,6 +35,7 @@ from tests.network.scripted_broker import (
 from tests.network.scripted_model import Act
 from tests.network.scripted_sasl import SaslServer
 from tests.network.scripted_transactions import EndTxn, InitProducerId, ListTransactions
+from tools.harness import tls
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -319,6 +320,33 @@ def test_a_broker_that_wants_an_abort(cluster: ScriptedCluster, admin: Transacti
     with pytest.raises(errors.AbortableError):
         admin.commit(PREPARED)
     assert admin.abort(PREPARED).outcome is Outcome.ABORTED
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_a_secured_cluster(mechanism: str) -> None:
+    """With the security options of a producer: TLS and SASL, at each of the brokers that are asked."""
+    authority, server = tls.Authority(), SaslServer()
+    with ScriptedCluster(2, tls=authority.server(), sasl=server) as cluster:
+        cluster.set_transaction_version(2, 5)
+        set_state(cluster, "Ongoing")
+        cluster.coordinator.nodes["tx"] = 2
+        config = options(
+            cluster,
+            security_protocol="SASL_SSL",
+            ssl_context=authority.client(),
+            sasl_mechanism=mechanism,
+            sasl_plain_username="alice",
+            sasl_plain_password="secret",
+        )
+        with TransactionAdmin(config) as admin:
+            admin.wait_ready(WAIT_S)
+            assert admin.commit(PREPARED, WAIT_S).outcome is Outcome.COMMITTED
+            assert [each.state for each in admin.list_transactions(timeout=WAIT_S)] == ["CompleteCommit"]
+            assert admin.describe_transaction("tx", WAIT_S).coordinator == 2
+        assert transactions.commit(PREPARED, config, WAIT_S).outcome is Outcome.COMMITTED_BEFORE
+        assert set(server.tries) == {mechanism}
+        with pytest.raises(errors.KafkaTimeoutError, match="no trusted authority"):
+            transactions.commit(PREPARED, config | {"ssl_context": tls.Authority().client()}, 1)
 
 
 def test_refused_credentials_are_told_at_once() -> None:
