@@ -19,7 +19,7 @@ from cyproducer.cli.failures import Failures
 from cyproducer.cli.interrupts import Interrupts
 from cyproducer.cli.line_format import Format, Header, HeaderSeparators, JsonFormat, TextFormat
 from cyproducer.cli.line_producer import Defaults, LineProducer, Source, connect
-from cyproducer.cli.run_transaction import RunTransaction, State
+from cyproducer.cli.run_transaction import ENDED, RunTransaction, State
 from cyproducer.cli.settings import add_connection_options, at_least, producer_settings, separator
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _produce(
             producer.close(0 if lines.unknown else CLOSE_TIMEOUT_S)
         else:
             _end(transaction, producer, lines, failures, interrupts)
-            producer.close(CLOSE_TIMEOUT_S if transaction.state in (State.COMMITTED, State.ABORTED) else 0)
+            producer.close(CLOSE_TIMEOUT_S if transaction.state in ENDED else 0)
     except KeyboardInterrupt:
         lines.give_up()
         producer.close(0)

@@ -34,6 +34,9 @@ class State(enum.Enum):
     ABORTED = enum.auto()
 
 
+ENDED = (State.COMMITTED, State.ABORTED)
+
+
 class RunTransaction:
     """One transaction at a time. Not thread-safe.
 
@@ -92,9 +95,9 @@ class RunTransaction:
         self._abort()
 
     def ended(self, records: int) -> str | None:
-        """What has become of the transaction, and of the ``records`` sent in it; None if it is committed."""
+        """What has become of the transaction and the ``records`` in it; None if nothing is to be told."""
         cause = "" if self.error is None else f" ({one_line(self.error)})"
-        if self.state is State.COMMITTED:
+        if self.state in (State.NONE, State.COMMITTED):
             return None
         if self.state is State.ABORTED:
             return f"the transaction was aborted: none of its {records:,} records is committed{cause}"

@@ -64,3 +64,17 @@ def test_produce_commits_all_lines_or_none(rig: TransactionRig) -> None:
     assert b"the transaction was aborted: none of its 1 records is committed" in told
     assert rig.committed(topic) == [committed]
     assert rig.read(topic, 1001, "read_uncommitted")[0][-1] == b"written"
+
+
+def test_perf_commits_all_it_sends(rig: TransactionRig) -> None:
+    topic = rig.topic()
+    arguments = ["--num-records", "5000", "--record-size", "100", "--throughput", "10000"]
+    transactional = ["--transactional-id", rig.id(), "--transaction-duration-ms", "100"]
+    with command(rig, "perf", topic, *arguments, *transactional) as measured:
+        out, told = measured.communicate(timeout=WAIT_S)
+    assert (measured.returncode, told) == (0, b"")
+    summary, commits = out.decode().splitlines()
+    assert summary.startswith("5000 records sent, ")
+    # Half a second of records, and a tenth for each transaction: fewer if the machine is slow.
+    assert 2 <= int(commits.partition(" transactions committed, ")[0]) <= 6
+    assert sum(map(len, rig.committed(topic, 5000))) == 5000
