@@ -200,6 +200,20 @@ def test_a_signal_aborts_without_waiting_for_outcomes(
     assert summary.startswith("0 records committed")
 
 
+def test_a_signal_after_the_input_has_ended_aborts(
+    fake: type[Producer], stdin: Stdin, capsys: Capture
+) -> None:
+    fake.on_flush = staticmethod(lambda timeout: os.kill(os.getpid(), signal.SIGTERM))
+    stdin(b"1\n")
+
+    assert main(REQUIRED) == 143
+
+    assert fake.made[0].steps == ["init", "begin", "abort"]
+    stopped, aborted, _ = capsys.readouterr().err.splitlines()
+    assert stopped == "cyproducer: SIGTERM: stopped"
+    assert aborted.endswith("none of its 1 records is committed")
+
+
 class Clock:
     """Time passes while an end of a transaction is awaited."""
 
