@@ -125,10 +125,8 @@ class RunTransaction:
     def _awaited(self, end: Callable[[float], None], timeout_s: float) -> None:
         """Call ``end``, which joins what an earlier call has begun, until it returns or the time is over."""
         deadline_s = time.monotonic() + timeout_s
-        hurried = False
         while True:
-            if self._interrupts.requested and not hurried:
-                hurried = True
+            if self._interrupts.requested:
                 deadline_s = min(deadline_s, time.monotonic() + self._interrupted_s)
             try:
                 end(max(0.0, min(SLICE_S, deadline_s - time.monotonic())))

@@ -200,18 +200,20 @@ def test_a_signal_aborts_without_waiting_for_outcomes(
     assert summary.startswith("0 records committed")
 
 
+@pytest.mark.parametrize("quiet", [False, True])
 def test_a_signal_after_the_input_has_ended_aborts(
-    fake: type[Producer], stdin: Stdin, capsys: Capture
+    quiet: bool, fake: type[Producer], stdin: Stdin, capsys: Capture
 ) -> None:
     fake.on_flush = staticmethod(lambda timeout: os.kill(os.getpid(), signal.SIGTERM))
     stdin(b"1\n")
 
-    assert main(REQUIRED) == 143
+    assert main([*REQUIRED, *(["-q"] if quiet else [])]) == 143
 
     assert fake.made[0].steps == ["init", "begin", "abort"]
-    stopped, aborted, _ = capsys.readouterr().err.splitlines()
-    assert stopped == "cyproducer: SIGTERM: stopped"
-    assert aborted.endswith("none of its 1 records is committed")
+    told = capsys.readouterr().err.splitlines()
+    aborted = "cyproducer: the transaction was aborted: none of its 1 records is committed"
+    assert told[:-1] == ([] if quiet else ["cyproducer: SIGTERM: stopped", aborted])
+    assert told[-1] == aborted if quiet else told[-1].startswith("0 records committed")
 
 
 class Clock:
@@ -353,7 +355,10 @@ def test_a_commit_after_which_no_abort_is_possible_has_no_known_outcome(
 
     assert main([*REQUIRED, "-q"]) == 1
 
-    assert "is not known" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "is not known" in told
+    # The first error says more.
+    assert "open for too long" in told
 
 
 def test_a_producer_that_was_fenced_cannot_tell(fake: type[Producer], stdin: Stdin, capsys: Capture) -> None:
