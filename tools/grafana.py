@@ -114,6 +114,17 @@ def _rows() -> Iterable[tuple[str, list[tuple[str, str, str, list[Query]]]]]:
         ("Threads that wait for callbacks", "short", "In send(). The average: seconds of waiting per second.",
          [(rate(PRODUCER, "callback-wait-time-ns-total"), one)]),
     ]  # fmt: skip
+    yield "Transactions", [
+        (title, "short", f"{call}. The average: seconds per second.",
+         [(rate(PRODUCER, f"txn-{step}-time-ns-total"), one)])
+        for title, step, call in (
+            ("Threads that commit", "commit",
+             "In commit_transaction() and prepare_transaction(), which wait for the records, too"),
+            ("Threads that abort", "abort", "In abort_transaction()"),
+            ("Threads that send offsets", "send-offsets", "In send_offsets_to_transaction()"),
+            ("Threads that begin", "begin", "In begin_transaction(), which sends nothing"),
+        )
+    ]  # fmt: skip
     yield "Connections", [
         ("Requests, by broker", "reqps", "Of every kind.",
          [(rate(NODE, "request-total", "client_id, node"), node)]),
@@ -123,6 +134,8 @@ def _rows() -> Iterable[tuple[str, list[tuple[str, str, str, list[Query]]]]]:
         ("Connections", "short", "", [(gauge("connection-count", "sum"), one)]),
         ("Connections lost", "ops", "Including idle ones, which are closed on purpose.",
          [(rate(PRODUCER, "connection-close-total"), one)]),
+        ("Authentications failed", "ops", "TLS handshakes, too.",
+         [(rate(PRODUCER, "failed-authentication-total"), one)]),
         ("Age of metadata", "s", "Exceeds metadata_max_age_ms if no broker answers. No value: there is none.",
          [(gauge("metadata-age", "max"), one)]),
     ]  # fmt: skip

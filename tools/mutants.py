@@ -1540,6 +1540,326 @@ MUTANTS = [
             "tests/callers/test_largest_record.py::test_a_record_of_exactly_the_limit_is_accepted_and_the_next_byte_is_not",
         ),
     ),
+    # Transactions
+    Mutant(
+        "outcome-after-timeout-lost",
+        "cyproducer/control/transactions.py",
+        "        self._last = (event, result, calls) if calls else None\n",
+        "        self._last = None\n",
+        ("tests/control/test_transactions.py::test_an_init_that_succeeded_unseen_is_told_to_the_next_call",),
+    ),
+    Mutant(
+        "outcome-told-to-nobody",
+        "cyproducer/control/transactions.py",
+        "        if self._last is not None and all(caller.abandoned for caller in self._last[2]):\n",
+        "        if False:\n",
+        ("tests/control/test_transactions.py::test_an_init_that_succeeded_unseen_is_told_to_the_next_call",),
+    ),
+    Mutant(
+        "last-error-of-a-transaction",
+        "cyproducer/control/transactions.py",
+        "        if not self.failed:\n            self.cause = error\n        self._go(Event.ABORTABLE)\n",
+        "        self.cause = error\n        self._go(Event.ABORTABLE)\n",
+        ("tests/control/test_transactions.py::test_a_record_that_fails_fails_the_transaction",),
+    ),
+    Mutant(
+        "moved-coordinator-asked-again",
+        "cyproducer/control/transactions.py",
+        "        if code in _MOVED:\n"
+        "            self._coordinators.pop(self._whose(request), None)\n"
+        "        elif not (error",
+        "        if code in _MOVED:\n            pass\n        elif not (error",
+        ("tests/control/test_transactions.py::test_the_groups_coordinator_is_another_question",),
+    ),
+    Mutant(
+        "markers-asked-for-ever",
+        "cyproducer/control/transactions.py",
+        " and now_ms - self._ended_ms < MARKERS_LAST_MS:",
+        ":",
+        ("tests/control/test_transactions.py::test_markers_are_waited_for_no_longer_than_the_broker_would",),
+    ),
+    Mutant(
+        "prepared-epoch-used-again",
+        "cyproducer/control/transactions.py",
+        "        if changed or handed_out or self.epoch",
+        "        if changed or self.epoch",
+        (
+            "tests/producer/test_prepared_transactions.py::test_an_identity_that_was_handed_out_has_no_other_transaction",
+        ),
+    ),
+    Mutant(
+        "commit-before-callbacks",
+        "cyproducer/control/transactions.py",
+        "        if (commit and not self._released()) or not drained():\n",
+        "        if not drained():\n",
+        (
+            "tests/control/test_transactions.py::test_a_commit_waits_until_a_caller_has_seen_its_callbacks_run",
+        ),
+    ),
+    Mutant(
+        "prepared-before-callbacks",
+        "cyproducer/control/transactions.py",
+        "        if self.state is State.PREPARING and self._released() and drained():\n",
+        "        if self.state is State.PREPARING and drained():\n",
+        ("tests/control/test_transactions.py::test_prepare_waits_for_records_and_gives_the_identity",),
+    ),
+    Mutant(
+        "other-offsets-joined",
+        "cyproducer/control/transactions.py",
+        "        elif self._offsets and self._offsets[0].offsets != call.offsets:\n",
+        "        elif False:\n",
+        (
+            "tests/control/test_transactions.py::test_offsets_that_time_out_go_on_and_the_same_call_joins_them",
+        ),
+    ),
+    Mutant(
+        "older-features-count",
+        "cyproducer/control/transactions.py",
+        "        if epoch >= self._features_epoch:\n",
+        "        if True:\n",
+        ("tests/control/test_transactions.py::test_the_newest_features_count_whoever_tells_them",),
+    ),
+    Mutant(
+        "uncertain-partitions-not-aborted",
+        "cyproducer/control/transactions.py",
+        "self._something(wrote) or (not commit and self._may_have_parts)",
+        "self._something(wrote)",
+        (
+            "tests/control/test_transactions.py::test_an_add_without_an_answer_may_have_added_and_may_still_be_under_way",
+        ),
+    ),
+    Mutant(
+        "close-aborts-a-commit",
+        "cyproducer/control/transactions.py",
+        "        if self.state not in (State.COMMITTING, State.ABORTING):\n",
+        "        if self.state is not State.ABORTING:\n",
+        (
+            "tests/control/test_transactions.py::test_calls_out_of_order_are_refused_at_once_and_change_nothing",
+        ),
+    ),
+    Mutant(
+        "next-transaction-ended",
+        "cyproducer/control/ending.py",
+        "            if self._start_time_ms not in (None, found.start_time_ms):\n",
+        "            if False:\n",
+        ("tests/control/test_ending.py::test_the_next_transaction_of_an_epoch_is_told_by_its_start",),
+    ),
+    Mutant(
+        "ended-before-counts-as-own",
+        "cyproducer/control/ending.py",
+        "by_this_call=self._end_sent and self._was_open)",
+        "by_this_call=True)",
+        ("tests/control/test_ending.py::test_what_the_first_protocol_has_ended_is_not_ended_again",),
+    ),
+    Mutant(
+        "moved-coordinator-described",
+        "cyproducer/control/ending.py",
+        "        if code in _MOVED:\n            self.coordinator = None\n        elif",
+        "        if code in _MOVED:\n            pass\n        elif",
+        ("tests/control/test_ending.py::test_every_attempt_begins_with_a_new_look",),
+    ),
+    Mutant(
+        "markers-with-the-long-backoff",
+        "cyproducer/control/ending.py",
+        "        soon = isinstance(error, errors.ConcurrentTransactionsError)\n",
+        "        soon = False\n",
+        (
+            "tests/control/test_ending.py::test_markers_are_waited_for_in_milliseconds_and_everything_else_for_longer",
+        ),
+    ),
+    Mutant(
+        "new-owner-fenced",
+        "cyproducer/control/ending.py",
+        "            if not own:\n                # Somebody",
+        "            if False:\n                # Somebody",
+        ("tests/control/test_ending.py::test_a_new_owner_of_the_id_is_left_alone",),
+    ),
+    Mutant(
+        "another-identity-taken-for-own",
+        "cyproducer/control/ending.py",
+        "        return (found.producer_id, found.producer_epoch) == identity\n",
+        "        return found.producer_id == identity[0]\n",
+        ("tests/control/test_ending.py::test_with_another_identity_the_coordinators_answer_counts",),
+    ),
+    Mutant(
+        "level-of-before",
+        "cyproducer/control/ending.py",
+        "        return self.transaction.protocol if self._level >= SECOND else FIRST\n",
+        "        return self.transaction.protocol\n",
+        (
+            "tests/control/test_ending.py::test_an_open_transaction_is_ended_by_the_protocol_that_the_level_allows",
+        ),
+    ),
+    Mutant(
+        "commit-that-is-probed-for",
+        "cyproducer/control/ending.py",
+        "        return EndTxn(self.commit and not self._probing, self._protocol())\n",
+        "        return EndTxn(self.commit, self._protocol())\n",
+        (
+            "tests/control/test_ending.py::test_a_commit_that_is_fenced_after_the_brokers_timeout_is_told_by_an_abort",
+        ),
+    ),
+    Mutant(
+        "told-before-applied",
+        "cyproducer/network/transaction_client.py",
+        "            call.accepted = True\n        self._apply()\n",
+        "            call.accepted = True\n        self._notify()\n        self._apply()\n",
+        (
+            "tests/network/test_transaction_calls.py::test_the_sender_accepts_records_before_the_program_is_told_that_it_does",
+        ),
+    ),
+    Mutant(
+        "first-protocol-with-versions-of-the-second",
+        "cyproducer/network/transaction_client.py",
+        "            version = min(version, HIGHEST_OF_FIRST[api])\n",
+        "            pass\n",
+        ("tests/network/test_transaction_client.py::test_a_transaction_of_the_first_protocol",),
+    ),
+    Mutant(
+        "commit-that-lingers",
+        "cyproducer/network/transaction_client.py",
+        "            sender.set_hurry(hurry)\n",
+        "            pass\n",
+        ("tests/network/test_transaction_calls.py::test_a_commit_does_not_linger_and_lingering_comes_back",),
+    ),
+    Mutant(
+        "caller-of-a-timeout-kept",
+        "cyproducer/network/transaction_client.py",
+        "            call.abandoned = not call.told\n",
+        "            pass\n",
+        ("tests/network/test_transaction_calls.py::test_a_commit_that_times_out_has_one_outcome",),
+    ),
+    Mutant(
+        "unreachable-coordinator-kept",
+        "cyproducer/network/transaction_client.py",
+        "            self.machine.unreachable(request, error, now_ms)\n"
+        "            return None, self.machine.wait_ms(now_ms)\n",
+        "            return None, 100.0\n",
+        ("tests/network/test_transaction_client.py::test_a_coordinator_that_dies",),
+    ),
+    Mutant(
+        "broken-connection-waited-for",
+        "cyproducer/network/transaction_client.py",
+        "            self.asked_on = None\n            self.machine.on_no_response(cause, now_ms)\n",
+        "            self.asked_on = None\n",
+        ("tests/network/test_transaction_client.py::test_a_connection_that_is_cut_at_a_request",),
+    ),
+    Mutant(
+        "waits-after-the-end",
+        "cyproducer/network/transaction_client.py",
+        "            self._closed = self._closed or error\n            self._changed.notify_all()\n",
+        "            pass\n",
+        ("tests/network/test_transaction_calls.py::test_a_call_that_waits_ends_with_the_producer",),
+    ),
+    Mutant(
+        "level-kept-for-all-calls",
+        "cyproducer/network/coordinators.py",
+        "                if now_s - asked_s <= LEVEL_AGE_S and question.error is None:\n",
+        "                if question.error is None:\n",
+        ("tests/producer/test_transaction_admin.py::test_the_level_is_that_of_the_moment",),
+    ),
+    Mutant(
+        "level-asked-for-each",
+        "cyproducer/network/coordinators.py",
+        "                levels[call.coordinator] = pending.question, now_s\n",
+        "                pass\n",
+        ("tests/producer/test_transaction_admin.py::test_the_level_is_asked_for_once_for_many",),
+    ),
+    Mutant(
+        "no-room-for-waiting-calls",
+        "cyproducer/network/coordinators.py",
+        "                if left and len(running) < AT_ONCE:\n                    continue\n",
+        "",
+        ("tests/network/test_coordinators.py::test_calls_that_end_together_make_room_for_the_others",),
+    ),
+    Mutant(
+        "closed-state-listed",
+        "cyproducer/network/coordinators.py",
+        "            if each.transactional_id not in listed or each.state in OPEN_STATES:\n",
+        "            if each.transactional_id not in listed:\n",
+        ("tests/producer/test_transaction_admin.py::test_of_two_states_the_open_one_is_listed",),
+    ),
+    Mutant(
+        "part-of-a-list",
+        "cyproducer/network/coordinators.py",
+        "                failure = error\n        if failure is not None:\n            # What",
+        "                pass\n        if failure is not None:\n            # What",
+        ("tests/producer/test_transaction_admin.py::test_a_broker_that_does_not_list_is_no_empty_list",),
+    ),
+    Mutant(
+        "prefix-left-to-the-brokers",
+        "cyproducer/network/coordinators.py",
+        ' if name.startswith(prefix or "")]',
+        "]",
+        ("tests/producer/test_transaction_admin.py::test_older_brokers_have_fewer_filters",),
+    ),
+    Mutant(
+        "broker-without-an-answer-left-out",
+        "cyproducer/network/coordinators.py",
+        'failure = errors.KafkaTimeoutError(f"{question.api.name} is not answered by {asked}")\n',
+        "pass\n",
+        ("tests/producer/test_transaction_admin.py::test_a_broker_that_does_not_list_is_no_empty_list",),
+    ),
+    Mutant(
+        "refused-renewal-counted",
+        "cyproducer/network/connector.py",
+        "        if setting_up and (isinstance(cause, errors.TlsError)",
+        "        if (isinstance(cause, errors.TlsError)",
+        (
+            "tests/observability/test_failed_authentications.py::test_a_session_whose_renewal_is_refused_is_not_counted",
+        ),
+    ),
+    Mutant(
+        "tls-failures-not-counted",
+        "cyproducer/network/connector.py",
+        "(isinstance(cause, errors.TlsError) or refuses_credentials(connection, cause))",
+        "refuses_credentials(connection, cause)",
+        ("tests/observability/test_failed_authentications.py::test_tls_handshakes_that_fail_are_counted",),
+    ),
+    Mutant(
+        "summary-of-an-aborted-transaction",
+        "cyproducer/cli/produce.py",
+        "committed = lines.delivered if state is State.COMMITTED else 0",
+        "committed = lines.delivered",
+        (
+            "tests/cli/test_produce_transaction.py::test_a_line_that_is_refused_aborts_and_nothing_more_is_read",
+        ),
+    ),
+    Mutant(
+        "commit-after-a-signal",
+        "cyproducer/cli/produce.py",
+        "    if _incomplete(lines, failures) or interrupts.requested:\n        lines.let_go()",
+        "    if _incomplete(lines, failures):\n        lines.let_go()",
+        ("tests/cli/test_produce_transaction.py::test_a_signal_after_the_input_has_ended_aborts",),
+    ),
+    Mutant(
+        "commit-of-a-part",
+        "cyproducer/cli/line_producer.py",
+        "        self._stop_on_error = stop_on_error or self._transactional\n",
+        "        self._stop_on_error = stop_on_error\n",
+        (
+            "tests/cli/test_produce_transaction.py::test_a_line_that_is_refused_aborts_and_nothing_more_is_read",
+        ),
+    ),
+    Mutant(
+        "abort-that-failed-is-certain",
+        "cyproducer/cli/run_transaction.py",
+        "        except KafkaError as error:\n"
+        "            self.error = self.error or error\n"
+        "        else:\n"
+        "            self.state = State.ABORTED\n",
+        "        except KafkaError as error:\n"
+        "            self.error = self.error or error\n"
+        "        self.state = State.ABORTED\n",
+        ("tests/cli/test_produce_transaction.py::test_an_abort_that_times_out_commits_nothing",),
+    ),
+    Mutant(
+        "calls-kept-for-ever",
+        "cyproducer/network/transaction_client.py",
+        "                self._changed.notify_all()\n            self._calls = waiting\n",
+        "                self._changed.notify_all()\n",
+        ("tests/network/test_transaction_calls.py::test_calls_that_are_done_are_let_go_of",),
+    ),
     # Help for users' tests
     Mutant(
         "mock-record-kept",

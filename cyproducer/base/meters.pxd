@@ -34,6 +34,7 @@ cpdef enum:
     PRODUCE_REQUESTS
     CONNECTED
     DISCONNECTED
+    FAILED_AUTHENTICATIONS    # of connections that were not ready yet: TLS handshakes, too
     FLUSH_NS                  # time that application threads spent in flush()
     METADATA_WAIT_NS          # time that they spent waiting for a topic's metadata
     TXN_INIT_NS               # time that they spent in init_transactions(), and so on

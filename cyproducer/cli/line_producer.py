@@ -10,6 +10,7 @@ takes a fraction of the CPU of a call for each; else with ``send``.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,12 +25,14 @@ from cyproducer.cli.interrupts import Interrupts, accept, accept_each
 from cyproducer.cli.line_format import Format, Header, LineError, Record
 from cyproducer.cli.line_reader import LineReader, whole
 from cyproducer.errors import (
+    AbortableError,
     BulkSendError,
     IllegalArgumentError,
     KafkaError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
     SerializationError,
+    TransactionAbortedError,
     UnknownTopicOrPartitionError,
 )
 
@@ -60,17 +63,20 @@ Source = tuple[str, AbstractContextManager[BinaryIO]]
 
 
 def connect(settings: dict[str, Any], timeout_s: float = CONNECT_TIMEOUT_S) -> KafkaProducer:
-    """Creates a producer and waits until it has reached a broker.
+    """Creates a producer and waits until it has reached a broker; then takes over its transactional id.
 
     Raises:
         KafkaConfigurationError: An option is unknown or its value is not allowed.
-        KafkaError: No broker responded within ``timeout_s``.
+        KafkaError: No broker responded within ``timeout_s``, or no coordinator within ``max_block_ms``; or
+            the transactional id is refused.
     """
     import cyproducer
 
     producer = cyproducer.KafkaProducer(**settings)
     try:
         producer.wait_ready(timeout_s)
+        if producer.config.transactional_id is not None:
+            producer.init_transactions()
     except BaseException:
         producer.close(0)
         raise
@@ -105,7 +111,8 @@ class LineProducer:
         interrupts: A signal stops reading, also in the middle of what was read.
         delimiter: Ends a line; ``None``: a line feed, or carriage return and line feed.
         count: Stop after this many records, those that failed included; ``None``: at the end of the input.
-        stop_on_error: Stop as soon as a failed record is known.
+        stop_on_error: Stop as soon as a failed record is known. Always, if the producer has a transactional
+            id: nothing is committed then.
     """
 
     def __init__(
@@ -131,13 +138,18 @@ class LineProducer:
         self._interrupts = interrupts
         self._delimiter = delimiter
         self._left = count
-        self._stop_on_error = stop_on_error
+        self._transactional = producer.config.transactional_id is not None
+        self._stop_on_error = stop_on_error or self._transactional
+        #: The first record that failed only because the transaction did.
+        self._consequence: tuple[str, int | None, BaseException] | None = None
         #: Accepted records without a known outcome: their source, their lines' numbers (None: the source is
         #: one record), their future.
         self._pending: deque[tuple[str, Sequence[int | None], Any]] = deque()
         self._open = 0
         self._bytes_before = 0
         self._stopped = False
+        self.accepted = 0
+        """Records that the producer accepted, whatever became of them."""
         self.delivered = 0
         self.unknown = 0
         """Records without an outcome when the drain timed out."""
@@ -222,6 +234,18 @@ class LineProducer:
         """Count the records that have no outcome yet as unknown."""
         self._settle()
         self.unknown += self._open
+        self._forget()
+
+    def let_go(self) -> None:
+        """Count the outcomes that are known; the others mean nothing, because the transaction is aborted."""
+        for name, numbers, future in self._pending:
+            if future.is_done:
+                self._count(name, numbers, future)
+        self._forget()
+        if self._consequence is not None and not self._failures.count:
+            self._fail(*self._consequence)
+
+    def _forget(self) -> None:
         self._open = 0
         self._pending.clear()
         self._progress.close()
@@ -339,8 +363,16 @@ class LineProducer:
         if accepted:
             self._pending.append((name, numbers[:accepted], future))
             self._open += accepted
+            self.accepted += accepted
             self.bytes_accepted += _size(values[:accepted]) + _size((keys or ())[:accepted])
         if error is None:
+            return
+        if isinstance(error, RECORD_ERRORS) and self._transactional:
+            # The transaction accepts no others any more: only the one that is not allowed is to be named.
+            row = accepted + _row(error)
+            one = slice(row, row + 1)
+            self._send_each(name, numbers[one], values[one], keys and keys[one])
+            self._stop(name, numbers[0], len(values) - 1)
             return
         if isinstance(error, RECORD_ERRORS):
             # At least one record is not allowed. One by one, each gets the outcome that is its own.
@@ -378,6 +410,7 @@ class LineProducer:
             accepted = begin + len(futures)
             self._pending.extend(zip(repeat(name), zip(numbers[begin:accepted]), futures))
             self._open += len(futures)
+            self.accepted += len(futures)
             self.bytes_accepted += _size(columns[0][begin:accepted]) + _size(columns[1][begin:accepted])
             begin = accepted
             if error is None or begin == end:
@@ -420,6 +453,12 @@ class LineProducer:
         if isinstance(error, KeyboardInterrupt):
             self._stop(name, number, unsent)
             return
+        if isinstance(error, AbortableError):
+            # Because of a record before: it is the one to be shown.
+            self._settle()
+            if self._stopped:
+                self._stop(name, number, unsent)
+                return
         self.stopped_by = error
         self._fail(name, number, error)
         self._stop(name, None if number is None else number + 1, unsent - 1)
@@ -441,19 +480,29 @@ class LineProducer:
         """Count the outcomes that are known, up to the first record without one."""
         pending = self._pending
         while pending and pending[0][2].is_done:
-            name, numbers, future = pending.popleft()
-            error = future.exception
-            records = len(numbers)
-            self._open -= records
-            if error is None:
-                self.delivered += records
-            elif isinstance(error, BulkSendError):
-                for failed in sorted(error.failures, key=lambda failed: failed.rows[0]):
-                    self._fail(name, numbers[failed.rows[0]], failed.error, len(failed.rows))
-                    records -= len(failed.rows)
-                self.delivered += records
-            else:
-                self._fail(name, numbers[0], error, records)
+            self._count(*pending.popleft())
+
+    def _count(self, name: str, numbers: Sequence[int | None], future: Any) -> None:
+        error = future.exception
+        records = len(numbers)
+        self._open -= records
+        if error is None:
+            self.delivered += records
+        elif isinstance(error, BulkSendError):
+            for failed in sorted(error.failures, key=lambda failed: failed.rows[0]):
+                self._fail_accepted(name, numbers[failed.rows[0]], failed.error, len(failed.rows))
+                records -= len(failed.rows)
+            self.delivered += records
+        else:
+            self._fail_accepted(name, numbers[0], error, records)
+
+    def _fail_accepted(self, name: str, number: int | None, error: BaseException, records: int) -> None:
+        if isinstance(error, TransactionAbortedError):
+            # The record that failed first is to be shown, even if it was sent after this one.
+            self._consequence = self._consequence or (name, number, error)
+            self._stopped = True
+        else:
+            self._fail(name, number, error, records)
 
     def _show_progress(self, doing: str, bytes_read: int = 0) -> None:
         read = self._bytes_before + bytes_read
@@ -482,6 +531,12 @@ def _with(
 
 def _size(values: Iterable[bytes | None]) -> int:
     return sum(map(len, filter(None, values)))
+
+
+def _row(error: BaseException) -> int:
+    """The index of the value or key that ``send_many`` has refused; its errors name it."""
+    found = re.search(r"\b(?:values|keys)\[(\d+)\]", str(error))
+    return int(found[1]) if found else 0
 
 
 def _place(name: str, number: int | None) -> str:

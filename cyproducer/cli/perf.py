@@ -13,6 +13,7 @@ import random
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from cyproducer.cli.console import say
 from cyproducer.cli.failures import Failures
 from cyproducer.cli.interrupts import Interrupts, accept
 from cyproducer.cli.line_producer import connect
+from cyproducer.cli.run_transaction import ENDED, RunTransaction, State
 from cyproducer.cli.settings import (
     add_connection_options,
     at_least,
@@ -30,7 +32,7 @@ from cyproducer.cli.settings import (
     rate,
     separator,
 )
-from cyproducer.errors import BulkSendError, KafkaConfigurationError, KafkaTimeoutError
+from cyproducer.errors import BulkSendError, KafkaConfigurationError, KafkaError, KafkaTimeoutError
 
 if TYPE_CHECKING:
     from cyproducer import KafkaProducer
@@ -48,6 +50,7 @@ INTERRUPTED_DRAIN_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 5.0
 MEGABYTE = 1024 * 1024
 EMBEDDED_PARTITIONS = 3
+TRANSACTION_MS = 3000
 
 DESCRIPTION = """\
 Send records as fast as possible, or at a given rate, and report what was reached.
@@ -58,6 +61,8 @@ examples:
       --producer-props acks=all linger.ms=5 compression.type=lz4
   cyproducer perf -b localhost:9092 -t test --num-records 60000 --throughput 1000 --warmup-records 5000 \\
       --payload-file lines.txt
+  cyproducer perf -b localhost:9092 -t test --num-records 1000000 --record-size 100 \\
+      --transaction-duration-ms 100
 """
 
 EPILOG = """\
@@ -67,6 +72,10 @@ the outcome of its last record. It includes waiting for memory, lingering, compr
 and the way to a callback, and is never shorter than the record's own. With --throughput, it does not
 include that a block was due earlier than it was sent. Percentiles are exact to 1 %. Rates count
 acknowledged records; MB is 1024 * 1024 bytes of values. Failed records are counted apart.
+
+transactions: one after the other; each is committed when its time is over, and at the end. No record is sent
+during a commit. A commit's time is that of commit_transaction(), which first waits for the records without an
+outcome. A commit that fails ends the run.
 
 exit status: 0 all records were delivered; 1 some were not; 2 wrong usage; 130 after SIGINT (Ctrl-C) and 143
 after SIGTERM: what was accepted is awaited first, for at most 10 seconds; a second signal stops at once.
@@ -122,6 +131,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="MS",
         help="time between two lines about the records since the last one (default: %(default)s)",
     )
+    add(
+        "--transactional-id",
+        metavar="ID",
+        help="send in transactions, with this id; the same as -X transactional.id=ID",
+    )
+    add(
+        "--transaction-duration-ms",
+        type=at_least(1),
+        metavar="MS",
+        help=f"send in transactions, and commit each after MS (default: {TRANSACTION_MS}); without an id, "
+        "with a random one",
+    )
     add("--print-metrics", action="store_true", help="print the producer's metrics at the end")
     add(
         "--embedded",
@@ -159,6 +180,10 @@ def perf(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             broker = stack.enter_context(EmbeddedBroker(topics={options.topic: EMBEDDED_PARTITIONS}))
             options.bootstrap_servers = broker.bootstrap_servers
         settings = producer_settings(options)
+        if options.transactional_id is not None:
+            settings["transactional_id"] = options.transactional_id
+        elif options.transaction_duration_ms is not None:
+            settings.setdefault("transactional_id", f"cyproducer-perf-{uuid.uuid4()}")
         stack.enter_context(log.shown())
         interrupts = stack.enter_context(Interrupts())
         try:
@@ -175,10 +200,23 @@ def _perf(
 ) -> int:
     failures = Failures(lambda line: say(sys.stderr, line))
     measured = Measured(options.warmup_records, failures)
-    load = Load(producer, options.topic, payloads, measured, options.reporting_interval / 1000, interrupts)
+    transactions = None
+    if producer.config.transactional_id is not None:
+        run = RunTransaction(producer, interrupts, INTERRUPTED_DRAIN_TIMEOUT_S)
+        transactions = Transactions(run, (options.transaction_duration_ms or TRANSACTION_MS) / 1000)
+    load = Load(
+        producer,
+        options.topic,
+        payloads,
+        measured,
+        options.reporting_interval / 1000,
+        interrupts,
+        transactions,
+    )
     try:
         load.send(options.num_records, options.throughput)
-        load.drain(producer.config.delivery_timeout_ms / 1000 + 30)
+        if transactions is None or transactions.run.state in ENDED:
+            load.drain(producer.config.delivery_timeout_ms / 1000 + 30)
         unknown = load.accepted - measured.end()
         metrics = producer.metrics() if options.print_metrics else {}
         producer.close(0 if unknown else CLOSE_TIMEOUT_S)
@@ -189,9 +227,15 @@ def _perf(
         producer.close(0)
         raise
 
+    uncommitted = False
     if load.stopped_by is not None:
         failures.add(f"record {load.accepted + 1:,}", load.stopped_by)
     say(sys.stdout, measured.summary())
+    if transactions is not None:
+        say(sys.stdout, transactions.summary())
+        if (ended := transactions.run.ended(transactions.records)) is not None:
+            say(sys.stderr, f"cyproducer: {ended}")
+            uncommitted = True
     for group, values in metrics.items():
         for name, value in values.items():
             say(sys.stdout, f"{group}:{name} : {value:g}")
@@ -204,7 +248,7 @@ def _perf(
     if interrupts.requested:
         say(sys.stderr, f"cyproducer: stopped by {interrupts.name}")
         return interrupts.exit_status
-    return 1 if failures.count or unknown or unsent else 0
+    return 1 if failures.count or unknown or unsent or uncommitted else 0
 
 
 class Latencies:
@@ -342,6 +386,55 @@ class Measured:
             return f"after {self._warmup} warm-up records: {text}" if self._warmup else text
 
 
+class Transactions:
+    """The transactions of a run, one after the other. Not thread-safe.
+
+    Args:
+        run: Begins and ends them.
+        duration_s: A transaction is committed when it has been open for this long.
+    """
+
+    def __init__(self, run: RunTransaction, duration_s: float) -> None:
+        self.run = run
+        self.records = 0
+        """Records that were accepted in the last one."""
+        self._duration_s = duration_s
+        self._began_s = 0.0
+        self._commits = Latencies()
+
+    def ready(self) -> None:
+        """Begin one if none is open.
+
+        Raises:
+            ApplicationRecoverableError: Another producer has taken the transactional id over.
+        """
+        if self.run.state is not State.OPEN:
+            self.run.begin()
+            self.records = 0
+            self._began_s = time.perf_counter()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the time of the open one is over."""
+        return self.run.state is State.OPEN and time.perf_counter() - self._began_s >= self._duration_s
+
+    def commit(self) -> bool:
+        """Commit the open one; returns whether it is committed."""
+        began_ns = time.perf_counter_ns()
+        if not self.run.commit():
+            return False
+        self._commits.add(time.perf_counter_ns() - began_ns, 1)
+        return True
+
+    def summary(self) -> str:
+        """The line about those that were committed."""
+        times = self._commits
+        return (
+            f"{times.records} transactions committed, {times.average_ms:.2f} ms avg commit time, "
+            f"{times.max_ms:.2f} ms max commit time."
+        )
+
+
 class Load:
     """Sends records at a rate, and prints a line about the last ones now and then. Not thread-safe."""
 
@@ -353,8 +446,10 @@ class Load:
         measured: Measured,
         report_every_s: float,
         interrupts: Interrupts,
+        transactions: Transactions | None = None,
     ) -> None:
         self._producer = producer
+        self._transactions = transactions
         self._send_many = partial(producer.send_many, topic)
         self._payloads = payloads
         self._measured = measured
@@ -369,11 +464,25 @@ class Load:
         """The error that would also have affected all records after it."""
 
     def send(self, records: int, per_second: float) -> None:
-        """Send ``records``; returns early after a signal, or an error that would affect all."""
+        """Send ``records``; returns early after a signal, or an error that would affect all.
+
+        What is sent is committed, also after a signal.
+        """
+        self._send(records, per_second)
+        if self._transactions is not None and self._transactions.run.state is State.OPEN:
+            self._transactions.commit()
+
+    def _send(self, records: int, per_second: float) -> None:
         payloads, at = self._payloads, 0
         began_s = time.perf_counter()
         while self.accepted < records and not self._interrupts.requested:
             self._report()
+            if (
+                self._transactions is not None
+                and self._transactions.is_due
+                and not self._transactions.commit()
+            ):
+                return
             most = min(self._block, records - self.accepted)
             if per_second < math.inf:
                 due = int((time.perf_counter() - began_s) * per_second) + 1 - self.accepted
@@ -382,6 +491,12 @@ class Load:
                     time.sleep(min(LONGEST_PAUSE_S, max(0.0, next_s - time.perf_counter())))
                     continue
                 most = min(most, due)
+            if self._transactions is not None:
+                try:
+                    self._transactions.ready()
+                except KafkaError as fenced:
+                    self.stopped_by = fenced
+                    return
             values = payloads[at : at + most]
             at = (at + len(values)) % len(payloads)
             began_ns = time.perf_counter_ns()
@@ -390,6 +505,8 @@ class Load:
                 sizes = [*map(len, values[:accepted])]
                 future.add_both(self._measured.arrived, self.accepted, sizes, began_ns)
                 self.accepted += accepted
+                if self._transactions is not None:
+                    self._transactions.records += accepted
             if error is not None:
                 if not isinstance(error, KeyboardInterrupt):
                     self.stopped_by = error

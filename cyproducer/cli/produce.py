@@ -19,6 +19,7 @@ from cyproducer.cli.failures import Failures
 from cyproducer.cli.interrupts import Interrupts
 from cyproducer.cli.line_format import Format, Header, HeaderSeparators, JsonFormat, TextFormat
 from cyproducer.cli.line_producer import Defaults, LineProducer, Source, connect
+from cyproducer.cli.run_transaction import ENDED, RunTransaction, State
 from cyproducer.cli.settings import add_connection_options, at_least, producer_settings, separator
 
 if TYPE_CHECKING:
@@ -37,12 +38,16 @@ examples:
   cyproducer produce -b localhost:9092 -t users -K : <<< 'ada:Ada Lovelace'
   cyproducer produce -b localhost:9092 -t events --json events.jsonl
   cyproducer produce -F kcat.conf -t pictures --whole-file *.png
+  cyproducer produce -b localhost:9092 -t orders -X transactional.id=import-1 orders.txt
 """
 
 EPILOG = """\
 exit status: 0 all records were delivered; 1 some were not; 2 wrong usage; 130 after SIGINT (Ctrl-C) and 143
 after SIGTERM: what was accepted is delivered first, for at most 10 seconds; a second signal stops at once.
 The summary on stderr says what was delivered, failed and not sent. docs/command-line.md has the details.
+
+With -X transactional.id=ID, all records are one transaction. It is committed at the end of the input, and
+aborted at the first record that fails, and after a signal.
 """
 
 
@@ -184,14 +189,21 @@ def _produce(
         count=options.count,
         stop_on_error=options.stop_on_error,
     )
+    transaction = None
+    if producer.config.transactional_id is not None:
+        transaction = RunTransaction(producer, interrupts, INTERRUPTED_DRAIN_TIMEOUT_S)
     began_s = time.perf_counter()
     try:
+        if transaction is not None:
+            transaction.begin()
         run = lines.run_whole if options.whole_file else lines.run
         run(_sources(options.files))
-        # By then every record has its outcome.
-        longest_s = producer.config.delivery_timeout_ms / 1000 + 30
-        lines.drain(longest_s, INTERRUPTED_DRAIN_TIMEOUT_S)
-        producer.close(0 if lines.unknown else CLOSE_TIMEOUT_S)
+        if transaction is None:
+            _drain(producer, lines)
+            producer.close(0 if lines.unknown else CLOSE_TIMEOUT_S)
+        else:
+            _end(transaction, producer, lines, failures, interrupts)
+            producer.close(CLOSE_TIMEOUT_S if transaction.state in ENDED else 0)
     except KeyboardInterrupt:
         lines.give_up()
         producer.close(0)
@@ -202,15 +214,53 @@ def _produce(
 
     if lines.stopped_by is not None:
         say(sys.stderr, "cyproducer: stopped: the next records would have failed the same way")
-    if interrupts.requested and not options.quiet:
+    if interrupts.requested and transaction is not None and transaction.state is State.COMMITTED:
+        say(sys.stderr, f"cyproducer: {interrupts.name}: too late: the transaction is committed")
+    elif interrupts.requested and not options.quiet:
         where = f" reading at {lines.stopped_at}" if lines.stopped_at else ""
-        say(sys.stderr, f"cyproducer: {interrupts.name}: stopped{where}; what was accepted before was sent")
+        after = "; what was accepted before was sent" if transaction is None else ""
+        say(sys.stderr, f"cyproducer: {interrupts.name}: stopped{where}{after}")
+    if transaction is not None and (ended := transaction.ended(lines.accepted)) is not None:
+        say(sys.stderr, f"cyproducer: {ended}")
     if not options.quiet:
-        for line in _summary(lines, failures, elapsed_s):
+        if transaction is None:
+            told = _summary(lines, failures, elapsed_s)
+        else:
+            told = _transaction_summary(transaction.state, lines, failures, elapsed_s)
+        for line in told:
             say(sys.stderr, line)
     if interrupts.requested:
         return interrupts.exit_status
-    return 1 if failures.count or lines.unknown or lines.unsent or lines.stopped_at else 0
+    if transaction is not None:
+        return 0 if transaction.state is State.COMMITTED else 1
+    return 1 if _incomplete(lines, failures) else 0
+
+
+def _drain(producer: KafkaProducer, lines: LineProducer) -> None:
+    # By then every record has its outcome.
+    longest_s = producer.config.delivery_timeout_ms / 1000 + 30
+    lines.drain(longest_s, INTERRUPTED_DRAIN_TIMEOUT_S)
+
+
+def _incomplete(lines: LineProducer, failures: Failures) -> bool:
+    return bool(failures.count or lines.unknown or lines.unsent or lines.stopped_at)
+
+
+def _end(
+    transaction: RunTransaction,
+    producer: KafkaProducer,
+    lines: LineProducer,
+    failures: Failures,
+    interrupts: Interrupts,
+) -> None:
+    """Commits if everything was read and delivered, else aborts."""
+    if not (_incomplete(lines, failures) or interrupts.requested):
+        _drain(producer, lines)
+    if _incomplete(lines, failures) or interrupts.requested:
+        lines.let_go()
+        transaction.abort()
+    else:
+        transaction.commit()
 
 
 def _summary(lines: LineProducer, failures: Failures, elapsed_s: float) -> Iterator[str]:
@@ -226,6 +276,22 @@ def _summary(lines: LineProducer, failures: Failures, elapsed_s: float) -> Itera
     if lines.stopped_at:
         text += f"; the first that was not sent is at {lines.stopped_at}"
     yield text
+    for cause in failures.summary():
+        yield f"  {cause}"
+
+
+def _transaction_summary(
+    state: State, lines: LineProducer, failures: Failures, elapsed_s: float
+) -> Iterator[str]:
+    # Without a commit it says nothing of records that were delivered: no reader will see them.
+    if state is not State.COMMITTING:
+        committed = lines.delivered if state is State.COMMITTED else 0
+        rate = committed / elapsed_s if elapsed_s > 0 else 0.0
+        yield (
+            f"{committed:,} records committed in {elapsed_s:.2f} s, {rate:,.0f} records/s "
+            f"({amount(lines.bytes_accepted if committed else 0)} of keys and values); "
+            f"{failures.count:,} failed"
+        )
     for cause in failures.summary():
         yield f"  {cause}"
 

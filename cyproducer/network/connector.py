@@ -733,6 +733,8 @@ class Connector:
             cause = self._hung_up(connection)
         elif isinstance(cause, errors.TlsError) and connection.tls is not None:
             cause = self._explained(connection)
+        if setting_up and (isinstance(cause, errors.TlsError) or refuses_credentials(connection, cause)):
+            self._sender.count_failed_authentication()
         advice = ""
         if not connection.connected or (
             isinstance(cause, errors.KafkaTimeoutError) and connection.handshake.authentication is None

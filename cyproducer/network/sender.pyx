@@ -54,6 +54,7 @@ from cyproducer.base.hubs cimport broadcast
 from cyproducer.base.meters cimport (
     CONNECTED,
     DISCONNECTED,
+    FAILED_AUTHENTICATIONS,
     PRODUCE_REQUESTS,
     RECORDS_FAILED,
     Meters,
@@ -557,8 +558,12 @@ cdef class Sender:
         node.takes = 1
         pthread_mutex_unlock(&self.accumulator.c.lock)
 
+    def count_failed_authentication(self):
+        """Counts a connection that ended because this client and the broker did not accept each other."""
+        self.count_connection(FAILED_AUTHENTICATIONS)
+
     cdef int count_connection(self, int which) except -1:
-        """Counts a connection that was opened or closed; ``which``: ``CONNECTED`` or ``DISCONNECTED``."""
+        """Counts what became of a connection; ``which``: ``CONNECTED``, ``DISCONNECTED`` and so on."""
         cdef Meters* meters = &self.accumulator.c.meters
         pthread_mutex_lock(&self.accumulator.c.lock)
         meters_turn(meters, self.clock.now_ns())

@@ -41,7 +41,6 @@ class Kind(Enum):
     MAXIMUM = "the greatest recent value"
     PERCENTILE = "a percentile of recent times"
     NOW = "a value that goes up and down"
-    ABSENT = "always 0"
 
 
 class Host(Protocol):
@@ -135,11 +134,6 @@ def _percentiles(name: str, timed: str, meaning: str) -> Iterator[Definition]:
             (timed,),
             _MS,
         )
-
-
-def _not_yet(name: str, unit: str, meaning: str) -> Definition:
-    meaning = f"{meaning}. Always 0: not supported yet"
-    return Definition(PRODUCER, name, unit, Kind.ABSENT, meaning, lambda r, h: 0)
 
 
 def _now(
@@ -268,8 +262,10 @@ def _producer() -> Iterator[Definition]:
     yield from _rated(
         PRODUCER, "connection-close", "disconnected", "connections", "Established connections that ended"
     )
-    yield _not_yet("failed-authentication-rate", "connections/s", "Connections whose authentication failed")
-    yield _not_yet("failed-authentication-total", "connections", "Connections whose authentication failed")
+    yield from _rated(
+        PRODUCER, "failed-authentication", "failed_authentications", "connections",
+        "Connections whose TLS handshake or SASL authentication failed",
+    )  # fmt: skip
     yield _now(
         "metadata-age", "s", "Time since all metadata in use was last fetched, now",
         lambda h: h.metadata_age_s(),

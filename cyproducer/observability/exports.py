@@ -143,9 +143,7 @@ def _chosen(definitions: tuple[Definition, ...]) -> Iterator[tuple[Definition, F
             seen.setdefault((metric.kind, metric.counters), metric.name) if metric.counters else metric.name
         )
         form: Form | str
-        if metric.kind is Kind.ABSENT:
-            form = "not supported yet"
-        elif metric.kind is Kind.PERCENTILE:
+        if metric.kind is Kind.PERCENTILE:
             form = "from the histogram"
         elif metric.kind is Kind.NOW:
             form = Form.GAUGE

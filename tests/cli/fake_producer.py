@@ -30,17 +30,28 @@ class Producer:
     made: ClassVar[list[Producer]] = []
     on_record: Callable[[dict[str, Any]], Future] = staticmethod(lambda record: Future())
     on_flush: Callable[[float], None] = staticmethod(lambda timeout: None)
+    on_init: Callable[[None], None] = staticmethod(lambda _: None)
+    on_commit: Callable[[float], None] = staticmethod(lambda timeout: None)
+    on_abort: Callable[[float], None] = staticmethod(lambda timeout: None)
     ready: ClassVar[BaseException | None] = None
 
     def __init__(self, **settings: Any) -> None:
         if "unknown" in settings:
             raise KafkaConfigurationError("unknown is not an option")
         self.settings = settings
-        self.config = SimpleNamespace(max_request_size=MAX_REQUEST_SIZE, delivery_timeout_ms=100_000)
+        self.config = SimpleNamespace(
+            max_request_size=MAX_REQUEST_SIZE,
+            delivery_timeout_ms=100_000,
+            max_block_ms=60_000,
+            transactional_id=settings.get("transactional_id"),
+            transaction_timeout_ms=60_000,
+        )
         self.sent: list[dict[str, Any]] = []
         #: How many records each call was given.
         self.calls: list[int] = []
         self.flushed: list[float] = []
+        #: The steps of transactions.
+        self.steps: list[str] = []
         self.closed_with: float | None = None
         self.made.append(self)
 
@@ -93,6 +104,21 @@ class Producer:
     def flush(self, timeout: float) -> None:
         self.flushed.append(timeout)
         type(self).on_flush(timeout)
+
+    def init_transactions(self) -> None:
+        self.steps.append("init")
+        type(self).on_init(None)
+
+    def begin_transaction(self) -> None:
+        self.steps.append("begin")
+
+    def commit_transaction(self, timeout: float) -> None:
+        self.steps.append("commit")
+        type(self).on_commit(timeout)
+
+    def abort_transaction(self, timeout: float) -> None:
+        self.steps.append("abort")
+        type(self).on_abort(timeout)
 
     def close(self, timeout: float) -> None:
         self.closed_with = timeout

@@ -15,7 +15,13 @@ from cyproducer.cli import perf
 from cyproducer.cli.failures import Failures
 from cyproducer.cli.main import main
 from cyproducer.cli.perf import Latencies, Measured, file_payloads, random_payloads
-from cyproducer.errors import BulkSendError, KafkaConfigurationError, KafkaTimeoutError
+from cyproducer.errors import (
+    BulkSendError,
+    KafkaConfigurationError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+    TransactionFailedError,
+)
 from cyproducer.structs import FailedRows
 from cyproducer.testing import EmbeddedBroker
 from tests.cli.fake_producer import Future, Producer
@@ -364,6 +370,180 @@ def test_records_without_an_outcome_after_a_signal(
     assert "0 records failed, 0 were not accepted, 10 had no outcome in time" in capsys.readouterr().err
 
 
+TRANSACTIONS = re.compile(
+    r"^(\d+) transactions committed, ([\d.]+|nan) ms avg commit time, ([\d.]+|nan) ms max commit time\.$",
+    re.M,
+)
+
+
+def transactions_of(told: str) -> tuple[str, ...]:
+    found = TRANSACTIONS.search(told)
+    assert found is not None, told
+    return found.groups()
+
+
+@pytest.fixture
+def timed(quick: type[Producer], monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time in seconds. Each send_many takes 0.4 s, the commits take 0.25 s, 0.5 s, 0.75 s and so on."""
+
+    def on_record(record: dict[str, Any]) -> Future:
+        now_s[0] += 0.4
+        quick.made[0].steps.append(f"send {len(record['value'])}")
+        return Future()
+
+    def on_commit(timeout: float) -> None:
+        now_s[0] += 0.25 * quick.made[0].steps.count("commit")
+
+    now_s = [0.0]
+    monkeypatch.setattr("cyproducer.cli.perf.time.perf_counter", lambda: now_s[0])
+    monkeypatch.setattr("cyproducer.cli.perf.time.perf_counter_ns", lambda: int(now_s[0] * 1e9))
+    quick.on_record = staticmethod(on_record)
+    quick.on_commit = staticmethod(on_commit)
+    return now_s
+
+
+def test_transactions_are_committed_when_their_time_is_over_and_at_the_end(
+    timed: list[float], quick: type[Producer], capsys: Capture
+) -> None:
+    arguments = ["--num-records", "4500", "--record-size", "1", "--transactional-id", "mine"]
+    assert main([*REQUIRED, *arguments, "--transaction-duration-ms", "500"]) == 0
+
+    assert quick.made[0].settings["transactional_id"] == "mine"
+    assert quick.made[0].steps == [
+        "init",
+        *["begin", "send 1000", "send 1000", "commit"] * 2,
+        *["begin", "send 500", "commit"],
+    ]
+    told = capsys.readouterr()
+    assert transactions_of(told.out) == ("3", "500.00", "750.00")
+    assert numbers(told.out)[0] == 4500
+    assert told.err == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "duration_s"),
+    [
+        (["--transactional-id", "mine"], "mine", 3),
+        (["--transactional-id", "mine", "--producer-props", "transactional.id=other"], "mine", 3),
+        (["--producer-props", "transactional.id=mine"], "mine", 3),
+        (["--producer-props", "transactional.id=mine", "--transaction-duration-ms", "1000"], "mine", 1),
+        (["--transaction-duration-ms", "1000"], r"cyproducer-perf-[0-9a-f-]{36}", 1),
+    ],
+)
+def test_what_makes_transactions(
+    options: list[str], name: str, duration_s: float, timed: list[float], quick: type[Producer]
+) -> None:
+    assert main([*REQUIRED, "--num-records", "20000", "--record-size", "1", *options]) == 0
+
+    assert re.fullmatch(name, quick.made[0].settings["transactional_id"])
+    calls = quick.made[0].steps[: quick.made[0].steps.index("commit")].count("send 1000")
+    # The first number of calls of 0.4 s each that take as long.
+    assert calls == math.ceil(duration_s / 0.4)
+
+
+def test_a_transaction_is_committed_while_no_record_is_due(
+    timed: list[float], quick: type[Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(seconds: float) -> None:
+        timed[0] += max(seconds, 0.01)
+
+    monkeypatch.setattr("cyproducer.cli.perf.time.sleep", sleep)
+    arguments = ["--num-records", "2", "--record-size", "1", "--throughput", "0.1"]
+
+    assert main([*REQUIRED, *arguments, "--transaction-duration-ms", "1000"]) == 0
+
+    # None is empty.
+    assert quick.made[0].steps == ["init", *["begin", "send 1", "commit"] * 2]
+
+
+def test_a_commit_that_is_refused_ends_the_run(
+    timed: list[float], quick: type[Producer], capsys: Capture
+) -> None:
+    def on_commit(timeout: float) -> None:
+        if quick.made[0].steps.count("commit") == 2:
+            raise TransactionFailedError("open for too long")
+
+    quick.on_commit = staticmethod(on_commit)
+    arguments = ["--num-records", "9000", "--record-size", "1", "--transaction-duration-ms", "500"]
+
+    assert main([*REQUIRED, *arguments]) == 1
+
+    assert quick.made[0].steps[-2:] == ["commit", "abort"]
+    told = capsys.readouterr()
+    assert transactions_of(told.out)[0] == "1"
+    assert told.err.splitlines() == [
+        "cyproducer: the transaction was aborted: none of its 2,000 records is committed "
+        "(TransactionFailedError: open for too long)",
+        "cyproducer: 0 records failed, 5,000 were not accepted",
+    ]
+
+
+def test_the_last_commit_counts_for_the_exit_code(
+    timed: list[float], quick: type[Producer], capsys: Capture
+) -> None:
+    def on_commit(timeout: float) -> None:
+        raise ProducerFencedError("another producer")
+
+    quick.on_commit = staticmethod(on_commit)
+    arguments = ["--num-records", "9", "--record-size", "1", "--transactional-id", "mine"]
+
+    assert main([*REQUIRED, *arguments]) == 1
+
+    # It waits for nothing more: that could take minutes.
+    assert quick.made[0].flushed == []
+    assert "the outcome of the transaction of 9 records is not known" in capsys.readouterr().err
+
+
+def test_a_producer_that_was_fenced_between_two_transactions(
+    timed: list[float], quick: type[Producer], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    begin = quick.begin_transaction
+
+    def fenced(self: Producer) -> None:
+        if "begin" in self.steps:
+            raise ProducerFencedError("another producer")
+        begin(self)
+
+    monkeypatch.setattr(quick, "begin_transaction", fenced)
+    arguments = ["--num-records", "9000", "--record-size", "1", "--transaction-duration-ms", "500"]
+
+    assert main([*REQUIRED, *arguments]) == 1
+
+    told = capsys.readouterr()
+    assert transactions_of(told.out)[0] == "1"
+    assert told.err.startswith("record 2,001: ")
+    assert "another producer" in told.err
+
+
+def test_a_signal_commits_what_was_sent(quick: type[Producer], capsys: Capture) -> None:
+    def interrupted(record: dict[str, Any]) -> Future:
+        if len(quick.made[0].calls) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise AssertionError("the signal did not interrupt")
+        return Future()
+
+    quick.on_record = staticmethod(interrupted)
+    arguments = ["--num-records", "5000", "--record-size", "1", "--transactional-id", "mine"]
+
+    assert main([*REQUIRED, *arguments]) == 143
+
+    assert quick.made[0].steps == ["init", "begin", "commit"]
+    assert transactions_of(capsys.readouterr().out)[0] == "1"
+
+
+def test_transactions_against_the_embedded_broker(capsys: Capture) -> None:
+    arguments = ["--embedded", "-t", "perf", "--num-records", "5000", "--record-size", "10"]
+
+    assert main(["perf", *arguments, "--transaction-duration-ms", "1", "--print-metrics"]) == 0
+
+    told = capsys.readouterr()
+    assert told.err == ""
+    committed, mean_ms, max_ms = map(float, transactions_of(told.out))
+    assert 1 <= committed <= 5
+    assert 0 < mean_ms <= max_ms
+    assert "\nproducer-metrics:record-send-total : 5000\n" in told.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -377,6 +557,10 @@ def test_records_without_an_outcome_after_a_signal(
         (["--num-records", "1", "--record-size", "1", "--throughput", "nan"], "'nan' is neither"),
         (["--num-records", "1", "--record-size", "1", "--warmup-records", "1"], "must be less than"),
         (["--num-records", "1", "--record-size", "1", "--embedded"], "not allowed with --embedded"),
+        (
+            ["--num-records", "1", "--record-size", "1", "--transaction-duration-ms", "0"],
+            "'0' is not a whole number >= 1",
+        ),
         (["--num-records", "1", "--payload-file", "/nowhere"], "--payload-file /nowhere: No such file"),
         (["--num-records", "1", "--record-size", "1", "--producer-props", "secret"], "must be NAME=VALUE\n"),
     ],

@@ -80,6 +80,35 @@ class Failed(Exception):
     """The program's own."""
 
 
+def test_calls_that_are_done_are_let_go_of(second: ScriptedCluster) -> None:
+    with transacting(second) as producer:
+        for _ in range(3):
+            with producer.transaction(WAIT_S):
+                producer.send("t", b"v")
+        until(lambda: not client_of(producer)._calls, "no call to be kept")
+
+
+def test_the_sender_accepts_records_before_the_program_is_told_that_it_does(second: ScriptedCluster) -> None:
+    class Watched:
+        """The sender, which looks whether anybody is told too early."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(sender, name)
+
+        def begin_transaction(self) -> None:
+            told.append([call.told for call in client._calls])
+            sender.begin_transaction()
+
+    with transacting(second) as producer:
+        told: list[list[bool]] = []
+        client = client_of(producer)
+        sender = client._sender
+        client._sender = Watched()  # type: ignore[assignment]
+        producer.begin_transaction()
+        assert told == [[False]]
+        producer.abort_transaction(WAIT_S)
+
+
 # Calls that time out
 
 

@@ -1,0 +1,136 @@
+"""The transactions of a command: begins them, commits or aborts them within bounds, and says how each ended.
+
+Owns the waiting for the end of a transaction, which a signal shortens. Does not own what is sent in it, or
+which end it is to have. Runs on the main thread, where Python delivers signals.
+"""
+
+from __future__ import annotations
+
+import enum
+import shlex
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cyproducer.cli.console import one_line
+from cyproducer.cli.interrupts import Interrupts
+from cyproducer.errors import AbortableError, KafkaError, KafkaTimeoutError
+
+if TYPE_CHECKING:
+    from cyproducer import KafkaProducer
+
+SLICE_S = 0.5
+"""A signal is noticed after this time: a call itself would wait for its whole timeout."""
+
+
+class State(enum.Enum):
+    """How far a transaction is."""
+
+    NONE = enum.auto()
+    OPEN = enum.auto()
+    COMMITTING = enum.auto()
+    """It may be committed."""
+    COMMITTED = enum.auto()
+    ABORTED = enum.auto()
+
+
+ENDED = (State.COMMITTED, State.ABORTED)
+
+
+class RunTransaction:
+    """One transaction at a time. Not thread-safe.
+
+    Args:
+        producer: Has a transactional id, and ``init_transactions()`` has succeeded.
+        interrupts: After a signal, an end is awaited for ``interrupted_timeout_s`` at most.
+        interrupted_timeout_s: In seconds.
+    """
+
+    def __init__(self, producer: KafkaProducer, interrupts: Interrupts, interrupted_timeout_s: float) -> None:
+        self._producer = producer
+        self._interrupts = interrupts
+        self._interrupted_s = interrupted_timeout_s
+        self._max_block_s = producer.config.max_block_ms / 1000
+        self._delivery_s = producer.config.delivery_timeout_ms / 1000
+        self.state = State.NONE
+        self.error: KafkaError | None = None
+        """Why the last transaction was not committed, or not aborted."""
+
+    def begin(self) -> None:
+        """Begin a transaction.
+
+        Raises:
+            ApplicationRecoverableError: Another producer has taken the transactional id over.
+        """
+        self._producer.begin_transaction()
+        self.state, self.error = State.OPEN, None
+
+    def commit(self) -> bool:
+        """Commit, or abort if the producer refuses to commit; returns whether it is committed.
+
+        Waits at most for ``delivery_timeout_ms`` and ``max_block_ms``, and for ``max_block_ms`` for an abort.
+
+        Raises:
+            KeyboardInterrupt: A second signal came. `state` says how far the transaction is.
+        """
+        self.state = State.COMMITTING
+        try:
+            self._awaited(self._producer.commit_transaction, self._delivery_s + self._max_block_s)
+        except AbortableError as error:
+            self.error = error
+            # Only the abort shows whether the coordinator has taken a commit whose response was lost.
+            self._abort()
+        except KafkaError as error:
+            self.error = error
+        else:
+            self.state = State.COMMITTED
+        return self.state is State.COMMITTED
+
+    def abort(self) -> None:
+        """Abort a transaction that was not to be committed before. Waits at most for ``max_block_ms``.
+
+        Raises:
+            KeyboardInterrupt: A second signal came.
+        """
+        self._abort()
+
+    def ended(self, records: int) -> str | None:
+        """What has become of the transaction and the ``records`` in it; None if nothing is to be told."""
+        cause = "" if self.error is None else f" ({one_line(self.error)})"
+        if self.state in (State.NONE, State.COMMITTED):
+            return None
+        if self.state is State.ABORTED:
+            return f"the transaction was aborted: none of its {records:,} records is committed{cause}"
+        config = self._producer.config
+        if self.state is State.COMMITTING:
+            command = f"cyproducer transactions describe {shlex.quote(config.transactional_id or '')}"
+            return (
+                f"the outcome of the transaction of {records:,} records is not known: "
+                f"`{command}` tells it{cause}"
+            )
+        return (
+            f"the transaction could not be aborted, but none of its {records:,} records is committed: the "
+            f"brokers abort it after transaction_timeout_ms={config.transaction_timeout_ms:g}, if nothing "
+            f"else does before{cause}"
+        )
+
+    def _abort(self) -> None:
+        try:
+            self._awaited(self._producer.abort_transaction, self._max_block_s)
+        except KafkaError as error:
+            self.error = self.error or error
+        else:
+            self.state = State.ABORTED
+
+    def _awaited(self, end: Callable[[float], None], timeout_s: float) -> None:
+        """Call ``end``, which joins what an earlier call has begun, until it returns or the time is over."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            if self._interrupts.requested:
+                deadline_s = min(deadline_s, time.monotonic() + self._interrupted_s)
+            try:
+                end(max(0.0, min(SLICE_S, deadline_s - time.monotonic())))
+                return
+            except KafkaTimeoutError:
+                if time.monotonic() >= deadline_s:
+                    raise
