@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from cyproducer.errors import KafkaConfigurationError
 from cyproducer.spark.columns import SchemaError
+from cyproducer.spark.exactly_once.cluster import NotDecidedError
+from cyproducer.spark.exactly_once.decisions import DecisionLogError
+from cyproducer.spark.exactly_once.driver import DecidedError
+from cyproducer.spark.exactly_once.rules import BatchOrderError
 from cyproducer.spark.mapping import PRODUCED_SCHEMA, foreach_batch, produce_arrow
 from cyproducer.spark.options import SESSION_PREFIX, options_of_session
 from cyproducer.spark.rows import produce_partitions
@@ -20,6 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PRODUCED_SCHEMA",
+    "BatchOrderError",
+    "DecidedError",
+    "DecisionLogError",
+    "NotDecidedError",
     "RowsFailedError",
     "SchemaError",
     "SharedConfig",

@@ -13,6 +13,7 @@ from zlib import crc32
 
 import pytest
 
+from cyproducer.cli.main import main
 from cyproducer.errors import UnsupportedVersionError
 from cyproducer.spark.exactly_once.cluster import End, NotDecidedError
 from cyproducer.spark.exactly_once.decisions import DecisionLogError, Identity, Place, TaskTransaction
@@ -371,3 +372,53 @@ def test_a_node_dies_while_the_driver_commits(rig: TransactionRig, victim: str) 
         rig.cluster.restart(node)
     app.one(1)
     assert rig.committed(app.topic) == rows(2)
+
+
+def test_operators_see_and_end_what_is_left(rig: TransactionRig, capsys: pytest.CaptureFixture[str]) -> None:
+    app, undecided = Application(rig, rig.topic()), Application(rig, rig.id("records"), "/undecided")
+    app.decide(app.write(app.plan(), 0))
+    undecided.write(undecided.plan(), 0, tasks=1)
+    asked = ["spark-recover", "-b", rig.cluster.bootstrap_servers, "--prefix", rig.name]
+    assert main(asked) == 3
+    rows_shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows_shown[1][:8] == [
+        *("stream:/checkpoint", "0", str(2 * ROWS), "decided,", "2", "transactions", "2", "0"),
+    ]
+    assert rows_shown[2][:2] == ["(never", "decided)"]
+    assert rows_shown[2][5:7] == ["1", "1"]
+    assert main([*asked, "--end"]) == 0
+    said = capsys.readouterr().out
+    assert "stream:/checkpoint: nothing is left" in said
+    assert "1 transactions of sinks that never decided anything were aborted" in said
+    assert rig.committed(app.topic) == rows(1)
+    assert main(asked) == 0
+
+
+def test_operators_can_accept_what_is_not_known(
+    rig: TransactionRig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = Application(rig, rig.topic(), batch_size=500)
+    app.timeout_ms = 1_000
+    outcomes = app.write(app.plan(), 0)
+    app.decide(outcomes)
+    for each in outcomes:
+        assert each is not None
+        assert each.transaction is not None
+        rig.transactions.await_state(each.transaction.transactional_id, "CompleteAbort")
+    rig.delete_records(app.topic, 0, before=ROWS // 2)
+    asked = ["spark-recover", "-b", rig.cluster.bootstrap_servers, "--prefix", rig.name]
+    assert main([*asked, "--end"]) == 1
+    assert "can't be copied" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*asked, "--accept", "stream:/elsewhere"])
+    assert main([*asked, "--accept", "stream:/checkpoint"]) == 0
+    app.timeout_ms = 30_000
+    app.one(1)
+    assert rig.committed(app.topic)[0] == [b"1 0 %d" % row for row in range(ROWS)]
+
+
+def test_a_prefix_that_was_never_used_has_no_log(
+    rig: TransactionRig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["spark-recover", "-b", rig.cluster.bootstrap_servers, "--prefix", rig.name]) == 1
+    assert f"there is no topic '{rig.name}.decisions'" in capsys.readouterr().err
