@@ -54,6 +54,7 @@ class Application:
         self.options = options
         self.attempts = 0
         self.timeout_ms = 30_000
+        self.query = f"query of {name}"
 
     def cluster(self) -> SinksCluster:
         config = {
@@ -96,9 +97,9 @@ class Application:
             Place(topic, partition, first, ROWS)
             for (topic, partition), (first, _) in prepared.offsets.items()
         )
-        verdict = plan.standing.judge("q", batch)
+        verdict = plan.standing.judge(self.query, batch)
         written = TaskTransaction(name, prepared.producer_id, prepared.epoch, places)
-        return TaskOutcome(plan, verdict, "q", batch, ROWS, written)
+        return TaskOutcome(plan, verdict, self.query, batch, ROWS, written)
 
     def commit(self, outcomes: list[TaskOutcome | None]) -> None:
         cluster = self.cluster()
