@@ -88,6 +88,17 @@ def test_the_summary_counts_retries(broker: EmbeddedBroker, producer: KafkaProdu
     assert [r.value for r in found][-3:] == [b"1", b"2", b"3"]
 
 
+def test_the_p99_is_that_of_the_task(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+    """The producer's own percentile covers its last 30 seconds: it still shows the slow task."""
+    broker.create_topic("slow-once", 1)
+    broker.delay(1, 300)
+    assert write_all(TaskWriter(producer, PLAIN, "slow-once", None), [values(b"0")]).p99_ms > 290
+    broker.delay(1, 0)
+    assert 0 < write_all(TaskWriter(producer, PLAIN, "slow-once", None), [values(b"1")]).p99_ms < 150
+    assert producer.metrics()["producer-metrics"]["acknowledgement-latency-p99"] > 290
+    assert write_all(TaskWriter(producer, PLAIN, "slow-once", None), []).p99_ms == 0.0
+
+
 def test_rows_that_were_accepted_are_not_sent_again(
     broker: EmbeddedBroker, producer: KafkaProducer, half_sent: UnknownTopicOrPartitionError
 ) -> None:
@@ -259,7 +270,7 @@ class Picky:
 
     def __init__(self, producer: KafkaProducer) -> None:
         self.config = producer.config
-        self.metrics = producer.metrics
+        self._runtime = producer._runtime
         self.under_way = 0
         self.taken: list[bytes] = []
 
