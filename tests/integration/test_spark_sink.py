@@ -238,3 +238,34 @@ def test_a_stream_continues_from_its_checkpoint(spark: Any, kafka: KafkaCluster,
     run_stream(spark, kafka, source, checkpoint, "spark-stream")
     found = read_all(kafka.bootstrap_servers, "spark-stream", 3000)
     assert Counter(int(r.value or b"-1") for r in found) == Counter(range(3000))
+
+
+def test_a_stream_in_update_mode_needs_foreach_batch(spark: Any, kafka: KafkaCluster, tmp_path: Path) -> None:
+    from cyproducer.spark import foreach_batch
+
+    kafka.create_topic("spark-update", 1)
+    source = tmp_path / "in"
+    source.mkdir()
+    counts = (
+        spark.readStream.format("text")
+        .load(str(source))
+        .groupBy("value")
+        .count()
+        .selectExpr("value as key", "cast(count as string) as value")
+    )
+
+    def run(name: str, writer: Any) -> None:
+        checkpoint = str(tmp_path / f"checkpoint-{name}")
+        writer = writer.outputMode("update").option("checkpointLocation", checkpoint)
+        assert writer.trigger(availableNow=True).start().awaitTermination(120)
+
+    lines(source, "a", range(2))
+    with pytest.raises(Exception, match="cyproducer does not support Update mode"):
+        run("format", counts.writeStream.format("cyproducer").options(**options(kafka, topic="spark-update")))
+    write = foreach_batch("spark-update", bootstrap_servers=kafka.bootstrap_servers)
+    run("batch", counts.writeStream.foreachBatch(write))
+    lines(source, "b", range(1))
+    run("batch", counts.writeStream.foreachBatch(write))
+    found = read_all(kafka.bootstrap_servers, "spark-update", 3)
+    # The second batch wrote only what it changed.
+    assert sorted((r.key, r.value) for r in found) == [(b"0", b"1"), (b"0", b"2"), (b"1", b"1")]
