@@ -182,6 +182,41 @@ def test_a_missing_topic_is_created_only_on_request(spark: Any, kafka: KafkaClus
     assert Counter(r.value for r in found) == Counter({str(n).encode(): 2 for n in range(10)})
 
 
+def test_sql_writes_with_options_of_the_statement_or_of_a_view(spark: Any, kafka: KafkaCluster) -> None:
+    kafka.create_topic("spark-sql", 1)
+    given = f"'kafka.bootstrap.servers' '{kafka.bootstrap_servers}', 'topic' 'spark-sql'"
+    spark.sql(f"CREATE TABLE sql_table (value STRING) USING cyproducer OPTIONS ({given})")
+    spark.sql(f"CREATE TEMPORARY VIEW sql_view (value STRING) USING cyproducer OPTIONS ({given})")
+    with pytest.raises(Exception, match="Spark hands no options of a table"):
+        spark.sql("INSERT INTO sql_table VALUES ('lost')")
+    with_options = given.replace("' '", "' = '")
+    spark.sql(f"INSERT INTO sql_table WITH ({with_options}) VALUES ('statement')")
+    spark.sql("INSERT INTO sql_view VALUES ('view')")
+    df = spark.createDataFrame([("table",)], "value string")
+    writer = df.write.format("cyproducer").mode("append").options(**options(kafka, topic="spark-sql"))
+    # The first makes the table, which also has no options.
+    for _ in range(2):
+        writer.saveAsTable("sql_saved")
+    df.writeTo("sql_table").options(**options(kafka, topic="spark-sql")).append()
+    found = read_all(kafka.bootstrap_servers, "spark-sql", 5)
+    assert [r.value for r in found] == [b"statement", b"view", b"table", b"table", b"table"]
+
+
+def test_sql_writes_to_a_table_with_the_settings_of_the_session(spark: Any, kafka: KafkaCluster) -> None:
+    from cyproducer.spark import register
+
+    kafka.create_topic("spark-sql-session", 1)
+    spark.conf.set("spark.cyproducer.kafka.bootstrap.servers", kafka.bootstrap_servers)
+    try:
+        register(spark)
+        spark.sql("CREATE TABLE sql_of_session (topic STRING, value STRING) USING cyproducer")
+        spark.sql("INSERT INTO sql_of_session VALUES ('spark-sql-session', 'v')")
+    finally:
+        spark.conf.unset("spark.cyproducer.kafka.bootstrap.servers")
+        register(spark)
+    assert [r.value for r in read_all(kafka.bootstrap_servers, "spark-sql-session", 1)] == [b"v"]
+
+
 SUMMARIES = """
 def keep(summary):
     with open(FILE, "a") as file:
