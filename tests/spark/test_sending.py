@@ -329,6 +329,27 @@ def test_ranges_of_a_partition_are_merged() -> None:
     ) == (WrittenRange("a", 1, 0, 3, 4), WrittenRange("b", 0, 1, 9, 7))
 
 
+@pytest.mark.parametrize(
+    ("topics", "end"),
+    [
+        (12, "topic-0011-0 0..4 (5)"),
+        (13, "topic-0011-0 0..4 (5); and 1 more partition of 1 topic"),
+        (500, "topic-0011-0 0..4 (5); and 488 more partitions of 488 topics"),
+    ],
+)
+def test_the_log_line_has_the_first_ranges_and_counts_the_rest(topics: int, end: str) -> None:
+    ranges = tuple(WrittenRange(f"topic-{number:04}", 0, 0, 4, 5) for number in range(topics))
+    line = str(WriteSummary(rows=5 * topics, ranges=ranges, tasks=1))
+    assert line.endswith(end)
+    assert "1 tasks: topic-0000-0 0..4 (5); topic-0001-0" in line
+    assert len(line) < 500
+
+
+def test_partitions_of_one_topic_are_counted_once() -> None:
+    ranges = tuple(WrittenRange("t", number, 0, 4, 5) for number in range(20))
+    assert str(WriteSummary(ranges=ranges)).endswith("; and 8 more partitions of 1 topic")
+
+
 def test_summaries_of_tasks_are_added() -> None:
     one = WriteSummary(3, 30, 1, (WrittenRange("a", 0, 0, 2, 3),), 2, 5.0, 1)
     two = WriteSummary(2, 20, 0, (WrittenRange("a", 0, 3, 4, 2),), 1, 7.0, 1)
