@@ -217,6 +217,24 @@ def test_sql_writes_to_a_table_with_the_settings_of_the_session(spark: Any, kafk
     assert [r.value for r in read_all(kafka.bootstrap_servers, "spark-sql-session", 1)] == [b"v"]
 
 
+def test_values_in_confluents_wire_format(spark: Any, kafka: KafkaCluster) -> None:
+    from pyspark.sql.functions import col
+
+    from cyproducer.spark import confluent_wire
+
+    kafka.create_topic("spark-wire", 1)
+    rows = [("1", b"\x02\x00", "t\xfc"), ("2", None, "")]
+    df = spark.createDataFrame(rows, "key string, encoded binary, text string").coalesce(1)
+    for value in (confluent_wire("encoded", 0x01020304), confluent_wire(col("text"), 2**31 - 1)):
+        write(df.select("key", value.alias("value")), kafka, topic="spark-wire")
+    assert [r.value for r in read_all(kafka.bootstrap_servers, "spark-wire", 4)] == [
+        b"\x00\x01\x02\x03\x04\x02\x00",
+        None,
+        b"\x00\x7f\xff\xff\xfft\xc3\xbc",
+        b"\x00\x7f\xff\xff\xff",
+    ]
+
+
 SUMMARIES = """
 def keep(summary):
     with open(FILE, "a") as file:
