@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import datetime
+import queue
+import re
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +16,7 @@ import pytest
 
 from tests.forked import needs_module
 from tests.integration.consume import read_all
+from tests.pages import ROOT, blocks
 from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.spark_session import spark_session
 
@@ -322,3 +325,32 @@ def test_a_stream_in_update_mode_needs_foreach_batch(spark: Any, kafka: KafkaClu
     found = read_all(kafka.bootstrap_servers, "spark-update", 3)
     # The second batch wrote only what it changed.
     assert sorted((r.key, r.value) for r in found) == [(b"0", b"1"), (b"0", b"2"), (b"1", b"1")]
+
+
+def test_the_page_shows_a_streams_progress_in_one_place(
+    spark: Any, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    kafka.create_topic("orders", 1)
+    module, listener = (
+        block.text.replace("/tmp/", f"{tmp_path}/").replace("localhost:9092", kafka.bootstrap_servers)
+        for block in blocks(ROOT / "docs" / "spark.md", "python")
+        if "orders-progress" in block.text
+    )
+    (tmp_path / "stream_progress.py").write_text(module)
+    listener = listener.replace('"stream_progress.py"', repr(str(tmp_path / "stream_progress.py")))
+    source = tmp_path / "in"
+    source.mkdir()
+    told: queue.Queue[str] = queue.Queue()
+    names = {"spark": spark, "stream": spark.readStream.format("text").load(str(source)), "print": told.put}
+    exec(listener, names)
+    try:
+        for batch, rows in enumerate((3, 5)):
+            lines(source, str(batch), range(rows))
+            assert re.fullmatch(
+                rf"orders, batch {batch}: {rows} rows, \d+ rows/s, {rows} bytes, 0 retries, 0 dead letters, "
+                r"p99 \d+ ms",
+                told.get(timeout=120),
+            )
+    finally:
+        for query in spark.streams.active:
+            query.stop()
