@@ -938,9 +938,9 @@ MUTANTS = [
     ),
     Mutant(
         "latency-of-nothing-is-nan",
-        "cyproducer/spark/sending.py",
-        "            p99_ms=p99 if p99 == p99 else 0.0,",
-        "            p99_ms=p99,",
+        "cyproducer/spark/meters.py",
+        "    return 0.0\n",
+        '    return float("nan")\n',
         ("tests/spark/test_rare_endings.py::test_a_task_without_rows_has_a_latency_that_compares",),
     ),
     Mutant(
