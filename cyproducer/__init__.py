@@ -24,10 +24,17 @@ try:
         TopicPartition,
     )
 except ImportError as error:
+    import os
     from importlib.util import find_spec
 
     if find_spec("cyproducer.base.clock") is not None:
         raise
+    if not os.path.isdir(__path__[0]):
+        raise ImportError(
+            f"{__path__[0]} is in a zip file, from which Python can't load extensions ({error}). With Spark: "
+            "not --py-files or addPyFile(), but install cyproducer on every machine, or send an environment "
+            "that has it with --archives (docs/spark.md)"
+        ) from None
     raise ImportError(
         f"{__path__[0]} contains the sources of cyproducer, and its extensions are not built ({error}). To "
         "work on them: make dev. To use an installed cyproducer: start Python elsewhere, or as python -P"

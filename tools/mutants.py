@@ -570,6 +570,34 @@ MUTANTS = [
         ("tests/spark/test_columns.py",),
     ),
     Mutant(
+        "p99-of-earlier-tasks",
+        "cyproducer/spark/meters.py",
+        "self._buckets = {} if before is None else dict(before.buckets(_LATENCY))",
+        "self._buckets: dict[float, int] = {}",
+        ("tests/spark/test_sending.py::test_the_p99_is_that_of_the_task",),
+    ),
+    Mutant(
+        "every-range-logged",
+        "cyproducer/spark/summary.py",
+        "            for r in self.ranges[:SHOWN_RANGES]\n",
+        "            for r in self.ranges\n",
+        ("tests/spark/test_sending.py",),
+    ),
+    Mutant(
+        "results-of-refused-unwanted",
+        "cyproducer/spark/rows.py",
+        "    if results:\n        yield from sent.outcomes()",
+        "    if True:\n        yield from sent.outcomes()",
+        ("tests/spark/test_rows.py::test_records_before_a_refused_one_are_yielded",),
+    ),
+    Mutant(
+        "table-options-unmentioned",
+        "cyproducer/spark/options.py",
+        'of_table = "" if given else _NO_TABLE_OPTIONS',
+        'of_table = ""',
+        ("tests/spark/test_options.py::test_without_any_option_the_error_is_about_tables",),
+    ),
+    Mutant(
         "options-of-others",
         "cyproducer/spark/topics.py",
         "if value is None or name not in known:",
@@ -910,9 +938,9 @@ MUTANTS = [
     ),
     Mutant(
         "latency-of-nothing-is-nan",
-        "cyproducer/spark/sending.py",
-        "            p99_ms=p99 if p99 == p99 else 0.0,",
-        "            p99_ms=p99,",
+        "cyproducer/spark/meters.py",
+        "    return 0.0\n",
+        '    return float("nan")\n',
         ("tests/spark/test_rare_endings.py::test_a_task_without_rows_has_a_latency_that_compares",),
     ),
     Mutant(

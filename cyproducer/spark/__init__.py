@@ -18,6 +18,7 @@ from cyproducer.spark.rows import produce_partitions
 from cyproducer.spark.sending import RowsFailedError
 from cyproducer.spark.sharing import SharedConfig, close_all, shared_producer
 from cyproducer.spark.summary import WriteSummary, WrittenRange
+from cyproducer.spark.wire import confluent_wire
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +35,7 @@ __all__ = [
     "WriteSummary",
     "WrittenRange",
     "close_all",
+    "confluent_wire",
     "foreach_batch",
     "produce_arrow",
     "produce_partitions",

@@ -45,6 +45,10 @@ def produce_arrow(
     the rows: ``error`` is null if the row was acknowledged; otherwise it is the cause, and ``offset`` is
     null. Rows that fail do not fail the task.
 
+    Batches are sent before their results are consumed. If the consumer stops early, as with ``limit()``,
+    ``take()``, ``head()`` and ``show()``, more rows are written than reported, and perhaps not all. Each
+    action on the result writes the rows again.
+
     ``config``: ``KafkaProducer``'s options.
 
     Raises: ``KafkaConfigurationError`` in this call. In the task: errors that concern all rows, such as a

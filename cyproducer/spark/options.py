@@ -53,6 +53,13 @@ _EXACTLY_ONCE_ONLY: Final = (
 )
 _OF_SPARK: Final = ("path", "checkpointlocation", "queryname")
 """Options that Spark itself passes to the sink."""
+_NO_TABLE_OPTIONS: Final = (
+    f". Spark hands no options of a table (CREATE TABLE ... USING {FORMAT}) on to a Python data source: give "
+    "them to each write, as in INSERT INTO ... WITH ('kafka.bootstrap.servers' = '...', 'topic' = '...'), or "
+    "insert into a temporary view that has them: CREATE TEMPORARY VIEW ... (value STRING) "
+    f"USING {FORMAT} OPTIONS (...)"
+)
+"""What an error adds if there are no options at all."""
 _NOT_OURS: Final = {
     "key_serializer": "keys are bytes or strings, which are written unchanged",
     "value_serializer": "values are bytes or strings, which are written unchanged",
@@ -182,8 +189,9 @@ def parse(options: Mapping[str, str], session: Mapping[str, Any] | None = None) 
         elif name not in _OF_SPARK and name not in {own.lower() for own in _OWN}:
             raise KafkaConfigurationError(_about_unknown(name))
     if "bootstrap_servers" not in {**defaults, **producer}:
+        of_table = "" if given else _NO_TABLE_OPTIONS
         raise KafkaConfigurationError(
-            "option 'kafka.bootstrap.servers' is missing: must be the addresses of the brokers"
+            f"option 'kafka.bootstrap.servers' is missing: must be the addresses of the brokers{of_table}"
         )
     config = producer_config(producer, columns=True, session=defaults)
     exactly_once = _exactly_once(given, ProducerConfig(**config.config), producer, defaults)

@@ -31,6 +31,7 @@ from cyproducer.producer import KafkaProducer
 from cyproducer.spark.batches import plain, refused_rows
 from cyproducer.spark.columns import Columns
 from cyproducer.spark.dead_letters import DeadLetters
+from cyproducer.spark.meters import SinceThen
 from cyproducer.spark.sharing import SharedConfig, await_outcomes, shared_producer
 from cyproducer.spark.summary import WriteSummary, WrittenRange, merge_ranges
 from cyproducer.structs import FailedRows
@@ -86,7 +87,7 @@ class TaskWriter:
         self._ranges: list[WrittenRange] = []
         self._bytes = 0
         self._dead_topics: dict[str, Exception] = {}
-        self._retries_before = _metrics(producer).get("record-retry-total", 0.0)
+        self._counted = SinceThen(producer)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Accepts a batch's rows. Blocks while the producer's buffer memory is exhausted.
@@ -111,16 +112,14 @@ class TaskWriter:
         ranges = merge_ranges(self._ranges)
         # Futures complete a moment before the metrics are updated.
         self._producer.flush(self._producer.config.delivery_timeout_ms / 1000)
-        metrics = _metrics(self._producer)
-        p99 = metrics.get("acknowledgement-latency-p99", 0.0)
+        retries, p99_ms = self._counted.retries_and_p99_ms()
         return WriteSummary(
             rows=sum(each.records for each in ranges),
             bytes=self._bytes,
             dead_letters=dead,
             ranges=ranges,
-            retries=int(metrics.get("record-retry-total", 0.0) - self._retries_before),
-            # NaN if nothing was sent.
-            p99_ms=p99 if p99 == p99 else 0.0,
+            retries=retries,
+            p99_ms=p99_ms,
             tasks=1,
         )
 
@@ -284,7 +283,3 @@ def write_task(
     with shared_producer(config) as producer:
         dead = DeadLetters(producer, dead_letter_topic) if dead_letter_topic is not None else None
         return write_all(TaskWriter(producer, columns, topic, dead), batches)
-
-
-def _metrics(producer: KafkaProducer) -> dict[str, float]:
-    return producer.metrics().get("producer-metrics", {})

@@ -61,6 +61,17 @@ def test_rows_of_a_data_frame_and_serializers(spark: Any, kafka: KafkaCluster) -
     assert Counter(r.value for r in found) == Counter(b"%d!" % number for number in range(1000))
 
 
+def test_pairs_without_results(spark: Any, kafka: KafkaCluster) -> None:
+    from cyproducer.spark import produce_partitions
+
+    kafka.create_topic("rows-no-results", 1)
+    produce = produce_partitions("rows-no-results", results=False, bootstrap_servers=kafka.bootstrap_servers)
+    rdd = spark.sparkContext.parallelize([(b"%d" % number, b"v") for number in range(1000)], 2)
+    assert rdd.mapPartitions(produce).count() == 0
+    found = read_all(kafka.bootstrap_servers, "rows-no-results", 1000)
+    assert Counter(r.key for r in found) == Counter(b"%d" % number for number in range(1000))
+
+
 def test_a_worker_has_one_producer_for_all_of_its_tasks(spark: Any, kafka: KafkaCluster) -> None:
     from cyproducer.spark import produce_partitions
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import datetime
+import queue
+import re
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +16,7 @@ import pytest
 
 from tests.forked import needs_module
 from tests.integration.consume import read_all
+from tests.pages import ROOT, blocks
 from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.spark_session import spark_session
 
@@ -182,6 +185,59 @@ def test_a_missing_topic_is_created_only_on_request(spark: Any, kafka: KafkaClus
     assert Counter(r.value for r in found) == Counter({str(n).encode(): 2 for n in range(10)})
 
 
+def test_sql_writes_with_options_of_the_statement_or_of_a_view(spark: Any, kafka: KafkaCluster) -> None:
+    kafka.create_topic("spark-sql", 1)
+    given = f"'kafka.bootstrap.servers' '{kafka.bootstrap_servers}', 'topic' 'spark-sql'"
+    spark.sql(f"CREATE TABLE sql_table (value STRING) USING cyproducer OPTIONS ({given})")
+    spark.sql(f"CREATE TEMPORARY VIEW sql_view (value STRING) USING cyproducer OPTIONS ({given})")
+    with pytest.raises(Exception, match="Spark hands no options of a table"):
+        spark.sql("INSERT INTO sql_table VALUES ('lost')")
+    with_options = given.replace("' '", "' = '")
+    spark.sql(f"INSERT INTO sql_table WITH ({with_options}) VALUES ('statement')")
+    spark.sql("INSERT INTO sql_view VALUES ('view')")
+    df = spark.createDataFrame([("table",)], "value string")
+    writer = df.write.format("cyproducer").mode("append").options(**options(kafka, topic="spark-sql"))
+    # The first makes the table, which also has no options.
+    for _ in range(2):
+        writer.saveAsTable("sql_saved")
+    df.writeTo("sql_table").options(**options(kafka, topic="spark-sql")).append()
+    found = read_all(kafka.bootstrap_servers, "spark-sql", 5)
+    assert [r.value for r in found] == [b"statement", b"view", b"table", b"table", b"table"]
+
+
+def test_sql_writes_to_a_table_with_the_settings_of_the_session(spark: Any, kafka: KafkaCluster) -> None:
+    from cyproducer.spark import register
+
+    kafka.create_topic("spark-sql-session", 1)
+    spark.conf.set("spark.cyproducer.kafka.bootstrap.servers", kafka.bootstrap_servers)
+    try:
+        register(spark)
+        spark.sql("CREATE TABLE sql_of_session (topic STRING, value STRING) USING cyproducer")
+        spark.sql("INSERT INTO sql_of_session VALUES ('spark-sql-session', 'v')")
+    finally:
+        spark.conf.unset("spark.cyproducer.kafka.bootstrap.servers")
+        register(spark)
+    assert [r.value for r in read_all(kafka.bootstrap_servers, "spark-sql-session", 1)] == [b"v"]
+
+
+def test_values_in_confluents_wire_format(spark: Any, kafka: KafkaCluster) -> None:
+    from pyspark.sql.functions import col
+
+    from cyproducer.spark import confluent_wire
+
+    kafka.create_topic("spark-wire", 1)
+    rows = [("1", b"\x02\x00", "t\xfc"), ("2", None, "")]
+    df = spark.createDataFrame(rows, "key string, encoded binary, text string").coalesce(1)
+    for value in (confluent_wire("encoded", 0x01020304), confluent_wire(col("text"), 2**31 - 1)):
+        write(df.select("key", value.alias("value")), kafka, topic="spark-wire")
+    assert [r.value for r in read_all(kafka.bootstrap_servers, "spark-wire", 4)] == [
+        b"\x00\x01\x02\x03\x04\x02\x00",
+        None,
+        b"\x00\x7f\xff\xff\xfft\xc3\xbc",
+        b"\x00\x7f\xff\xff\xff",
+    ]
+
+
 SUMMARIES = """
 def keep(summary):
     with open(FILE, "a") as file:
@@ -238,3 +294,63 @@ def test_a_stream_continues_from_its_checkpoint(spark: Any, kafka: KafkaCluster,
     run_stream(spark, kafka, source, checkpoint, "spark-stream")
     found = read_all(kafka.bootstrap_servers, "spark-stream", 3000)
     assert Counter(int(r.value or b"-1") for r in found) == Counter(range(3000))
+
+
+def test_a_stream_in_update_mode_needs_foreach_batch(spark: Any, kafka: KafkaCluster, tmp_path: Path) -> None:
+    from cyproducer.spark import foreach_batch
+
+    kafka.create_topic("spark-update", 1)
+    source = tmp_path / "in"
+    source.mkdir()
+    counts = (
+        spark.readStream.format("text")
+        .load(str(source))
+        .groupBy("value")
+        .count()
+        .selectExpr("value as key", "cast(count as string) as value")
+    )
+
+    def run(name: str, writer: Any) -> None:
+        checkpoint = str(tmp_path / f"checkpoint-{name}")
+        writer = writer.outputMode("update").option("checkpointLocation", checkpoint)
+        assert writer.trigger(availableNow=True).start().awaitTermination(120)
+
+    lines(source, "a", range(2))
+    with pytest.raises(Exception, match="cyproducer does not support Update mode"):
+        run("format", counts.writeStream.format("cyproducer").options(**options(kafka, topic="spark-update")))
+    write = foreach_batch("spark-update", bootstrap_servers=kafka.bootstrap_servers)
+    run("batch", counts.writeStream.foreachBatch(write))
+    lines(source, "b", range(1))
+    run("batch", counts.writeStream.foreachBatch(write))
+    found = read_all(kafka.bootstrap_servers, "spark-update", 3)
+    # The second batch wrote only what it changed.
+    assert sorted((r.key, r.value) for r in found) == [(b"0", b"1"), (b"0", b"2"), (b"1", b"1")]
+
+
+def test_the_page_shows_a_streams_progress_in_one_place(
+    spark: Any, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    kafka.create_topic("orders", 1)
+    module, listener = (
+        block.text.replace("/tmp/", f"{tmp_path}/").replace("localhost:9092", kafka.bootstrap_servers)
+        for block in blocks(ROOT / "docs" / "spark.md", "python")
+        if "orders-progress" in block.text
+    )
+    (tmp_path / "stream_progress.py").write_text(module)
+    listener = listener.replace('"stream_progress.py"', repr(str(tmp_path / "stream_progress.py")))
+    source = tmp_path / "in"
+    source.mkdir()
+    told: queue.Queue[str] = queue.Queue()
+    names = {"spark": spark, "stream": spark.readStream.format("text").load(str(source)), "print": told.put}
+    exec(listener, names)
+    try:
+        for batch, rows in enumerate((3, 5)):
+            lines(source, str(batch), range(rows))
+            assert re.fullmatch(
+                rf"orders, batch {batch}: {rows} rows, \d+ rows/s, {rows} bytes, 0 retries, 0 dead letters, "
+                r"p99 \d+ ms",
+                told.get(timeout=120),
+            )
+    finally:
+        for query in spark.streams.active:
+            query.stop()

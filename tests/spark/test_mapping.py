@@ -133,3 +133,21 @@ def test_a_row_that_failed_at_the_broker_has_its_error_after_others_were_refused
     assert "InvalidTopicError: t-1" in found[3]["error"]
     assert [(row["partition"], row["offset"]) for row in found[1:2]] == [(0, 0)]
     assert found[0]["partition"] is None
+
+
+def test_a_consumer_that_stops_early_has_more_rows_written_than_reported(broker: EmbeddedBroker) -> None:
+    broker.create_topic("limited", 1)
+    batches = iter([values(b"0", b"1"), values(b"2", b"3")])
+    # The window is open: both batches are sent before a result is yielded, unless the first is quickly
+    # acknowledged, which the linger prevents.
+    produce = produce_arrow(
+        "limited",
+        bootstrap_servers=broker.bootstrap_servers,
+        linger_ms=HOUR_MS,
+        delivery_timeout_ms=2 * HOUR_MS,
+    )
+    results = produce(batches)
+    reported = next(results)
+    results.close()  # type: ignore[attr-defined]
+    assert reported.num_rows == 2
+    assert [r.value for r in read_all(broker.bootstrap_servers, "limited", 4)] == [b"0", b"1", b"2", b"3"]

@@ -44,6 +44,14 @@ def test_options_that_spark_adds_are_accepted() -> None:
     parse({**SERVERS, "checkpointLocation": "/tmp/c", "path": "p", "queryName": "q"})
 
 
+def test_without_any_option_the_error_is_about_tables() -> None:
+    about_tables = r"servers' is missing.* hands no options of a table .* INSERT INTO \.\.\. WITH \("
+    with pytest.raises(KafkaConfigurationError, match=about_tables):
+        parse({})
+    with pytest.raises(KafkaConfigurationError, match=r"must be the addresses of the brokers$"):
+        parse({"topic": "t"})
+
+
 ONCE = {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": "app"}
 
 

@@ -327,10 +327,25 @@ def test_the_first_record_that_fails_ends_the_partition(broker: EmbeddedBroker) 
     assert read_all(broker.bootstrap_servers, "failing", 1)[0].value == b"fine"
 
 
-def test_records_before_a_refused_one_are_yielded(broker: EmbeddedBroker, together: list[int]) -> None:
-    broker.create_topic("refusing", 1)
+@pytest.mark.parametrize("kind", [bytes, dict])
+def test_without_results_nothing_is_yielded(broker: EmbeddedBroker, kind: type) -> None:
+    topic = f"without-results-{kind.__name__}"
+    broker.create_topic(topic, 1)
+    produce = produce_partitions(topic, results=False, bootstrap_servers=broker.bootstrap_servers)
+    values = [b"%d" % number for number in range(2000)]
+    assert list(produce(values if kind is bytes else [{"value": value} for value in values])) == []
+    assert [r.value for r in read_all(broker.bootstrap_servers, topic, 2000)] == values
+
+
+@pytest.mark.parametrize("results", [True, False])
+def test_records_before_a_refused_one_are_yielded(
+    broker: EmbeddedBroker, together: list[int], results: bool
+) -> None:
+    topic = f"refusing-{results}"
+    broker.create_topic(topic, 1)
     produce = produce_partitions(
-        "refusing",
+        topic,
+        results=results,
         bootstrap_servers=broker.bootstrap_servers,
         # One request per record, one after the other.
         batch_size=200,
@@ -343,8 +358,8 @@ def test_records_before_a_refused_one_are_yielded(broker: EmbeddedBroker, togeth
         told.extend(produce(b"%d" % n * 150 for n in range(4)))
     # The last record is sent unless the failure is already known.
     assert together in ([1, 2], [1, 2, 1])
-    assert (raised.value.topic, raised.value.partition) == ("refusing", 0)
-    assert [metadata.offset for metadata in told] == [0, 1]
+    assert (raised.value.topic, raised.value.partition) == (topic, 0)
+    assert [metadata.offset for metadata in told] == ([0, 1] if results else [])
 
 
 def test_rows_that_do_not_fit_together_are_sent_one_by_one(broker: EmbeddedBroker) -> None:

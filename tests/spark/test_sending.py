@@ -88,6 +88,17 @@ def test_the_summary_counts_retries(broker: EmbeddedBroker, producer: KafkaProdu
     assert [r.value for r in found][-3:] == [b"1", b"2", b"3"]
 
 
+def test_the_p99_is_that_of_the_task(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+    """The producer's own percentile covers its last 30 seconds: it still shows the slow task."""
+    broker.create_topic("slow-once", 1)
+    broker.delay(1, 300)
+    assert write_all(TaskWriter(producer, PLAIN, "slow-once", None), [values(b"0")]).p99_ms > 290
+    broker.delay(1, 0)
+    assert 0 < write_all(TaskWriter(producer, PLAIN, "slow-once", None), [values(b"1")]).p99_ms < 150
+    assert producer.metrics()["producer-metrics"]["acknowledgement-latency-p99"] > 290
+    assert write_all(TaskWriter(producer, PLAIN, "slow-once", None), []).p99_ms == 0.0
+
+
 def test_rows_that_were_accepted_are_not_sent_again(
     broker: EmbeddedBroker, producer: KafkaProducer, half_sent: UnknownTopicOrPartitionError
 ) -> None:
@@ -259,7 +270,7 @@ class Picky:
 
     def __init__(self, producer: KafkaProducer) -> None:
         self.config = producer.config
-        self.metrics = producer.metrics
+        self._runtime = producer._runtime
         self.under_way = 0
         self.taken: list[bytes] = []
 
@@ -316,6 +327,27 @@ def test_ranges_of_a_partition_are_merged() -> None:
     assert merge_ranges(
         [WrittenRange("b", 0, 5, 9, 5), WrittenRange("a", 1, 0, 3, 4), WrittenRange("b", 0, 1, 2, 2)]
     ) == (WrittenRange("a", 1, 0, 3, 4), WrittenRange("b", 0, 1, 9, 7))
+
+
+@pytest.mark.parametrize(
+    ("topics", "end"),
+    [
+        (12, "topic-0011-0 0..4 (5)"),
+        (13, "topic-0011-0 0..4 (5); and 1 more partition of 1 topic"),
+        (500, "topic-0011-0 0..4 (5); and 488 more partitions of 488 topics"),
+    ],
+)
+def test_the_log_line_has_the_first_ranges_and_counts_the_rest(topics: int, end: str) -> None:
+    ranges = tuple(WrittenRange(f"topic-{number:04}", 0, 0, 4, 5) for number in range(topics))
+    line = str(WriteSummary(rows=5 * topics, ranges=ranges, tasks=1))
+    assert line.endswith(end)
+    assert "1 tasks: topic-0000-0 0..4 (5); topic-0001-0" in line
+    assert len(line) < 500
+
+
+def test_partitions_of_one_topic_are_counted_once() -> None:
+    ranges = tuple(WrittenRange("t", number, 0, 4, 5) for number in range(20))
+    assert str(WriteSummary(ranges=ranges)).endswith("; and 8 more partitions of 1 topic")
 
 
 def test_summaries_of_tasks_are_added() -> None:

@@ -83,12 +83,11 @@ class Answering:
     """A producer whose batches end as ``outcome`` says."""
 
     def __init__(self) -> None:
-        self.config = SimpleNamespace(delivery_timeout_ms=1000, max_request_size=1 << 20)
+        self.config = SimpleNamespace(
+            metrics_enabled=False, delivery_timeout_ms=1000, max_request_size=1 << 20
+        )
         self.error: BaseException | None = None
         self.ranges: list[Any] = []
-
-    def metrics(self) -> dict[str, dict[str, float]]:
-        return {}
 
     def flush(self, timeout: float) -> None:
         pass
