@@ -1,4 +1,4 @@
-"""Encodes and decodes every Kafka message except Produce: handshake, Metadata, producer id, transactions.
+"""Encodes and decodes every Kafka message except Produce: handshake, Metadata, transactions, reading.
 
 Owns the byte layout of these requests and responses in each version the package implements, and of the
 Produce response field with broker addresses. Does not own the primitive types (``primitives.pyx``), sockets
@@ -14,10 +14,14 @@ from cyproducer.control.apis import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
     API_VERSIONS,
+    CREATE_TOPICS,
+    DESCRIBE_CONFIGS,
     DESCRIBE_TRANSACTIONS,
     END_TXN,
+    FETCH,
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
+    LIST_OFFSETS,
     LIST_TRANSACTIONS,
     METADATA,
     NO_TOPIC_ID,
@@ -29,10 +33,18 @@ from cyproducer.control.apis import (
     Api,
     ApiVersionsResponse,
     BrokerInfo,
+    CreatedTopic,
+    CreateTopicsResponse,
+    DescribeConfigsResponse,
+    DescribedConfigs,
     DescribeTransactionsResponse,
     EndTxnResponse,
+    FetchedPartition,
+    FetchResponse,
     FindCoordinatorResponse,
     InitProducerIdResponse,
+    ListedOffset,
+    ListOffsetsResponse,
     ListTransactionsResponse,
     MetadataResponse,
     PartitionInfo,
@@ -53,6 +65,10 @@ _Frame = bytes | bytearray | memoryview
 
 UNSUPPORTED_VERSION = 35
 """A broker sends this error in version 0, whatever version was requested (KIP-511)."""
+LATEST, EARLIEST = -1, -2
+"""Timestamps of ListOffsets."""
+TOPIC, BROKER = 2, 4
+"""Resource types of DescribeConfigs."""
 _FEATURES_EPOCH_TAG = 1
 _FINALIZED_FEATURES_TAG = 2
 
@@ -349,6 +365,166 @@ def encode_list_transactions(
         writer.nullable_string("pattern", pattern)
     elif pattern:
         raise ValueError(f"{writer.message}: pattern={pattern!r} needs version 2 or newer")
+    writer.no_tags()
+    return writer.finish()
+
+
+def encode_fetch(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    topic: str,
+    partition: int,
+    offset: int,
+    max_bytes: int,
+    max_wait_ms: int = 0,
+) -> bytes:
+    """Encodes a Fetch request v4-v12 of one partition as a whole frame, without a session (KIP-98, KIP-227).
+
+    It reads uncommitted records, too, and does not state an epoch of the leader.
+
+    Args:
+        topic: the topic's name.
+        partition: a partition that the broker leads.
+        offset: the first offset; the broker returns the batch with it, or the next one.
+        max_bytes: of the response; a first batch that is larger is returned all the same.
+        max_wait_ms: how long the broker waits for a record, and answers nothing else on this connection.
+    """
+    writer = _request(FETCH, version, correlation_id, client_id)
+    writer.int32(-1)  # Not a replica.
+    writer.int32(max_wait_ms)
+    writer.int32(1)
+    writer.int32(max_bytes)
+    writer.boolean(False)  # The isolation level.
+    if version >= 7:
+        writer.int32(0)
+        writer.int32(-1)
+    writer.count(1)
+    writer.string("topic", topic)
+    writer.count(1)
+    writer.int32(partition)
+    if version >= 9:
+        writer.int32(-1)
+    writer.int64(offset)
+    if version >= 12:
+        writer.int32(-1)
+    if version >= 5:
+        writer.int64(-1)
+    writer.int32(max_bytes)
+    writer.no_tags()
+    writer.no_tags()
+    if version >= 7:
+        writer.count(0)
+    if version >= 11:
+        writer.string("rack_id", "")
+    writer.no_tags()
+    return writer.finish()
+
+
+def encode_list_offsets(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    topic: str,
+    partition: int,
+    timestamp: int,
+) -> bytes:
+    """Encodes a ListOffsets request v1-v7 of one partition as a whole frame (KIP-79).
+
+    It does not state an epoch of the leader.
+
+    Args:
+        topic: the topic's name.
+        partition: a partition that the broker leads.
+        timestamp: ``LATEST``: the high watermark; ``EARLIEST``: the log's first offset; or milliseconds since
+            the epoch.
+    """
+    writer = _request(LIST_OFFSETS, version, correlation_id, client_id)
+    writer.int32(-1)  # Not a replica.
+    if version >= 2:
+        writer.boolean(False)  # The isolation level.
+    writer.count(1)
+    writer.string("topic", topic)
+    writer.count(1)
+    writer.int32(partition)
+    if version >= 4:
+        writer.int32(-1)
+    writer.int64(timestamp)
+    writer.no_tags()
+    writer.no_tags()
+    writer.no_tags()
+    return writer.finish()
+
+
+def encode_create_topics(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    name: str,
+    partitions: int,
+    replication_factor: int,
+    configs: Mapping[str, str],
+    timeout_ms: int,
+) -> bytes:
+    """Encodes a CreateTopics request v2-v7 of one topic as a whole frame (KIP-4; KIP-464 for v4).
+
+    Args:
+        name: of the topic.
+        partitions: how many; -1: the brokers' default. Needs v4.
+        replication_factor: replicas of each partition; -1: the brokers' default. Needs v4.
+        configs: the topic's options.
+        timeout_ms: how long the controller waits for the brokers.
+    """
+    writer = _request(CREATE_TOPICS, version, correlation_id, client_id)
+    if version < 4 and (partitions < 0 or replication_factor < 0):
+        raise ValueError(
+            f"{writer.message}: partitions={partitions} with replication_factor={replication_factor} "
+            "needs version 4 or newer"
+        )
+    writer.count(1)
+    writer.string("name", name)
+    writer.int32(partitions)
+    writer.int16(replication_factor)
+    writer.count(0)
+    writer.count(len(configs))
+    for key, value in configs.items():
+        writer.string("config name", key)
+        writer.string("config value", value)
+        writer.no_tags()
+    writer.no_tags()
+    writer.int32(timeout_ms)
+    writer.boolean(False)
+    writer.no_tags()
+    return writer.finish()
+
+
+def encode_describe_configs(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    resource_type: int,
+    names: Sequence[str],
+    keys: Sequence[str] | None = None,
+) -> bytes:
+    """Encodes a DescribeConfigs request v1-v4 as a whole frame (KIP-133).
+
+    Args:
+        resource_type: ``TOPIC`` or ``BROKER``. The options of a broker must be asked of that broker.
+        names: topics, or node ids in decimal.
+        keys: options; None: all of them.
+    """
+    writer = _request(DESCRIBE_CONFIGS, version, correlation_id, client_id)
+    writer.count(len(names))
+    for name in names:
+        writer.raw(resource_type.to_bytes(1, "big"))
+        writer.string("resource name", name)
+        writer.count(-1 if keys is None else len(keys))
+        for key in keys or ():
+            writer.string("configuration key", key)
+        writer.no_tags()
+    writer.boolean(False)
+    if version >= 3:
+        writer.boolean(False)
     writer.no_tags()
     return writer.finish()
 
@@ -698,6 +874,149 @@ def decode_list_transactions(version: int, frame: _Frame) -> ListTransactionsRes
     reader.skip_tags()
     reader.finish()
     return ListTransactionsResponse(throttle_time_ms, error_code, unknown_states, transactions)
+
+
+def _nullable_count(reader: Reader, field: str, element_size: int) -> int:
+    """Like ``Reader.count``, but the null array, or null bytes, count as empty."""
+    elements = reader.uvarint(field) - 1 if reader.flexible else reader.int32(field)
+    if elements == -1:
+        return 0
+    if elements < 0:
+        reader.fail(field, f"has a count of {elements}")
+    if elements * element_size > reader.left:
+        reader.fail(field, f"claims {elements} elements of at least {element_size} bytes")
+    return elements
+
+
+def _read_fetched(reader: Reader, version: int, topic: str) -> FetchedPartition:
+    partition = reader.int32("partitions.partition_index")
+    error_code = reader.int16("partitions.error_code")
+    high_watermark = reader.int64("partitions.high_watermark")
+    last_stable_offset = reader.int64("partitions.last_stable_offset")
+    log_start_offset = reader.int64("partitions.log_start_offset") if version >= 5 else -1
+    for _ in range(_nullable_count(reader, "partitions.aborted_transactions", 16)):
+        reader.int64("aborted_transactions.producer_id")
+        reader.int64("aborted_transactions.first_offset")
+        reader.skip_tags()
+    if version >= 11:
+        reader.int32("partitions.preferred_read_replica")
+    records = reader.raw("partitions.records", _nullable_count(reader, "partitions.records", 1))
+    reader.skip_tags()
+    return FetchedPartition(
+        topic, partition, error_code, high_watermark, last_stable_offset, log_start_offset, records
+    )
+
+
+def decode_fetch(version: int, frame: _Frame) -> FetchResponse:
+    """Decodes a Fetch response v4-v12. Aborted transactions and preferred replicas are left out."""
+    reader = _response(FETCH, version, frame)
+    error_code = 0
+    reader.int32("correlation_id")
+    reader.skip_tags()
+    throttle_time_ms = reader.int32("throttle_time_ms")
+    if version >= 7:
+        error_code = reader.int16("error_code")
+        reader.int32("session_id")
+    partitions = []
+    for _ in range(reader.count("responses", 3 if reader.flexible else 6)):
+        topic = reader.string("responses.topic")
+        for _ in range(reader.count("responses.partitions", 30)):
+            partitions.append(_read_fetched(reader, version, topic))
+        reader.skip_tags()
+    reader.skip_tags()
+    reader.finish()
+    return FetchResponse(throttle_time_ms, error_code, partitions)
+
+
+def decode_list_offsets(version: int, frame: _Frame) -> ListOffsetsResponse:
+    """Decodes a ListOffsets response v1-v7."""
+    reader = _response(LIST_OFFSETS, version, frame)
+    reader.int32("correlation_id")
+    reader.skip_tags()
+    throttle_time_ms = reader.int32("throttle_time_ms") if version >= 2 else 0
+    offsets = []
+    for _ in range(reader.count("topics", 3 if reader.flexible else 6)):
+        topic = reader.string("topics.name")
+        for _ in range(reader.count("topics.partitions", 22)):
+            partition = reader.int32("topics.partitions.partition_index")
+            error_code = reader.int16("topics.partitions.error_code")
+            timestamp = reader.int64("topics.partitions.timestamp")
+            offset = reader.int64("topics.partitions.offset")
+            leader_epoch = reader.int32("topics.partitions.leader_epoch") if version >= 4 else -1
+            reader.skip_tags()
+            offsets.append(ListedOffset(topic, partition, error_code, timestamp, offset, leader_epoch))
+        reader.skip_tags()
+    reader.skip_tags()
+    reader.finish()
+    return ListOffsetsResponse(throttle_time_ms, offsets)
+
+
+def decode_create_topics(version: int, frame: _Frame) -> CreateTopicsResponse:
+    """Decodes a CreateTopics response v2-v7. The topics' options are left out."""
+    reader = _response(CREATE_TOPICS, version, frame)
+    topic_id = NO_TOPIC_ID
+    topics = []
+    reader.int32("correlation_id")
+    reader.skip_tags()
+    throttle_time_ms = reader.int32("throttle_time_ms")
+    for _ in range(reader.count("topics", 5 if reader.flexible else 6)):
+        name = reader.string("topics.name")
+        if version >= 7:
+            topic_id = reader.raw("topics.topic_id", len(NO_TOPIC_ID))
+        error_code = reader.int16("topics.error_code")
+        error_message = reader.nullable_string("topics.error_message")
+        if version >= 5:
+            reader.int32("topics.num_partitions")
+            reader.int16("topics.replication_factor")
+            for _ in range(_nullable_count(reader, "topics.configs", 6)):
+                reader.string("topics.configs.name")
+                reader.nullable_string("topics.configs.value")
+                reader.raw("topics.configs.read_only, config_source, is_sensitive", 3)
+                reader.skip_tags()
+        reader.skip_tags()
+        topics.append(CreatedTopic(name, topic_id, error_code, error_message))
+    reader.skip_tags()
+    reader.finish()
+    return CreateTopicsResponse(throttle_time_ms, topics)
+
+
+def _read_configs(reader: Reader, version: int) -> dict[str, str | None]:
+    configs = {}
+    for _ in range(reader.count("results.configs", 7)):
+        name = reader.string("results.configs.name")
+        value = reader.nullable_string("results.configs.value")
+        reader.raw("results.configs.read_only, config_source, is_sensitive", 3)
+        for _ in range(reader.count("results.configs.synonyms", 3)):
+            reader.string("results.configs.synonyms.name")
+            reader.nullable_string("results.configs.synonyms.value")
+            reader.raw("results.configs.synonyms.source", 1)
+            reader.skip_tags()
+        if version >= 3:
+            reader.raw("results.configs.config_type", 1)
+            reader.nullable_string("results.configs.documentation")
+        reader.skip_tags()
+        configs[name] = value
+    return configs
+
+
+def decode_describe_configs(version: int, frame: _Frame) -> DescribeConfigsResponse:
+    """Decodes a DescribeConfigs response v1-v4. Of each option only its value is kept."""
+    reader = _response(DESCRIBE_CONFIGS, version, frame)
+    results = []
+    reader.int32("correlation_id")
+    reader.skip_tags()
+    throttle_time_ms = reader.int32("throttle_time_ms")
+    for _ in range(reader.count("results", 7)):
+        error_code = reader.int16("results.error_code")
+        error_message = reader.nullable_string("results.error_message")
+        resource_type = reader.raw("results.resource_type", 1)[0]
+        name = reader.string("results.resource_name")
+        configs = _read_configs(reader, version)
+        reader.skip_tags()
+        results.append(DescribedConfigs(error_code, error_message, resource_type, name, configs))
+    reader.skip_tags()
+    reader.finish()
+    return DescribeConfigsResponse(throttle_time_ms, results)
 
 
 def decode_sasl_handshake(version: int, frame: _Frame) -> SaslHandshakeResponse:

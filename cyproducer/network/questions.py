@@ -22,10 +22,14 @@ from cyproducer.base.threads import Condition
 from cyproducer.config import ProducerConfig
 from cyproducer.control.apis import (
     API_VERSIONS,
+    CREATE_TOPICS,
+    DESCRIBE_CONFIGS,
     DESCRIBE_TRANSACTIONS,
     END_TXN,
+    FETCH,
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
+    LIST_OFFSETS,
     LIST_TRANSACTIONS,
     METADATA,
     Api,
@@ -48,6 +52,10 @@ _DECODERS: dict[Api, Callable[[int, bytes], Any]] = {
     END_TXN: protocol.decode_end_txn,
     DESCRIBE_TRANSACTIONS: protocol.decode_describe_transactions,
     LIST_TRANSACTIONS: protocol.decode_list_transactions,
+    FETCH: protocol.decode_fetch,
+    LIST_OFFSETS: protocol.decode_list_offsets,
+    CREATE_TOPICS: protocol.decode_create_topics,
+    DESCRIBE_CONFIGS: protocol.decode_describe_configs,
 }
 _ANSWERED_LATE_S = 0.5
 """How often a waiting thread looks, in case that nobody has woken it."""
