@@ -115,8 +115,7 @@ class TransactionAdmin:
         self._runtime.start()
         client = self._runtime.client
         self._coordinators = Coordinators(client.questions, self._backoff, client.diagnosis)
-        #: For the parts of this package that read topics.
-        self._reading = Reading(client.questions, self._backoff, client.diagnosis)
+        self._reader = Reading(client.questions, self._backoff, client.diagnosis)
         self._finalizer = weakref.finalize(self, finish, self._runtime)
         # Not at exit: all producers are closed then, at the same time.
         self._finalizer.atexit = False
@@ -279,9 +278,18 @@ class TransactionAdmin:
 
     @property
     def _asking(self) -> Coordinators:
+        self._refuse_a_child()
+        return self._coordinators
+
+    @property
+    def _reading(self) -> Reading:
+        """Reads topics over the same connections; its calls take what ``_deadline`` returns."""
+        self._refuse_a_child()
+        return self._reader
+
+    def _refuse_a_child(self) -> None:
         if self._pid != os.getpid():
             raise errors.IllegalStateError("this TransactionAdmin was made before a fork: make another one")
-        return self._coordinators
 
 
 def _described(call: Describing) -> DescribedTransaction:

@@ -172,45 +172,55 @@ LIST_TRANSACTIONS = Api(
     releases=(((3, 0), 0), ((3, 8), 1), ((4, 1), 2)),
     required=False,
 )
-# Programs that read a topic, or look at one, need Kafka 3.0: one version of each is enough.
 FETCH = Api(
     1,
     "Fetch",
-    lowest=12,
+    # The first with batches of magic 2 and both isolation levels.
+    lowest=4,
+    # Later versions name topics by id alone (KIP-516).
     highest=12,
     flexible=12,
     client_throttles=8,
-    releases=(((2, 7), 12),),
+    releases=(
+        ((2, 1), 10),
+        ((2, 3), 11),
+        ((2, 7), 12),
+        ((3, 1), 13),
+        ((3, 5), 15),
+        ((3, 7), 16),
+        ((3, 9), 17),
+        ((4, 1), 18),
+    ),
     required=False,
 )
 LIST_OFFSETS = Api(
     2,
     "ListOffsets",
-    lowest=7,
+    lowest=1,
     highest=7,
     flexible=6,
     client_throttles=3,
-    releases=(((3, 0), 7),),
+    releases=(((2, 1), 4), ((2, 2), 5), ((2, 8), 6), ((3, 0), 7), ((3, 6), 8), ((3, 9), 9), ((4, 0), 10)),
     required=False,
 )
 CREATE_TOPICS = Api(
     19,
     "CreateTopics",
-    lowest=7,
+    lowest=2,
     highest=7,
     flexible=5,
     client_throttles=3,
-    releases=(((2, 8), 7),),
+    releases=(((2, 1), 3), ((2, 4), 5), ((2, 7), 6), ((2, 8), 7)),
     required=False,
 )
 DESCRIBE_CONFIGS = Api(
     32,
     "DescribeConfigs",
-    lowest=4,
+    lowest=1,
     highest=4,
     flexible=4,
     client_throttles=2,
-    releases=(((2, 8), 4),),
+    releases=(((2, 1), 2), ((2, 6), 3), ((2, 8), 4)),
     required=False,
 )
 APIS = (
@@ -514,37 +524,80 @@ class ListTransactionsResponse(NamedTuple):
     transactions: list[TransactionListing]
 
 
-class FetchResponse(NamedTuple):
-    """What one partition's leader has from an offset on: record batches, of which the last may be cut off.
-    ``high_watermark``: the offset behind the last record that all replicas in sync have."""
+class FetchedPartition(NamedTuple):
+    """What a leader has returned of one partition (KIP-98).
 
-    throttle_time_ms: int
+    Offsets are -1 with an error; ``log_start_offset`` is -1 before version 5. ``records`` are whole batches,
+    of which the last may be cut off.
+    """
+
+    topic: str
+    partition: int
     error_code: int
     high_watermark: int
+    last_stable_offset: int
     log_start_offset: int
     records: bytes
 
 
-class ListOffsetsResponse(NamedTuple):
-    """An offset of one partition; -1 with an error."""
+class FetchResponse(NamedTuple):
+    """Batches of partitions; ``error_code`` is 0 before version 7."""
 
     throttle_time_ms: int
     error_code: int
+    partitions: list[FetchedPartition]
+
+
+class ListedOffset(NamedTuple):
+    """An offset of one partition, -1 with an error; ``leader_epoch`` is -1 before version 4."""
+
+    topic: str
+    partition: int
+    error_code: int
+    timestamp: int
     offset: int
+    leader_epoch: int
+
+
+class ListOffsetsResponse(NamedTuple):
+    """One offset for each partition of the request; ``throttle_time_ms`` is 0 before version 2 (KIP-79)."""
+
+    throttle_time_ms: int
+    offsets: list[ListedOffset]
+
+
+class CreatedTopic(NamedTuple):
+    """Whether a topic was created; ``topic_id`` is ``NO_TOPIC_ID`` before version 7 and with an error.
+
+    The message is the broker's own text, None without one.
+    """
+
+    name: str
+    topic_id: bytes
+    error_code: int
+    error_message: str | None
 
 
 class CreateTopicsResponse(NamedTuple):
-    """The outcome for one topic, with the broker's own text."""
+    """One outcome for each topic of the request (KIP-4)."""
 
     throttle_time_ms: int
+    topics: list[CreatedTopic]
+
+
+class DescribedConfigs(NamedTuple):
+    """The options of a topic or a broker (KIP-133); ``resource_type`` as in the request."""
+
     error_code: int
     error_message: str | None
+    resource_type: int
+    name: str
+    #: Option -> value; None if it is secret or has none.
+    configs: dict[str, str | None]
 
 
 class DescribeConfigsResponse(NamedTuple):
-    """The configuration of one topic; without the values that brokers hide."""
+    """One description for each resource of the request."""
 
     throttle_time_ms: int
-    error_code: int
-    error_message: str | None
-    values: dict[str, str]
+    results: list[DescribedConfigs]

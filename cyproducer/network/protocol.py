@@ -1,4 +1,4 @@
-"""Encodes and decodes every Kafka message except Produce: handshake, Metadata, producer id, transactions.
+"""Encodes and decodes every Kafka message except Produce: handshake, Metadata, transactions, reading.
 
 Owns the byte layout of these requests and responses in each version the package implements, and of the
 Produce response field with broker addresses. Does not own the primitive types (``primitives.pyx``), sockets
@@ -14,10 +14,14 @@ from cyproducer.control.apis import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
     API_VERSIONS,
+    CREATE_TOPICS,
+    DESCRIBE_CONFIGS,
     DESCRIBE_TRANSACTIONS,
     END_TXN,
+    FETCH,
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
+    LIST_OFFSETS,
     LIST_TRANSACTIONS,
     METADATA,
     NO_TOPIC_ID,
@@ -29,10 +33,18 @@ from cyproducer.control.apis import (
     Api,
     ApiVersionsResponse,
     BrokerInfo,
+    CreatedTopic,
+    CreateTopicsResponse,
+    DescribeConfigsResponse,
+    DescribedConfigs,
     DescribeTransactionsResponse,
     EndTxnResponse,
+    FetchedPartition,
+    FetchResponse,
     FindCoordinatorResponse,
     InitProducerIdResponse,
+    ListedOffset,
+    ListOffsetsResponse,
     ListTransactionsResponse,
     MetadataResponse,
     PartitionInfo,
@@ -48,12 +60,15 @@ from cyproducer.errors import KafkaProtocolError
 from cyproducer.network.primitives import Reader, Writer, read_partitions
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
-Frame = bytes | bytearray | memoryview
-"""A response without its size, or a part of one."""
+_Frame = bytes | bytearray | memoryview
 
 
 UNSUPPORTED_VERSION = 35
 """A broker sends this error in version 0, whatever version was requested (KIP-511)."""
+LATEST, EARLIEST = -1, -2
+"""Timestamps of ListOffsets."""
+TOPIC, BROKER = 2, 4
+"""Resource types of DescribeConfigs."""
 _FEATURES_EPOCH_TAG = 1
 _FINALIZED_FEATURES_TAG = 2
 
@@ -67,14 +82,13 @@ def _described(api: Api, version: int, kind: str) -> str:
     return f"{api.name} v{version} {kind}"
 
 
-def request(api: Api, version: int, correlation_id: int, client_id: str | None) -> Writer:
+def _request(api: Api, version: int, correlation_id: int, client_id: str | None) -> Writer:
     """Returns a writer that has written the request header."""
     message = _described(api, version, "request")
     return Writer(api.key, version, correlation_id, client_id, message, version >= api.flexible)
 
 
-def response(api: Api, version: int, frame: Frame) -> Reader:
-    """Returns a reader of a whole response."""
+def _response(api: Api, version: int, frame: _Frame) -> Reader:
     return Reader(frame, _described(api, version, "response"), version >= api.flexible)
 
 
@@ -90,7 +104,7 @@ def encode_api_versions(
         ValueError: the version is not implemented, or a string cannot be encoded or is longer than 32767
             bytes. All encoders raise it.
     """
-    writer = request(API_VERSIONS, version, correlation_id, client_id)
+    writer = _request(API_VERSIONS, version, correlation_id, client_id)
     if writer.flexible:
         writer.string("client_software_name", software_name)
         writer.string("client_software_version", software_version)
@@ -112,7 +126,7 @@ def encode_metadata(
             cluster.
         allow_auto_create: whether the broker may create missing topics; False needs v4.
     """
-    writer = request(METADATA, version, correlation_id, client_id)
+    writer = _request(METADATA, version, correlation_id, client_id)
     if topics is None:
         writer.count(-1)
     else:
@@ -150,7 +164,7 @@ def encode_init_producer_id(
         producer_id: the producer id whose epoch to bump, -1 for a new id; needs v3 (KIP-360).
         producer_epoch: the current epoch of that id, -1 for a new id.
     """
-    writer = request(INIT_PRODUCER_ID, version, correlation_id, client_id)
+    writer = _request(INIT_PRODUCER_ID, version, correlation_id, client_id)
     writer.nullable_string("transactional_id", transactional_id)
     writer.int32(transaction_timeout_ms)
     if version >= 3:
@@ -173,7 +187,7 @@ def encode_find_coordinator(
     Args:
         key_type: 0: ``key`` is a group id; 1: a transactional id.
     """
-    writer = request(FIND_COORDINATOR, version, correlation_id, client_id)
+    writer = _request(FIND_COORDINATOR, version, correlation_id, client_id)
     if version < 4:
         writer.string("key", key)
     writer.raw(key_type.to_bytes(1, "big"))
@@ -204,7 +218,7 @@ def encode_add_partitions_to_txn(
     Args:
         partitions: topic -> partitions.
     """
-    writer = request(ADD_PARTITIONS_TO_TXN, version, correlation_id, client_id)
+    writer = _request(ADD_PARTITIONS_TO_TXN, version, correlation_id, client_id)
     _write_identity(writer, transactional_id, producer_id, producer_epoch)
     writer.count(len(partitions))
     for topic, indexes in partitions.items():
@@ -227,7 +241,7 @@ def encode_add_offsets_to_txn(
     group_id: str,
 ) -> bytes:
     """Encodes an AddOffsetsToTxn request v0-v4 as a whole frame (KIP-98)."""
-    writer = request(ADD_OFFSETS_TO_TXN, version, correlation_id, client_id)
+    writer = _request(ADD_OFFSETS_TO_TXN, version, correlation_id, client_id)
     _write_identity(writer, transactional_id, producer_id, producer_epoch)
     writer.string("group_id", group_id)
     writer.no_tags()
@@ -253,7 +267,7 @@ def encode_txn_offset_commit(
             out, the broker could not refuse the offsets of a former member.
         offsets: the offsets to commit.
     """
-    writer = request(TXN_OFFSET_COMMIT, version, correlation_id, client_id)
+    writer = _request(TXN_OFFSET_COMMIT, version, correlation_id, client_id)
     writer.string("transactional_id", transactional_id)
     writer.string("group_id", group.group_id)
     writer.int64(producer_id)
@@ -297,7 +311,7 @@ def encode_end_txn(
     Args:
         committed: True to commit, False to abort.
     """
-    writer = request(END_TXN, version, correlation_id, client_id)
+    writer = _request(END_TXN, version, correlation_id, client_id)
     _write_identity(writer, transactional_id, producer_id, producer_epoch)
     writer.boolean(committed)
     writer.no_tags()
@@ -308,7 +322,7 @@ def encode_describe_transactions(
     version: int, correlation_id: int, client_id: str | None, transactional_ids: Sequence[str]
 ) -> bytes:
     """Encodes a DescribeTransactions request v0 as a whole frame (KIP-664)."""
-    writer = request(DESCRIBE_TRANSACTIONS, version, correlation_id, client_id)
+    writer = _request(DESCRIBE_TRANSACTIONS, version, correlation_id, client_id)
     writer.count(len(transactional_ids))
     for transactional_id in transactional_ids:
         writer.string("transactional_id", transactional_id)
@@ -336,7 +350,7 @@ def encode_list_transactions(
         pattern: a regular expression in RE2's syntax that the whole transactional id matches; None or "": all
             ids. Needs v2.
     """
-    writer = request(LIST_TRANSACTIONS, version, correlation_id, client_id)
+    writer = _request(LIST_TRANSACTIONS, version, correlation_id, client_id)
     writer.count(len(states))
     for state in states:
         writer.string("state", state)
@@ -355,9 +369,169 @@ def encode_list_transactions(
     return writer.finish()
 
 
+def encode_fetch(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    topic: str,
+    partition: int,
+    offset: int,
+    max_bytes: int,
+    max_wait_ms: int = 0,
+) -> bytes:
+    """Encodes a Fetch request v4-v12 of one partition as a whole frame, without a session (KIP-98, KIP-227).
+
+    It reads uncommitted records, too, and does not state an epoch of the leader.
+
+    Args:
+        topic: the topic's name.
+        partition: a partition that the broker leads.
+        offset: the first offset; the broker returns the batch with it, or the next one.
+        max_bytes: of the response; a first batch that is larger is returned all the same.
+        max_wait_ms: how long the broker waits for a record, and answers nothing else on this connection.
+    """
+    writer = _request(FETCH, version, correlation_id, client_id)
+    writer.int32(-1)  # Not a replica.
+    writer.int32(max_wait_ms)
+    writer.int32(1)
+    writer.int32(max_bytes)
+    writer.boolean(False)  # The isolation level.
+    if version >= 7:
+        writer.int32(0)
+        writer.int32(-1)
+    writer.count(1)
+    writer.string("topic", topic)
+    writer.count(1)
+    writer.int32(partition)
+    if version >= 9:
+        writer.int32(-1)
+    writer.int64(offset)
+    if version >= 12:
+        writer.int32(-1)
+    if version >= 5:
+        writer.int64(-1)
+    writer.int32(max_bytes)
+    writer.no_tags()
+    writer.no_tags()
+    if version >= 7:
+        writer.count(0)
+    if version >= 11:
+        writer.string("rack_id", "")
+    writer.no_tags()
+    return writer.finish()
+
+
+def encode_list_offsets(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    topic: str,
+    partition: int,
+    timestamp: int,
+) -> bytes:
+    """Encodes a ListOffsets request v1-v7 of one partition as a whole frame (KIP-79).
+
+    It does not state an epoch of the leader.
+
+    Args:
+        topic: the topic's name.
+        partition: a partition that the broker leads.
+        timestamp: ``LATEST``: the high watermark; ``EARLIEST``: the log's first offset; or milliseconds since
+            the epoch.
+    """
+    writer = _request(LIST_OFFSETS, version, correlation_id, client_id)
+    writer.int32(-1)  # Not a replica.
+    if version >= 2:
+        writer.boolean(False)  # The isolation level.
+    writer.count(1)
+    writer.string("topic", topic)
+    writer.count(1)
+    writer.int32(partition)
+    if version >= 4:
+        writer.int32(-1)
+    writer.int64(timestamp)
+    writer.no_tags()
+    writer.no_tags()
+    writer.no_tags()
+    return writer.finish()
+
+
+def encode_create_topics(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    name: str,
+    partitions: int,
+    replication_factor: int,
+    configs: Mapping[str, str],
+    timeout_ms: int,
+) -> bytes:
+    """Encodes a CreateTopics request v2-v7 of one topic as a whole frame (KIP-4; KIP-464 for v4).
+
+    Args:
+        name: of the topic.
+        partitions: how many; -1: the brokers' default. Needs v4.
+        replication_factor: replicas of each partition; -1: the brokers' default. Needs v4.
+        configs: the topic's options.
+        timeout_ms: how long the controller waits for the brokers.
+    """
+    writer = _request(CREATE_TOPICS, version, correlation_id, client_id)
+    if version < 4 and (partitions < 0 or replication_factor < 0):
+        raise ValueError(
+            f"{writer.message}: partitions={partitions} with replication_factor={replication_factor} "
+            "needs version 4 or newer"
+        )
+    writer.count(1)
+    writer.string("name", name)
+    writer.int32(partitions)
+    writer.int16(replication_factor)
+    writer.count(0)
+    writer.count(len(configs))
+    for key, value in configs.items():
+        writer.string("config name", key)
+        writer.string("config value", value)
+        writer.no_tags()
+    writer.no_tags()
+    writer.int32(timeout_ms)
+    writer.boolean(False)
+    writer.no_tags()
+    return writer.finish()
+
+
+def encode_describe_configs(
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    resource_type: int,
+    names: Sequence[str],
+    keys: Sequence[str] | None = None,
+) -> bytes:
+    """Encodes a DescribeConfigs request v1-v4 as a whole frame (KIP-133).
+
+    Args:
+        resource_type: ``TOPIC`` or ``BROKER``. The options of a broker must be asked of that broker.
+        names: topics, or node ids in decimal.
+        keys: options; None: all of them.
+    """
+    writer = _request(DESCRIBE_CONFIGS, version, correlation_id, client_id)
+    writer.count(len(names))
+    for name in names:
+        writer.raw(resource_type.to_bytes(1, "big"))
+        writer.string("resource name", name)
+        writer.count(-1 if keys is None else len(keys))
+        for key in keys or ():
+            writer.string("configuration key", key)
+        writer.no_tags()
+    writer.boolean(False)
+    if version >= 3:
+        writer.boolean(False)
+    writer.no_tags()
+    return writer.finish()
+
+
 def encode_sasl_handshake(version: int, correlation_id: int, client_id: str | None, mechanism: str) -> bytes:
     """Encodes a SaslHandshake request v1 as a whole frame (KIP-43)."""
-    writer = request(SASL_HANDSHAKE, version, correlation_id, client_id)
+    writer = _request(SASL_HANDSHAKE, version, correlation_id, client_id)
     writer.string("mechanism", mechanism)
     return writer.finish()
 
@@ -366,7 +540,7 @@ def encode_sasl_authenticate(
     version: int, correlation_id: int, client_id: str | None, auth_bytes: bytes
 ) -> bytes:
     """Encodes a SaslAuthenticate request v0-v2 as a whole frame (KIP-152, KIP-368)."""
-    writer = request(SASL_AUTHENTICATE, version, correlation_id, client_id)
+    writer = _request(SASL_AUTHENTICATE, version, correlation_id, client_id)
     writer.count(len(auth_bytes))
     writer.raw(auth_bytes)
     writer.no_tags()
@@ -408,7 +582,7 @@ def _read_supported_versions(reader: Reader) -> dict[int, tuple[int, int]]:
     return api_versions
 
 
-def decode_api_versions(version: int, frame: Frame) -> ApiVersionsResponse:
+def decode_api_versions(version: int, frame: _Frame) -> ApiVersionsResponse:
     """Decodes an ApiVersions response.
 
     Args:
@@ -422,7 +596,7 @@ def decode_api_versions(version: int, frame: Frame) -> ApiVersionsResponse:
             that is not UTF-8, or trailing bytes. All decoders raise it.
         ValueError: the version is not implemented. All decoders raise it.
     """
-    reader = response(API_VERSIONS, version, frame)
+    reader = _response(API_VERSIONS, version, frame)
     features: dict[str, tuple[int, int]] = {}
     features_epoch = -1
     throttle_time_ms = 0
@@ -477,7 +651,7 @@ def _read_topics(reader: Reader, version: int, with_replicas: bool) -> list[Topi
     return topics
 
 
-def decode_metadata(version: int, frame: Frame) -> MetadataResponse:
+def decode_metadata(version: int, frame: _Frame) -> MetadataResponse:
     """Decodes a Metadata response v1-v13. Fields missing in a version are None, -1, 0 or the zero topic id.
 
     Accepts a second, empty set of tagged fields at the end: librdkafka's mock cluster sends it.
@@ -485,13 +659,13 @@ def decode_metadata(version: int, frame: Frame) -> MetadataResponse:
     return _decode_metadata(version, frame, False)
 
 
-def decode_listing(version: int, frame: Frame) -> MetadataResponse:
+def decode_listing(version: int, frame: _Frame) -> MetadataResponse:
     """``decode_metadata``, with ``ReplicatedPartition`` for each partition."""
     return _decode_metadata(version, frame, True)
 
 
-def _decode_metadata(version: int, frame: Frame, with_replicas: bool) -> MetadataResponse:
-    reader = response(METADATA, version, frame)
+def _decode_metadata(version: int, frame: _Frame, with_replicas: bool) -> MetadataResponse:
+    reader = _response(METADATA, version, frame)
     throttle_time_ms = 0
     error_code = 0
     cluster_id = None
@@ -516,7 +690,7 @@ def _decode_metadata(version: int, frame: Frame, with_replicas: bool) -> Metadat
     return MetadataResponse(throttle_time_ms, brokers, cluster_id, controller_id, topics, error_code)
 
 
-def decode_node_endpoints(field: Frame) -> list[BrokerInfo]:
+def decode_node_endpoints(field: _Frame) -> list[BrokerInfo]:
     """Decodes the addresses of the leaders that a Produce response names: tagged field 0, from v10 (KIP-951).
 
     In addition to the checks of every decoder, it rejects an empty host and a port outside 1-65535.
@@ -539,9 +713,9 @@ def decode_node_endpoints(field: Frame) -> list[BrokerInfo]:
     return brokers
 
 
-def decode_init_producer_id(version: int, frame: Frame) -> InitProducerIdResponse:
+def decode_init_producer_id(version: int, frame: _Frame) -> InitProducerIdResponse:
     """Decodes an InitProducerId response v0-v5."""
-    reader = response(INIT_PRODUCER_ID, version, frame)
+    reader = _response(INIT_PRODUCER_ID, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
     throttle_time_ms = reader.int32("throttle_time_ms")
@@ -553,9 +727,9 @@ def decode_init_producer_id(version: int, frame: Frame) -> InitProducerIdRespons
     return InitProducerIdResponse(throttle_time_ms, error_code, producer_id, producer_epoch)
 
 
-def decode_find_coordinator(version: int, frame: Frame) -> FindCoordinatorResponse:
+def decode_find_coordinator(version: int, frame: _Frame) -> FindCoordinatorResponse:
     """Decodes a FindCoordinator response v1-v6; from v4 on it must have exactly one coordinator."""
-    reader = response(FIND_COORDINATOR, version, frame)
+    reader = _response(FIND_COORDINATOR, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
     throttle_time_ms = reader.int32("throttle_time_ms")
@@ -591,9 +765,9 @@ def _read_partition_errors(reader: Reader) -> dict[tuple[str, int], int]:
     return partition_errors
 
 
-def decode_add_partitions_to_txn(version: int, frame: Frame) -> AddPartitionsToTxnResponse:
+def decode_add_partitions_to_txn(version: int, frame: _Frame) -> AddPartitionsToTxnResponse:
     """Decodes an AddPartitionsToTxn response v0-v3."""
-    reader = response(ADD_PARTITIONS_TO_TXN, version, frame)
+    reader = _response(ADD_PARTITIONS_TO_TXN, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
     throttle_time_ms = reader.int32("throttle_time_ms")
@@ -603,9 +777,9 @@ def decode_add_partitions_to_txn(version: int, frame: Frame) -> AddPartitionsToT
     return AddPartitionsToTxnResponse(throttle_time_ms, partition_errors)
 
 
-def decode_add_offsets_to_txn(version: int, frame: Frame) -> AddOffsetsToTxnResponse:
+def decode_add_offsets_to_txn(version: int, frame: _Frame) -> AddOffsetsToTxnResponse:
     """Decodes an AddOffsetsToTxn response v0-v4."""
-    reader = response(ADD_OFFSETS_TO_TXN, version, frame)
+    reader = _response(ADD_OFFSETS_TO_TXN, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
     throttle_time_ms = reader.int32("throttle_time_ms")
@@ -615,9 +789,9 @@ def decode_add_offsets_to_txn(version: int, frame: Frame) -> AddOffsetsToTxnResp
     return AddOffsetsToTxnResponse(throttle_time_ms, error_code)
 
 
-def decode_txn_offset_commit(version: int, frame: Frame) -> TxnOffsetCommitResponse:
+def decode_txn_offset_commit(version: int, frame: _Frame) -> TxnOffsetCommitResponse:
     """Decodes a TxnOffsetCommit response v0-v5."""
-    reader = response(TXN_OFFSET_COMMIT, version, frame)
+    reader = _response(TXN_OFFSET_COMMIT, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
     throttle_time_ms = reader.int32("throttle_time_ms")
@@ -627,9 +801,9 @@ def decode_txn_offset_commit(version: int, frame: Frame) -> TxnOffsetCommitRespo
     return TxnOffsetCommitResponse(throttle_time_ms, partition_errors)
 
 
-def decode_end_txn(version: int, frame: Frame) -> EndTxnResponse:
+def decode_end_txn(version: int, frame: _Frame) -> EndTxnResponse:
     """Decodes an EndTxn response v0-v5."""
-    reader = response(END_TXN, version, frame)
+    reader = _response(END_TXN, version, frame)
     producer_id, producer_epoch = -1, -1
     reader.int32("correlation_id")
     reader.skip_tags()
@@ -670,9 +844,9 @@ def _read_transaction(reader: Reader) -> TransactionDescription:
     )
 
 
-def decode_describe_transactions(version: int, frame: Frame) -> DescribeTransactionsResponse:
+def decode_describe_transactions(version: int, frame: _Frame) -> DescribeTransactionsResponse:
     """Decodes a DescribeTransactions response v0."""
-    reader = response(DESCRIBE_TRANSACTIONS, version, frame)
+    reader = _response(DESCRIBE_TRANSACTIONS, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
     throttle_time_ms = reader.int32("throttle_time_ms")
@@ -682,9 +856,9 @@ def decode_describe_transactions(version: int, frame: Frame) -> DescribeTransact
     return DescribeTransactionsResponse(throttle_time_ms, transactions)
 
 
-def decode_list_transactions(version: int, frame: Frame) -> ListTransactionsResponse:
+def decode_list_transactions(version: int, frame: _Frame) -> ListTransactionsResponse:
     """Decodes a ListTransactions response v0-v2."""
-    reader = response(LIST_TRANSACTIONS, version, frame)
+    reader = _response(LIST_TRANSACTIONS, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
     throttle_time_ms = reader.int32("throttle_time_ms")
@@ -702,9 +876,152 @@ def decode_list_transactions(version: int, frame: Frame) -> ListTransactionsResp
     return ListTransactionsResponse(throttle_time_ms, error_code, unknown_states, transactions)
 
 
-def decode_sasl_handshake(version: int, frame: Frame) -> SaslHandshakeResponse:
+def _nullable_count(reader: Reader, field: str, element_size: int) -> int:
+    """Like ``Reader.count``, but the null array, or null bytes, count as empty."""
+    elements = reader.uvarint(field) - 1 if reader.flexible else reader.int32(field)
+    if elements == -1:
+        return 0
+    if elements < 0:
+        reader.fail(field, f"has a count of {elements}")
+    if elements * element_size > reader.left:
+        reader.fail(field, f"claims {elements} elements of at least {element_size} bytes")
+    return elements
+
+
+def _read_fetched(reader: Reader, version: int, topic: str) -> FetchedPartition:
+    partition = reader.int32("partitions.partition_index")
+    error_code = reader.int16("partitions.error_code")
+    high_watermark = reader.int64("partitions.high_watermark")
+    last_stable_offset = reader.int64("partitions.last_stable_offset")
+    log_start_offset = reader.int64("partitions.log_start_offset") if version >= 5 else -1
+    for _ in range(_nullable_count(reader, "partitions.aborted_transactions", 16)):
+        reader.int64("aborted_transactions.producer_id")
+        reader.int64("aborted_transactions.first_offset")
+        reader.skip_tags()
+    if version >= 11:
+        reader.int32("partitions.preferred_read_replica")
+    records = reader.raw("partitions.records", _nullable_count(reader, "partitions.records", 1))
+    reader.skip_tags()
+    return FetchedPartition(
+        topic, partition, error_code, high_watermark, last_stable_offset, log_start_offset, records
+    )
+
+
+def decode_fetch(version: int, frame: _Frame) -> FetchResponse:
+    """Decodes a Fetch response v4-v12. Aborted transactions and preferred replicas are left out."""
+    reader = _response(FETCH, version, frame)
+    error_code = 0
+    reader.int32("correlation_id")
+    reader.skip_tags()
+    throttle_time_ms = reader.int32("throttle_time_ms")
+    if version >= 7:
+        error_code = reader.int16("error_code")
+        reader.int32("session_id")
+    partitions = []
+    for _ in range(reader.count("responses", 3 if reader.flexible else 6)):
+        topic = reader.string("responses.topic")
+        for _ in range(reader.count("responses.partitions", 30)):
+            partitions.append(_read_fetched(reader, version, topic))
+        reader.skip_tags()
+    reader.skip_tags()
+    reader.finish()
+    return FetchResponse(throttle_time_ms, error_code, partitions)
+
+
+def decode_list_offsets(version: int, frame: _Frame) -> ListOffsetsResponse:
+    """Decodes a ListOffsets response v1-v7."""
+    reader = _response(LIST_OFFSETS, version, frame)
+    reader.int32("correlation_id")
+    reader.skip_tags()
+    throttle_time_ms = reader.int32("throttle_time_ms") if version >= 2 else 0
+    offsets = []
+    for _ in range(reader.count("topics", 3 if reader.flexible else 6)):
+        topic = reader.string("topics.name")
+        for _ in range(reader.count("topics.partitions", 22)):
+            partition = reader.int32("topics.partitions.partition_index")
+            error_code = reader.int16("topics.partitions.error_code")
+            timestamp = reader.int64("topics.partitions.timestamp")
+            offset = reader.int64("topics.partitions.offset")
+            leader_epoch = reader.int32("topics.partitions.leader_epoch") if version >= 4 else -1
+            reader.skip_tags()
+            offsets.append(ListedOffset(topic, partition, error_code, timestamp, offset, leader_epoch))
+        reader.skip_tags()
+    reader.skip_tags()
+    reader.finish()
+    return ListOffsetsResponse(throttle_time_ms, offsets)
+
+
+def decode_create_topics(version: int, frame: _Frame) -> CreateTopicsResponse:
+    """Decodes a CreateTopics response v2-v7. The topics' options are left out."""
+    reader = _response(CREATE_TOPICS, version, frame)
+    topic_id = NO_TOPIC_ID
+    topics = []
+    reader.int32("correlation_id")
+    reader.skip_tags()
+    throttle_time_ms = reader.int32("throttle_time_ms")
+    for _ in range(reader.count("topics", 5 if reader.flexible else 6)):
+        name = reader.string("topics.name")
+        if version >= 7:
+            topic_id = reader.raw("topics.topic_id", len(NO_TOPIC_ID))
+        error_code = reader.int16("topics.error_code")
+        error_message = reader.nullable_string("topics.error_message")
+        if version >= 5:
+            reader.int32("topics.num_partitions")
+            reader.int16("topics.replication_factor")
+            for _ in range(_nullable_count(reader, "topics.configs", 6)):
+                reader.string("topics.configs.name")
+                reader.nullable_string("topics.configs.value")
+                reader.raw("topics.configs.read_only, config_source, is_sensitive", 3)
+                reader.skip_tags()
+        reader.skip_tags()
+        topics.append(CreatedTopic(name, topic_id, error_code, error_message))
+    reader.skip_tags()
+    reader.finish()
+    return CreateTopicsResponse(throttle_time_ms, topics)
+
+
+def _read_configs(reader: Reader, version: int) -> dict[str, str | None]:
+    configs = {}
+    for _ in range(reader.count("results.configs", 7)):
+        name = reader.string("results.configs.name")
+        value = reader.nullable_string("results.configs.value")
+        reader.raw("results.configs.read_only, config_source, is_sensitive", 3)
+        for _ in range(reader.count("results.configs.synonyms", 3)):
+            reader.string("results.configs.synonyms.name")
+            reader.nullable_string("results.configs.synonyms.value")
+            reader.raw("results.configs.synonyms.source", 1)
+            reader.skip_tags()
+        if version >= 3:
+            reader.raw("results.configs.config_type", 1)
+            reader.nullable_string("results.configs.documentation")
+        reader.skip_tags()
+        configs[name] = value
+    return configs
+
+
+def decode_describe_configs(version: int, frame: _Frame) -> DescribeConfigsResponse:
+    """Decodes a DescribeConfigs response v1-v4. Of each option only its value is kept."""
+    reader = _response(DESCRIBE_CONFIGS, version, frame)
+    results = []
+    reader.int32("correlation_id")
+    reader.skip_tags()
+    throttle_time_ms = reader.int32("throttle_time_ms")
+    for _ in range(reader.count("results", 7)):
+        error_code = reader.int16("results.error_code")
+        error_message = reader.nullable_string("results.error_message")
+        resource_type = reader.raw("results.resource_type", 1)[0]
+        name = reader.string("results.resource_name")
+        configs = _read_configs(reader, version)
+        reader.skip_tags()
+        results.append(DescribedConfigs(error_code, error_message, resource_type, name, configs))
+    reader.skip_tags()
+    reader.finish()
+    return DescribeConfigsResponse(throttle_time_ms, results)
+
+
+def decode_sasl_handshake(version: int, frame: _Frame) -> SaslHandshakeResponse:
     """Decodes a SaslHandshake response v1."""
-    reader = response(SASL_HANDSHAKE, version, frame)
+    reader = _response(SASL_HANDSHAKE, version, frame)
     reader.int32("correlation_id")
     error_code = reader.int16("error_code")
     mechanisms = [reader.string("mechanism") for _ in range(reader.count("mechanisms", 2))]
@@ -712,9 +1029,9 @@ def decode_sasl_handshake(version: int, frame: Frame) -> SaslHandshakeResponse:
     return SaslHandshakeResponse(error_code, mechanisms)
 
 
-def decode_sasl_authenticate(version: int, frame: Frame) -> SaslAuthenticateResponse:
+def decode_sasl_authenticate(version: int, frame: _Frame) -> SaslAuthenticateResponse:
     """Decodes a SaslAuthenticate response v0-v2."""
-    reader = response(SASL_AUTHENTICATE, version, frame)
+    reader = _response(SASL_AUTHENTICATE, version, frame)
     reader.int32("correlation_id")
     reader.skip_tags()
     error_code = reader.int16("error_code")
@@ -747,7 +1064,7 @@ _GREETINGS = (
 )
 
 
-def frame_looks_like(first_bytes: Frame) -> str | None:
+def frame_looks_like(first_bytes: _Frame) -> str | None:
     """Names the kind of server that sends these first bytes, for an error message; None if unknown.
 
     Call it after a frame had an invalid size: read as a size, each pattern is more than 200 MB. Six bytes

@@ -35,7 +35,7 @@ from cyproducer.control.apis import (
     Api,
 )
 from cyproducer.futures.waiting import refuse_wait_of_sender
-from cyproducer.network import admin_protocol, protocol
+from cyproducer.network import protocol
 from cyproducer.network.connection import Connection
 from cyproducer.network.connector import Connector
 from cyproducer.network.sender import Sender
@@ -52,10 +52,10 @@ _DECODERS: dict[Api, Callable[[int, bytes], Any]] = {
     END_TXN: protocol.decode_end_txn,
     DESCRIBE_TRANSACTIONS: protocol.decode_describe_transactions,
     LIST_TRANSACTIONS: protocol.decode_list_transactions,
-    FETCH: admin_protocol.decode_fetch,
-    LIST_OFFSETS: admin_protocol.decode_list_offsets,
-    CREATE_TOPICS: admin_protocol.decode_create_topic,
-    DESCRIBE_CONFIGS: admin_protocol.decode_describe_configs,
+    FETCH: protocol.decode_fetch,
+    LIST_OFFSETS: protocol.decode_list_offsets,
+    CREATE_TOPICS: protocol.decode_create_topics,
+    DESCRIBE_CONFIGS: protocol.decode_describe_configs,
 }
 _ANSWERED_LATE_S = 0.5
 """How often a waiting thread looks, in case that nobody has woken it."""

@@ -10,10 +10,14 @@ from cyproducer.control.apis import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
     APIS,
+    CREATE_TOPICS,
+    DESCRIBE_CONFIGS,
     DESCRIBE_TRANSACTIONS,
     END_TXN,
+    FETCH,
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
+    LIST_OFFSETS,
     LIST_TRANSACTIONS,
     METADATA,
     PRODUCE,
@@ -164,6 +168,30 @@ def test_a_release_stands_for_the_versions_of_transactions(
 ) -> None:
     chosen = negotiate(fallback_for(release))
     assert tuple(chosen.get(api) for api in TRANSACTION_APIS) == versions
+
+
+READING_APIS = (FETCH, LIST_OFFSETS, CREATE_TOPICS, DESCRIBE_CONFIGS)
+
+
+@pytest.mark.parametrize(
+    ("release", "versions"),
+    [
+        ((2, 1), (10, 4, 3, 2)),
+        ((2, 2), (10, 5, 3, 2)),
+        ((2, 3), (11, 5, 3, 2)),
+        ((2, 4), (11, 5, 5, 2)),
+        ((2, 6), (11, 5, 5, 3)),
+        ((2, 7), (12, 5, 6, 3)),
+        ((2, 8), (12, 6, 7, 4)),
+        ((3, 0), (12, 7, 7, 4)),
+        ((4, 1), (12, 7, 7, 4)),
+    ],
+)
+def test_a_release_stands_for_the_versions_of_reading(
+    release: tuple[int, int], versions: tuple[int, ...]
+) -> None:
+    chosen = negotiate(fallback_for(release))
+    assert tuple(chosen[api] for api in READING_APIS) == versions
 
 
 def test_a_release_is_not_assumed_to_have_the_apis_of_later_ones() -> None:

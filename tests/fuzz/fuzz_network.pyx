@@ -314,6 +314,10 @@ DECODERS = (
     (protocol.decode_txn_offset_commit, 0, 6),
     (protocol.decode_describe_transactions, 0, 1),
     (protocol.decode_list_transactions, 0, 3),
+    (protocol.decode_fetch, 4, 9),
+    (protocol.decode_list_offsets, 1, 7),
+    (protocol.decode_create_topics, 2, 6),
+    (protocol.decode_describe_configs, 1, 4),
 )
 
 

@@ -35,8 +35,12 @@ DECODERS: list[Callable[[int, bytes], Any]] = [
     protocol.decode_txn_offset_commit,
     protocol.decode_describe_transactions,
     protocol.decode_list_transactions,
+    protocol.decode_fetch,
+    protocol.decode_list_offsets,
+    protocol.decode_create_topics,
+    protocol.decode_describe_configs,
 ]
-LOWEST = [0, 1, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0]
+LOWEST = [0, 1, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 4, 1, 2, 1]
 
 
 def produce() -> Iterator[bytes]:

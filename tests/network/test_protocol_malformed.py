@@ -13,9 +13,17 @@ from cyproducer.control.apis import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
     ApiVersionsResponse,
+    CreatedTopic,
+    CreateTopicsResponse,
+    DescribeConfigsResponse,
+    DescribedConfigs,
     DescribeTransactionsResponse,
     EndTxnResponse,
+    FetchedPartition,
+    FetchResponse,
     FindCoordinatorResponse,
+    ListedOffset,
+    ListOffsetsResponse,
     ListTransactionsResponse,
     TransactionDescription,
     TransactionListing,
@@ -30,6 +38,12 @@ from tests.network.kio_oracle import (
     schema,
     write_metadata,
     write_response,
+)
+from tests.network.kio_reading import (
+    write_create_topics,
+    write_describe_configs,
+    write_fetch,
+    write_list_offsets,
 )
 from tests.network.kio_transactions import (
     write_add_offsets_to_txn,
@@ -108,6 +122,25 @@ DESCRIBED = DescribeTransactionsResponse(
 LISTED = ListTransactionsResponse(
     1, 0, ["Idle", "Busy"], [TransactionListing("tx", 6, "Empty"), TransactionListing("ty", 7, "Ongoing")]
 )
+FETCHED = FetchResponse(
+    1,
+    0,
+    [
+        FetchedPartition("orders", 0, 0, 9, 8, 7, b"records"),
+        FetchedPartition("orders", 1, 6, -1, -1, -1, b""),
+        FetchedPartition("refunds", 0, 0, 9, 8, 7, b""),
+    ],
+)
+OFFSETS = ListOffsetsResponse(
+    1, [ListedOffset("orders", 0, 0, -1, 9, 5), ListedOffset("refunds", 0, 78, -1, -1, -1)]
+)
+CREATED = CreateTopicsResponse(
+    1,
+    [CreatedTopic(name, bytes(range(16)), code, "text") for name, code in (("a", 0), ("b", 36), ("c", 0))],
+)
+CONFIGS = DescribeConfigsResponse(
+    1, [DescribedConfigs(0, "text", 2, "orders", {"a": "1", "b": None, "c": "3"})] * 2
+)
 
 CASES: list[tuple[Decode, int, bytes]] = [
     *((protocol.decode_api_versions, version, api_versions_frame(version)) for version in range(5)),
@@ -155,6 +188,19 @@ CASES: list[tuple[Decode, int, bytes]] = [
     *(
         (protocol.decode_list_transactions, version, write_list_transactions(version, LISTED))
         for version in range(3)
+    ),
+    *((protocol.decode_fetch, version, write_fetch(version, FETCHED)) for version in range(4, 13)),
+    *(
+        (protocol.decode_list_offsets, version, write_list_offsets(version, OFFSETS))
+        for version in range(1, 8)
+    ),
+    *(
+        (protocol.decode_create_topics, version, write_create_topics(version, CREATED))
+        for version in range(2, 8)
+    ),
+    *(
+        (protocol.decode_describe_configs, version, write_describe_configs(version, CONFIGS))
+        for version in range(1, 5)
     ),
 ]
 every_message = pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from cyproducer.errors import (
     AbortableError,
     ApplicationRecoverableError,
+    InvalidReplicationFactorError,
     KafkaError,
     UnsupportedVersionError,
 )
@@ -36,8 +37,8 @@ from cyproducer.structs import PreparedTransaction
 from cyproducer.transactions import Outcome, TransactionAdmin
 
 if TYPE_CHECKING:
+    from cyproducer.control.record_decoder import Batch, Record
     from cyproducer.network.transaction_client import TransactionClient
-    from cyproducer.records.decoder import Batch, Record
 
 log: Final = logging.getLogger("cyproducer.spark")
 
@@ -197,12 +198,13 @@ class KafkaCluster:
                 f"there is no topic {self._topic!r}: no sink has written under prefix "
                 f"{self._sink.prefix!r}, or it has another 'decisionLogTopic'"
             )
-        if topic is None:
-            replicas = min(_REPLICAS, reading.broker_count(deadline, seconds))
-            config = {**_CONFIG, "min.insync.replicas": "2" if replicas >= _REPLICAS else "1"}
-            if reading.create_topic(self._topic, 1, replicas, config, deadline, seconds):
-                log.info("decision log %r was created, replication factor %d", self._topic, replicas)
-        configs = reading.topic_configs(self._topic, deadline, seconds)
+        if topic is None and self._create_topic():
+            return
+        configs: dict[str, str] | None = None
+        while configs is None:
+            # Not None, also if another driver has created it just now.
+            reading.topic(self._topic, deadline, seconds, wait=True)
+            configs = reading.topic_configs([self._topic], deadline, seconds).get(self._topic)
         policy = configs.get("cleanup.policy")
         if policy != "compact":
             raise DecisionLogError(
@@ -210,6 +212,20 @@ class KafkaCluster:
                 "otherwise decisions are deleted, and rows may be written twice. kafka-configs.sh "
                 f"--bootstrap-server ... --alter --topic {self._topic} --add-config cleanup.policy=compact"
             )
+
+    def _create_topic(self) -> bool:
+        """Creates the decision log; returns whether it did not exist."""
+        reading, deadline, seconds = self._admin._reading, self._deadline, self._left_s
+        try:
+            config = {**_CONFIG, "min.insync.replicas": "2"}
+            created = reading.create_topic(self._topic, 1, _REPLICAS, config, deadline, seconds)
+        except InvalidReplicationFactorError:
+            # There are not so many brokers.
+            created = reading.create_topic(self._topic, 1, -1, _CONFIG, deadline, seconds)
+        if created:
+            log.info("the decision log %r was created", self._topic)
+            reading.topic(self._topic, deadline, seconds, wait=True)
+        return created
 
     def write(self, identity: Identity, decision: Decision) -> Identity:
         return self._transaction(identity, decision, lambda producer: None)
@@ -310,7 +326,7 @@ class KafkaCluster:
                         topic,
                         record.value,
                         record.key,
-                        record.headers,
+                        list(record.headers),
                         partition,
                         record.timestamp,
                     )
@@ -320,7 +336,7 @@ class KafkaCluster:
     def _check_complete(self, transaction: TaskTransaction) -> None:
         """Checks that all records are there, before any is written again."""
         for place in transaction.places:
-            found = sum(batch.record_count for batch in self._batches(transaction, place))
+            found = sum(batch.count for batch in self._batches(transaction, place))
             if found != place.records:
                 raise DecisionLogError(
                     f"{place.topic}-{place.partition} has {found} of the {place.records} records that "
