@@ -121,7 +121,7 @@ def test_empty_and_very_many_partitions_lose_nothing(spark: Any, kafka: KafkaClu
         (["'x' as value"], {"topic": "t", "topc": "t"}, "option 'topc' is unknown: did you mean 'topic'?"),
         (["'x' as value"], {"topic": "t", "kafka.linger.msec": "1"}, "linger.msec"),
         (["'x' as value"], {"topic": "t", "kafka.value.serializer": "S"}, "can't be given"),
-        (["'x' as value"], {"topic": "t", "deliveryGuarantee": "exactly-once"}, "not supported yet"),
+        (["'x' as value"], {"topic": "t", "deliveryGuarantee": "exactly-once"}, "transactionalIdPrefix"),
         (
             ["'x' as value"],
             {"topic": "t", "createTopic.partitions": "0"},
