@@ -19,7 +19,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka import admin as untyped_admin
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient
 
 import cyproducer
 from cyproducer import KafkaProducer
@@ -121,7 +121,9 @@ class TransactionRig:
 
     def configs(self, topic: str) -> dict[str, str]:
         """Returns a topic's configuration."""
-        resource = ConfigResource(ResourceType.TOPIC, topic)
+        # Its types lack ConfigResource.
+        resources: Any = untyped_admin
+        resource = resources.ConfigResource(resources.ResourceType.TOPIC, topic)
         entries = self._admin.describe_configs([resource])[resource].result(SETTLING_S)
         return {name: entry.value for name, entry in entries.items()}
 

@@ -93,8 +93,9 @@ class Recovery:
             sink = Sink(self._prefix, kind, name)
             own = tuple(each for each in described if sink.owns(each.transactional_id))
             sinks.append(SinkState(sink, last, own))
-        known = {each for state in sinks for each in state.open}
-        return PrefixState(tuple(sinks), tuple(each for each in described if each not in known))
+        known = {each.transactional_id for state in sinks for each in state.open}
+        others = tuple(each for each in described if each.transactional_id not in known)
+        return PrefixState(tuple(sinks), others)
 
     def end(self, sink: Sink) -> None:
         """Completes what a sink has decided, and aborts the rest, as its next batch would. Fences a driver

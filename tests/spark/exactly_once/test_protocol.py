@@ -18,7 +18,7 @@ from tests.spark.exactly_once.model_cluster import Broker, ModelCluster, write_t
 
 SINK = Sink("app", STREAM, "/checkpoint")
 QUERY = "q1"
-BATCHES = [[["a", "b"], ["c"]], [["d"], []], [["e", "f"], ["g"]], [[], []]]
+BATCHES: list[list[list[str]]] = [[["a", "b"], ["c"]], [["d"], []], [["e", "f"], ["g"]], [[], []]]
 """Of each batch, the rows of each task."""
 ROWS = sorted(row for batch in BATCHES for task in batch for row in task)
 
