@@ -35,6 +35,7 @@ from cyproducer.control.transactions import (
     FindCoordinator,
     InitProducerId,
     Prepared,
+    ResumeCall,
     State,
     diagram,
 )
@@ -82,6 +83,54 @@ def test_the_diagram_has_every_change() -> None:
     assert lines[0] == "stateDiagram-v2"
     changes = [f"    {a.name} --> {b.name}: {event.value}" for (a, event), b in TABLE.items() if a is not b]
     assert lines[1:] == changes
+
+
+# An identity that is handed over
+
+
+def resumed() -> tuple[Play, Call]:
+    play = Play(2)
+    call = ResumeCall(PRODUCER, 7)
+    play.machine.submit(call, play.now_ms)
+    return play, call
+
+
+def test_an_identity_that_is_handed_over_is_used_without_a_request_for_one() -> None:
+    play, call = resumed()
+    succeeded(call)
+    assert play.is_in(State.READY)
+    assert (play.machine.producer_id, play.machine.epoch) == (PRODUCER, 7)
+    play.begun().write()
+    # The markers of the other producer's last transaction may be missing.
+    assert play.kinds() == ["AskMarkers"]
+    assert play.machine.protocol == SECOND
+    play.wrote = True
+    commit = play.call(Event.COMMIT)
+    assert play.kinds() == ["EndTxn"]
+    succeeded(commit)
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.UNINITIALIZED])
+def test_only_a_new_producer_takes_an_identity_over(state: State) -> None:
+    play = in_state(state)
+    call = ResumeCall(PRODUCER, 7)
+    play.machine.submit(call, play.now_ms)
+    refused(call)
+    assert play.is_in(state)
+    assert play.machine.epoch != 7
+
+
+def test_the_end_of_a_transaction_is_in_doubt_once_its_request_got_no_response() -> None:
+    play = Play(2).written()
+    play.call(Event.COMMIT)
+    play.send(EndTxn)
+    assert not play.machine.end_in_doubt
+    play.machine.on_no_response(CUT, play.now_ms)
+    assert play.machine.end_in_doubt
+    play.pass_ms(BACKOFF_MS)
+    play.serve()
+    play.begun()
+    assert not play.machine.end_in_doubt
 
 
 # Every call in every state
