@@ -157,6 +157,15 @@ def meanwhile(signals: Signals, trouble: Callable[[], None]) -> Iterator[None]:
             made.result(PATIENCE_S)
 
 
+def exactly_once(prefix: str) -> dict[str, str]:
+    """Returns the options of exactly-once, but for the name of what is written."""
+    return {
+        "deliveryGuarantee": "exactly-once",
+        "transactionalIdPrefix": prefix,
+        "kafka.transaction.timeout.ms": "120000",
+    }
+
+
 def write(df: Any, bootstrap: str, topic: str, **more: str) -> None:
     given = {"kafka.bootstrap.servers": bootstrap, "topic": topic, **more}
     df.write.format("cyproducer").mode("append").options(**given).save()

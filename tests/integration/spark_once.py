@@ -1,7 +1,7 @@
 """Writes a stream exactly once while its driver is killed, again and again, and checks the topic afterwards.
 
-    python tests/integration/spark_once.py                        100 kills, about half an hour
-    python tests/integration/spark_once.py --kills 20 --nodes 3 --seed 7
+    make spark-exactly-once                                       100 kills, about half an hour
+    make spark-exactly-once SPARK_ONCE="--kills 20 --nodes 3 --seed 7"
 
 Each life of the driver is killed with SIGKILL, with its JVM, at the n-th step of the protocol that it comes
 to; the process that comes to the step waits there. Prints a line for each life, and a table at the end; the

@@ -25,6 +25,7 @@ from tests.integration.spark_faults import (
     arrow,
     attempt,
     by_value,
+    exactly_once,
     found,
     meanwhile,
     until_written,
@@ -159,12 +160,15 @@ def together(signals: Signals, tasks: int) -> Any:
     return meet
 
 
-@pytest.mark.parametrize(("loser", "name"), [(0, "original"), (1, "copy")])
-def test_only_rows_of_the_task_that_ran_twice_are_written_twice(
-    spark: Any, kafka: KafkaCluster, tmp_path: Path, loser: int, name: str
+@pytest.mark.parametrize(
+    ("loser", "name", "once"),
+    [(0, "original", False), (1, "copy", False), (0, "original-once", True), (1, "copy-once", True)],
+)
+def test_only_rows_of_the_task_that_ran_twice_are_written_twice_and_in_transactions_none(
+    spark: Any, kafka: KafkaCluster, tmp_path: Path, loser: int, name: str, once: bool
 ) -> None:
     signals = Signals(tmp_path)
-    topic, module = f"spark-slow-{name}", f"slow_{name}"
+    topic, module = f"spark-slow-{name}", f"slow_{name.replace('-', '_')}"
     kafka.create_topic(topic, PARTITIONS)
     told = tmp_path / "told"
     (tmp_path / f"{module}.py").write_text(SUMMARIES.replace("FILE", repr(str(told))))
@@ -192,6 +196,7 @@ def test_only_rows_of_the_task_that_ran_twice_are_written_twice(
             kafka.bootstrap_servers,
             topic,
             summaryCallback=f"{module}:keep",
+            **(exactly_once(topic) | {"txnAppId": "job", "txnVersion": "1"} if once else {}),
         )
     assert attempts(tmp_path, SLOW).keys() == {0, 1}
     assert [attempts(tmp_path, task).keys() for task in range(TASKS) if task != SLOW] == [{0}] * (TASKS - 1)
@@ -205,7 +210,7 @@ def test_only_rows_of_the_task_that_ran_twice_are_written_twice(
     assert sorted(there) == list(range(TASKS))
     for task, times in there.items():
         assert sorted(times) == list(range(ROWS))
-        assert max(times.values()) == (2 if task == SLOW else 1)
+        assert max(times.values()) == (2 if task == SLOW and not once else 1)
     assert not [number for number, times in there[SLOW].items() if times == 2 and number >= ROWS // 2]
     # Each task counts once.
     assert ast.literal_eval(told.read_text()) == (TASKS * ROWS, TASKS)
