@@ -118,22 +118,37 @@ def sink_options(bootstrap: str, topic: str, compression: str) -> dict[str, str]
     return options
 
 
+def micro_batches(source: Path) -> int:
+    """Returns the number of micro-batches of `write_stream`."""
+    return -(-_files(source) // _files_per_batch(source))
+
+
+def _files(source: Path) -> int:
+    return len(list(source.glob("*.parquet")))
+
+
+def _files_per_batch(source: Path) -> int:
+    return max(1, -(-_files(source) // MICRO_BATCHES))
+
+
 def write_batch(records: Any, options: dict[str, str]) -> None:
     records.write.format("cyproducer").mode("append").options(**options).save()
 
 
-def write_stream(spark: Any, source: Path, checkpoint: Path, options: dict[str, str]) -> None:
-    """Streams all Parquet files of ``source`` in about `MICRO_BATCHES` batches, and waits for the end."""
+def write_stream(
+    spark: Any, source: Path, checkpoint: Path, options: dict[str, str], name: str = "cyproducer"
+) -> None:
+    """Streams all Parquet files of ``source`` in about `MICRO_BATCHES` batches to the format of this name,
+    and waits for the end."""
     schema = spark.read.parquet(str(source)).schema
-    files = len(list(source.glob("*.parquet")))
     stream = (
         spark.readStream.schema(schema)
-        .option("maxFilesPerTrigger", max(1, -(-files // MICRO_BATCHES)))
+        .option("maxFilesPerTrigger", _files_per_batch(source))
         .parquet(str(source))
     )
     query = (
         line_records(stream)
-        .writeStream.format("cyproducer")
+        .writeStream.format(name)
         .options(checkpointLocation=str(checkpoint), **options)
         .trigger(availableNow=True)
         .start()

@@ -1,4 +1,5 @@
 """Sends source code from files through Spark to Kafka, as a batch and as a stream, and verifies the result.
+Also kills the driver of a stream in the middle of a commit, with both guarantees, and starts it again.
 
     make demo-spark                          # all source code of this Python and of its installed packages
     make demo-spark DEMO="--rows 100000"     # fewer lines
@@ -20,6 +21,7 @@ import importlib.util
 import logging
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -105,7 +107,93 @@ class Pipeline:
                 expected,
                 lambda options: pipeline.write_stream(spark, lines_path, checkpoint, options),
             ),
+            self._write_killed("killed-at-least-once", expected, "at-least-once"),
+            self._write_killed("killed-exactly-once", expected, "exactly-once"),
         ]
+
+    def _write_killed(self, topic: str, expected: Any, guarantee: str) -> Outcome:
+        """Streams the lines with a driver that is killed in the middle of a commit and started again."""
+        from cyproducer.transactions import list_transactions
+        from demo_spark import checking
+
+        kafka, partitions, total = self._kafka, self._options.partitions, len(expected)
+        kafka.create_topic(topic, partitions)
+        began_s = time.monotonic()
+        for life in ("until it is killed", "from its checkpoint"):
+
+            def acknowledged(_began_s: float, life: str = life) -> tuple[int, str]:
+                done = _end_offsets(self._admin, topic, partitions)
+                return min(done, total), f"{topic}, {life}: {done:,} offsets used"
+
+            killed = _follow(lambda: self._live(topic, guarantee), total, acknowledged)
+            if killed:
+                done = _end_offsets(self._admin, topic, partitions)
+                print(f"  {topic}: the driver was killed in the middle of a commit, at {done:,} offsets")
+        elapsed_s = time.monotonic() - began_s
+        print(f"  {topic}: written in {elapsed_s:.1f} s, with two starts of Spark")
+        with _progress(total) as progress:
+            back = checking.read_back(
+                kafka.bootstrap_servers,
+                topic,
+                lambda done: progress.update(done, f"{topic}: {done:,} rows read back"),
+            )
+        left = list_transactions(
+            {"bootstrap_servers": kafka.bootstrap_servers}, states=("Ongoing",), prefix="demo."
+        )
+        logs = kafka.log_dir(kafka.node_ids[0]).glob(f"{topic}-[0-9]*/*.log")
+        once = guarantee == "exactly-once"
+        return checking.Outcome(
+            topic=topic,
+            mode="killed driver",
+            expected=expected,
+            found=back,
+            summary_rows=None,
+            elapsed_s=elapsed_s,
+            disk_bytes=sum(path.stat().st_size for path in logs),
+            partitions=partitions,
+            p99_ms=float("nan"),
+            may_double=not once,
+            transactional=once,
+            open_transactions=len(left) if once else 0,
+        )
+
+    def _live(self, topic: str, guarantee: str) -> bool:
+        """Runs a driver until it ends, or waits in the middle of a commit, where it is killed. Returns
+        whether it was."""
+        from demo_spark import killed, pipeline
+
+        place = self._directory / topic
+        place.mkdir(exist_ok=True)
+        held = place / killed.HELD
+        before = held.exists()
+        command = [sys.executable, "-P", killed.__file__, str(self._directory), self._kafka.bootstrap_servers]
+        with open(self._directory / "spark.log", "ab") as log:
+            driver = subprocess.Popen(
+                [*command, topic, guarantee, self._options.compression],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={
+                    **os.environ,
+                    killed.PLACE_VARIABLE: str(place),
+                    killed.BATCH_VARIABLE: str(pipeline.micro_batches(self._lines) // 3),
+                },
+                # The JVM is of the same group.
+                start_new_session=True,
+            )
+            try:
+                while driver.poll() is None and (before or not held.exists()):
+                    time.sleep(LOOK_S)
+                if driver.poll() is None or not (place / "ended").exists():
+                    if before or not held.exists():
+                        raise RuntimeError(f"the driver of {topic} failed")
+                    return True
+                return False
+            finally:
+                # Python and the JVM, at the same time. Its workers notice that the JVM is gone.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(driver.pid, signal.SIGKILL)
+                driver.wait()
 
     def _write(self, topic: str, expected: Any, write: Callable[[dict[str, str]], None]) -> Outcome:
         """Creates a topic, writes it and reads it back."""
@@ -297,7 +385,13 @@ def tell(outcomes: Sequence[Outcome], terminal: TextIO) -> int:
     for sentence in wrong:
         print(sentence, file=terminal)
     if not wrong:
-        print("Each topic holds exactly the rows that Spark computed, each once.")
+        text = "Each topic holds exactly the rows that Spark computed, each once"
+        if any(outcome.may_double for outcome in outcomes):
+            doubled = sum(outcome.difference.duplicates for outcome in outcomes if outcome.may_double)
+            text += f"; but at-least-once has {doubled:,} more, as its driver was killed"
+        print(f"{text}.")
+    if any(outcome.transactional for outcome in outcomes):
+        print("In a topic of transactions, markers and aborted rows have offsets, too.")
     return 1 if wrong else 0
 
 

@@ -1,7 +1,8 @@
 """Tests the sink's guarantees while tasks and workers fail.
 
 Exactly-once has no duplicates. At-least-once has them only if ``docs/spark.md`` allows them: a task that runs
-once writes its rows once. Tasks fail at defined moments, which the test and the tasks signal to each other with files.
+once writes its rows once. Tasks fail at defined moments, which the test and the tasks signal to each other
+with files.
 """
 
 from __future__ import annotations

@@ -83,9 +83,34 @@ def test_equal_contents_exit_with_zero(capsys: pytest.CaptureFixture[str]) -> No
     assert "exactly the rows that Spark computed" in capsys.readouterr().out
 
 
+def test_a_killed_driver_with_at_least_once_may_write_rows_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    doubled = dataclasses.replace(outcome(hashes(1, 2), hashes(2, 1, 1)), summary_rows=None, may_double=True)
+
+    assert run.tell([SAME, doubled], io.StringIO()) == 0
+
+    assert "each once; but at-least-once has 1 more, as its driver was killed." in capsys.readouterr().out
+
+
+def test_a_topic_of_transactions_has_more_offsets_than_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    found = ReadBack(hashes(1), 1, 3, 0.5)
+    once = dataclasses.replace(SAME, found=found, summary_rows=None, transactional=True)
+
+    assert run.tell([once], io.StringIO()) == 0
+
+    assert "markers and aborted rows have offsets, too" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
+        (dataclasses.replace(outcome(hashes(1, 2), hashes(1)), may_double=True), "but 1 lost"),
+        (
+            dataclasses.replace(outcome(hashes(1), hashes(1, 1)), transactional=True, summary_rows=None),
+            "but 1 more than once",
+        ),
+        (dataclasses.replace(SAME, open_transactions=1), "but 1 transactions left open"),
         (outcome(hashes(1, 2), hashes(1)), "2 rows expected, but 1 lost, end offsets of 1"),
         (outcome(hashes(1, 2), hashes(1, 2, 2)), "2 rows expected, but 1 more than once, end offsets of 3"),
         (outcome(hashes(1, 2), hashes(1, 3)), "but 1 lost, 1 unknown to Spark"),
