@@ -54,6 +54,13 @@ def format_sink(name: str, **options: str) -> Callable[[Any, dict[str, Any], str
     return write
 
 
+def exactly_once(df: Any, args: dict[str, Any], topic: str) -> None:
+    # Each write of a topic is a version of its own.
+    version = args[topic] = args.get(topic, 0) + 1
+    once = {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": "perf"}
+    format_sink("cyproducer", **once, txnAppId=topic, txnVersion=str(version))(df, args, topic)
+
+
 def noop(df: Any, args: dict[str, Any], topic: str) -> None:
     df.write.format("noop").mode("overwrite").save()
 
@@ -111,6 +118,7 @@ SINKS: dict[str, Callable[[Any, dict[str, Any], str], None]] = {
     "nowhere": nowhere,
     "ours": format_sink("cyproducer"),
     "ours, lz4": format_sink("cyproducer", **LZ4),
+    "ours, exactly once": exactly_once,
     "spark": format_sink("kafka"),
     "spark, lz4": format_sink("kafka", **LZ4),
     "spark, tuned": format_sink("kafka", **TUNED),
