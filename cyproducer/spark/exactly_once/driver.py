@@ -116,7 +116,7 @@ class Driver:
         elif not last.done:
             log.info("%s: completing batch %d, which was decided", self._sink.key, last.batch)
             identity = self._complete(last, identity)
-        self._abort_open(())
+        self._abort_open()
         found = standing(self._sink, history, self._starting_batch)
         if version is not None:
             found.judge(None, version)
@@ -197,7 +197,7 @@ class Driver:
             ) from error
         if written:
             self._complete(decision, identity)
-        self._abort_open(written)
+        self._abort_open()
         return Committed(batch, rows, written)
 
     def abort(self, outcomes: Sequence[TaskOutcome | None]) -> bool:
@@ -220,7 +220,7 @@ class Driver:
         if last is None or last.done:
             raise DecisionLogError(f"{self._sink.key!r} has nothing that is decided and not complete")
         self._cluster.write(identity, last.as_done())
-        self._abort_open(())
+        self._abort_open()
         return last
 
     # Common
@@ -258,15 +258,9 @@ class Driver:
                 f"{_AFTER_DECISION}"
             ) from error
 
-    def _abort_open(self, own: Sequence[TaskTransaction]) -> None:
-        """Aborts the sink's open transactions, without its own: they hold readers back."""
-        ours = {(each.transactional_id, each.identity) for each in own}
-        found = [
-            each
-            for each in self._cluster.open_transactions()
-            if (each.transactional_id, each.identity) not in ours
-        ]
-        if found:
+    def _abort_open(self) -> None:
+        """Aborts the sink's open transactions, which no decision needs: they hold readers back."""
+        if found := self._cluster.open_transactions():
             log.info(
                 "%s: aborting transactions that attempts have left open: %s",
                 self._sink.key,

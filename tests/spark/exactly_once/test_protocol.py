@@ -3,6 +3,7 @@
 Crash points are enumerated: the same run is repeated, and dies at its first step, at its second, and so on.
 """
 
+import dataclasses
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -10,7 +11,7 @@ import pytest
 
 from cyproducer.errors import KafkaError
 from cyproducer.spark.exactly_once.cluster import NotDecidedError
-from cyproducer.spark.exactly_once.decisions import DecisionLogError
+from cyproducer.spark.exactly_once.decisions import DecisionLogError, decode
 from cyproducer.spark.exactly_once.driver import Committed, DecidedError, Driver, Plan, TaskOutcome
 from cyproducer.spark.exactly_once.names import JOB, STREAM, Sink
 from cyproducer.spark.exactly_once.rules import BatchOrderError, Verdict
@@ -364,3 +365,90 @@ def test_a_batch_that_is_gone_is_an_error() -> None:
     run.next = 2
     with pytest.raises(BatchOrderError, match="batch 2, but batch 0 was decided last"):
         run.one()
+
+
+def test_a_batch_whose_transactions_are_not_all_open_is_not_decided() -> None:
+    broker = Broker()
+    run = Run(broker)
+    plan = run.driver().plan()
+    outcomes = run.tasks(plan, 0, BATCHES[0])
+    broker.time_out()
+    with pytest.raises(NotDecidedError, match="2 of 2 transactions can't be committed any more"):
+        run.driver().commit(outcomes)
+    assert [each for each in broker.log if each.decision is not None] == []
+
+
+def test_what_was_decided_is_not_aborted() -> None:
+    broker = Broker()
+    run = Run(broker)
+    plan = run.driver().plan()
+    outcomes = run.tasks(plan, 0, BATCHES[0])
+
+    def die(name: str) -> None:
+        if name == "after decided":
+            raise Crash
+
+    broker.on_step = die
+    with pytest.raises(Crash):
+        run.driver().commit(outcomes)
+    broker.on_step = lambda name: None
+    assert not run.driver().abort(outcomes)
+    assert len(broker.open_ids) == 2
+
+
+def test_outcomes_of_two_plans_are_not_committed_together() -> None:
+    broker = Broker()
+    run = Run(broker)
+    first = run.tasks(run.driver().plan(), 0, BATCHES[0])
+    second = run.tasks(run.driver().plan(), 0, BATCHES[0])
+    with pytest.raises(NotDecidedError, match="are of several plans"):
+        run.driver().commit([first[0], second[1]])
+
+
+def test_a_batch_of_which_only_some_tasks_were_skipped_is_an_error() -> None:
+    broker = Broker()
+    run = Run(broker)
+    written = run.tasks(run.driver().plan(), 0, BATCHES[0])
+    assert written[0] is not None
+    skipped = dataclasses.replace(written[0], verdict=Verdict.SKIP, transaction=None)
+    with pytest.raises(BatchOrderError, match="only some tasks have skipped batch 0"):
+        run.driver().commit([skipped, written[1]])
+
+
+def test_a_batch_without_rows_takes_one_record() -> None:
+    broker = Broker()
+    run = Run(broker)
+    run.next = 0
+    plan = run.driver().plan()
+    run.driver().commit(run.tasks(plan, 0, [[], []]))
+    decided = [decode(each.decision) for each in broker.log if each.decision is not None]
+    assert [(each.batch, each.rows, each.done) for each in decided] == [(0, 0, True)]
+
+
+def test_two_sinks_with_the_same_hash_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker()
+    monkeypatch.setattr(Sink, "hash", property(lambda sink: "00000000"))
+    Run(broker).one()
+    with pytest.raises(DecisionLogError, match="have the same hash 00000000"):
+        Run(broker, Sink("app", STREAM, "/other"), query="q2").one()
+
+
+def test_an_operator_can_accept_what_is_not_complete() -> None:
+    broker = Broker()
+    run = Run(broker)
+
+    def late(name: str) -> None:
+        if name == "after decided":
+            broker.time_out()
+            broker.forgets = True
+
+    broker.on_step = late
+    with pytest.raises(DecidedError):
+        run.one()
+    broker.on_step = lambda name: None
+    assert run.driver().accept().batch == 0
+    with pytest.raises(DecisionLogError, match="nothing that is decided and not complete"):
+        run.driver().accept()
+    run.next = 1
+    run.one()
+    assert broker.visible == ["d"]
