@@ -382,7 +382,12 @@ class Producer(ProducePath):
         ``abort_transaction()``. ``timeout`` is in seconds; below 0: twice ``transaction.timeout.ms``.
         """
         with self._transaction("commit_transaction") as engine:
-            engine.commit_transaction(_within(timeout, 2 * engine.config.transaction_timeout_ms))
+            try:
+                engine.commit_transaction(_within(timeout, 2 * engine.config.transaction_timeout_ms))
+            except errors.AbortableError:
+                # A record that failed before this call made it fail at once: its report says which one.
+                self._serve()
+                raise
 
     def abort_transaction(self, timeout: float = -1) -> None:
         """Aborts the transaction: consumers with ``read_committed`` never see its records.

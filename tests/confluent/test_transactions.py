@@ -26,7 +26,7 @@ from tests.network.scripted_broker import (
     ScriptedCluster,
 )
 from tests.network.scripted_transactions import CommitOffsets, EndTxn
-from tools.harness.until import until_blocked
+from tools.harness.until import until, until_blocked
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -182,6 +182,22 @@ def _metadata(broker: EmbeddedBroker) -> Any:
         return consumer.consumer_group_metadata()
     finally:
         consumer.close()
+
+
+def test_a_commit_that_fails_at_once_has_reported_the_records(broker: EmbeddedBroker) -> None:
+    reports: list[str | None] = []
+    options = {"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0, "transactional.id": "failed"}
+    producer = Producer(options)
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    broker.fail("Produce", "TOPIC_AUTHORIZATION_FAILED")
+    producer.produce("orders", b"v", on_delivery=lambda error, _: reports.append(error and error.name()))
+    transactions = producer._engine()._runtime.client.transactions
+    assert transactions is not None
+    until(lambda: transactions.machine.failed, "the failure of the record")
+    assert refused(producer.commit_transaction)[0] == "TOPIC_AUTHORIZATION_FAILED"
+    assert reports == ["TOPIC_AUTHORIZATION_FAILED"]
+    producer.abort_transaction()
 
 
 # Callbacks

@@ -375,7 +375,8 @@ def test_the_configured_propagator_writes_the_headers(
         context.detach(token)
     producer.flush(WAIT_S)
     assert sent_headers(cluster) == [[("baggage", b"shop=7")]]
-    assert spans.ended[1].kind is SpanKind.PRODUCER
+    # The record may be acknowledged before the block ends.
+    assert {span.kind for span in spans.ended} == {SpanKind.INTERNAL, SpanKind.PRODUCER}
 
 
 # What is not recorded
