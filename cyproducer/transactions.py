@@ -23,6 +23,7 @@ from cyproducer.control.ending import ONGOING, Describing, Ended, Ending, Outcom
 from cyproducer.control.partitioners import resolve_partitioner
 from cyproducer.control.retry import ExponentialBackoff
 from cyproducer.network.coordinators import Coordinators
+from cyproducer.network.reading import Reading
 from cyproducer.runtime import Runtime, finish
 from cyproducer.structs import PreparedTransaction, TopicPartition
 from cyproducer.user_thread import DRAIN_S, user_thread
@@ -107,6 +108,7 @@ class TransactionAdmin:
         self._runtime.start()
         client = self._runtime.client
         self._coordinators = Coordinators(client.questions, self._backoff, client.diagnosis)
+        self._reader = Reading(client.questions, self._backoff, client.diagnosis)
         self._finalizer = weakref.finalize(self, finish, self._runtime)
         # Not at exit: all producers are closed then, at the same time.
         self._finalizer.atexit = False
@@ -250,9 +252,18 @@ class TransactionAdmin:
 
     @property
     def _asking(self) -> Coordinators:
+        self._refuse_a_child()
+        return self._coordinators
+
+    @property
+    def _reading(self) -> Reading:
+        """Reads topics over the same connections; its calls take what ``_deadline`` returns."""
+        self._refuse_a_child()
+        return self._reader
+
+    def _refuse_a_child(self) -> None:
         if self._pid != os.getpid():
             raise errors.IllegalStateError("this TransactionAdmin was made before a fork: make another one")
-        return self._coordinators
 
 
 def _described(call: Describing) -> DescribedTransaction:

@@ -152,18 +152,18 @@ class Coordinators:
     def _question(self, call: CoordinatorCall, request: Request) -> Question:
         name, node_id = call.transactional_id, call.coordinator
         if isinstance(request, FindCoordinator):
-            return Question(FIND_COORDINATOR, _frame(protocol.encode_find_coordinator, *request))
+            return Question(FIND_COORDINATOR, framing(protocol.encode_find_coordinator, *request))
         if isinstance(request, AskLevel):
             return Question(API_VERSIONS, node_id=node_id)
         if isinstance(request, Describe):
-            encode = _frame(protocol.encode_describe_transactions, [name])
+            encode = framing(protocol.encode_describe_transactions, [name])
             return Question(DESCRIBE_TRANSACTIONS, encode, node_id=node_id)
         assert isinstance(call, Ending)
         if isinstance(request, InitProducerId):
-            encode = _frame(protocol.encode_init_producer_id, name, call.timeout_ms, *request)
+            encode = framing(protocol.encode_init_producer_id, name, call.timeout_ms, *request)
             return Question(INIT_PRODUCER_ID, encode, node_id=node_id)
         _, producer_id, epoch, *_ = call.transaction
-        encode = _frame(protocol.encode_end_txn, name, producer_id, epoch, request.commit)
+        encode = framing(protocol.encode_end_txn, name, producer_id, epoch, request.commit)
         highest = HIGHEST_OF_FIRST[END_TXN] if request.protocol == FIRST else None
         return Question(END_TXN, encode, node_id=node_id, highest=highest)
 
@@ -302,7 +302,7 @@ class Coordinators:
         return [question.response for question in questions], failure
 
 
-def _frame(encode: Callable[..., bytes], *arguments: Any) -> Encode:
+def framing(encode: Callable[..., bytes], *arguments: Any) -> Encode:
     """Makes what a question needs of an encoder and of the arguments behind the first three."""
     return lambda version, number, client_id: encode(version, number, client_id, *arguments)
 
