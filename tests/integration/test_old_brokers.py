@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from cyproducer import KafkaProducer, errors
+from cyproducer.transactions import TransactionAdmin
 from tests.integration.consume import Fetched, read_all
 from tests.integration.old_kafka import POMS, OldKafka, old_kafka
 from tests.integration.record_shapes import all_shapes
@@ -135,3 +137,34 @@ def test_transactions_need_kafka_2_5(old: OldKafka) -> None:
                 producer.init_transactions()
         else:
             producer.init_transactions()
+
+
+READING_VERSIONS = {
+    "2.1.1": {("CREATE_TOPICS", 3), ("LIST_OFFSETS", 4), ("DESCRIBE_CONFIGS", 2), ("FETCH", 10)},
+    "3.7.2": {("CREATE_TOPICS", 7), ("LIST_OFFSETS", 7), ("DESCRIBE_CONFIGS", 4), ("FETCH", 12)},
+}
+
+
+def test_topics_are_created_and_read(old: OldKafka) -> None:
+    def soon() -> tuple[float, float]:
+        return time.monotonic() + 30, 30
+
+    with TransactionAdmin({"bootstrap_servers": old.bootstrap_servers, "client_id": "reading"}) as admin:
+        reader = admin._reading
+        assert reader.topic("read", *soon()) is None
+        assert reader.create_topic("read", 1, 1, KEPT_FOR_EVER, *soon()) is True
+        assert reader.create_topic("read", 1, 1, KEPT_FOR_EVER, *soon()) is False
+        topic = reader.topic("read", *soon(), wait=True)
+        assert topic is not None
+        assert (topic.leaders, topic.topic_id != bytes(16)) == ({0: 1}, old.version != "2.1.1")
+        with KafkaProducer(bootstrap_servers=old.bootstrap_servers, compression_type="lz4") as producer:
+            for number in range(100):
+                producer.send("read", b"%d" % number)
+        assert reader.offsets("read", 0, *soon()) == (0, 100)
+        assert KEPT_FOR_EVER.items() <= reader.topic_configs(["read"], *soon())["read"].items()
+        found = list(reader.batches("read", 0, 0, 100, *soon()))
+    assert [record.value for batch in found for record in batch.records()] == [b"%d" % i for i in range(100)]
+    asked = old.requests("reading", until="FETCH")
+    assert READING_VERSIONS[old.version] == {
+        pair for pair in asked if pair[0] in dict(READING_VERSIONS["2.1.1"])
+    }

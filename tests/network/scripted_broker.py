@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+from tests.network import scripted_reading as reading
 from tests.network import scripted_transactions as transactions
 from tests.network import scripted_wire as wire
 from tests.network.scripted_coordinator import Broker, Coordinator
@@ -29,10 +30,14 @@ from tests.network.scripted_wire import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
     API_VERSIONS,
+    CREATE_TOPICS,
+    DESCRIBE_CONFIGS,
     DESCRIBE_TRANSACTIONS,
     END_TXN,
+    FETCH,
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
+    LIST_OFFSETS,
     LIST_TRANSACTIONS,
     METADATA,
     PRODUCE,
@@ -55,10 +60,14 @@ __all__ = [
     "ADD_OFFSETS_TO_TXN",
     "ADD_PARTITIONS_TO_TXN",
     "API_VERSIONS",
+    "CREATE_TOPICS",
+    "DESCRIBE_CONFIGS",
     "DESCRIBE_TRANSACTIONS",
     "END_TXN",
+    "FETCH",
     "FIND_COORDINATOR",
     "INIT_PRODUCER_ID",
+    "LIST_OFFSETS",
     "LIST_TRANSACTIONS",
     "METADATA",
     "NO_LEADER",
@@ -91,6 +100,10 @@ ALL_VERSIONS = {
     TXN_OFFSET_COMMIT: (0, 5),
     DESCRIBE_TRANSACTIONS: (0, 0),
     LIST_TRANSACTIONS: (0, 2),
+    FETCH: (4, 12),
+    LIST_OFFSETS: (1, 7),
+    CREATE_TOPICS: (2, 7),
+    DESCRIBE_CONFIGS: (1, 4),
 }
 BEFORE_AUTHENTICATION = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
 LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC, NOT_LEADER, UNKNOWN_TOPIC_ID = 5, 3, 6, 100
@@ -107,6 +120,8 @@ class Received:
     topics: list[str] | None = None
     transaction: transactions.Request | None = None
     """What InitProducerId or a request of transactions asks for."""
+    asked: reading.Request | None = None
+    """What a request of reading asks for."""
 
     @property
     def api_key(self) -> int:
@@ -279,6 +294,10 @@ class ScriptedCluster:
         """Node id -> the host and port that the metadata gives instead of the node's own."""
         self.script: Callable[[Received], Act | None] = lambda received: None
         self.coordinator = Coordinator()
+        self.logs = reading.Logs()
+        """What requests of reading find; produced batches are not in there."""
+        self.controller: int | None = None
+        """The node id that the metadata gives as the controller's; None: the first node's."""
         #: Clients must authenticate; None: they need not, and cannot.
         self.sasl = sasl
         #: Connections are encrypted with it; None: they are not.
@@ -419,6 +438,16 @@ class ScriptedCluster:
             received.transaction = transactions.read_request(header)
             act = self._act_for(received)
             return self.coordinator.answer(node.id, header, received.transaction, act, self._address), act
+        if header.api_key in reading.API_KEYS:
+            received.asked = reading.read_request(header)
+            act = self._act_for(received)
+            asked, error = received.asked, act.error
+            if isinstance(asked, reading.Fetch | reading.ListOffsets):
+                error = self._error_for(received, act, self.topics.get(asked.topic), asked.partition)
+            elif isinstance(asked, reading.DescribeConfigs) and asked.resource_type == reading.BROKER:
+                assert asked.names == [str(node.id)], "the options of another broker"
+            assert isinstance(error, int)
+            return self.logs.answer(header, asked, error, act.message, act.throttle_ms), act
         act = self._act_for(received)
         error = act.error if isinstance(act.error, int) else 0
         if header.api_key == API_VERSIONS:
@@ -467,7 +496,7 @@ class ScriptedCluster:
         brokers = [self._address(node.id) for node in self.nodes.values() if node.id not in self.unlisted]
         error = act.error if isinstance(act.error, int) else 0
         return wire.write_metadata(
-            version, correlation_id, brokers, answers, "scripted", error, act.throttle_ms
+            version, correlation_id, brokers, answers, "scripted", error, act.throttle_ms, self.controller
         )
 
     def _produce(self, received: Received, act: Act) -> bytes:

@@ -1,6 +1,6 @@
 """The scripted broker's codec for requests other than Produce: ApiVersions, Metadata, InitProducerId, SASL.
 
-``scripted_transactions`` has those of transactions.
+``scripted_transactions`` has those of transactions, ``scripted_reading`` those of reading.
 Written from the Kafka protocol guide; shares no code with the package. Strict like ``reference_wire``, whose
 primitive types it uses. Does no I/O and has no state.
 """
@@ -23,6 +23,7 @@ PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 3, 18, 22
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 FIND_COORDINATOR, ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 10, 24, 25, 26, 28
 DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 65, 66
+FETCH, LIST_OFFSETS, CREATE_TOPICS, DESCRIBE_CONFIGS = 1, 2, 19, 32
 FIRST_FLEXIBLE = {
     PRODUCE: 9,
     METADATA: 9,
@@ -37,6 +38,10 @@ FIRST_FLEXIBLE = {
     TXN_OFFSET_COMMIT: 3,
     DESCRIBE_TRANSACTIONS: 0,
     LIST_TRANSACTIONS: 0,
+    FETCH: 12,
+    LIST_OFFSETS: 6,
+    CREATE_TOPICS: 5,
+    DESCRIBE_CONFIGS: 4,
 }
 NO_ID = uuid.UUID(int=0)
 
@@ -199,7 +204,9 @@ def write_metadata(
     cluster_id: str,
     error: int = 0,
     throttle_ms: int = 0,
+    controller: int | None = None,
 ) -> bytes:
+    """``controller``: its node id; None: the first broker's."""
     flexible = version >= 9
     tags = b"\x00" if flexible else b""
 
@@ -235,7 +242,8 @@ def write_metadata(
     if version >= 2:
         body += encode_string(cluster_id, flexible)
     if version >= 1:
-        body += struct.pack(">i", brokers[0][0] if brokers else -1)
+        first = brokers[0][0] if brokers else -1
+        body += struct.pack(">i", first if controller is None else controller)
     body += encode_array(topics, flexible, topic)
     if 8 <= version <= 10:
         body += struct.pack(">i", -(2**31))
