@@ -2019,6 +2019,56 @@ MUTANTS = [
         "",
         ("tests/network/test_transaction_calls.py::test_the_end_of_the_program_ends_its_transaction",),
     ),
+    # Reading
+    Mutant(
+        "compacted-records-counted-as-offsets",
+        "cyproducer/network/reading.py",
+        "                offset = batch.last_offset + 1\n",
+        "                offset = batch.base_offset + batch.count\n",
+        ("tests/network/test_reading.py::test_gaps_of_compacted_logs_are_passed",),
+    ),
+    Mutant(
+        "batch-behind-the-end-read",
+        "cyproducer/network/reading.py",
+        "                if batch.base_offset >= end:\n                    return\n",
+        "",
+        ("tests/network/test_reading.py::test_batches_that_have_offsets_of_the_range_are_read",),
+    ),
+    Mutant(
+        "batch-before-the-first-offset-read",
+        "cyproducer/network/reading.py",
+        "                if batch.last_offset < offset:\n",
+        "                if False:\n",
+        ("tests/network/test_reading.py::test_a_batch_before_the_first_offset_is_left_out",),
+    ),
+    Mutant(
+        "topic-created-by-looking",
+        "cyproducer/network/reading.py",
+        "framing(protocol.encode_metadata, names, False)",
+        "framing(protocol.encode_metadata, names, True)",
+        ("tests/network/test_reading.py::test_no_topic_is_created_by_looking",),
+    ),
+    Mutant(
+        "late-creation-not-withdrawn",
+        "cyproducer/network/reading.py",
+        "                question.withdraw()\n",
+        "                pass\n",
+        ("tests/network/test_reading.py::test_what_was_not_sent_before_the_deadline_is_not_sent_later",),
+    ),
+    Mutant(
+        "batch-checksum-ignored",
+        "cyproducer/control/record_decoder.py",
+        "        if checksum != computed:\n",
+        "        if False:\n",
+        ("tests/control/test_record_decoder.py::test_a_wrong_checksum_is_named",),
+    ),
+    Mutant(
+        "surplus-after-records-ignored",
+        "cyproducer/control/record_decoder.py",
+        "        if at != len(data):\n",
+        "        if False:\n",
+        ("tests/control/test_record_decoder.py::test_the_count_must_be_that_of_the_records",),
+    ),
 ]
 
 

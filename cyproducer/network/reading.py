@@ -346,8 +346,6 @@ class Reading:
         for each in found.partitions:
             if each.leader >= 0:
                 self._leaders[name, each.partition] = each.leader
-            else:
-                self._forget(name, each.partition)
         return found
 
     def _leader(self, topic: str, partition: int, attempts: "_Attempts") -> int | None:

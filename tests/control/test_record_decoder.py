@@ -150,9 +150,12 @@ def test_compaction_leaves_gaps() -> None:
     assert [(each.offset, each.timestamp) for each in batch.records()] == [(22, 998), (25, 995)]
 
 
-def test_compaction_leaves_batches_without_records() -> None:
-    made = replace(reference.batch_of(RECORDS, base_offset=20, producer_id=7, base_sequence=3), records=())
-    batch = only(reference.encode_batch(made))
+@every_codec
+def test_compaction_leaves_batches_without_records(codec: int) -> None:
+    made = replace(
+        reference.batch_of(RECORDS, base_offset=20, producer_id=7, base_sequence=3, codec=codec), records=()
+    )
+    batch = only(whole(made, b""))
     assert (batch.last_offset, batch.count, batch.producer_id, batch.base_sequence) == (26, 0, 7, 3)
     assert list(batch.records()) == []
 

@@ -17,6 +17,7 @@ from cyproducer.transactions import TransactionAdmin
 from tests.forked import in_child, needs_fork
 from tests.network.producing import WAIT_S, options
 from tests.network.scripted_broker import (
+    API_VERSIONS,
     CREATE_TOPICS,
     DESCRIBE_CONFIGS,
     FETCH,
@@ -155,6 +156,15 @@ def test_a_topic_that_is_refused_is_an_error(
         reader.topic("t", *soon())
     with pytest.raises(kind, match="Metadata of topic 't'"):
         reader.offsets("t", 0, *soon())
+
+
+def test_metadata_that_is_refused_as_a_whole_is_an_error_or_repeated(
+    cluster: ScriptedCluster, reader: Reading
+) -> None:
+    assert reader.topic("t", *soon()) is not None
+    cluster.act(METADATA, Act(error=TIMED_OUT), Act(error=CLUSTER_DENIED))
+    with pytest.raises(errors.ClusterAuthorizationFailedError, match=r"Metadata at 127\.0\.0\.1"):
+        reader.topic("t", *soon())
 
 
 def test_a_partition_without_a_leader_is_told_or_waited_for(
@@ -303,7 +313,11 @@ def test_a_batch_before_the_first_offset_is_left_out(
     assert [each.base_offset for each in reader.batches("t", 0, 3, 6, *soon())] == [2, 4]
 
 
-def test_gaps_of_compacted_logs_are_passed(cluster: ScriptedCluster, reader: Reading) -> None:
+@pytest.mark.parametrize("size", [1, reading.FETCH_BYTES], ids=["a batch at a time", "all at once"])
+def test_gaps_of_compacted_logs_are_passed(
+    cluster: ScriptedCluster, reader: Reading, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(reading, "FETCH_BYTES", size)
     fill(cluster, batch(0, 1, 4), batch(9, 1, 3), batch(20, 0, 9), batch(40))
     assert values(reader, 0, 30) == [b"0", b"9"]
     assert values(reader, 0, 42) == [b"0", b"9", b"40", b"41"]
@@ -578,6 +592,18 @@ def test_a_controller_that_is_none_any_more_is_looked_up_again(
     cluster.act(CREATE_TOPICS, *[Act(error=NOT_CONTROLLER)] * 3)
     assert reader.create_topic("new", 1, 1, {}, *soon())
     assert len(cluster.received(CREATE_TOPICS)) == 4
+
+
+def test_what_was_not_sent_before_the_deadline_is_not_sent_later(cluster: ScriptedCluster) -> None:
+    hold = threading.Event()
+    cluster.act(API_VERSIONS, *[Act(hold=hold)] * 2)
+    with TransactionAdmin(options(cluster)) as admin:
+        cluster.wait_for_requests(API_VERSIONS, 1)
+        with pytest.raises(errors.KafkaTimeoutError, match="CreateTopics is not answered by any broker; "):
+            admin._reading.create_topic("late", 1, 1, {}, *soon(0.2))
+        hold.set()
+        assert admin._reading.topic("late", *soon()) is None
+    assert cluster.received(CREATE_TOPICS) == []
 
 
 # The admin
