@@ -49,6 +49,80 @@ class Mutant(NamedTuple):
 MUTANTS = [
     # Buffers
     Mutant(
+        "once-decided-without-a-check",
+        "cyproducer/spark/exactly_once/driver.py",
+        "        if problems := self._cluster.not_open(written):",
+        "        if problems := []:",
+        (
+            "tests/spark/exactly_once/test_protocol.py::test_a_batch_whose_transactions_are_not_all_open_is_not_decided",
+        ),
+    ),
+    Mutant(
+        "once-decided-is-not-completed",
+        "cyproducer/spark/exactly_once/driver.py",
+        "        elif not last.done:",
+        "        elif False:",
+        ("tests/spark/exactly_once/test_protocol.py::test_the_process_dies_at_every_step",),
+    ),
+    Mutant(
+        "once-aborted-without-the-lock",
+        "cyproducer/spark/exactly_once/driver.py",
+        "        if not tasks or not self._cluster.give_up(tasks[0].plan.identity):",
+        "        if not tasks:",
+        ("tests/spark/exactly_once/test_protocol.py::test_what_was_decided_is_not_aborted",),
+    ),
+    Mutant(
+        "once-unknown-is-committed",
+        "cyproducer/spark/exactly_once/driver.py",
+        "found = self._cluster.outcome(transaction) if end is End.UNKNOWN else end",
+        "found = End.COMMITTED if end is End.UNKNOWN else end",
+        (
+            "tests/spark/exactly_once/test_protocol.py::test_a_task_that_outlives_its_batch_takes_over_its_id_at_every_step",
+        ),
+    ),
+    Mutant(
+        "once-aborted-is-not-copied",
+        "cyproducer/spark/exactly_once/driver.py",
+        "            if aborted:\n",
+        "            if False:\n",
+        ("tests/spark/exactly_once/test_protocol.py::test_the_brokers_time_out_what_is_open_at_every_step",),
+    ),
+    Mutant(
+        "once-rows-are-not-compared",
+        "cyproducer/spark/exactly_once/driver.py",
+        "            plan.standing.check_rows(rows)\n",
+        "",
+        ("tests/spark/exactly_once/test_protocol.py::test_a_batch_that_is_skipped_must_have_as_many_rows",),
+    ),
+    Mutant(
+        "once-lost-log-unseen",
+        "cyproducer/spark/exactly_once/driver.py",
+        "            self._check_is_new()\n",
+        "            pass\n",
+        ("tests/spark/exactly_once/test_protocol.py::test_a_log_that_was_lost_is_noticed",),
+    ),
+    Mutant(
+        "once-losers-left-open",
+        "cyproducer/spark/exactly_once/driver.py",
+        "        self._abort_open()\n        return Committed",
+        "        return Committed",
+        ("tests/spark/exactly_once/test_sink.py::test_an_attempt_that_runs_again_has_an_id_of_its_own",),
+    ),
+    Mutant(
+        "once-gap-allowed",
+        "cyproducer/spark/exactly_once/rules.py",
+        "        if batch == (last.batch + 1 if same and last is not None else 0):",
+        "        if batch >= (last.batch + 1 if same and last is not None else 0):",
+        ("tests/spark/exactly_once/test_rules.py::test_a_batch_that_cannot_be_the_next_one_is_an_error",),
+    ),
+    Mutant(
+        "once-attempts-share-an-id",
+        "cyproducer/spark/exactly_once/names.py",
+        "attempt % _ATTEMPTS + _ATTEMPTS",
+        "_ATTEMPTS",
+        ("tests/spark/exactly_once/test_rules.py::test_attempts_that_may_meet_have_ids_of_their_own",),
+    ),
+    Mutant(
         "compressed-buffer-kept",
         "cyproducer/accumulator/record_accumulator.pyx",
         "        PyBuffer_Release(&packed)\n",
