@@ -20,6 +20,10 @@ SUFFIXES = ("py", "pyi", "pyx", "pxd", "pxi", "c", "cc", "cpp", "h", "hpp")
 LONGEST = 10_000
 """Maximum number of characters in a line. Longer lines are generated, not written by people."""
 MICRO_BATCHES = 8
+FILES_PER_BATCH = 2
+"""Of a stream whose driver is killed: more than one task, and so more than one transaction."""
+KILLED_ROWS = 1_000_000
+"""Maximum number of lines of such a stream. More would only take longer."""
 SCAN_SETTINGS = {
     # Thousands of small files: make one task per few megabytes, regardless of the number of files.
     "spark.sql.files.maxPartitionBytes": "8m",
@@ -118,28 +122,42 @@ def sink_options(bootstrap: str, topic: str, compression: str) -> dict[str, str]
     return options
 
 
-def micro_batches(source: Path) -> int:
-    """Returns the number of micro-batches of `write_stream`."""
-    return -(-_files(source) // _files_per_batch(source))
+def write_batch(records: Any, options: dict[str, str]) -> None:
+    records.write.format("cyproducer").mode("append").options(**options).save()
 
 
-def _files(source: Path) -> int:
-    return len(list(source.glob("*.parquet")))
+def exactly_once(prefix: str) -> dict[str, str]:
+    """Returns the sink's options for exactly-once, in addition to `sink_options`."""
+    return {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": prefix}
+
+
+def take_some(spark: Any, source: Path, to: Path) -> None:
+    """Writes `KILLED_ROWS` of the lines to Parquet, or all: as many files as make `MICRO_BATCHES`
+    micro-batches with several tasks each."""
+    lines = spark.read.parquet(str(source)).limit(KILLED_ROWS)
+    lines.repartition(MICRO_BATCHES * FILES_PER_BATCH).write.parquet(str(to))
 
 
 def _files_per_batch(source: Path) -> int:
     return max(1, -(-_files(source) // MICRO_BATCHES))
 
 
-def write_batch(records: Any, options: dict[str, str]) -> None:
-    records.write.format("cyproducer").mode("append").options(**options).save()
+def _files(source: Path) -> int:
+    return len(list(source.glob("*.parquet")))
+
+
+def micro_batches(source: Path) -> int:
+    """Returns the number of micro-batches in which `write_stream` writes all Parquet files of ``source``."""
+    return -(-_files(source) // _files_per_batch(source))
 
 
 def write_stream(
-    spark: Any, source: Path, checkpoint: Path, options: dict[str, str], name: str = "cyproducer"
+    spark: Any, source: Path, checkpoint: Path, options: dict[str, str], sink: str = "cyproducer"
 ) -> None:
-    """Streams all Parquet files of ``source`` in about `MICRO_BATCHES` batches to the format of this name,
-    and waits for the end."""
+    """Streams all Parquet files of ``source`` in about `MICRO_BATCHES` batches, and waits for the end.
+
+    ``sink``: the name of the format to write.
+    """
     schema = spark.read.parquet(str(source)).schema
     stream = (
         spark.readStream.schema(schema)
@@ -148,7 +166,7 @@ def write_stream(
     )
     query = (
         line_records(stream)
-        .writeStream.format(name)
+        .writeStream.format(sink)
         .options(checkpointLocation=str(checkpoint), **options)
         .trigger(availableNow=True)
         .start()

@@ -1,13 +1,16 @@
 """Sends source code from files through Spark to Kafka, as a batch and as a stream, and verifies the result.
-Also kills the driver of a stream in the middle of a commit, with both guarantees, and starts it again.
+
+Then kills the driver of such a stream in the middle of a micro-batch and starts it again, once with each
+delivery guarantee: at-least-once writes that micro-batch twice, exactly-once does not.
 
     make demo-spark                          # all source code of this Python and of its installed packages
     make demo-spark DEMO="--rows 100000"     # fewer lines
     python demo_spark/run.py --source DIR    # other source code
 
 Starts a Kafka and a local Spark, both on 127.0.0.1 and in a temporary directory, and stops them. Needs Java
-17 or newer, and Maven the first time. Exit code: 0 if each topic holds exactly the expected rows, each once;
-1 if not, or if something failed; 2 if something is not installed; 130 after Ctrl-C.
+17 or newer, and Maven the first time. Exit code: 0 if each topic holds exactly the expected rows, each once,
+or at least once where a driver is killed that writes at-least-once; 1 if not, or if a transaction is left
+open, or if something failed; 2 if something is not installed; 130 after Ctrl-C.
 
 Owns the order of the steps, the output, and the cleanup. The main thread does the work and handles Ctrl-C;
 another thread shows progress.
@@ -16,39 +19,37 @@ another thread shows progress.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import logging
-import os
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 # At the end: an installed package comes before the sources.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from cyproducer.cli.console import Progress, one_line
+from cyproducer.cli.console import one_line
+from demo_spark.following import FailedError, follow, progress
 from tools.harness.kafka_install import KafkaUnavailableError, classpath, missing_tools
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-    from demo_spark.checking import Outcome
+    from cyproducer.spark import WriteSummary
+    from demo_spark.checking import Killed, Outcome
     from tools.harness.kafka_cluster import KafkaCluster
 
 T = TypeVar("T")
-ROOT = Path(__file__).resolve().parents[1]
 MODULES = ("pyspark", "pyarrow", "confluent_kafka")
-LOOK_S = 0.2
 LOG_LINES = 15
 MISSING, INTERRUPTED = 2, 130
-DRIVER_MEMORY = "2g"
+TRANSACTIONS_END_S = 10.0
+UNENDED = ("Ongoing", "PrepareCommit", "PrepareAbort")
+"""States of transactions that hold readers back."""
 
 
 def missing() -> str | None:
@@ -61,31 +62,32 @@ def missing() -> str | None:
     return None
 
 
-class FailedError(Exception):
-    """A Spark job failed. The message is that of its error."""
-
-
 class Pipeline:
-    """One run, with a running Spark and a running Kafka. For the main thread. Writes below ``directory``."""
+    """One run, with a running Kafka. For the main thread. Writes below ``directory``, and ``log``."""
 
-    def __init__(self, options: argparse.Namespace, spark: Any, kafka: KafkaCluster, directory: Path) -> None:
+    def __init__(self, options: argparse.Namespace, kafka: KafkaCluster, directory: Path, log: Path) -> None:
         from confluent_kafka.admin import AdminClient
 
         self._options = options
-        self._spark = spark
         self._kafka = kafka
         self._directory = directory
+        self._log = log
         self._lines = directory / "lines"
+        self._some_lines = directory / "some-lines"
+        self._expected_some: Any = None
         self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
 
-    def run(self) -> list[Outcome]:
+    def run(self, spark: Any) -> list[Outcome]:
+        """Writes the lines as a batch and as a stream, and the files as a batch, with a running Spark."""
         from demo_spark import pipeline
 
         sources = self._options.source or pipeline.default_sources()
-        print(f"Reading source code below {', '.join(map(str, sources))}")
-        spark, lines_path, began_s = self._spark, self._lines, time.monotonic()
-        found = self._follow_tasks(
-            "reading and cleaning", lambda: pipeline.clean(spark, sources, self._options.rows, lines_path)
+        print(f"Reading source code below {', '.join(map(str, sources))}", flush=True)
+        lines_path, began_s = self._lines, time.monotonic()
+        found = _follow_tasks(
+            spark,
+            "reading and cleaning",
+            lambda: pipeline.clean(spark, sources, self._options.rows, lines_path),
         )
         elapsed_s = time.monotonic() - began_s
         print(
@@ -95,9 +97,12 @@ class Pipeline:
         lines = spark.read.parquet(str(lines_path))
         rows = pipeline.line_records(lines)
         files = pipeline.file_records(lines)
-        expected = self._follow_tasks("hashing the lines", lambda: pipeline.expected_hashes(rows))
-        expected_files = self._follow_tasks("hashing the files", lambda: pipeline.expected_hashes(files))
-        print(f"  {len(expected):,} lines and {len(expected_files):,} files to write")
+        expected = _follow_tasks(spark, "hashing the lines", lambda: pipeline.expected_hashes(rows))
+        expected_files = _follow_tasks(spark, "hashing the files", lambda: pipeline.expected_hashes(files))
+        print(f"  {len(expected):,} lines and {len(expected_files):,} files to write", flush=True)
+        _follow_tasks(spark, "taking lines", lambda: pipeline.take_some(spark, lines_path, self._some_lines))
+        some = pipeline.line_records(spark.read.parquet(str(self._some_lines)))
+        self._expected_some = _follow_tasks(spark, "hashing them", lambda: pipeline.expected_hashes(some))
         checkpoint = self._directory / "checkpoint"
         return [
             self._write("source-lines", expected, lambda options: pipeline.write_batch(rows, options)),
@@ -107,93 +112,22 @@ class Pipeline:
                 expected,
                 lambda options: pipeline.write_stream(spark, lines_path, checkpoint, options),
             ),
-            self._write_killed("killed-at-least-once", expected, "at-least-once"),
-            self._write_killed("killed-exactly-once", expected, "exactly-once"),
         ]
 
-    def _write_killed(self, topic: str, expected: Any, guarantee: str) -> Outcome:
-        """Streams the lines with a driver that is killed in the middle of a commit and started again."""
-        from cyproducer.transactions import list_transactions
+    def run_killed(self) -> list[Outcome]:
+        """Writes lines of `run` as streams whose drivers are killed, when its Spark runs no more."""
         from demo_spark import checking
 
-        kafka, partitions, total = self._kafka, self._options.partitions, len(expected)
-        kafka.create_topic(topic, partitions)
-        began_s = time.monotonic()
-        for life in ("until it is killed", "from its checkpoint"):
-
-            def acknowledged(_began_s: float, life: str = life) -> tuple[int, str]:
-                done = _end_offsets(self._admin, topic, partitions)
-                return min(done, total), f"{topic}, {life}: {done:,} offsets used"
-
-            killed = _follow(lambda: self._live(topic, guarantee), total, acknowledged)
-            if killed:
-                done = _end_offsets(self._admin, topic, partitions)
-                print(f"  {topic}: the driver was killed in the middle of a commit, at {done:,} offsets")
-        elapsed_s = time.monotonic() - began_s
-        print(f"  {topic}: written in {elapsed_s:.1f} s, with two starts of Spark")
-        with _progress(total) as progress:
-            back = checking.read_back(
-                kafka.bootstrap_servers,
-                topic,
-                lambda done: progress.update(done, f"{topic}: {done:,} rows read back"),
-            )
-        left = list_transactions(
-            {"bootstrap_servers": kafka.bootstrap_servers}, states=("Ongoing",), prefix="demo."
+        if not (count := len(self._expected_some)):
+            return []
+        print(
+            f"Streaming {count:,} lines by drivers that are killed in the middle (SIGKILL to Python and JVM)",
+            flush=True,
         )
-        logs = kafka.log_dir(kafka.node_ids[0]).glob(f"{topic}-[0-9]*/*.log")
-        once = guarantee == "exactly-once"
-        return checking.Outcome(
-            topic=topic,
-            mode="killed driver",
-            expected=expected,
-            found=back,
-            summary_rows=None,
-            elapsed_s=elapsed_s,
-            disk_bytes=sum(path.stat().st_size for path in logs),
-            partitions=partitions,
-            p99_ms=float("nan"),
-            may_double=not once,
-            transactional=once,
-            open_transactions=len(left) if once else 0,
-        )
-
-    def _live(self, topic: str, guarantee: str) -> bool:
-        """Runs a driver until it ends, or waits in the middle of a commit, where it is killed. Returns
-        whether it was."""
-        from demo_spark import killed, pipeline
-
-        place = self._directory / topic
-        place.mkdir(exist_ok=True)
-        held = place / killed.HELD
-        before = held.exists()
-        command = [sys.executable, "-P", killed.__file__, str(self._directory), self._kafka.bootstrap_servers]
-        with open(self._directory / "spark.log", "ab") as log:
-            driver = subprocess.Popen(
-                [*command, topic, guarantee, self._options.compression],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={
-                    **os.environ,
-                    killed.PLACE_VARIABLE: str(place),
-                    killed.BATCH_VARIABLE: str(pipeline.micro_batches(self._lines) // 3),
-                },
-                # The JVM is of the same group.
-                start_new_session=True,
-            )
-            try:
-                while driver.poll() is None and (before or not held.exists()):
-                    time.sleep(LOOK_S)
-                if driver.poll() is None or not (place / "ended").exists():
-                    if before or not held.exists():
-                        raise RuntimeError(f"the driver of {topic} failed")
-                    return True
-                return False
-            finally:
-                # Python and the JVM, at the same time. Its workers notice that the JVM is gone.
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(driver.pid, signal.SIGKILL)
-                driver.wait()
+        return [
+            self._write_killed("killed-at-least-once", checking.AT_LEAST_ONCE),
+            self._write_killed("killed-exactly-once", checking.EXACTLY_ONCE),
+        ]
 
     def _write(self, topic: str, expected: Any, write: Callable[[dict[str, str]], None]) -> Outcome:
         """Creates a topic, writes it and reads it back."""
@@ -209,44 +143,102 @@ class Pipeline:
             return done, f"{topic}: {done:,} rows in Kafka, {rate:,.0f}/s"
 
         elapsed_s = -time.monotonic()
-        _follow(lambda: write(sink), total, acknowledged)
+        follow(lambda: write(sink), total, acknowledged)
         elapsed_s += time.monotonic()
-        print(f"  {topic}: written in {elapsed_s:.1f} s")
-        with _progress(total) as progress:
+        told = summaries.kept(self._directory / "summaries")
+        mode = "batch" if len(told) == 1 else f"{len(told)} micro-batches"
+        return self._outcome(topic, mode, expected, told, elapsed_s, checking.AT_LEAST_ONCE, None)
+
+    def _write_killed(self, topic: str, delivery: str) -> Outcome:
+        """Creates a topic, writes it by a driver that is killed and started again, and reads it back."""
+        from demo_spark import checking, pipeline, summaries
+        from demo_spark.killing import DriverProcess
+
+        kafka, partitions, total = self._kafka, self._options.partitions, len(self._expected_some)
+        kafka.create_topic(topic, partitions)
+        directory = self._directory / topic
+        directory.mkdir()
+        batches = pipeline.micro_batches(self._some_lines)
+        killed = checking.Killed(batches // 2, batches)
+        arguments = [str(self._some_lines), str(directory), kafka.bootstrap_servers, topic]
+        arguments += [self._options.compression, delivery]
+
+        def written(_began_s: float) -> tuple[int, str]:
+            done = _end_offsets(self._admin, topic, partitions)
+            what = "rows in Kafka" if delivery == checking.AT_LEAST_ONCE else "offsets used in Kafka"
+            return done, f"{topic}: {done:,} {what}" if done > before else f"{topic}: its driver starts"
+
+        before, elapsed_s = 0, -time.monotonic()
+        with DriverProcess(arguments, directory, self._log, hold=killed.batch) as driver:
+            held = follow(driver.until_held, total, written)
+            driver.kill()
+        where = f"in micro-batch {killed.batch + 1} of {batches}"
+        print(f"  {topic}: driver killed after {held.rows:,} rows, {where}: {held.step}", flush=True)
+        before = _end_offsets(self._admin, topic, partitions)
+        with DriverProcess(arguments, directory, self._log) as driver:
+            print(f"  {topic}: driver started again, from its checkpoint", flush=True)
+            follow(driver.until_ended, total, written)
+        elapsed_s += time.monotonic()
+        told = summaries.kept(directory / "summaries")
+        mode = f"{batches} micro-batches"
+        return self._outcome(topic, mode, self._expected_some, told, elapsed_s, delivery, killed)
+
+    def _outcome(
+        self,
+        topic: str,
+        mode: str,
+        expected: Any,
+        told: Sequence[WriteSummary],
+        elapsed_s: float,
+        delivery: str,
+        killed: Killed | None,
+    ) -> Outcome:
+        """Reads a topic back, after it was written."""
+        from demo_spark import checking
+
+        kafka = self._kafka
+        print(f"  {topic}: written in {elapsed_s:.1f} s", flush=True)
+        left = 0
+        if delivery == checking.EXACTLY_ONCE:
+            left = _open_transactions(kafka.bootstrap_servers, topic)
+        with progress(len(expected)) as shown:
             back = checking.read_back(
                 kafka.bootstrap_servers,
                 topic,
-                lambda done: progress.update(done, f"{topic}: {done:,} rows read back"),
+                lambda done: shown.update(done, f"{topic}: {done:,} rows read back"),
             )
-        told = summaries.kept(Path(os.environ[summaries.FILE_VARIABLE]))
         logs = kafka.log_dir(kafka.node_ids[0]).glob(f"{topic}-[0-9]*/*.log")
         return checking.Outcome(
             topic=topic,
-            mode="batch" if len(told) == 1 else f"{len(told)} micro-batches",
+            mode=mode,
             expected=expected,
             found=back,
             summary_rows=sum(each.rows for each in told),
             elapsed_s=elapsed_s,
             disk_bytes=sum(path.stat().st_size for path in logs),
-            partitions=partitions,
+            partitions=self._options.partitions,
             p99_ms=max((each.p99_ms for each in told), default=float("nan")),
+            delivery=delivery,
+            killed=killed,
+            open_transactions=left,
         )
 
-    def _follow_tasks(self, name: str, work: Callable[[], T]) -> T:
-        """Runs a job; shows the number of its completed tasks as progress."""
-        status = self._spark.sparkContext.statusTracker()
 
-        def tasks(_began_s: float) -> tuple[int, str]:
-            stages = [status.getStageInfo(stage) for stage in status.getActiveStageIds()]
-            done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
-            total = sum(stage.numTasks for stage in stages if stage is not None)
-            return (1000 * done // total if total else 0), f"{name}: {done} of {total} tasks"
+def _follow_tasks(spark: Any, name: str, work: Callable[[], T]) -> T:
+    """Runs a job; shows the number of its completed tasks as progress."""
+    status = spark.sparkContext.statusTracker()
 
-        return _follow(work, 1000, tasks)
+    def tasks(_began_s: float) -> tuple[int, str]:
+        stages = [status.getStageInfo(stage) for stage in status.getActiveStageIds()]
+        done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+        total = sum(stage.numTasks for stage in stages if stage is not None)
+        return (1000 * done // total if total else 0), f"{name}: {done} of {total} tasks"
+
+    return follow(work, 1000, tasks)
 
 
 def _end_offsets(admin: AdminClient, topic: str, partitions: int) -> int:
-    """Returns the number of records in a topic from which nothing was deleted."""
+    """Returns the number of offsets used in a topic. Without transactions, this is the number of records."""
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
@@ -255,101 +247,22 @@ def _end_offsets(admin: AdminClient, topic: str, partitions: int) -> int:
     return sum(future.result().offset for future in admin.list_offsets(asked).values())
 
 
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[Progress]:
-    progress = Progress(sys.stderr, total)
-    try:
-        yield progress
-    finally:
-        progress.close()
+def _open_transactions(bootstrap: str, prefix: str) -> int:
+    """Returns the number of transactions with a prefix that do not end. Brokers write the markers of a
+    transaction a moment after its end is decided, so this waits for those."""
+    from cyproducer.transactions import TransactionAdmin
+    from tools.harness.until import looks
 
-
-def _follow(work: Callable[[], T], total: int, look: Callable[[float], tuple[int, str]]) -> T:
-    """Runs ``work`` on the calling thread, while another thread shows the progress that ``look`` returns.
-
-    ``work`` must run on the main thread: Spark looks up Python data sources in the calling thread's session,
-    and only the main thread has one.
-
-    Raises:
-        FailedError: ``work`` failed.
-    """
-    ended = threading.Event()
-    began_s = time.monotonic()
-
-    def watch() -> None:
-        with _progress(total) as progress:
-            while not ended.wait(LOOK_S):
-                # Errors while showing progress must not fail the run.
-                with contextlib.suppress(Exception):
-                    progress.update(*look(began_s))
-
-    watcher = threading.Thread(target=watch, name="progress")
-    watcher.start()
-    try:
-        return work()
-    except Exception as error:
-        # Get the text now: Spark's errors fetch their message from the JVM, which must still be running. Cut
-        # off the JVM's stack trace.
-        raise FailedError(one_line(error).partition(" at org.apache.spark.")[0]) from None
-    finally:
-        ended.set()
-        watcher.join()
-
-
-@contextlib.contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    """Processes that are started in the block write their standard error to ``path``."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with open(path, "ab") as log:
-            os.dup2(log.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
-@contextlib.contextmanager
-def _environment(more: dict[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(more)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-@contextlib.contextmanager
-def _spark(directory: Path, log: Path) -> Iterator[Any]:
-    """Starts a local Spark whose processes write to ``log``, so that they do not disturb the progress bar."""
-    from demo_spark import pipeline, summaries
-    from tools.harness.spark_session import spark_session
-
-    # Spark's processes inherit this environment, and must be able to import `summaries`.
-    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)])
-    environment = {
-        "PYTHONPATH": path,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        summaries.FILE_VARIABLE: str(directory / "summaries"),
-    }
-    settings = {
-        "spark.driver.memory": DRIVER_MEMORY,
-        "spark.ui.showConsoleProgress": "false",
-        **pipeline.SCAN_SETTINGS,
-    }
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_environment(environment))
-        with _stderr_to(log):
-            session = spark_session(
-                directory, "local[*]", **{name.replace(".", "__"): value for name, value in settings.items()}
-            )
-            spark = stack.enter_context(session)
-        yield spark
+    left = 0
+    with TransactionAdmin({"bootstrap_servers": bootstrap}) as admin:
+        for _ in looks(TRANSACTIONS_END_S):
+            if not (left := len(admin.list_transactions(states=UNENDED, prefix=f"{prefix}."))):
+                break
+    return left
 
 
 def _run(options: argparse.Namespace, terminal: TextIO) -> int:
+    from demo_spark.session import quiet_spark
     from tools.harness.kafka_cluster import KafkaCluster
 
     with tempfile.TemporaryDirectory(prefix="demo-spark-") as scratch:
@@ -358,12 +271,13 @@ def _run(options: argparse.Namespace, terminal: TextIO) -> int:
         print("Starting Kafka and Spark (the first time, Maven fetches Kafka)", flush=True)
         classpath()
         try:
-            with (
-                KafkaCluster(directory=directory / "kafka", properties={"log.retention.ms": -1}) as kafka,
-                _spark(directory, log) as spark,
-            ):
-                print(f"  Kafka at {kafka.bootstrap_servers}, Spark {spark.version}", flush=True)
-                outcomes = Pipeline(options, spark, kafka, directory).run()
+            with KafkaCluster(directory=directory / "kafka", properties={"log.retention.ms": -1}) as kafka:
+                demo = Pipeline(options, kafka, directory, log)
+                with quiet_spark(directory, log) as spark:
+                    print(f"  Kafka at {kafka.bootstrap_servers}, Spark {spark.version}", flush=True)
+                    outcomes = demo.run(spark)
+                # Without that Spark, whose memory the others need.
+                outcomes += demo.run_killed()
         except Exception as error:
             words = str(error) if isinstance(error, FailedError) else one_line(error)
             print(f"failed: {words[:2000]}", file=terminal)
@@ -385,13 +299,7 @@ def tell(outcomes: Sequence[Outcome], terminal: TextIO) -> int:
     for sentence in wrong:
         print(sentence, file=terminal)
     if not wrong:
-        text = "Each topic holds exactly the rows that Spark computed, each once"
-        if any(outcome.may_double for outcome in outcomes):
-            doubled = sum(outcome.difference.duplicates for outcome in outcomes if outcome.may_double)
-            text += f"; but at-least-once has {doubled:,} more, as its driver was killed"
-        print(f"{text}.")
-    if any(outcome.transactional for outcome in outcomes):
-        print("In a topic of transactions, markers and aborted rows have offsets, too.")
+        print(checking.conclusion(outcomes))
     return 1 if wrong else 0
 
 

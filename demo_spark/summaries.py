@@ -25,12 +25,18 @@ def keep(summary: WriteSummary) -> None:
         pickle.dump(summary, file)
 
 
-def kept(path: Path) -> list[WriteSummary]:
-    """Returns all summaries since the last call, oldest first, and removes the file."""
+def so_far(path: Path) -> list[WriteSummary]:
+    """Returns all summaries in the file, oldest first."""
     found: list[WriteSummary] = []
     if path.exists():
         with open(path, "rb") as file:
             while file.peek(1):
                 found.append(pickle.load(file))
-        path.unlink()
+    return found
+
+
+def kept(path: Path) -> list[WriteSummary]:
+    """Returns all summaries since the last call, oldest first, and removes the file."""
+    found = so_far(path)
+    path.unlink(missing_ok=True)
     return found
