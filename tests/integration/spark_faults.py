@@ -105,8 +105,17 @@ def found(bootstrap: str, topic: str, least: int) -> dict[int, Counter[int]]:
 
 
 def records_in(bootstrap: str, topic: str, partitions: Iterable[int] = range(PARTITIONS)) -> int:
-    """Returns the sum of the high watermarks of all partitions that have a leader: the replicated records."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "watermarks", "log_level": 0})
+    """Returns the sum of the high watermarks of all partitions that have a leader: the replicated records,
+    those of open transactions included."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "watermarks",
+            # Otherwise it gets the last stable offsets.
+            "isolation.level": "read_uncommitted",
+            "log_level": 0,
+        }
+    )
     there = 0
     try:
         for number in partitions:
