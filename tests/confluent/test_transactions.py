@@ -185,7 +185,7 @@ def _metadata(broker: EmbeddedBroker) -> Any:
 
 
 def test_a_commit_that_fails_at_once_has_reported_the_records(broker: EmbeddedBroker) -> None:
-    reports: list[str | None] = []
+    reports: list[object] = []
     options = {"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0, "transactional.id": "failed"}
     producer = Producer(options)
     producer.init_transactions(WAIT_S)
