@@ -845,6 +845,11 @@ class Transactions:
         error = self._error(code, "FindCoordinator", where, response.error_message)
         if self._again(code, error, request, now_ms):
             return
+        if self.end_in_doubt:
+            self._stay_in_doubt(error, now_ms)
+            return
+        # It was due, and never sent.
+        self._end_sent = False
         self._give_up(request, code, error)
 
     def on_level(self, epoch: int, level: int, now_ms: float) -> None:
@@ -1040,6 +1045,8 @@ class Transactions:
         elif not second and code in (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED):
             # The same, and nothing tells which of the two.
             self._fatal(type(error)(f"{error.args[0]}: {age}"))
+        elif isinstance(error, errors.AuthorizationError) and self.end_in_doubt:
+            self._stay_in_doubt(error, now_ms)
         elif isinstance(error, errors.AuthorizationError) or (
             request.commit and code not in _FATAL and code != INVALID_TXN_STATE
         ):
@@ -1052,6 +1059,16 @@ class Transactions:
             self._must_bump = True
         else:
             self._fatal(error)
+
+    def _stay_in_doubt(self, error: errors.KafkaError, now_ms: float) -> None:
+        """The end may have been carried out, and rights are missing to ask: tries again, as the calls do not
+        go on without its outcome.
+
+            1. EndTxn(commit) is carried out, and its response is lost.
+            2. The principal loses its rights, and FindCoordinator is denied.
+            3. If that were an abortable error, the abort could not be allowed, as in any doubt.
+        """
+        self._retry(error, now_ms)
 
     def _give_up(self, request: Request, code: int, error: errors.KafkaError) -> None:
         """A request is refused, and trying it again would not help."""

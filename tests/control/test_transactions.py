@@ -133,6 +133,48 @@ def test_the_end_of_a_transaction_is_in_doubt_once_its_request_got_no_response()
     assert not play.machine.end_in_doubt
 
 
+@LEVELS
+@pytest.mark.parametrize("event", [Event.COMMIT, Event.ABORT])
+def test_an_end_in_doubt_is_asked_for_until_rights_are_granted(level: int, event: Event) -> None:
+    play = Play(level).written()
+    call = play.call(event)
+    play.send(EndTxn)
+    # It may have been carried out.
+    play.machine.on_no_response(CUT, play.now_ms)
+    for _ in range(3):
+        play.pass_ms(BACKOFF_MS * 100)
+        play.send(FindCoordinator)
+        play.answer(TXN_ID_AUTHORIZATION_FAILED)
+        assert not call.done
+    play.pass_ms(BACKOFF_MS * 100)
+    play.send(FindCoordinator)
+    play.answer()
+    play.send(EndTxn)
+    play.answer(TXN_ID_AUTHORIZATION_FAILED)
+    assert not call.done
+    play.pass_ms(BACKOFF_MS * 100)
+    play.serve()
+    succeeded(call)
+    assert play.is_in(State.READY)
+
+
+@LEVELS
+def test_an_abort_that_was_not_sent_for_want_of_rights_may_be_repeated(level: int) -> None:
+    play = Play(level).written()
+    play.machine.fail(ValueError("a record"))
+    play.machine.unreachable(EndTxn(False, level), CUT, play.now_ms)
+    play.pass_ms(BACKOFF_MS)
+    call = play.call(Event.ABORT)
+    play.send(FindCoordinator)
+    play.answer(TXN_ID_AUTHORIZATION_FAILED)
+    assert isinstance(refused(call), errors.AuthorizationError)
+    again = play.call(Event.ABORT)
+    play.pass_ms(BACKOFF_MS)
+    play.serve()
+    succeeded(again)
+    assert play.is_in(State.READY)
+
+
 # Every call in every state
 
 
