@@ -149,7 +149,7 @@ def test_an_end_in_doubt_is_asked_for_until_rights_are_granted(level: int, event
     play.pass_ms(BACKOFF_MS * 100)
     play.send(FindCoordinator)
     play.answer()
-    play.send(EndTxn)
+    play.reach(EndTxn)
     play.answer(TXN_ID_AUTHORIZATION_FAILED)
     assert not call.done
     play.pass_ms(BACKOFF_MS * 100)
