@@ -1053,10 +1053,13 @@ class Transactions:
             self._end_sent = False
             self._give_up(request, code, error)
         elif not request.commit and not second and code == INVALID_TXN_STATE and not self._has_parts:
-            # Whether it had anything was not known. Taking a new epoch ends it in any case.
+            # Whether it had anything was not known. Taking a new epoch ends it in any case. A Produce request
+            # of the second protocol may have added nothing; if the level has sunk since, the first one ends
+            # it.
             self._end_sent = False
             self._may_have_parts = False
             self._must_bump = True
+            self.protocol = FIRST
         else:
             self._fatal(error)
 

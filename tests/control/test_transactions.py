@@ -158,6 +158,22 @@ def test_an_end_in_doubt_is_asked_for_until_rights_are_granted(level: int, event
     assert play.is_in(State.READY)
 
 
+def test_a_batch_that_added_nothing_before_the_level_sank_is_ended_by_a_new_epoch() -> None:
+    play = Play(2).written()
+    play.machine.fail(errors.ConcurrentTransactionsError("refused, so nothing was added"))
+    play.level, play.features_epoch = 1, 2
+    play.machine.on_features(2, 1, play.now_ms)
+    call = play.call(Event.ABORT)
+    assert play.reach(EndTxn).protocol == FIRST
+    play.answer(INVALID_TXN_STATE)
+    # Not again and again.
+    play.reach(InitProducerId)
+    play.answer()
+    play.serve()
+    succeeded(call)
+    assert play.is_in(State.READY)
+
+
 @LEVELS
 def test_an_abort_that_was_not_sent_for_want_of_rights_may_be_repeated(level: int) -> None:
     play = Play(level).written()
