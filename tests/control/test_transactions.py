@@ -167,7 +167,7 @@ def test_a_batch_that_added_nothing_before_the_level_sank_is_ended_by_a_new_epoc
     assert play.reach(EndTxn).protocol == FIRST
     play.answer(INVALID_TXN_STATE)
     # Not again and again.
-    play.reach(InitProducerId)
+    play.send(InitProducerId)
     play.answer()
     play.serve()
     succeeded(call)
