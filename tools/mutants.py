@@ -111,8 +111,8 @@ MUTANTS = [
     Mutant(
         "once-gap-allowed",
         "cyproducer/spark/exactly_once/rules.py",
-        "        if batch == (last.batch + 1 if same and last is not None else 0):",
-        "        if batch >= (last.batch + 1 if same and last is not None else 0):",
+        "        if batch == before + 1:",
+        "        if batch >= before + 1:",
         ("tests/spark/exactly_once/test_rules.py::test_a_batch_that_cannot_be_the_next_one_is_an_error",),
     ),
     Mutant(

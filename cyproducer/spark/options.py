@@ -30,6 +30,13 @@ SESSION_PREFIX: Final = "spark.cyproducer."
 AT_LEAST_ONCE: Final = "at-least-once"
 EXACTLY_ONCE: Final = "exactly-once"
 
+_EXACTLY_ONCE_ONLY: Final = (
+    "transactionalIdPrefix",
+    "txnAppId",
+    "txnVersion",
+    "startingBatchId",
+    "decisionLogTopic",
+)
 _OWN: Final = (
     "topic",
     "includeHeaders",
@@ -38,18 +45,7 @@ _OWN: Final = (
     "createTopic.partitions",
     "createTopic.replication",
     "summaryCallback",
-    "transactionalIdPrefix",
-    "txnAppId",
-    "txnVersion",
-    "startingBatchId",
-    "decisionLogTopic",
-)
-_EXACTLY_ONCE_ONLY: Final = (
-    "transactionalIdPrefix",
-    "txnAppId",
-    "txnVersion",
-    "startingBatchId",
-    "decisionLogTopic",
+    *_EXACTLY_ONCE_ONLY,
 )
 _OF_SPARK: Final = ("path", "checkpointlocation", "queryname")
 """Options that Spark itself passes to the sink."""

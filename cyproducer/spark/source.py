@@ -18,7 +18,7 @@ writer is pickled. For exactly-once, that is the plan of the batch.
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -148,11 +148,9 @@ class _Task:
         once = self.options.exactly_once
         assert once is not None
         assert self.sink is not None
-        cluster = KafkaCluster(self.options.config, self.sink, once.decision_topic, once.timeout_ms)
-        try:
+        of_sink = KafkaCluster(self.options.config, self.sink, once.decision_topic, once.timeout_ms)
+        with closing(of_sink) as cluster:
             yield Driver(cluster, self.sink, once.starting_batch)
-        finally:
-            cluster.close()
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
         o = self.options
@@ -170,7 +168,7 @@ class _Task:
         show_info()
         if self.options.exactly_once is not None:
             with self._driver() as driver:
-                done = driver.commit([None if each is None else each.outcome for each in messages])
+                done = driver.commit(_outcomes(messages))
             if done.skipped:
                 log.info("%s: its %d rows were written before, and are not written again", batch, done.rows)
                 return
@@ -183,7 +181,7 @@ class _Task:
         show_info()
         if self.options.exactly_once is not None:
             with self._driver() as driver:
-                aborted = driver.abort([None if each is None else each.outcome for each in messages])
+                aborted = driver.abort(_outcomes(messages))
             log.warning(
                 "%s failed: %s",
                 batch,
@@ -196,6 +194,11 @@ class _Task:
             "%s failed: rows that were acknowledged stay in Kafka, and are written again when it is retried",
             batch,
         )
+
+
+def _outcomes(messages: list[Any]) -> list[TaskOutcome | None]:
+    """Returns what the tasks have done; None for each that left no message."""
+    return [None if each is None else each.outcome for each in messages]
 
 
 class _Pickled:

@@ -59,3 +59,9 @@ def until_gone(pids: set[int], what: str, patience_s: float = GONE_S) -> None:
         with suppress(ProcessLookupError):
             os.kill(each.pid, signal.SIGKILL)
     raise AssertionError(f"{what} still there after {patience_s:.0f} s: {left}")
+
+
+def of_session(leader: int) -> list[ProcessInfo]:
+    """Returns all processes that a program has started, even if their parent is gone: none leaves the
+    session."""
+    return [each for each in processes() if each.session == leader]

@@ -27,7 +27,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from cyproducer.cli.console import table
 from cyproducer.transactions import TransactionAdmin
 from tests.integration.consume import read_all
-from tests.integration.process_table import GONE_S, ProcessInfo, below, processes
+from tests.integration.process_table import GONE_S, below, of_session
 from tests.programs import ROOT, Program
 from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.until import looks
@@ -169,12 +169,6 @@ class HoldingSource(source.CyproducerDataSource):
         writer.__class__ = HoldingWriter
         return writer
 """
-
-
-def of_session(leader: int) -> list[ProcessInfo]:
-    """Returns all processes that a program has started, even if their parent is gone: none leaves the
-    session."""
-    return [each for each in processes() if each.session == leader]
 
 
 def kill_driver(driver: Program) -> None:

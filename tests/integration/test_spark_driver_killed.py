@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import needs_module, needs_proc
-from tests.integration.process_table import GONE_S, ProcessInfo, below, processes
+from tests.integration.process_table import GONE_S, ProcessInfo, below, of_session
 from tests.integration.spark_faults import PARTITIONS, Signals, found, until_written, value
 from tests.programs import ROOT, Program
 from tools.harness.kafka_cluster import KafkaCluster
@@ -86,12 +86,6 @@ def before_note(summary):
     Path(DIRECTORY, "all-written").touch()
     time.sleep(600)
 """
-
-
-def of_session(leader: int) -> list[ProcessInfo]:
-    """Returns all processes that a program has started, even if their parent is gone: none leaves the
-    session."""
-    return [each for each in processes() if each.session == leader]
 
 
 def kill_driver(driver: Program) -> None:

@@ -118,6 +118,17 @@ class Application:
         finally:
             cluster.close()
 
+    def decide_too_late(self) -> None:
+        """Dies after the decision about batch 0, and the brokers abort its transactions."""
+        before, self.timeout_ms = self.timeout_ms, 1_000
+        outcomes = self.write(self.plan(), 0)
+        self.decide(outcomes)
+        for each in outcomes:
+            assert each is not None
+            assert each.transaction is not None
+            self.rig.transactions.await_state(each.transaction.transactional_id, "CompleteAbort")
+        self.timeout_ms = before
+
     def one(self, batch: int) -> None:
         self.commit(self.write(self.plan(), batch))
 
@@ -161,14 +172,7 @@ def test_a_decided_batch_that_the_brokers_have_aborted_is_copied(
     rig: TransactionRig, codec: str | None
 ) -> None:
     app = Application(rig, rig.topic(), compression_type=codec, batch_size=1000)
-    app.timeout_ms = 1_000
-    outcomes = app.write(app.plan(), 0)
-    app.decide(outcomes)
-    for each in outcomes:
-        assert each is not None
-        assert each.transaction is not None
-        rig.transactions.await_state(each.transaction.transactional_id, "CompleteAbort")
-    app.timeout_ms = 30_000
+    app.decide_too_late()
     plan = app.plan()
     assert plan.standing.last is not None
     assert plan.standing.last.done
@@ -185,15 +189,8 @@ def test_a_decided_batch_that_the_brokers_have_aborted_is_copied(
 
 def test_records_that_were_deleted_after_the_timeout_are_not_copied_in_part(rig: TransactionRig) -> None:
     app = Application(rig, rig.topic(), batch_size=500)
-    app.timeout_ms = 1_000
-    outcomes = app.write(app.plan(), 0)
-    app.decide(outcomes)
-    for each in outcomes:
-        assert each is not None
-        assert each.transaction is not None
-        rig.transactions.await_state(each.transaction.transactional_id, "CompleteAbort")
+    app.decide_too_late()
     rig.delete_records(app.topic, 0, before=ROWS // 2)
-    app.timeout_ms = 30_000
     with pytest.raises(DecidedError, match=rf"has \d+ of the {ROWS} records"):
         app.plan()
     assert rig.committed(app.topic)[1] == []
@@ -399,13 +396,7 @@ def test_operators_can_accept_what_is_not_known(
     rig: TransactionRig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     app = Application(rig, rig.topic(), batch_size=500)
-    app.timeout_ms = 1_000
-    outcomes = app.write(app.plan(), 0)
-    app.decide(outcomes)
-    for each in outcomes:
-        assert each is not None
-        assert each.transaction is not None
-        rig.transactions.await_state(each.transaction.transactional_id, "CompleteAbort")
+    app.decide_too_late()
     rig.delete_records(app.topic, 0, before=ROWS // 2)
     asked = ["spark-recover", "-b", rig.cluster.bootstrap_servers, "--prefix", rig.name]
     assert main([*asked, "--end"]) == 1
@@ -413,7 +404,6 @@ def test_operators_can_accept_what_is_not_known(
     with pytest.raises(SystemExit):
         main([*asked, "--accept", "stream:/elsewhere"])
     assert main([*asked, "--accept", "stream:/checkpoint"]) == 0
-    app.timeout_ms = 30_000
     app.one(1)
     assert rig.committed(app.topic)[0] == [b"1 0 %d" % row for row in range(ROWS)]
 

@@ -8,6 +8,7 @@ import logging
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -55,14 +56,12 @@ class WriteOnce:
         columns = columns_of(df.schema, self._topic, headers=True)
         sink = self._sink(df)
         self._check_first(sink, batch_id, df)
-        cluster = KafkaCluster(self._config, sink, self._options.decision_topic, self._options.timeout_ms)
-        driver = Driver(cluster, sink)
-        outcomes: list[TaskOutcome | None] = []
-        try:
+        timeout_ms = self._options.timeout_ms
+        of_sink = KafkaCluster(self._config, sink, self._options.decision_topic, timeout_ms)
+        with closing(of_sink) as cluster:
+            driver = Driver(cluster, sink)
             plan = driver.plan(batch_id)
-            task = _WriteOnceArrow(
-                self._config, columns, self._topic, plan, batch_id, self._options.timeout_ms
-            )
+            task = _WriteOnceArrow(self._config, columns, self._topic, plan, batch_id, timeout_ms)
             collected = df.mapInArrow(task, "written binary").collect()
             # Safe to unpickle: this call's own tasks pickled them.
             written: list[tuple[WriteSummary, TaskOutcome]] = [pickle.loads(row.written) for row in collected]
@@ -72,8 +71,6 @@ class WriteOnce:
             except Exception:
                 driver.abort(outcomes)
                 raise
-        finally:
-            cluster.close()
         if done.skipped:
             log.info("micro-batch %d: its %d rows were written before", batch_id, done.rows)
             return

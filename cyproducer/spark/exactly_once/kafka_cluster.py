@@ -34,7 +34,7 @@ from cyproducer.spark.exactly_once.decisions import (
 from cyproducer.spark.exactly_once.names import Sink
 from cyproducer.spark.sharing import SharedConfig
 from cyproducer.structs import PreparedTransaction
-from cyproducer.transactions import Outcome, TransactionAdmin
+from cyproducer.transactions import DescribedTransaction, Outcome, TransactionAdmin
 
 if TYPE_CHECKING:
     from cyproducer.control.record_decoder import Batch, Record
@@ -89,6 +89,16 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
+
+
+def described_open(
+    admin: TransactionAdmin, prefix: str, wanted: Callable[[str], object], timeout_s: float
+) -> list[DescribedTransaction]:
+    """Describes the open transactions whose ids begin with ``prefix`` and are ``wanted``."""
+    listed = admin.list_transactions(states=("Ongoing",), prefix=prefix, timeout=timeout_s)
+    names = [each.transactional_id for each in listed if wanted(each.transactional_id)]
+    described = admin._describe_all(names, timeout_s)
+    return [each for each in described if each is not None and each.state == "Ongoing"]
 
 
 class KafkaCluster:
@@ -267,16 +277,8 @@ class KafkaCluster:
         return [each.transactional_id for each in listed if self._sink.owns(each.transactional_id)]
 
     def open_transactions(self) -> list[TaskTransaction]:
-        listed = self._admin.list_transactions(
-            states=("Ongoing",), prefix=self._sink.id_prefix, timeout=self._left_s
-        )
-        names = [each.transactional_id for each in listed if self._sink.owns(each.transactional_id)]
-        described = self._admin._describe_all(names, self._left_s)
-        return [
-            TaskTransaction(each.transactional_id, each.producer_id, each.epoch)
-            for each in described
-            if each is not None and each.state == "Ongoing"
-        ]
+        found = described_open(self._admin, self._sink.id_prefix, self._sink.owns, self._left_s)
+        return [TaskTransaction(each.transactional_id, each.producer_id, each.epoch) for each in found]
 
     def not_open(self, transactions: Sequence[TaskTransaction]) -> list[str]:
         described = self._admin._describe_all([each.transactional_id for each in transactions], self._left_s)
@@ -301,11 +303,8 @@ class KafkaCluster:
         self._admin.abort_all([_prepared(each) for each in transactions], self._left_s)
 
     def outcome(self, transaction: TaskTransaction) -> End:
-        reading, deadline, seconds = self._admin._reading, self._deadline, self._left_s
         for place in transaction.places:
-            first, end = reading.offsets(place.topic, place.partition, deadline, seconds)
-            start = max(first, place.offset)
-            for batch in reading.batches(place.topic, place.partition, start, end, deadline, seconds):
+            for batch in self._from(place):
                 # EndTxn and timeouts of the second protocol write the marker with the next epoch.
                 if (
                     batch.control
@@ -352,12 +351,16 @@ class KafkaCluster:
                 for record in batch.records():
                     yield place.topic, place.partition, record
 
-    def _batches(self, transaction: TaskTransaction, place: Place) -> "Iterator[Batch]":
-        """Yields the transaction's batches in a partition: a new epoch for each transaction names them."""
+    def _from(self, place: Place) -> "Iterator[Batch]":
+        """Reads a partition from where a transaction's records begin, or what is left of it."""
         reading, deadline, seconds = self._admin._reading, self._deadline, self._left_s
         first, end = reading.offsets(place.topic, place.partition, deadline, seconds)
         start = max(first, place.offset)
-        for batch in reading.batches(place.topic, place.partition, start, end, deadline, seconds):
+        return reading.batches(place.topic, place.partition, start, end, deadline, seconds)
+
+    def _batches(self, transaction: TaskTransaction, place: Place) -> "Iterator[Batch]":
+        """Yields the transaction's batches in a partition: a new epoch for each transaction names them."""
+        for batch in self._from(place):
             if batch.control:
                 if batch.producer_id == transaction.producer_id and batch.epoch > transaction.epoch:
                     return

@@ -4,11 +4,12 @@ Owns the view of a prefix. What ends a sink's transactions is its next plan, whi
 """
 
 import re
+from contextlib import closing
 from typing import NamedTuple
 
 from cyproducer.spark.exactly_once.decisions import Decision, History
 from cyproducer.spark.exactly_once.driver import Driver
-from cyproducer.spark.exactly_once.kafka_cluster import KafkaCluster, admin_for
+from cyproducer.spark.exactly_once.kafka_cluster import KafkaCluster, admin_for, described_open
 from cyproducer.spark.exactly_once.names import Sink, decision_topic
 from cyproducer.spark.sharing import SharedConfig
 from cyproducer.transactions import AbortedTransaction, DescribedTransaction
@@ -77,16 +78,8 @@ class Recovery:
             KafkaError: brokers, rights.
         """
         history: History = self._cluster(Sink(self._prefix, "", "")).history(create=False)
-        listed = self._admin.list_transactions(
-            states=("Ongoing",), prefix=f"{self._prefix}.", timeout=self._timeout_s
-        )
-        pattern = re.compile(re.escape(self._prefix) + _ANY_TASK)
-        names = [each.transactional_id for each in listed if pattern.fullmatch(each.transactional_id)]
-        described = [
-            each
-            for each in self._admin._describe_all(names, self._timeout_s)
-            if each is not None and each.state == "Ongoing"
-        ]
+        of_task = re.compile(re.escape(self._prefix) + _ANY_TASK).fullmatch
+        described = described_open(self._admin, f"{self._prefix}.", of_task, self._timeout_s)
         sinks = []
         for key, last in sorted(history.items()):
             kind, _, name = key.partition(":")
@@ -104,11 +97,8 @@ class Recovery:
         Raises:
             DecidedError: it can't be completed.
         """
-        cluster = self._cluster(sink)
-        try:
+        with closing(self._cluster(sink)) as cluster:
             Driver(cluster, sink).plan()
-        finally:
-            cluster.close()
 
     def abort(self, others: tuple[DescribedTransaction, ...]) -> list[AbortedTransaction]:
         """Aborts transactions of sinks that never decided anything."""
@@ -128,8 +118,5 @@ class Recovery:
         Raises:
             DecisionLogError: the sink has nothing that is decided and not complete.
         """
-        cluster = self._cluster(sink)
-        try:
+        with closing(self._cluster(sink)) as cluster:
             return Driver(cluster, sink).accept()
-        finally:
-            cluster.close()

@@ -69,21 +69,22 @@ class Standing:
                 "checkpoint's location: an old checkpoint was restored over a new one. Rows may be missing "
                 "or double already; start with an empty checkpoint at another location"
             )
-        same = last is not None and last.query == query
-        if same and last is not None and batch == last.batch:
+        # The last batch of this very query; -1: it has none, and begins with 0.
+        before = last.batch if last is not None and last.query == query else -1
+        if batch == before:
             return Verdict.SKIP
-        if batch == (last.batch + 1 if same and last is not None else 0):
+        if batch == before + 1:
             return Verdict.WRITE
-        if batch == self.starting_batch and not (same and last is not None and batch < last.batch):
+        if batch == self.starting_batch and batch > before:
             return Verdict.WRITE
-        if same and last is not None and batch < last.batch:
+        if batch < before:
             raise BatchOrderError(
-                f"{self.sink.key!r}: batch {batch} comes after batch {last.batch} was decided: the "
+                f"{self.sink.key!r}: batch {batch} comes after batch {before} was decided: the "
                 "checkpoint is older than the decision log, for example restored from a backup. Its rows may "
                 "have been written; start with an empty checkpoint elsewhere, from where the output "
                 "ends"
             )
-        known = f"batch {last.batch} was decided last" if same and last is not None else "nothing was decided"
+        known = f"batch {before} was decided last" if before >= 0 else "nothing was decided"
         raise BatchOrderError(
             f"{self.sink.key!r}: batch {batch}, but {known} for query {query}. If this stream has written "
             f"without exactly-once until now, set option {STARTING_BATCH!r} to {batch}; otherwise the "
