@@ -4,7 +4,10 @@ test."""
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +24,8 @@ QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 
 @contextmanager
 def spark_session(directory: Path, master: str = "local[2]", **settings: str) -> Iterator[Any]:
-    """Runs one session. ``settings`` have two underscores for each dot. Stops it, with its JVM, at the
-    end."""
+    """Runs one session. ``settings`` have two underscores for each dot. Stops it, with its JVM, at the end, or
+    when the main thread is interrupted."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -47,20 +50,40 @@ def spark_session(directory: Path, master: str = "local[2]", **settings: str) ->
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     try:
+        interrupt = signal.getsignal(signal.SIGINT)
         spark = builder.getOrCreate()
+        # Spark's handler of SIGINT sends a command to the JVM. The thread that it interrupts may wait for the
+        # reply to another command on the same connection, so the handler gets that reply, and each later
+        # command gets the reply to the one before it: `stop` can wait for ever.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, interrupt)
+        gateway, usable = SparkContext._gateway, True
         try:
             yield spark
+        except KeyboardInterrupt:
+            # For the same reason, no command can be sent now.
+            usable = False
+            raise
         finally:
-            gateway = SparkContext._gateway
-            spark.stop()
-            if gateway is not None:
+            if usable:
+                spark.stop()
                 gateway.shutdown()
-                gateway.proc.stdin.close()
-                gateway.proc.wait(30)
-                SparkContext._gateway = SparkContext._jvm = None
+            _wait_for_end(gateway.proc)
+            SparkContext._gateway = SparkContext._jvm = None
     finally:
         for name, was in before.items():
             if was is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = was
+
+
+def _wait_for_end(jvm: subprocess.Popen[bytes]) -> None:
+    """Ends a JVM of Spark: it exits at the end of its standard input."""
+    assert jvm.stdin is not None
+    jvm.stdin.close()
+    try:
+        jvm.wait(30)
+    except subprocess.TimeoutExpired:
+        jvm.kill()
+        jvm.wait()
