@@ -24,8 +24,8 @@ QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 
 @contextmanager
 def spark_session(directory: Path, master: str = "local[2]", **settings: str) -> Iterator[Any]:
-    """Runs one session. ``settings`` have two underscores for each dot. Stops it, with its JVM, at the end, also
-    if the main thread is interrupted."""
+    """Runs one session, and stops it with its JVM at the end, also if the main thread is interrupted.
+    ``settings`` have two underscores for each dot."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
