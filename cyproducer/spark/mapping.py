@@ -147,7 +147,8 @@ def foreach_batch(
     does.
 
     ``topic``: the topic of all rows; None: the column ``topic`` has each row's topic.
-    ``on_summary(batch_id, summary)`` is called in the driver's own process when a batch is written.
+    ``on_summary(batch_id, summary)`` is called when a batch is written, in the process that calls the
+    function: the driver's own, or with Spark Connect one of the server's for each run of a query.
     ``delivery_guarantee``: "at-least-once" or "exactly-once". The latter needs ``transactional_id_prefix``,
     and ``txn_app_id`` if several functions of a query write to one topic, or under Spark Connect; the
     default is made of the query's id and the topic. A batch that was written before is not written again.

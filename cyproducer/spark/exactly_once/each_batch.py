@@ -5,7 +5,9 @@ which Spark calls it; under Spark Connect, in a process of the server.
 """
 
 import logging
+import os
 import pickle
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -31,10 +33,17 @@ log: Final = logging.getLogger("cyproducer.spark")
 
 _RUN_PROPERTY: Final = "spark.jobGroup.id"
 """The id of the query's run: Spark makes its jobs a group of this name."""
+_CONNECT_WORKER: Final = "SPARK_CONNECT_LOCAL_URL"
+"""A variable of the process in which Spark Connect's server calls the function: one for each run."""
+_NEEDS_APP: Final = (
+    "foreach_batch() with exactly-once needs txn_app_id, the name of what it writes: Spark Connect does not "
+    "say which query calls it. Give a name that no other stream or job of this transactional_id_prefix has"
+)
 
 _lock = threading.Lock()
-# For each sink that this process has written: the run and batch, and the function that has written it.
-_written: dict[str, tuple[str, int, int]] = {}
+# For each sink that this process has written: the run and batch, and the function that has written it. The
+# function itself, not its id: a function that a program makes for one call may get the id of the one before.
+_written: dict[str, tuple[str, int, "WriteOnce"]] = {}
 
 
 class WriteOnce:
@@ -47,6 +56,8 @@ class WriteOnce:
         options: ExactlyOnceOptions,
         on_summary: Callable[[int, WriteSummary], object] | None,
     ) -> None:
+        if options.app is None and _is_connect():
+            raise KafkaConfigurationError(_NEEDS_APP)
         self._topic = topic
         self._config = config
         self._options = options
@@ -83,26 +94,30 @@ class WriteOnce:
         if app is None:
             query = _property(df, QUERY_PROPERTY)
             if query is None:
-                raise KafkaConfigurationError(
-                    "foreach_batch() with exactly-once needs txn_app_id, the name of what it writes: Spark "
-                    "Connect does not say which query calls it"
-                )
+                raise KafkaConfigurationError(_NEEDS_APP)
             app = f"{query}/{self._topic or '*'}"
         return Sink(self._options.prefix, JOB, app)
 
     def _check_first(self, sink: Sink, batch_id: int, df: "DataFrame") -> None:
         """Refuses a second function that writes the same sink in the same batch: it would be skipped."""
-        run = _property(df, _RUN_PROPERTY)
+        run = _property(df, _RUN_PROPERTY) or os.environ.get(_CONNECT_WORKER)
         if run is None:
             return
         with _lock:
             before = _written.get(sink.key)
-            _written[sink.key] = (run, batch_id, id(self))
-        if before is not None and before[:2] == (run, batch_id) and before[2] != id(self):
+            _written[sink.key] = (run, batch_id, self)
+        if before is not None and before[:2] == (run, batch_id) and before[2] is not self:
             raise BatchOrderError(
                 f"{sink.key!r}: two functions write batch {batch_id} under this name, and the second would "
                 "be skipped as written before: give each its own txn_app_id"
             )
+
+
+def _is_connect() -> bool:
+    """Whether this process is a client of Spark Connect."""
+    # Without this module the process has no session.
+    utils: Any = sys.modules.get("pyspark.sql.utils")
+    return utils is not None and bool(utils.is_remote())
 
 
 def _property(df: "DataFrame", name: str) -> str | None:

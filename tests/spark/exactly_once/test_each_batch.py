@@ -1,0 +1,138 @@
+"""The function for ``foreachBatch`` with exactly-once, with a model of a cluster and a fake PySpark: in a
+program with a classic session, and in a process of Spark Connect's server."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cyproducer.errors import KafkaConfigurationError
+from cyproducer.spark import BatchOrderError, WriteSummary, foreach_batch
+from cyproducer.spark.exactly_once import each_batch, task
+from cyproducer.spark.summary import WrittenRange
+from cyproducer.structs import PreparedTransaction
+from tests.spark import fake_pyspark as spark
+from tests.spark.exactly_once.model_cluster import Broker, ModelCluster, write_task
+from tests.spark.fake_pyspark import fake_pyspark, schema
+
+CONNECT_WORKER = "SPARK_CONNECT_LOCAL_URL"
+
+
+class Frame:
+    """A DataFrame of one partition, in a query's run or without one."""
+
+    schema = schema(value=spark.StringType())
+
+    def __init__(self, *rows: str, properties: dict[str, str] | None = None) -> None:
+        self._rows = rows
+        # A session of Spark Connect has no context.
+        context = None if properties is None else SimpleNamespace(getLocalProperty=properties.get)
+        self.sparkSession = SimpleNamespace(_sc=context)
+
+    def mapInArrow(self, function: Callable[[Any], Iterator[pa.RecordBatch]], schema: str) -> Any:
+        batches = list(function(iter([pa.record_batch({"value": list(self._rows)})])))
+        rows = [SimpleNamespace(**row) for batch in batches for row in batch.to_pylist()]
+        return SimpleNamespace(collect=lambda: rows)
+
+
+def in_run(run: str, *rows: str) -> Any:
+    """A DataFrame of a classic query."""
+    return Frame(*rows, properties={"spark.jobGroup.id": run, "sql.streaming.queryId": "q"})
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    broker = Broker()
+    attempts = iter(range(1000))
+
+    def model(config: object, sink: Any, topic: str, timeout_ms: int) -> Any:
+        cluster: Any = ModelCluster(broker, sink)
+        cluster.close = lambda: None
+        return cluster
+
+    def write(config: Any, columns: Any, topic: str, name: str, timeout_ms: int, batches: Any) -> Any:
+        rows = [value for batch in batches for value in batch["value"].to_pylist()]
+        written = write_task(broker, name, rows)
+        assert written is not None
+        summary = WriteSummary(rows=len(rows), ranges=(WrittenRange(topic, 0, 0, len(rows) - 1, len(rows)),))
+        return summary, PreparedTransaction(name, *written.identity, 2, False, {})
+
+    def context() -> Any:
+        attempt = next(attempts)
+        return SimpleNamespace(partitionId=lambda: 0, attemptNumber=lambda: 0, taskAttemptId=lambda: attempt)
+
+    monkeypatch.setattr(each_batch, "KafkaCluster", model)
+    monkeypatch.setattr(each_batch, "_written", {})
+    monkeypatch.setattr(task, "_write", write)
+    monkeypatch.setattr(task, "_task_context", context)
+    monkeypatch.delenv(CONNECT_WORKER, raising=False)
+    with fake_pyspark():
+        yield broker
+
+
+def function(app: str | None = None) -> Callable[[Any, int], None]:
+    return foreach_batch(
+        "t",
+        bootstrap_servers="127.0.0.1:1",
+        delivery_guarantee="exactly-once",
+        transactional_id_prefix="app",
+        txn_app_id=app,
+    )
+
+
+def test_a_batch_that_runs_again_is_written_once(broker: Broker) -> None:
+    write = function()
+    for run in ("r1", "r2"):
+        write(in_run(run, "a", "b"), 0)
+    write(in_run("r2", "c"), 1)
+    assert broker.visible == ["a", "b", "c"]
+    assert broker.open_ids == []
+
+
+@pytest.mark.parametrize("connect", [False, True])
+def test_a_second_function_under_one_name_is_refused(
+    connect: bool, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if connect:
+        monkeypatch.setenv(CONNECT_WORKER, "sc://localhost:1")
+
+    def frame(*rows: str) -> Any:
+        return Frame(*rows) if connect else in_run("r1", *rows)
+
+    # Made for the one call: in many batches, some second one is where the first one was.
+    for batch in range(50):
+        function("orders")(frame("a"), batch)
+        with pytest.raises(
+            BatchOrderError, match=rf"two functions write batch {batch} .* its own txn_app_id"
+        ):
+            function("orders")(frame("b"), batch)
+    function("others")(frame("b"), 0)
+    assert broker.visible == [*(["a"] * 50), "b"]
+
+
+def test_a_call_outside_of_a_query_may_be_repeated_by_another_function(broker: Broker) -> None:
+    for _ in range(2):
+        function("orders")(Frame("a"), 7)
+    assert broker.visible == ["a"]
+
+
+def test_spark_connect_needs_a_name_when_the_function_is_made(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql.utils", SimpleNamespace(is_remote=lambda: True))
+    with pytest.raises(KafkaConfigurationError, match=r"needs txn_app_id.* Spark Connect does not say"):
+        function()
+    function("orders")(Frame("a"), 0)
+    assert broker.visible == ["a"]
+
+
+def test_a_function_that_was_made_before_the_session_says_so_before_it_writes(broker: Broker) -> None:
+    write = function()
+    with pytest.raises(KafkaConfigurationError, match=r"needs txn_app_id.* Spark Connect does not say"):
+        write(Frame("a"), 0)
+    assert broker.log == []
