@@ -65,7 +65,7 @@ from tools.harness.spark_session import spark_session
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH")]))
 import holding
 
-with spark_session(directory / "spark") as spark:
+with spark_session(directory / "spark", connect=CONNECT) as spark:
     spark.dataSource.register(holding.HoldingSource)
     query = (
         spark.readStream.format("text").option("maxFilesPerTrigger", FILES).load(str(directory / "in"))
@@ -189,8 +189,11 @@ def kill_driver(driver: Program) -> None:
 class Stream:
     """A stream and its driver, which is started again after each kill."""
 
-    def __init__(self, directory: Path, kafka: KafkaCluster, name: str, batches: int) -> None:
+    def __init__(
+        self, directory: Path, kafka: KafkaCluster, name: str, batches: int, *, connect: bool = False
+    ) -> None:
         self.directory = directory
+        self.connect = connect
         self.kafka = kafka
         self.topic = name
         self.batches = batches
@@ -210,6 +213,7 @@ class Stream:
         (self.directory / "steps").touch()
         (self.directory / "hold").write_text(hold)
         script = DRIVER.replace("FILES", str(FILES)).replace("TIMEOUT_MS", str(self.timeout_ms))
+        script = script.replace("CONNECT", str(self.connect))
         told = (str(self.directory), str(ROOT), self.kafka.bootstrap_servers, self.topic, self.topic)
         with Program(script, *told) as driver:
             for _ in looks(PATIENCE_S):

@@ -23,18 +23,23 @@ QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 
 
 @contextmanager
-def spark_session(directory: Path, master: str = "local[2]", **settings: str) -> Iterator[Any]:
+def spark_session(
+    directory: Path, master: str = "local[2]", *, connect: bool = False, **settings: str
+) -> Iterator[Any]:
     """Runs one session, and stops it with its JVM at the end, also if the main thread is interrupted.
-    ``settings`` have two underscores for each dot."""
+    ``connect``: of Spark Connect; its server is in this program's JVM. ``settings`` have two underscores for
+    each dot."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(master).appName("cyproducer's tests")
+    builder = SparkSession.builder.remote(master) if connect else SparkSession.builder.master(master)
+    builder = builder.appName("cyproducer's tests")
     for name, value in {
         "spark.ui.enabled": "false",
         "spark.driver.extraJavaOptions": QUICK_START,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        **({"spark.connect.grpc.binding.address": "127.0.0.1"} if connect else {}),
         "spark.local.dir": str(directory / "local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.shuffle.partitions": "4",
@@ -43,12 +48,16 @@ def spark_session(directory: Path, master: str = "local[2]", **settings: str) ->
         **{name.replace("__", "."): value for name, value in settings.items()},
     }.items():
         builder = builder.config(name, value)
-    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH", "PYSPARK_PYTHON")}
+    changed = ("PYTHONPATH", "PYTHONSAFEPATH", "PYSPARK_PYTHON", "SPARK_TESTING")
+    before = {name: os.environ.get(name) for name in changed}
     os.environ["PYTHONPATH"] = os.pathsep.join([str(OURS), *filter(None, [before["PYTHONPATH"]])])
     # Spark starts workers with `python -m`, which puts the working directory first on sys.path: in a clone of
     # this project, it has sources without extensions.
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    if connect:
+        # Spark Connect takes a free port only with this variable. Its own port may be in use.
+        os.environ["SPARK_TESTING"] = "1"
     try:
         interrupt = signal.getsignal(signal.SIGINT)
         spark = builder.getOrCreate()
