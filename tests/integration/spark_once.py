@@ -154,7 +154,8 @@ source.KafkaCluster = HoldingCluster
 task._write = held_write
 
 
-class HoldingWriter(source._StreamWriter):
+# Spark 4.0 has no Arrow writer for streams.
+class HoldingWriter(source._StreamWriter if source._STREAMS_ARROW else source._StreamRowWriter):
     # Of this module, so that workers import it.
     pass
 
