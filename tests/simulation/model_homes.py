@@ -29,6 +29,8 @@ class Write(NamedTuple):
 
     apply: Callable[[], int]
     then: Told
+    #: Another broker asked for it, and hears of a crash: its connection ends.
+    from_broker: bool
 
 
 @dataclass(eq=False)
@@ -88,11 +90,11 @@ class Homes:
     def is_loaded(self, home: Home) -> bool:
         return home.leader != NOBODY and self.world.now_ns >= home.loaded_at_ns
 
-    def write(self, home: Home, apply: Callable[[], int], then: Told) -> None:
+    def write(self, home: Home, apply: Callable[[], int], then: Told, from_broker: bool = False) -> None:
         """Appends to the log. ``apply`` runs in the log's order once that is durable, and returns a code for
         ``then``. If the coordinator loses its place before, ``apply`` runs or not, and ``then`` gets
-        NOT_COORDINATOR if the broker still runs."""
-        entry = Write(apply, then)
+        NOT_COORDINATOR if the broker still runs, or if it is ``from_broker``."""
+        entry = Write(apply, then, from_broker)
         home.writing.append(entry)
         due = self.world.now_ns + int(self.world.between(self.log_ms) * NS_PER_MS)
         home.log_free_ns = max(due, home.log_free_ns)
@@ -134,7 +136,7 @@ class Homes:
             is_durable = is_durable and self.world.chance(0.5)
             if is_durable:
                 entry.apply()
-            if told:
+            if told or entry.from_broker:
                 entry.then(NOT_COORDINATOR)
         if home.kind in self.on_resigned:
             self.on_resigned[home.kind](home)

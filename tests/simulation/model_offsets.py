@@ -161,7 +161,14 @@ class Offsets:
         term: int,
         told: Told,
     ) -> None:
-        """Ends a producer's transaction in the log of a group; an older coordinator's marker is ignored."""
+        """Ends a producer's transaction in the log of a group; an older coordinator's marker is ignored.
+
+        ``told`` always gets a code, so that the transactions' coordinator sends the marker again:
+
+            1. It sends the marker, and the group's coordinator begins to write it.
+            2. The group's coordinator crashes. The marker is durable or not, and nobody answers.
+            3. The connection ends. Only another marker completes the transaction.
+        """
         group = self._by_place[place]
         if group.home.leader == NOBODY or not self.homes.is_loaded(group.home):
             told(NETWORK_EXCEPTION)
@@ -182,4 +189,4 @@ class Offsets:
                 self.world.say(f"{group.name} {end} {len(offsets)} offsets of {producer_id}, epoch {epoch}")
             return NO_ERROR
 
-        self.homes.write(group.home, apply, told)
+        self.homes.write(group.home, apply, told, from_broker=True)

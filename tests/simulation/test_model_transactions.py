@@ -1200,6 +1200,33 @@ def test_a_marker_waits_until_the_groups_coordinator_has_loaded_its_log(bench: B
     assert bench.committed() == 5
 
 
+def test_a_marker_is_sent_again_if_the_groups_coordinator_crashes_while_it_writes_it() -> None:
+    former: set[int | None] = set()
+    for seed in range(20):
+        bench = Bench(log_ms=5)
+        bench.world.random.seed(seed)
+        # Another broker than that of the id.
+        bench.homes.home(GROUP, "g").leader = 2
+        identity = bench.started()
+        told: list[int] = []
+        request = TxnOffsetCommit("x", "g", *identity, -1, "", None, {T0: Offset(5, -1, None)})
+        bench.offsets.commit(2, 5, request, told.append)
+        bench.run_until(told)
+        bench.end(identity, COMMIT)
+        bench.pass_ms(1003)
+        assert bench.committed() is None
+        bench.homes.crash(2)
+        former.add(bench.committed())
+        bench.pass_ms(5000)
+        assert bench.state.name == PREPARE_COMMIT
+        bench.homes.fail_over([1])
+        bench.settle()
+        assert bench.state.name == "CompleteCommit"
+        assert bench.committed() == 5
+    # The marker that nobody has answered may have been written.
+    assert former == {None, 5}
+
+
 def test_a_former_coordinators_marker_commits_no_offsets_of_the_next_transaction(bench: Bench) -> None:
     place = bench.offsets.group("g").place
     told: list[int] = []
