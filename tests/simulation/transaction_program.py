@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 
 from cyproducer import errors
 from cyproducer.config import ProducerConfig
+from cyproducer.control.apis import ADD_OFFSETS_TO_TXN, ADD_PARTITIONS_TO_TXN, TXN_OFFSET_COMMIT, Api
 from cyproducer.control.transactions import Call, CloseCall, Event, Offsets, OffsetsCall, State
+from cyproducer.network.connection import Connection
 from cyproducer.network.transaction_client import TransactionClient
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.simulation.client import Client, Sent
@@ -139,6 +141,11 @@ class TransactionalClient(Client):
         self.process.step = lambda: self.sender.run_once(1e12)
         #: When this producer failed for good.
         self.fatal_ns: int | None = None
+        #: The number of the last transaction that handed a request that adds something to a connection.
+        self._tried_in = -1
+        connector = self.control._connector
+        self._hand_over = connector.request
+        connector.request = self._request  # type: ignore[method-assign]
         world.after_step.append(self._note_state)
 
     @property
@@ -146,6 +153,19 @@ class TransactionalClient(Client):
         found = self.control.transactions
         assert found is not None
         return found
+
+    def _request(
+        self, connection: Connection, api: Api, correlation_id: int, frame: bytes, version: int | None = None
+    ) -> None:
+        if api in (ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT):
+            self._tried_in = self.transactions.machine.number
+        self._hand_over(connection, api, correlation_id, frame, version)
+
+    @property
+    def has_tried(self) -> bool:
+        """Whether the open transaction has tried to add something. If the connection broke first, its far
+        side has seen nothing of that."""
+        return self._tried_in == self.transactions.machine.number or self.sender.has_written()
 
     def _note_state(self) -> None:
         if self.fatal_ns is None and self.transactions.machine.state is State.FATAL_ERROR:

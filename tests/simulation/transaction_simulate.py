@@ -26,7 +26,7 @@ from tests.simulation.transaction_history import (
     TransactionHistory,
     transaction_history_of,
 )
-from tests.simulation.transaction_program import Plan, Program
+from tests.simulation.transaction_program import Plan, Program, TransactionalClient
 from tests.simulation.transaction_watch import Watch
 from tests.simulation.trouble import Trouble
 from tests.simulation.world import NS_PER_MS, START_NS, World
@@ -72,6 +72,7 @@ class TransactionSimulation(Trouble):
         self.watch = Watch(self.transactions, self.cluster, self.network)
         self.watch.level_changes = history.level_changes
         self.watch.failed_ns = self._failed_ns
+        self.watch.has_tried = self._has_tried
         self.records: list[Sent] = []
         self.processes = Processes(world)
         world.after_step.append(self._poll)
@@ -108,12 +109,20 @@ class TransactionSimulation(Trouble):
             return member.generation - stale, name, member.instance
         return -1, "", None
 
-    def _failed_ns(self, client_id: str) -> int | None:
+    def _client(self, client_id: str) -> TransactionalClient | None:
         for program in (self.program, self.zombie):
             for client in program.clients:
                 if client.config.client_id == client_id:
-                    return client.fatal_ns
+                    return client
         return None
+
+    def _failed_ns(self, client_id: str) -> int | None:
+        client = self._client(client_id)
+        return None if client is None else client.fatal_ns
+
+    def _has_tried(self, client_id: str) -> bool:
+        client = self._client(client_id)
+        return client is not None and client.has_tried
 
     @property
     def programs(self) -> list[Program]:

@@ -4,7 +4,12 @@ Owns what each client knows of its transaction, and the rules whose breach no lo
 such requests as if nothing were wrong. Does not own what brokers make of requests (``model_transactions``).
 
 A request counts when its last byte is written, even if it never arrives. Its client is found by the client
-id.
+id. An abort may also follow a request that was never written whole:
+
+    1. A connection breaks. The client does not know yet.
+    2. It sends AddPartitionsToTxn on it. The write fails, or a part of the request is written.
+    3. The transaction fails, and is aborted. To the client, a request without a response may have been
+       carried out: it sends EndTxn.
 """
 
 import struct
@@ -81,6 +86,8 @@ class Watch:
         self.level_changes = False
         #: When a client's producer failed for good.
         self.failed_ns: Callable[[str], int | None] = lambda client_id: None
+        #: Whether a client has tried to send something that adds a partition or a group.
+        self.has_tried: Callable[[str], bool] = lambda client_id: False
         network.on_request.append(self.on_request)
         network.on_response.append(self.on_response)
 
@@ -169,7 +176,7 @@ class Watch:
             self._accuse(view, f"sends {asked} while its own transaction is open")
 
     def _end(self, view: View, request: codec.EndTxn) -> None:
-        if not view.may_have_added:
+        if not view.may_have_added and (request.commits or not self.has_tried(view.client_id)):
             self._accuse(view, "sends EndTxn for a transaction that has nothing")
         wires = [wire for (wire, _), sent in view.unanswered.items() if sent.key == PRODUCE and wire.is_open]
         if wires:
