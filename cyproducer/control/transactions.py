@@ -356,8 +356,8 @@ class Transactions:
         self.added: list[tuple[str, int]] = []
         #: The first error of the open transaction, or the fatal one.
         self.cause: BaseException | None = None
-        #: Whether an EndTxn of the last transaction got no response, so that it may have been carried out
-        #: even if its repetition is refused.
+        #: Whether an EndTxn of the last transaction got no response, or an error to try again after, so that
+        #: it may have been carried out even if its repetition is refused.
         self.end_in_doubt = False
         #: Called when a record's failure has changed the state, so that nothing more is to be sent.
         self.on_failure: Callable[[], object] = lambda: None
@@ -1026,6 +1026,9 @@ class Transactions:
             return
         error = self._error(code, "EndTxn" + ("(commit)" if request.commit else "(abort)"), where)
         if self._again(code, error, request, now_ms):
+            # A coordinator that loses its place while it writes says NOT_COORDINATOR, and its successor may
+            # find the end in the log.
+            self.end_in_doubt = True
             return
         self._not_ended(request, code, error, now_ms)
 

@@ -158,6 +158,26 @@ def test_an_end_in_doubt_is_asked_for_until_rights_are_granted(level: int, event
     assert play.is_in(State.READY)
 
 
+@LEVELS
+def test_a_commit_that_a_coordinator_has_left_in_doubt_is_not_aborted(level: int) -> None:
+    play = Play(level).written()
+    commit = play.call(Event.COMMIT)
+    play.send(EndTxn)
+    # It lost its place while it wrote: the commit may be in its successor's log.
+    play.answer(NOT_COORDINATOR)
+    assert play.machine.end_in_doubt
+    play.pass_ms(BACKOFF_MS * 100)
+    play.send(FindCoordinator)
+    play.answer(TXN_ID_AUTHORIZATION_FAILED)
+    assert not commit.done
+    abort = Call(Event.ABORT, "abort_transaction()")
+    play.machine.submit(abort, play.now_ms)
+    refused(abort)
+    play.pass_ms(BACKOFF_MS * 100)
+    play.serve()
+    succeeded(commit)
+
+
 def test_a_batch_that_added_nothing_before_the_level_sank_is_ended_by_a_new_epoch() -> None:
     play = Play(2).written()
     play.machine.fail(errors.ConcurrentTransactionsError("refused, so nothing was added"))
