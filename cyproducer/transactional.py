@@ -188,6 +188,11 @@ class TransactionalCalls:
 
     # Common
 
+    def _drop_refused(self) -> None:
+        """For dead letters: transactions may be committed without records that are refused for their
+        content, which the caller must handle."""
+        self._transactions("begin_transaction").machine.drops_refused = True
+
     def _transactions(self, method: str) -> "TransactionClient":
         self._not_in_callback(method)
         client = self._runtime.client.transactions

@@ -315,7 +315,6 @@ cdef inline void give_sequence(Accumulator* a, Partition* p, Batch* b, int64_t n
     b.producer_id = p.producer_id
     b.producer_epoch = p.producer_epoch
     b.base_sequence = p.next_sequence
-    p.sequenced_to = b.first_record + b.count
     # 31 bits: 2147483647 is followed by 0, also within a batch.
     p.next_sequence = <int32_t>((<uint32_t>p.next_sequence + <uint32_t>b.count) & 0x7FFFFFFF)
     p.unsettled[p.unsettled_count] = b

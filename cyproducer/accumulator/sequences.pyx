@@ -40,12 +40,27 @@ cdef void settle(Batch* b) noexcept nogil:
         i += 1
 
 
-cdef int32_t strip_sequences(Accumulator* a, Partition* p, int64_t from_record) noexcept nogil:
+cdef void note_gap(const Batch* b, bint moves) noexcept nogil:
+    """In a transaction: a batch is certainly not in the log, and is about to be replaced, or to fail alone.
+
+    ``moves``: not all of its records are sent again, so that those behind it get other sequences.
+    """
+    cdef Partition* p = b.partition
+    if not p.has_gap or b.first_record < p.gap_record:
+        p.gap_record = b.first_record
+        p.gap_sequence = b.base_sequence
+    p.gap_moves |= moves
+    p.has_gap = 1
+
+
+cdef bint strip_sequences(Accumulator* a, Partition* p, int64_t from_record) noexcept nogil:
     """Removes the sequences of the batches from ``from_record`` on, which are certainly not in the log.
 
-    None of them is in flight. Returns the number of remaining unsettled batches. In a transaction the epoch
-    stays, and the records get the same sequences again: a late request of the old batches is a duplicate.
+    None of them is in flight. In a transaction the epoch stays, and the records get the sequences from the
+    gap on. If all are sent again, each gets its old one: a late request of the old batches is a duplicate.
+    Returns whether that is not so for a batch which a late request may still have.
     """
+    cdef bint late = False
     cdef int32_t kept = 0
     cdef int32_t i
     cdef Batch* b
@@ -53,18 +68,24 @@ cdef int32_t strip_sequences(Accumulator* a, Partition* p, int64_t from_record) 
     for i in range(p.unsettled_count):
         b = p.unsettled[i]
         if b.first_record >= from_record:
+            late |= b.ambiguous and p.gap_moves
             b.base_sequence = -1
             b.ambiguous = 0
         else:
             p.unsettled[kept] = b
             kept += 1
     p.unsettled_count = kept
-    if a.transaction > 0 and p.sequenced_to > from_record:
-        p.next_sequence = <int32_t>((p.next_sequence - (p.sequenced_to - from_record)) & 0x7FFFFFFF)
-        p.sequenced_to = from_record
+    if p.has_gap:
+        p.next_sequence = p.gap_sequence
+    forget_gap(p)
     refresh(a, p)
     pthread_mutex_unlock(&a.lock)
-    return kept
+    return late
+
+
+cdef void forget_gap(Partition* p) noexcept nogil:
+    p.has_gap = 0
+    p.gap_moves = 0
 
 
 cdef void set_gate(Accumulator* a, Partition* p, int gate) noexcept nogil:

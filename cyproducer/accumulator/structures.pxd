@@ -86,7 +86,7 @@ cdef struct Partition:
     int64_t records           # records appended to it, ever
     int64_t producer_id       # the producer id of its sequences; meaningless before the first batch
     int64_t sequenced_ns      # when a batch last got its sequences
-    int64_t sequenced_to      # number of the record after the last one that got a sequence
+    int64_t gap_record        # in a transaction with `has_gap`: the first record of the oldest absent batch
     int64_t joining           # number of the last transaction that it was to be added to
     int64_t joined            # number of the last transaction that it was added to
     int64_t written_in        # number of the transaction that the next two fields are of; 0: none
@@ -95,6 +95,7 @@ cdef struct Partition:
     Batch* unsettled[MOST_UNSETTLED]  # batches with a sequence and without an outcome, in sequence order
     int32_t unsettled_count
     int32_t next_sequence
+    int32_t gap_sequence      # the sequence of `gap_record`
     int32_t index             # the partition's number
     int32_t queued            # batches in the queue
     int32_t in_flight         # batches in unanswered requests
@@ -102,6 +103,8 @@ cdef struct Partition:
     int8_t gate               # a Gate, set by the control plane: which batches may be sent
     int8_t known              # its broker has acknowledged a batch of this producer id and remembers it
     int8_t awaited            # a thread was in get() for a record of the last acknowledged batch
+    int8_t has_gap            # a batch of the transaction is absent, and those behind it
+    int8_t gap_moves          # the records behind the absent batch get other sequences
     int8_t recovering         # a batch came back, or the leader changed: in-flight requests end first
     int16_t producer_epoch
 

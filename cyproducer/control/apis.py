@@ -385,6 +385,10 @@ class ReplicatedPartition(NamedTuple):
     in_sync: list[int]
 
 
+NOT_ASKED = -(2**31)
+"""What a broker gives for operations that it was not asked for."""
+
+
 class TopicInfo(NamedTuple):
     """One topic; ``name`` is None only if a lookup by topic id failed."""
 
@@ -395,6 +399,8 @@ class TopicInfo(NamedTuple):
     is_internal: bool
     #: ``ReplicatedPartition`` in the answer to a program's question.
     partitions: list[PartitionInfo]
+    #: A bit for each operation that the principal may do, numbered as in ``AclOperation`` (KIP-430).
+    authorized_operations: int = NOT_ASKED
 
 
 class MetadataResponse(NamedTuple):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from cyproducer import errors
 from cyproducer.base.words import counted
 from cyproducer.control.idempotence import (
+    CONTENT_ERRORS,
     RECORD_ERRORS,
     TOO_LARGE_ERRORS,
     Action,
@@ -116,7 +117,7 @@ class FatePolicy:
         elif failure.code == CONCURRENT_TRANSACTIONS and now_ms < self._retry.deadline_ms(batch.created_ms):
             # The partition is added while the last transaction's markers are written, for milliseconds.
             verdict = Verdict(Fate.RETRY, now_ms + MARKERS_LAST_MS / 2 * (0.5 + self._rng()), None, maybe)
-        elif failure.code in RECORD_ERRORS and batch.culprits and not maybe and self.transactions is None:
+        elif failure.code in RECORD_ERRORS and batch.culprits and not maybe and self._can_drop():
             self._fail(
                 batch.culprits,
                 now_ms,
@@ -127,6 +128,8 @@ class FatePolicy:
                 error,
             )
             verdict = Verdict(Fate.EXCLUDE)
+        elif failure.code in CONTENT_ERRORS and not maybe and self.transactions and self._can_drop():
+            verdict = Verdict(Fate.REFUSE, 0, self._final(batch, where, error, maybe, now_ms))
         elif self._metadata.is_gone(batch.topic, batch.partition):
             error = self._gone(batch)
         elif fate is not Fate.FAIL:
@@ -157,6 +160,19 @@ class FatePolicy:
         maybe, orders = self._given_up(batch, on_wire)
         self._lose(batch, error)
         return Decision(Verdict(Fate.FAIL, 0, errors.told(error, maybe), maybe), orders)
+
+    def _can_drop(self) -> bool:
+        """Whether refused records may fail, and the others go on."""
+        return self.transactions is None or self.transactions.drops_refused
+
+    def cannot_move(self, place: Place) -> None:
+        """Behind refused records, a batch that may still come late would get other sequences. So the open
+        transaction cannot go on without those records."""
+        assert self.transactions is not None
+        error = errors.KafkaError(
+            "{}-{}: records were refused, and a request for those behind them got no response".format(*place)
+        )
+        self.transactions.fail(error, 0, True)
 
     def _lose(self, batch: BatchFacts, error: BaseException, code: int = 0) -> None:
         """A batch fails: the open transaction cannot be committed."""

@@ -49,7 +49,9 @@ unsettled ones only waits for them.
 **In a transaction** the identity is that of ``transactions``, and no epoch is bumped while it is open. A
 batch that fails makes the transaction fail, and its partition sends nothing until the next transaction. Only
 a batch that is split leaves no gap: its records, and those behind it, get the same sequences again, so that a
-late request of the old batches is a duplicate.
+late request of the old batches is a duplicate. A transaction can also go on without records that a broker has
+refused for their content. Those behind them then get other sequences, which is allowed unless one of their
+requests may still come late: it would be taken for the records that have its sequences now.
 
 Sources: KIP-98, KIP-360, KIP-679; Kafka protocol guide, "Produce" and "InitProducerId".
 """
@@ -77,6 +79,9 @@ RECORD_ERRORS = frozenset({32, 87})
 
 TOO_LARGE_ERRORS = frozenset({10, 18})
 """MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE: half a batch may fit."""
+
+CONTENT_ERRORS = RECORD_ERRORS | TOO_LARGE_ERRORS
+"""Codes with which brokers refuse records for their content."""
 
 CERTAIN_REFUSALS = frozenset(
     {
@@ -251,6 +256,12 @@ class Fate(enum.IntEnum):
     SPLIT = 3
     EXCLUDE = 4
     """The records that the broker named fail; the others are resent in a batch of their own."""
+    REFUSE = 5
+    """All its records fail, and the transaction goes on without them."""
+
+
+_WITHOUT_LOSS = (Fate.SPLIT, Fate.EXCLUDE, Fate.REFUSE)
+"""Fates after which a transaction may still be committed."""
 
 
 class Judgement(NamedTuple):
@@ -363,7 +374,7 @@ class Idempotence:
         """Records the decision about a batch; returns the actions for its partition."""
         if not batch.sequenced or fate is Fate.ACKNOWLEDGE:
             return ()
-        if self.transactional and fate is not Fate.SPLIT:
+        if self.transactional and fate not in _WITHOUT_LOSS:
             if fate is Fate.RETRY:
                 return ()
             # Not even the end of a gap lets anything go.

@@ -359,6 +359,9 @@ class Transactions:
         #: Whether an EndTxn of the last transaction got no response, or an error to try again after, so that
         #: it may have been carried out even if its repetition is refused.
         self.end_in_doubt = False
+        #: Whether the transaction goes on without a record that is refused for its content, by the client or
+        #: by a broker. Otherwise no transaction is committed without one of its records.
+        self.drops_refused = False
         #: Called when a record's failure has changed the state, so that nothing more is to be sent.
         self.on_failure: Callable[[], object] = lambda: None
         self._timeout_ms = timeout_ms

@@ -9,7 +9,7 @@ import heapq
 
 from libc.stdint cimport int32_t, int64_t
 
-from cyproducer.accumulator.sequences cimport set_gate, strip_sequences
+from cyproducer.accumulator.sequences cimport note_gap, set_gate, strip_sequences
 from cyproducer.accumulator.splitting cimport exclude, split
 from cyproducer.accumulator.structures cimport (
     GATE_OPEN,
@@ -36,6 +36,7 @@ cdef int RETRY = Fate.RETRY
 cdef int ACKNOWLEDGE = Fate.ACKNOWLEDGE
 cdef int SPLIT = Fate.SPLIT
 cdef int EXCLUDE = Fate.EXCLUDE
+cdef int REFUSE = Fate.REFUSE
 cdef int MEETS_MARKERS = CONCURRENT_TRANSACTIONS
 
 _GATES = {Action.RELEASE: GATE_OPEN, Action.HOLD_NEW: GATE_UNSETTLED, Action.HOLD_ALL: GATE_SHUT}
@@ -133,6 +134,8 @@ cdef int batch_failed(
     carry_out(sender, p, orders)
     b.ambiguous = verdict.maybe_written
     fate = verdict.fate
+    if sender.accumulator.c.transaction > 0 and fate in (SPLIT, EXCLUDE, REFUSE):
+        note_gap(b, fate != SPLIT)
     if fate == ACKNOWLEDGE:
         acknowledged = b.first_record
         sender.accumulator.complete(b, -1, -1)
@@ -150,11 +153,16 @@ cdef int batch_failed(
     elif fate == EXCLUDE:
         try:
             exclude(sender.accumulator, b, errors_of(p, error_code, culprits))
+            sender.failed_before += len(culprits)
         except Exception as problem:
             log.exception(
                 "removing %d rejected records from a batch failed; all of its records fail", len(culprits)
             )
+            transaction_lost(sender)
             sender.accumulator.fail(b, told(problem, False))
+    elif fate == REFUSE:
+        sender.failed_before += b.count
+        sender.accumulator.fail(b, verdict.error)
     else:
         transaction_lost(sender)
         sender.accumulator.fail(b, verdict.error)
@@ -172,7 +180,9 @@ cdef int carry_out(Sender sender, Partition* p, object orders) except -1:
     for order in orders:
         action = order.action
         if action is Action.STRIP:
-            strip_sequences(&sender.accumulator.c, p, order.from_id)
+            if strip_sequences(&sender.accumulator.c, p, order.from_id):
+                sender.fates.cannot_move(Place(topic_name(p), p.index))
+                transaction_lost(sender)
         elif action is Action.BUMP_EPOCH or action is Action.FORGET_ID:
             producer_id, epoch = sender.fates.identity
             sender.set_identity(producer_id, epoch)

@@ -25,6 +25,7 @@ from cyproducer.control.apis import (
     LIST_TRANSACTIONS,
     METADATA,
     NO_TOPIC_ID,
+    NOT_ASKED,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     TXN_OFFSET_COMMIT,
@@ -118,6 +119,7 @@ def encode_metadata(
     client_id: str | None,
     topics: Sequence[str] | None,
     allow_auto_create: bool,
+    authorized_operations: bool = False,
 ) -> bytes:
     """Encodes a Metadata request v1-v13 as a whole frame.
 
@@ -125,6 +127,7 @@ def encode_metadata(
         topics: the topics to ask for; ``[]`` asks only for the brokers, ``None`` for all topics of the
             cluster.
         allow_auto_create: whether the broker may create missing topics; False needs v4.
+        authorized_operations: whether to ask what the principal may do with each topic; no effect before v8.
     """
     writer = _request(METADATA, version, correlation_id, client_id)
     if topics is None:
@@ -143,7 +146,7 @@ def encode_metadata(
     if 8 <= version <= 10:
         writer.boolean(False)
     if version >= 8:
-        writer.boolean(False)
+        writer.boolean(authorized_operations)
     writer.no_tags()
     return writer.finish()
 
@@ -644,10 +647,9 @@ def _read_topics(reader: Reader, version: int, with_replicas: bool) -> list[Topi
         is_internal = reader.boolean("topics.is_internal") == 1
         kind = ReplicatedPartition if with_replicas else PartitionInfo
         partitions: list[PartitionInfo] = read_partitions(reader, version, kind, with_replicas)
-        if version >= 8:
-            reader.int32("topics.topic_authorized_operations")
+        operations = NOT_ASKED if version < 8 else reader.int32("topics.topic_authorized_operations")
         reader.skip_tags()
-        topics.append(TopicInfo(error_code, name, topic_id, is_internal, partitions))
+        topics.append(TopicInfo(error_code, name, topic_id, is_internal, partitions, operations))
     return topics
 
 

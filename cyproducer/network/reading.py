@@ -27,6 +27,7 @@ from cyproducer.control.apis import (
     FETCH,
     LIST_OFFSETS,
     METADATA,
+    NOT_ASKED,
     DescribedConfigs,
     FetchedPartition,
     MetadataResponse,
@@ -43,7 +44,9 @@ FETCH_BYTES = 4 * 1024 * 1024
 """How much one response has at most, unless its first batch is larger."""
 CREATE_WAIT_S = 15.0
 """How long a broker may take to create a topic, before it is asked again."""
-UNKNOWN_TOPIC_OR_PARTITION, TOPIC_ALREADY_EXISTS, NOT_CONTROLLER = 3, 36, 41
+UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED, TOPIC_ALREADY_EXISTS, NOT_CONTROLLER = 3, 29, 36, 41
+READ, WRITE = 3, 4
+"""Numbers of Kafka's ``AclOperation``."""
 
 
 class Topic(NamedTuple):
@@ -106,6 +109,37 @@ class Reading:
                 attempts.failed(errors.LeaderNotAvailableError(f"a partition of {name!r} has no leader"))
                 continue
             return topic
+
+    def denied(
+        self, names: Sequence[str], operations: Sequence[int], deadline: float, seconds: float
+    ) -> dict[str, list[int]]:
+        """Returns which of the operations the principal may not do with topics, without the topics with which
+        it may do all, or that do not exist (KIP-430).
+
+        Raises:
+            InvalidTopicError: there can be no topic of such a name.
+            KafkaTimeoutError: no broker has told in time.
+        """
+        attempts = self._attempts(f"look-up of the rights on {', '.join(names)}", deadline, seconds)
+        while True:
+            metadata = self._metadata(names, attempts, True)
+            if metadata is None:
+                continue
+            found = {}
+            failed = False
+            for each in metadata.topics:
+                may = each.authorized_operations
+                if each.error_code == TOPIC_AUTHORIZATION_FAILED:
+                    may = 0
+                elif each.error_code == UNKNOWN_TOPIC_OR_PARTITION or may == NOT_ASKED:
+                    continue
+                elif each.error_code:
+                    attempts.refused(each.error_code, f"Metadata of topic {each.name!r}")
+                    failed = True
+                if each.name is not None and (less := [op for op in operations if not may >> op & 1]):
+                    found[each.name] = less
+            if not failed:
+                return found
 
     def offsets(self, topic: str, partition: int, deadline: float, seconds: float) -> tuple[int, int]:
         """Returns the partition's first offset and its high watermark, the offset behind its last record.
@@ -325,8 +359,10 @@ class Reading:
 
     # Leaders
 
-    def _metadata(self, names: Sequence[str], attempts: "_Attempts") -> MetadataResponse | None:
-        question = Question(METADATA, framing(protocol.encode_metadata, names, False))
+    def _metadata(
+        self, names: Sequence[str], attempts: "_Attempts", rights: bool = False
+    ) -> MetadataResponse | None:
+        question = Question(METADATA, framing(protocol.encode_metadata, names, False, rights))
         if not attempts.ask(question):
             return None
         response: MetadataResponse = question.response

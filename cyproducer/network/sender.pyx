@@ -34,7 +34,7 @@ from cyproducer.accumulator.parked_records cimport (
 )
 from cyproducer.accumulator.ready_partitions cimport drain, expire_linger, has_work, hurry, refresh, withdraw
 from cyproducer.accumulator.record_accumulator cimport RecordAccumulator
-from cyproducer.accumulator.sequences cimport refresh_all, set_identity
+from cyproducer.accumulator.sequences cimport forget_gap, refresh_all, set_identity
 from cyproducer.accumulator.structures cimport (
     ASLEEP,
     AWAKE,
@@ -970,6 +970,7 @@ cdef class Sender:
         while t != NULL:
             for i in range(t.partition_room):
                 t.partitions[i].gate = GATE_OPEN
+                forget_gap(t.partitions[i])
             t = t.next
         refresh_all(a)
         pthread_mutex_unlock(&a.lock)

@@ -233,6 +233,8 @@ class TransactionClient:
 
     def note_refused(self, error: Exception) -> None:
         """A record was not accepted by ``send()``, which the program may have overlooked."""
+        if self.machine.drops_refused:
+            return
         self._submitted.append(error)
         self._sender.request_control()
 

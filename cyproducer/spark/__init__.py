@@ -17,7 +17,7 @@ from cyproducer.spark.options import SESSION_PREFIX, options_of_session
 from cyproducer.spark.rows import produce_partitions
 from cyproducer.spark.sending import RowsFailedError
 from cyproducer.spark.sharing import SharedConfig, close_all, shared_producer
-from cyproducer.spark.summary import WriteSummary, WrittenRange
+from cyproducer.spark.summary import WriteSummary, WrittenRange, WrittenTransaction
 from cyproducer.spark.wire import confluent_wire
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ __all__ = [
     "SharedConfig",
     "WriteSummary",
     "WrittenRange",
+    "WrittenTransaction",
     "close_all",
     "confluent_wire",
     "foreach_batch",

@@ -18,6 +18,7 @@ from cyproducer.errors import KafkaError, MessageSizeTooLargeError
 from cyproducer.producer import KafkaProducer
 from cyproducer.spark.columns import Columns
 from cyproducer.spark.sharing import await_outcomes
+from cyproducer.spark.summary import WrittenRange, merge_ranges
 
 PREFIX: Final = "cyproducer.error."
 CUT_BYTES: Final = 65536
@@ -55,6 +56,7 @@ class DeadLetters:
         self.topic = topic
         self._letters: deque[_Letter] = deque()
         self._count = 0
+        self._ranges: list[WrittenRange] = []
         try:
             producer.partitions_for(topic)
         except KafkaError as error:
@@ -107,6 +109,11 @@ class DeadLetters:
                 self._settle()
         return self._count
 
+    @property
+    def ranges(self) -> tuple[WrittenRange, ...]:
+        """Where the acknowledged dead letters are."""
+        return merge_ranges(self._ranges)
+
     def _send(
         self, key: bytes | None, value: bytes | None, headers: Headers, about: Headers, most: int
     ) -> None:
@@ -131,7 +138,7 @@ class DeadLetters:
     def _settle(self) -> None:
         letter = self._letters.popleft()
         try:
-            letter.future.get()
+            written = letter.future.get()
         except MessageSizeTooLargeError as error:
             # The topic's limit is lower than max_request_size. The broker does not report the limit.
             if letter.most <= CUT_BYTES:
@@ -141,6 +148,10 @@ class DeadLetters:
             raise DeadLetterError(f"deadLetterTopic {self.topic!r}: {error}") from error
         else:
             self._count += 1
+            offset = written.offset
+            self._ranges.append(WrittenRange(written.topic, written.partition, offset, offset, 1))
+            if len(self._ranges) >= _UNDER_WAY:
+                self._ranges = list(merge_ranges(self._ranges))
 
 
 def _as_bytes(headers: pa.Array) -> pa.Array:

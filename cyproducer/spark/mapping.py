@@ -164,11 +164,10 @@ def foreach_batch(
         transactional_id_prefix,
         txn_app_id,
         decision_log_topic,
-        dead_letter_topic,
         "transaction_timeout_ms" not in shared.config,
     )
     if options is not None:
-        return WriteOnce(topic, shared, options, on_summary)
+        return WriteOnce(topic, dead_letter_topic, shared, options, on_summary)
 
     def write(df: "DataFrame", batch_id: int) -> None:
         columns = columns_of(df.schema, topic, headers=True)

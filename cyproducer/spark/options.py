@@ -87,12 +87,6 @@ _BULK: Final = {"linger_ms": 20, "batch_size": 524_288}
 falls into sending small batches, which cost client and broker nearly twice the CPU (``perf/README.md``). A
 task flushes at its end, so it does not wait for the linger."""
 
-
-_NO_DEAD_LETTERS: Final = (
-    f"option 'deadLetterTopic' can't be given with deliveryGuarantee {EXACTLY_ONCE!r}: a row that a broker "
-    "refuses fails its transaction, and so the task"
-)
-
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 """The default of ``kafka.transaction.timeout.ms``, which is the brokers' default maximum: the transactions of
 a stage's first tasks are open until its last task has ended."""
@@ -363,8 +357,6 @@ def _exactly_once(
                 )
         check_at_least_once(config)
         return None
-    if "deadlettertopic" in given:
-        raise KafkaConfigurationError(_NO_DEAD_LETTERS)
     return exactly_once_options(
         config,
         prefix=given.get("transactionalidprefix"),
@@ -417,7 +409,6 @@ def once_of_function(
     prefix: str | None,
     app: str | None,
     decision_topic: str | None,
-    dead_letter_topic: str | None,
     default_timeout: bool,
 ) -> ExactlyOnceOptions | None:
     """Checks the guarantee of a function for ``foreachBatch``; returns None for at-least-once.
@@ -427,8 +418,6 @@ def once_of_function(
     """
     checked = ProducerConfig(**config.config)
     if guarantee == EXACTLY_ONCE:
-        if dead_letter_topic is not None:
-            raise KafkaConfigurationError(_NO_DEAD_LETTERS)
         return exactly_once_options(
             checked, prefix=prefix, app=app, decision_topic=decision_topic, default_timeout=default_timeout
         )

@@ -107,8 +107,9 @@ class TaskWriter:
         ``DeadLetterError``."""
         self._settle_all()
         dead = 0
+        dead_ranges: tuple[WrittenRange, ...] = ()
         if self._dead_letters is not None:
-            dead = self._dead_letters.finish()
+            dead, dead_ranges = self._dead_letters.finish(), self._dead_letters.ranges
         ranges = merge_ranges(self._ranges)
         # Futures complete a moment before the metrics are updated.
         self._producer.flush(self._producer.config.delivery_timeout_ms / 1000)
@@ -121,6 +122,7 @@ class TaskWriter:
             retries=retries,
             p99_ms=p99_ms,
             tasks=1,
+            dead_letter_ranges=dead_ranges,
         )
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -148,7 +148,9 @@ class _Task:
         once = self.options.exactly_once
         assert once is not None
         assert self.sink is not None
-        of_sink = KafkaCluster(self.options.config, self.sink, once.decision_topic, once.timeout_ms)
+        o = self.options
+        targets = [each for each in (o.topic, o.dead_letter_topic) if each is not None]
+        of_sink = KafkaCluster(o.config, self.sink, once.decision_topic, once.timeout_ms, targets)
         with closing(of_sink) as cluster:
             yield Driver(cluster, self.sink, once.starting_batch)
 
@@ -159,7 +161,14 @@ class _Task:
             once = o.exactly_once
             return Written(
                 *write_task_once(
-                    o.config, self.columns, o.topic, self.plan, once.version, once.timeout_ms, batches
+                    o.config,
+                    self.columns,
+                    o.topic,
+                    o.dead_letter_topic,
+                    self.plan,
+                    once.version,
+                    once.timeout_ms,
+                    batches,
                 )
             )
         return Written(write_task(o.config, self.columns, o.topic, o.dead_letter_topic, batches))
@@ -172,7 +181,6 @@ class _Task:
             if done.skipped:
                 log.info("%s: its %d rows were written before, and are not written again", batch, done.rows)
                 return
-            log.info("%s: %d transactions committed", batch, len(done.transactions))
         tell(
             merge(each.summary for each in messages if each is not None), batch, self.options.summary_callback
         )

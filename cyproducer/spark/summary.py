@@ -9,12 +9,22 @@ import logging
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 log: Final = logging.getLogger("cyproducer.spark")
 
 SHOWN_RANGES: Final = 12
 """How many ranges a summary's log line has. The object has all."""
+SHOWN_TRANSACTIONS: Final = 4
+"""How many transactions it has."""
+
+
+class WrittenTransaction(NamedTuple):
+    """A transaction of the brokers, as ``python -m cyproducer transactions`` names it."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,11 @@ class WriteSummary:
     maximum of theirs, which is at least the percentile of all of them together. Tasks that share a producer
     at the same time count each other's."""
     tasks: int = 0
+    dead_letter_ranges: tuple[WrittenRange, ...] = ()
+    """Where the dead letters are, sorted by partition."""
+    transactions: tuple[WrittenTransaction, ...] = ()
+    """With ``deliveryGuarantee=exactly-once``: one per task that has written something. A batch's are
+    committed, a task's own are not yet."""
 
     def __str__(self) -> str:
         """Returns a line for logs, with the first ``SHOWN_RANGES`` ranges: a batch may have thousands."""
@@ -72,8 +87,16 @@ class WriteSummary:
         dead = f", {self.dead_letters} dead letters" if self.dead_letters else ""
         return (
             f"{self.rows} rows, {self.bytes} bytes{dead}, {self.retries} retries, p99 {self.p99_ms:.1f} ms, "
-            f"{self.tasks} tasks: {where or 'nowhere'}"
+            f"{self.tasks} tasks: {where or 'nowhere'}{self._transactions()}"
         )
+
+    def _transactions(self) -> str:
+        if not self.transactions:
+            return ""
+        names = ", ".join(each.transactional_id for each in self.transactions[:SHOWN_TRANSACTIONS])
+        rest = len(self.transactions) - SHOWN_TRANSACTIONS
+        more = f" and {rest} more" if rest > 0 else ""
+        return f"; {_counted(len(self.transactions), 'transaction')}: {names}{more}"
 
 
 def _counted(number: int, what: str) -> str:
@@ -100,6 +123,8 @@ def merge(summaries: Iterable[WriteSummary]) -> WriteSummary:
         retries=sum(each.retries for each in of),
         p99_ms=max((each.p99_ms for each in of), default=0.0),
         tasks=sum(each.tasks for each in of),
+        dead_letter_ranges=merge_ranges(r for each in of for r in each.dead_letter_ranges),
+        transactions=tuple(each for one in of for each in one.transactions),
     )
 
 

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
-from cyproducer.control.transactions import Event
+from cyproducer.control.transactions import Event, State
 from cyproducer.errors import told
 from tests.accumulator.small_topic import assert_nothing_left
 from tests.control.coordinator_play import PRODUCER, Play
 from tools.harness.rig import Rig, Seen
 from tools.harness.until import PATIENCE_S, until_blocked
 
-TOO_LARGE, NOT_ENOUGH_REPLICAS, UNAUTHORIZED, OUT_OF_ORDER, CONCURRENT = 10, 19, 29, 45, 51
+TOO_LARGE, NOT_ENOUGH_REPLICAS, UNAUTHORIZED = 10, 19, 29
+OUT_OF_ORDER, CONCURRENT, INVALID = 45, 51, 87
 FIRST_HIGHEST, NO_CAP = 11, 32767
 ENDED = errors.IllegalStateError("no transaction is open")
 GIVEN_UP = errors.TransactionAbortedError("given up")
@@ -483,6 +484,124 @@ def test_a_part_that_is_split_again_keeps_the_sequences_too() -> None:
                 rig.answer(seen)
         assert [sequence for sequence, _ in came] == [0, 2, 4]
         assert [count for _, count in came] == [2, 2, 4]
+
+
+# Records that are refused, and dropped
+
+
+def dropping() -> tuple[TransactionRig, Play]:
+    rig, play = rigged(batch_size=1 << 16, linger_ms=1), Play().written()
+    play.machine.drops_refused = True
+    rig.fates.transactions = play.machine
+    return rig, play
+
+
+def rest(rig: TransactionRig) -> list[tuple[int, list[bytes | None]]]:
+    """Answers all requests; returns the sequence and the values of each batch, in the order of requests."""
+    came: list[tuple[int, list[bytes | None]]] = []
+    rig.clock.advance_ms(200)
+    while rig.requests():
+        for seen in list(rig.pending):
+            came += [(batch.base_sequence, seen.values()) for batch in seen.batches.values()]
+            rig.answer(seen)
+    return came
+
+
+@pytest.mark.parametrize("start", [0, 7, 2**31 - 1, 2**31 - 2, 2**31 - 3])
+def test_what_is_behind_refused_records_gets_their_sequences(start: int) -> None:
+    rig, play = dropping()
+    with rig:
+        first, second, third = pipelined(rig, 3, start)
+        rig.answer(first, INVALID)
+        assert rig.requests() == []
+        for seen in (second, third):
+            rig.answer(seen, OUT_OF_ORDER)
+        assert rest(rig) == [(start, [b"1a", b"1b"]), ((start + 2) % 2**31, [b"2a", b"2b"])]
+        assert play.machine.state is State.IN_TRANSACTION
+        assert not rig.sender.has_lost()
+        rig.send("t", b"next", partition=0)
+        rig.advance_ms(1)
+        assert sequences(rig.requests()) == [(0, (start + 4) % 2**31)]
+        rig.answer_all()
+        assert rig.sender.is_drained()
+        assert_nothing_left(rig)
+
+
+def test_what_is_behind_records_that_the_broker_names_moves_by_their_number() -> None:
+    rig, play = dropping()
+    with rig:
+        first, second = pipelined(rig, 2)
+        rig.answer(first, INVALID, record_errors={("t", 0): [(0, "bad")]})
+        rig.answer(second, OUT_OF_ORDER)
+        rig.clock.advance_ms(200)
+        again = rig.requests()
+        assert [(sequences([seen]), seen.values()) for seen in again] == [
+            ([(0, 0)], [b"0b"]),
+            ([(0, 1)], [b"1a", b"1b"]),
+        ]
+        # Once more, where numbers of records and sequences no longer match.
+        rig.answer(again[0], INVALID, record_errors={("t", 0): [(0, "bad")]})
+        rig.answer(again[1], OUT_OF_ORDER)
+        assert rest(rig) == [(0, [b"1a", b"1b"])]
+        assert not rig.sender.has_lost()
+        assert play.machine.state is State.IN_TRANSACTION
+        assert_nothing_left(rig)
+
+
+def test_a_batch_before_the_refused_one_keeps_its_sequences_until_it_is_refused_too() -> None:
+    rig, play = dropping()
+    with rig:
+        first, second, third = pipelined(rig, 3)
+        rig.answer(first, NOT_ENOUGH_REPLICAS)
+        rig.answer(second, INVALID)
+        rig.answer(third, OUT_OF_ORDER)
+        rig.clock.advance_ms(200)
+        again = rig.requests()
+        assert [(sequences([seen]), seen.values()) for seen in again] == [
+            ([(0, 0)], [b"0a", b"0b"]),
+            ([(0, 2)], [b"2a", b"2b"]),
+        ]
+        rig.answer(again[0], INVALID)
+        rig.answer(again[1], OUT_OF_ORDER)
+        assert rest(rig) == [(0, [b"2a", b"2b"])]
+        assert play.machine.state is State.IN_TRANSACTION
+        assert_nothing_left(rig)
+
+
+@pytest.mark.parametrize("refusal", [INVALID, TOO_LARGE])
+def test_records_whose_request_may_come_late_do_not_get_the_sequences_of_refused_ones(refusal: int) -> None:
+    """The late request would be taken for the records that have its sequences since, and write its own."""
+    rig, play = dropping()
+    with rig:
+        first, _second = pipelined(rig, 2)
+        rig.answer(first, refusal)
+        rig.cut(1)
+        rig.clock.advance_ms(200)
+        moved = refusal == INVALID
+        assert (play.machine.state is State.ABORTABLE_ERROR) is moved
+        if moved:
+            assert "records were refused" in str(play.machine.cause)
+
+
+def test_a_gap_of_an_aborted_transaction_is_forgotten() -> None:
+    rig, _ = dropping()
+    with rig:
+        first, second = pipelined(rig, 2)
+        rig.answer(first, INVALID)
+        rig.sender.purge(True, True, GIVEN_UP)
+        rig.answer(second, OUT_OF_ORDER)
+        rig.end()
+        rig.begin()
+        rig.open()
+        for value in (b"a", b"b"):
+            rig.send("t", value, partition=0)
+            rig.advance_ms(1)
+            rig.answer_all()
+        rig.send("t", b"c", partition=0)
+        rig.advance_ms(1)
+        (seen,) = rig.requests()
+        assert sequences([seen]) == [(1, 2)]
+        rig.answer(seen, TOO_LARGE)
 
 
 def test_without_a_transaction_a_split_still_takes_a_new_epoch() -> None:

@@ -415,6 +415,48 @@ def test_records_that_the_broker_names_are_not_taken_out_of_a_transactions_batch
     assert open_case.machine.state is State.ABORTABLE_ERROR
 
 
+@pytest.mark.parametrize("code", [TOO_LARGE, INVALID_RECORD])
+def test_a_transaction_that_drops_refused_records_goes_on(open_case: TransactionCase, code: int) -> None:
+    open_case.machine.drops_refused = True
+    verdict, orders = open_case.decide(code, sequenced=True, records=1)
+    assert (verdict.fate, orders) == (Fate.REFUSE, (Order(Action.HOLD_ALL),))
+    assert getattr(verdict.error, "errno", None) == code
+    assert getattr(verdict.error, "maybe_written", None) is False
+    assert open_case.machine.state is State.IN_TRANSACTION
+    place = Place("t", 1)
+    orders_later = open_case.policy.progress(place, 0, 0, True, -1, NOW_MS)
+    assert orders_later == [Order(Action.STRIP, 50), Order(Action.RELEASE, 50)]
+
+
+def test_a_transaction_that_drops_refused_records_drops_those_that_the_broker_names(
+    open_case: TransactionCase,
+) -> None:
+    open_case.machine.drops_refused = True
+    assert open_case.decide(INVALID_RECORD, sequenced=True, culprits=2).verdict.fate is Fate.EXCLUDE
+    assert open_case.decide(TOO_LARGE, sequenced=True, records=2).verdict.fate is Fate.SPLIT
+    assert open_case.machine.state is State.IN_TRANSACTION
+
+
+@pytest.mark.parametrize(
+    ("code", "more"),
+    [(INVALID_RECORD, {"ambiguous": True}), (TOO_LARGE, {"ambiguous": True}), (UNAUTHORIZED, {})],
+)
+def test_it_fails_with_records_that_may_be_written_or_that_are_not_refused_for_their_content(
+    open_case: TransactionCase, code: int, more: dict[str, bool]
+) -> None:
+    open_case.machine.drops_refused = True
+    assert open_case.decide(code, sequenced=True, records=1, **more).verdict.fate is Fate.FAIL
+    assert open_case.machine.state is State.ABORTABLE_ERROR
+
+
+def test_it_fails_if_sequences_would_change_of_records_that_may_come_late(
+    open_case: TransactionCase,
+) -> None:
+    open_case.policy.cannot_move(Place("t", 1))
+    assert open_case.machine.state is State.ABORTABLE_ERROR
+    assert "t-1: records were refused, and a request for those behind" in str(open_case.machine.cause)
+
+
 @pytest.mark.parametrize("on_wire", [True, False])
 @pytest.mark.parametrize("kind", ["expire", "purge", "partition_removed"])
 def test_a_batch_that_is_given_up_fails_the_transaction(

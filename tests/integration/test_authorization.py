@@ -3,6 +3,7 @@ count."""
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -18,6 +19,11 @@ from cyproducer.errors import (
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailedError,
 )
+from cyproducer.spark.exactly_once.driver import Driver, Plan
+from cyproducer.spark.exactly_once.kafka_cluster import KafkaCluster as SinksCluster
+from cyproducer.spark.exactly_once.kafka_cluster import close_admins
+from cyproducer.spark.exactly_once.names import STREAM, Sink
+from cyproducer.spark.sharing import SharedConfig
 from cyproducer.transactions import TransactionAdmin
 from tests.integration.consume import read_all
 from tools.harness import sasl
@@ -79,15 +85,18 @@ def once_granted(call: Callable[[], object]) -> None:
     raise AssertionError("the rule does not count")
 
 
+def producer_options(cluster: KafkaCluster, user: str) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": cluster.bootstrap("OPEN"),
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": user,
+        "sasl_plain_password": USERS[user],
+    }
+
+
 def producer(cluster: KafkaCluster, user: str, **options: Any) -> KafkaProducer:
-    return KafkaProducer(
-        bootstrap_servers=cluster.bootstrap("OPEN"),
-        security_protocol="SASL_PLAINTEXT",
-        sasl_mechanism="PLAIN",
-        sasl_plain_username=user,
-        sasl_plain_password=USERS[user],
-        **options,
-    )
+    return KafkaProducer(**producer_options(cluster, user), **options)
 
 
 def test_a_denied_topic_fails_at_once_and_others_go_on(cluster: KafkaCluster) -> None:
@@ -241,3 +250,48 @@ def test_a_transaction_with_a_denied_topic_writes_to_none(cluster: KafkaCluster,
             ours.send(name, b"next")
     assert values(cluster, name) == [b"next"]
     assert values(cluster, "described") == []
+
+
+@pytest.fixture
+def spark_plan(cluster: KafkaCluster) -> Iterator[Callable[[], Plan]]:
+    config = producer_options(cluster, "alice")
+    sink = Sink("once", STREAM, "/checkpoint")
+
+    def plan() -> Plan:
+        of_sink = SinksCluster(SharedConfig(config), sink, "once.decisions", 30_000, ["once-rows"])
+        with closing(of_sink) as found:
+            return Driver(found, sink).plan()
+
+    yield plan
+    close_admins()
+
+
+def test_exactly_once_from_spark_says_at_the_start_which_right_is_missing(
+    cluster: KafkaCluster, spark_plan: Callable[[], Plan]
+) -> None:
+    cluster.create_topic("once-rows", 1)
+    Transactions(cluster).set_level(2)
+    topic, transactional = ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
+    log = Sink("once", STREAM, "/checkpoint").log_id
+    rights = [
+        (transactional, log, AclOperation.WRITE, "TransactionalIdAuthorizationFailedError"),
+        (topic, "once.decisions", AclOperation.DESCRIBE, "once.decisions"),
+        (topic, "once.decisions", AclOperation.CREATE, "once.decisions"),
+        (topic, "once.decisions", AclOperation.DESCRIBE_CONFIGS, "once.decisions"),
+        (topic, "once.decisions", AclOperation.READ, "once.decisions"),
+        (topic, "once.decisions", AclOperation.WRITE, "topic 'once.decisions': the principal lacks Write."),
+        (topic, "once-rows", AclOperation.READ, "topic 'once-rows': the principal lacks Read and Write."),
+        (topic, "once-rows", AclOperation.WRITE, "topic 'once-rows': the principal lacks Write."),
+    ]
+    for kind, name, operation, says in rights:
+        said: list[str] = []
+
+        def refused(says: str = says, said: list[str] = said) -> bool:
+            with pytest.raises(AuthorizationError) as caught:
+                spark_plan()
+            said.append(str(caught.value))
+            return says in said[-1]
+
+        assert any(refused() for _ in looks(20)), said[-1]
+        add_rule(cluster, kind, name, "alice", operation, AclPermissionType.ALLOW)
+    once_granted(spark_plan)

@@ -147,23 +147,38 @@ def test_a_task_fails_with_topic_and_cause_if_a_row_cannot_be_written(
         write(df, kafka, topic="spark-too-large")
 
 
-def test_dead_letters_have_the_row_and_the_cause(spark: Any, kafka: KafkaCluster) -> None:
-    kafka.create_topic("spark-dead", 1)
-    kafka.create_topic("spark-alive", 1)
+ONCE = {
+    "deliveryGuarantee": "exactly-once",
+    "transactionalIdPrefix": "spark-sink",
+    "txnAppId": "letters",
+    "txnVersion": "1",
+}
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_dead_letters_have_the_row_and_the_cause(spark: Any, kafka: KafkaCluster, guarantee: str) -> None:
+    dead_topic, alive_topic = f"spark-dead-{guarantee}", f"spark-alive-{guarantee}"
+    kafka.create_topic(dead_topic, 1)
+    kafka.create_topic(alive_topic, 1)
     df = spark.range(0, 1000, 1, 1).selectExpr(
-        "if(id = 3, null, if(id = 5, 'bad name!', 'spark-alive')) as topic",
+        f"if(id = 3, null, if(id = 5, 'bad name!', '{alive_topic}')) as topic",
         "cast(id as string) as key",
         "repeat('x', cast(if(id % 100 = 7, 2000000, 1) as int)) as value",
     )
-    write(df, kafka, deadLetterTopic="spark-dead")
-    alive = read_all(kafka.bootstrap_servers, "spark-alive", 988)
+    if guarantee == "at-least-once":
+        write(df, kafka, deadLetterTopic=dead_topic)
+    else:
+        # The second time it counts the rows only.
+        for _ in range(2):
+            write(df, kafka, deadLetterTopic=dead_topic, **ONCE)
+    alive = read_all(kafka.bootstrap_servers, alive_topic, 988)
     assert [int(r.key or b"-1") for r in alive] == [
         n for n in range(1000) if n not in (3, 5) and n % 100 != 7
     ]
-    dead = {int(r.key or b"-1"): r for r in read_all(kafka.bootstrap_servers, "spark-dead", 12)}
+    dead = {int(r.key or b"-1"): r for r in read_all(kafka.bootstrap_servers, dead_topic, 12)}
     assert sorted(dead) == sorted([3, 5, *range(7, 1000, 100)])
     large = dict(dead[7].headers)
-    assert large["cyproducer.error.topic"] == b"spark-alive"
+    assert large["cyproducer.error.topic"] == alive_topic.encode()
     assert large["cyproducer.error.class"] == b"RecordTooLargeError"
     assert large["cyproducer.error.bytes"] == b"2000001"
     assert set(dead[7].value or b"") == {ord("x")}
@@ -183,6 +198,8 @@ def test_a_missing_topic_is_created_only_on_request(spark: Any, kafka: KafkaClus
         write(df, kafka, topic="spark-made", **made)
     found = read_all(kafka.bootstrap_servers, "spark-made", 20)
     assert Counter(r.value for r in found) == Counter({str(n).encode(): 2 for n in range(10)})
+    write(df, kafka, topic="spark-made-once", **made, **ONCE | {"txnAppId": "made"})
+    assert len(read_all(kafka.bootstrap_servers, "spark-made-once", 10)) == 10
 
 
 def test_sql_writes_with_options_of_the_statement_or_of_a_view(spark: Any, kafka: KafkaCluster) -> None:

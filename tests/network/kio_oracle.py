@@ -16,6 +16,7 @@ from kio.serial import entity_reader, entity_writer
 
 from cyproducer.control.apis import (
     NO_TOPIC_ID,
+    NOT_ASKED,
     BrokerInfo,
     MetadataResponse,
     PartitionInfo,
@@ -81,7 +82,7 @@ def write_metadata(version: int, response: MetadataResponse) -> bytes:
                 )
                 for index, partition in enumerate(topic.partitions)
             ),
-            topic_authorized_operations=7,
+            topic_authorized_operations=topic.authorized_operations,
         )
         for topic in response.topics
     )
@@ -109,6 +110,7 @@ def as_of_version(version: int, response: MetadataResponse) -> MetadataResponse:
     topics = [
         topic._replace(
             topic_id=topic.topic_id if version >= 10 else NO_TOPIC_ID,
+            authorized_operations=topic.authorized_operations if version >= 8 else NOT_ASKED,
             partitions=[
                 partition if version >= 7 else partition._replace(leader_epoch=-1)
                 for partition in topic.partitions
@@ -156,6 +158,7 @@ metadata_responses = st.builds(
                 ),
                 max_size=5,
             ),
+            authorized_operations=int32s,
         ),
         max_size=3,
     ),
@@ -175,6 +178,7 @@ FULL_METADATA = MetadataResponse(
             bytes(range(16)),
             False,
             [PartitionInfo(0, 0, 1, 5), PartitionInfo(5, 1, -1, 6), PartitionInfo(0, 2, 2, 0)],
+            0xDF8,
         ),
         TopicInfo(3, "missing", NO_TOPIC_ID, True, []),
     ],

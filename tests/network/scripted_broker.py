@@ -431,9 +431,9 @@ class ScriptedCluster:
             response = self._produce(received, act)
             return (None if received.produce.acks == 0 and not act.drop else response), act
         if header.api_key == METADATA:
-            received.topics, create = wire.read_metadata(header)
+            received.topics, create, rights = wire.read_metadata(header)
             act = self._act_for(received)
-            return self._metadata(version, correlation_id, received.topics, create, act), act
+            return self._metadata(version, correlation_id, received.topics, create, rights, act), act
         if header.api_key in transactions.API_KEYS:
             received.transaction = transactions.read_request(header)
             act = self._act_for(received)
@@ -477,7 +477,13 @@ class ScriptedCluster:
         return (node_id, *self.advertised.get(node_id, (node.host, node.port)))
 
     def _metadata(
-        self, version: int, correlation_id: int, names: list[str] | None, create: bool, act: Act
+        self,
+        version: int,
+        correlation_id: int,
+        names: list[str] | None,
+        create: bool,
+        rights: bool,
+        act: Act,
     ) -> bytes:
         answers = []
         for name in list(self.topics) if names is None else names:
@@ -492,7 +498,8 @@ class ScriptedCluster:
                 wire.PartitionAnswer(i, p.leader, p.epoch, LEADER_NOT_AVAILABLE if p.leader < 0 else 0)
                 for i, p in enumerate(topic.partitions)
             ]
-            answers.append(wire.TopicAnswer(name, topic.id, error, [] if error else partitions))
+            operations = topic.operations if rights else wire.NOT_ASKED
+            answers.append(wire.TopicAnswer(name, topic.id, error, [] if error else partitions, operations))
         brokers = [self._address(node.id) for node in self.nodes.values() if node.id not in self.unlisted]
         error = act.error if isinstance(act.error, int) else 0
         return wire.write_metadata(

@@ -70,6 +70,8 @@ class TopicModel:
     """The topic's error code in Metadata responses; 0: none."""
     first_errors: deque[int] = field(default_factory=deque)
     """The topic's error codes in the next Metadata responses, one per response."""
+    operations: int = 0xDF8
+    """A bit for each operation that is allowed, if it is asked for."""
 
     @property
     def values(self) -> list[bytes | None]:

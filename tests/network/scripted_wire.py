@@ -82,8 +82,9 @@ def read_api_versions(header: Header) -> tuple[str | None, str | None]:
     return software
 
 
-def read_metadata(header: Header) -> tuple[list[str] | None, bool]:
-    """Returns the requested topics (None: all), and whether missing ones may be created."""
+def read_metadata(header: Header) -> tuple[list[str] | None, bool, bool]:
+    """Returns the requested topics (None: all), whether missing ones may be created, and whether the
+    authorized operations are asked for."""
     reader, version, flexible = header.body, header.version, header.flexible
 
     def topic() -> str:
@@ -100,11 +101,10 @@ def read_metadata(header: Header) -> tuple[list[str] | None, bool]:
     create = bool(reader.int8()) if version >= 4 else True
     if 8 <= version <= 10:
         reader.int8()
-    if version >= 8:
-        reader.int8()
+    operations = version >= 8 and bool(reader.int8())
     reader.no_tags(flexible)
     reader.expect_end("Metadata request")
-    return topics, create
+    return topics, create, operations
 
 
 def read_init_producer_id(header: Header) -> tuple[str | None, int, int, int]:
@@ -144,12 +144,16 @@ class PartitionAnswer:
     error: int = 0
 
 
+NOT_ASKED = -(2**31)
+
+
 @dataclass(frozen=True)
 class TopicAnswer:
     name: str
     id: uuid.UUID = NO_ID
     error: int = 0
     partitions: Sequence[PartitionAnswer] = ()
+    operations: int = NOT_ASKED
 
 
 def framed(correlation_id: int, body: bytes, tagged_header: bool) -> bytes:
@@ -234,7 +238,7 @@ def write_metadata(
             out += b"\x00"
         out += encode_array(answer.partitions, flexible, partition)
         if version >= 8:
-            out += struct.pack(">i", -(2**31))
+            out += struct.pack(">i", answer.operations)
         return out + tags
 
     body = struct.pack(">i", throttle_ms) if version >= 3 else b""

@@ -70,6 +70,7 @@ def test_api_versions_request_reads_back(
     client_id=st.none() | texts,
     topics=st.none() | st.lists(texts, max_size=200),
     allow_auto_create=st.booleans(),
+    operations=st.booleans(),
 )
 def test_metadata_request_reads_back(
     version: int,
@@ -77,9 +78,12 @@ def test_metadata_request_reads_back(
     client_id: str | None,
     topics: list[str] | None,
     allow_auto_create: bool,
+    operations: bool,
 ) -> None:
     allow_auto_create = allow_auto_create or version < 4
-    frame = protocol.encode_metadata(version, correlation_id, client_id, topics, allow_auto_create)
+    frame = protocol.encode_metadata(
+        version, correlation_id, client_id, topics, allow_auto_create, operations
+    )
     header, body = read_request(frame, schema("metadata", version, "request").MetadataRequest)
     assert_header(header, 3, version, correlation_id, client_id)
     assert (None if body.topics is None else [topic.name for topic in body.topics]) == topics
@@ -88,7 +92,7 @@ def test_metadata_request_reads_back(
     if 8 <= version <= 10:
         assert body.include_cluster_authorized_operations is False
     if version >= 8:
-        assert body.include_topic_authorized_operations is False
+        assert body.include_topic_authorized_operations is operations
     if version >= 10:
         assert all(topic.topic_id is None for topic in body.topics or ())
 

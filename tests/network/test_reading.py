@@ -78,6 +78,36 @@ def fill(cluster: ScriptedCluster, *batches: tuple[int, bytes], mark: int | None
     return log
 
 
+def test_operations_that_are_denied_are_named_by_topic(cluster: ScriptedCluster, reader: Reading) -> None:
+    asked = reading.READ, reading.WRITE
+    with cluster.changed:
+        for name, operations in (("all", 0xDF8), ("read", 1 << 3), ("none", 0), ("other", 1 << 8)):
+            cluster.create_topic(name, 1).operations = operations
+        cluster.create_topic("hidden", 1).error = DENIED
+        # No leader yet, for a moment.
+        cluster.create_topic("new", 1).first_errors.append(NO_LEADER_NOW)
+    names = ["all", "read", "none", "other", "hidden", "new", "missing"]
+    assert reader.denied(names, asked, *soon()) == {
+        "read": [reading.WRITE],
+        "none": [reading.READ, reading.WRITE],
+        "other": [reading.READ, reading.WRITE],
+        "hidden": [reading.READ, reading.WRITE],
+    }
+    assert "missing" not in cluster.topics, "looking does not create"
+
+
+def test_a_broker_that_tells_no_operations_denies_none(cluster: ScriptedCluster, reader: Reading) -> None:
+    for node in cluster.nodes.values():
+        node.versions[METADATA] = (0, 7)
+    assert reader.denied(["t"], (reading.READ,), *soon()) == {}
+
+
+def test_an_invalid_name_has_no_operations(cluster: ScriptedCluster, reader: Reading) -> None:
+    cluster.create_topic("bad", 1).error = INVALID_TOPIC
+    with pytest.raises(errors.InvalidTopicError, match="Metadata of topic 'bad'"):
+        reader.denied(["bad"], (reading.READ,), *soon())
+
+
 def values(reader: Reading, first: int, end: int, seconds: float = WAIT_S) -> list[bytes | None]:
     return [
         record.value

@@ -462,7 +462,7 @@ MUTATIONS = [
         "epoch-of-last-one",
         "sequences are given again to other records of the same epoch",
         "cyproducer/accumulator/sequences.pyx",
-        "    if a.transaction > 0 and p.sequenced_to > from_record:\n",
+        "    if p.has_gap:\n",
         "    if False:\n",
         True,
     ),

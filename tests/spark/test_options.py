@@ -109,7 +109,6 @@ def test_exactly_once_needs_a_name_for_the_sink(given: dict[str, str], stream: b
         ({"deliveryGuarantee": "exactly-once"}, "'transactionalIdPrefix'=None: must be 1 to 100 letters"),
         ({**ONCE, "transactionalIdPrefix": "a b"}, "'transactionalIdPrefix'='a b': must be 1 to 100"),
         ({**ONCE, "txnVersion": "-1"}, "'txnVersion'='-1': must be a whole number"),
-        ({**ONCE, "deadLetterTopic": "d"}, "'deadLetterTopic' can't be given with deliveryGuarantee"),
         ({**ONCE, "txnAppId": ""}, "'txnAppId' is empty"),
         ({**ONCE, "kafka.acks": "1"}, "needs an idempotent producer"),
         ({"txnAppId": "a"}, "'txnAppId' has no effect with deliveryGuarantee='at-least-once'"),

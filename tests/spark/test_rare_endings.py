@@ -64,9 +64,10 @@ class Refusing:
     def send(self, topic: str, value: bytes, key: bytes | None, headers: Any) -> Any:
         self.sent.append((len(value), headers))
 
-        def get() -> None:
+        def get() -> SimpleNamespace:
             if len(value) > CUT_BYTES:
                 raise MessageSizeTooLargeError(topic)
+            return SimpleNamespace(topic=topic, partition=0, offset=len(self.sent))
 
         return SimpleNamespace(get=get)
 

@@ -34,10 +34,11 @@ class Topic:
         self.sent.append(len(value))
         self.largest = len(key or b"") + len(value) + sum(len(name) + len(of) for name, of in headers)
 
-        def get() -> None:
+        def get() -> SimpleNamespace:
             self.asked += 1
             if len(value) > self.limit:
                 raise MessageSizeTooLargeError(topic)
+            return SimpleNamespace(topic=topic, partition=0, offset=len(self.sent))
 
         return SimpleNamespace(get=get)
 

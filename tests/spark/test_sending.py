@@ -22,7 +22,7 @@ from cyproducer.spark import close_all, produce_partitions
 from cyproducer.spark.columns import Columns
 from cyproducer.spark.dead_letters import DeadLetterError, DeadLetters
 from cyproducer.spark.sending import RowsFailedError, TaskWriter, write_all
-from cyproducer.spark.summary import WriteSummary, WrittenRange, merge, merge_ranges
+from cyproducer.spark.summary import WriteSummary, WrittenRange, WrittenTransaction, merge, merge_ranges
 from cyproducer.structs import FailedRows
 from cyproducer.testing import EmbeddedBroker
 from tests.integration.consume import Fetched, read_all
@@ -350,8 +350,25 @@ def test_partitions_of_one_topic_are_counted_once() -> None:
     assert str(WriteSummary(ranges=ranges)).endswith("; and 8 more partitions of 1 topic")
 
 
+@pytest.mark.parametrize(
+    ("count", "end"),
+    [
+        (0, "nowhere"),
+        (1, "nowhere; 1 transaction: id-0"),
+        (4, "nowhere; 4 transactions: id-0, id-1, id-2, id-3"),
+        (200, "nowhere; 200 transactions: id-0, id-1, id-2, id-3 and 196 more"),
+    ],
+)
+def test_the_log_line_names_transactions(count: int, end: str) -> None:
+    found = tuple(WrittenTransaction(f"id-{number}", number, 0) for number in range(count))
+    assert str(WriteSummary(transactions=found)).endswith(f": {end}")
+
+
 def test_summaries_of_tasks_are_added() -> None:
-    one = WriteSummary(3, 30, 1, (WrittenRange("a", 0, 0, 2, 3),), 2, 5.0, 1)
-    two = WriteSummary(2, 20, 0, (WrittenRange("a", 0, 3, 4, 2),), 1, 7.0, 1)
-    assert merge([one, two]) == WriteSummary(5, 50, 1, (WrittenRange("a", 0, 0, 4, 5),), 3, 7.0, 2)
+    ids = (WrittenTransaction("x", 1, 0), WrittenTransaction("y", 2, 5))
+    letters = (WrittenRange("d", 0, 7, 7, 1),)
+    one = WriteSummary(3, 30, 1, (WrittenRange("a", 0, 0, 2, 3),), 2, 5.0, 1, letters, ids[:1])
+    two = WriteSummary(2, 20, 0, (WrittenRange("a", 0, 3, 4, 2),), 1, 7.0, 1, (), ids[1:])
+    ranges = (WrittenRange("a", 0, 0, 4, 5),)
+    assert merge([one, two]) == WriteSummary(5, 50, 1, ranges, 3, 7.0, 2, letters, ids)
     assert merge([]) == WriteSummary()

@@ -19,8 +19,10 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import admin as untyped_admin
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -181,7 +183,8 @@ class KafkaCluster:
         configs: Mapping[str, str] | None = None,
         timeout_s: float = 30,
     ) -> None:
-        """Creates a topic and waits until each of its partitions has a leader and all its replicas.
+        """Creates a topic and waits until each of its partitions has a leader, which knows it, and all its
+        replicas.
 
         ``replication``: default three, or the number of nodes if there are fewer.
         """
@@ -190,10 +193,17 @@ class KafkaCluster:
         admin = self._admin()
         created = admin.create_topics([topic], operation_timeout=timeout_s, request_timeout=timeout_s)
         created[name].result()
+        # Its types lack OffsetSpec.
+        specs: Any = untyped_admin
+        latest = specs.OffsetSpec.latest()
         for _ in looks(timeout_s):
             with contextlib.suppress(KafkaException):
                 found = admin.list_topics(name, timeout=1).topics[name].partitions.values()
                 if len(found) == partitions and all(p.leader > 0 and len(p.isrs) == replicas for p in found):
+                    # Only a leader that knows that it is one answers this.
+                    asked = {TopicPartition(name, number): latest for number in range(partitions)}
+                    for answer in admin.list_offsets(asked, request_timeout=timeout_s).values():
+                        answer.result()
                     return
         raise KafkaStartError(f"topic {name!r} was created but is not complete after {timeout_s} s")
 

@@ -66,7 +66,8 @@ def spark_session(
         # command gets the reply to the one before it: `stop` can wait for ever.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, interrupt)
-        gateway, usable = SparkContext._gateway, True
+        gateway: Any = SparkContext._gateway
+        usable = True
         try:
             yield spark
         except KeyboardInterrupt:

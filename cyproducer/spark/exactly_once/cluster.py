@@ -33,6 +33,9 @@ class Cluster(Protocol):
     def history(self) -> History:
         """Reads the decision log: every decision that was committed before this call."""
 
+    def check_rights(self) -> None:
+        """Raises ``TopicAuthorizationFailedError`` if a right on a topic is missing that is needed later."""
+
     def committed_ids(self) -> list[str]:
         """Returns the sink's transactional ids of tasks whose last transaction was committed."""
 

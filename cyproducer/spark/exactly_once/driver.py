@@ -109,6 +109,7 @@ class Driver:
         """
         identity = self._cluster.take_over()
         history = self._cluster.history()
+        self._cluster.check_rights()
         self._check_hash(history)
         last = history.get(self._sink.key)
         if last is None:

@@ -52,6 +52,7 @@ class WriteOnce:
     def __init__(
         self,
         topic: str | None,
+        dead_letter_topic: str | None,
         config: SharedConfig,
         options: ExactlyOnceOptions,
         on_summary: Callable[[int, WriteSummary], object] | None,
@@ -59,6 +60,7 @@ class WriteOnce:
         if options.app is None and _is_connect():
             raise KafkaConfigurationError(_NEEDS_APP)
         self._topic = topic
+        self._dead_letter_topic = dead_letter_topic
         self._config = config
         self._options = options
         self._on_summary = on_summary
@@ -68,11 +70,14 @@ class WriteOnce:
         sink = self._sink(df)
         self._check_first(sink, batch_id, df)
         timeout_ms = self._options.timeout_ms
-        of_sink = KafkaCluster(self._config, sink, self._options.decision_topic, timeout_ms)
+        targets = [each for each in (self._topic, self._dead_letter_topic) if each is not None]
+        of_sink = KafkaCluster(self._config, sink, self._options.decision_topic, timeout_ms, targets)
         with closing(of_sink) as cluster:
             driver = Driver(cluster, sink)
             plan = driver.plan(batch_id)
-            task = _WriteOnceArrow(self._config, columns, self._topic, plan, batch_id, timeout_ms)
+            task = _WriteOnceArrow(
+                self._config, columns, self._topic, self._dead_letter_topic, plan, batch_id, timeout_ms
+            )
             collected = df.mapInArrow(task, "written binary").collect()
             # Safe to unpickle: this call's own tasks pickled them.
             written: list[tuple[WriteSummary, TaskOutcome]] = [pickle.loads(row.written) for row in collected]
@@ -86,7 +91,7 @@ class WriteOnce:
             log.info("micro-batch %d: its %d rows were written before", batch_id, done.rows)
             return
         summary = merge(each for each, _ in written)
-        log.info("micro-batch %d: %s; %d transactions committed", batch_id, summary, len(done.transactions))
+        log.info("micro-batch %d: %s", batch_id, summary)
         tell_program(self._on_summary, batch_id, summary)
 
     def _sink(self, df: "DataFrame") -> Sink:
@@ -137,11 +142,12 @@ class _WriteOnceArrow:
         config: SharedConfig,
         columns: Columns,
         topic: str | None,
+        dead_letter_topic: str | None,
         plan: Plan,
         version: int,
         timeout_ms: int,
     ) -> None:
-        self._arguments = config, columns, topic, plan, version, timeout_ms
+        self._arguments = config, columns, topic, dead_letter_topic, plan, version, timeout_ms
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         written = write_task_once(*self._arguments, batches)

@@ -18,8 +18,10 @@ from cyproducer.errors import (
     ApplicationRecoverableError,
     InvalidReplicationFactorError,
     KafkaError,
+    TopicAuthorizationFailedError,
     UnsupportedVersionError,
 )
+from cyproducer.network.reading import READ, WRITE
 from cyproducer.producer import KafkaProducer
 from cyproducer.spark.exactly_once.cluster import End, NotDecidedError
 from cyproducer.spark.exactly_once.decisions import (
@@ -109,13 +111,22 @@ class KafkaCluster:
         sink: whose transactional ids and decisions it is about.
         topic: the topic with the decisions.
         transaction_timeout_ms: of the tasks' transactions. Calls go on for that long, and a minute at least.
+        targets: the topics that the tasks write to, as far as they are known.
     """
 
-    def __init__(self, config: SharedConfig, sink: Sink, topic: str, transaction_timeout_ms: int) -> None:
+    def __init__(
+        self,
+        config: SharedConfig,
+        sink: Sink,
+        topic: str,
+        transaction_timeout_ms: int,
+        targets: Sequence[str] = (),
+    ) -> None:
         self._config = config
         self._sink = sink
         self._topic = topic
         self._timeout_ms = transaction_timeout_ms
+        self._targets = targets
         self._deadline = time.monotonic() + max(transaction_timeout_ms / 1000, _LEAST_S)
         self._admin = admin_for(config)
         self._producer: KafkaProducer | None = None
@@ -236,6 +247,18 @@ class KafkaCluster:
             log.info("the decision log %r was created", self._topic)
             reading.topic(self._topic, deadline, seconds, wait=True)
         return created
+
+    def check_rights(self) -> None:
+        names = [self._topic, *self._targets]
+        denied = self._admin._reading.denied(names, (READ, WRITE), self._deadline, self._left_s)
+        for name, operations in denied.items():
+            lacks = " and ".join("Read" if each == READ else "Write" for each in operations)
+            raise TopicAuthorizationFailedError(
+                f"topic {name!r}: the principal lacks {lacks}. deliveryGuarantee 'exactly-once' needs Read "
+                "and Write on the topics that it writes and on the decision log: kafka-acls.sh "
+                "--bootstrap-server ... --add --allow-principal User:... --operation Read --operation Write "
+                f"--topic {name}"
+            )
 
     def write(self, identity: Identity, decision: Decision) -> Identity:
         return self._transaction(identity, decision, lambda producer: None)

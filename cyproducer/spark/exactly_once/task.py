@@ -6,6 +6,7 @@ kept for the next task, and nothing closes it after ``prepare_transaction()`` in
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,13 +14,14 @@ import pyarrow as pa
 from cyproducer.errors import UnsupportedVersionError
 from cyproducer.producer import KafkaProducer
 from cyproducer.spark.columns import Columns
+from cyproducer.spark.dead_letters import DeadLetters
 from cyproducer.spark.exactly_once.decisions import Place, TaskTransaction
 from cyproducer.spark.exactly_once.driver import Plan, TaskOutcome
 from cyproducer.spark.exactly_once.kafka_cluster import LEVEL
 from cyproducer.spark.exactly_once.rules import BatchOrderError, Verdict
 from cyproducer.spark.sending import TaskWriter, write_all
 from cyproducer.spark.sharing import SharedConfig
-from cyproducer.spark.summary import WriteSummary
+from cyproducer.spark.summary import WriteSummary, WrittenTransaction, merge_ranges
 from cyproducer.structs import PreparedTransaction
 
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
@@ -59,6 +61,7 @@ def write_task_once(
     config: SharedConfig,
     columns: Columns,
     topic: str | None,
+    dead_letter_topic: str | None,
     plan: Plan,
     version: int | None,
     timeout_ms: int,
@@ -69,7 +72,7 @@ def write_task_once(
 
     Raises:
         BatchOrderError: the batch can't be the next one. Nothing was written.
-        RowsFailedError: as ``TaskWriter``; the transaction was aborted.
+        RowsFailedError, DeadLetterError: as ``TaskWriter``; the transaction was aborted.
     """
     query, batch = batch_of_task(version)
     verdict = plan.standing.judge(query, batch)
@@ -80,11 +83,16 @@ def write_task_once(
     transactional_id = plan.standing.sink.task_id(
         context.partitionId(), context.attemptNumber(), context.taskAttemptId(), plan.identity.epoch
     )
-    summary, prepared = _write(config, columns, topic, transactional_id, timeout_ms, batches)
+    summary, prepared = _write(
+        config, columns, topic, dead_letter_topic, transactional_id, timeout_ms, batches
+    )
     transaction = None
     if not prepared.empty:
-        places = tuple(Place(r.topic, r.partition, r.first_offset, r.records) for r in summary.ranges)
-        transaction = TaskTransaction(transactional_id, prepared.producer_id, prepared.epoch, places)
+        written = merge_ranges((*summary.ranges, *summary.dead_letter_ranges))
+        places = tuple(Place(r.topic, r.partition, r.first_offset, r.records) for r in written)
+        of_brokers = WrittenTransaction(transactional_id, prepared.producer_id, prepared.epoch)
+        transaction = TaskTransaction(*of_brokers, places)
+        summary = replace(summary, transactions=(of_brokers,))
     rows = summary.rows + summary.dead_letters
     return summary, TaskOutcome(plan, verdict, query, batch, rows, transaction)
 
@@ -93,6 +101,7 @@ def _write(
     config: SharedConfig,
     columns: Columns,
     topic: str | None,
+    dead_letter_topic: str | None,
     transactional_id: str,
     timeout_ms: int,
     batches: Iterable[pa.RecordBatch],
@@ -103,7 +112,11 @@ def _write(
     try:
         producer.init_transactions()
         producer.begin_transaction()
-        summary = write_all(TaskWriter(producer, columns, topic, None), batches)
+        dead = None
+        if dead_letter_topic is not None:
+            producer._drop_refused()
+            dead = DeadLetters(producer, dead_letter_topic)
+        summary = write_all(TaskWriter(producer, columns, topic, dead), batches)
         prepared = producer.prepare_transaction()
         if not prepared.empty and prepared.protocol < LEVEL:
             raise UnsupportedVersionError(

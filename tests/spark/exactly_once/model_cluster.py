@@ -143,6 +143,9 @@ class ModelCluster:
         self._step("after reading the log")
         return found
 
+    def check_rights(self) -> None:
+        pass
+
     def committed_ids(self) -> list[str]:
         return [
             name

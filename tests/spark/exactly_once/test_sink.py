@@ -61,14 +61,17 @@ class Sparks:
         self.timeouts: list[int] = []
         TOLD.clear()
 
-        def model(config: object, sink: Any, topic: str, timeout_ms: int) -> Any:
+        def model(config: object, sink: Any, topic: str, timeout_ms: int, targets: list[str]) -> Any:
             self.timeouts.append(timeout_ms)
+            assert targets == ["t"]
             assert topic == "app.decisions"
             cluster: Any = ModelCluster(self.broker, sink)
             cluster.close = lambda: None
             return cluster
 
-        def write(config: Any, columns: Any, topic: str, name: str, timeout_ms: int, batches: Any) -> Any:
+        def write(
+            config: Any, columns: Any, topic: str, dead: Any, name: str, timeout_ms: int, batches: Any
+        ) -> Any:
             rows = [value.decode() for batch in batches for value in batch["value"].to_pylist()]
             written = write_task(self.broker, name, rows)
             ranges = (WrittenRange(topic, 0, 0, len(rows) - 1, len(rows)),) if rows else ()
@@ -127,7 +130,10 @@ def test_a_streams_batch_is_committed_by_another_process(sparks: Sparks) -> None
     assert sparks.broker.visible == []
     sparks.stream().commit(messages, 0)
     assert sparks.broker.visible == ["0", "1"]
-    assert [summary.rows for summary in TOLD] == [2]
+    (summary,) = TOLD
+    assert summary.rows == 2
+    assert len({each.transactional_id for each in summary.transactions}) == 2
+    assert all(each.transactional_id.startswith("app.") for each in summary.transactions)
     assert set(sparks.timeouts) == {900_000}
 
 
