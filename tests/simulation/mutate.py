@@ -462,8 +462,8 @@ MUTATIONS = [
         "epoch-of-last-one",
         "sequences are given again to other records of the same epoch",
         "cyproducer/accumulator/sequences.pyx",
-        "    if p.has_gap:\n",
-        "    if False:\n",
+        "        p.next_sequence = p.gap_sequence\n",
+        "        p.next_sequence = 0\n",
         True,
     ),
 ]

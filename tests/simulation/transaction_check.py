@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cyproducer.errors import KafkaError
 from tests.simulation.check import SLACK_MS, numbers_of
 from tests.simulation.model_transactions import COMPLETE_ABORT, COMPLETE_COMMIT, EMPTY, read_committed
-from tests.simulation.transaction_program import Attempt, Outcome
+from tests.simulation.transaction_program import Attempt, Outcome, is_refusal
 from tests.simulation.world import NS_PER_MS, START_NS
 from tools.harness.reference_records import MalformedError
 
@@ -120,7 +120,10 @@ def _read(simulation: "TransactionSimulation") -> dict[Place, list[int]]:
 def _all_or_nothing(simulation: "TransactionSimulation", visible: dict[Place, list[int]]) -> Iterator[str]:
     seen = {number for numbers in visible.values() for number in numbers}
     for attempt in _attempts(simulation):
-        numbers = {sent.number for sent in attempt.records}
+        dropped = dropped_of(simulation, attempt)
+        if wrong := sorted(dropped & seen):
+            yield f"{attempt}: readers see its records {wrong}, which were refused"
+        numbers = {sent.number for sent in attempt.records} - dropped
         found = sorted(numbers & seen)
         missing = sorted(numbers - seen)
         if attempt.outcome is Outcome.COMMITTED:
@@ -131,6 +134,13 @@ def _all_or_nothing(simulation: "TransactionSimulation", visible: dict[Place, li
                 yield f"{attempt} {attempt.outcome.value}, and readers see its records {found}: DIRTY"
         elif found and missing:
             yield f"{attempt}: readers see its records {found}, and not {missing}: TORN"
+
+
+def dropped_of(simulation: "TransactionSimulation", attempt: Attempt) -> set[int]:
+    """Returns the records without which the transaction could go on."""
+    if not simulation.history.drops_refused:
+        return set()
+    return {sent.number for sent in attempt.records if is_refusal(sent.future.exception)}
 
 
 def _order(simulation: "TransactionSimulation", visible: dict[Place, list[int]]) -> Iterator[str]:
@@ -186,7 +196,8 @@ def _offsets(simulation: "TransactionSimulation", visible: dict[Place, list[int]
             if any(there.values()):
                 yield f"{attempt} {attempt.outcome.value}, and its offsets are committed: {there}"
         else:
-            is_visible = [sent.number in seen for sent in attempt.records]
+            dropped = dropped_of(simulation, attempt)
+            is_visible = [sent.number in seen for sent in attempt.records if sent.number not in dropped]
             both = {*is_visible, *there.values()}
             if len(both) > 1:
                 yield f"{attempt}: records {is_visible} and offsets {there} do not agree: TORN"

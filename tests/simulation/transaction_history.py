@@ -77,6 +77,8 @@ class TransactionHistory:
     lag_ms: tuple[float, float] = (0.0, 0.0)
     heals_at_ms: float = 0.0
     frozen: list[tuple[float, float]] = field(default_factory=list)
+    drops_refused: bool = False
+    """Whether transactions go on without records that a broker refuses for their content."""
 
     @property
     def must_commit(self) -> bool:
@@ -137,7 +139,22 @@ def transaction_history_of(seed: int) -> TransactionHistory:
         history.zombie_at_ms = rng.uniform(0, length_ms)
         history.zombie_plans = [_plan(rng, topics) for _ in range(rng.choice((1, 2)))]
     history.events.sort(key=lambda event: event.at_ms)
+    refusals = random.Random(f"refusals of {seed}")
+    if not calm and refusals.random() < 0.15:
+        _add_refusals(refusals, history)
     return history
+
+
+def _add_refusals(rng: random.Random, history: TransactionHistory) -> None:
+    """Brokers refuse records for their content, and transactions go on without these."""
+    history.drops_refused = True
+    history.manners.rejects = True
+    history.manners.names_rejected = rng.random() < 0.7
+    rate = rng.choice((0.05, 0.2, 0.5))
+    for plan in (*history.plans, *history.zombie_plans):
+        for number, act in enumerate(plan.acts):
+            if isinstance(act, Send) and rng.random() < rate:
+                plan.acts[number] = act._replace(value=REJECTED + act.value)
 
 
 def _options(rng: random.Random) -> dict[str, Any]:

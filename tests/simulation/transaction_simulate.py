@@ -18,7 +18,7 @@ from tests.simulation.model_offsets import Member, Offsets
 from tests.simulation.model_transactions import Transactions
 from tests.simulation.network import Network
 from tests.simulation.processes import Processes
-from tests.simulation.transaction_check import check_transactions
+from tests.simulation.transaction_check import check_transactions, dropped_of
 from tests.simulation.transaction_history import (
     GROUPS,
     NEVER_MS,
@@ -26,7 +26,7 @@ from tests.simulation.transaction_history import (
     TransactionHistory,
     transaction_history_of,
 )
-from tests.simulation.transaction_program import Plan, Program, TransactionalClient
+from tests.simulation.transaction_program import Outcome, Plan, Program, TransactionalClient
 from tests.simulation.transaction_watch import Watch
 from tests.simulation.trouble import Trouble
 from tests.simulation.world import NS_PER_MS, START_NS, World
@@ -90,7 +90,7 @@ class TransactionSimulation(Trouble):
 
     def _program(self, name: str, plans: list[Plan]) -> Program:
         history = self.history
-        return Program(
+        program = Program(
             name,
             self.world,
             self.network,
@@ -102,6 +102,8 @@ class TransactionSimulation(Trouble):
             self.records,
             self._member,
         )
+        program.drops_refused = history.drops_refused
+        return program
 
     def _member(self, group: str, stale: bool) -> tuple[int, str, str | None]:
         """What a member of a group knows of itself."""
@@ -285,6 +287,11 @@ def run_transaction_history(
         tally.update(simulation.world.tally)
         tally.update(
             f"transaction {attempt.outcome.value}"
+            for program in simulation.programs
+            for attempt in program.attempts
+        )
+        tally["transaction was committed without records that were refused"] += sum(
+            attempt.outcome is Outcome.COMMITTED and bool(dropped_of(simulation, attempt))
             for program in simulation.programs
             for attempt in program.attempts
         )
