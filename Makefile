@@ -36,7 +36,7 @@ plots: $(VENV)/perf-stamp  ## draw docs/plots/ from the tables of the pages, wit
 test: $(TOX_VENV)/stamp  ## all checks: lint, types, all tests on every Python of this machine
 	@$(TOX_VENV)/bin/python tools/run_tox.py
 
-simulate: $(TOX_VENV)/stamp  ## 100,000 simulated histories, half an hour; CYPRODUCER_HISTORIES=N for N
+simulate: $(TOX_VENV)/stamp  ## 100,000 simulated histories, and as many of transactions, an hour; CYPRODUCER_HISTORIES=N for N
 	@$(TOX_VENV)/bin/python tools/run_tox.py -e simulate
 
 lint: $(TOX_VENV)/stamp  ## ruff, cython-lint, mypy and stubtest
