@@ -2118,8 +2118,8 @@ MUTANTS = [
     Mutant(
         "topic-created-by-looking",
         "cyproducer/network/reading.py",
-        "framing(protocol.encode_metadata, names, False)",
-        "framing(protocol.encode_metadata, names, True)",
+        "framing(protocol.encode_metadata, names, False, rights)",
+        "framing(protocol.encode_metadata, names, True, rights)",
         ("tests/network/test_reading.py::test_no_topic_is_created_by_looking",),
     ),
     Mutant(

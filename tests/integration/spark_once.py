@@ -59,13 +59,13 @@ from pathlib import Path
 directory, root, bootstrap, topic, prefix = Path(sys.argv[1]), *sys.argv[2:]
 # At the end: an installed package comes before the sources.
 sys.path += [root, str(directory)]
-from tools.harness.spark_session import spark_session
+from tools.harness.spark_session import connect_session, spark_session
 
 # For the module that holds processes at steps.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH")]))
 import holding
 
-with spark_session(directory / "spark", connect=CONNECT) as spark:
+with SESSION(directory / "spark") as spark:
     spark.dataSource.register(holding.HoldingSource)
     query = (
         spark.readStream.format("text").option("maxFilesPerTrigger", FILES).load(str(directory / "in"))
@@ -214,7 +214,7 @@ class Stream:
         (self.directory / "steps").touch()
         (self.directory / "hold").write_text(hold)
         script = DRIVER.replace("FILES", str(FILES)).replace("TIMEOUT_MS", str(self.timeout_ms))
-        script = script.replace("CONNECT", str(self.connect))
+        script = script.replace("SESSION", "connect_session" if self.connect else "spark_session")
         told = (str(self.directory), str(ROOT), self.kafka.bootstrap_servers, self.topic, self.topic)
         with Program(script, *told) as driver:
             for _ in looks(PATIENCE_S):

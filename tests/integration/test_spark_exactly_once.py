@@ -59,7 +59,7 @@ connect = connect == "True"
 # At the end: an installed package comes before the sources.
 sys.path.append(root)
 from cyproducer.spark import foreach_batch
-from tools.harness.spark_session import spark_session
+from tools.harness.spark_session import connect_session, spark_session
 
 
 def tried(work):
@@ -71,7 +71,7 @@ def tried(work):
         print("written", flush=True)
 
 
-with spark_session(directory / "spark", connect=connect) as spark:
+with (connect_session if connect else spark_session)(directory / "spark") as spark:
     def job(version, rows):
         (
             spark.range(rows).selectExpr(f"concat('job ', {version}, ' ', id) as value")

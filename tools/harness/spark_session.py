@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,19 @@ QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 """JVM options for a short life on few cores."""
 
 
-@contextmanager
-def spark_session(
-    directory: Path, master: str = "local[2]", *, connect: bool = False, **settings: str
-) -> Iterator[Any]:
+def spark_session(directory: Path, master: str = "local[2]", **settings: str) -> AbstractContextManager[Any]:
     """Runs one session, and stops it with its JVM at the end, also if the main thread is interrupted.
-    ``connect``: of Spark Connect; its server is in this program's JVM. ``settings`` have two underscores for
-    each dot."""
+    ``settings`` have two underscores for each dot."""
+    return _session(directory, master, False, settings)
+
+
+def connect_session(directory: Path, **settings: str) -> AbstractContextManager[Any]:
+    """As ``spark_session``, of Spark Connect; its server is in this program's JVM."""
+    return _session(directory, "local[2]", True, settings)
+
+
+@contextmanager
+def _session(directory: Path, master: str, connect: bool, settings: Mapping[str, str]) -> Iterator[Any]:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

@@ -50,12 +50,15 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     broker = Broker()
     attempts = iter(range(1000))
 
-    def model(config: object, sink: Any, topic: str, timeout_ms: int) -> Any:
+    def model(config: object, sink: Any, topic: str, timeout_ms: int, targets: list[str]) -> Any:
+        assert targets == ["t"]
         cluster: Any = ModelCluster(broker, sink)
         cluster.close = lambda: None
         return cluster
 
-    def write(config: Any, columns: Any, topic: str, name: str, timeout_ms: int, batches: Any) -> Any:
+    def write(
+        config: Any, columns: Any, topic: str, dead: Any, name: str, timeout_ms: int, batches: Any
+    ) -> Any:
         rows = [value for batch in batches for value in batch["value"].to_pylist()]
         written = write_task(broker, name, rows)
         assert written is not None
