@@ -11,6 +11,7 @@ topic has three partitions; acks=all. Needs Java, Maven and ``pip install '.[per
 
 import argparse
 import json
+import operator
 import statistics
 import subprocess
 import sys
@@ -31,6 +32,8 @@ HERE = Path(__file__).parent
 TIMEOUT_S = 900
 TASKS = 2
 
+OWN_PART = "client CPU us/row, ours - a sink that discards rows"
+
 GOALS = (
     # Text, figure, ours, theirs, at least, at most.
     ("rows/s, ours / Spark's with defaults", "rows_per_s", "ours", "spark", 2.0, None),
@@ -43,6 +46,7 @@ GOALS = (
     ("client CPU us/row", "cpu_us", "ours", None, None, 0.65),
     # The goal of 0.65 us is for a machine on which the discarding sink takes 0.54.
     ("client CPU, ours / a sink that discards rows", "cpu_us", "ours", "nowhere", None, 1.2),
+    (OWN_PART, "cpu_us", "ours", "nowhere", None, 0.15),
     ("time of foreachPartition, ours / nothing", "wall_s", "foreach, ours", "foreach, nothing", None, 1.15),
     (
         "rows/s of foreachPartition, ours / confluent-kafka",
@@ -139,7 +143,8 @@ def report(found: dict[str, list[dict[str, float]]]) -> list[str]:
             continue
         values = [each[name] for each in found[ours]]
         if theirs:
-            values = [a / b[name] for a, b in zip(values, found[theirs], strict=True)]
+            compare = operator.sub if what == OWN_PART else operator.truediv
+            values = [compare(a, b[name]) for a, b in zip(values, found[theirs], strict=True)]
         bound = f"at least {at_least}" if at_least else f"at most {at_most}"
         verdict = met(statistics.median(values), at_least=at_least, at_most=at_most)
         goals.append([what, bound, text(values), verdict])
