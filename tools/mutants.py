@@ -2143,6 +2143,89 @@ MUTANTS = [
         "        if False:\n",
         ("tests/control/test_record_decoder.py::test_the_count_must_be_that_of_the_records",),
     ),
+    Mutant(
+        "refused-although-maybe-written",
+        "cyproducer/control/batch_fate.py",
+        "failure.code in CONTENT_ERRORS and not maybe and self.transactions",
+        "failure.code in CONTENT_ERRORS and self.transactions",
+        (
+            "tests/control/test_batch_fate.py::"
+            "test_it_fails_with_records_that_may_be_written_or_that_are_not_refused_for_their_content",
+        ),
+    ),
+    Mutant(
+        "transaction-without-a-record",
+        "cyproducer/control/batch_fate.py",
+        "        return self.transactions is None or self.transactions.drops_refused\n",
+        "        return True\n",
+        ("tests/control/test_batch_fate.py::test_a_failed_batch_fails_the_transaction_and_says_why",),
+    ),
+    Mutant(
+        "gap-of-refused-not-closed",
+        "cyproducer/control/idempotence.py",
+        "_WITHOUT_LOSS = (Fate.SPLIT, Fate.EXCLUDE, Fate.REFUSE)",
+        "_WITHOUT_LOSS = (Fate.SPLIT, Fate.EXCLUDE)",
+        ("tests/control/test_batch_fate.py::test_a_transaction_that_drops_refused_records_goes_on",),
+    ),
+    Mutant(
+        "sequences-of-late-requests-given-away",
+        "cyproducer/accumulator/sequences.pyx",
+        "            late |= b.ambiguous and p.gap_moves\n",
+        "            pass\n",
+        (
+            "tests/accumulator/test_transactions.py::"
+            "test_records_whose_request_may_come_late_do_not_get_the_sequences_of_refused_ones",
+        ),
+    ),
+    Mutant(
+        "split-taken-for-a-refusal",
+        "cyproducer/network/batch_errors.pyx",
+        "        note_gap(b, fate != SPLIT)\n",
+        "        note_gap(b, True)\n",
+        (
+            "tests/accumulator/test_transactions.py::"
+            "test_records_whose_request_may_come_late_do_not_get_the_sequences_of_refused_ones",
+        ),
+    ),
+    Mutant(
+        "younger-gap-replaces-the-older-one",
+        "cyproducer/accumulator/sequences.pyx",
+        "    if not p.has_gap or b.first_record < p.gap_record:\n",
+        "    if True:\n",
+        (
+            "tests/accumulator/test_transactions.py::test_an_older_batch_that_is_refused_too_gives_its_sequences",
+        ),
+    ),
+    Mutant(
+        "refused-batch-counts-as-lost",
+        "cyproducer/network/batch_errors.pyx",
+        "        sender.failed_before += b.count\n",
+        "",
+        ("tests/accumulator/test_transactions.py::test_what_is_behind_refused_records_gets_their_sequences",),
+    ),
+    Mutant(
+        "named-records-count-as-lost",
+        "cyproducer/network/batch_errors.pyx",
+        "            sender.failed_before += len(culprits)\n",
+        "",
+        (
+            "tests/accumulator/test_transactions.py::test_what_is_behind_records_that_the_broker_names_moves_by_their_number",
+        ),
+    ),
+    Mutant(
+        "gap-of-an-aborted-transaction-kept",
+        "cyproducer/network/sender.pyx",
+        "                forget_gap(t.partitions[i])\n",
+        "",
+        ("tests/accumulator/test_transactions.py::test_a_gap_of_an_aborted_transaction_is_forgotten",),
+    ),
+    Mutant(
+        "right-not-told-is-missing",
+        "cyproducer/network/reading.py",
+        "each.error_code == UNKNOWN_TOPIC_OR_PARTITION or may == NOT_ASKED:",
+        "each.error_code == UNKNOWN_TOPIC_OR_PARTITION:",
+        ("tests/network/test_reading.py::test_a_broker_that_tells_no_operations_denies_none",),
+    ),
 ]
 
 

@@ -568,6 +568,23 @@ def test_a_batch_before_the_refused_one_keeps_its_sequences_until_it_is_refused_
         assert_nothing_left(rig)
 
 
+def test_an_older_batch_that_is_refused_too_gives_its_sequences() -> None:
+    rig, play = dropping()
+    with rig:
+        first, second, third = pipelined(rig, 3)
+        rig.answer(first, NOT_ENOUGH_REPLICAS)
+        rig.answer(second, INVALID)
+        rig.answer(third, OUT_OF_ORDER)
+        rig.clock.advance_ms(200)
+        before, behind = rig.requests()
+        rig.answer(before, INVALID)
+        rig.answer(behind, INVALID)
+        rig.send("t", b"next", partition=0)
+        assert rest(rig) == [(0, [b"next"])]
+        assert play.machine.state is State.IN_TRANSACTION
+        assert_nothing_left(rig)
+
+
 @pytest.mark.parametrize("refusal", [INVALID, TOO_LARGE])
 def test_records_whose_request_may_come_late_do_not_get_the_sequences_of_refused_ones(refusal: int) -> None:
     """The late request would be taken for the records that have its sequences since, and write its own."""
