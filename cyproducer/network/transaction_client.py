@@ -122,7 +122,6 @@ class TransactionClient:
         self._opened = False
         self._refused_as: State | None = None
         self._hurried = False
-        self._unreachable_since_ms = math.inf
         self._calls: list[Call] = []
         self._closed: Exception | None = None
         # Notifies application threads that a call is done.

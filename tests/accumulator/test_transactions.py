@@ -601,24 +601,26 @@ def test_records_whose_request_may_come_late_do_not_get_the_sequences_of_refused
 
 
 def test_a_gap_of_an_aborted_transaction_is_forgotten() -> None:
-    rig, _ = dropping()
+    rig, play = dropping()
     with rig:
         first, second = pipelined(rig, 2)
         rig.answer(first, INVALID)
-        rig.sender.purge(True, True, GIVEN_UP)
+        # The gap is not closed any more.
+        play.machine.fail(GIVEN_UP)
         rig.answer(second, OUT_OF_ORDER)
         rig.end()
         rig.begin()
         rig.open()
-        for value in (b"a", b"b"):
+        rig.fates.transactions = Play().written().machine
+        rig.fates.transactions.drops_refused = True
+        for value in (b"a", b"b", b"c"):
             rig.send("t", value, partition=0)
             rig.advance_ms(1)
-            rig.answer_all()
-        rig.send("t", b"c", partition=0)
-        rig.advance_ms(1)
-        (seen,) = rig.requests()
-        assert sequences([seen]) == [(1, 2)]
-        rig.answer(seen, TOO_LARGE)
+            (seen,) = rig.requests()
+            rig.answer(seen, INVALID if value == b"b" else 0)
+        assert rig.values("t") == [b"hello", b"a", b"c"]
+        assert sequences([seen]) == [(1, 1)]
+        assert_nothing_left(rig)
 
 
 def test_without_a_transaction_a_split_still_takes_a_new_epoch() -> None:
