@@ -26,6 +26,7 @@ are still in the log. The copies and *done* are one transaction, so that nobody 
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -181,6 +182,22 @@ class Driver:
             tasks=written,
             earlier_queries=following_queries(plan.standing.last, query),
         )
+        try:
+            identity = self._decide(plan.identity, decision)
+        except NotDecidedError:
+            # Spark's call of ``abort`` can't, if another driver has ended the plan's identity. The timeout
+            # aborts what this can't.
+            with suppress(KafkaError):
+                self._cluster.abort(written)
+            raise
+        if written:
+            self._complete(decision, identity)
+        self._abort_open()
+        return Committed(batch, rows, written)
+
+    def _decide(self, identity: Identity, decision: Decision) -> Identity:
+        """Writes a decision, if all its transactions are open; returns the next identity."""
+        batch, written = decision.batch, decision.tasks
         if problems := self._cluster.not_open(written):
             raise NotDecidedError(
                 f"{self._sink.key!r}, batch {batch}: {len(problems)} of {len(written)} transactions can't be "
@@ -188,7 +205,7 @@ class Driver:
                 "the tasks take longer than 'kafka.transaction.timeout.ms', raise it"
             )
         try:
-            identity = self._cluster.write(plan.identity, decision)
+            return self._cluster.write(identity, decision)
         except NotDecidedError:
             raise
         except KafkaError as error:
@@ -196,10 +213,6 @@ class Driver:
                 f"{self._sink.key!r}: whether batch {batch} was decided is not known: {error}. "
                 f"{_AFTER_DECISION}"
             ) from error
-        if written:
-            self._complete(decision, identity)
-        self._abort_open()
-        return Committed(batch, rows, written)
 
     def abort(self, outcomes: Sequence[TaskOutcome | None]) -> bool:
         """Aborts what the tasks of a failed batch have prepared; returns whether that was possible. If not,

@@ -396,6 +396,21 @@ def test_what_was_decided_is_not_aborted() -> None:
     assert len(broker.open_ids) == 2
 
 
+def test_tasks_that_write_after_another_driver_took_over_leave_nothing_open() -> None:
+    broker = Broker()
+    run, other = Run(broker), Run(broker)
+    other.attempt = 100
+    plan = run.driver().plan()
+    other.all()
+    outcomes = run.tasks(plan, 0, BATCHES[0])
+    assert len(broker.open_ids) == 2
+    with pytest.raises(NotDecidedError):
+        run.driver().commit(outcomes)
+    assert not run.driver().abort(outcomes)
+    assert broker.open_ids == []
+    assert broker.visible == ROWS
+
+
 def test_outcomes_of_two_plans_are_not_committed_together() -> None:
     broker = Broker()
     run = Run(broker)
