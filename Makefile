@@ -8,7 +8,7 @@ DOCS_VENV = .cache/docs-venv
 EXTENSIONS = $(shell find cyproducer -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 SOURCES = pyproject.toml setup.py $(shell find cyproducer -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: help dev t demo demo-spark docs plots test simulate lint fuzz mutants soak exactly-once spark-exactly-once perf gate clean
+.PHONY: help dev t demo demo-spark docs plots test simulate lint fuzz mutants soak exactly-once spark-exactly-once nightly perf gate clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -56,6 +56,9 @@ exactly-once: $(VENV)/stamp  ## 200 kills of brokers and of processes that copy 
 
 spark-exactly-once: $(VENV)/spark-stamp  ## 100 kills of the driver of an exactly-once stream (half an hour); SPARK_ONCE="--kills 20 --nodes 3"
 	@$(VENV)/bin/python -P tests/integration/spark_once.py $(SPARK_ONCE)
+
+nightly: $(TOX_VENV)/stamp  ## more faults of Spark's exactly-once than `make test` has (10 min)
+	@$(TOX_VENV)/bin/python tools/run_tox.py -e nightly
 
 perf: $(VENV)/perf-stamp  ## compare with other producers: tables, plots, goals; PERF="--quick" is short
 	@$(VENV)/bin/python -P perf/compare.py $(PERF)

@@ -20,6 +20,8 @@ class ProcessInfo(NamedTuple):
     parent: int
     session: int
     command: str
+    state: str
+    """The letter of ``/proc``: "T" if it was stopped by a signal."""
 
 
 def processes() -> list[ProcessInfo]:
@@ -32,7 +34,7 @@ def processes() -> list[ProcessInfo]:
             )
             command = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             if state != "Z":
-                found.append(ProcessInfo(int(name), int(parent), int(session), command))
+                found.append(ProcessInfo(int(name), int(parent), int(session), command, state))
     return found
 
 

@@ -4,8 +4,9 @@
     make spark-exactly-once SPARK_ONCE="--kills 20 --nodes 3 --seed 7"
 
 Each life of the driver is killed with SIGKILL, with its JVM, at the n-th step of the protocol that it comes
-to; the process that comes to the step waits there. Prints a line for each life, and a table at the end; the
-exit code is 1 if a check fails. Needs Java, Maven and pyspark.
+to; the process that comes to the step waits there. With three nodes, some lives also lose a node at a step
+before that, which comes back after the kill. Prints a line for each life, and a table at the end; the exit
+code is 1 if a check fails. Needs Java, Maven and pyspark.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 # At the end: an installed package comes before the sources.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
@@ -27,7 +31,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from cyproducer.cli.console import table
 from cyproducer.transactions import TransactionAdmin
 from tests.integration.consume import read_all
-from tests.integration.process_table import GONE_S, below, of_session
+from tests.integration.process_table import GONE_S, ProcessInfo, below, of_session
 from tests.programs import ROOT, Program
 from tools.harness.kafka_cluster import KafkaCluster
 from tools.harness.until import looks
@@ -38,40 +42,29 @@ ROWS = 300
 """Rows per file."""
 PATIENCE_S = 240.0
 
-STEPS = (
-    "before take_over",
-    "after take_over",
-    "after history",
-    "before a task writes",
-    "after a task has prepared",
-    "before not_open",
-    "before the decision",
-    "after the decision",
-    "between two commits",
-    "before done",
-    "after done",
-)
+NODE_KILLS = 0.25
+"""How many of the campaign's lives lose a node, too."""
 
 DRIVER = """
 import os, sys
 from pathlib import Path
 
-directory, root, bootstrap, topic, prefix = Path(sys.argv[1]), *sys.argv[2:]
+life, root, directory, bootstrap, topic = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), *sys.argv[4:]
 # At the end: an installed package comes before the sources.
-sys.path += [root, str(directory)]
+sys.path += [root, str(life)]
 from tools.harness.spark_session import connect_session, spark_session
 
 # For the module that holds processes at steps.
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH")]))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(life), os.environ.get("PYTHONPATH")]))
 import holding
 
-with SESSION(directory / "spark") as spark:
+with SESSION(life / "spark") as spark:
     spark.dataSource.register(holding.HoldingSource)
     query = (
         spark.readStream.format("text").option("maxFilesPerTrigger", FILES).load(str(directory / "in"))
         .writeStream.format("holding")
         .options(**{"kafka.bootstrap.servers": bootstrap, "topic": topic})
-        .option("deliveryGuarantee", "exactly-once").option("transactionalIdPrefix", prefix)
+        .option("deliveryGuarantee", "exactly-once").option("transactionalIdPrefix", topic)
         .option("kafka.transaction.timeout.ms", "TIMEOUT_MS")
         .option("checkpointLocation", str(directory / "checkpoint"))
         .trigger(availableNow=True)
@@ -87,20 +80,31 @@ import time
 from pathlib import Path
 
 from cyproducer.spark import source
-from cyproducer.spark.exactly_once import kafka_cluster, task
+from cyproducer.spark.exactly_once import each_batch, kafka_cluster, task
 
-HERE = Path(DIRECTORY)
+HERE = Path(__file__).parent
+HELD = HERE / f"held.{os.getpid()}"
+
+
+def wanted():
+    return (HERE / "hold").read_text().split(" ", 1)
 
 
 def step(name):
     with open(HERE / "steps", "a") as file:
         file.write(name + "\\n")
     number = len((HERE / "steps").read_text().splitlines())
-    wanted = (HERE / "hold").read_text()
-    if wanted in (name, str(number)) and not (HERE / "held").exists():
-        (HERE / "held").write_text(f"{number} {name}")
-        while True:
-            time.sleep(60)
+    turn, hold = wanted()
+    if hold not in (name, str(number)):
+        return
+    HELD.write_text(f"{number} {name}")
+    try:
+        # Whole at once, and by the first of several processes.
+        os.link(HELD, HERE / f"held-{turn}")
+    except FileExistsError:
+        return
+    while wanted()[0] == turn:
+        time.sleep(0.02)
 
 
 class HoldingCluster(kafka_cluster.KafkaCluster):
@@ -143,14 +147,23 @@ class HoldingCluster(kafka_cluster.KafkaCluster):
 write = task._write
 
 
+def halves(batches):
+    for batch in batches:
+        half = batch.num_rows // 2
+        yield batch.slice(0, half)
+        step("while a task writes")
+        yield batch.slice(half)
+
+
 def held_write(*arguments):
+    *others, batches = arguments
     step("before a task writes")
-    found = write(*arguments)
+    found = write(*others, halves(batches))
     step("after a task has prepared")
     return found
 
 
-source.KafkaCluster = HoldingCluster
+source.KafkaCluster = each_batch.KafkaCluster = HoldingCluster
 task._write = held_write
 
 
@@ -172,26 +185,138 @@ class HoldingSource(source.CyproducerDataSource):
 """
 
 
-def kill_driver(driver: Program) -> None:
-    """Kills the driver's JVM and Python process at the same time, and then what waits at a step."""
-    (jvm,) = (each for each in below(driver.pid) if "org.apache.spark.deploy.SparkSubmit" in each.command)
-    for pid in (jvm.pid, driver.pid):
-        os.kill(pid, signal.SIGKILL)
-    for _ in looks(GONE_S):
-        left = of_session(driver.pid)
-        for each in left:
-            with suppress(ProcessLookupError):
-                os.kill(each.pid, signal.SIGKILL)
-        if not left:
-            return
-    raise AssertionError(f"{GONE_S:.0f} s after the driver was killed these still run: {left}")
+class Life:
+    """A driver with all its processes, one of which may wait at a step. A context manager; kills it at the
+    end.
+
+    Args:
+        directory: one of its own, for what it and its driver tell each other.
+        script: gets ``directory``, the project's root and ``told``.
+        hold: the step to wait at: its name, or its number in this life.
+    """
+
+    def __init__(self, directory: Path, script: str, hold: str, *told: str) -> None:
+        directory.mkdir()
+        self._directory = directory
+        self._turn = 0
+        (directory / "holding.py").write_text(HOLDING)
+        (directory / "steps").touch()
+        self._hold(hold)
+        self._driver = Program(script, str(directory), str(ROOT), *told)
+        # All the time: a driver whose output nobody reads stops.
+        self._reading = threading.Thread(target=self._read)
+        self._reading.start()
+
+    def _read(self) -> None:
+        with suppress(AssertionError):
+            self._driver.hear("\0")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        try:
+            self._kill_rest()
+            self._reading.join()
+        finally:
+            self._driver.__exit__(*raised)
+
+    def _hold(self, hold: str) -> None:
+        new = self._directory / "hold.new"
+        new.write_text(f"{self._turn} {hold}")
+        new.replace(self._directory / "hold")
+
+    def go_on(self, hold: str = "never") -> None:
+        """Lets what waits at a step go on, to another one or to the end."""
+        self._turn += 1
+        self._hold(hold)
+
+    @property
+    def steps(self) -> list[str]:
+        """The steps that were reached so far."""
+        return (self._directory / "steps").read_text().splitlines()
+
+    def held(self) -> str | None:
+        """Waits until the driver is at the step; returns its number and name. None: the driver has ended
+        before."""
+        held = self._directory / f"held-{self._turn}"
+        for _ in looks(PATIENCE_S):
+            if held.exists():
+                return held.read_text()
+            if not self._driver.running:
+                return None
+        raise AssertionError(f"the driver did not come to the step: {self.steps}")
+
+    def hold_at(self, step: str) -> None:
+        """Waits until the driver is at a step, which is the one to wait at."""
+        held = self.held()
+        assert held is not None, f"ended before {step!r}:\n{self.said()}"
+        assert held.endswith(f" {step}"), held
+
+    def ends_well(self) -> None:
+        assert "ended well\n" in self.said(), self.said()
+        assert self._driver.end() == 0
+
+    def fails(self) -> str:
+        """Waits until the driver has ended with an error; returns what it said."""
+        assert "ended well\n" not in self.said(), self.said()
+        assert self._driver.end() == 1, self.said()
+        return self.said()
+
+    def said(self) -> str:
+        """Waits for the driver's end; returns what it said."""
+        self._reading.join(PATIENCE_S)
+        assert not self._reading.is_alive(), f"the driver did not end:\n{self.steps}\n{self._driver.said}"
+        return self._driver.said
+
+    def kill(self) -> None:
+        """Kills the driver's JVM and Python process at the same time, and then what waits at a step."""
+        running = below(self._driver.pid)
+        (jvm,) = (each for each in running if "org.apache.spark.deploy.SparkSubmit" in each.command)
+        for pid in (jvm.pid, self._driver.pid):
+            os.kill(pid, signal.SIGKILL)
+        self._kill_rest()
+
+    def _kill_rest(self) -> None:
+        left: list[ProcessInfo] = []
+        for _ in looks(GONE_S):
+            left = of_session(self._driver.pid)
+            for each in left:
+                with suppress(ProcessLookupError):
+                    os.kill(each.pid, signal.SIGKILL)
+            if not left:
+                return
+        raise AssertionError(f"{GONE_S:.0f} s after the driver was killed these still run: {left}")
+
+    def stall(self) -> None:
+        """Stops all processes, as on a machine that is suspended."""
+        running: list[ProcessInfo] = []
+        for _ in looks(GONE_S):
+            running = [each for each in of_session(self._driver.pid) if each.state != "T"]
+            if not running:
+                return
+            for each in running:
+                with suppress(ProcessLookupError):
+                    os.kill(each.pid, signal.SIGSTOP)
+        raise AssertionError(f"these do not stop: {running}")
+
+    def wake(self) -> None:
+        for each in of_session(self._driver.pid):
+            os.kill(each.pid, signal.SIGCONT)
 
 
 class Stream:
     """A stream and its driver, which is started again after each kill."""
 
     def __init__(
-        self, directory: Path, kafka: KafkaCluster, name: str, batches: int, *, connect: bool = False
+        self,
+        directory: Path,
+        kafka: KafkaCluster,
+        name: str,
+        batches: int,
+        script: str = DRIVER,
+        *,
+        connect: bool = False,
     ) -> None:
         self.directory = directory
         self.connect = connect
@@ -199,45 +324,66 @@ class Stream:
         self.topic = name
         self.batches = batches
         self.timeout_ms = 60_000
+        self._script = script
+        self._lives = 0
         (directory / "in").mkdir()
-        (directory / "holding.py").write_text(HOLDING.replace("DIRECTORY", repr(str(directory))))
         for number in range(batches * FILES):
             file = directory / "in" / f"{number}.txt"
             file.write_text("".join(f"{number} {row}\n" for row in range(ROWS)))
             # The stream reads the oldest files first.
             os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
 
+    def start(self, hold: str = "never") -> Life:
+        """Starts a driver that waits at a step."""
+        self._lives += 1
+        script = self._script.replace("FILES", str(FILES)).replace("TIMEOUT_MS", str(self.timeout_ms))
+        script = script.replace("SESSION", "connect_session" if self.connect else "spark_session")
+        told = (str(self.directory), self.kafka.bootstrap_servers, self.topic)
+        return Life(self.directory / f"life-{self._lives}", script, hold, *told)
+
     def life(self, hold: str) -> str | None:
         """Runs the driver, and kills it at a step; returns the step, or None if it ended before."""
-        for name in ("steps", "held"):
-            (self.directory / name).unlink(missing_ok=True)
-        (self.directory / "steps").touch()
-        (self.directory / "hold").write_text(hold)
-        script = DRIVER.replace("FILES", str(FILES)).replace("TIMEOUT_MS", str(self.timeout_ms))
-        script = script.replace("SESSION", "connect_session" if self.connect else "spark_session")
-        told = (str(self.directory), str(ROOT), self.kafka.bootstrap_servers, self.topic, self.topic)
-        with Program(script, *told) as driver:
-            for _ in looks(PATIENCE_S):
-                if (self.directory / "held").exists():
-                    kill_driver(driver)
-                    return (self.directory / "held").read_text()
-                if not driver.running:
-                    driver.hear("ended well")
-                    assert driver.end() == 0
-                    return None
-        raise AssertionError(f"the driver neither came to step {hold!r} nor ended in {PATIENCE_S:.0f} s")
+        with self.start(hold) as life:
+            if (at := life.held()) is not None:
+                life.kill()
+                return at
+            life.ends_well()
+            return None
 
-    def check(self) -> None:
-        """Checks that each row is there once, and that no transaction is open."""
+    def check(self, topics: Sequence[str] = ()) -> None:
+        """Checks that each row is once in each topic, and that no transaction is open."""
         wanted = Counter(f"{number} {row}" for number in range(self.batches * FILES) for row in range(ROWS))
-        records = read_all(self.kafka.bootstrap_servers, self.topic, sum(wanted.values()))
-        found = Counter((record.value or b"").decode() for record in records)
-        assert found == wanted, (
-            f"{sum((found - wanted).values())} rows too many, {sum((wanted - found).values())} missing"
-        )
+        for topic in topics or [self.topic]:
+            records = read_all(self.kafka.bootstrap_servers, topic, sum(wanted.values()))
+            found = Counter((record.value or b"").decode() for record in records)
+            assert found == wanted, (
+                f"{topic}: {sum((found - wanted).values())} rows too many, "
+                f"{sum((wanted - found).values())} missing"
+            )
         with TransactionAdmin({"bootstrap_servers": self.kafka.bootstrap_servers}) as admin:
             left = admin.list_transactions(states=("Ongoing",), prefix=f"{self.topic}.")
         assert left == []
+
+
+def killed(stream: Stream, rng: random.Random) -> str | None:
+    """Runs the driver, and kills it at a random step, a node maybe at one before; returns what was killed
+    where, or None if the driver ended before."""
+    kafka, number = stream.kafka, rng.randrange(1, 25)
+    with stream.start(str(number)) as life:
+        at, down = life.held(), None
+        if at is not None and len(kafka.node_ids) > 2 and rng.random() < NODE_KILLS:
+            down = rng.choice(kafka.node_ids)
+            print(f"kill of node {down}: step {at}", flush=True)
+            kafka.kill(down)
+            life.go_on(str(number + rng.randrange(1, 12)))
+            at = life.held()
+        if at is None:
+            life.ends_well()
+        else:
+            life.kill()
+    if down is not None:
+        kafka.restart(down)
+    return at
 
 
 def main() -> int:
@@ -258,9 +404,10 @@ def main() -> int:
             place = directory / f"stream-{stream_number}"
             place.mkdir()
             name = f"once-{stream_number}"
-            kafka.create_topic(name, 3)
+            in_sync = {"min.insync.replicas": str(min(2, options.nodes))}
+            kafka.create_topic(name, 3, configs=in_sync)
             stream = Stream(place, kafka, name, batches=6)
-            while (at := stream.life(str(rng.randrange(1, 25)))) is not None:
+            while (at := killed(stream, rng)) is not None:
                 kills += 1
                 steps[at.split(" ", 1)[1]] += 1
                 print(f"kill {kills} of {options.kills}: stream {stream_number}, step {at}", flush=True)
