@@ -386,6 +386,7 @@ class Transactions:
         self._must_bump = False
         self._unanswered = False
         self._end_sent = False
+        self._end_protocol = FIRST
         self._prepared: Prepared | None = None
         self._calls: list[Call] = []
         self._offsets: list[OffsetsCall] = []
@@ -748,6 +749,10 @@ class Transactions:
             return None
         if something:
             protocol = min(self.protocol or FIRST, self._protocol_now())
+            if self._end_sent:
+                # An end of the first protocol leaves the epoch, by which the second one would tell that it
+                # was carried out: it would refuse the repetition, as if the broker had aborted.
+                protocol = min(protocol, self._end_protocol)
             return EndTxn(commit, protocol)
         if self._must_bump:
             return InitProducerId(self.producer_id, self.epoch)
@@ -768,6 +773,7 @@ class Transactions:
         self.in_flight = request
         if isinstance(request, EndTxn):
             self._end_sent = True
+            self._end_protocol = request.protocol
         elif isinstance(request, AddPartitions | AddOffsets):
             self._may_have_parts = True
         elif isinstance(request, CommitOffsets) and request.protocol == SECOND:

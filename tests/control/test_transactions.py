@@ -1160,6 +1160,28 @@ def test_a_lowered_level_at_the_abort_is_bumped_like_the_first_protocol() -> Non
     assert play.serve() == [EndTxn(False, FIRST), InitProducerId(PRODUCER, 0)]
 
 
+@pytest.mark.parametrize("event", [Event.COMMIT, Event.ABORT])
+def test_an_end_of_the_first_protocol_is_repeated_by_it_although_the_level_was_raised(event: Event) -> None:
+    """By the second one the coordinator would refuse it, if it has carried it out, as after its own abort."""
+    play = Play(2).written()
+    play.machine.on_features(2, 1, play.now_ms)
+    call = play.call(event)
+    assert play.reach(EndTxn).protocol == FIRST
+    play.machine.on_no_response(CUT, play.now_ms)
+    play.machine.on_features(3, 2, play.now_ms)
+    play.level, play.features_epoch = 2, 3
+    play.pass_ms(BACKOFF_MS)
+    assert play.reach(EndTxn).protocol == FIRST
+    play.answer()
+    succeeded(call)
+    # The next transaction's end knows nothing of that.
+    play.begun().write()
+    assert "InitProducerId" in play.kinds()
+    play.wrote = True
+    play.call(event)
+    assert play.reach(EndTxn).protocol == SECOND
+
+
 def test_an_abort_of_the_first_protocol_without_a_loss_keeps_the_epoch() -> None:
     play = Play(1).written()
     play.call(Event.ABORT)
