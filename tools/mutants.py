@@ -194,7 +194,7 @@ MUTANTS = [
     Mutant(
         "stripped-and-ambiguous",
         "cyproducer/accumulator/sequences.pyx",
-        "            b.ambiguous = 0\n",
+        "            b.ambiguous &= p.has_gap\n",
         "",
         ("tests/network/test_idempotent_sender.py::test_a_batch_behind_a_gap_is_certainly_not_in_the_log",),
     ),
@@ -2175,6 +2175,16 @@ MUTANTS = [
         (
             "tests/accumulator/test_transactions.py::"
             "test_records_whose_request_may_come_late_do_not_get_the_sequences_of_refused_ones",
+        ),
+    ),
+    Mutant(
+        "late-request-forgotten-in-a-split",
+        "cyproducer/accumulator/sequences.pyx",
+        "            b.ambiguous &= p.has_gap\n",
+        "            b.ambiguous = 0\n",
+        (
+            "tests/accumulator/test_transactions.py::"
+            "test_a_request_that_may_come_late_is_not_forgotten_in_a_split",
         ),
     ),
     Mutant(

@@ -70,7 +70,9 @@ cdef bint strip_sequences(Accumulator* a, Partition* p, int64_t from_record) noe
         if b.first_record >= from_record:
             late |= b.ambiguous and p.gap_moves
             b.base_sequence = -1
-            b.ambiguous = 0
+            # In a transaction a late request is appended, if the records before it get there first. Otherwise
+            # the new epoch refuses it.
+            b.ambiguous &= p.has_gap
         else:
             p.unsettled[kept] = b
             kept += 1

@@ -600,6 +600,24 @@ def test_records_whose_request_may_come_late_do_not_get_the_sequences_of_refused
             assert "records were refused" in str(play.machine.cause)
 
 
+def test_a_request_that_may_come_late_is_not_forgotten_in_a_split() -> None:
+    """The records keep their sequences first, and would get others then."""
+    rig, play = dropping()
+    with rig:
+        first, _second = pipelined(rig, 2)
+        rig.answer(first, TOO_LARGE)
+        rig.cut(1)
+        rig.connect(1)
+        rig.clock.advance_ms(200)
+        part, *behind = rig.requests()
+        assert part.values() == [b"0a"]
+        rig.answer(part, INVALID)
+        assert play.machine.state is State.IN_TRANSACTION
+        for seen in behind:
+            rig.answer(seen, OUT_OF_ORDER)
+        assert play.machine.state is State.ABORTABLE_ERROR
+
+
 def test_a_gap_of_an_aborted_transaction_is_forgotten() -> None:
     rig, play = dropping()
     with rig:
