@@ -134,6 +134,9 @@ TO_KAFKA = [name for name in SINKS if name not in ("noop", "nowhere", "foreach, 
 def main(args: dict[str, Any]) -> dict[str, Any]:
     from tools.harness.spark_session import spark_session
 
+    # Spark's processes import this package, too, if only the product is installed.
+    path = [os.environ.get("PYTHONPATH"), str(Path(__file__).resolve().parents[2])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     # Not the JVM options of the tests, which start faster but compile worse.
     options = {"spark__jars": args["jars"], "spark__driver__extraJavaOptions": ""}
     with spark_session(Path(args["directory"]), **options) as spark:
