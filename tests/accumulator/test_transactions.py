@@ -612,10 +612,10 @@ def test_a_request_that_may_come_late_is_not_forgotten_in_a_split() -> None:
         part, *behind = rig.requests()
         assert part.values() == [b"0a"]
         rig.answer(part, INVALID)
-        assert play.machine.state is State.IN_TRANSACTION
+        assert play.is_in(State.IN_TRANSACTION)
         for seen in behind:
             rig.answer(seen, OUT_OF_ORDER)
-        assert play.machine.state is State.ABORTABLE_ERROR
+        assert play.is_in(State.ABORTABLE_ERROR)
 
 
 def test_a_gap_of_an_aborted_transaction_is_forgotten() -> None:
