@@ -53,17 +53,13 @@ def measure(bootstrap: str, count: int) -> dict[str, list[float]]:
         def one(producer: KafkaProducer) -> None:
             producer.send(TOPIC, b"x" * 100, partition=0).get(60)
 
-        for number in range(WARM_UP + count):
-            if number == WARM_UP:
-                found.clear()
+        for _ in range(WARM_UP + count):
             note("acknowledged, no transaction", lambda: one(plain))
-        for number in range(WARM_UP + count):
-            if number == WARM_UP:
-                for part in ("first of a transaction, at once", "commit"):
-                    found.pop(part)
+        for _ in range(WARM_UP + count):
             ours.begin_transaction()
             note("first of a transaction, at once", lambda: one(ours))
             note("commit", ours.commit_transaction)
+        found = {part: values[WARM_UP:] for part, values in found.items()}
         for _ in range(count // 3):
             time.sleep(PAUSE_S)
             ours.begin_transaction()

@@ -548,15 +548,20 @@ def test_what_is_behind_records_that_the_broker_names_moves_by_their_number() ->
         assert_nothing_left(rig)
 
 
+def refused_behind_a_retry(rig: TransactionRig) -> list[Seen]:
+    """Of three batches the first is sent again and the second is refused; returns the next requests."""
+    first, second, third = pipelined(rig, 3)
+    rig.answer(first, NOT_ENOUGH_REPLICAS)
+    rig.answer(second, INVALID)
+    rig.answer(third, OUT_OF_ORDER)
+    rig.clock.advance_ms(200)
+    return rig.requests()
+
+
 def test_a_batch_before_the_refused_one_keeps_its_sequences_until_it_is_refused_too() -> None:
     rig, play = dropping()
     with rig:
-        first, second, third = pipelined(rig, 3)
-        rig.answer(first, NOT_ENOUGH_REPLICAS)
-        rig.answer(second, INVALID)
-        rig.answer(third, OUT_OF_ORDER)
-        rig.clock.advance_ms(200)
-        again = rig.requests()
+        again = refused_behind_a_retry(rig)
         assert [(sequences([seen]), seen.values()) for seen in again] == [
             ([(0, 0)], [b"0a", b"0b"]),
             ([(0, 2)], [b"2a", b"2b"]),
@@ -571,12 +576,7 @@ def test_a_batch_before_the_refused_one_keeps_its_sequences_until_it_is_refused_
 def test_an_older_batch_that_is_refused_too_gives_its_sequences() -> None:
     rig, play = dropping()
     with rig:
-        first, second, third = pipelined(rig, 3)
-        rig.answer(first, NOT_ENOUGH_REPLICAS)
-        rig.answer(second, INVALID)
-        rig.answer(third, OUT_OF_ORDER)
-        rig.clock.advance_ms(200)
-        before, behind = rig.requests()
+        before, behind = refused_behind_a_retry(rig)
         rig.answer(before, INVALID)
         rig.answer(behind, INVALID)
         rig.send("t", b"next", partition=0)

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -278,27 +278,23 @@ class Life:
         self._kill_rest()
 
     def _kill_rest(self) -> None:
-        left: list[ProcessInfo] = []
-        for _ in looks(GONE_S):
-            left = of_session(self._driver.pid)
-            for each in left:
-                with suppress(ProcessLookupError):
-                    os.kill(each.pid, signal.SIGKILL)
-            if not left:
-                return
-        raise AssertionError(f"{GONE_S:.0f} s after the driver was killed these still run: {left}")
+        self._send(signal.SIGKILL, lambda each: True, "after the driver was killed these still run")
 
     def stall(self) -> None:
         """Stops all processes, as on a machine that is suspended."""
-        running: list[ProcessInfo] = []
+        self._send(signal.SIGSTOP, lambda each: each.state != "T", "these do not stop")
+
+    def _send(self, number: signal.Signals, affects: Callable[[ProcessInfo], bool], failure: str) -> None:
+        """Sends a signal to the session's processes until it affects none any more; new ones may start."""
+        left: list[ProcessInfo] = []
         for _ in looks(GONE_S):
-            running = [each for each in of_session(self._driver.pid) if each.state != "T"]
-            if not running:
+            left = [each for each in of_session(self._driver.pid) if affects(each)]
+            if not left:
                 return
-            for each in running:
+            for each in left:
                 with suppress(ProcessLookupError):
-                    os.kill(each.pid, signal.SIGSTOP)
-        raise AssertionError(f"these do not stop: {running}")
+                    os.kill(each.pid, number)
+        raise AssertionError(f"{GONE_S:.0f} s, {failure}: {left}")
 
     def wake(self) -> None:
         for each in of_session(self._driver.pid):
