@@ -82,7 +82,6 @@ class Committed:
 
     batch: int
     rows: int
-    transactions: tuple[TaskTransaction, ...] = ()
     skipped: bool = False
 
 
@@ -193,7 +192,7 @@ class Driver:
         if written:
             self._complete(decision, identity)
         self._abort_open()
-        return Committed(batch, rows, written)
+        return Committed(batch, rows)
 
     def _decide(self, identity: Identity, decision: Decision) -> Identity:
         """Writes a decision, if all its transactions are open; returns the next identity."""
