@@ -28,7 +28,7 @@ from cyproducer.base.threads import new_thread
 from cyproducer.base.words import counted
 from cyproducer.config import ProducerConfig
 from cyproducer.control.partitioners import CustomPartitioner, PartitionerSpec
-from cyproducer.control.transactions import Event
+from cyproducer.control.transaction_calls import Event
 from cyproducer.futures.completion import CompletionQueue
 from cyproducer.futures.waiting import begin_sending
 from cyproducer.network.callback_thread import CallbackThread

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from cyproducer import errors
 from cyproducer.base.durations import duration
 from cyproducer.base.words import line_prefix
-from cyproducer.control.transactions import Event, Offsets, Prepared
+from cyproducer.control.transaction_calls import Event, Offsets, Prepared
 from cyproducer.offsets import is_fenced, read_group, read_offsets
 from cyproducer.structs import PreparedTransaction, TopicPartition
 

@@ -10,7 +10,7 @@ import sys
 from typing import Any, Final
 
 from cyproducer import errors
-from cyproducer.control.transactions import State
+from cyproducer.control.transaction_calls import State
 from cyproducer.errors.other_clients import adopt
 
 # What programs compare texts with. The others are made from the name.

@@ -18,7 +18,7 @@ from cyproducer.base.durations import waitable
 from cyproducer.base.words import line_prefix
 from cyproducer.confluent.configuration import Settings
 from cyproducer.confluent.errors import KafkaError, KafkaException, error_of, transaction_error_of
-from cyproducer.control.transactions import State
+from cyproducer.control.transaction_calls import State
 from cyproducer.runtime import Runtime
 
 _MOST_LINES: Final = 1000

@@ -59,22 +59,24 @@ from cyproducer.control.apis import (
     TransactionDescription,
 )
 from cyproducer.control.retry import ExponentialBackoff
+from cyproducer.control.transaction_requests import (
+    FIRST,
+    SECOND,
+    TRANSACTION,
+    AskLevel,
+    EndTxn,
+    FindCoordinator,
+    InitProducerId,
+)
 from cyproducer.control.transactions import (
     CONCURRENT_TRANSACTIONS,
     COORDINATOR_NOT_AVAILABLE,
-    FIRST,
     INVALID_PRODUCER_EPOCH,
     INVALID_PRODUCER_ID_MAPPING,
     INVALID_TXN_STATE,
     NOT_COORDINATOR,
     PRODUCER_FENCED,
-    SECOND,
-    TRANSACTION,
     UNKNOWN_SERVER_ERROR,
-    AskLevel,
-    EndTxn,
-    FindCoordinator,
-    InitProducerId,
 )
 from cyproducer.structs import PreparedTransaction
 

@@ -1,9 +1,9 @@
-"""Transactions: which calls are allowed, which request comes next, and what each response means.
+"""Transactions: which request comes next, and what each response means.
 
-Owns the table of transitions, the order of the requests, and the transaction's identity (producer id and
-epoch). Does not own batches (the accumulator), their fates (``batch_fate``), connections, or the threads that
-call (``network/transaction_client``). Does no I/O and reads no clock. Only the thread with the loop lock
-calls it.
+Owns the order of the requests, and the transaction's identity (producer id and epoch). Does not own which
+calls are allowed (``transaction_calls``), batches (the accumulator), their fates (``batch_fate``),
+connections, or the threads that call (``network/transaction_client``). Does no I/O and reads no clock. Only
+the thread with the loop lock calls it.
 
 The rules
 ---------
@@ -42,10 +42,9 @@ is an answer, so once it may be out, its opposite is refused.
 Sources: KIP-98, KIP-360, KIP-447, KIP-588, KIP-654, KIP-890, KIP-1050; Kafka protocol guide.
 """
 
-import enum
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from cyproducer import errors
 from cyproducer.control.apis import (
@@ -58,12 +57,34 @@ from cyproducer.control.apis import (
     TxnOffsetCommitResponse,
 )
 from cyproducer.control.retry import ExponentialBackoff
-from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-
-FIRST, SECOND = 1, 2
-"""The two protocols."""
-HIGHEST_PRODUCE = {FIRST: 11, SECOND: 32767}
-"""The highest version of Produce that does not belong to the next protocol."""
+from cyproducer.control.transaction_calls import (
+    JOINED,
+    OPEN,
+    TABLE,
+    Call,
+    CloseCall,
+    Event,
+    OffsetsCall,
+    Prepared,
+    ResumeCall,
+    State,
+)
+from cyproducer.control.transaction_requests import (
+    FIRST,
+    GROUP,
+    SECOND,
+    TRANSACTION,
+    AddOffsets,
+    AddPartitions,
+    AskLevel,
+    AskMarkers,
+    CommitOffsets,
+    EndTxn,
+    FindCoordinator,
+    InitProducerId,
+    Request,
+)
+from cyproducer.structs import OffsetAndMetadata, TopicPartition
 
 LEVEL_AGE_MS = 1000.0
 """For how long the level of ``transaction.version`` counts as known."""
@@ -76,9 +97,6 @@ FENCING_EPOCH = 32767
 NEARLY_EXHAUSTED_EPOCH = FENCING_EPOCH - 10
 """Up to here no bump gives another producer id. A few epochs later one may, since the broker's timeout bumps,
 too."""
-
-GROUP, TRANSACTION = 0, 1
-"""Kinds of coordinators (FindCoordinator's key types)."""
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 COORDINATOR_NOT_AVAILABLE = 15
@@ -101,229 +119,6 @@ _FORMER_MEMBER = frozenset({22, 25, 69, 82, 113})
 """ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, GROUP_ID_NOT_FOUND, FENCED_INSTANCE_ID and STALE_MEMBER_EPOCH: the
 consumer whose offsets these are may not own its partitions any more (KIP-447, KIP-848)."""
 _UNDER_WAY = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
-
-
-class State(enum.Enum):
-    """The states of a transactional producer."""
-
-    UNINITIALIZED = "not initialized"
-    INITIALIZING = "initializing"
-    READY = "no transaction is open"
-    IN_TRANSACTION = "in a transaction"
-    PREPARING = "preparing"
-    PREPARED = "prepared"
-    COMMITTING = "committing"
-    ABORTABLE_ERROR = "the transaction must be aborted"
-    ABORTING = "aborting"
-    FATAL_ERROR = "failed for good"
-
-
-class Event(enum.Enum):
-    """What happens: calls, then ends."""
-
-    INIT = "init_transactions()"
-    RESUME = "an identity was handed over"
-    BEGIN = "begin_transaction()"
-    PREPARE = "prepare_transaction()"
-    COMMIT = "commit_transaction()"
-    ABORT = "abort_transaction()"
-    INITIALIZED = "InitProducerId succeeded"
-    NOT_INITIALIZED = "InitProducerId was refused"
-    FLUSHED = "every record is acknowledged"
-    ENDED = "EndTxn succeeded, or there was nothing to end"
-    NOT_ENDED = "EndTxn(abort) is not allowed"
-    ABORTABLE = "an abortable error"
-    FATAL = "a fatal error"
-
-
-_S, _E = State, Event
-
-TABLE: Mapping[tuple[State, Event], State] = {
-    (_S.UNINITIALIZED, _E.INIT): _S.INITIALIZING,
-    (_S.UNINITIALIZED, _E.RESUME): _S.READY,
-    (_S.INITIALIZING, _E.INITIALIZED): _S.READY,
-    (_S.INITIALIZING, _E.NOT_INITIALIZED): _S.UNINITIALIZED,
-    (_S.READY, _E.BEGIN): _S.IN_TRANSACTION,
-    (_S.IN_TRANSACTION, _E.PREPARE): _S.PREPARING,
-    (_S.IN_TRANSACTION, _E.COMMIT): _S.COMMITTING,
-    (_S.IN_TRANSACTION, _E.ABORT): _S.ABORTING,
-    (_S.IN_TRANSACTION, _E.ABORTABLE): _S.ABORTABLE_ERROR,
-    (_S.PREPARING, _E.FLUSHED): _S.PREPARED,
-    (_S.PREPARING, _E.ABORT): _S.ABORTING,
-    (_S.PREPARING, _E.ABORTABLE): _S.ABORTABLE_ERROR,
-    (_S.PREPARED, _E.COMMIT): _S.COMMITTING,
-    (_S.PREPARED, _E.ABORT): _S.ABORTING,
-    (_S.COMMITTING, _E.ABORT): _S.ABORTING,
-    (_S.COMMITTING, _E.ABORTABLE): _S.ABORTABLE_ERROR,
-    (_S.COMMITTING, _E.ENDED): _S.READY,
-    (_S.ABORTABLE_ERROR, _E.ABORT): _S.ABORTING,
-    (_S.ABORTABLE_ERROR, _E.ABORTABLE): _S.ABORTABLE_ERROR,
-    # What fails while it is aborted changes nothing.
-    (_S.ABORTING, _E.ABORTABLE): _S.ABORTING,
-    (_S.ABORTING, _E.ENDED): _S.READY,
-    # Rights may be granted: then the same call works.
-    (_S.ABORTING, _E.NOT_ENDED): _S.ABORTABLE_ERROR,
-    (_S.INITIALIZING, _E.FATAL): _S.FATAL_ERROR,
-    (_S.READY, _E.FATAL): _S.FATAL_ERROR,
-    (_S.IN_TRANSACTION, _E.FATAL): _S.FATAL_ERROR,
-    (_S.PREPARING, _E.FATAL): _S.FATAL_ERROR,
-    (_S.PREPARED, _E.FATAL): _S.FATAL_ERROR,
-    (_S.COMMITTING, _E.FATAL): _S.FATAL_ERROR,
-    (_S.ABORTABLE_ERROR, _E.FATAL): _S.FATAL_ERROR,
-    (_S.ABORTING, _E.FATAL): _S.FATAL_ERROR,
-    (_S.FATAL_ERROR, _E.FATAL): _S.FATAL_ERROR,
-    (_S.FATAL_ERROR, _E.ABORTABLE): _S.FATAL_ERROR,
-}
-"""Every possible transition. A call whose pair is missing is refused and changes nothing."""
-
-_OPEN = (State.IN_TRANSACTION, State.PREPARING, State.COMMITTING)
-_JOINED = {
-    Event.INIT: State.INITIALIZING,
-    Event.PREPARE: State.PREPARING,
-    Event.COMMIT: State.COMMITTING,
-    Event.ABORT: State.ABORTING,
-}
-"""The state in which a call has been made already, so that the same call joins it."""
-
-
-def diagram() -> str:
-    """The table as a Mermaid diagram, without errors in states that they do not change."""
-    text = "stateDiagram-v2\n"
-    for (state, event), to in TABLE.items():
-        if state is not to:
-            text += f"    {state.name} --> {to.name}: {event.value}\n"
-    return text
-
-
-class Offsets(NamedTuple):
-    """Positions of a consumer group, to be committed with the transaction."""
-
-    group: ConsumerGroupMetadata
-    positions: Mapping[TopicPartition, OffsetAndMetadata]
-
-
-class Call:
-    """A call of the application, and its outcome.
-
-    ``accepted``: it was looked at. ``told``: it is done, and so is what follows from it, so that its thread
-    may go on. ``released``: that thread waits for nothing else, so the transaction may end. ``abandoned``: it
-    has stopped waiting, and has not seen the outcome.
-    """
-
-    def __init__(self, event: Event, name: str, released: bool = True) -> None:
-        self.event: Event | None = event
-        self.name = name
-        self.released = released
-        self.accepted = False
-        self.done = False
-        self.told = False
-        self.abandoned = False
-        self.error: BaseException | None = None
-        self.result: Any = None
-
-    def finish(self, error: BaseException | None = None, result: Any = None) -> None:
-        """Sets the outcome."""
-        self.error, self.result, self.done = error, result, True
-
-
-class OffsetsCall(Call):
-    """A call of ``send_offsets_to_transaction``."""
-
-    def __init__(self, offsets: Offsets) -> None:
-        super().__init__(Event.BEGIN, "send_offsets_to_transaction()")
-        self.event = None
-        self.offsets = offsets
-
-
-class ResumeCall(Call):
-    """Goes on with the identity of another producer of this transactional id, without InitProducerId, which
-    would fence whoever has taken over meanwhile. The second protocol only: its epochs last for one
-    transaction."""
-
-    def __init__(self, producer_id: int, epoch: int) -> None:
-        super().__init__(Event.RESUME, "resume()")
-        self.identity = producer_id, epoch
-
-
-class CloseCall(Call):
-    """The producer is closed: an open transaction is aborted, and one that is being ended is waited for."""
-
-    def __init__(self) -> None:
-        super().__init__(Event.ABORT, "close()")
-        self.event = None
-
-
-# The requests
-
-
-class FindCoordinator(NamedTuple):
-    """FindCoordinator, to any broker."""
-
-    kind: int
-    key: str
-
-
-class InitProducerId(NamedTuple):
-    """InitProducerId: -1, -1 takes the transactional id over, the own identity bumps its epoch (KIP-360)."""
-
-    producer_id: int
-    epoch: int
-
-
-class AddPartitions(NamedTuple):
-    """AddPartitionsToTxn."""
-
-    partitions: tuple[tuple[str, int], ...]
-
-
-class AddOffsets(NamedTuple):
-    """AddOffsetsToTxn."""
-
-    group_id: str
-
-
-class CommitOffsets(NamedTuple):
-    """TxnOffsetCommit, to the group's coordinator."""
-
-    group: ConsumerGroupMetadata
-    positions: Mapping[TopicPartition, OffsetAndMetadata]
-    protocol: int
-
-
-class EndTxn(NamedTuple):
-    """EndTxn."""
-
-    commit: bool
-    protocol: int
-
-
-class AskMarkers(NamedTuple):
-    """DescribeTransactions: are the markers of the last transaction written?"""
-
-
-class AskLevel(NamedTuple):
-    """ApiVersions: which level has ``transaction.version``?"""
-
-
-Request = (
-    FindCoordinator
-    | InitProducerId
-    | AddPartitions
-    | AddOffsets
-    | CommitOffsets
-    | EndTxn
-    | AskMarkers
-    | AskLevel
-)
-
-
-class Prepared(NamedTuple):
-    """The identity of a transaction that is ready to be ended by anybody, and whether it has anything."""
-
-    producer_id: int
-    epoch: int
-    protocol: int
-    empty: bool
 
 
 class Transactions:
@@ -409,7 +204,7 @@ class Transactions:
     @property
     def open(self) -> bool:
         """Whether there is a transaction that closing the producer should end."""
-        return self.state in (*_OPEN, State.ABORTABLE_ERROR, State.ABORTING)
+        return self.state in (*OPEN, State.ABORTABLE_ERROR, State.ABORTING)
 
     @property
     def failed(self) -> bool:
@@ -490,7 +285,7 @@ class Transactions:
             self._submit_offsets(call)
             return
         assert call.event is not None
-        if self.state is _JOINED.get(call.event):
+        if self.state is JOINED.get(call.event):
             self._calls.append(call)
             return
         if call.event is Event.PREPARE and self.state is State.PREPARED:
@@ -695,7 +490,7 @@ class Transactions:
     def _due(self, drained: Callable[[], bool], wrote: bool, now_ms: float) -> Request | None:
         if self.state is State.INITIALIZING:
             return InitProducerId(-1, -1)
-        if self.state in _OPEN and not self._end_sent:
+        if self.state in OPEN and not self._end_sent:
             if self._wanted and self.protocol is None and (request := self._opening(now_ms)) is not None:
                 return request
             if self.protocol == FIRST and self._pending:
@@ -922,7 +717,7 @@ class Transactions:
                 self._last_protocol = self._protocol_now()
                 self._go(Event.INITIALIZED)
                 self._finish_calls(Event.INIT)
-            elif self.state in _OPEN:
+            elif self.state in OPEN:
                 self._last_protocol = SECOND
             return
         error = self._error(code, "InitProducerId", where)
@@ -1131,7 +926,3 @@ class Transactions:
                 "the committed offsets"
             )
         return kind(text)
-
-
-if __name__ == "__main__":
-    print(diagram(), end="")

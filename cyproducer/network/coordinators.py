@@ -35,7 +35,7 @@ from cyproducer.control.ending import (
     refusal,
 )
 from cyproducer.control.retry import ExponentialBackoff
-from cyproducer.control.transactions import FIRST, AskLevel, EndTxn, FindCoordinator, InitProducerId
+from cyproducer.control.transaction_requests import FIRST, AskLevel, EndTxn, FindCoordinator, InitProducerId
 from cyproducer.network import protocol
 from cyproducer.network.questions import Encode, Question, Questions
 from cyproducer.network.transaction_client import HIGHEST_OF_FIRST, level_of

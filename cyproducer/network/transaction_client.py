@@ -32,7 +32,16 @@ from cyproducer.control.apis import (
 )
 from cyproducer.control.idempotence import Idempotence
 from cyproducer.control.retry import ExponentialBackoff
-from cyproducer.control.transactions import (
+from cyproducer.control.transaction_calls import (
+    Call,
+    CloseCall,
+    Event,
+    Offsets,
+    OffsetsCall,
+    ResumeCall,
+    State,
+)
+from cyproducer.control.transaction_requests import (
     FIRST,
     HIGHEST_PRODUCE,
     SECOND,
@@ -40,20 +49,13 @@ from cyproducer.control.transactions import (
     AddPartitions,
     AskLevel,
     AskMarkers,
-    Call,
-    CloseCall,
     CommitOffsets,
     EndTxn,
-    Event,
     FindCoordinator,
     InitProducerId,
-    Offsets,
-    OffsetsCall,
     Request,
-    ResumeCall,
-    State,
-    Transactions,
 )
+from cyproducer.control.transactions import Transactions
 from cyproducer.futures.waiting import refuse_wait_of_sender
 from cyproducer.network import protocol
 from cyproducer.network.connection import Connection

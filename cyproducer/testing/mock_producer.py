@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from cyproducer.config import ProducerConfig
 from cyproducer.control.cluster_view import ClusterView, TopicView
 from cyproducer.control.partitioners import CustomPartitioner, PartitionerSpec
-from cyproducer.control.transactions import Event, State
+from cyproducer.control.transaction_calls import Event, State
 from cyproducer.errors import IllegalStateError, KafkaTimeoutError, ProducerFencedError
 from cyproducer.futures.bulk_future import BulkFuture
 from cyproducer.futures.delivery import RecordFuture

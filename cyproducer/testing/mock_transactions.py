@@ -22,11 +22,11 @@ from cyproducer.control.apis import (
 )
 from cyproducer.control.idempotence import Idempotence
 from cyproducer.control.retry import ExponentialBackoff
-from cyproducer.control.transactions import (
+from cyproducer.control.transaction_calls import Call
+from cyproducer.control.transaction_requests import (
     AddOffsets,
     AddPartitions,
     AskLevel,
-    Call,
     CommitOffsets,
     EndTxn,
     FindCoordinator,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
-from cyproducer.control.transactions import Event, State
+from cyproducer.control.transaction_calls import Event, State
 from cyproducer.errors import told
 from tests.accumulator.small_topic import assert_nothing_left
 from tests.control.coordinator_play import PRODUCER, Play

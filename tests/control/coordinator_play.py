@@ -17,25 +17,20 @@ from cyproducer.control.apis import (
     TxnOffsetCommitResponse,
 )
 from cyproducer.control.retry import ExponentialBackoff
-from cyproducer.control.transactions import (
+from cyproducer.control.transaction_calls import Call, CloseCall, Event, Offsets, OffsetsCall, State
+from cyproducer.control.transaction_requests import (
     SECOND,
     AddOffsets,
     AddPartitions,
     AskLevel,
     AskMarkers,
-    Call,
-    CloseCall,
     CommitOffsets,
     EndTxn,
-    Event,
     FindCoordinator,
     InitProducerId,
-    Offsets,
-    OffsetsCall,
     Request,
-    State,
-    Transactions,
 )
+from cyproducer.control.transactions import Transactions
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 GROUP = ConsumerGroupMetadata("g", 3, "m")

@@ -11,17 +11,10 @@ from cyproducer.control.idempotence import Action, BatchFacts, Fate, Idempotence
 from cyproducer.control.log_limit import LogLimit
 from cyproducer.control.metadata import ClusterMetadata
 from cyproducer.control.retry import ExponentialBackoff, RetryPolicy
-from cyproducer.control.transactions import (
-    FIRST,
-    MARKERS_LAST_MS,
-    SECOND,
-    EndTxn,
-    InitProducerId,
-    State,
-)
-from cyproducer.control.transactions import (
-    Event as Calls,
-)
+from cyproducer.control.transaction_calls import Event as Calls
+from cyproducer.control.transaction_calls import State
+from cyproducer.control.transaction_requests import FIRST, SECOND, EndTxn, InitProducerId
+from cyproducer.control.transactions import MARKERS_LAST_MS
 from cyproducer.errors import (
     DeliveryTimeoutError,
     KafkaConnectionError,

@@ -15,7 +15,7 @@ from cyproducer.control.apis import (
 )
 from cyproducer.control.ending import Describe, Describing, Ended, Ending, Outcome
 from cyproducer.control.retry import ExponentialBackoff
-from cyproducer.control.transactions import AskLevel, EndTxn, FindCoordinator, InitProducerId
+from cyproducer.control.transaction_requests import AskLevel, EndTxn, FindCoordinator, InitProducerId
 from cyproducer.structs import PreparedTransaction
 
 PRODUCER_ID, EPOCH = 4000, 7

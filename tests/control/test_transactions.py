@@ -16,29 +16,21 @@ from cyproducer.control.apis import (
     FindCoordinatorResponse,
     TxnOffsetCommitResponse,
 )
-from cyproducer.control.transactions import (
-    FENCING_EPOCH,
+from cyproducer.control.transaction_calls import TABLE, Call, Event, Prepared, ResumeCall, State, diagram
+from cyproducer.control.transaction_requests import (
     FIRST,
     HIGHEST_PRODUCE,
-    LEVEL_AGE_MS,
-    MARKERS_LAST_MS,
     SECOND,
-    TABLE,
     AddOffsets,
     AddPartitions,
     AskLevel,
     AskMarkers,
-    Call,
     CommitOffsets,
     EndTxn,
-    Event,
     FindCoordinator,
     InitProducerId,
-    Prepared,
-    ResumeCall,
-    State,
-    diagram,
 )
+from cyproducer.control.transactions import FENCING_EPOCH, LEVEL_AGE_MS, MARKERS_LAST_MS
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.control.coordinator_play import BACKOFF_MS, GROUP, POSITIONS, PRODUCER, Play
 

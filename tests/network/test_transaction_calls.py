@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
-from cyproducer.control.transactions import State
+from cyproducer.control.transaction_calls import State
 from cyproducer.producer import KafkaProducer
 from cyproducer.runtime import Runtime
 from cyproducer.structs import ConsumerGroupMetadata

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
-from cyproducer.control.transactions import State
+from cyproducer.control.transaction_calls import State
 from cyproducer.producer import KafkaProducer
 from cyproducer.structs import TopicPartition
 from tests.network.producing import WAIT_S, producing

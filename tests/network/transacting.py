@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cyproducer import errors
-from cyproducer.control.transactions import State
+from cyproducer.control.transaction_calls import State
 from cyproducer.network.transaction_client import TransactionClient
 from cyproducer.producer import KafkaProducer
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition

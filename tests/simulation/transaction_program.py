@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from cyproducer import errors
 from cyproducer.config import ProducerConfig
 from cyproducer.control.apis import ADD_OFFSETS_TO_TXN, ADD_PARTITIONS_TO_TXN, TXN_OFFSET_COMMIT, Api
-from cyproducer.control.transactions import Call, CloseCall, Event, Offsets, OffsetsCall, State
+from cyproducer.control.transaction_calls import Call, CloseCall, Event, Offsets, OffsetsCall, State
 from cyproducer.network.connection import Connection
 from cyproducer.network.transaction_client import TransactionClient
 from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition

@@ -1,0 +1,175 @@
+"""Transactions as the application sees them: the states, the calls, and which call is allowed in which state.
+
+Owns the table of transitions, and the outcome of a call. Does not own requests (``transaction_requests``) or
+what follows from their responses (``transactions``). Does no I/O. Only the thread with the loop lock calls
+it.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from cyproducer.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+
+
+class State(enum.Enum):
+    """The states of a transactional producer."""
+
+    UNINITIALIZED = "not initialized"
+    INITIALIZING = "initializing"
+    READY = "no transaction is open"
+    IN_TRANSACTION = "in a transaction"
+    PREPARING = "preparing"
+    PREPARED = "prepared"
+    COMMITTING = "committing"
+    ABORTABLE_ERROR = "the transaction must be aborted"
+    ABORTING = "aborting"
+    FATAL_ERROR = "failed for good"
+
+
+class Event(enum.Enum):
+    """What happens: calls, then ends."""
+
+    INIT = "init_transactions()"
+    RESUME = "an identity was handed over"
+    BEGIN = "begin_transaction()"
+    PREPARE = "prepare_transaction()"
+    COMMIT = "commit_transaction()"
+    ABORT = "abort_transaction()"
+    INITIALIZED = "InitProducerId succeeded"
+    NOT_INITIALIZED = "InitProducerId was refused"
+    FLUSHED = "every record is acknowledged"
+    ENDED = "EndTxn succeeded, or there was nothing to end"
+    NOT_ENDED = "EndTxn(abort) is not allowed"
+    ABORTABLE = "an abortable error"
+    FATAL = "a fatal error"
+
+
+_S, _E = State, Event
+
+TABLE: Mapping[tuple[State, Event], State] = {
+    (_S.UNINITIALIZED, _E.INIT): _S.INITIALIZING,
+    (_S.UNINITIALIZED, _E.RESUME): _S.READY,
+    (_S.INITIALIZING, _E.INITIALIZED): _S.READY,
+    (_S.INITIALIZING, _E.NOT_INITIALIZED): _S.UNINITIALIZED,
+    (_S.READY, _E.BEGIN): _S.IN_TRANSACTION,
+    (_S.IN_TRANSACTION, _E.PREPARE): _S.PREPARING,
+    (_S.IN_TRANSACTION, _E.COMMIT): _S.COMMITTING,
+    (_S.IN_TRANSACTION, _E.ABORT): _S.ABORTING,
+    (_S.IN_TRANSACTION, _E.ABORTABLE): _S.ABORTABLE_ERROR,
+    (_S.PREPARING, _E.FLUSHED): _S.PREPARED,
+    (_S.PREPARING, _E.ABORT): _S.ABORTING,
+    (_S.PREPARING, _E.ABORTABLE): _S.ABORTABLE_ERROR,
+    (_S.PREPARED, _E.COMMIT): _S.COMMITTING,
+    (_S.PREPARED, _E.ABORT): _S.ABORTING,
+    (_S.COMMITTING, _E.ABORT): _S.ABORTING,
+    (_S.COMMITTING, _E.ABORTABLE): _S.ABORTABLE_ERROR,
+    (_S.COMMITTING, _E.ENDED): _S.READY,
+    (_S.ABORTABLE_ERROR, _E.ABORT): _S.ABORTING,
+    (_S.ABORTABLE_ERROR, _E.ABORTABLE): _S.ABORTABLE_ERROR,
+    # What fails while it is aborted changes nothing.
+    (_S.ABORTING, _E.ABORTABLE): _S.ABORTING,
+    (_S.ABORTING, _E.ENDED): _S.READY,
+    # Rights may be granted: then the same call works.
+    (_S.ABORTING, _E.NOT_ENDED): _S.ABORTABLE_ERROR,
+    (_S.INITIALIZING, _E.FATAL): _S.FATAL_ERROR,
+    (_S.READY, _E.FATAL): _S.FATAL_ERROR,
+    (_S.IN_TRANSACTION, _E.FATAL): _S.FATAL_ERROR,
+    (_S.PREPARING, _E.FATAL): _S.FATAL_ERROR,
+    (_S.PREPARED, _E.FATAL): _S.FATAL_ERROR,
+    (_S.COMMITTING, _E.FATAL): _S.FATAL_ERROR,
+    (_S.ABORTABLE_ERROR, _E.FATAL): _S.FATAL_ERROR,
+    (_S.ABORTING, _E.FATAL): _S.FATAL_ERROR,
+    (_S.FATAL_ERROR, _E.FATAL): _S.FATAL_ERROR,
+    (_S.FATAL_ERROR, _E.ABORTABLE): _S.FATAL_ERROR,
+}
+"""Every possible transition. A call whose pair is missing is refused and changes nothing."""
+
+OPEN = (State.IN_TRANSACTION, State.PREPARING, State.COMMITTING)
+JOINED = {
+    Event.INIT: State.INITIALIZING,
+    Event.PREPARE: State.PREPARING,
+    Event.COMMIT: State.COMMITTING,
+    Event.ABORT: State.ABORTING,
+}
+"""The state in which a call has been made already, so that the same call joins it."""
+
+
+def diagram() -> str:
+    """The table as a Mermaid diagram, without errors in states that they do not change."""
+    text = "stateDiagram-v2\n"
+    for (state, event), to in TABLE.items():
+        if state is not to:
+            text += f"    {state.name} --> {to.name}: {event.value}\n"
+    return text
+
+
+class Offsets(NamedTuple):
+    """Positions of a consumer group, to be committed with the transaction."""
+
+    group: ConsumerGroupMetadata
+    positions: Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class Call:
+    """A call of the application, and its outcome.
+
+    ``accepted``: it was looked at. ``told``: it is done, and so is what follows from it, so that its thread
+    may go on. ``released``: that thread waits for nothing else, so the transaction may end. ``abandoned``: it
+    has stopped waiting, and has not seen the outcome.
+    """
+
+    def __init__(self, event: Event, name: str, released: bool = True) -> None:
+        self.event: Event | None = event
+        self.name = name
+        self.released = released
+        self.accepted = False
+        self.done = False
+        self.told = False
+        self.abandoned = False
+        self.error: BaseException | None = None
+        self.result: Any = None
+
+    def finish(self, error: BaseException | None = None, result: Any = None) -> None:
+        """Sets the outcome."""
+        self.error, self.result, self.done = error, result, True
+
+
+class OffsetsCall(Call):
+    """A call of ``send_offsets_to_transaction``."""
+
+    def __init__(self, offsets: Offsets) -> None:
+        super().__init__(Event.BEGIN, "send_offsets_to_transaction()")
+        self.event = None
+        self.offsets = offsets
+
+
+class ResumeCall(Call):
+    """Goes on with the identity of another producer of this transactional id, without InitProducerId, which
+    would fence whoever has taken over meanwhile. The second protocol only: its epochs last for one
+    transaction."""
+
+    def __init__(self, producer_id: int, epoch: int) -> None:
+        super().__init__(Event.RESUME, "resume()")
+        self.identity = producer_id, epoch
+
+
+class CloseCall(Call):
+    """The producer is closed: an open transaction is aborted, and one that is being ended is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__(Event.ABORT, "close()")
+        self.event = None
+
+
+class Prepared(NamedTuple):
+    """The identity of a transaction that is ready to be ended by anybody, and whether it has anything."""
+
+    producer_id: int
+    epoch: int
+    protocol: int
+    empty: bool
+
+
+if __name__ == "__main__":
+    print(diagram(), end="")
