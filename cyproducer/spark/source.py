@@ -149,10 +149,9 @@ class _Task:
         assert once is not None
         assert self.sink is not None
         o = self.options
-        targets = [each for each in (o.topic, o.dead_letter_topic) if each is not None]
-        of_sink = KafkaCluster(o.config, self.sink, once.decision_topic, once.timeout_ms, targets)
+        of_sink = KafkaCluster(o.config, self.sink, once.decision_topic, once.timeout_ms)
         with closing(of_sink) as cluster:
-            yield Driver(cluster, self.sink, once.starting_batch)
+            yield Driver(cluster, self.sink, once.starting_batch, (o.topic, o.dead_letter_topic))
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
         o = self.options

@@ -258,9 +258,9 @@ def spark_plan(cluster: KafkaCluster) -> Iterator[Callable[[], Plan]]:
     sink = Sink("once", STREAM, "/checkpoint")
 
     def plan() -> Plan:
-        of_sink = SinksCluster(SharedConfig(config), sink, "once.decisions", 30_000, ["once-rows"])
+        of_sink = SinksCluster(SharedConfig(config), sink, "once.decisions", 30_000)
         with closing(of_sink) as found:
-            return Driver(found, sink).plan()
+            return Driver(found, sink, topics=["once-rows"]).plan()
 
     yield plan
     close_admins()

@@ -4,7 +4,7 @@ The tests' model of a cluster implements it, too: with it, the protocol runs thr
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from cyproducer.errors import KafkaError
@@ -33,8 +33,12 @@ class Cluster(Protocol):
     def history(self) -> History:
         """Reads the decision log: every decision that was committed before this call."""
 
-    def check_rights(self) -> None:
-        """Raises ``TopicAuthorizationFailedError`` if a right on a topic is missing that is needed later."""
+    def check_rights(self, topics: Collection[str]) -> None:
+        """Checks the rights on the decision log and on topics of rows.
+
+        Raises:
+            TopicAuthorizationFailedError: one is missing that is needed, or that a copy would need.
+        """
 
     def committed_ids(self) -> list[str]:
         """Returns the sink's transactional ids of tasks whose last transaction was committed."""

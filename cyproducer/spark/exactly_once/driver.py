@@ -25,7 +25,7 @@ are still in the log. The copies and *done* are one transaction, so that nobody 
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -86,12 +86,22 @@ class Committed:
 
 
 class Driver:
-    """The driver's part of one batch. See the module's docstring."""
+    """The driver's part of one batch. See the module's docstring.
 
-    def __init__(self, cluster: Cluster, sink: Sink, starting_batch: int | None = None) -> None:
+    ``topics``: those that are known before the tasks run; None counts as none.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        sink: Sink,
+        starting_batch: int | None = None,
+        topics: Iterable[str | None] = (),
+    ) -> None:
         self._cluster = cluster
         self._sink = sink
         self._starting_batch = starting_batch
+        self._topics = {each for each in topics if each is not None}
 
     # Before the tasks
 
@@ -109,7 +119,7 @@ class Driver:
         """
         identity = self._cluster.take_over()
         history = self._cluster.history()
-        self._cluster.check_rights()
+        self._cluster.check_rights(sorted(self._topics))
         self._check_hash(history)
         last = history.get(self._sink.key)
         if last is None:
@@ -153,6 +163,7 @@ class Driver:
                 taken over.
             DecidedError: it was decided, or may have been, and is not complete.
             BatchOrderError: a batch that was written before has other rows now.
+            TopicAuthorizationFailedError: of a topic that only rows name. Nothing was decided.
         """
         tasks = [each for each in outcomes if each is not None]
         first = tasks[0] if tasks else None
@@ -171,6 +182,9 @@ class Driver:
             return Committed(batch, rows, skipped=True)
 
         written = tuple(each.transaction for each in tasks if each.transaction is not None)
+        topics = {place.topic for transaction in written for place in transaction.places}
+        if unchecked := sorted(topics - self._topics):
+            self._cluster.check_rights(unchecked)
         decision = Decision(
             self._sink.key,
             batch,

@@ -70,10 +70,9 @@ class WriteOnce:
         sink = self._sink(df)
         self._check_first(sink, batch_id, df)
         timeout_ms = self._options.timeout_ms
-        targets = [each for each in (self._topic, self._dead_letter_topic) if each is not None]
-        of_sink = KafkaCluster(self._config, sink, self._options.decision_topic, timeout_ms, targets)
+        of_sink = KafkaCluster(self._config, sink, self._options.decision_topic, timeout_ms)
         with closing(of_sink) as cluster:
-            driver = Driver(cluster, sink)
+            driver = Driver(cluster, sink, topics=(self._topic, self._dead_letter_topic))
             plan = driver.plan(batch_id)
             task = _WriteOnceArrow(
                 self._config, columns, self._topic, self._dead_letter_topic, plan, batch_id, timeout_ms

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from cyproducer.errors import (
@@ -111,22 +111,13 @@ class KafkaCluster:
         sink: whose transactional ids and decisions it is about.
         topic: the topic with the decisions.
         transaction_timeout_ms: of the tasks' transactions. Calls go on for that long, and a minute at least.
-        targets: the topics that the tasks write to, as far as they are known.
     """
 
-    def __init__(
-        self,
-        config: SharedConfig,
-        sink: Sink,
-        topic: str,
-        transaction_timeout_ms: int,
-        targets: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, config: SharedConfig, sink: Sink, topic: str, transaction_timeout_ms: int) -> None:
         self._config = config
         self._sink = sink
         self._topic = topic
         self._timeout_ms = transaction_timeout_ms
-        self._targets = targets
         self._deadline = time.monotonic() + max(transaction_timeout_ms / 1000, _LEAST_S)
         self._admin = admin_for(config)
         self._producer: KafkaProducer | None = None
@@ -248,8 +239,8 @@ class KafkaCluster:
             reading.topic(self._topic, deadline, seconds, wait=True)
         return created
 
-    def check_rights(self) -> None:
-        names = [self._topic, *self._targets]
+    def check_rights(self, topics: Collection[str]) -> None:
+        names = [self._topic, *topics]
         denied = self._admin._reading.denied(names, (READ, WRITE), self._deadline, self._left_s)
         for name, operations in denied.items():
             lacks = " and ".join("Read" if each == READ else "Write" for each in operations)

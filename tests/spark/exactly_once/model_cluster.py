@@ -6,10 +6,10 @@ anything. Before and after each effect it calls ``on_step``, where a test lets t
 one run, or lets brokers time out transactions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from cyproducer.errors import KafkaError
+from cyproducer.errors import KafkaError, TopicAuthorizationFailedError
 from cyproducer.spark.exactly_once.cluster import End, NotDecidedError
 from cyproducer.spark.exactly_once.decisions import (
     Decision,
@@ -52,6 +52,10 @@ class Broker:
     log: list[Written] = field(default_factory=list)
     forgets: bool = False
     """The cleaner has taken the records of aborted transactions."""
+    denied: set[str] = field(default_factory=set)
+    """Topics on which a right is missing that writing does not need."""
+    checked: list[list[str]] = field(default_factory=list)
+    """The topics of each check of rights."""
     on_step: Callable[[str], None] = lambda name: None
 
     def init(self, name: str) -> Identity:
@@ -143,8 +147,10 @@ class ModelCluster:
         self._step("after reading the log")
         return found
 
-    def check_rights(self) -> None:
-        pass
+    def check_rights(self, topics: Collection[str]) -> None:
+        self.broker.checked.append(list(topics))
+        if lacking := self.broker.denied.intersection(topics):
+            raise TopicAuthorizationFailedError(f"{lacking}: the principal lacks Read")
 
     def committed_ids(self) -> list[str]:
         return [

@@ -4,18 +4,18 @@ Crash points are enumerated: the same run is repeated, and dies at its first ste
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import pytest
 
-from cyproducer.errors import KafkaError
+from cyproducer.errors import KafkaError, TopicAuthorizationFailedError
 from cyproducer.spark.exactly_once.cluster import NotDecidedError
 from cyproducer.spark.exactly_once.decisions import DecisionLogError, decode
 from cyproducer.spark.exactly_once.driver import Committed, DecidedError, Driver, Plan, TaskOutcome
 from cyproducer.spark.exactly_once.names import JOB, STREAM, Sink
 from cyproducer.spark.exactly_once.rules import BatchOrderError, Verdict
-from tests.spark.exactly_once.model_cluster import Broker, ModelCluster, write_task
+from tests.spark.exactly_once.model_cluster import TOPIC, Broker, ModelCluster, write_task
 
 SINK = Sink("app", STREAM, "/checkpoint")
 QUERY = "q1"
@@ -31,16 +31,24 @@ class Crash(BaseException):
 class Run:
     """A Spark application: a stream's driver and its tasks, that are started again until all is written."""
 
-    def __init__(self, broker: Broker, sink: Sink = SINK, query: str = QUERY) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        sink: Sink = SINK,
+        query: str = QUERY,
+        topics: Sequence[str | None] = (),
+    ) -> None:
         self.broker = broker
         self.sink = sink
         self.query = query
+        self.topics = topics
+        """The topics that options name."""
         self.next = 0
         """The batch that Spark runs next: it forgets a commit that it did not note."""
         self.attempt = 0
 
     def driver(self) -> Driver:
-        return Driver(ModelCluster(self.broker, self.sink), self.sink)
+        return Driver(ModelCluster(self.broker, self.sink), self.sink, topics=self.topics)
 
     def tasks(self, plan: Plan, batch: int, rows: list[list[str]]) -> list[TaskOutcome | None]:
         verdict = plan.standing.judge(self.query, batch)
@@ -376,6 +384,28 @@ def test_a_batch_whose_transactions_are_not_all_open_is_not_decided() -> None:
     with pytest.raises(NotDecidedError, match="2 of 2 transactions can't be committed any more"):
         run.driver().commit(outcomes)
     assert [each for each in broker.log if each.decision is not None] == []
+
+
+def test_rights_on_a_topic_that_only_rows_name_are_checked_before_the_decision() -> None:
+    broker = Broker(denied={TOPIC})
+    run = Run(broker)
+    with pytest.raises(TopicAuthorizationFailedError, match="lacks Read"):
+        run.one()
+    assert broker.visible == []
+    assert broker.open_ids == []
+    broker.denied.clear()
+    run.all()
+    ended_well(broker)
+
+
+def test_rights_on_a_topic_that_an_option_names_are_checked_once_and_at_the_start() -> None:
+    broker = Broker()
+    run = Run(broker, topics=(TOPIC, None))
+    run.one()
+    assert broker.checked == [[TOPIC]]
+    broker.denied.add(TOPIC)
+    with pytest.raises(TopicAuthorizationFailedError, match="lacks Read"):
+        run.driver().plan()
 
 
 def test_what_was_decided_is_not_aborted() -> None:

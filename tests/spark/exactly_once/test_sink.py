@@ -61,9 +61,8 @@ class Sparks:
         self.timeouts: list[int] = []
         TOLD.clear()
 
-        def model(config: object, sink: Any, topic: str, timeout_ms: int, targets: list[str]) -> Any:
+        def model(config: object, sink: Any, topic: str, timeout_ms: int) -> Any:
             self.timeouts.append(timeout_ms)
-            assert targets == ["t"]
             assert topic == "app.decisions"
             cluster: Any = ModelCluster(self.broker, sink)
             cluster.close = lambda: None
@@ -94,6 +93,7 @@ class Sparks:
         return {
             "kafka.bootstrap.servers": "127.0.0.1:1",
             "topic": "t",
+            "deadLetterTopic": "dead",
             "deliveryGuarantee": "exactly-once",
             "transactionalIdPrefix": "app",
             "summaryCallback": f"{__name__}:note",
@@ -142,6 +142,7 @@ def test_a_writer_plans_once_however_often_it_is_pickled(sparks: Sparks) -> None
     sparks.broker.on_step = seen.append
     planned(sparks.stream())
     assert seen.count("after taking over") == 1
+    assert sparks.broker.checked == [["dead", "t"]]
 
 
 def test_a_batch_that_spark_repeats_is_counted_and_not_told(
