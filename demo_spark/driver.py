@@ -30,7 +30,7 @@ def main(source: str, directory: str, bootstrap: str, topic: str, compression: s
         options |= pipeline.exactly_once(topic)
     else:
         options["summaryCallback"] = held.CALLBACK
-    with session.killable_spark(Path(directory)) as spark:
+    with session.local_spark(Path(directory)) as spark:
         spark.dataSource.register(held.HeldSource)
         checkpoint = Path(directory) / "checkpoint"
         pipeline.write_stream(spark, Path(source), checkpoint, options, held.FORMAT)

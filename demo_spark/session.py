@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from demo_spark import pipeline, summaries
-from tools.harness.spark_session import OURS, QUICK_START, spark_session
+from tools.harness.spark_session import OURS, spark_session
 
 ROOT = Path(__file__).resolve().parents[1]
 DRIVER_MEMORY = "2g"
@@ -39,16 +39,15 @@ def driver_environment(directory: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def local_spark(directory: Path, **more: str) -> Iterator[Any]:
-    """Runs a local Spark on all cores, below ``directory``. ``more``: settings, with two underscores for each
-    dot."""
+def local_spark(directory: Path) -> Iterator[Any]:
+    """Runs a local Spark on all cores, below ``directory``."""
     settings = {
         "spark.driver.memory": DRIVER_MEMORY,
         "spark.ui.showConsoleProgress": "false",
         **pipeline.SCAN_SETTINGS,
     }
     named = {name.replace(".", "__"): value for name, value in settings.items()}
-    with spark_session(directory, "local[*]", **named, **more) as spark:
+    with spark_session(directory, "local[*]", **named) as spark:
         yield spark
 
 
@@ -60,12 +59,6 @@ def quiet_spark(directory: Path, log: Path) -> Iterator[Any]:
         with _stderr_to(log):
             spark = stack.enter_context(local_spark(directory))
         yield spark
-
-
-def killable_spark(directory: Path) -> contextlib.AbstractContextManager[Any]:
-    """As `local_spark`, for a process that may be killed: its JVM leaves no temporary file elsewhere."""
-    options = f"{QUICK_START} -XX:-UsePerfData -Djava.io.tmpdir={directory}"
-    return local_spark(directory, spark__driver__extraJavaOptions=options)
 
 
 @contextlib.contextmanager

@@ -110,7 +110,13 @@ class KafkaNode:
             self._classpath,
             self.MAIN_CLASS,
             str(self.properties_file),
-            options=[*self._log_options("log4j2"), *self._jvm_options],
+            # Libraries that are unpacked there stay if the JVM is killed.
+            options=[
+                f"-Djava.io.tmpdir={self.directory}",
+                "-XX:-UsePerfData",
+                *self._log_options("log4j2"),
+                *self._jvm_options,
+            ],
         )
         with open(self.directory / "jvm.log", "ab") as log:
             self._process = subprocess.Popen(

@@ -24,7 +24,8 @@ QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 
 def spark_session(directory: Path, master: str = "local[2]", **settings: str) -> AbstractContextManager[Any]:
     """Runs one session, and stops it with its JVM at the end, also if the main thread is interrupted.
-    ``settings`` have two underscores for each dot."""
+    ``settings`` have two underscores for each dot. The JVM's files, which stay if it is killed, are below
+    ``directory``."""
     return _session(directory, master, False, settings)
 
 
@@ -40,8 +41,11 @@ def _session(directory: Path, master: str, connect: bool, settings: Mapping[str,
 
     builder = SparkSession.builder.remote(master) if connect else SparkSession.builder.master(master)
     builder = builder.appName("cyproducer's tests")
+    temporary = directory / "temporary"
+    temporary.mkdir(parents=True, exist_ok=True)
     for name, value in {
         "spark.ui.enabled": "false",
+        "spark.driver.defaultJavaOptions": f"-XX:-UsePerfData -Djava.io.tmpdir={temporary}",
         "spark.driver.extraJavaOptions": QUICK_START,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
