@@ -1,12 +1,13 @@
 """Compares sinks that write a DataFrame to Kafka: this one, Spark's own, and one that discards the rows.
 
     python perf/spark.py                       # 5 million rows, five rounds of all sinks: an hour
-    python perf/spark.py --rows 1000000 --rounds 1 --sinks ours "spark, tuned"
+    python perf/spark.py --rows 1000000 --warm-ups 15 --writes 5 --sinks ours "spark, tuned"
 
-Each run has its own process, JVM and workers, and writes everything twice before the measurement, because a
-JVM compiles code during its first writes. The sinks take turns within a round, in reverse order every other
-round. The row-by-row sinks write a fifth of the rows. Each row has a key of 16 bytes and a value of 100. The
-topic has three partitions; acks=all. Needs Java, Maven and ``pip install '.[perf,spark]'``.
+Each run has its own process, JVM and workers, and writes everything twice (``--warm-ups``) before the
+measurement, because a JVM compiles code during its first ten million rows. The sinks take turns within a
+round, in reverse order every other round. The row-by-row sinks write a fifth of the rows. Each row has a key
+of 16 bytes and a value of 100. The topic has three partitions; acks=all. Needs Java, Maven and
+``pip install '.[perf,spark]'``.
 """
 
 import argparse
@@ -160,6 +161,8 @@ def main() -> int:
     )
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm-ups", type=int, default=2, help="writes of each run before the measurement")
+    parser.add_argument("--writes", type=int, default=1, help="writes that are measured together in each run")
     parser.add_argument("--sinks", nargs="+", choices=SINKS, default=list(SINKS), metavar="SINK")
     parser.add_argument("--bootstrap", help="the address of a broker to use instead of starting a Kafka")
     given = parser.parse_args()
@@ -186,15 +189,18 @@ def main() -> int:
                     "topic": name,
                     "warm_topic": f"{name}-warm",
                     "jars": jars,
+                    "warm_ups": given.warm_ups,
+                    "writes": given.writes,
                 }
                 figures = run(sink, args)
                 found[sink].append(figures)
                 if sink in TO_KAFKA:
                     # With transactions, one marker for each task and partition.
-                    most = data.rows + (TASKS * 3 if "once" in sink else 0)
+                    rows = data.rows * given.writes
+                    most = rows + (TASKS * 3 * given.writes if "once" in sink else 0)
                     count = records_in(bootstrap, name, 3)
-                    if not data.rows <= count <= most:
-                        raise SystemExit(f"{sink}: {count} records for {data.rows} rows")
+                    if not rows <= count <= most:
+                        raise SystemExit(f"{sink}: {count} records for {rows} rows")
                 delete_topics(bootstrap, [name, f"{name}-warm"])
                 print(
                     f"{time.monotonic() - began:5.0f} s, round {number + 1}/{given.rounds}: {sink}: "
@@ -202,7 +208,10 @@ def main() -> int:
                     file=sys.stderr,
                 )
     print("\n\n".join(report(found)))
-    print(f"\nRows have a key of 16 bytes and a value of 100; {given.rows:,} rows, {given.rounds} rounds.")
+    print(
+        f"\nRows have a key of 16 bytes and a value of 100; {given.rows:,} rows per write, "
+        f"{given.rounds} rounds of {given.warm_ups} writes to warm up and {given.writes} measured."
+    )
     return 0
 
 

@@ -15,7 +15,6 @@ from typing import Any
 # At the end: an installed package comes before the sources.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-WARM_UPS = 2
 TICKS = os.sysconf("SC_CLK_TCK")
 TUNED = {"kafka.linger.ms": "20", "kafka.batch.size": "262144"}
 LZ4 = {"kafka.compression.type": "lz4"}
@@ -141,14 +140,15 @@ def main(args: dict[str, Any]) -> dict[str, Any]:
     options = {"spark__jars": args["jars"], "spark__driver__extraJavaOptions": ""}
     with spark_session(Path(args["directory"]), **options) as spark:
         sink = SINKS[args["sink"]]
-        for _ in range(WARM_UPS):
+        for _ in range(args["warm_ups"]):
             sink(spark.read.parquet(args["data"]), args, args["warm_topic"])
         before, began = tree_cpu_s(os.getpid()), time.perf_counter()
-        sink(spark.read.parquet(args["data"]), args, args["topic"])
+        for _ in range(args["writes"]):
+            sink(spark.read.parquet(args["data"]), args, args["topic"])
         wall = time.perf_counter() - began
         after = tree_cpu_s(os.getpid())
     used = {kind: after[kind] - before[kind] for kind in after}
-    rows = args["rows"]
+    rows = args["rows"] * args["writes"]
     return {
         "rows_per_s": rows / wall,
         "wall_s": wall,
