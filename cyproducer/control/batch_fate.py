@@ -14,6 +14,7 @@ from cyproducer import errors
 from cyproducer.base.words import counted
 from cyproducer.control.idempotence import (
     CONTENT_ERRORS,
+    FENCING_ERRORS,
     RECORD_ERRORS,
     TOO_LARGE_ERRORS,
     Action,
@@ -96,7 +97,10 @@ class FatePolicy:
             now_ms: the current time.
         """
         where = f"{batch.topic}-{batch.partition}"
-        error = _error_of(batch, where, failure)
+        more = ""
+        if self.transactions is not None and failure.code in FENCING_ERRORS:
+            more = self.transactions.age(now_ms)
+        error = _error_of(batch, where, failure, more)
         self._last_errors.note(batch.topic, batch.partition, error, now_ms)
         if getattr(error, "invalid_metadata", False):
             self._metadata.request_update(f"{where}: {type(error).__name__}")
@@ -285,7 +289,7 @@ class FatePolicy:
         self._log.add(logging.ERROR, records, text, args, now_ms)
 
 
-def _error_of(batch: BatchFacts, where: str, failure: Failure) -> Exception:
+def _error_of(batch: BatchFacts, where: str, failure: Failure, more: str) -> Exception:
     if failure.cause is not None:
         return failure.cause
     text = where
@@ -298,7 +302,7 @@ def _error_of(batch: BatchFacts, where: str, failure: Failure) -> Exception:
     # The broker's own message is often only the name of the error.
     if kind.description:
         text += f" ({kind.description[0].lower()}{kind.description[1:].rstrip('.')})"
-    return kind(text)
+    return kind(f"{text}: {more}" if more else text)
 
 
 def _outcome(maybe_written: bool) -> str:

@@ -234,6 +234,14 @@ class Transactions:
             error.__cause__ = self.cause
         return error
 
+    def age(self, now_ms: float) -> str:
+        """Says, for errors of an epoch that is not valid any more, whether the broker may have aborted the
+        transaction."""
+        return (
+            f"the transaction was open for {(now_ms - self._opened_ms) / 1000:.1f} s; the broker aborts it "
+            f"after transaction_timeout_ms={self._timeout_ms:g}"
+        )
+
     def _state_text(self, name: str, advice: str) -> str:
         return f"{name}: {self.state.value} (transactional id {self.transactional_id!r}): {advice}"
 
@@ -838,11 +846,7 @@ class Transactions:
 
     def _not_ended(self, request: EndTxn, code: int, error: errors.KafkaError, now_ms: float) -> None:
         second = request.protocol == SECOND
-        age_ms = now_ms - self._opened_ms
-        age = (
-            f"the transaction was open for {age_ms / 1000:.1f} s; the broker aborts it after "
-            f"transaction_timeout_ms={self._timeout_ms:g}"
-        )
+        age = self.age(now_ms)
         if request.commit and second and code in (INVALID_TXN_STATE, PRODUCER_FENCED):
             # The broker has aborted it, or another producer has the id: EndTxn(abort) tells (KIP-890).
             self._end_sent = False

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from typing import cast
 
 import pytest
@@ -330,6 +331,15 @@ def test_a_batch_that_only_a_new_producer_could_send_ends_this_one(
     assert verdict.fate is Fate.FAIL
     assert open_case.machine.state is State.FATAL_ERROR
     assert getattr(open_case.machine.cause, "errno", None) == code
+
+
+@pytest.mark.parametrize(("code", "says"), [(FENCED, True), (STALE_EPOCH, True), (UNAUTHORIZED, False)])
+def test_an_epoch_that_is_not_valid_any_more_says_for_how_long_the_transaction_was_open(
+    open_case: TransactionCase, code: int, says: bool
+) -> None:
+    error = open_case.decide(code, sequenced=True).verdict.error
+    found = re.search(r": the transaction was open for [0-9.]+ s; .* transaction_timeout_ms=\d+", str(error))
+    assert bool(found) == says
 
 
 def test_an_out_of_order_batch_behind_an_open_one_waits_for_it(open_case: TransactionCase) -> None:
