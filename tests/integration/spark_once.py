@@ -4,8 +4,9 @@
     make spark-exactly-once SPARK_ONCE="--kills 20 --nodes 3 --seed 7"
 
 Each life of the driver is killed with SIGKILL, with its JVM, at the n-th step of the protocol that it comes
-to; the process that comes to the step waits there. With three nodes, some lives also lose a node at a step
-before that, which comes back after the kill. Prints a line for each life, and a table at the end; the exit
+to, where the process that comes to the step waits; half of them go on from there, and are killed at some
+moment within a second. With three nodes, some lives also lose a node at a step before that, which comes back
+after the kill. Prints a line for each life, and a table at the end; the exit
 code is 1 if a check fails. Needs Java, Maven and pyspark.
 """
 
@@ -19,6 +20,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -44,6 +46,8 @@ PATIENCE_S = 240.0
 
 NODE_KILLS = 0.25
 """How many of the campaign's lives lose a node, too."""
+BETWEEN_STEPS = 0.5
+"""How many are killed at a random moment, and not at a step."""
 
 DRIVER = """
 import os, sys
@@ -269,13 +273,19 @@ class Life:
         assert not self._reading.is_alive(), f"the driver did not end:\n{self.steps}\n{self._driver.said}"
         return self._driver.said
 
-    def kill(self) -> None:
-        """Kills the driver's JVM and Python process at the same time, and then what waits at a step."""
+    def kill(self) -> bool:
+        """Kills the driver's JVM and Python process at the same time, and then what waits at a step. Returns
+        whether the driver was running."""
+        if not self._driver.running:
+            return False
         running = below(self._driver.pid)
-        (jvm,) = (each for each in running if "org.apache.spark.deploy.SparkSubmit" in each.command)
-        for pid in (jvm.pid, self._driver.pid):
-            os.kill(pid, signal.SIGKILL)
+        jvms = [each for each in running if "org.apache.spark.deploy.SparkSubmit" in each.command]
+        for pid in (*(each.pid for each in jvms), self._driver.pid):
+            # A JVM may end just now.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._kill_rest()
+        return True
 
     def _kill_rest(self) -> None:
         self._send(signal.SIGKILL, lambda each: True, "after the driver was killed these still run")
@@ -341,7 +351,7 @@ class Stream:
         """Runs the driver, and kills it at a step; returns the step, or None if it ended before."""
         with self.start(hold) as life:
             if (at := life.held()) is not None:
-                life.kill()
+                assert life.kill()
                 return at
             life.ends_well()
             return None
@@ -373,10 +383,13 @@ def killed(stream: Stream, rng: random.Random) -> str | None:
             kafka.kill(down)
             life.go_on(str(number + rng.randrange(1, 12)))
             at = life.held()
-        if at is None:
+        if at is not None and rng.random() < BETWEEN_STEPS:
+            life.go_on()
+            time.sleep(rng.random())
+            at += ", and up to a second more"
+        if at is None or not life.kill():
             life.ends_well()
-        else:
-            life.kill()
+            at = None
     if down is not None:
         kafka.restart(down)
     return at

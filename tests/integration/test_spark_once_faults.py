@@ -104,11 +104,59 @@ def test_a_driver_that_comes_back_after_the_timeout_of_what_was_decided_writes_i
     stream.check()
 
 
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        nightly("while a task writes", "the broker aborts it after transaction_timeout_ms=10000"),
+        nightly("before not_open", "can't be committed any more"),
+    ],
+)
+def test_a_batch_whose_transactions_time_out_before_the_decision_is_written_by_its_next_run(
+    stream: Stream, transactions: Transactions, step: str, error: str
+) -> None:
+    stream.timeout_ms = 10_000
+    with stream.start(step) as life:
+        life.hold_at(step)
+        for name in begun(stream, transactions):
+            transactions.await_state(name, "CompleteAbort")
+        life.go_on()
+        said = life.fails()
+    assert error in said
+    stream.timeout_ms = 60_000
+    with stream.start() as life:
+        life.ends_well()
+    stream.check()
+
+
+@pytest.mark.nightly
+def test_transactions_that_time_out_between_their_check_and_the_decision_are_copied_at_once(
+    stream: Stream, transactions: Transactions
+) -> None:
+    stream.timeout_ms = 10_000
+    with stream.start("before the decision") as life:
+        life.hold_at("before the decision")
+        for name in begun(stream, transactions):
+            transactions.await_state(name, "CompleteAbort")
+        life.go_on()
+        life.ends_well()
+        assert "after copying" in life.steps
+    stream.check()
+
+
 def open_of(stream: Stream, transactions: Transactions) -> list[str]:
     """Returns the transactional ids of a stream's tasks whose transactions are open."""
     # Others that are not over have their end decided.
     states = transactions.open()
     return [name for name, state in states.items() if state == "Ongoing" and sink(stream).owns(name)]
+
+
+def begun(stream: Stream, transactions: Transactions) -> list[str]:
+    """Returns what ``open_of`` does, once there is any: a task's transaction begins when its first records
+    are sent, which happens in another thread."""
+    for _ in looks(PATIENCE_S):
+        if names := open_of(stream, transactions):
+            return names
+    raise AssertionError("no transaction was begun")
 
 
 def sink(stream: Stream) -> Sink:
@@ -138,11 +186,7 @@ def coordinator_of_log(stream: Stream, transactions: Transactions) -> int:
 
 
 def coordinator_of_task(stream: Stream, transactions: Transactions) -> int:
-    # A task's transaction begins when its first records are sent, which happens in another thread.
-    for _ in looks(PATIENCE_S):
-        if names := open_of(stream, transactions):
-            return transactions.coordinator(names[0])
-    raise AssertionError("no transaction was begun")
+    return transactions.coordinator(begun(stream, transactions)[0])
 
 
 Victim = Callable[[Stream, Transactions], int]
@@ -168,6 +212,18 @@ def test_a_node_dies_while_a_stream_writes(
             life.go_on(back_at)
             life.hold_at(back_at)
         life.go_on()
+        life.ends_well()
+    stream.check()
+
+
+@pytest.mark.parametrize("step", [nightly("while a task writes"), nightly("between two commits")])
+def test_a_stream_goes_on_after_two_of_three_nodes_were_down(stream: Stream, step: str) -> None:
+    first, second, _ = stream.kafka.node_ids
+    with stream.start(step) as life:
+        life.hold_at(step)
+        # The stream tries all the time: the nodes take seconds to start.
+        with down(stream.kafka, first), down(stream.kafka, second):
+            life.go_on()
         life.ends_well()
     stream.check()
 
