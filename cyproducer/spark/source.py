@@ -151,7 +151,7 @@ class _Task:
         o = self.options
         of_sink = KafkaCluster(o.config, self.sink, once.decision_topic, once.timeout_ms)
         with closing(of_sink) as cluster:
-            yield Driver(cluster, self.sink, once.starting_batch, (o.topic, o.dead_letter_topic))
+            yield Driver(cluster, self.sink, o.topic, o.dead_letter_topic, once.starting_batch)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
         o = self.options

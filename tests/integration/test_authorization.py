@@ -260,7 +260,7 @@ def spark_plan(cluster: KafkaCluster) -> Iterator[Callable[[], Plan]]:
     def plan() -> Plan:
         of_sink = SinksCluster(SharedConfig(config), sink, "once.decisions", 30_000)
         with closing(of_sink) as found:
-            return Driver(found, sink, topics=["once-rows"]).plan()
+            return Driver(found, sink, "once-rows").plan()
 
     yield plan
     close_admins()

@@ -72,11 +72,11 @@ def tried(work):
 
 
 with (connect_session if connect else spark_session)(directory / "spark") as spark:
-    def job(version, rows):
+    def job(version, rows, to=topic):
         (
             spark.range(rows).selectExpr(f"concat('job ', {version}, ' ', id) as value")
             .write.format("cyproducer").mode("append")
-            .options(**{"kafka.bootstrap.servers": bootstrap, "topic": topic})
+            .options(**{"kafka.bootstrap.servers": bootstrap, "topic": to})
             .options(deliveryGuarantee="exactly-once", transactionalIdPrefix=topic)
             .options(txnAppId="job", txnVersion=version)
             .save()
@@ -84,6 +84,7 @@ with (connect_session if connect else spark_session)(directory / "spark") as spa
 
     for version, rows in ((1, 100), (1, 100), (3, 50), (2, 100), (3, 60)):
         tried(lambda: job(version, rows))
+    tried(lambda: job(3, 50, f"{topic}-other"))
 
     def function(**more):
         return foreach_batch(
@@ -91,12 +92,12 @@ with (connect_session if connect else spark_session)(directory / "spark") as spa
             transactional_id_prefix=topic, **more
         )
 
-    def stream(write):
+    def stream(write, checkpoint="checkpoint"):
         def run():
             (
                 spark.readStream.format("text").load(str(directory / "in"))
                 .writeStream.foreachBatch(write).trigger(availableNow=True)
-                .option("checkpointLocation", str(directory / "checkpoint"))
+                .option("checkpointLocation", str(directory / checkpoint))
                 .start().awaitTermination()
             )
         tried(run)
@@ -123,6 +124,10 @@ with (connect_session if connect else spark_session)(directory / "spark") as spa
 
     stream(collides)
 
+    # With Spark Connect, the second would be skipped.
+    for checkpoint in () if connect else ("first", "second"):
+        stream(function(txn_app_id="named"), checkpoint)
+
     def at_least_once():
         to = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
         spark.sql("SELECT 'batch' AS value").write.format("cyproducer").mode("append").options(**to).save()
@@ -147,6 +152,7 @@ with (connect_session if connect else spark_session)(directory / "spark") as spa
 def test_jobs_and_functions_write_a_version_once(connect: bool, kafka: KafkaCluster, tmp_path: Path) -> None:
     topic = f"spark-once-jobs-{connect}"
     kafka.create_topic(topic, 2)
+    kafka.create_topic(f"{topic}-other", 1)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "some.txt").write_text("some\n")
     with Program(JOBS, str(tmp_path), str(ROOT), kafka.bootstrap_servers, topic, str(connect)) as program:
@@ -154,16 +160,20 @@ def test_jobs_and_functions_write_a_version_once(connect: bool, kafka: KafkaClus
         assert program.end() == 0
     said = [line for line in program.said.splitlines() if line.startswith(("written", "raised"))]
     assert [line.split()[0] for line in said] == [
-        *("written", "written", "written", "raised", "raised"),
+        *("written", "written", "written", "raised", "raised", "raised"),
         *("raised", "written", "raised"),
+        *(() if connect else ("written", "raised")),
         "written",
     ]
     assert "txnVersion 2 comes after 3 was written" in said[3]
     assert "batch 3 was written with 50 rows, and now it has 60" in said[4]
-    assert "after the write" in said[5]
-    assert "two functions write batch 1 under this name" in said[7]
+    assert f"written to topic {topic!r}, and this write is to topic '{topic}-other'" in said[5]
+    assert "after the write" in said[6]
+    assert "two functions write batch 1 under this name" in said[8]
+    assert connect or "a query with a new checkpoint needs a new name" in said[10]
     # Where the default name can't be made, the function says so at once.
     assert ("refused" in program.said) == connect
     values = sorted((record.value or b"").decode() for record in read_all(kafka.bootstrap_servers, topic, 0))
     wanted = [f"job {version} {row}" for version, rows in ((1, 100), (3, 50)) for row in range(rows)]
-    assert values == sorted([*wanted, "some", "more", "batch", "again: some", "again: more"])
+    wanted += ["some", "more"] * (1 if connect else 2)
+    assert values == sorted([*wanted, "batch", "again: some", "again: more"])

@@ -73,7 +73,9 @@ class Decision:
     rows: int
     """The rows that the tasks have read, dead letters included: a run again must have as many."""
     query: str | None = None
-    """The id of the streaming query; None: a batch job."""
+    """The id of the streaming query; None: a batch job, or not known."""
+    topic: str | None = None
+    """The topic of all rows; None: each row names its own."""
     done: bool = False
     """Whether all transactions are committed."""
     tasks: tuple[TaskTransaction, ...] = ()

@@ -25,7 +25,7 @@ are still in the log. The copies and *done* are one transaction, so that nobody 
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -88,20 +88,27 @@ class Committed:
 class Driver:
     """The driver's part of one batch. See the module's docstring.
 
-    ``topics``: those that are known before the tasks run; None counts as none.
+    Args:
+        cluster: where it is written.
+        sink: what writes it.
+        topic: the topic of all rows; None: each row names its own.
+        dead_letter_topic: that of dead letters, if there is one.
+        starting_batch: the option ``startingBatchId``.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         sink: Sink,
+        topic: str | None = None,
+        dead_letter_topic: str | None = None,
         starting_batch: int | None = None,
-        topics: Iterable[str | None] = (),
     ) -> None:
         self._cluster = cluster
         self._sink = sink
+        self._topic = topic
+        self._known_topics = {topic, dead_letter_topic} - {None}
         self._starting_batch = starting_batch
-        self._topics = {each for each in topics if each is not None}
 
     # Before the tasks
 
@@ -119,7 +126,7 @@ class Driver:
         """
         identity = self._cluster.take_over()
         history = self._cluster.history()
-        self._cluster.check_rights(sorted(self._topics))
+        self._cluster.check_rights(sorted(filter(None, self._known_topics)))
         self._check_hash(history)
         last = history.get(self._sink.key)
         if last is None:
@@ -128,7 +135,7 @@ class Driver:
             log.info("%s: completing batch %d, which was decided", self._sink.key, last.batch)
             identity = self._complete(last, identity)
         self._abort_open()
-        found = standing(self._sink, history, self._starting_batch)
+        found = standing(self._sink, history, self._topic, self._starting_batch)
         if version is not None:
             found.judge(None, version)
         return Plan(identity, found)
@@ -183,13 +190,14 @@ class Driver:
 
         written = tuple(each.transaction for each in tasks if each.transaction is not None)
         topics = {place.topic for transaction in written for place in transaction.places}
-        if unchecked := sorted(topics - self._topics):
+        if unchecked := sorted(topics - self._known_topics):
             self._cluster.check_rights(unchecked)
         decision = Decision(
             self._sink.key,
             batch,
             rows,
             query,
+            self._topic,
             # Without anything to commit, one record says both.
             done=not written,
             tasks=written,

@@ -72,7 +72,7 @@ class WriteOnce:
         timeout_ms = self._options.timeout_ms
         of_sink = KafkaCluster(self._config, sink, self._options.decision_topic, timeout_ms)
         with closing(of_sink) as cluster:
-            driver = Driver(cluster, sink, topics=(self._topic, self._dead_letter_topic))
+            driver = Driver(cluster, sink, self._topic, self._dead_letter_topic)
             plan = driver.plan(batch_id)
             task = _WriteOnceArrow(
                 self._config, columns, self._topic, self._dead_letter_topic, plan, batch_id, timeout_ms

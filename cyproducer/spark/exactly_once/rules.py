@@ -41,6 +41,8 @@ class Standing:
     """Without its transactions."""
     elsewhere: tuple[tuple[str, str], ...] = ()
     """Ids of queries that have written under the same prefix as other sinks, with these sinks' keys."""
+    topic: str | None = None
+    """The topic of all rows; None: each row names its own."""
     starting_batch: int | None = None
     """The option ``startingBatchId``."""
 
@@ -48,14 +50,14 @@ class Standing:
         """Decides about a batch.
 
         Args:
-            query: the id of the streaming query; None: a batch job.
+            query: the id of the streaming query; None: a batch job, or not known.
             batch: the id of the micro-batch, or ``txnVersion``.
 
         Raises:
             BatchOrderError: it can't be the next one.
         """
         if self.sink.kind == JOB:
-            return self._judge_job(batch)
+            return self._judge_job(query, batch)
         assert query is not None
         if (key := dict(self.elsewhere).get(query)) is not None:
             raise BatchOrderError(
@@ -91,14 +93,25 @@ class Standing:
             "decision log has lost records, and batches before this one may be missing"
         )
 
-    def _judge_job(self, version: int) -> Verdict:
+    def _judge_job(self, query: str | None, version: int) -> Verdict:
         if self.last is None or version > self.last.batch:
             return Verdict.WRITE
         if version == self.last.batch:
+            if self.topic != self.last.topic:
+                raise BatchOrderError(
+                    f"{self.sink.key!r}: version {version} was written to {_place(self.last.topic)}, and "
+                    f"this write is to {_place(self.topic)}: give each write a name of its own (txnAppId)"
+                )
+            if query is not None and self.last.query not in (None, query):
+                raise BatchOrderError(
+                    f"{self.sink.key!r}: version {version} was written by query {self.last.query}, and "
+                    f"this is query {query}: a query with a new checkpoint needs a new name (txn_app_id)"
+                )
             return Verdict.SKIP
         raise BatchOrderError(
             f"{self.sink.key!r}: txnVersion {version} comes after {self.last.batch} was written: a version "
-            "must not be lower than the last one. For rows that were not written yet, give a higher one"
+            "must not be lower than the last one. For rows that were not written yet, give a higher one; for "
+            "a query with a new checkpoint, another name (txnAppId, txn_app_id)"
         )
 
     def check_rows(self, rows: int) -> None:
@@ -121,7 +134,13 @@ class Standing:
             )
 
 
-def standing(sink: Sink, history: History, starting_batch: int | None = None) -> Standing:
+def _place(topic: str | None) -> str:
+    return "the topics of a column" if topic is None else f"topic {topic!r}"
+
+
+def standing(
+    sink: Sink, history: History, topic: str | None = None, starting_batch: int | None = None
+) -> Standing:
     """Returns what the tasks must know of a sink's history."""
     last = history.get(sink.key)
     return Standing(
@@ -133,5 +152,6 @@ def standing(sink: Sink, history: History, starting_batch: int | None = None) ->
             if key != sink.key
             for query in decision.queries[:1]
         ),
+        topic,
         starting_batch,
     )

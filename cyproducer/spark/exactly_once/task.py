@@ -31,15 +31,16 @@ _ABORT_S: Final = 10.0
 
 
 def batch_of_task(version: int | None) -> tuple[str | None, int]:
-    """Returns the query's id and the batch's that this task belongs to. ``version``: ``txnVersion``.
+    """Returns the query's id and the batch's that this task belongs to. ``version``: ``txnVersion``, which
+    has a query only in ``foreachBatch``, and there not with Spark Connect.
 
     Raises:
         BatchOrderError: Spark does not say.
     """
-    if version is not None:
-        return None, version
     context = _task_context()
     query = context.getLocalProperty(QUERY_PROPERTY)
+    if version is not None:
+        return query, version
     batch = context.getLocalProperty(BATCH_PROPERTY)
     if query is None or batch is None:
         raise BatchOrderError(

@@ -33,22 +33,25 @@ class Frame:
         # A session of Spark Connect has no context.
         context = None if properties is None else SimpleNamespace(getLocalProperty=properties.get)
         self.sparkSession = SimpleNamespace(_sc=context)
+        self._of_tasks = properties or {}
 
     def mapInArrow(self, function: Callable[[Any], Iterator[pa.RecordBatch]], schema: str) -> Any:
+        task._task_context().properties.update(self._of_tasks)
         batches = list(function(iter([pa.record_batch({"value": list(self._rows)})])))
         rows = [SimpleNamespace(**row) for batch in batches for row in batch.to_pylist()]
         return SimpleNamespace(collect=lambda: rows)
 
 
-def in_run(run: str, *rows: str) -> Any:
+def in_run(run: str, *rows: str, query: str = "q") -> Any:
     """A DataFrame of a classic query."""
-    return Frame(*rows, properties={"spark.jobGroup.id": run, "sql.streaming.queryId": "q"})
+    return Frame(*rows, properties={"spark.jobGroup.id": run, "sql.streaming.queryId": query})
 
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     broker = Broker()
     attempts = iter(range(1000))
+    properties: dict[str, str] = {}
 
     def model(config: object, sink: Any, topic: str, timeout_ms: int) -> Any:
         cluster: Any = ModelCluster(broker, sink)
@@ -66,7 +69,13 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
 
     def context() -> Any:
         attempt = next(attempts)
-        return SimpleNamespace(partitionId=lambda: 0, attemptNumber=lambda: 0, taskAttemptId=lambda: attempt)
+        return SimpleNamespace(
+            partitionId=lambda: 0,
+            attemptNumber=lambda: 0,
+            taskAttemptId=lambda: attempt,
+            getLocalProperty=properties.get,
+            properties=properties,
+        )
 
     monkeypatch.setattr(each_batch, "KafkaCluster", model)
     monkeypatch.setattr(each_batch, "_written", {})
@@ -77,9 +86,9 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
         yield broker
 
 
-def function(app: str | None = None) -> Callable[[Any, int], None]:
+def function(app: str | None = None, topic: str = "t") -> Callable[[Any, int], None]:
     return foreach_batch(
-        "t",
+        topic,
         bootstrap_servers="127.0.0.1:1",
         delivery_guarantee="exactly-once",
         transactional_id_prefix="app",
@@ -95,6 +104,23 @@ def test_a_batch_that_runs_again_is_written_once(broker: Broker) -> None:
     assert broker.checked == [["t"]] * 3
     assert broker.visible == ["a", "b", "c"]
     assert broker.open_ids == []
+
+
+def test_a_name_that_another_query_has_written_is_refused(broker: Broker) -> None:
+    function("orders")(in_run("r1", "a"), 0)
+    # The checkpoint is a new one, so its batch 0 has other rows.
+    with pytest.raises(BatchOrderError, match=r"by query q, and this is query q2: .*needs a new name"):
+        function("orders")(in_run("r2", "b", query="q2"), 0)
+    function("others")(in_run("r2", "b", query="q2"), 0)
+    assert broker.visible == ["a", "b"]
+    assert broker.open_ids == []
+
+
+def test_a_name_that_has_written_another_topic_is_refused(broker: Broker) -> None:
+    function("orders")(Frame("a"), 0)
+    with pytest.raises(BatchOrderError, match="was written to topic 't', and this write is to topic 'u'"):
+        function("orders", "u")(Frame("b"), 0)
+    assert broker.visible == ["a"]
 
 
 @pytest.mark.parametrize("connect", [False, True])

@@ -4,7 +4,7 @@ Crash points are enumerated: the same run is repeated, and dies at its first ste
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -36,19 +36,18 @@ class Run:
         broker: Broker,
         sink: Sink = SINK,
         query: str = QUERY,
-        topics: Sequence[str | None] = (),
+        topic: str | None = None,
     ) -> None:
         self.broker = broker
         self.sink = sink
         self.query = query
-        self.topics = topics
-        """The topics that options name."""
+        self.topic = topic
         self.next = 0
         """The batch that Spark runs next: it forgets a commit that it did not note."""
         self.attempt = 0
 
     def driver(self) -> Driver:
-        return Driver(ModelCluster(self.broker, self.sink), self.sink, topics=self.topics)
+        return Driver(ModelCluster(self.broker, self.sink), self.sink, self.topic)
 
     def tasks(self, plan: Plan, batch: int, rows: list[list[str]]) -> list[TaskOutcome | None]:
         verdict = plan.standing.judge(self.query, batch)
@@ -400,7 +399,7 @@ def test_rights_on_a_topic_that_only_rows_name_are_checked_before_the_decision()
 
 def test_rights_on_a_topic_that_an_option_names_are_checked_once_and_at_the_start() -> None:
     broker = Broker()
-    run = Run(broker, topics=(TOPIC, None))
+    run = Run(broker, topic=TOPIC)
     run.one()
     assert broker.checked == [[TOPIC]]
     broker.denied.add(TOPIC)

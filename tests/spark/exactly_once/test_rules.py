@@ -79,13 +79,28 @@ def test_versions_of_a_job_grow() -> None:
         found.judge(None, 3)
 
 
+def test_a_jobs_version_is_skipped_only_for_the_same_topic_and_query() -> None:
+    sink = Sink("app", JOB, "a")
+    last = Decision(sink.key, 4, 10, "q", "t", done=True)
+    assert Standing(sink, last, topic="t").judge("q", 4) is Verdict.SKIP
+    # Spark Connect does not say which query it is.
+    assert Standing(sink, last, topic="t").judge(None, 4) is Verdict.SKIP
+    with pytest.raises(BatchOrderError, match="to topic 't', and this write is to the topics of a column"):
+        Standing(sink, last).judge("q", 4)
+    with pytest.raises(BatchOrderError, match="written by query q, and this is query r"):
+        Standing(sink, last, topic="t").judge("r", 4)
+    for query, topic in (("r", "t"), ("q", "u")):
+        assert Standing(sink, last, topic=topic).judge(query, 5) is Verdict.WRITE
+
+
 def test_tasks_get_the_history_without_transactions() -> None:
     history = {
         SINK.key: Decision(SINK.key, 4, 10, "q", tasks=(TASK,)),
         "stream:/d": Decision("stream:/d", 1, 1, "other", earlier_queries=("before",)),
         "job:j": Decision("job:j", 1, 1),
     }
-    found = standing(SINK, history)
+    found = standing(SINK, history, "t", 3)
+    assert (found.topic, found.starting_batch) == ("t", 3)
     assert found.last == Decision(SINK.key, 4, 10, "q", done=True)
     assert found.elsewhere == (("other", "stream:/d"),)
 
