@@ -151,11 +151,13 @@ def foreach_batch(
     function: the driver's own, or with Spark Connect one of the server's for each run of a query.
     ``delivery_guarantee``: "at-least-once" or "exactly-once". The latter needs ``transactional_id_prefix``,
     and ``txn_app_id`` if several functions of a query write to one topic, or under Spark Connect; the
-    default is made of the query's id and the topic. A batch that was written before is not written again.
+    default is made of the query's id and the topic; with a name, a query with a new checkpoint needs a new
+    one. A batch that was written before is not written again.
+    ``dead_letter_topic``: for rows that can't be written; without it they fail the task.
     ``config``: ``KafkaProducer``'s options.
 
     Raises: ``KafkaConfigurationError`` in this call. For a batch: ``SchemaError`` before tasks start,
-    Spark's own error if a task fails, and with exactly-once those of ``docs/spark.md``.
+    Spark's own error if a task fails, and with exactly-once those of ``docs/spark-exactly-once.md``.
     """
     shared = producer_config(config, columns=True)
     options = once_of_function(

@@ -2,5 +2,5 @@
 
 ``names`` makes transactional ids, ``decisions`` has the records of the decision log, ``rules`` decides what a
 batch may do, ``driver`` carries out the protocol, ``cluster`` is what it needs of Kafka, and ``task`` writes
-one task's rows in a transaction. ``docs/spark.md`` describes the protocol.
+one task's rows in a transaction. ``docs/spark-exactly-once.md`` describes the protocol.
 """

@@ -1,7 +1,7 @@
 """Decides what a batch may do: be written, be skipped as it was written before, or nothing at all.
 
-Owns these rules. Pure: the driver reads the history, the tasks know the batch. ``docs/spark.md`` has the
-rules as a table.
+Owns these rules. Pure: the driver reads the history, the tasks know the batch.
+``docs/spark-exactly-once.md`` has the rules as a table.
 
 A batch is skipped only if it is the sink's last decided one. "At or below the last one" is no rule: a
 checkpoint that was restored from a backup makes other batches of the same numbers, whose rows would be
