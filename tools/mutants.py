@@ -123,6 +123,42 @@ MUTANTS = [
         ("tests/spark/exactly_once/test_rules.py::test_attempts_that_may_meet_have_ids_of_their_own",),
     ),
     Mutant(
+        "once-version-of-another-topic-skipped",
+        "cyproducer/spark/exactly_once/rules.py",
+        "            if self.topic != self.last.topic:\n",
+        "            if False:\n",
+        (
+            "tests/spark/exactly_once/test_rules.py::test_a_jobs_version_is_skipped_only_for_the_same_topic_and_query",
+        ),
+    ),
+    Mutant(
+        "once-second-call-skipped",
+        "cyproducer/spark/exactly_once/each_batch.py",
+        "        if before[3]:\n",
+        "        if False:\n",
+        (
+            "tests/spark/exactly_once/test_each_batch.py::test_a_second_call_in_a_batch_is_refused_after_the_first_has_succeeded",
+        ),
+    ),
+    Mutant(
+        "once-accepted-without-committing",
+        "cyproducer/spark/exactly_once/driver.py",
+        "        self._complete(last, identity, accept=True)\n",
+        "        self._cluster.write(identity, last.as_done())\n",
+        (
+            "tests/spark/exactly_once/test_protocol.py::test_accepting_what_could_still_be_committed_commits_it",
+        ),
+    ),
+    Mutant(
+        "once-rights-of-rows-topics-unchecked",
+        "cyproducer/spark/exactly_once/driver.py",
+        "        if unchecked := sorted(topics - self._known_topics):\n",
+        "        if unchecked := ():\n",
+        (
+            "tests/spark/exactly_once/test_protocol.py::test_rights_on_a_topic_that_only_rows_name_are_checked_before_the_decision",
+        ),
+    ),
+    Mutant(
         "compressed-buffer-kept",
         "cyproducer/accumulator/record_accumulator.pyx",
         "        PyBuffer_Release(&packed)\n",

@@ -58,8 +58,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add(
         "--accept",
         metavar="SINK",
-        help="note that the last batch of this sink is complete, where it can't be found out any more: first "
-        "compare the output with the source",
+        help="complete the last batch of this sink without transactions that can't be completed any more; "
+        "then compare the output with the source",
     )
     add(
         "--timeout",

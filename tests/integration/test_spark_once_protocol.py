@@ -7,7 +7,9 @@ the model stands on, and what only real ones do.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
@@ -54,6 +56,7 @@ class Application:
         self.options = options
         self.attempts = 0
         self.timeout_ms = 30_000
+        self.padding = b""
         self.query = f"query of {name}"
 
     def cluster(self) -> SinksCluster:
@@ -63,6 +66,7 @@ class Application:
             "retry_backoff_ms": 20,
             "reconnect_backoff_ms": 20,
             "reconnect_backoff_max_ms": 200,
+            **self.options,
         }
         return SinksCluster(SharedConfig(config), self.sink, f"{self.rig.name}.decisions", self.timeout_ms)
 
@@ -85,7 +89,7 @@ class Application:
         for row in range(ROWS):
             producer.send(
                 self.topic,
-                b"%d %d %d" % (batch, task, row),
+                b"%d %d %d" % (batch, task, row) + self.padding,
                 b"key %d" % row,
                 [("batch", b"%d" % batch), ("null", None)],
                 partition=task % 2,
@@ -191,9 +195,42 @@ def test_records_that_were_deleted_after_the_timeout_are_not_copied_in_part(rig:
     app = Application(rig, rig.topic(), batch_size=500)
     app.decide_too_late()
     rig.delete_records(app.topic, 0, before=ROWS // 2)
-    with pytest.raises(DecidedError, match=rf"has \d+ of the {ROWS} records"):
+    with pytest.raises(DecisionLogError, match=rf"has \d+ of the {ROWS} records"):
         app.plan()
     assert rig.committed(app.topic)[1] == []
+
+
+def test_records_of_a_topic_that_was_deleted_are_an_error(rig: TransactionRig) -> None:
+    app = Application(rig, rig.topic())
+    app.decide_too_late()
+    rig.delete_topic(app.topic)
+    with pytest.raises(DecisionLogError, match=r"batch 0 was decided and can't be completed: .* --accept"):
+        app.plan()
+
+
+def test_a_record_that_the_topic_takes_only_compressed_is_copied(rig: TransactionRig) -> None:
+    topic = rig.topic(configs={"max.message.bytes": "10000"})
+    app = Application(rig, topic, compression_type="gzip")
+    app.padding = b" " * 20_000
+    app.decide_too_late()
+    app.plan()
+    assert [[value.rstrip() for value in values] for values in rig.committed(topic)] == rows(1)
+
+
+def test_a_decision_that_is_too_large_is_not_made(rig: TransactionRig) -> None:
+    app = Application(rig, rig.topic())
+    first, second = app.write(app.plan(), 0)
+    assert first is not None
+    assert first.transaction is not None
+    rng = random.Random(1)
+    more = (Place(app.topic, rng.randrange(1 << 31), rng.randrange(1 << 62), 1) for _ in range(100_000))
+    places = (*first.transaction.places, *more)
+    large = replace(first, transaction=replace(first.transaction, places=places))
+    with pytest.raises(NotDecidedError, match="max_request_size"):
+        app.commit([large, second])
+    assert rig.committed(app.topic) == [[], []]
+    app.one(0)
+    assert rig.committed(app.topic) == rows(1)
 
 
 def test_a_driver_that_was_taken_over_cannot_decide(rig: TransactionRig) -> None:
@@ -404,6 +441,8 @@ def test_operators_can_accept_what_is_not_known(
     with pytest.raises(SystemExit):
         main([*asked, "--accept", "stream:/elsewhere"])
     assert main([*asked, "--accept", "stream:/checkpoint"]) == 0
+    # The other task's records were there.
+    assert rig.committed(app.topic) == [[], rows(1)[1]]
     app.one(1)
     assert rig.committed(app.topic)[0] == [b"1 0 %d" % row for row in range(ROWS)]
 

@@ -53,18 +53,15 @@ class Cluster(Protocol):
 
     def copy(self, identity: Identity, aborted: Sequence[TaskTransaction], decision: Decision) -> Identity:
         """Writes the records of aborted transactions again, and a decision, as one transaction; returns the
-        identity for the next one.
-
-        Raises:
-            KafkaError: not all of the records are there any more, or as ``write``.
-        """
+        identity for the next one. Raises the errors of ``write``."""
 
     def give_up(self, identity: Identity) -> bool:
         """Ends an identity; returns whether it was valid until now, so that nothing was or will be written
         under it."""
 
-    def open_transactions(self) -> list[TaskTransaction]:
-        """Returns the open transactions of the sink's tasks, without their places."""
+    def open_transactions(self, timeout_s: float | None = None) -> list[TaskTransaction]:
+        """Returns the open transactions of the sink's tasks, without their places. None: the call may take as
+        long as all calls."""
 
     def not_open(self, transactions: Sequence[TaskTransaction]) -> list[str]:
         """Says of each transaction that is not open any more what it is."""
@@ -74,6 +71,9 @@ class Cluster(Protocol):
 
     def abort(self, transactions: Sequence[TaskTransaction]) -> None:
         """Aborts open transactions, as far as they are open."""
+
+    def missing(self, transaction: TaskTransaction) -> str | None:
+        """Says which records of a transaction are not in the log any more; None: all are there."""
 
     def outcome(self, transaction: TaskTransaction) -> End:
         """Finds out how a transaction has ended by its marker in a partition."""

@@ -46,6 +46,8 @@ from cyproducer.spark.exactly_once.rules import BatchOrderError, Standing, Verdi
 log: Final = logging.getLogger("cyproducer.spark")
 
 _NAMED: Final = 3
+_AFTERWARDS_S: Final = 10.0
+"""How long a commit may look for open transactions after its batch is complete."""
 
 
 class DecidedError(KafkaError):
@@ -120,7 +122,8 @@ class Driver:
 
         Raises:
             BatchOrderError: ``version`` can't be the next one.
-            DecisionLogError: the log has lost records, or can't be used.
+            DecisionLogError: the log has lost records, or can't be used; or the records of what was decided
+                are lost.
             DecidedError: what was decided can't be completed now.
             KafkaError: brokers, rights, configuration.
         """
@@ -169,6 +172,7 @@ class Driver:
             NotDecidedError: nothing was decided: a transaction is not open any more, or another driver has
                 taken over.
             DecidedError: it was decided, or may have been, and is not complete.
+            DecisionLogError: it was decided, and records are lost.
             BatchOrderError: a batch that was written before has other rows now.
             TopicAuthorizationFailedError: of a topic that only rows name. Nothing was decided.
         """
@@ -213,7 +217,16 @@ class Driver:
             raise
         if written:
             self._complete(decision, identity)
-        self._abort_open()
+        try:
+            self._abort_open(_AFTERWARDS_S)
+        except KafkaError as error:
+            log.warning(
+                "%s: batch %d is written; whether attempts have left transactions open is not known (%s): "
+                "the next batch aborts them",
+                self._sink.key,
+                batch,
+                error,
+            )
         return Committed(batch, rows)
 
     def _decide(self, identity: Identity, decision: Decision) -> Identity:
@@ -245,37 +258,38 @@ class Driver:
         return True
 
     def accept(self) -> Decision:
-        """Writes that the last decision is done, without looking at its transactions.
+        """Completes the last decision as far as that is possible, and writes that it is done.
 
         Raises:
             DecisionLogError: there is none that is not done.
+            DecidedError: brokers did not answer.
         """
         identity = self._cluster.take_over()
         last = self._cluster.history().get(self._sink.key)
         if last is None or last.done:
             raise DecisionLogError(f"{self._sink.key!r} has nothing that is decided and not complete")
-        self._cluster.write(identity, last.as_done())
+        self._complete(last, identity, accept=True)
         self._abort_open()
         return last
 
     # Common
 
-    def _complete(self, decision: Decision, identity: Identity) -> Identity:
-        """Commits the transactions of a decision, and writes that it is done; returns the next identity."""
+    def _complete(self, decision: Decision, identity: Identity, *, accept: bool = False) -> Identity:
+        """Commits the transactions of a decision, and writes that it is done; returns the next identity.
+        ``accept``: does so without transactions whose outcome can't be known, or whose records are gone."""
         try:
-            ends = self._cluster.commit(decision.tasks)
-            aborted = []
-            for transaction, end in zip(decision.tasks, ends, strict=True):
-                found = self._cluster.outcome(transaction) if end is End.UNKNOWN else end
-                if found is End.UNKNOWN:
+            aborted, problems = self._outcomes(decision.tasks)
+            if problems:
+                said = "; ".join(problems[:_NAMED])
+                if not accept:
                     raise DecisionLogError(
-                        f"whether the transaction of {transaction.transactional_id!r} (producer id "
-                        f"{transaction.producer_id}, epoch {transaction.epoch}) was committed can't be "
-                        "known: the topic keeps neither its records nor its end. Run 'python -m cyproducer "
-                        f"spark-recover --prefix {self._sink.prefix}', which says how to go on"
+                        f"{self._sink.key!r}: batch {decision.batch} was decided and can't be completed: "
+                        f"{said} ({len(problems)} of {len(decision.tasks)} transactions). 'python -m "
+                        f"cyproducer spark-recover --prefix {self._sink.prefix} --accept {self._sink.key}' "
+                        "completes it without them. Then compare the topic with the source, and write what "
+                        "is missing under another name"
                     )
-                if found is End.ABORTED:
-                    aborted.append(transaction)
+                log.warning("%s, batch %d: completed without: %s", self._sink.key, decision.batch, said)
             if aborted:
                 log.warning(
                     "%s, batch %d: the brokers have aborted %d transactions after they were decided (%s): "
@@ -287,15 +301,35 @@ class Driver:
                 )
                 return self._cluster.copy(identity, aborted, decision.as_done())
             return self._cluster.write(identity, decision.as_done())
+        except DecisionLogError:
+            raise
         except KafkaError as error:
             raise DecidedError(
                 f"{self._sink.key!r}: batch {decision.batch} was decided and is not complete: {error}. "
                 f"{_AFTER_DECISION}"
             ) from error
 
-    def _abort_open(self) -> None:
+    def _outcomes(self, tasks: Sequence[TaskTransaction]) -> tuple[list[TaskTransaction], list[str]]:
+        """Commits transactions; returns those that the brokers have aborted, and what can't be completed."""
+        aborted, problems = [], []
+        for transaction, end in zip(tasks, self._cluster.commit(tasks), strict=True):
+            found = self._cluster.outcome(transaction) if end is End.UNKNOWN else end
+            if found is End.UNKNOWN:
+                problems.append(
+                    f"whether the transaction of {transaction.transactional_id!r} (producer id "
+                    f"{transaction.producer_id}, epoch {transaction.epoch}) was committed can't be known, as "
+                    "neither its records nor its end are in the log"
+                )
+            elif found is End.ABORTED:
+                if missing := self._cluster.missing(transaction):
+                    problems.append(missing)
+                else:
+                    aborted.append(transaction)
+        return aborted, problems
+
+    def _abort_open(self, timeout_s: float | None = None) -> None:
         """Aborts the sink's open transactions, which no decision needs: they hold readers back."""
-        if found := self._cluster.open_transactions():
+        if found := self._cluster.open_transactions(timeout_s):
             log.info(
                 "%s: aborting transactions that attempts have left open: %s",
                 self._sink.key,

@@ -10,7 +10,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -41,9 +41,9 @@ _NEEDS_APP: Final = (
 )
 
 _lock = threading.Lock()
-# For each sink that this process has written: the run and batch, and the function that has written it. The
-# function itself, not its id: a function that a program makes for one call may get the id of the one before.
-_written: dict[str, tuple[str, int, "WriteOnce"]] = {}
+# For each sink that this process has written: the run and batch, the function, and whether it has succeeded.
+# The function itself, not its id: one that a program makes for one call may get the id of the one before.
+_written: dict[str, tuple[str, int, "WriteOnce", bool]] = {}
 
 
 class WriteOnce:
@@ -70,28 +70,39 @@ class WriteOnce:
         sink = self._sink(df)
         self._check_first(sink, batch_id, df)
         timeout_ms = self._options.timeout_ms
-        of_sink = KafkaCluster(self._config, sink, self._options.decision_topic, timeout_ms)
-        with closing(of_sink) as cluster:
-            driver = Driver(cluster, sink, self._topic, self._dead_letter_topic)
+        with self._driver(sink) as driver:
             plan = driver.plan(batch_id)
-            task = _WriteOnceArrow(
-                self._config, columns, self._topic, self._dead_letter_topic, plan, batch_id, timeout_ms
-            )
-            collected = df.mapInArrow(task, "written binary").collect()
-            # Safe to unpickle: this call's own tasks pickled them.
-            written: list[tuple[WriteSummary, TaskOutcome]] = [pickle.loads(row.written) for row in collected]
-            outcomes = [outcome for _, outcome in written]
+        task = _WriteOnceArrow(
+            self._config, columns, self._topic, self._dead_letter_topic, plan, batch_id, timeout_ms
+        )
+        collected = df.mapInArrow(task, "written binary").collect()
+        # Safe to unpickle: this call's own tasks pickled them.
+        written: list[tuple[WriteSummary, TaskOutcome]] = [pickle.loads(row.written) for row in collected]
+        outcomes = [outcome for _, outcome in written]
+        if not outcomes:
+            # Spark runs no task for a DataFrame that it knows to be empty.
+            query = _property(df, QUERY_PROPERTY)
+            outcomes = [TaskOutcome(plan, plan.standing.judge(query, batch_id), query, batch_id, 0)]
+        # The time of the tasks does not count.
+        with self._driver(sink) as driver:
             try:
                 done = driver.commit(outcomes)
             except Exception:
                 driver.abort(outcomes)
                 raise
+        self._note_success(sink)
         if done.skipped:
             log.info("micro-batch %d: its %d rows were written before", batch_id, done.rows)
             return
         summary = merge(each for each, _ in written)
         log.info("micro-batch %d: %s", batch_id, summary)
         tell_program(self._on_summary, batch_id, summary)
+
+    @contextmanager
+    def _driver(self, sink: Sink) -> Iterator[Driver]:
+        o = self._options
+        with closing(KafkaCluster(self._config, sink, o.decision_topic, o.timeout_ms)) as cluster:
+            yield Driver(cluster, sink, self._topic, self._dead_letter_topic)
 
     def _sink(self, df: "DataFrame") -> Sink:
         app = self._options.app
@@ -103,18 +114,31 @@ class WriteOnce:
         return Sink(self._options.prefix, JOB, app)
 
     def _check_first(self, sink: Sink, batch_id: int, df: "DataFrame") -> None:
-        """Refuses a second function that writes the same sink in the same batch: it would be skipped."""
+        """Refuses a second function that writes the same sink in the same batch, and a second call of one
+        that has written it: they would be skipped."""
         run = _property(df, _RUN_PROPERTY) or os.environ.get(_CONNECT_WORKER)
         if run is None:
             return
         with _lock:
             before = _written.get(sink.key)
-            _written[sink.key] = (run, batch_id, self)
-        if before is not None and before[:2] == (run, batch_id) and before[2] is not self:
+            _written[sink.key] = (run, batch_id, self, False)
+        if before is None or before[:2] != (run, batch_id):
+            return
+        if before[2] is not self:
             raise BatchOrderError(
                 f"{sink.key!r}: two functions write batch {batch_id} under this name, and the second would "
                 "be skipped as written before: give each its own txn_app_id"
             )
+        if before[3]:
+            raise BatchOrderError(
+                f"{sink.key!r}: the function is called twice in batch {batch_id}, and the second call would "
+                "be skipped as written before: make a function for each DataFrame, with its own txn_app_id"
+            )
+
+    def _note_success(self, sink: Sink) -> None:
+        with _lock:
+            if sink.key in _written:
+                _written[sink.key] = (*_written[sink.key][:3], True)
 
 
 def _is_connect() -> bool:

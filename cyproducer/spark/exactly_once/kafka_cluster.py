@@ -18,6 +18,7 @@ from cyproducer.errors import (
     ApplicationRecoverableError,
     InvalidReplicationFactorError,
     KafkaError,
+    RecordTooLargeError,
     TopicAuthorizationFailedError,
     UnsupportedVersionError,
 )
@@ -47,6 +48,8 @@ log: Final = logging.getLogger("cyproducer.spark")
 LEVEL: Final = 2
 """The level of ``transaction.version`` whose EndTxn ends an epoch, on which the protocol stands (KIP-890)."""
 _LEAST_S: Final = 60.0
+_LOG_TIMEOUT_MS: Final = 900_000
+"""The longest transaction of the log, which may copy many records: brokers' default maximum."""
 _REPLICAS: Final = 3
 _CONFIG: Final = {
     "cleanup.policy": "compact",
@@ -54,6 +57,10 @@ _CONFIG: Final = {
     "segment.bytes": str(1 << 20),
     "segment.ms": "600000",
     "min.cleanable.dirty.ratio": "0.1",
+    # Otherwise the markers of transactions stay for a day, two for each batch.
+    "delete.retention.ms": "60000",
+    # For batches of very many tasks, with a larger max.request.size.
+    "max.message.bytes": str(16 << 20),
     "unclean.leader.election.enable": "false",
 }
 _ENDS: Final = {
@@ -151,10 +158,9 @@ class KafkaCluster:
         options = {
             **self._config.config,
             "transactional_id": self._sink.log_id,
-            "transaction_timeout_ms": self._timeout_ms,
+            "transaction_timeout_ms": min(self._timeout_ms, _LOG_TIMEOUT_MS),
             "allow_auto_create_topics": False,
             "linger_ms": 0,
-            "compression_type": None,
         }
         self._producer = KafkaProducer(**options)
         return self._producer
@@ -264,7 +270,7 @@ class KafkaCluster:
             more(producer)
             producer.send(self._topic, decision.encode(), decision.sink.encode(), partition=0)
             producer.commit_transaction(self._left_s)
-        except AbortableError as error:
+        except (AbortableError, RecordTooLargeError) as error:
             # If the abort succeeds, nobody else has ended this identity.
             self._abort_decision(producer, error)
             raise NotDecidedError(str(error)) from error
@@ -290,8 +296,9 @@ class KafkaCluster:
         )
         return [each.transactional_id for each in listed if self._sink.owns(each.transactional_id)]
 
-    def open_transactions(self) -> list[TaskTransaction]:
-        found = described_open(self._admin, self._sink.id_prefix, self._sink.owns, self._left_s)
+    def open_transactions(self, timeout_s: float | None = None) -> list[TaskTransaction]:
+        seconds = self._left_s if timeout_s is None else min(timeout_s, self._left_s)
+        found = described_open(self._admin, self._sink.id_prefix, self._sink.owns, seconds)
         return [TaskTransaction(each.transactional_id, each.producer_id, each.epoch) for each in found]
 
     def not_open(self, transactions: Sequence[TaskTransaction]) -> list[str]:
@@ -329,9 +336,6 @@ class KafkaCluster:
         return End.UNKNOWN
 
     def copy(self, identity: Identity, aborted: Sequence[TaskTransaction], decision: Decision) -> Identity:
-        for transaction in aborted:
-            self._check_complete(transaction)
-
         def copies(producer: KafkaProducer) -> None:
             for transaction in aborted:
                 for topic, partition, record in self._records(transaction):
@@ -346,18 +350,17 @@ class KafkaCluster:
 
         return self._transaction(identity, decision, copies)
 
-    def _check_complete(self, transaction: TaskTransaction) -> None:
-        """Checks that all records are there, before any is written again."""
+    def missing(self, transaction: TaskTransaction) -> str | None:
         for place in transaction.places:
             found = sum(batch.count for batch in self._batches(transaction, place))
             if found != place.records:
-                raise DecisionLogError(
+                return (
                     f"{place.topic}-{place.partition} has {found} of the {place.records} records that "
                     f"transactional id {transaction.transactional_id!r} had written from offset "
                     f"{place.offset} on: the brokers have aborted its transaction after it was decided, and "
-                    "have deleted records since, so that they can't be copied. Write these rows again, and "
-                    f"run 'python -m cyproducer spark-recover --prefix {self._sink.prefix}'"
+                    "have deleted records since, so that they can't be copied"
                 )
+        return None
 
     def _records(self, transaction: TaskTransaction) -> "Iterator[tuple[str, int, Record]]":
         for place in transaction.places:
@@ -366,8 +369,11 @@ class KafkaCluster:
                     yield place.topic, place.partition, record
 
     def _from(self, place: Place) -> "Iterator[Batch]":
-        """Reads a partition from where a transaction's records begin, or what is left of it."""
+        """Reads a partition from where a transaction's records begin, or what is left of it: nothing, if the
+        topic was deleted."""
         reading, deadline, seconds = self._admin._reading, self._deadline, self._left_s
+        if reading.topic(place.topic, deadline, seconds) is None:
+            return iter(())
         first, end = reading.offsets(place.topic, place.partition, deadline, seconds)
         start = max(first, place.offset)
         return reading.batches(place.topic, place.partition, start, end, deadline, seconds)

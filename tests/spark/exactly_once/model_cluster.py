@@ -50,12 +50,14 @@ class Broker:
 
     ids: dict[str, Id] = field(default_factory=dict)
     log: list[Written] = field(default_factory=list)
-    forgets: bool = False
-    """The cleaner has taken the records of aborted transactions."""
+    forgets: set[str] = field(default_factory=set)
+    """Rows of aborted transactions that the cleaner has taken."""
     denied: set[str] = field(default_factory=set)
     """Topics on which a right is missing that writing does not need."""
     checked: list[list[str]] = field(default_factory=list)
     """The topics of each check of rights."""
+    clusters: int = 0
+    """How many views of it were made."""
     on_step: Callable[[str], None] = lambda name: None
 
     def init(self, name: str) -> Identity:
@@ -176,17 +178,7 @@ class ModelCluster:
         return self._write(identity, decision, (), "done" if decision.done else "decided")
 
     def copy(self, identity: Identity, aborted: Sequence[TaskTransaction], decision: Decision) -> Identity:
-        rows: list[str] = []
-        for transaction in aborted:
-            mine = [
-                row
-                for each in self.broker.log
-                if (each.name, each.identity) == (transaction.transactional_id, transaction.identity)
-                for row in each.rows
-            ]
-            if self.broker.forgets or len(mine) != transaction.records:
-                raise KafkaError("the records are gone")
-            rows += mine
+        rows = [row for transaction in aborted for row in self._rows(transaction)]
         return self._write(identity, decision, rows, "copying")
 
     def give_up(self, identity: Identity) -> bool:
@@ -195,7 +187,20 @@ class ModelCluster:
         self._step("after giving up")
         return following is not None
 
-    def open_transactions(self) -> list[TaskTransaction]:
+    def missing(self, transaction: TaskTransaction) -> str | None:
+        gone = self.broker.forgets.intersection(self._rows(transaction))
+        return f"the records {gone} are gone" if gone else None
+
+    def _rows(self, transaction: TaskTransaction) -> list[str]:
+        return [
+            row
+            for each in self.broker.log
+            if (each.name, each.identity) == (transaction.transactional_id, transaction.identity)
+            for row in each.rows
+        ]
+
+    def open_transactions(self, timeout_s: float | None = None) -> list[TaskTransaction]:
+        self._step("before listing the open ones")
         return [
             TaskTransaction(name, each.producer_id, each.epoch)
             for name, each in self.broker.ids.items()

@@ -56,6 +56,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     def model(config: object, sink: Any, topic: str, timeout_ms: int) -> Any:
         cluster: Any = ModelCluster(broker, sink)
         cluster.close = lambda: None
+        broker.clusters += 1
         return cluster
 
     def write(
@@ -142,6 +143,48 @@ def test_a_second_function_under_one_name_is_refused(
             function("orders")(frame("b"), batch)
     function("others")(frame("b"), 0)
     assert broker.visible == [*(["a"] * 50), "b"]
+
+
+@pytest.mark.parametrize("connect", [False, True])
+def test_a_second_call_in_a_batch_is_refused_after_the_first_has_succeeded(
+    connect: bool, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if connect:
+        monkeypatch.setenv(CONNECT_WORKER, "sc://localhost:1")
+    write = function("orders")
+    frame = Frame("a", "b") if connect else in_run("r1", "a", "b")
+    with monkeypatch.context() as patch:
+        patch.setattr(task, "_write", lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write(frame, 0)
+    write(frame, 0)
+    with pytest.raises(BatchOrderError, match=r"is called twice in batch 0.*for each DataFrame"):
+        write(Frame("c", "d") if connect else in_run("r1", "c", "d"), 0)
+    assert broker.visible == ["a", "b"]
+
+
+def test_a_batch_for_which_spark_makes_no_task_is_written(broker: Broker) -> None:
+    write = function()
+    empty = in_run("r1")
+    empty.mapInArrow = lambda function, schema: SimpleNamespace(collect=list)
+    write(empty, 0)
+    write(in_run("r2", "a"), 1)
+    assert broker.visible == ["a"]
+
+
+def test_the_time_of_the_tasks_is_no_part_of_the_commits(broker: Broker) -> None:
+    frame = in_run("r1", "a")
+    run = frame.mapInArrow
+    views: list[int] = []
+
+    def noted(*arguments: Any) -> Any:
+        views.append(broker.clusters)
+        return run(*arguments)
+
+    frame.mapInArrow = noted
+    function()(frame, 0)
+    # The commit has a view, and so a deadline, of its own.
+    assert (views, broker.clusters) == ([1], 2)
 
 
 def test_a_call_outside_of_a_query_may_be_repeated_by_another_function(broker: Broker) -> None:

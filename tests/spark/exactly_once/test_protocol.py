@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from cyproducer.errors import KafkaError, TopicAuthorizationFailedError
+from cyproducer.errors import KafkaError, KafkaTimeoutError, TopicAuthorizationFailedError
 from cyproducer.spark.exactly_once.cluster import NotDecidedError
 from cyproducer.spark.exactly_once.decisions import DecisionLogError, decode
 from cyproducer.spark.exactly_once.driver import Committed, DecidedError, Driver, Plan, TaskOutcome
@@ -306,13 +306,14 @@ def test_records_that_the_cleaner_took_are_not_forgotten_in_silence() -> None:
     def late(name: str) -> None:
         if name == "after decided":
             broker.time_out()
-            broker.forgets = True
+            broker.forgets = {"c"}
 
     broker.on_step = late
-    with pytest.raises(DecidedError, match="the records are gone"):
+    says = r"batch 0 was decided and can't be completed: the records \{'c'\} are gone \(1 of 2 transactions\)"
+    with pytest.raises(DecisionLogError, match=says):
         run.one()
     broker.on_step = lambda name: None
-    with pytest.raises(DecidedError, match="the records are gone"):
+    with pytest.raises(DecisionLogError, match=says):
         run.one()
     assert broker.visible == []
 
@@ -484,15 +485,54 @@ def test_an_operator_can_accept_what_is_not_complete() -> None:
     def late(name: str) -> None:
         if name == "after decided":
             broker.time_out()
-            broker.forgets = True
+            broker.forgets = {"c"}
 
     broker.on_step = late
-    with pytest.raises(DecidedError):
+    with pytest.raises(DecisionLogError):
         run.one()
     broker.on_step = lambda name: None
     assert run.driver().accept().batch == 0
+    # What can be completed is.
+    assert broker.visible == ["a", "b"]
     with pytest.raises(DecisionLogError, match="nothing that is decided and not complete"):
         run.driver().accept()
     run.next = 1
     run.one()
-    assert broker.visible == ["d"]
+    assert broker.visible == ["a", "b", "d"]
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_accepting_what_could_still_be_committed_commits_it(lives: bool) -> None:
+    broker = Broker()
+    run = Run(broker)
+
+    def accepts(name: str) -> None:
+        if name == "after decided":
+            broker.on_step = lambda name: None
+            if not lives:
+                raise Crash
+            run.driver().accept()
+
+    broker.on_step = accepts
+    with pytest.raises(DecidedError if lives else Crash):
+        run.one()
+    if not lives:
+        run.driver().accept()
+    assert broker.visible == ["a", "b", "c"]
+    run.all()
+    ended_well(broker)
+
+
+def test_a_batch_that_is_done_does_not_fail_because_brokers_list_no_transactions(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker = Broker()
+    run = Run(broker)
+
+    def hangs(name: str) -> None:
+        if name == "before listing the open ones" and broker.visible:
+            raise KafkaTimeoutError("not all brokers have listed their transactions")
+
+    broker.on_step = hangs
+    assert run.one().batch == 0
+    assert "batch 0 is written; whether attempts have left transactions open is not known" in caplog.text
