@@ -134,8 +134,8 @@ MUTANTS = [
     Mutant(
         "once-second-call-skipped",
         "cyproducer/spark/exactly_once/each_batch.py",
-        "        if before[3]:\n",
-        "        if False:\n",
+        "            if last == this and succeeded:\n",
+        "            if False:\n",
         (
             "tests/spark/exactly_once/test_each_batch.py::test_a_second_call_in_a_batch_is_refused_after_the_first_has_succeeded",
         ),

@@ -340,7 +340,7 @@ class Driver:
 
 _AFTER_DECISION: Final = (
     "Its rows are there or will be: run the same batch again, for a batch job with the same txnAppId and "
-    "txnVersion, or 'python -m cyproducer spark-recover'"
+    "txnVersion, or 'python -m cyproducer spark-recover --end'"
 )
 
 

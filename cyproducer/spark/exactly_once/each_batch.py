@@ -43,7 +43,7 @@ _NEEDS_APP: Final = (
 _lock = threading.Lock()
 # For each sink that this process has written: the run and batch, the function, and whether it has succeeded.
 # The function itself, not its id: one that a program makes for one call may get the id of the one before.
-_written: dict[str, tuple[str, int, "WriteOnce", bool]] = {}
+_written: dict[str, tuple[tuple[str, int], "WriteOnce", bool]] = {}
 
 
 class WriteOnce:
@@ -119,26 +119,26 @@ class WriteOnce:
         run = _property(df, _RUN_PROPERTY) or os.environ.get(_CONNECT_WORKER)
         if run is None:
             return
+        this = (run, batch_id)
         with _lock:
-            before = _written.get(sink.key)
-            _written[sink.key] = (run, batch_id, self, False)
-        if before is None or before[:2] != (run, batch_id):
-            return
-        if before[2] is not self:
-            raise BatchOrderError(
-                f"{sink.key!r}: two functions write batch {batch_id} under this name, and the second would "
-                "be skipped as written before: give each its own txn_app_id"
-            )
-        if before[3]:
-            raise BatchOrderError(
-                f"{sink.key!r}: the function is called twice in batch {batch_id}, and the second call would "
-                "be skipped as written before: make a function for each DataFrame, with its own txn_app_id"
-            )
+            last, function, succeeded = _written.get(sink.key, (None, self, False))
+            if last == this and function is not self:
+                raise BatchOrderError(
+                    f"{sink.key!r}: two functions write batch {batch_id} under this name, and the second "
+                    "would be skipped as written before: give each its own txn_app_id"
+                )
+            if last == this and succeeded:
+                raise BatchOrderError(
+                    f"{sink.key!r}: the function is called twice in batch {batch_id}, and the second call "
+                    "would be skipped as written before: make a function for each DataFrame, with its own "
+                    "txn_app_id"
+                )
+            _written[sink.key] = (this, self, False)
 
     def _note_success(self, sink: Sink) -> None:
         with _lock:
             if sink.key in _written:
-                _written[sink.key] = (*_written[sink.key][:3], True)
+                _written[sink.key] = (*_written[sink.key][:2], True)
 
 
 def _is_connect() -> bool:
